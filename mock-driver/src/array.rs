@@ -21,7 +21,7 @@ use siphasher::sip::SipHasher24;
 
 pub use self::capability::{Access, AccessMode, Capability, PublishParams};
 pub use self::change::{Change, Image};
-pub use self::create::CreateOutcome;
+pub(crate) use self::create::CreateOutcome;
 pub use self::error::{Error, Kind};
 pub use self::group::{CreateGroupParams, Group, GroupIds, Members};
 pub use self::health::{HealthIssue, Severity, StorageHealthIssue, StorageSeverity, UnhealthyVolume};
@@ -31,7 +31,7 @@ pub use self::moment::UnixTime;
 pub use self::node::{Node, NodeSettings};
 pub use self::pool::{CapacityInfo, Pool, PoolUsage};
 pub use self::publish::{PublishInfo, serial};
-pub use self::qos::{CopyRate, InvalidQosRule, QosRule, Values};
+pub use self::qos::{InvalidQosRule, QosRule, Values};
 pub(crate) use self::row::{Counters, RowId};
 pub use self::snapshot::{CreateSnapshotParams, Snapshot, SnapshotFilter, Timing};
 pub use self::topology::{Requirement, Segments};
@@ -259,7 +259,7 @@ impl Array {
     }
 
     /// The volume that was made under a name; none if there is none.
-    pub fn volume_named(&self, name: &str) -> Option<&Volume> {
+    pub(crate) fn volume_named(&self, name: &str) -> Option<&Volume> {
         self.names.get(name).and_then(|id| self.volumes.get(id))
     }
 

@@ -39,7 +39,7 @@ mod backend_faults;
 mod device_release;
 mod directories;
 pub(crate) mod error;
-pub mod exit;
+pub(crate) mod exit;
 mod in_process;
 mod list_overlay;
 pub mod locks;
@@ -143,7 +143,7 @@ pub enum OpenError {
 
 impl OpenError {
     /// Whether another process has what this one needs: it may be about to end.
-    pub fn is_in_use(&self) -> bool {
+    pub(crate) fn is_in_use(&self) -> bool {
         matches!(
             self,
             Self::Store(store::OpenError::InUse { .. })
@@ -310,7 +310,7 @@ impl Driver {
     }
 
     /// Whether the array is in this process, and not in another one or in the driver behind a proxy.
-    pub fn has_array(&self) -> bool {
+    pub(crate) fn has_array(&self) -> bool {
         self.mode.has_array() && self.proxy_to.is_none()
     }
 

@@ -21,15 +21,15 @@ use tokio::time::Instant;
 pub use self::condition::ArrayUsage;
 pub use self::decision::Decision;
 pub use self::file::{FaultFile, LoadError};
+pub(crate) use self::overlay::Freeze;
 use self::overlay::Overlay;
-pub use self::overlay::{DeviceOverlay, DiskOverlay, Freeze, Loses, Loss};
+pub use self::overlay::{DeviceOverlay, DiskOverlay, Loses, Loss};
 pub use self::parse::{Part, RuleError};
 pub use self::random::{DelayDistribution, Seed};
-pub use self::reservation::{Reservation, Reservations};
-pub use self::rule::{
-    Action, CallInfo, CallNumbers, End, Exit, Hang, LocationMatch, Match, Methods, Phase, Rule,
-    VolumeLocation,
-};
+pub(crate) use self::reservation::Reservation;
+pub use self::reservation::Reservations;
+pub(crate) use self::rule::Hang;
+pub use self::rule::{Action, CallInfo, End, Exit, Match, Methods, Phase, Rule, VolumeLocation};
 use self::rule_state::RuleState;
 pub use self::rule_state::{ActiveFault, Report};
 pub use self::script::Script;
@@ -161,7 +161,7 @@ impl Faults {
     ///
     /// # Errors
     /// As for [`Faults::put`]; nothing has changed then.
-    pub fn put_all(&self, script: Script) -> Result<(), IdConflict> {
+    pub(crate) fn put_all(&self, script: Script) -> Result<(), IdConflict> {
         self.change(|old, now| {
             check(old, Origin::Admin, &script.rules)?;
             let mut new = old.to_vec();
@@ -203,7 +203,7 @@ impl Faults {
     }
 
     /// Sets the counts of all rules to zero, each rule on or off as it was written, and the state to the first one.
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         for armed in of(&self.rules(), Part::Rule) {
             armed.reset();
         }
@@ -216,7 +216,7 @@ impl Faults {
     }
 
     /// Puts the rules into a state.
-    pub fn set_state(&self, state: &str) {
+    pub(crate) fn set_state(&self, state: &str) {
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = state.into();
     }
 

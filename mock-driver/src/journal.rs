@@ -37,10 +37,12 @@ use self::file::{File, Line};
 use self::memory::Memory;
 use self::message::Renderer;
 
-pub use self::call::{Call, CallRecord, End, LateResult, WorkRecord};
+pub use self::call::{Call, End};
+pub(crate) use self::call::{CallRecord, LateResult, WorkRecord};
 pub use self::file::OpenError;
 pub(crate) use self::memory::BOUNDS;
-pub use self::memory::{Cursor, Filter, Look, Tally, TallyKey};
+pub use self::memory::Look;
+pub(crate) use self::memory::{Cursor, Filter, Tally, TallyKey};
 pub(crate) use self::message::TOKENS;
 
 mod call;
@@ -60,9 +62,9 @@ pub struct JournalConfig {
     /// How many ended calls to keep in memory; 0 without readers.
     pub kept: usize,
     /// Whether each call becomes a `gRPCCall:` line of the log.
-    pub grpc_call_lines: bool,
+    pub(crate) grpc_call_lines: bool,
     /// Whether secrets stand in all of it as they are. For tests with invented secrets.
-    pub show_secrets: bool,
+    pub(crate) show_secrets: bool,
 }
 
 /// Where calls are recorded.
@@ -80,7 +82,7 @@ pub struct Journal {
 
 /// Something a subscriber hears of at once.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub(crate) enum Event {
     /// A call arrived.
     Begin(Arc<Call>),
     /// Its answer is known.
@@ -148,7 +150,7 @@ impl Journal {
     }
 
     /// Records that a call arrived. The record must be ended; if it is dropped, the client left.
-    pub fn begin<M: Message + Secrets + Clone>(
+    pub(crate) fn begin<M: Message + Secrets + Clone>(
         self: &Arc<Self>,
         method: &'static str,
         peer: Option<Peer>,
@@ -160,7 +162,12 @@ impl Journal {
 
     /// Records that a call arrived whose message is known as bytes only, on their way to another
     /// driver. What is no CSI message is counted and not shown: it may hold anything.
-    pub fn begin_wire(self: &Arc<Self>, method: &str, peer: Option<Peer>, request: &[u8]) -> CallRecord {
+    pub(crate) fn begin_wire(
+        self: &Arc<Self>,
+        method: &str,
+        peer: Option<Peer>,
+        request: &[u8],
+    ) -> CallRecord {
         let request = self
             .renderer
             .keep_wire(method, message::Direction::Request, request);
@@ -194,12 +201,12 @@ impl Journal {
     }
 
     /// Records that rules came into force.
-    pub fn faults_loaded(&self, file: &Path, ids: &[String]) {
+    pub(crate) fn faults_loaded(&self, file: &Path, ids: &[String]) {
         self.faults(file, ids.len(), Some(ids), None);
     }
 
     /// Records that a file was refused; `rules` older ones stay in force.
-    pub fn faults_rejected(&self, file: &Path, rules: usize, error: &str) {
+    pub(crate) fn faults_rejected(&self, file: &Path, rules: usize, error: &str) {
         self.faults(file, rules, None, Some(error));
     }
 
@@ -217,12 +224,12 @@ impl Journal {
     }
 
     /// A secret as it may be shown: the same text as for an equal one in a call.
-    pub fn conceal(&self, secret: &str) -> String {
+    pub(crate) fn conceal(&self, secret: &str) -> String {
         self.renderer.conceal(secret)
     }
 
     /// Looks at calls in memory.
-    pub fn look<T>(&self, look: impl FnOnce(&Look<'_>) -> T) -> T {
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Look<'_>) -> T) -> T {
         look(&Look(&self.memory()))
     }
 
@@ -245,33 +252,33 @@ impl Journal {
     }
 
     /// Everything that happens from now on.
-    pub fn subscribe(&self) -> broadcast::Receiver<Event> {
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
         self.events.subscribe()
     }
 
     /// A number that changes whenever something happens.
-    pub fn revision(&self) -> watch::Receiver<u64> {
+    pub(crate) fn revision(&self) -> watch::Receiver<u64> {
         self.revision.subscribe()
     }
 
     /// Tells those who follow the revision that something changed beside the calls.
-    pub fn touch(&self) {
+    pub(crate) fn touch(&self) {
         self.revision.send_modify(|revision| *revision += 1);
     }
 
     /// Forgets the calls in memory that have ended; those that run, the counters and the file stay.
-    pub fn forget(&self) {
+    pub(crate) fn forget(&self) {
         self.memory().forget();
         self.touch();
     }
 
     /// The request of a call as JSON.
-    pub fn request(&self, call: &Call) -> Value {
+    pub(crate) fn request(&self, call: &Call) -> Value {
         self.renderer.json(&call.request)
     }
 
     /// The response of a call as JSON, if it has one.
-    pub fn response(&self, call: &Call) -> Option<Value> {
+    pub(crate) fn response(&self, call: &Call) -> Option<Value> {
         let response = call.end()?.response.as_ref()?;
         Some(self.renderer.json(response))
     }

@@ -12,7 +12,7 @@ pub mod fault;
 pub mod journal;
 pub mod node;
 pub mod proxy;
-pub mod rpc;
+pub(crate) mod rpc;
 pub mod run;
 pub mod service;
 pub mod socket;

@@ -16,9 +16,10 @@ use tokio_util::task::TaskTracker;
 
 use self::device::{DeviceFault, Devices, Kind};
 pub use self::error::Error;
-use self::mount::{Disk, DiskFault, Mounter};
-pub(crate) use self::record::{Map, Record, Role};
-use self::record::{Progress, Records};
+use self::mount::disk_fault::DiskFault;
+use self::mount::{Disk, Mounter};
+use self::record::Records;
+pub(crate) use self::record::{Map, Record};
 use crate::array::{self, Attachment, HealthIssue, Segments};
 use crate::store::Database;
 use crate::store::volume_files::{FileId, VolumeFiles};
@@ -32,12 +33,9 @@ mod path_state;
 mod private_staging;
 mod quiesce;
 mod record;
-mod stage_publish;
-mod stats_expand;
+pub(crate) mod stage_publish;
+pub(crate) mod stats_expand;
 mod unpublish;
-
-pub(crate) use self::stage_publish::{InlineVolume, NodeFeatures, Publish, Stage};
-pub(crate) use self::stats_expand::{NodeVolumeIssue, VolumeSpace};
 
 /// How a node's side is built.
 #[derive(Clone, Debug)]
@@ -215,18 +213,13 @@ impl Node {
         self.devices.kind() == Kind::Simulated
     }
 
-    /// How the node's devices are made.
-    pub fn devices(&self) -> Kind {
-        self.devices.kind()
-    }
-
     /// Lets something be wrong with a volume's device from now on, or nothing any more.
     pub fn trouble(&self, volume: &str, trouble: Option<DeviceFault>) {
         self.devices.trouble(&array::serial(volume), trouble);
     }
 
     /// Lets something be wrong with what is on a volume's disk from now on, or nothing any more.
-    pub fn apply_disk_fault(&self, volume: &str, disk_fault: Option<DiskFault>) {
+    pub(crate) fn apply_disk_fault(&self, volume: &str, disk_fault: Option<DiskFault>) {
         let mut all = self.disk_fault.lock().unwrap_or_else(PoisonError::into_inner);
         match disk_fault {
             Some(disk_fault) => all.insert(volume.to_owned(), disk_fault),

@@ -1,6 +1,6 @@
 //! The catalogue of CSI's RPCs: names, messages, capabilities, the form of requests and gRPC codes.
 
-pub mod capabilities;
+pub(crate) mod capabilities;
 pub(crate) mod code;
 pub(crate) mod legacy;
 pub(crate) mod method;

@@ -2,9 +2,9 @@
 
 pub use self::controller::ControllerService;
 pub use self::dispatch::Services;
-pub use self::group::GroupService;
-pub use self::identity::IdentityService;
-pub use self::node::NodeService;
+pub(crate) use self::group::GroupService;
+pub(crate) use self::identity::IdentityService;
+pub(crate) use self::node::NodeService;
 pub use self::snapshot_metadata::SnapshotMetadataService;
 
 pub(crate) mod call;

@@ -17,7 +17,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time;
 
 use self::control::Presence;
-pub use self::control::{Connection, ConnectionHandle, ConnectionInfo, SocketControl};
+pub use self::control::{Connection, ConnectionInfo, SocketControl};
 
 mod authority;
 mod control;
@@ -164,7 +164,7 @@ impl Listener {
     }
 
     /// A place whose socket is bound only when its socket_control says so.
-    pub fn later(endpoint: &Endpoint) -> Self {
+    pub(crate) fn later(endpoint: &Endpoint) -> Self {
         Self {
             endpoint: endpoint.clone(),
             bound: None,
@@ -178,7 +178,7 @@ impl Listener {
 
     /// The connections that come in, for ever. The socket lives as long as the stream and is there as the
     /// socket_control says.
-    pub fn incoming(
+    pub(crate) fn incoming(
         self,
         socket_control: Arc<SocketControl>,
     ) -> impl Stream<Item = io::Result<Connection>> + Send {

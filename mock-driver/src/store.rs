@@ -8,7 +8,6 @@
 //! reads too: they wait for everything the array had done when they looked at it.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use serde::Serialize;
@@ -18,6 +17,7 @@ use crate::fault::{Freeze, Loses, Loss};
 
 pub use self::database::Database;
 use self::database::META;
+pub use self::error::{Error, OpenError};
 pub use self::file::Row;
 use self::file::{Rows, failed};
 use self::legacy::Legacy;
@@ -28,6 +28,7 @@ pub(crate) mod durable;
 pub mod volume_files;
 
 mod database;
+mod error;
 mod file;
 mod legacy;
 mod past;
@@ -51,51 +52,11 @@ pub struct Store {
     loss: Mutex<Option<Loss>>,
 }
 
-/// Why an operation got no answer from the array, or another one than asked.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The array refused.
-    #[error(transparent)]
-    Refused(#[from] array::Error),
-    /// The change cannot be made safe, so it is not confirmed. The driver stops.
-    #[error("the state directory cannot be written, so nothing is confirmed any more")]
-    Lost(#[source] Arc<io::Error>),
-}
-
-/// Why a state directory cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// An operation on a file or directory failed.
-    #[error("--state-dir: cannot {act} {}", path.display())]
-    Io {
-        /// What was tried.
-        act: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// How it failed.
-        source: io::Error,
-    },
-    /// Another driver works in it.
-    #[error("--state-dir: {} is in use by another running driver: give each its own", path.display())]
-    InUse {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// A file that no driver known to this one wrote, or a damaged one.
-    #[error("--state-dir: {} {reason}: restore the directory or start with an empty one", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, and where.
-        reason: String,
-    },
-}
-
 // === impl Store ===
 
 impl Store {
     /// An array that lives as long as the process.
-    pub fn in_memory(settings: Settings, epoch: u128, premade: u64) -> Self {
+    pub(crate) fn in_memory(settings: Settings, epoch: u128, premade: u64) -> Self {
         let mut array = Array::new(settings, epoch);
         array.premake(premade);
         Self::of(array, None)
@@ -129,7 +90,7 @@ impl Store {
             tracing::warn!(?loses, dir = %directory.display(), "state lost, as the trouble state-loss had it");
         }
         let identity = found.identity.clone();
-        let mut array = restore(settings, epoch, found);
+        let mut array = restore(settings, epoch, found.image, found.changes, found.mark);
         array.premake(premade);
         // The settings of this start may have changed something, too.
         if loses.is_some() || stored != Some(array.image()) {
@@ -228,11 +189,6 @@ impl Store {
         look(&self.lock())
     }
 
-    /// Whether the array outlives the process.
-    pub fn is_kept(&self) -> bool {
-        self.database.is_some()
-    }
-
     /// What keeps the array; none if it lives as long as the process.
     pub fn database(&self) -> Option<&Arc<Database>> {
         self.database.as_ref()
@@ -240,7 +196,7 @@ impl Store {
 
     /// Keeps a past from the moment on that somebody wants one.
     #[must_use]
-    pub fn keeping_past(mut self, wanted: Arc<RwLock<Option<Freeze>>>) -> Self {
+    pub(crate) fn keeping_past(mut self, wanted: Arc<RwLock<Option<Freeze>>>) -> Self {
         self.wanted_past = wanted;
         self
     }
@@ -280,7 +236,7 @@ impl Store {
     ///
     /// # Errors
     /// As for [`Store::change`].
-    pub async fn read_past<T>(
+    pub(crate) async fn read_past<T>(
         &self,
         look: impl FnOnce(&Array) -> Result<T, array::Error>,
     ) -> Result<T, Error> {

@@ -6,7 +6,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use http::header::CONTENT_TYPE;
 
-use super::server::Admin;
+use super::state::Admin;
 
 const PAGE: &str = include_str!("dashboard/page.html");
 

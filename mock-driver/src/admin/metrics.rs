@@ -15,8 +15,8 @@ use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, Me
 use tonic::Code;
 
 use super::problem::Refusal;
-use super::route::counts;
-use super::server::Admin;
+use super::route::info::counts;
+use super::state::Admin;
 use crate::admin_api::resource::Counts;
 use crate::fault::Part;
 use crate::journal::{BOUNDS, Tally, TallyKey};
@@ -27,11 +27,9 @@ const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// Metrics of all families.
 #[derive(Debug, Default)]
 struct Families(Vec<MetricFamily>);
 
-/// All metrics.
 pub(super) async fn metrics(State(admin): State<Admin>) -> Result<Response, Refusal> {
     let counts = counts(&admin).await?;
     let mut families = Families::default();

@@ -2,10 +2,11 @@
 
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use serde::Serialize;
 use tonic::Code;
 
-use super::request::Json;
 use crate::admin_api::resource::Problem;
 use crate::array;
 use crate::driver::error::Error;
@@ -13,11 +14,22 @@ use crate::rpc::code;
 use crate::rpc::validate::Invalid;
 use crate::store;
 
+/// The media type of all bodies but the pages'.
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
 /// A refusal on its way out.
 #[derive(Debug)]
 pub(super) struct Refusal {
     status: StatusCode,
     problem: Problem,
+}
+
+/// A response with a body of JSON.
+pub(super) fn json<T: Serialize>(status: StatusCode, body: &T) -> Response {
+    match serde_json::to_vec(body) {
+        Ok(body) => (status, [(CONTENT_TYPE, JSON)], body).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
 }
 
 // === impl Refusal ===
@@ -52,7 +64,7 @@ impl Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        (self.status, Json(self.problem)).into_response()
+        json(self.status, &self.problem)
     }
 }
 

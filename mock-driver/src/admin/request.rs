@@ -5,18 +5,14 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::response::{IntoResponse, Response};
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, StatusCode};
+use http::StatusCode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tonic::Code;
 use wildmatch::WildMatch;
 
-use super::problem::Refusal;
+use super::problem::{Refusal, json};
 use crate::fault::duration;
-
-/// The media type of all bodies but the pages'.
-pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The longest wait in one request; who wants to wait longer asks again.
 const MAX_WAIT: Duration = Duration::from_secs(600);
@@ -47,10 +43,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
 
 impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
-        match serde_json::to_vec(&self.0) {
-            Ok(body) => ([(CONTENT_TYPE, JSON)], body).into_response(),
-            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
-        }
+        json(StatusCode::OK, &self.0)
     }
 }
 

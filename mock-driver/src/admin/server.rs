@@ -20,13 +20,10 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::guard::{self, Guard};
 use super::problem::Refusal;
+use super::state::Admin;
 use super::{dashboard, metrics, route};
 use crate::admin_api::Endpoint;
 use crate::driver::Driver;
-use crate::driver::error::Error;
-use crate::error_chain;
-use crate::journal::Journal;
-use crate::service::call::{self, Rpc};
 use crate::socket::{self, Connection, SocketControl};
 
 /// A bound admin endpoint.
@@ -74,14 +71,6 @@ pub enum BindError {
     Unix(#[source] socket::BindError),
 }
 
-/// What every route works on.
-#[derive(Clone, Debug)]
-pub(super) struct Admin {
-    pub(super) driver: Arc<Driver>,
-    pub(super) stop: CancellationToken,
-    pub(super) started: Timestamp,
-}
-
 // === impl Server ===
 
 impl Server {
@@ -124,7 +113,7 @@ impl Server {
 
     /// Takes requests over TCP for these host names, too.
     #[must_use]
-    pub fn allow_hosts(mut self, names: Vec<String>) -> Self {
+    pub(crate) fn allow_hosts(mut self, names: Vec<String>) -> Self {
         self.allowed_hosts = names;
         self
     }
@@ -138,7 +127,7 @@ impl Server {
     ///
     /// # Errors
     /// None that are known: what fails is told to the client.
-    pub async fn serve(self, driver: Arc<Driver>, stop: CancellationToken) -> io::Result<()> {
+    pub(crate) async fn serve(self, driver: Arc<Driver>, stop: CancellationToken) -> io::Result<()> {
         let admin = Admin {
             driver,
             stop: stop.clone(),
@@ -157,47 +146,6 @@ impl Server {
                     .with_graceful_shutdown(stopped)
                     .await
             }
-        }
-    }
-}
-
-// === impl Admin ===
-
-impl Admin {
-    /// The journal.
-    pub(super) fn journal(&self) -> Result<&Arc<Journal>, Refusal> {
-        self.driver.journal.as_ref().ok_or_else(|| {
-            let message = "no calls are kept in memory: start the driver with --admin-endpoint";
-            Refusal::new(tonic::Code::FailedPrecondition, message)
-        })
-    }
-
-    /// Does what a CSI request asks for, past fault rules, journal, capabilities and the queue for the
-    /// volume: a call that a rule holds up stops nobody here, only one whose work is being done is waited
-    /// for. Goes on to its end although the client has left, as a call does.
-    pub(super) async fn perform<Q: Rpc>(&self, request: Q) -> Result<Q::Reply, Refusal> {
-        let params = request.validate()?;
-        let keys = call::keys(&request);
-        let driver = self.driver.clone();
-        let work = self
-            .driver
-            .spawn_work(async move { driver.execute::<Q>(params, keys).await });
-        let reply = work.await.ok().flatten().unwrap_or(Err(Error::Broken));
-        self.touch();
-        Ok(reply?)
-    }
-
-    /// Sees to it that troubles that were begun or ended are in force before anybody hears of it.
-    pub(super) async fn settle_troubles(&self) -> Result<(), Refusal> {
-        self.touch();
-        let failed = |error| Refusal::new(tonic::Code::Internal, error_chain(&error));
-        self.driver.settle_loss().await.map_err(failed)
-    }
-
-    /// Tells those who follow that something was changed beside the calls.
-    pub(super) fn touch(&self) {
-        if let Some(journal) = &self.driver.journal {
-            journal.touch();
         }
     }
 }
@@ -232,7 +180,7 @@ fn app(admin: Admin, guard: Guard) -> axum::Router {
 }
 
 fn panicked(_: Box<dyn Any + Send>) -> Response {
-    Refusal::from(Error::Broken).into_response()
+    Refusal::from(crate::driver::error::Error::Broken).into_response()
 }
 
 /// What only the process with the array can tell or change.
@@ -323,7 +271,6 @@ mod tests {
 
     use super::*;
 
-    /// What every process has of its own.
     const OF_THE_PROCESS: [&str; 10] = [
         "calls",
         "capabilities",

@@ -38,12 +38,12 @@ pub struct InvalidEndpoint {
 
 impl Endpoint {
     /// Whether the admin API is served at all.
-    pub fn is_given(&self) -> bool {
+    pub(crate) fn is_given(&self) -> bool {
         *self != Self::None
     }
 
     /// Whether only this machine can reach it.
-    pub fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         match self {
             Self::None | Self::Unix(_) => true,
             Self::Tcp(address) => address.ip().to_canonical().is_loopback(),

@@ -3,17 +3,20 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub(crate) use self::array::CapabilityChange;
 pub use self::array::{
-    Attach, Attachment, Capability, CapabilityChange, HealthIssue, Node, NodeChange, NodeNew, Volume,
-    VolumeChange, VolumeNew,
+    Attach, Attachment, Capability, HealthIssue, Node, NodeChange, NodeNew, Volume, VolumeChange, VolumeNew,
 };
 pub use self::call::{
     Answer, Call, Caller, Expectation, ExpectationResult, ExpectationStatus, Expected, Squashed,
 };
-pub use self::fault::{FaultChange, FaultRule, Faults, Released, Scenario, Trouble};
-pub use self::info::{Changed, Counts, Info};
+pub(crate) use self::fault::FaultChange;
+pub use self::fault::{FaultRule, Faults, Released, Scenario, Trouble};
+pub(crate) use self::info::Changed;
+pub use self::info::{Counts, Info};
 pub use self::snapshot::{GroupSnapshot, GroupSnapshotNew, Snapshot, SnapshotNew};
-pub use self::storage::{NodeStorage, Pool, PoolChange, Storage, StorageChange, StorageHealthIssue};
+pub use self::storage::{NodeStorage, Pool, Storage, StorageHealthIssue};
+pub(crate) use self::storage::{PoolChange, StorageChange};
 
 mod array;
 mod call;

@@ -67,7 +67,7 @@ pub struct PublishParams {
 
 impl Capability {
     /// Whether the workload sees the raw device.
-    pub fn is_block(&self) -> bool {
+    pub(crate) fn is_block(&self) -> bool {
         self.access == Access::Block
     }
 
@@ -141,7 +141,7 @@ impl AccessMode {
     }
 
     /// Whether more than one node may hold the volume.
-    pub fn is_multi_node(self) -> bool {
+    pub(crate) fn is_multi_node(self) -> bool {
         match self {
             Self::MultiNodeReaderOnly | Self::MultiNodeSingleWriter | Self::MultiNodeMultiWriter => true,
             Self::SingleNodeWriter
@@ -171,7 +171,7 @@ impl AccessMode {
     }
 
     /// Whether writes are refused.
-    pub fn is_reader_only(self) -> bool {
+    pub(crate) fn is_reader_only(self) -> bool {
         matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
     }
 }
@@ -180,7 +180,7 @@ impl AccessMode {
 
 impl PublishParams {
     /// Whether this hold can write.
-    pub fn writes(&self) -> bool {
+    pub(crate) fn writes(&self) -> bool {
         !self.readonly && !self.capability.mode.is_reader_only()
     }
 
@@ -188,7 +188,7 @@ impl PublishParams {
     ///
     /// Symmetric: both modes must be multi-node, and neither may write where the other one's mode
     /// excludes other writers.
-    pub fn tolerates(&self, other: &Self) -> bool {
+    pub(crate) fn tolerates(&self, other: &Self) -> bool {
         let both_multi_node = self.capability.mode.is_multi_node() && other.capability.mode.is_multi_node();
         both_multi_node && self.allows_writer(other) && other.allows_writer(self)
     }

@@ -10,7 +10,7 @@ use super::{Array, Change, Dependants, Done, Error, Kind, PoolName, UnixTime, Vo
 
 /// What would come of a request for a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CreateOutcome {
+pub(crate) enum CreateOutcome {
     /// The volume made for the same request before.
     Existing(Arc<Spec>),
     /// A new one of this size.
@@ -30,7 +30,7 @@ impl Array {
     ///
     /// # Errors
     /// As for [`Array::create_volume`].
-    pub fn validate_create(
+    pub(crate) fn validate_create(
         &self,
         wanted: &CreateVolumeParams,
         now: UnixTime,
@@ -59,7 +59,7 @@ impl Array {
     ///
     /// One that is not guessed by accident: it depends on this very array and on everything it made before,
     /// so a volume made again under an old name is not taken for the old one.
-    pub fn volume_id(&self, name: &str) -> VolumeId {
+    pub(crate) fn volume_id(&self, name: &str) -> VolumeId {
         let taken = |id: &str| self.volumes.contains_key(id);
         VolumeId::from(self.fresh("volume", "mock", self.created, name, taken))
     }
@@ -68,7 +68,7 @@ impl Array {
     ///
     /// # Errors
     /// As for [`Array::create_volume`].
-    pub fn create_volume_as(
+    pub(crate) fn create_volume_as(
         &mut self,
         wanted: &CreateVolumeParams,
         id: VolumeId,
@@ -95,7 +95,7 @@ impl Array {
     }
 
     /// Whether a published volume may be deleted: the array allows it, or the volume is gone.
-    pub fn deletes_in_use(&self, id: &str) -> bool {
+    pub(crate) fn deletes_in_use(&self, id: &str) -> bool {
         self.settings.deviations.delete_in_use || !self.volumes.contains_key(id)
     }
 
@@ -145,7 +145,7 @@ impl Array {
     ///
     /// # Errors
     /// As for [`Array::expand_volume`].
-    pub fn validate_expand(&self, id: &str, range: SizeRange, online: bool) -> Result<u64, Error> {
+    pub(crate) fn validate_expand(&self, id: &str, range: SizeRange, online: bool) -> Result<u64, Error> {
         let volume = self.volume(id)?;
         let spec = &volume.spec;
         let has = spec.capacity_bytes;
@@ -185,7 +185,7 @@ impl Array {
     ///
     /// # Errors
     /// As for [`Array::modify_volume`].
-    pub fn validate_modify(&self, id: &str, asked: &BTreeMap<String, String>) -> Result<(), Error> {
+    pub(crate) fn validate_modify(&self, id: &str, asked: &BTreeMap<String, String>) -> Result<(), Error> {
         self.volume(id)?;
         self.check_qos(asked)
     }

@@ -60,7 +60,7 @@ pub struct GroupIds {
 
 impl Members {
     /// Whether volumes can be made from all of them.
-    pub fn are_ready(&self, now: UnixTime) -> bool {
+    pub(crate) fn are_ready(&self, now: UnixTime) -> bool {
         self.snapshots.iter().all(|snapshot| snapshot.is_ready(now))
     }
 }
@@ -73,7 +73,7 @@ impl Array {
     ///
     /// # Errors
     /// As for [`Array::create_group`].
-    pub fn find_group(&self, wanted: &CreateGroupParams) -> Result<Option<Members>, Error> {
+    pub(crate) fn find_group(&self, wanted: &CreateGroupParams) -> Result<Option<Members>, Error> {
         if let Some(existing) = self.group_names.get(&wanted.name) {
             let existing = self.group(existing.as_str(), &[])?;
             return match wanted.difference(&existing.group) {

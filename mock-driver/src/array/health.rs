@@ -65,7 +65,7 @@ pub struct UnhealthyVolume {
     /// The volume.
     pub volume: VolumeId,
     /// What ails it; empty for a healthy one.
-    pub ailments: Vec<HealthIssue>,
+    pub(crate) ailments: Vec<HealthIssue>,
 }
 
 // === impl Array ===
@@ -113,7 +113,7 @@ impl Array {
     ///
     /// # Errors
     /// If it does not exist.
-    pub fn volume_health(&self, id: &str) -> Result<UnhealthyVolume, Error> {
+    pub(crate) fn volume_health(&self, id: &str) -> Result<UnhealthyVolume, Error> {
         let volume = self.volume(id)?;
         Ok(UnhealthyVolume {
             volume: volume.spec.id.clone(),
@@ -125,7 +125,7 @@ impl Array {
     ///
     /// # Errors
     /// If the token is not one this array gave out for this listing.
-    pub fn list_health(
+    pub(crate) fn list_health(
         &self,
         max_entries: usize,
         token: Option<&str>,
@@ -140,18 +140,18 @@ impl Array {
     }
 
     /// What ails a volume; nothing for one that is not there.
-    pub fn ailments(&self, id: &str) -> &[HealthIssue] {
+    pub(crate) fn ailments(&self, id: &str) -> &[HealthIssue] {
         self.sick.get(id).map_or(&[], Vec::as_slice)
     }
 
     /// What ails the storage behind single nodes and, by no node, behind all of them. Only what is sick.
-    pub fn sick_storage(&self) -> impl Iterator<Item = (Option<&NodeId>, &[StorageHealthIssue])> {
+    pub(crate) fn sick_storage(&self) -> impl Iterator<Item = (Option<&NodeId>, &[StorageHealthIssue])> {
         let all = self.storage.iter();
         all.map(|(node, ailments)| (node.as_ref(), ailments.as_slice()))
     }
 
     /// What ails the storage as seen from a node: its own troubles after those of all nodes.
-    pub fn storage_health(&self, node: &str) -> Vec<StorageHealthIssue> {
+    pub(crate) fn storage_health(&self, node: &str) -> Vec<StorageHealthIssue> {
         let own = self.storage.get(&Some(NodeId::from(node)));
         let all = self.storage.get(&None);
         all.into_iter().chain(own).flatten().cloned().collect()

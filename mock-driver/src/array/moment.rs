@@ -18,12 +18,12 @@ impl UnixTime {
     }
 
     /// Whole seconds since 1970.
-    pub fn seconds(self) -> u64 {
+    pub(crate) fn seconds(self) -> u64 {
         self.0 / 1_000_000_000
     }
 
     /// The nanoseconds after the whole second.
-    pub fn subsec_nanos(self) -> u32 {
+    pub(crate) fn subsec_nanos(self) -> u32 {
         u32::try_from(self.0 % 1_000_000_000).expect("a remainder must be less than its divisor")
     }
 

@@ -78,7 +78,7 @@ impl Array {
     ///
     /// # Errors
     /// If the array has never heard of it.
-    pub fn node_or_former(&self, id: &str) -> Result<Node, Error> {
+    pub(crate) fn node_or_former(&self, id: &str) -> Result<Node, Error> {
         let former = || {
             let (id, changed) = self.changed.get_key_value(id)?;
             (changed.registered == Some(false)).then(|| Node {
@@ -100,7 +100,7 @@ impl Array {
     }
 
     /// The id that a machine has by now which the array knew by this one.
-    pub fn current_id<'a>(&'a self, id: &'a str) -> &'a str {
+    pub(crate) fn current_id<'a>(&'a self, id: &'a str) -> &'a str {
         let mut current = id;
         // No machine can have had more ids than were changed, whatever is written on disk.
         for _ in 0..self.changed.len() {
@@ -117,7 +117,7 @@ impl Array {
     }
 
     /// Whether a registered node stands where no pool is, so that no volume can be attached to it.
-    pub fn is_cut_off(&self, id: &str) -> bool {
+    pub(crate) fn is_cut_off(&self, id: &str) -> bool {
         let mut pools = self.settings.pools.iter();
         let node = self.registered(id);
         node.is_ok_and(|node| !pools.any(|pool| self.reaches(&node, &pool.segments)))
@@ -182,7 +182,7 @@ impl Array {
     ///
     /// # Errors
     /// If one has.
-    pub fn check_new_node_id(&self, id: &str) -> Result<(), Error> {
+    pub(crate) fn check_new_node_id(&self, id: &str) -> Result<(), Error> {
         match self.registered(id) {
             Err(_) => Ok(()),
             Ok(_) => Err(Error::Illegal {

@@ -27,7 +27,7 @@ pub struct PoolUsage<'a> {
     pub pool: &'a Pool,
     /// The bytes promised to volumes and snapshots. More than it has if its capacity was lowered by another
     /// start.
-    pub used: u64,
+    pub(crate) used: u64,
 }
 
 /// What GetCapacity tells.
@@ -36,9 +36,9 @@ pub struct CapacityInfo {
     /// Bytes left, in all pools asked about.
     pub available: u64,
     /// The largest volume that could be made.
-    pub largest: u64,
+    pub(crate) largest: u64,
     /// The smallest volume that could be made.
-    pub smallest: u64,
+    pub(crate) smallest: u64,
 }
 
 /// Where something new may go.
@@ -56,7 +56,7 @@ pub(super) struct PlacementRequest<'a> {
 
 impl Pool {
     /// The class parameter that names one, unless the array has another.
-    pub const PARAMETER: &'static str = "pool";
+    pub(crate) const PARAMETER: &'static str = "pool";
 
     /// The bytes of a pool for which no size was given: more than anybody will ask for, and a number
     /// that callers can add up.
@@ -100,14 +100,14 @@ impl Array {
     }
 
     /// The pool that class parameters name.
-    pub fn pool_named<'a>(&self, parameters: &'a BTreeMap<String, String>) -> Option<&'a str> {
+    pub(crate) fn pool_named<'a>(&self, parameters: &'a BTreeMap<String, String>) -> Option<&'a str> {
         let named = parameters.get(self.settings.pool_parameter)?;
         // As storage classes are written that leave it open.
         Some(named.as_str()).filter(|name| !name.is_empty())
     }
 
     /// Where a pool lies; none, which is everywhere, if it is not there any more.
-    pub fn segments_of(&self, pool: &PoolName) -> Option<&Segments> {
+    pub(crate) fn segments_of(&self, pool: &PoolName) -> Option<&Segments> {
         let known = self.settings.pools.iter().find(|known| known.name == *pool);
         known.map(|known| &known.segments)
     }

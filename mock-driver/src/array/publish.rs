@@ -12,11 +12,11 @@ use super::{Array, Change, Done, Error, NodeId, PublishParams};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishInfo {
     /// The attachment's number: the same for a repeated call, another after detach and attach.
-    pub number: u64,
+    pub(crate) number: u64,
     /// The device's serial number, the same on every node.
     pub serial: String,
     /// Whether the device accepts writes.
-    pub writable: bool,
+    pub(crate) writable: bool,
 }
 
 // === impl Array ===
@@ -128,7 +128,7 @@ impl Array {
     }
 
     /// Detaches every volume from every node, as an array does that forgets whom it lets at them.
-    pub fn lose_attachments(&mut self) {
+    pub(crate) fn lose_attachments(&mut self) {
         let held = self.volumes.values().filter(|held| !held.attachments.is_empty());
         let detached = held.map(|held| Change::Detached {
             volume: held.spec.id.clone(),
@@ -197,7 +197,7 @@ impl PublishInfo {
     }
 
     /// Where the device appears on the node.
-    pub fn device_path(&self) -> String {
+    pub(crate) fn device_path(&self) -> String {
         format!("/dev/disk/by-id/csi-mock-{}", self.serial)
     }
 }

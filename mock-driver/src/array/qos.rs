@@ -23,7 +23,7 @@ pub enum Values {
 
 /// How fast an array copies what belongs to a volume. The default is as fast as it can.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CopyRate {
+pub(crate) struct CopyRate {
     iops: Option<u64>,
     /// In MiB a second.
     throughput: Option<u64>,
@@ -43,22 +43,22 @@ pub struct InvalidQosRule {
 
 impl QosRule {
     /// The parameter that slows attaching and detaching down, in milliseconds.
-    pub const LATENCY: &str = "latency";
+    pub(crate) const LATENCY: &str = "latency";
 
     /// The parameter that bounds the requests a second of copies, each of [`CopyRate::REQUEST`] bytes.
-    pub const IOPS: &str = "iops";
+    pub(crate) const IOPS: &str = "iops";
 
     /// The parameter that bounds the bytes a second of copies, in MiB.
-    pub const THROUGHPUT: &str = "throughput";
+    pub(crate) const THROUGHPUT: &str = "throughput";
 
     /// The parameters that mean the same in a class, where no mutable parameter says otherwise.
     const DRIVEN: [&str; 3] = [Self::IOPS, Self::LATENCY, Self::THROUGHPUT];
 
     /// In place of a key: whichever is not named.
-    pub const ANY_KEY: &str = "*";
+    pub(crate) const ANY_KEY: &str = "*";
 
     /// An array that knows exactly these parameters.
-    pub fn new(parameters: impl IntoIterator<Item = (String, Values)>) -> Self {
+    pub(crate) fn new(parameters: impl IntoIterator<Item = (String, Values)>) -> Self {
         Self(parameters.into_iter().collect())
     }
 
@@ -111,7 +111,7 @@ impl Default for QosRule {
 
 impl CopyRate {
     /// What one request of a copy moves: as much as block storage commonly counts as one.
-    pub const REQUEST: u64 = 256 << 10;
+    pub(crate) const REQUEST: u64 = 256 << 10;
 
     const MIB: u64 = 1 << 20;
 
@@ -134,7 +134,7 @@ impl CopyRate {
     }
 
     /// How long it takes to copy so many bytes.
-    pub fn time(self, bytes: u64) -> Duration {
+    pub(crate) fn time(self, bytes: u64) -> Duration {
         let takes = |work: u64, unit: u64, rate: Option<u64>| match rate {
             Some(rate) => {
                 let nanos = u128::from(work) * 1_000_000_000 / u128::from(unit) / u128::from(rate);
@@ -236,14 +236,14 @@ impl Array {
     }
 
     /// How much longer it takes to attach and detach a volume: its parameter [`QosRule::LATENCY`].
-    pub fn latency(&self, id: &str) -> Duration {
+    pub(crate) fn latency(&self, id: &str) -> Duration {
         let volume = self.volumes.get(id);
         let millis = volume.and_then(|volume| number(QosRule::LATENCY, &volume.spec.parameters, &volume.qos));
         millis.map_or(Duration::ZERO, Duration::from_millis)
     }
 
     /// How fast a volume is copied.
-    pub fn pace(&self, id: &str) -> CopyRate {
+    pub(crate) fn pace(&self, id: &str) -> CopyRate {
         let volume = self.volumes.get(id);
         volume.map_or_else(CopyRate::default, |volume| {
             CopyRate::of(&volume.spec.parameters, &volume.qos)
@@ -251,7 +251,7 @@ impl Array {
     }
 
     /// How fast the content of a new volume is copied there: as the slower of it and of the volume it comes from.
-    pub fn pace_to(&self, wanted: &CreateVolumeParams) -> CopyRate {
+    pub(crate) fn pace_to(&self, wanted: &CreateVolumeParams) -> CopyRate {
         let own = CopyRate::of(&wanted.parameters, &wanted.mutable_parameters);
         match &wanted.source {
             Some(Source::Volume(source)) => own.and(self.pace(source.as_str())),

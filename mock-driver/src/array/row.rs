@@ -139,7 +139,6 @@ impl Array {
         }
     }
 
-    /// All rows there are.
     pub(crate) fn rows(&self) -> impl Iterator<Item = RowId> {
         let volumes = self.volumes.keys().cloned().map(RowId::Volume);
         let snapshots = self.snapshots.keys().cloned().map(RowId::Snapshot);

@@ -89,7 +89,10 @@ impl Array {
     ///
     /// # Errors
     /// As for [`Array::create_snapshot`].
-    pub fn find_snapshot(&self, wanted: &CreateSnapshotParams) -> Result<Option<Arc<Snapshot>>, Error> {
+    pub(crate) fn find_snapshot(
+        &self,
+        wanted: &CreateSnapshotParams,
+    ) -> Result<Option<Arc<Snapshot>>, Error> {
         if let Some(existing) = self.snapshot_names.get(&wanted.name) {
             let existing = self.snapshot(existing.as_str())?;
             if existing.source.as_str() == wanted.source {

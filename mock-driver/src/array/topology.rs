@@ -34,7 +34,7 @@ impl Segments {
     }
 
     /// Whether a node at `self` reaches what lies in `place`.
-    pub fn reaches(&self, place: &Self) -> bool {
+    pub(crate) fn reaches(&self, place: &Self) -> bool {
         place.0.iter().all(|(key, value)| self.0.get(key) == Some(value))
     }
 
@@ -42,7 +42,7 @@ impl Segments {
     ///
     /// A caller may name fewer keys, as a region without a zone, or more, as the host; one that
     /// names only keys unknown here asks for another storage.
-    pub fn suits(&self, asked: &Self) -> bool {
+    pub(crate) fn suits(&self, asked: &Self) -> bool {
         if self.is_empty() || asked.is_empty() {
             return true;
         }
@@ -77,7 +77,7 @@ impl fmt::Display for Segments {
 
 impl Requirement {
     /// Whether something in `place` fulfils it.
-    pub fn admits(&self, place: &Segments) -> bool {
+    pub(crate) fn admits(&self, place: &Segments) -> bool {
         self.requisite.is_empty() || self.requisite.iter().any(|asked| place.suits(asked))
     }
 

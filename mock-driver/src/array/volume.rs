@@ -140,7 +140,7 @@ impl CreateVolumeParams {
 
 impl Spec {
     /// Whether the volume can be used as `asked`.
-    pub fn supports(&self, asked: &Capability) -> bool {
+    pub(crate) fn supports(&self, asked: &Capability) -> bool {
         self.capabilities.is_empty() || self.capabilities.iter().any(|made| made.covers(asked))
     }
 }

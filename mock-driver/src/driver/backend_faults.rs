@@ -8,7 +8,7 @@ use super::Driver;
 use crate::error_chain;
 use crate::fault::{DeviceOverlay, DiskOverlay};
 use crate::node::device::DeviceFault;
-use crate::node::mount::DiskFault;
+use crate::node::mount::disk_fault::DiskFault;
 use crate::store;
 
 // === impl Driver ===

@@ -24,7 +24,7 @@ pub enum BusyRule {
 
 /// What is locked for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Scope {
+pub(crate) enum Scope {
     /// One call, from its arrival to its answer. A second one gets what the [`BusyRule`] says.
     Call,
     /// One operation on the array. A second one waits.
@@ -53,7 +53,7 @@ pub enum Key {
 
 /// How a key is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LockMode {
+pub(crate) enum LockMode {
     /// Exclusively, to change it.
     Exclusive,
     /// Together with others that only read.
@@ -65,7 +65,7 @@ const READERS: u32 = 1024;
 
 /// All locks of a driver.
 #[derive(Debug)]
-pub struct LockTable {
+pub(crate) struct LockTable {
     rule: BusyRule,
     locks: Arc<Mutex<Locks>>,
 }
@@ -81,7 +81,7 @@ struct Lock {
 
 /// Unlocks when it is dropped.
 #[derive(Debug)]
-pub struct Guard {
+pub(crate) struct Guard {
     _permit: OwnedSemaphorePermit,
     _user: LockEntry,
 }
@@ -101,7 +101,7 @@ pub struct Busy(pub Key);
 
 impl LockTable {
     /// Without any locks; the rule is for calls.
-    pub fn new(rule: BusyRule) -> Self {
+    pub(crate) fn new(rule: BusyRule) -> Self {
         Self {
             rule,
             locks: Arc::default(),
@@ -119,7 +119,7 @@ impl LockTable {
     ///
     /// # Cancellation
     /// Dropped while it waits, it loses its place and nothing else.
-    pub async fn lock(&self, scope: Scope, key: Key, share: LockMode) -> Result<Guard, Busy> {
+    pub(crate) async fn lock(&self, scope: Scope, key: Key, share: LockMode) -> Result<Guard, Busy> {
         let (semaphore, user) = self.use_lock((scope, key));
         let permits = match share {
             LockMode::Exclusive => READERS,
@@ -147,7 +147,11 @@ impl LockTable {
     ///
     /// # Cancellation
     /// As for [`LockTable::lock`].
-    pub async fn lock_all(&self, scope: Scope, mut keys: Vec<(Key, LockMode)>) -> Result<Vec<Guard>, Busy> {
+    pub(crate) async fn lock_all(
+        &self,
+        scope: Scope,
+        mut keys: Vec<(Key, LockMode)>,
+    ) -> Result<Vec<Guard>, Busy> {
         keys.sort();
         // Of a key that is there twice, the larger share comes first.
         keys.dedup_by(|(later, _), (first, _)| later == first);

@@ -18,7 +18,7 @@ pub enum Mode {
 
 impl Mode {
     /// Whether the array is in this process, with the services for it.
-    pub fn has_array(self) -> bool {
+    pub(crate) fn has_array(self) -> bool {
         match self {
             Self::All | Self::Controller => true,
             Self::Node => false,
@@ -26,7 +26,7 @@ impl Mode {
     }
 
     /// Whether a node stands in this process, if its id is known.
-    pub fn has_node(self) -> bool {
+    pub(crate) fn has_node(self) -> bool {
         match self {
             Self::All | Self::Node => true,
             Self::Controller => false,

@@ -13,7 +13,8 @@ use crate::driver::error::Error;
 use crate::driver::registration::{self, RegistrationState};
 use crate::error_chain;
 use crate::fault::VolumeLocation;
-use crate::node::{self, Node, NodeFeatures, NodeInfo, View};
+use crate::node::stage_publish::NodeFeatures;
+use crate::node::{self, Node, NodeInfo, View};
 use crate::rpc::capabilities::Capability;
 use crate::store::Store;
 
@@ -217,7 +218,7 @@ impl Driver {
     ///
     /// # Errors
     /// If the device cannot be made or taken away.
-    pub async fn reconcile_device(&self, volume: &str) -> Result<(), Error> {
+    pub(crate) async fn reconcile_device(&self, volume: &str) -> Result<(), Error> {
         let Some(node) = self.node() else {
             return Ok(());
         };

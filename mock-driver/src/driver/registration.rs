@@ -62,7 +62,6 @@ impl Registrar {
         self.settings.directory.join(format!("{}-reg.sock", self.driver))
     }
 
-    /// The service.
     pub(crate) fn service(self: &std::sync::Arc<Self>) -> RegistrationServer<Answers> {
         RegistrationServer::new(Answers(self.clone()))
     }

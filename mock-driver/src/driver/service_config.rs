@@ -25,7 +25,7 @@ pub struct ServiceConfig {
     /// The largest size a node grows a volume to; none for that of all volumes.
     pub node_growth_limit: Option<u64>,
     /// The node says that it takes another number of volumes each time it is asked.
-    pub limit_by_chance: bool,
+    pub(crate) limit_by_chance: bool,
     /// A node takes volumes that no ControllerPublishVolume has attached to it, although the driver offers that call:
     /// as host-path, which works with and without attachRequired in its CSIDriver.
     pub attach_optional: bool,

@@ -46,7 +46,7 @@ pub(crate) struct Scope {
 
 /// A listing that is behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Freeze {
+pub(crate) struct Freeze {
     /// When it began, which tells it from others.
     pub(crate) since: Duration,
     /// How far it is behind; none if it stays as it was when it began.

@@ -99,7 +99,7 @@ impl Rule {
     ///
     /// # Errors
     /// At the first rule that is wrong; the whole list counts as unread.
-    pub fn read_list(yaml: &str) -> Result<Vec<Self>, RuleError> {
+    pub(crate) fn read_list(yaml: &str) -> Result<Vec<Self>, RuleError> {
         let items: Option<Vec<Value>> =
             serde_saphyr::from_str(yaml).map_err(|error| RuleError::NotAList {
                 reason: error.to_string(),

@@ -43,7 +43,7 @@ impl Seed {
         clippy::cast_precision_loss,
         reason = "both numbers are below 2^53 or are that"
     )]
-    pub fn unit(self, what: &str, whom: u64, count: u64) -> f64 {
+    pub(crate) fn unit(self, what: &str, whom: u64, count: u64) -> f64 {
         let mut text = Vec::with_capacity(what.len() + 16);
         text.extend_from_slice(&whom.to_le_bytes());
         text.extend_from_slice(&count.to_le_bytes());
@@ -52,7 +52,7 @@ impl Seed {
     }
 
     /// A number for these bytes that only this seed makes.
-    pub fn keyed_hash(self, bytes: &[u8]) -> u64 {
+    pub(crate) fn keyed_hash(self, bytes: &[u8]) -> u64 {
         SipHasher24::new_with_keys(self.0, 0).hash(bytes)
     }
 }
@@ -61,7 +61,7 @@ impl Seed {
 
 impl DelayDistribution {
     /// The time for a draw.
-    pub fn at(self, unit: f64) -> Duration {
+    pub(crate) fn at(self, unit: f64) -> Duration {
         match self {
             Self::Fixed(time) => time,
             Self::Uniform { from, to } => from + to.saturating_sub(from).mul_f64(unit),

@@ -17,7 +17,7 @@ pub struct Reservations(BTreeMap<ReservationKey, ReservedAmount>);
 /// What a call is about to take. Dropping it releases it: drop it when the array has what the call takes, or when the
 /// call has failed, and not before.
 #[derive(Debug)]
-pub struct Reservation {
+pub(crate) struct Reservation {
     all: Arc<Mutex<Reservations>>,
     key: ReservationKey,
 }
@@ -39,7 +39,7 @@ struct ReservedAmount {
 
 impl Reservations {
     /// The volumes that are about to be attached to a node.
-    pub fn attaching<'a>(&'a self, node: &'a str) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn attaching<'a>(&'a self, node: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.keys().filter_map(move |key| match key {
             ReservationKey::Attach { node: own, volume } if own == node => Some(volume.as_str()),
             ReservationKey::Attach { .. } | ReservationKey::Create { .. } => None,
@@ -47,7 +47,7 @@ impl Reservations {
     }
 
     /// The names of the volumes that are about to be made, and the bytes they ask for.
-    pub fn creating(&self) -> impl Iterator<Item = (&str, u64)> {
+    pub(crate) fn creating(&self) -> impl Iterator<Item = (&str, u64)> {
         self.0.iter().filter_map(|(key, amount)| match key {
             ReservationKey::Create { name } => Some((name.as_str(), amount.bytes)),
             ReservationKey::Attach { .. } => None,

@@ -55,17 +55,17 @@ pub struct Match {
     /// Entries that the parameters must have.
     pub parameters: BTreeMap<String, String>,
     /// The call must ask for more bytes than this.
-    pub bytes_above: Option<u64>,
+    pub(crate) bytes_above: Option<u64>,
     /// Where the volume must be.
-    pub place: Option<LocationMatch>,
+    pub(crate) place: Option<LocationMatch>,
     /// Which state the rules themselves must be in.
-    pub state: Option<String>,
+    pub(crate) state: Option<String>,
     /// What must be so of the array; only backend faults have one.
     pub(super) condition: Option<Condition>,
     /// Which of the calls that come to the rule, by number.
-    pub turn: CallNumbers,
+    pub(crate) turn: CallNumbers,
     /// How likely it fires for each of those; none for always.
-    pub probability: Option<f64>,
+    pub(crate) probability: Option<f64>,
     /// Its own seed; none for the driver's.
     pub seed: Option<u64>,
 }
@@ -81,27 +81,27 @@ pub enum Methods {
 
 /// A choice of calls by number, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CallNumbers {
+pub(crate) struct CallNumbers {
     /// The first, or the only one.
-    pub call: Option<u64>,
+    pub(crate) call: Option<u64>,
     /// From the first on, each so manieth.
-    pub every: Option<u64>,
+    pub(crate) every: Option<u64>,
 }
 
 /// Where a volume is, seen from a call for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeLocation {
     /// The array has it.
-    pub exists: bool,
+    pub(crate) exists: bool,
     /// It is attached to the node the call names.
-    pub here: bool,
+    pub(crate) here: bool,
     /// It is attached to another node, or to any if the call names none.
-    pub elsewhere: bool,
+    pub(crate) elsewhere: bool,
 }
 
 /// What a rule asks of a volume's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LocationMatch {
+pub(crate) enum LocationMatch {
     /// Attached to a node.
     Attached,
     /// Attached to the node the call names.
@@ -134,19 +134,19 @@ pub struct Action {
     /// Calls of a node wait for one another, and take that long each; only backend faults have one.
     pub(super) queue: Option<Duration>,
     /// How long it hangs after that.
-    pub hang: Option<Hang>,
+    pub(crate) hang: Option<Hang>,
     /// How it ends; none to let it go on.
-    pub end: Option<End>,
+    pub(crate) end: Option<End>,
     /// The state the rules go into when this one fires.
-    pub set_state: Option<String>,
+    pub(crate) set_state: Option<String>,
     /// After how many messages of a stream all this happens; none for before the first one. A stream with
     /// fewer messages is broken off in place of its end.
-    pub after_messages: Option<u64>,
+    pub(crate) after_messages: Option<u64>,
 }
 
 /// How long a call hangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hang {
+pub(crate) enum Hang {
     /// Until the client gives up.
     ClientCancel,
     /// Until the rule is released.
@@ -238,7 +238,7 @@ impl Rule {
     }
 
     /// Whether the rule keeps the call from having any effect.
-    pub fn replaces_effect(&self) -> bool {
+    pub(crate) fn replaces_effect(&self) -> bool {
         let never_goes_on = self.action.end.is_some() || self.action.hang == Some(Hang::ClientCancel);
         self.phase == Phase::Before && never_goes_on
     }

@@ -99,7 +99,6 @@ struct Draws {
     forgotten: u64,
 }
 
-/// Numbers from one on.
 #[derive(Debug, Default)]
 struct NumberPool {
     /// How many were handed out, those included that came back.
@@ -122,7 +121,7 @@ impl ActiveFault {
     }
 
     /// Waits until the rule is released, or has done so since it fired.
-    pub async fn released(&mut self) {
+    pub(crate) async fn released(&mut self) {
         // The sender lives in the rule, which this keeps alive.
         if self.released.changed().await.is_err() {
             std::future::pending::<()>().await;

@@ -91,7 +91,7 @@ impl Scenario {
     }
 
     /// Every scenario with its sentence, for people.
-    pub fn help() -> String {
+    pub(crate) fn help() -> String {
         let longest = Self::ALL
             .iter()
             .map(|scenario| scenario.name.len())

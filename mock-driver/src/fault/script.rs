@@ -31,7 +31,7 @@ impl Script {
     ///
     /// # Errors
     /// As for [`Script::read`].
-    pub fn from_value(whole: Value) -> Result<Self, RuleError> {
+    pub(crate) fn from_value(whole: Value) -> Result<Self, RuleError> {
         let not_a_list = |reason: String| RuleError::NotAList { reason };
         let (rules, troubles) = match whole {
             Value::Null => (Vec::new(), Vec::new()),

@@ -43,16 +43,15 @@ pub struct End {
 
 /// How the array's work ended after the client had left.
 #[derive(Debug)]
-pub struct LateResult {
+pub(crate) struct LateResult {
     /// When.
-    pub time: Timestamp,
-    /// How.
-    pub outcome: Outcome,
+    pub(crate) time: Timestamp,
+    pub(crate) outcome: Outcome,
 }
 
 /// A call that is running. Dropped before its end, it is recorded as left by its client.
 #[derive(Debug)]
-pub struct CallRecord {
+pub(crate) struct CallRecord {
     work: WorkRecord,
     /// The request as the begin line has it.
     shown: Option<Value>,
@@ -63,7 +62,7 @@ pub struct CallRecord {
 
 /// The array's side of a call: it outlives the record when the client leaves.
 #[derive(Clone, Debug)]
-pub struct WorkRecord {
+pub(crate) struct WorkRecord {
     journal: Arc<Journal>,
     call: Arc<Call>,
     fate: Arc<Mutex<CallOutcomes>>,
@@ -101,7 +100,7 @@ impl Call {
     }
 
     /// The method without its service.
-    pub fn short_method(&self) -> &str {
+    pub(crate) fn short_method(&self) -> &str {
         self.method.rsplit('/').next().unwrap_or_default()
     }
 
@@ -126,7 +125,7 @@ impl Call {
     }
 
     /// What became of its work after its client had left.
-    pub fn late(&self) -> Option<&LateResult> {
+    pub(crate) fn late(&self) -> Option<&LateResult> {
         self.late.get()
     }
 
@@ -154,18 +153,18 @@ impl CallRecord {
     }
 
     /// The record of the work the array does for this call.
-    pub fn work(&self) -> WorkRecord {
+    pub(crate) fn work(&self) -> WorkRecord {
         self.work.clone()
     }
 
     /// Says that the answer does not wait for the array, and gives the record of the array's work.
-    pub fn part(&mut self) -> WorkRecord {
+    pub(crate) fn part(&mut self) -> WorkRecord {
         self.apart = true;
         self.work()
     }
 
     /// Names the fault rule that has a hand in the call.
-    pub fn set_fault(&mut self, rule: &str) {
+    pub(crate) fn set_fault(&mut self, rule: &str) {
         let mut fault = self
             .work
             .call
@@ -178,13 +177,13 @@ impl CallRecord {
     }
 
     /// Records the answer.
-    pub fn end<M: Message + Secrets + Clone>(mut self, outcome: &Outcome, response: Option<&M>) {
+    pub(crate) fn end<M: Message + Secrets + Clone>(mut self, outcome: &Outcome, response: Option<&M>) {
         let response = response.map(|response| self.work.journal.renderer.keep(response));
         self.conclude(outcome.clone(), response);
     }
 
     /// Records an answer that is known as bytes only.
-    pub fn end_wire(mut self, outcome: &Outcome, response: Option<&[u8]>) {
+    pub(crate) fn end_wire(mut self, outcome: &Outcome, response: Option<&[u8]>) {
         let renderer = &self.work.journal.renderer;
         let method = &self.work.call.method;
         let response = response.map(|bytes| renderer.keep_wire(method, Direction::Response, bytes));
@@ -226,7 +225,7 @@ impl Drop for CallRecord {
 
 impl WorkRecord {
     /// Records how the array's work ended, should the client not hear of it.
-    pub fn done(self, outcome: Outcome) {
+    pub(crate) fn done(self, outcome: Outcome) {
         let late = {
             let mut fate = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
             if fate.client_left {

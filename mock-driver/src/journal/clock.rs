@@ -15,7 +15,7 @@ pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
 impl Clock {
     /// The machine's clock.
-    pub fn system() -> Self {
+    pub(crate) fn system() -> Self {
         Self::new(Timestamp::now)
     }
 

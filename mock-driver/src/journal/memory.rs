@@ -38,37 +38,36 @@ pub(super) struct Memory {
 
 /// What is counted apart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TallyKey {
+pub(crate) struct TallyKey {
     /// The path of the method.
-    pub method: Cow<'static, str>,
+    pub(crate) method: Cow<'static, str>,
     /// The code, as a number.
-    pub code: i32,
+    pub(crate) code: i32,
 }
 
 /// The calls of one method that ended with one code.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Tally {
+pub(crate) struct Tally {
     /// How many.
-    pub calls: u64,
+    pub(crate) calls: u64,
     /// How long they took together.
-    pub time: Duration,
+    pub(crate) time: Duration,
     /// How many took at most each of the bounds; what took longer is in none.
-    pub within: [u64; BOUNDS.len()],
+    pub(crate) within: [u64; BOUNDS.len()],
 }
 
 /// Which ended calls are meant. What is absent matches every call.
 #[derive(Clone, Debug, Default)]
-pub struct Filter {
+pub(crate) struct Filter {
     /// The method, with or without its service.
-    pub method: Option<String>,
-    /// The code.
-    pub code: Option<Code>,
+    pub(crate) method: Option<String>,
+    pub(crate) code: Option<Code>,
     /// A pattern for the volume, snapshot or name.
-    pub volume: Option<WildMatch>,
+    pub(crate) volume: Option<WildMatch>,
     /// A pattern for the node.
-    pub node: Option<WildMatch>,
+    pub(crate) node: Option<WildMatch>,
     /// The fault rule that had a hand in it.
-    pub fault: Option<WildMatch>,
+    pub(crate) fault: Option<WildMatch>,
 }
 
 /// A look at the calls in memory.
@@ -77,7 +76,7 @@ pub struct Look<'a>(pub(super) &'a Memory);
 
 /// A reader that sees each ended call once, however often it looks.
 #[derive(Clone, Copy, Debug)]
-pub struct Cursor {
+pub(crate) struct Cursor {
     seen: u64,
 }
 
@@ -85,12 +84,15 @@ pub struct Cursor {
 
 impl Cursor {
     /// Begins after a place in the order of ended calls.
-    pub fn after(place: u64) -> Self {
+    pub(crate) fn after(place: u64) -> Self {
         Self { seen: place }
     }
 
     /// The calls that have ended since the last look, oldest first.
-    pub fn new_calls<'a>(&mut self, look: &Look<'a>) -> impl Iterator<Item = (u64, &'a Arc<Call>)> + use<'a> {
+    pub(crate) fn new_calls<'a>(
+        &mut self,
+        look: &Look<'a>,
+    ) -> impl Iterator<Item = (u64, &'a Arc<Call>)> + use<'a> {
         let calls = look.after(self.seen);
         self.seen = self.seen.max(look.last());
         calls
@@ -101,7 +103,7 @@ impl Cursor {
 
 impl TallyKey {
     /// The method without its service.
-    pub fn short_method(&self) -> &str {
+    pub(crate) fn short_method(&self) -> &str {
         self.method.rsplit('/').next().unwrap_or_default()
     }
 }
@@ -181,18 +183,13 @@ impl<'a> Look<'a> {
         self.0.last
     }
 
-    /// The place of the oldest call that is still kept; none if none is.
-    pub fn oldest(&self) -> Option<u64> {
-        self.0.ended.front().map(|(at, _)| *at)
-    }
-
     /// The calls that run, oldest first.
     pub fn running(&self) -> impl ExactSizeIterator<Item = &'a Arc<Call>> {
         self.0.running.values()
     }
 
     /// The counters.
-    pub fn tallies(&self) -> &'a BTreeMap<TallyKey, Tally> {
+    pub(crate) fn tallies(&self) -> &'a BTreeMap<TallyKey, Tally> {
         &self.0.tallies
     }
 }
@@ -201,7 +198,7 @@ impl<'a> Look<'a> {
 
 impl Filter {
     /// Whether a call is meant. One that runs has no code yet.
-    pub fn covers(&self, call: &Call) -> bool {
+    pub(crate) fn covers(&self, call: &Call) -> bool {
         let method = |method: &String| *method == call.method || method == call.short_method();
         let code = |code: &Code| call.end().is_some_and(|end| end.outcome.code == *code);
         self.method.as_ref().is_none_or(method)

@@ -57,7 +57,8 @@ fn last_calls_are_kept_in_the_order_of_their_ends() {
     );
     assert_eq!(volumes(&journal), ["b", "slow"]);
     journal.look(|look| {
-        assert_eq!((look.oldest(), look.last()), (Some(2), 3));
+        let oldest = look.after(0).next().map(|(place, _)| place);
+        assert_eq!((oldest, look.last()), (Some(2), 3));
         let later: Vec<u64> = look.after(2).map(|(place, _)| place).collect();
         assert_eq!(later, [3], "places go on although older calls are gone");
     });

@@ -1,7 +1,7 @@
 //! Which calls for a volume on a node go together: the rules of NodeStageVolume and NodePublishVolume,
 //! decided from the records alone.
 
-use super::Error;
+use super::error::Error;
 use super::record::{Map, Progress, Record};
 use crate::array::{AccessMode, Capability};
 

@@ -127,7 +127,7 @@ impl Devices {
     }
 
     /// Devices with their links beside the bytes they are made of, apart from those of other nodes.
-    pub fn beside(kind: Kind, media: VolumeFiles, node: &str) -> Self {
+    pub(crate) fn beside(kind: Kind, media: VolumeFiles, node: &str) -> Self {
         let node = file_name(node);
         Self::new(kind, DeviceLocation::Beside { media, node })
     }

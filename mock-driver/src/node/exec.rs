@@ -13,7 +13,6 @@ const OUTPUT_LIMIT: usize = 400;
 /// A program and where it comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program {
-    /// Its name.
     pub(crate) name: &'static str,
     /// The Debian package that has it.
     pub(crate) package: &'static str,

@@ -7,55 +7,36 @@
 //!
 //! Everything here blocks.
 
-use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
-pub(crate) use self::disk_fault::DiskFault;
+pub(crate) use self::disk::Disk;
+pub(crate) use self::error::Error;
 pub(crate) use self::filesystem::Filesystem;
 pub(crate) use self::freeze::Frozen;
 pub(crate) use self::mount_source::MountSource;
 use self::options::Options;
 pub(crate) use self::usage::{Stats, Usage};
-use crate::node::exec;
 
 mod chown;
-mod disk_fault;
+mod disk;
+pub(crate) mod disk_fault;
 mod emulated;
+mod error;
 mod filesystem;
 mod formatting;
 mod freeze;
 mod kernel;
 mod mount_source;
 mod options;
+mod unmount;
 mod usage;
 
 /// How filesystems are brought to paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mounter {
-    /// By the kernel.
     Kernel,
     /// By links.
     Emulated,
-}
-
-/// The disk of a volume as the node has it.
-#[derive(Clone, Debug)]
-pub(crate) struct Disk {
-    /// What holds the bytes.
-    pub(crate) file: PathBuf,
-    /// The files that stand for the filesystem where none can be mounted.
-    pub(crate) tree: PathBuf,
-    /// The mark that the disk is being formatted.
-    pub(crate) formatting: PathBuf,
-    /// The device.
-    pub(crate) device: PathBuf,
-    /// The device kept open, so that its path leads to no other disk as long as this lives. None for a file
-    /// that stands for a device.
-    pub(crate) _held: Option<Arc<File>>,
-    /// Whether it may be written to.
-    pub(crate) writable: bool,
 }
 
 /// A requested filesystem.
@@ -67,105 +48,6 @@ pub(crate) struct MountParams<'a> {
     pub(crate) flags: &'a [String],
     /// The group that is to own the files; empty for none.
     pub(crate) group: &'a str,
-}
-
-/// Why something is not mounted, or still is.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The kernel does not take the options.
-    #[error("volume_capability.mount.mount_flags: the kernel refuses to mount {} with {flags:?}", path.display())]
-    Options {
-        /// Where.
-        path: PathBuf,
-        /// The options.
-        flags: Vec<String>,
-    },
-    /// The files may not be given to the group.
-    #[error(
-        "volume_capability.mount.volume_mount_group: this process may not give {} to group {group}: run it as root \
-         or as a member of the group, or take NODE_VOLUME_MOUNT_GROUP out of its --capabilities", path.display()
-    )]
-    Group {
-        /// What could not be given.
-        path: PathBuf,
-        /// To whom.
-        group: u32,
-        /// How it failed.
-        source: io::Error,
-    },
-    /// No such filesystem.
-    #[error("fs_type \"{fs_type}\" is not supported: ask for ext4, ext3, ext2 or xfs, or for none")]
-    UnknownType {
-        /// What was asked for.
-        fs_type: String,
-    },
-    /// There is data on the disk, and it is no filesystem we know.
-    #[error(
-        "the volume holds {found}, which is no filesystem of ours; it is not formatted: wipe it to use it as {fs}"
-    )]
-    UnknownData {
-        /// What it looks like.
-        found: &'static str,
-        /// What it should have become.
-        fs: &'static str,
-    },
-    /// There is another filesystem on it.
-    #[error(
-        "the volume holds a filesystem of type {found}, not {fs} as asked: ask for {found}, or wipe the volume"
-    )]
-    OtherFilesystem {
-        /// What is on it.
-        found: &'static str,
-        /// What was asked for.
-        fs: &'static str,
-    },
-    /// There is nothing on it, and nothing can be put there.
-    #[error(
-        "the volume is blank and cannot be written to, so it cannot be formatted: publish it writable first"
-    )]
-    BlankAndReadOnly,
-    /// What is left of a mkfs that was cut off, which must not be written to.
-    #[error(
-        "the volume holds the beginning of a filesystem, left by a mkfs that was cut off, and cannot be written \
-         to, so it cannot be wiped: publish it writable first"
-    )]
-    HalfFormatted,
-    /// The filesystem's errors are beyond what can be repaired without asking.
-    #[error("the filesystem on the volume is damaged")]
-    Damaged(#[source] exec::Error),
-    /// It grows only when it is not mounted.
-    #[error(
-        "the filesystem cannot grow while it is mounted, for want of the capability SYS_RESOURCE: \
-         it grows when the volume is staged the next time"
-    )]
-    CannotGrowInUse(#[source] exec::Error),
-    /// It is in use.
-    #[error("{} is in use: end the processes that have files open there", path.display())]
-    Busy {
-        /// What.
-        path: PathBuf,
-    },
-    /// Something that is not ours is in the way.
-    #[error("{} {reason}: remove it first", path.display())]
-    InTheWay {
-        /// What.
-        path: PathBuf,
-        /// Why it is in the way.
-        reason: &'static str,
-    },
-    /// An operation failed.
-    #[error("cannot {act} {}", path.display())]
-    Io {
-        /// What was tried.
-        act: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// How it failed.
-        source: io::Error,
-    },
-    /// A program failed.
-    #[error(transparent)]
-    Program(#[from] exec::Error),
 }
 
 // === impl Mounter ===
@@ -203,7 +85,7 @@ impl Mounter {
                     return Ok(());
                 }
                 let mut options = Options::read(wanted.flags);
-                let fs = filesystem::prepare(disk, asked)?;
+                let fs = formatting::prepare(disk, asked)?;
                 options.add_for(fs, disk.writable);
                 kernel::mount(&disk.device, path, fs, &options, wanted.flags)?;
                 if disk.writable && !options.is_read_only() {
@@ -328,26 +210,9 @@ impl Mounter {
     }
 }
 
-// === impl Error ===
-
-impl Error {
-    pub(crate) fn io(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let path = path.to_owned();
-        move |source| Self::Io { act, path, source }
-    }
-
-    fn errno(act: &'static str, path: &Path) -> impl FnOnce(rustix::io::Errno) -> Self {
-        let path = path.to_owned();
-        move |errno| Self::Io {
-            act,
-            path,
-            source: errno.into(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::path::Path;
 
     use super::*;

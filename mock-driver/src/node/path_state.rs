@@ -3,7 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Error, Node, Record, Role, VolumeDisk};
+use super::error::Error;
+use super::record::{Record, Role};
+use super::{Node, VolumeDisk};
 use crate::array::Access;
 use crate::node::device::Device;
 use crate::node::mount::{self, Disk, MountSource, Mounter};

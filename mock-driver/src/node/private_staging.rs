@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::compatibility::Compatibility;
+use super::error::Error;
+use super::record::{Progress, Record, Role};
+use super::stage_publish::{InlineVolume, NodeFeatures, Publish};
 use super::stage_publish::{published, text};
-use super::{Error, InlineVolume, Node, NodeFeatures, Progress, Publish, Record, Role, View, VolumeDisk};
+use super::{Node, View, VolumeDisk};
 use crate::error_chain;
 use crate::store::OpenError;
 

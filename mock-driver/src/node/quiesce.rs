@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Error, Node, Record};
+use super::Node;
+use super::error::Error;
+use super::record::Record;
 use crate::node::mount::Frozen;
 use crate::store::volume_files::FileId;
 

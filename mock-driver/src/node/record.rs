@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::Error;
+use super::error::Error;
 use crate::array::Capability;
 use crate::node::mount::MountSource;
 use crate::store::{Database, OpenError, durable};
@@ -80,7 +80,6 @@ fn progress<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Progress, D::E
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Role {
-    /// It is staged there.
     Staged,
     /// It is published there, from where it is staged.
     Published {
@@ -170,12 +169,10 @@ impl Records {
         self.database.is_some()
     }
 
-    /// What is at a path.
     pub(super) fn at(&self, path: &str) -> Option<Record> {
         self.lock().get(path).cloned()
     }
 
-    /// All there is of a volume.
     pub(super) fn of(&self, volume: &str) -> Vec<Record> {
         let known = self.lock();
         known

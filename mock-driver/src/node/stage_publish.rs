@@ -5,8 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::compatibility::{self, Compatibility};
+use super::error::Error;
 use super::path_state::{PathState, foreign, taken};
-use super::{Error, Map, Node, Progress, Record, Role, View, VolumeDisk};
+use super::record::{Map, Progress, Record, Role};
+use super::{Node, View, VolumeDisk};
 use crate::array::{Access, Capability, PublishInfo};
 use crate::node::mount::{self, Disk, MountParams, MountSource, Mounter};
 

@@ -3,14 +3,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Error, Node, NodeFeatures, Record, View};
+use super::error::Error;
+use super::record::Record;
+use super::stage_publish::NodeFeatures;
+use super::{Node, View};
 use crate::array::SizeRange;
 use crate::node::mount::Stats;
 
 /// How full a volume is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VolumeSpace {
-    /// A filesystem.
     Files(Stats),
     /// A device of so many bytes.
     Device(u64),

@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Error, Node, NodeFeatures, Progress, Record, Role, VolumeDisk};
+use super::error::Error;
+use super::record::{Progress, Record, Role};
+use super::stage_publish::NodeFeatures;
+use super::{Node, VolumeDisk};
 use crate::error_chain;
 use crate::node::mount::{MountSource, Mounter};
 

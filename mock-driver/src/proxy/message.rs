@@ -84,7 +84,6 @@ impl Envelope {
         message_in(&self.read).filter(|_| self.read[0] == 0)
     }
 
-    /// The body as it was.
     pub(super) fn close(self) -> Body {
         if self.read.is_empty() {
             return self.rest;

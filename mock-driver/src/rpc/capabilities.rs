@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::{PoisonError, RwLock};
 
-pub use self::capability::{Capability, ReportedIn};
+pub(crate) use self::capability::{Capability, ReportedIn};
 use crate::rpc::method::Method;
 
 mod capability;
@@ -116,7 +116,7 @@ impl FromStr for CapabilitySet {
 
 impl LiveCapabilities {
     /// Begins with `offered`.
-    pub fn new(offered: CapabilitySet) -> Self {
+    pub(crate) fn new(offered: CapabilitySet) -> Self {
         Self(RwLock::new(offered))
     }
 

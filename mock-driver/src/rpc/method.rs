@@ -8,7 +8,6 @@ use std::sync::LazyLock;
 use prost_reflect::{DescriptorPool, MessageDescriptor, MethodDescriptor};
 use wildmatch::WildMatch;
 
-/// The service on one node.
 const NODE_SERVICE: &str = "/csi.v1.Node/";
 
 /// The fields of requests that say which volume a call is about; of ListSnapshots only which it asks for.

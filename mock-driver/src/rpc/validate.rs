@@ -82,7 +82,6 @@ pub(crate) fn name(text: &str) -> Result<&str, Invalid> {
     }
 }
 
-/// A map of strings.
 pub(crate) fn map(field: &str, map: &HashMap<String, String>) -> Result<Map, Invalid> {
     bounded_collection(
         field,

@@ -25,7 +25,7 @@ use crate::service::call::Rpc;
 
 /// The GroupController service of a driver.
 #[derive(Clone, Debug)]
-pub struct GroupService(pub Arc<Driver>);
+pub(crate) struct GroupService(pub Arc<Driver>);
 
 #[tonic::async_trait]
 impl GroupController for GroupService {

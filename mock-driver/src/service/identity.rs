@@ -19,9 +19,8 @@ use crate::rpc::method::Method;
 use crate::rpc::validate::Invalid;
 use crate::service::call::Rpc;
 
-/// The Identity service of a driver.
 #[derive(Clone, Debug)]
-pub struct IdentityService(pub Arc<Driver>);
+pub(crate) struct IdentityService(pub Arc<Driver>);
 
 #[tonic::async_trait]
 impl Identity for IdentityService {

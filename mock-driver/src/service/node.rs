@@ -25,9 +25,8 @@ mod stage;
 mod stats;
 mod wire;
 
-/// The Node service of a driver.
 #[derive(Clone, Debug)]
-pub struct NodeService(pub Arc<Driver>);
+pub(crate) struct NodeService(pub Arc<Driver>);
 
 #[tonic::async_trait]
 impl Node for NodeService {

@@ -62,14 +62,14 @@ pub struct Connection {
 #[derive(Clone, Debug)]
 pub struct ConnectionInfo {
     /// Who is at the other end.
-    pub peer: Option<UCred>,
+    pub(crate) peer: Option<UCred>,
     /// The connection itself.
-    pub wire: Arc<ConnectionHandle>,
+    pub(crate) wire: Arc<ConnectionHandle>,
 }
 
 /// A connection, to be cut.
 #[derive(Debug)]
-pub struct ConnectionHandle(Option<StdStream>);
+pub(crate) struct ConnectionHandle(Option<StdStream>);
 
 // === impl Door ===
 
@@ -87,7 +87,7 @@ impl Default for SocketControl {
 
 impl SocketControl {
     /// Takes the socket away, for a time or until it is opened, and cuts all connections. Says how many.
-    pub fn take_away(&self, time: Option<Duration>) -> usize {
+    pub(crate) fn take_away(&self, time: Option<Duration>) -> usize {
         let until = time.map(|time| Instant::now() + time);
         self.wanted
             .send_modify(|wanted| wanted.presence = Presence::Away(until));
@@ -153,7 +153,7 @@ impl ConnectionHandle {
     }
 
     /// Breaks the connection: both ends see it end, and what the driver had not sent is lost.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         // Fails only for a connection that has ended.
         if let Some(end) = &self.0
             && let Err(error) = end.shutdown(Shutdown::Both)

@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use super::OpenError;
+use super::error::OpenError;
 use super::file::{self, Row, Rows, StateFile, failed, into_io};
 
 /// The table of what is neither the array's state nor the node's.

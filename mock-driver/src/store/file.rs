@@ -12,7 +12,8 @@ use redb::{
     TableError,
 };
 
-use super::{OpenError, durable};
+use super::durable;
+use super::error::OpenError;
 
 const FILE: &str = "state.redb";
 const NEW_FILE: &str = "state.redb.new";

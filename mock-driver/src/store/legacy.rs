@@ -11,9 +11,10 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::durable;
+use super::error::OpenError;
 use super::file::failed;
 use super::restore::Mark;
-use super::{OpenError, durable};
 use crate::array::{Change, Image};
 use crate::fault::Loses;
 

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::legacy::Legacy;
-use super::{Database, OpenError};
-use crate::array::{Array, Counters, Image, RowId, Settings};
+use super::database::Database;
+use super::error::OpenError;
+use crate::array::{Array, Change, Counters, Image, RowId, Settings};
 use crate::fault::Loses;
 
 /// What the array has lost when it is brought back the next time.
@@ -44,14 +44,17 @@ pub(super) fn stored_image(database: &Database) -> Result<Option<Image>, OpenErr
 }
 
 /// The array with what it has not lost.
-pub(super) fn restore(settings: Settings, epoch: u128, found: Legacy) -> Array {
+pub(super) fn restore(
+    settings: Settings,
+    epoch: u128,
+    image: Option<Image>,
+    changes: Vec<Change>,
+    mark: Option<Mark>,
+) -> Array {
     let begin = |image: Option<Image>| match image {
         Some(image) => Array::from_image(settings, image),
         None => Array::new(settings, epoch),
     };
-    let Legacy {
-        image, changes, mark, ..
-    } = found;
     let loses_attachments = match mark {
         Some(Mark {
             loses: Loses::Everything,

@@ -19,7 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio_util::task::TaskTracker;
 
 pub use self::extent::{BLOCK, Extent};
-pub use self::ownership::{ClaimError, Owner, SweepReport};
+pub use self::ownership::ClaimError;
+pub(crate) use self::ownership::{Owner, SweepReport};
 
 pub(crate) use self::extent::is_blank;
 use self::location::{FilesLocation, PrivateDir};
@@ -84,7 +85,7 @@ impl VolumeFiles {
 
     /// Media in a directory of their own, which other users may not read and which
     /// [`VolumeFiles::close`] removes.
-    pub fn private() -> Self {
+    pub(crate) fn private() -> Self {
         Self::at(FilesLocation::Private(Mutex::new(PrivateDir::Unused)))
     }
 
@@ -107,7 +108,7 @@ impl VolumeFiles {
     }
 
     /// Whether the media outlive the driver.
-    pub fn is_kept(&self) -> bool {
+    pub(crate) fn is_kept(&self) -> bool {
         matches!(*self.place, FilesLocation::Persistent { .. })
     }
 
@@ -134,7 +135,7 @@ impl VolumeFiles {
     ///
     /// # Errors
     /// If its file cannot be changed.
-    pub async fn grow(&self, file_id: &FileId, bytes: u64) -> Result<(), Error> {
+    pub(crate) async fn grow(&self, file_id: &FileId, bytes: u64) -> Result<(), Error> {
         if self.is_nowhere() {
             return Ok(());
         }
@@ -177,7 +178,7 @@ impl VolumeFiles {
     ///
     /// # Errors
     /// If the directory cannot be read, or files cannot be moved or removed.
-    pub async fn sweep(&self, known: Vec<FileId>) -> Result<SweepReport, Error> {
+    pub(crate) async fn sweep(&self, known: Vec<FileId>) -> Result<SweepReport, Error> {
         let FilesLocation::Persistent { directory, lock } = &*self.place else {
             return Ok(SweepReport::default());
         };
@@ -193,7 +194,7 @@ impl VolumeFiles {
     ///
     /// # Errors
     /// If its file cannot be read.
-    pub async fn extents(&self, file_id: &FileId, from: u64) -> Result<Vec<Extent>, Error> {
+    pub(crate) async fn extents(&self, file_id: &FileId, from: u64) -> Result<Vec<Extent>, Error> {
         if self.is_nowhere() {
             return Ok(Vec::new());
         }
@@ -309,7 +310,7 @@ impl FileId {
 
 impl Error {
     /// Whether there is no room for what was asked.
-    pub fn is_no_space(&self) -> bool {
+    pub(crate) fn is_no_space(&self) -> bool {
         matches!(
             self.source.kind(),
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge

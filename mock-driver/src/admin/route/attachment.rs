@@ -6,10 +6,11 @@ use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{limit, page, volume};
+use super::volume;
+use crate::admin::page::{limit, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
-use crate::admin::server::Admin;
+use crate::admin::state::Admin;
 use crate::admin_api::resource::{Attach, Attachment, Page, Problem};
 
 /// Which attachments.

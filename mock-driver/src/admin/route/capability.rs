@@ -4,7 +4,7 @@ use axum::extract::State;
 
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path};
-use crate::admin::server::Admin;
+use crate::admin::state::Admin;
 use crate::admin_api::resource::{Capability, CapabilityChange, Problem};
 use crate::rpc::capabilities;
 

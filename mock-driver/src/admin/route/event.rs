@@ -17,7 +17,7 @@ use super::info::counts;
 use super::journal::{CallQuery, shown};
 use crate::admin::problem::Refusal;
 use crate::admin::request::Query;
-use crate::admin::server::Admin;
+use crate::admin::state::Admin;
 use crate::admin_api::resource::{Call, Changed, Problem};
 use crate::journal;
 

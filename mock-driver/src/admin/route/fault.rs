@@ -7,7 +7,7 @@ use tonic::Code;
 
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path};
-use crate::admin::server::Admin;
+use crate::admin::state::Admin;
 use crate::admin_api::resource::{FaultChange, FaultRule, Faults, Problem, Released};
 use crate::fault::{IdConflict, Origin, Part, Report, Rule, RuleError};
 use crate::journal::TOKENS;

@@ -8,10 +8,11 @@ use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{limit, page, snapshot};
+use super::snapshot;
+use crate::admin::page::{limit, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
-use crate::admin::server::Admin;
+use crate::admin::state::Admin;
 use crate::admin_api::resource::{GroupSnapshot, GroupSnapshotNew, Page, Problem};
 use crate::array::{Group, Members, UnixTime};
 

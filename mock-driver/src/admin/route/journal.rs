@@ -10,11 +10,11 @@ use tonic::Code;
 use utoipa::IntoParams;
 use wildmatch::WildMatch;
 
-use super::limit;
+use crate::admin::page::limit;
 use crate::admin::problem::Refusal;
 use crate::admin::request::{self, Json, Query};
 use crate::admin::sequence;
-use crate::admin::server::Admin;
+use crate::admin::state::Admin;
 use crate::admin_api::resource::{
     Answer, Call, Caller, Expectation, ExpectationResult, ExpectationStatus, Page, Problem, Squashed,
 };

@@ -7,10 +7,11 @@ use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{limit, page, storage};
+use super::storage;
+use crate::admin::page::{limit, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
-use crate::admin::server::Admin;
+use crate::admin::state::Admin;
 use crate::admin_api::resource::{Node, NodeChange, NodeNew, Page, Problem};
 use crate::array::{self, Array, NodeSettings, Segments};
 use crate::rpc::validate;

@@ -8,7 +8,7 @@ use tonic::Code;
 use super::fault::taken;
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path};
-use crate::admin::server::Admin;
+use crate::admin::state::Admin;
 use crate::admin_api::resource::{FaultChange, Problem, Scenario};
 use crate::fault::{Origin, Rule, scenario};
 

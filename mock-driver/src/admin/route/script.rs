@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::fault::{list, refused, taken};
 use crate::admin::problem::Refusal;
 use crate::admin::request::Json;
-use crate::admin::server::Admin;
+use crate::admin::state::Admin;
 use crate::admin_api::resource::{Faults, Problem};
 use crate::fault::Script;
 

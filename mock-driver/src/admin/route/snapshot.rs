@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{limit, page};
+use crate::admin::page::{limit, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
-use crate::admin::server::Admin;
+use crate::admin::state::Admin;
 use crate::admin_api::resource::{Page, Problem, Snapshot, SnapshotNew};
 use crate::array::{self, UnixTime};
 use crate::journal;

@@ -4,7 +4,7 @@ use axum::extract::State;
 
 use crate::admin::problem::Refusal;
 use crate::admin::request::Json;
-use crate::admin::server::Admin;
+use crate::admin::state::Admin;
 use crate::admin_api::resource::{NodeStorage, Problem, Storage, StorageChange, StorageHealthIssue};
 use crate::array::{self, Array, Capability, StorageSeverity};
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::fault::{origin, refused, taken};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path};
-use crate::admin::server::Admin;
+use crate::admin::state::Admin;
 use crate::admin_api::resource::{FaultChange, Problem, Trouble};
 use crate::fault::{Part, Report, Rule};
 

@@ -13,10 +13,10 @@ use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{limit, page};
+use crate::admin::page::{limit, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
-use crate::admin::server::Admin;
+use crate::admin::state::Admin;
 use crate::admin_api::resource::{Attachment, HealthIssue, Page, Problem, Volume, VolumeChange, VolumeNew};
 use crate::array::{self, Array, Severity, Source};
 use crate::rpc::capabilities::Capability;

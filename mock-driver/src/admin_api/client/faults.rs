@@ -47,7 +47,7 @@ impl Client {
     ///
     /// # Errors
     /// As for every request: [`Error`].
-    pub async fn put_script(&self, script: &Value) -> Result<Faults, Error> {
+    pub(crate) async fn put_script(&self, script: &Value) -> Result<Faults, Error> {
         self.send(Method::POST, "/api/v1/scripts", Some(script)).await
     }
 
@@ -107,7 +107,7 @@ impl Client {
     ///
     /// # Errors
     /// As for every request: [`Error`].
-    pub async fn remove_trouble(&self, id: &str) -> Result<(), Error> {
+    pub(crate) async fn remove_trouble(&self, id: &str) -> Result<(), Error> {
         self.delete(&format!("/api/v1/troubles/{}", part(id))).await
     }
 

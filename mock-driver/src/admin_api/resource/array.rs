@@ -199,7 +199,7 @@ pub struct Capability {
 /// What is to become of a capability.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct CapabilityChange {
+pub(crate) struct CapabilityChange {
     /// Whether the driver is to have it.
-    pub enabled: bool,
+    pub(crate) enabled: bool,
 }

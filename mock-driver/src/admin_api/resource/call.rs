@@ -139,7 +139,7 @@ pub struct Squashed {
     /// How many.
     pub calls: usize,
     /// The place of the last of them.
-    pub place: u64,
+    pub(crate) place: u64,
 }
 
 fn ok() -> String {

@@ -43,9 +43,9 @@ pub struct FaultRule {
 /// What is to become of a fault rule, a trouble or a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct FaultChange {
+pub(crate) struct FaultChange {
     /// Whether it is switched on.
-    pub enabled: bool,
+    pub(crate) enabled: bool,
 }
 
 /// How many calls were let go.
@@ -67,10 +67,10 @@ pub struct Trouble {
     /// Whether it is there.
     pub enabled: bool,
     /// How often a call met it.
-    pub met: u64,
+    pub(crate) met: u64,
     /// As it was written, in the form of the fault file.
     #[schema(value_type = Object)]
-    pub trouble: Value,
+    pub(crate) trouble: Value,
 }
 
 /// A built-in set of rules and troubles.

@@ -15,9 +15,9 @@ pub struct Info {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// When the admin API came up.
-    pub started: String,
+    pub(crate) started: String,
     /// How long attaching and detaching take, in seconds.
-    pub latency_seconds: f64,
+    pub(crate) latency_seconds: f64,
     /// How much there is of everything.
     pub counts: Counts,
 }
@@ -37,7 +37,7 @@ pub struct Counts {
     /// Groups of snapshots.
     pub groups: usize,
     /// Calls that run.
-    pub running: usize,
+    pub(crate) running: usize,
     /// Calls that have ended.
     pub calls: u64,
     /// Those of them that ended with an error.
@@ -49,9 +49,9 @@ pub struct Counts {
 /// That something has changed, and how much there is now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Changed {
+pub(crate) struct Changed {
     /// A number that grows with each change.
-    pub revision: u64,
+    pub(crate) revision: u64,
     /// How much there is of everything.
-    pub counts: Counts,
+    pub(crate) counts: Counts,
 }

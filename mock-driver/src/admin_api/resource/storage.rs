@@ -25,9 +25,9 @@ pub struct Pool {
 /// What is to become of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct PoolChange {
+pub(crate) struct PoolChange {
     /// How many bytes it has from now on, restarts included: no fewer than are promised.
-    pub capacity_bytes: u64,
+    pub(crate) capacity_bytes: u64,
 }
 
 /// What ails the storage behind nodes, as NodeGetStorageHealth tells it.
@@ -53,9 +53,9 @@ pub struct NodeStorage {
 /// What is to become of the storage behind all nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct StorageChange {
+pub(crate) struct StorageChange {
     /// What ails it from now on; an empty list makes it well again.
-    pub health: Vec<StorageHealthIssue>,
+    pub(crate) health: Vec<StorageHealthIssue>,
 }
 
 /// Something wrong with storage as nodes see it.

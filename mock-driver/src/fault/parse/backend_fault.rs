@@ -72,7 +72,6 @@ const KINDS: [(&str, &[&str]); 18] = [
     ("not-ready", &["for"]),
 ];
 
-/// ControllerPublishVolume and ControllerUnpublishVolume.
 const PUBLISH_AND_UNPUBLISH: &str = "Controller*ublishVolume";
 
 /// What a backend fault does.

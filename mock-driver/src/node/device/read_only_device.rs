@@ -21,7 +21,7 @@ impl Devices {
     ///
     /// # Errors
     /// If it cannot be made.
-    pub fn attach_read_only_device(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
+    pub(crate) fn attach_read_only_device(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
         if self.kind() == Kind::Loop {
             self.attach(&name(serial), disk, false)?;
         }
@@ -32,7 +32,7 @@ impl Devices {
     ///
     /// # Errors
     /// If what is found is not made of that disk.
-    pub fn twin(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
+    pub(crate) fn twin(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
         match self.kind() {
             Kind::Loop => self.find(&name(serial), disk),
             Kind::Emulated | Kind::None | Kind::Simulated => Ok(None),
@@ -43,7 +43,7 @@ impl Devices {
     ///
     /// # Errors
     /// If it cannot be taken away.
-    pub fn detach_read_only_device(&self, serial: &str) -> Result<(), Error> {
+    pub(crate) fn detach_read_only_device(&self, serial: &str) -> Result<(), Error> {
         match self.kind() {
             Kind::Loop => {
                 let _turn = self.turn();

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::Path;
 
-use super::Error;
+use super::error::Error;
 
 /// Members may read and write, and what they make in a directory is the group's again.
 const DIRECTORY: u32 = 0o2770;

@@ -8,14 +8,16 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use super::Mounter;
+use super::disk::Disk;
+use super::error::Error;
 use super::filesystem::{self, E2FSCK, Filesystem};
-use super::{Disk, Error, Mounter};
 use crate::node::exec::{self, Program};
 use crate::store::volume_files::FILESYSTEM;
 
 /// What is wrong with the content of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DiskFault {
+pub(crate) enum DiskFault {
     /// The filesystem has errors that fsck repairs.
     Dirty,
     /// The filesystem has errors that fsck leaves to a person.
@@ -120,7 +122,7 @@ mod tests {
             crate::store::volume_files::is_blank(&disk.file).unwrap(),
             "a blank disk stays blank"
         );
-        filesystem::prepare(&disk, Some(Filesystem::Ext4)).unwrap();
+        super::super::formatting::prepare(&disk, Some(Filesystem::Ext4)).unwrap();
         assert!(!has_errors(&disk));
         disk.writable = false;
         mark_dirty(&disk);
@@ -131,14 +133,14 @@ mod tests {
         disk.writable = true;
         mark_dirty(&disk);
         assert!(has_errors(&disk));
-        filesystem::prepare(&disk, None).unwrap();
+        super::super::formatting::prepare(&disk, None).unwrap();
         assert!(!has_errors(&disk), "repaired");
     }
 
     #[test]
     fn xfs_is_left_alone() {
         let (_directory, disk) = mk_blank_disk(320 << 20);
-        filesystem::prepare(&disk, Some(Filesystem::Xfs)).unwrap();
+        super::super::formatting::prepare(&disk, Some(Filesystem::Xfs)).unwrap();
         let before = filesystem::head(&disk.file).unwrap();
         Mounter::Kernel.mark_dirty(&disk).unwrap();
         assert!(before == filesystem::head(&disk.file).unwrap());

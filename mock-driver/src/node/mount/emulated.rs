@@ -6,8 +6,11 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
-use super::filesystem::{Content, content};
-use super::{Disk, Error, Filesystem, MountSource, Stats, Usage};
+use super::disk::Disk;
+use super::error::Error;
+use super::filesystem::{Content, Filesystem, content};
+use super::mount_source::MountSource;
+use super::usage::{Stats, Usage};
 use crate::store::volume_files::FILESYSTEM;
 
 /// The inodes an emulated filesystem has: one for 16 KiB, as mkfs.ext4 gives.

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::{Disk, Error, formatting};
+use super::error::Error;
 use crate::node::exec::{self, Program};
 use crate::store::volume_files;
 
@@ -78,7 +78,6 @@ impl Filesystem {
         }
     }
 
-    /// The one for who does not say.
     pub(super) const DEFAULT: Self = Self::Ext4;
 
     pub(super) fn mkfs(self) -> (Program, &'static [&'static str]) {
@@ -112,37 +111,6 @@ impl Filesystem {
     /// all ext filesystems.
     pub(super) fn serves(self, asked: Self) -> bool {
         (self == Self::Xfs) == (asked == Self::Xfs)
-    }
-}
-
-/// Makes sure there is a whole filesystem on the disk, and tells which.
-pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<Filesystem, Error> {
-    let content = formatting::look(disk)?;
-    let wanted = asked.unwrap_or(Filesystem::DEFAULT);
-    match content {
-        Content::Known(found) if asked.is_some_and(|asked| !found.serves(asked)) => {
-            Err(Error::OtherFilesystem {
-                found: found.name(),
-                fs: wanted.name(),
-            })
-        }
-        Content::Known(found) => {
-            if disk.writable {
-                check(found, &disk.device)?;
-                grow_unmounted(&disk.device)?;
-            }
-            Ok(found)
-        }
-        Content::Unknown(found) => Err(Error::UnknownData {
-            found,
-            fs: wanted.name(),
-        }),
-        Content::Blank if !disk.writable => Err(Error::BlankAndReadOnly),
-        Content::Blank => {
-            formatting::format(wanted.mkfs(), disk)?;
-            tracing::info!(device = %disk.device.display(), fs = wanted.name(), "formatted");
-            Ok(wanted)
-        }
     }
 }
 
@@ -181,7 +149,7 @@ pub(super) fn grow(fs: Filesystem, device: &Path, path: &Path) -> Result<(), Err
 
 /// Makes an ext filesystem that is not mounted as large as its device: that needs no privilege beyond
 /// the device. xfs grows only when it is mounted.
-fn grow_unmounted(device: &Path) -> Result<(), Error> {
+pub(super) fn grow_unmounted(device: &Path) -> Result<(), Error> {
     let head = head(device).map_err(Error::io("read", device))?;
     if !has_room(&head, device)? {
         return Ok(());
@@ -295,7 +263,7 @@ fn signature(head: &[u8]) -> Option<Content> {
 }
 
 /// Repairs what can be repaired without asking. xfs does that itself when it is mounted.
-fn check(fs: Filesystem, device: &Path) -> Result<(), Error> {
+pub(super) fn check(fs: Filesystem, device: &Path) -> Result<(), Error> {
     match fs {
         Filesystem::Xfs => Ok(()),
         Filesystem::Ext2 | Filesystem::Ext3 | Filesystem::Ext4 => {

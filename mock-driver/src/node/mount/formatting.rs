@@ -13,8 +13,9 @@ use std::ops::Range;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use super::filesystem::{Content, E2FSCK, Filesystem, content, head};
-use super::{Disk, Error};
+use super::disk::Disk;
+use super::error::Error;
+use super::filesystem::{Content, E2FSCK, Filesystem, check, content, grow_unmounted, head};
 use crate::node::exec::{self, Program};
 
 const BLKDISCARD: Program = Program {
@@ -28,8 +29,39 @@ const EXT_MOUNTED: [Range<usize>; 2] = [0x42C..0x430, 0x434..0x436];
 /// Where xfs keeps that mkfs is not done.
 const XFS_IN_PROGRESS: usize = 0x7E;
 
+/// Makes sure there is a whole filesystem on the disk, and tells which.
+pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<Filesystem, Error> {
+    let content = look(disk)?;
+    let wanted = asked.unwrap_or(Filesystem::DEFAULT);
+    match content {
+        Content::Known(found) if asked.is_some_and(|asked| !found.serves(asked)) => {
+            Err(Error::OtherFilesystem {
+                found: found.name(),
+                fs: wanted.name(),
+            })
+        }
+        Content::Known(found) => {
+            if disk.writable {
+                check(found, &disk.device)?;
+                grow_unmounted(&disk.device)?;
+            }
+            Ok(found)
+        }
+        Content::Unknown(found) => Err(Error::UnknownData {
+            found,
+            fs: wanted.name(),
+        }),
+        Content::Blank if !disk.writable => Err(Error::BlankAndReadOnly),
+        Content::Blank => {
+            format(wanted.mkfs(), disk)?;
+            tracing::info!(device = %disk.device.display(), fs = wanted.name(), "formatted");
+            Ok(wanted)
+        }
+    }
+}
+
 /// What is on a disk, where the rest of a mkfs of ours that was cut off counts as nothing.
-pub(super) fn look(disk: &Disk) -> Result<Content, Error> {
+fn look(disk: &Disk) -> Result<Content, Error> {
     let content = content(&disk.device, &disk.file)?;
     if !disk.formatting.exists() {
         return Ok(content);
@@ -45,7 +77,7 @@ pub(super) fn look(disk: &Disk) -> Result<Content, Error> {
 }
 
 /// Formats a disk on which there is nothing.
-pub(super) fn format((mkfs, args): (Program, &[&str]), disk: &Disk) -> Result<(), Error> {
+fn format((mkfs, args): (Program, &[&str]), disk: &Disk) -> Result<(), Error> {
     let mark = &disk.formatting;
     let is_rest = mark.exists();
     File::create(mark)
@@ -143,7 +175,6 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::path::PathBuf;
 
-    use super::super::filesystem::prepare;
     use super::super::tests::mk_blank_disk;
     use super::*;
 

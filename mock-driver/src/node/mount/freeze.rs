@@ -11,7 +11,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::{Error, kernel};
+use super::error::Error;
+use super::kernel;
 use crate::node::exec::Program;
 
 const FSFREEZE: Program = Program {

@@ -11,8 +11,11 @@ use rustix::fs::{AtFlags, CWD, StatVfsMountFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
+use super::error::Error;
+use super::filesystem::Filesystem;
+use super::mount_source::MountSource;
 use super::options::Options;
-use super::{Error, Filesystem, MountSource, Stats, Usage};
+use super::usage::{Stats, Usage};
 
 /// How many mounts may lie on top of one another at a path before we give up.
 const LAYERS: usize = 64;

@@ -1,11 +1,8 @@
-//! What paths show, and taking it away again where it is ours.
+//! What a path shows.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-
-use super::options::Options;
-use super::{Disk, Error, Mounter, emulated, kernel};
 
 /// What a path shows, so that a volume is told from what another process has there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,105 +12,4 @@ pub(crate) enum MountSource {
     Device(u64),
     /// What a link leads to.
     Link(PathBuf),
-}
-
-// === impl Mounter ===
-
-impl Mounter {
-    /// What is shown at `target`: the uppermost if there is more than one thing.
-    ///
-    /// # Errors
-    /// If that cannot be found out.
-    pub(crate) fn shown_at(self, target: &Path) -> Result<Option<MountSource>, Error> {
-        match self {
-            Self::Emulated => emulated::shown_at(target),
-            Self::Kernel => kernel::shown_at(target),
-        }
-    }
-
-    /// Whether something is shown at `target`.
-    ///
-    /// # Errors
-    /// If that cannot be found out.
-    pub(crate) fn is_shown(self, target: &Path) -> Result<bool, Error> {
-        Ok(self.shown_at(target)?.is_some())
-    }
-
-    /// What a path shows that shows the filesystem on a disk.
-    ///
-    /// # Errors
-    /// If the device cannot be looked at.
-    pub(crate) fn files_of(self, disk: &Disk) -> Result<MountSource, Error> {
-        Ok(match self {
-            Self::Emulated => MountSource::Link(disk.tree.clone()),
-            Self::Kernel => MountSource::Device(kernel::number(&disk.device)?),
-        })
-    }
-
-    /// What a path shows that shows a device.
-    ///
-    /// # Errors
-    /// If it cannot be looked at.
-    pub(crate) fn device_of(self, device: &Path) -> Result<MountSource, Error> {
-        Ok(match self {
-            Self::Emulated => MountSource::Link(device.to_owned()),
-            Self::Kernel => MountSource::Device(kernel::number(device)?),
-        })
-    }
-
-    /// Whether files at `target`, shown there from `from`, take writes exactly as they should. A link cannot
-    /// refuse any.
-    ///
-    /// # Errors
-    /// If one of the two cannot be looked at.
-    pub(crate) fn obeys(
-        self,
-        target: &Path,
-        from: &Path,
-        readonly: bool,
-        flags: &[String],
-    ) -> Result<bool, Error> {
-        match self {
-            Self::Emulated => Ok(true),
-            Self::Kernel => {
-                let asked = readonly || Options::read(flags).is_read_only();
-                match (asked, kernel::is_read_only(target)?) {
-                    // The filesystem takes none, as after an error.
-                    (false, true) => kernel::is_read_only(from),
-                    (asked, found) => Ok(asked == found),
-                }
-            }
-        }
-    }
-
-    /// Checks that nothing would be lost or covered by showing something at `target`, where nothing is shown.
-    ///
-    /// # Errors
-    /// If something is in the way.
-    pub(crate) fn check_empty(self, target: &Path) -> Result<(), Error> {
-        match self {
-            Self::Emulated | Self::Kernel => kernel::check_empty(target),
-        }
-    }
-
-    /// Takes away what is shown at `path`, as far as it is ours. The path stays, except for a link.
-    ///
-    /// # Errors
-    /// If it is in use, or something else is shown there.
-    pub(crate) fn withdraw(self, path: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Result<(), Error> {
-        match self {
-            Self::Emulated => emulated::unlink(path, is_ours),
-            Self::Kernel => kernel::unmount(path, is_ours),
-        }
-    }
-
-    /// Removes a target at which nothing is shown any more, if nothing is in it.
-    ///
-    /// # Errors
-    /// If something is.
-    pub(crate) fn remove(self, target: &Path) -> Result<(), Error> {
-        match self {
-            Self::Emulated | Self::Kernel => kernel::remove_empty(target),
-        }
-    }
 }

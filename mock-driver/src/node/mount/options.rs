@@ -4,7 +4,7 @@ use std::ffi::CString;
 
 use rustix::mount::MountFlags;
 
-use super::Filesystem;
+use super::filesystem::Filesystem;
 
 /// Mount options, sorted out.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,6 @@
 pub(crate) struct Usage {
     /// What can still be taken by who has no privileges.
     pub(crate) available: u64,
-    /// All there is.
     pub(crate) total: u64,
     /// What is taken.
     pub(crate) used: u64,

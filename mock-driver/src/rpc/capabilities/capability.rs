@@ -59,7 +59,7 @@ pub enum Capability {
 
 /// Where a capability is told, and with which number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReportedIn {
+pub(crate) enum ReportedIn {
     /// GetPluginCapabilities, as a service.
     Service(plugin::service::Type),
     /// GetPluginCapabilities, as a way to expand volumes.
@@ -75,8 +75,7 @@ pub enum ReportedIn {
 // === impl Capability ===
 
 impl Capability {
-    /// Every capability.
-    pub const ALL: [Self; 33] = [
+    pub(crate) const ALL: [Self; 33] = [
         Self::ControllerService,
         Self::VolumeAccessibilityConstraints,
         Self::GroupControllerService,
@@ -152,7 +151,7 @@ impl Capability {
     }
 
     /// Where it is told.
-    pub fn place(self) -> ReportedIn {
+    pub(crate) fn place(self) -> ReportedIn {
         use plugin::service::Type as Service;
         use plugin::volume_expansion::Type as Expansion;
         let controller = |rpc: controller::Type| ReportedIn::Controller(rpc.into());
@@ -201,7 +200,7 @@ impl Capability {
     }
 
     /// Whether a driver has it unless told otherwise.
-    pub fn is_default(self) -> bool {
+    pub(crate) fn is_default(self) -> bool {
         match self {
             Self::VolumeExpansionOffline | Self::VolumeCondition | Self::NodeVolumeCondition => false,
             Self::NodeStageUnstageVolume

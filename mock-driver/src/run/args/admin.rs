@@ -15,29 +15,29 @@ pub struct AdminArgs {
     /// Address of the admin API, the dashboard and metrics: 127.0.0.1:9810 or unix:///path/admin.sock.
     /// Default: disabled.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = listening)]
-    pub admin_endpoint: Endpoint,
+    pub(crate) admin_endpoint: Endpoint,
 
     /// Allow a non-loopback --admin-endpoint. The admin API has no authentication, so every client can change
     /// and destroy state.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
-    pub admin_allow_remote: bool,
+    pub(crate) admin_allow_remote: bool,
 
     /// Host name, such as that of a Service, that the admin API accepts over TCP beside IP addresses and
     /// localhost (DNS rebinding protection). Repeatable.
     #[arg(long, value_name = "NAME")]
-    pub admin_allowed_host: Vec<String>,
+    pub(crate) admin_allowed_host: Vec<String>,
 
     /// Number of finished calls that the admin API keeps.
     #[arg(long, default_value_t = DEFAULT_JOURNAL_SIZE, value_parser = at_least_one)]
-    pub journal_size: usize,
+    pub(crate) journal_size: usize,
 
     /// Log each call as a line gRPCCall: {...}, as csi-driver-host-path does.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
-    pub log_grpc_calls: bool,
+    pub(crate) log_grpc_calls: bool,
 
     /// Show secrets in the journal, the admin API and the log. Only for fictitious secrets.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
-    pub log_secrets: bool,
+    pub(crate) log_secrets: bool,
 }
 
 // === impl AdminArgs ===

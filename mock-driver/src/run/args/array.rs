@@ -25,7 +25,7 @@ pub struct ArrayArgs {
     /// Number of zones, to which the nodes are assigned round-robin. Each zone has its own pool unless --pool
     /// is given. 0 means a storage system without topology.
     #[arg(long, default_value_t = 1)]
-    pub zones: usize,
+    pub(crate) zones: usize,
 
     /// Storage pool: NAME=BYTES, or NAME=BYTES@KEY=VALUE,KEY=VALUE with its topology. Repeatable.
     #[arg(long = "pool", value_name = "POOL")]
@@ -33,19 +33,19 @@ pub struct ArrayArgs {
 
     /// Topology of a node: NODE@KEY=VALUE,KEY=VALUE. Repeatable.
     #[arg(long = "node-topology", value_name = "NODE@KEY=VALUE")]
-    pub node_topology: Vec<NodePlace>,
+    pub(crate) node_topology: Vec<NodePlace>,
 
     /// Attach limit that NodeGetInfo reports, if it differs from the real one. 0 reports the real one.
     #[arg(long, default_value_t = 0)]
-    pub advertised_attach_limit: usize,
+    pub(crate) advertised_attach_limit: usize,
 
     /// Minimum size of a volume, in bytes or with a unit (1Mi, 1Gi).
     #[arg(long, default_value = DEFAULT_MIN, value_parser = quantity)]
-    pub min_volume_size: u64,
+    pub(crate) min_volume_size: u64,
 
     /// Maximum size of a volume.
     #[arg(long, default_value = DEFAULT_MAX, value_parser = quantity)]
-    pub max_volume_size: u64,
+    pub(crate) max_volume_size: u64,
 
     /// Parameters that ControllerModifyVolume accepts: KEY with any value, KEY=LOW..HIGH an integer,
     /// KEY=ONE|OTHER an enumeration, * any other key. latency (milliseconds) delays attaches and detaches;
@@ -63,7 +63,7 @@ pub struct ArrayArgs {
     /// Let snapshots and clones share blocks with their source, so that the source cannot be deleted before
     /// them.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
-    pub linked_copies: bool,
+    pub(crate) linked_copies: bool,
 
     /// Delete volumes although they are attached to nodes.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
@@ -77,7 +77,7 @@ pub struct ArrayArgs {
     /// Block metadata type of SnapshotMetadata: fixed (FIXED_LENGTH, one entry per block) or variable
     /// (VARIABLE_LENGTH, adjacent blocks merged).
     #[arg(long, alias = "snapshot-metadata-block-type", default_value = "variable", value_parser = block_runs)]
-    pub snapshot_metadata_blocks: BlockRuns,
+    pub(crate) snapshot_metadata_blocks: BlockRuns,
 
     /// Time after the start for which Probe reports that the driver is not ready.
     #[arg(long, default_value = "0s", value_parser = duration::parse)]
@@ -85,11 +85,11 @@ pub struct ArrayArgs {
 
     /// Secret that calls must contain: RPC:key=value. Repeatable.
     #[arg(long = "require-secret", value_name = "RPC:KEY=VALUE")]
-    pub required_secrets: Vec<RequiredSecret>,
+    pub(crate) required_secrets: Vec<RequiredSecret>,
 
     /// The class parameter that names a pool.
     #[arg(skip = Pool::PARAMETER)]
-    pub pool_parameter: &'static str,
+    pub(crate) pool_parameter: &'static str,
 
     /// The largest size a node grows a volume to; none for that of all volumes.
     #[arg(skip)]
@@ -98,7 +98,7 @@ pub struct ArrayArgs {
     /// Answer ControllerModifyVolume without mutable_parameters with INVALID_ARGUMENT, as in the
     /// specification's text, instead of OK.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
-    pub modify_volume_strict: bool,
+    pub(crate) modify_volume_strict: bool,
 
     /// A node takes volumes that are not attached to it.
     #[arg(skip)]
@@ -111,7 +111,7 @@ pub struct PoolFlag(Pool);
 
 /// Where a node is, as the flag has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodePlace(NodeId, Segments);
+pub(crate) struct NodePlace(NodeId, Segments);
 
 // === impl ArrayArgs ===
 

@@ -21,7 +21,7 @@ pub struct FaultArgs {
 
     /// Built-in fault scenarios, such as attach-uncertain,flaky-10pct. help lists them.
     #[arg(long, default_value = "", hide_default_value = true)]
-    pub scenario: Scenarios,
+    pub(crate) scenario: Scenarios,
 
     /// Seed of all random numbers: the same seed repeats a run. Default: random, and logged.
     #[arg(long)]
@@ -29,7 +29,7 @@ pub struct FaultArgs {
 
     /// Time after the start until the driver creates its socket.
     #[arg(long, default_value = "0s", value_parser = duration::parse)]
-    pub listen_after: Duration,
+    pub(crate) listen_after: Duration,
 
     /// Socket of another CSI driver: this program forwards calls to it, with fault rules and journal, and has
     /// no array.
@@ -39,16 +39,16 @@ pub struct FaultArgs {
     /// Second socket or tcp://host:port: the program is not a driver, but pairs each connection to --endpoint
     /// with one that a driver opens there, and copies bytes between them.
     #[arg(long, default_value = "", hide_default_value = true)]
-    pub proxy_endpoint: Dialled,
+    pub(crate) proxy_endpoint: Dialled,
 }
 
 /// A choice of scenarios.
 #[derive(Clone, Debug, Default)]
-pub struct Scenarios(pub Vec<&'static Scenario>, bool);
+pub(crate) struct Scenarios(pub Vec<&'static Scenario>, bool);
 
 /// Where drivers make their connections in; nowhere for the empty text.
 #[derive(Clone, Debug)]
-pub struct Dialled(pub Option<relay::Place>);
+pub(crate) struct Dialled(pub Option<relay::Place>);
 
 // === impl FaultArgs ===
 

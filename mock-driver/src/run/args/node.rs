@@ -31,11 +31,11 @@ pub struct NodeArgs {
     /// Kubelet's plugin registration directory, usually /var/lib/kubelet/plugins_registry. Replaces the
     /// node-driver-registrar sidecar.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
-    pub registration_dir: PathBuf,
+    pub(crate) registration_dir: PathBuf,
 
     /// Path of --endpoint on the host, as reported to kubelet. Default: the same path.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
-    pub registration_endpoint: PathBuf,
+    pub(crate) registration_endpoint: PathBuf,
 
     /// ID of this process's node. With it, the driver has a Node service. {name} is replaced by --node-name.
     #[arg(long, alias = "nodeid", default_value = "", hide_default_value = true)]
@@ -44,7 +44,7 @@ pub struct NodeArgs {
     /// Kubernetes name of the node, for --node-id: with --node-id=i-{name} the node's CSI ID differs from its
     /// name.
     #[arg(long, default_value = "", hide_default_value = true)]
-    pub node_name: String,
+    pub(crate) node_name: String,
 
     /// Topology of this node, such as mock.csi.local/zone=zone-0,mock.csi.local/rack=7, reported to the array
     /// at the start. Default: the array's value. A node can access the pools whose keys and values it has.
@@ -67,7 +67,7 @@ pub struct NodeArgs {
     /// Answer NodeUnpublishVolume and NodeUnstageVolume for an unknown volume with NOT_FOUND, as in the
     /// specification's text, instead of OK.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
-    pub node_unpublish_strict: bool,
+    pub(crate) node_unpublish_strict: bool,
 
     /// Directory of the volume and snapshot files: empty, or used by this array before (media.json names the
     /// array, and the driver locks the directory). Files that the array does not know are moved to orphaned/.
@@ -86,7 +86,7 @@ impl NodeArgs {
     }
 
     /// How the driver that listens at `endpoint` registers; none if a sidecar does that for it.
-    pub fn registration(&self, endpoint: &Path) -> Option<registration::Settings> {
+    pub(crate) fn registration(&self, endpoint: &Path) -> Option<registration::Settings> {
         Some(registration::Settings {
             directory: given(&self.registration_dir)?,
             endpoint: given(&self.registration_endpoint).unwrap_or_else(|| endpoint.to_owned()),

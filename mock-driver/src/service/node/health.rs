@@ -11,7 +11,7 @@ use super::{path, wire};
 use crate::array::{HealthIssue, Severity, StorageHealthIssue, StorageSeverity, UnhealthyVolume};
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::node::NodeVolumeIssue;
+use crate::node::stats_expand::NodeVolumeIssue;
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;

@@ -2,7 +2,8 @@
 //! the pod's author.
 
 use crate::array::quantity;
-use crate::node::{InlineVolume, Map};
+use crate::node::Map;
+use crate::node::stage_publish::InlineVolume;
 use crate::rpc::validate::Invalid;
 
 /// Kubelet's mark.

@@ -8,7 +8,7 @@ use csi_proto::v1::{
 use super::{inline, path};
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::node::{InlineVolume, Publish};
+use crate::node::stage_publish::{InlineVolume, Publish};
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;

@@ -7,7 +7,7 @@ use csi_proto::v1::{
 use super::path;
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::node::Stage;
+use crate::node::stage_publish::Stage;
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;

@@ -6,8 +6,8 @@ use csi_proto::v1::{NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, Volum
 use super::path;
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::node::VolumeSpace;
 use crate::node::mount::Usage;
+use crate::node::stats_expand::VolumeSpace;
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;

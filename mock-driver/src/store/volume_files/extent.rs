@@ -18,7 +18,7 @@ const CHUNK: usize = 256 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Where it begins.
-    pub offset: u64,
+    pub(crate) offset: u64,
     /// How long it is.
     pub length: u64,
 }

@@ -25,21 +25,21 @@ const FORMAT: u32 = 1;
 
 /// The array that a media directory belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub(crate) struct Owner {
     /// Its identity, which no other array has.
-    pub array: String,
+    pub(crate) array: String,
     /// Whether the array outlives its process. What an array in memory left belongs to nothing once its process
     /// has ended.
-    pub is_kept: bool,
+    pub(crate) is_kept: bool,
 }
 
 /// What [`VolumeFiles::sweep`] found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SweepReport {
+pub(crate) struct SweepReport {
     /// How many unfinished copies and deletions were removed.
-    pub unfinished: usize,
+    pub(crate) unfinished: usize,
     /// How many media the array does not know were moved aside.
-    pub orphaned: usize,
+    pub(crate) orphaned: usize,
 }
 
 /// Why an array cannot have a media directory.
@@ -113,7 +113,12 @@ impl VolumeFiles {
     /// # Errors
     /// If another array has the directory, or had it and is kept; if it holds files that are not known to be the
     /// array's; if it cannot be created, locked or marked.
-    pub fn claim(&self, owner: &Owner, known: &[FileId], state_dir: Option<&Path>) -> Result<(), ClaimError> {
+    pub(crate) fn claim(
+        &self,
+        owner: &Owner,
+        known: &[FileId],
+        state_dir: Option<&Path>,
+    ) -> Result<(), ClaimError> {
         let FilesLocation::Persistent { directory, lock } = &*self.place else {
             return Ok(());
         };

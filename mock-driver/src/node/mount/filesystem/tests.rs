@@ -1,5 +1,6 @@
 use std::fs;
 
+use super::super::formatting::prepare;
 use super::super::tests::mk_disk;
 use super::*;
 

@@ -1,0 +1,47 @@
+//! Why the store refuses.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::array;
+
+/// Why an operation got no answer from the array, or another one than asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The array refused.
+    #[error(transparent)]
+    Refused(#[from] array::Error),
+    /// The change cannot be made safe, so it is not confirmed. The driver stops.
+    #[error("the state directory cannot be written, so nothing is confirmed any more")]
+    Lost(#[source] Arc<io::Error>),
+}
+
+/// Why a state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// An operation on a file or directory failed.
+    #[error("--state-dir: cannot {act} {}", path.display())]
+    Io {
+        /// What was tried.
+        act: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// Another driver works in it.
+    #[error("--state-dir: {} is in use by another running driver: give each its own", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A file that no driver known to this one wrote, or a damaged one.
+    #[error("--state-dir: {} {reason}: restore the directory or start with an empty one", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        reason: String,
+    },
+}
