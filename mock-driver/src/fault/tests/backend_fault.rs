@@ -255,6 +255,41 @@ async fn troubles_are_put_switched_and_removed_and_tell_what_they_do_together() 
 }
 
 #[tokio::test]
+async fn refusal_of_a_backend_fault_goes_before_delays() {
+    let faults = Faults::default();
+    let script = "troubles:
+- {id: slow, trouble: slow-node, time: 1s}
+- {id: slower, trouble: slow-node, time: 2s}
+- {id: busy, trouble: busy, volume: v}
+- {id: gone, trouble: node-gone}
+";
+    faults.load(Origin::File, Script::read(script).unwrap()).unwrap();
+    let decide = |volume, path| {
+        let decision = faults.decide(&mk_call(path, volume, "a"));
+        let fired = decision.backend.unwrap();
+        (fired.rule().id.clone(), decision.reservation.is_some())
+    };
+    assert_eq!(
+        decide("v", PUBLISH),
+        ("busy".to_owned(), false),
+        "the first that refuses"
+    );
+    assert_eq!(
+        decide("w", UNPUBLISH),
+        ("slower".to_owned(), false),
+        "the longest delay"
+    );
+    faults.remove(Part::BackendFault, "gone");
+    assert_eq!(decide("w", PUBLISH), ("slower".to_owned(), true));
+    let fired: Vec<u64> = faults
+        .reports(Part::BackendFault)
+        .iter()
+        .map(|report| report.fired)
+        .collect();
+    assert_eq!(fired, [3, 3, 1]);
+}
+
+#[tokio::test]
 async fn disks_and_losses_are_as_the_first_trouble_says_that_is_there() {
     let faults = Faults::default();
     let loss = faults.loss();
