@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -147,11 +147,13 @@ fn losetup(args: &[&Path]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The inode of the file that a loop device is made of; none if it is free.
-fn made_of(device: &Path) -> Option<u64> {
-    let columns = ["--list", "--noheadings", "--output", "BACK-INO"].map(Path::new);
+/// The numbers of the file that a loop device is made of, as [`file_numbers`] has them; none if it is free.
+fn made_of(device: &Path) -> Option<String> {
+    let columns = ["--list", "--noheadings", "--output", "BACK-MAJ:MIN,BACK-INO"].map(Path::new);
     let args = [&columns[..], &[device]].concat();
-    losetup(&args).trim().parse().ok()
+    let output = losetup(&args);
+    let numbers: Vec<&str> = output.split_whitespace().collect();
+    (numbers.len() == 2).then(|| numbers.join(" "))
 }
 
 #[test]
@@ -169,23 +171,26 @@ fn loop_device_that_was_found_is_no_other_volumes_until_it_is_dropped() {
     let device = devices.find("1", &disk).unwrap().unwrap();
     devices.detach("1").unwrap();
     devices.attach("2", &other, true).unwrap();
-    let inode = inode(&disk);
+    let disk_numbers = file_numbers(&disk);
     assert_eq!(
         made_of(&device.path),
-        Some(inode),
+        Some(disk_numbers.clone()),
         "detached, and still what was found"
     );
     let path = device.path.clone();
     drop(device);
     // A program that starts at this moment has a copy until it has begun.
     assert!(
-        (0..200).any(|_| made_of(&path) != Some(inode)),
+        (0..200).any(|_| made_of(&path) != Some(disk_numbers.clone())),
         "goes with its last user"
     );
 }
 
-fn inode(file: &Path) -> u64 {
-    std::os::unix::fs::MetadataExt::ino(&fs::metadata(file).unwrap())
+/// The numbers of a file and its filesystem, which no other file has as long as it is open.
+fn file_numbers(file: &Path) -> String {
+    let meta = fs::metadata(file).unwrap();
+    let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
+    format!("{major}:{minor} {}", meta.ino())
 }
 
 /// Makes this very device of a file; `false` if another process has taken it meanwhile.
@@ -227,7 +232,7 @@ fn loop_device_that_another_process_has_taken_is_left_alone() {
         take_away();
         let left = made_of(&device);
         losetup(&[Path::new("--detach"), &device]);
-        assert_eq!(left, Some(inode(&foreign)));
+        assert_eq!(left, Some(file_numbers(&foreign)));
         assert_eq!(
             devices.serials().unwrap(),
             Vec::<String>::new(),
@@ -257,12 +262,13 @@ fn loop_device_goes_although_its_file_was_renamed_or_removed_or_has_another_path
     for take_away in takes_away {
         for fate in fates {
             let disk = mk_disk(&linked, "disk");
-            let of_disk = inode(&disk);
+            let of_disk = file_numbers(&disk);
+            let _held = fs::File::open(&disk).unwrap();
             devices.attach("1", &disk, true).unwrap();
             let device = devices.find("1", &disk).unwrap().unwrap().path;
             fate(&disk);
             take_away();
-            // Another process may have the number by now.
+            // Another process may have made a device of that number since, of another file.
             assert_ne!(made_of(&device), Some(of_disk));
             assert_eq!(fs::read_dir(linked.join("devices")).unwrap().count(), 0);
         }
