@@ -1,7 +1,7 @@
-//! `csi-mock-driver ctl`: looks at a running driver and breaks it, for people and scripts.
+//! `csi-mock-driver ctl`: the command line of a running driver's admin API.
 //!
-//! Exit codes: 0 done; 1 refused, or not as asserted; 2 a mistake in the command line; 3 no driver to be
-//! reached. What was asked for goes to stdout, everything else to stderr.
+//! Exit codes: 0 done; 1 refused, or an assertion failed; 2 usage error; 3 the driver cannot be reached.
+//! Results go to stdout, everything else to stderr.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -44,7 +44,7 @@ pub struct Ctl {
     )]
     admin_endpoint: Endpoint,
 
-    /// How to print what was asked for.
+    /// Output format.
     #[arg(short, long, value_enum, global = true, default_value_t = Output::Table)]
     output: Output,
 
@@ -61,11 +61,11 @@ enum Output {
     Json,
 }
 
-/// What a command came to.
+/// The result of a command.
 enum Done {
-    /// What was asked for, and whether it is as was asserted.
+    /// The output, and whether assertions hold.
     Text(String, bool),
-    /// It was told while it happened.
+    /// The command has printed its output already.
     Printed,
 }
 
@@ -135,7 +135,7 @@ pub fn print(text: &clap::Error) -> io::Result<()> {
     unless_seen_enough(text.print())
 }
 
-/// Whoever reads may have seen enough, as `head` does.
+/// A closed pipe is no error: its reader, such as `head`, has read enough.
 fn unless_seen_enough(written: io::Result<()>) -> io::Result<()> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

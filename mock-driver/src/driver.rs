@@ -167,7 +167,7 @@ pub struct Driver {
     pub(crate) places: BTreeMap<PoolName, Segments>,
     pub(crate) store: Arc<Store>,
     pub(crate) clock: Clock,
-    pub(crate) media: VolumeFiles,
+    pub(crate) volume_files: VolumeFiles,
     /// What calls and operations have locked.
     pub(crate) locks: LockTable,
     pub(crate) faults: Arc<Faults>,
@@ -265,20 +265,20 @@ impl Driver {
             Some(_) => u128::from(rules.seed().keyed_hash(b"array")),
             None => u128::from_le_bytes(random()?),
         };
-        let media = media_in(media_dir, state_dir.as_deref(), node.devices);
+        let volume_files = media_in(media_dir, state_dir.as_deref(), node.devices);
         let remote = remote(mode, array_endpoint, node_id.is_some())?;
         let state = open_state(state_dir.as_deref())?;
         let registrar = registration.map(|settings| Arc::new(Registrar::new(name.clone(), settings)));
         let node = node_id
             .filter(|_| mode.has_node())
-            .map(|id| Node::open(id, node, media.clone(), state.clone()))
+            .map(|id| Node::open(id, node, volume_files.clone(), state.clone()))
             .transpose()?
             .map(Arc::new);
         // The directory of a process that has only a node is the node's own.
         let array_state = state.clone().filter(|_| mode.has_array());
         let store = open_store(array_state, array, epoch, premade, &rules)?;
         if mode.has_array() && proxy_to.is_none() {
-            claim(&media, &store, epoch, state_dir.as_deref())?;
+            claim(&volume_files, &store, epoch, state_dir.as_deref())?;
         }
         node_devices::take_current_id(node.as_deref().filter(|_| remote.is_none()), &store);
         let driver = Self {
@@ -294,7 +294,7 @@ impl Driver {
             places,
             store: Arc::new(store),
             clock,
-            media,
+            volume_files,
             locks: LockTable::new(busy),
             faults: Arc::new(rules),
             socket_control: Arc::default(),
@@ -345,14 +345,14 @@ impl Driver {
     }
 
     /// The bytes of its volumes and snapshots.
-    pub fn media(&self) -> &VolumeFiles {
-        &self.media
+    pub fn volume_files(&self) -> &VolumeFiles {
+        &self.volume_files
     }
 
     /// Ends what the driver does with its directories, and lets other processes have them: the state directory last,
     /// for that is the lock that the next process waits for.
     pub(crate) fn close(&self) {
-        if let Err(error) = self.media.close() {
+        if let Err(error) = self.volume_files.close() {
             tracing::warn!(
                 error = error_chain(&error),
                 "something is left of the volumes' bytes"

@@ -72,7 +72,7 @@ pub struct Node {
     place: Segments,
     info: RwLock<NodeInfo>,
     strict_gone: bool,
-    media: VolumeFiles,
+    volume_files: VolumeFiles,
     devices: Devices,
     mounter: Mounter,
     records: Records,
@@ -90,7 +90,7 @@ pub(crate) struct View {
     /// Its attachment to the node.
     pub(crate) attachment: Option<Attachment>,
     /// What ails it.
-    pub(crate) ailments: Vec<HealthIssue>,
+    pub(crate) issues: Vec<HealthIssue>,
 }
 
 /// A volume's disk, as it is found on this node.
@@ -154,13 +154,13 @@ impl Node {
     pub(crate) fn open(
         id: String,
         settings: Settings,
-        media: VolumeFiles,
+        volume_files: VolumeFiles,
         state: Option<Arc<Database>>,
     ) -> Result<Self, Error> {
         let kind = settings.devices.settle()?;
         let devices = match settings.device_dir {
             Some(directory) => Devices::within(kind, directory),
-            None => Devices::beside(kind, media.clone(), &id),
+            None => Devices::beside(kind, volume_files.clone(), &id),
         };
         let records = match state {
             Some(database) => Records::open(database)?,
@@ -175,7 +175,7 @@ impl Node {
                 topology: Map::new(),
             }),
             strict_gone: settings.strict_gone,
-            media,
+            volume_files,
             mounter: match kind {
                 Kind::Loop => Mounter::Kernel,
                 Kind::Emulated | Kind::None | Kind::Simulated => Mounter::Emulated,
@@ -252,7 +252,7 @@ impl Node {
             Some((bytes, attachment)) => {
                 let unit = VolumeDisk {
                     bytes,
-                    writable: attachment.hold.writes(),
+                    writable: attachment.params.writes(),
                     ..VolumeDisk::of_volume(volume)
                 };
                 self.attach(&unit).await?;
@@ -270,7 +270,7 @@ impl Node {
         if self.is_simulated() {
             return Ok(());
         }
-        let disk = self.media.ensure(&unit.file_id, unit.bytes).await?;
+        let disk = self.volume_files.ensure(&unit.file_id, unit.bytes).await?;
         let (serial, writable) = (unit.serial.clone(), unit.writable);
         self.blocking(move |node| Ok(node.devices.attach(&serial, &disk, writable)?))
             .await
@@ -281,7 +281,7 @@ impl Node {
         if self.is_simulated() {
             return Ok(());
         }
-        self.media.grow(&unit.file_id, unit.bytes).await?;
+        self.volume_files.grow(&unit.file_id, unit.bytes).await?;
         let (serial, disk) = (unit.serial.clone(), disk.clone());
         self.blocking(move |node| Ok(node.devices.refresh(&serial, &disk.file, &disk.device)?))
             .await
@@ -326,14 +326,14 @@ impl Node {
             };
             return Ok(Some((disk, unit.bytes)));
         }
-        let file = self.media.disk(&unit.file_id)?;
+        let file = self.volume_files.disk(&unit.file_id)?;
         let Some(device) = self.devices.find(&unit.serial, &file)? else {
             return Ok(None);
         };
         let bytes = device.bytes;
         let disk = Disk {
-            tree: self.media.tree(&unit.file_id)?,
-            formatting: self.media.formatting_mark(&unit.file_id)?,
+            tree: self.volume_files.tree(&unit.file_id)?,
+            formatting: self.volume_files.formatting_mark(&unit.file_id)?,
             file,
             device: device.path,
             _held: Some(device.held),
@@ -354,7 +354,7 @@ impl Node {
                 bytes: view.map_or(0, |view| view.bytes),
                 writable: view
                     .and_then(|view| view.attachment.as_ref())
-                    .is_none_or(|attachment| attachment.hold.writes()),
+                    .is_none_or(|attachment| attachment.params.writes()),
                 ..VolumeDisk::of_volume(&volume)
             },
         }

@@ -1,6 +1,6 @@
 //! The fault proxy: the same rules and the same journal in front of any other CSI driver.
 //!
-//! Calls pass as bytes, so methods and fields that nobody here knows pass too, with their metadata, deadlines,
+//! Calls pass as bytes, so methods and fields unknown to the proxy pass too, with their metadata, deadlines,
 //! cancellations and the details of their status. Requests of CSI are read on the way so that rules can match
 //! what they say; a reply is read only where a rule changes it.
 //!

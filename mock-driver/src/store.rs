@@ -194,18 +194,18 @@ impl Store {
         self.database.as_ref()
     }
 
-    /// Keeps a past from the moment on that somebody wants one.
+    /// Keeps a past as long as `wanted` names one.
     #[must_use]
     pub(crate) fn keeping_past(mut self, wanted: Arc<RwLock<Option<Freeze>>>) -> Self {
         self.wanted_past = wanted;
         self
     }
 
-    /// Has the array lost something when its directory is opened the next time, however this process ends, or
-    /// nothing. Of what is lost nothing is missed before that. Blocks.
+    /// Records what the array has lost when its directory is opened the next time, however this process ends. Nothing is
+    /// lost before that. Blocks.
     ///
     /// # Errors
-    /// If it cannot be written down; what was wanted before stays so.
+    /// If it cannot be recorded; the previous record stays.
     pub fn lose(&self, wanted: impl FnOnce() -> Option<Loss>) -> Result<(), OpenError> {
         let Some(database) = &self.database else {
             return Ok(());
@@ -232,7 +232,7 @@ impl Store {
 
     /// Looks at the past that is wanted, or at the array as it is if none is.
     ///
-    /// What is seen is safe by the time it is told, as with [`Store::read`].
+    /// The result is durable, as with [`Store::read`].
     ///
     /// # Errors
     /// As for [`Store::change`].

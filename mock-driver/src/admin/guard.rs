@@ -1,10 +1,10 @@
-//! Keeps foreign web pages out: a browser on this machine reaches the admin API, and runs whatever
-//! code the pages it visits bring along.
+//! Protection against foreign web pages: a browser on this machine reaches the admin API, and runs the code of the
+//! pages it visits.
 //!
 //! - A page that points its own host name at this machine (DNS rebinding) sends that name as `Host`;
 //!   only addresses, `localhost` and the names of `--admin-allowed-host` are let in.
 //! - A page of another site can send requests, though not read the answers. It says so in `Origin`
-//!   or `Sec-Fetch-Site`, and it cannot send JSON without asking first, which nobody grants.
+//!   or `Sec-Fetch-Site`, and it cannot send JSON without a CORS preflight, which is never granted.
 
 use std::net::IpAddr;
 use std::sync::Arc;

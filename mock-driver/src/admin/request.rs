@@ -1,4 +1,4 @@
-//! What requests carry, read so that a mistake is told by its field.
+//! Extractors of requests, whose errors name the field.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! Whether the calls that came are those that were expected. Pure.
+//! Compares the calls of the journal with expected calls. Pure.
 //!
 //! As Kubernetes' tests of its CSI client do it: neighbours with the same method and code count as
-//! one, and calls of methods that nobody tracks are passed over.
+//! one, and calls of untracked methods are ignored.
 
 use crate::admin_api::resource::{ExpectationResult, ExpectationStatus, Expected, Squashed};
 
@@ -31,12 +31,12 @@ pub(super) fn short(method: &str) -> &str {
     method.rsplit('/').next().unwrap_or(method)
 }
 
-/// Compares what came with what was expected.
-pub(super) fn judge(expected: &[Expected], calls: &[Squashed]) -> ExpectationResult {
+/// Compares calls with expected calls.
+pub(super) fn compare(expected: &[Expected], calls: &[Squashed]) -> ExpectationResult {
     let same = |(expected, call): &(&Expected, &Squashed)| {
         short(&expected.method) == call.method && expected.code == call.code
     };
-    // What is expected is squashed, too: nobody can tell two alike from one.
+    // Expected calls are squashed, too: two alike cannot be distinguished from one.
     let mut wanted: Vec<&Expected> = Vec::new();
     for next in expected {
         if wanted.last().is_none_or(|last| *last != next) {
@@ -142,12 +142,12 @@ mod tests {
             let (first, rest) = calls.split_at(1);
             squash(&mut squashed, first.iter().copied());
             squash(&mut squashed, rest.iter().copied());
-            let verdict = judge(&mk_expected(expected), &squashed);
+            let verdict = compare(&mk_expected(expected), &squashed);
             assert_eq!((verdict.verdict, verdict.matched), (kind, matched), "{expected}");
             assert!(verdict.message.contains(words), "{expected}: {}", verdict.message);
             assert_eq!(verdict.calls[0].calls, 2);
             assert_eq!(verdict.calls[0].place, 4, "the last of them");
         }
-        assert_eq!(judge(&[], &[]).verdict, ExpectationStatus::Complete);
+        assert_eq!(compare(&[], &[]).verdict, ExpectationStatus::Complete);
     }
 }

@@ -77,7 +77,7 @@ impl Server {
     /// Binds the endpoint, if one is given.
     ///
     /// # Errors
-    /// If it cannot be bound, or if other machines reach it and nobody allowed that.
+    /// If it cannot be bound, or if other machines reach it without `--admin-allow-remote`.
     pub async fn bind(endpoint: &Endpoint, allow_remote: bool) -> Result<Option<Self>, BindError> {
         if !allow_remote && !endpoint.is_local() {
             return Err(BindError::Remote {
@@ -126,7 +126,7 @@ impl Server {
     /// Serves a driver until `stop`, then lets running requests end.
     ///
     /// # Errors
-    /// None that are known: what fails is told to the client.
+    /// None that are known: failures are answered to the client.
     pub(crate) async fn serve(self, driver: Arc<Driver>, stop: CancellationToken) -> io::Result<()> {
         let admin = Admin {
             driver,

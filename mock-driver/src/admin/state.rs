@@ -30,9 +30,8 @@ impl Admin {
         })
     }
 
-    /// Does what a CSI request asks for, past fault rules, journal, capabilities and the queue for the
-    /// volume: a call that a rule holds up stops nobody here, only one whose work is being done is waited
-    /// for. Goes on to its end although the client has left, as a call does.
+    /// Executes a CSI request without fault rules, journal, capabilities and the call's lock of the volume: it waits for
+    /// an operation in progress, but not for a call that a rule delays. It runs to its end although the client has left.
     pub(super) async fn perform<Q: Rpc>(&self, request: Q) -> Result<Q::Reply, Refusal> {
         let params = request.validate()?;
         let keys = call::keys(&request);
@@ -45,14 +44,14 @@ impl Admin {
         Ok(reply?)
     }
 
-    /// Sees to it that troubles that were begun or ended are in force before anybody hears of it.
+    /// Makes changed troubles durable before the request is answered.
     pub(super) async fn settle_troubles(&self) -> Result<(), Refusal> {
         self.touch();
         let failed = |error| Refusal::new(tonic::Code::Internal, error_chain(&error));
         self.driver.settle_loss().await.map_err(failed)
     }
 
-    /// Tells those who follow that something was changed beside the calls.
+    /// Notifies watchers of a change outside calls.
     pub(super) fn touch(&self) {
         if let Some(journal) = &self.driver.journal {
             journal.touch();

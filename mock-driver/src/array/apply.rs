@@ -47,17 +47,17 @@ impl Array {
                     volume.qos = qos;
                 }
             }
-            Change::VolumeHealth(sick) if sick.ailments.is_empty() => {
+            Change::VolumeHealth(sick) if sick.issues.is_empty() => {
                 self.sick.remove(&sick.volume);
             }
             Change::VolumeHealth(sick) => {
-                self.sick.insert(sick.volume, sick.ailments);
+                self.sick.insert(sick.volume, sick.issues);
             }
-            Change::StorageHealth { node, ailments } if ailments.is_empty() => {
+            Change::StorageHealth { node, issues } if issues.is_empty() => {
                 self.storage.remove(&node);
             }
-            Change::StorageHealth { node, ailments } => {
-                self.storage.insert(node, ailments);
+            Change::StorageHealth { node, issues } => {
+                self.storage.insert(node, issues);
             }
             Change::Snapshotted { snapshot } => {
                 self.made += 1;
@@ -79,8 +79,8 @@ impl Array {
                 old.registered = Some(false);
                 old.became = Some(to.clone());
                 // The machine is the same, and so is its way to the storage.
-                if let Some(ailments) = self.storage.remove(&Some(from.clone())) {
-                    self.storage.insert(Some(to.clone()), ailments);
+                if let Some(issues) = self.storage.remove(&Some(from.clone())) {
+                    self.storage.insert(Some(to.clone()), issues);
                 }
                 self.apply_node(from, old);
                 self.apply_node(to, settings);

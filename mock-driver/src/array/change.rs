@@ -62,8 +62,9 @@ pub enum Change {
     StorageHealth {
         /// The node; none for all.
         node: Option<NodeId>,
-        /// All that ails it from now on.
-        ailments: Vec<StorageHealthIssue>,
+        /// Empty for healthy storage.
+        #[serde(rename = "ailments")]
+        issues: Vec<StorageHealthIssue>,
     },
     /// A snapshot was taken.
     Snapshotted {
@@ -180,7 +181,7 @@ impl Array {
         array.sick = image
             .sick
             .into_iter()
-            .map(|sick| (sick.volume, sick.ailments))
+            .map(|sick| (sick.volume, sick.issues))
             .collect();
         array.storage = image.storage.into_iter().collect();
         array
@@ -188,9 +189,9 @@ impl Array {
 
     /// The state as data; [`Array::from_image`] is the way back.
     pub fn image(&self) -> Image {
-        let sick = self.sick.iter().map(|(volume, ailments)| UnhealthyVolume {
+        let sick = self.sick.iter().map(|(volume, issues)| UnhealthyVolume {
             volume: volume.clone(),
-            ailments: ailments.clone(),
+            issues: issues.clone(),
         });
         Image {
             epoch: self.epoch,

@@ -17,7 +17,7 @@ pub struct HealthIssue {
     pub message: String,
 }
 
-/// How bad a volume's ailment is.
+/// How bad a volume's health issue is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Severity {
@@ -46,7 +46,7 @@ pub struct StorageHealthIssue {
     pub capability: Option<Capability>,
 }
 
-/// How bad an ailment of storage is.
+/// How bad an health issue of storage is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum StorageSeverity {
@@ -58,32 +58,33 @@ pub enum StorageSeverity {
     Unreachable,
 }
 
-/// A volume and what ails it.
+/// A volume and its health issues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnhealthyVolume {
     /// The volume.
     pub volume: VolumeId,
-    /// What ails it; empty for a healthy one.
-    pub(crate) ailments: Vec<HealthIssue>,
+    /// Empty for a healthy one.
+    #[serde(rename = "ailments")]
+    pub(crate) issues: Vec<HealthIssue>,
 }
 
 // === impl Array ===
 
 impl Array {
-    /// Makes a volume sick or, without ailments, well again.
+    /// Makes a volume sick or, without health issues, well again.
     ///
     /// # Errors
     /// If the volume does not exist.
-    pub fn set_volume_health(&mut self, id: &str, ailments: Vec<HealthIssue>) -> Result<Done<()>, Error> {
+    pub fn set_volume_health(&mut self, id: &str, issues: Vec<HealthIssue>) -> Result<Done<()>, Error> {
         let volume = self.volume(id)?.spec.id.clone();
-        if self.ailments(id) == ailments {
+        if self.issues(id) == issues {
             return Ok(Done {
                 reply: (),
                 change: None,
             });
         }
-        Ok(self.done((), Change::VolumeHealth(UnhealthyVolume { volume, ailments })))
+        Ok(self.done((), Change::VolumeHealth(UnhealthyVolume { volume, issues })))
     }
 
     /// Makes the storage behind a node, or behind all of them, sick or well again.
@@ -93,20 +94,20 @@ impl Array {
     pub fn set_storage_health(
         &mut self,
         node: Option<&str>,
-        ailments: Vec<StorageHealthIssue>,
+        issues: Vec<StorageHealthIssue>,
     ) -> Result<Done<()>, Error> {
         let node = match node {
             Some(node) if self.storage.contains_key(&Some(NodeId::from(node))) => Some(NodeId::from(node)),
             Some(node) => Some(self.registered(node)?),
             None => None,
         };
-        if self.storage.get(&node).map_or(&[][..], Vec::as_slice) == ailments {
+        if self.storage.get(&node).map_or(&[][..], Vec::as_slice) == issues {
             return Ok(Done {
                 reply: (),
                 change: None,
             });
         }
-        Ok(self.done((), Change::StorageHealth { node, ailments }))
+        Ok(self.done((), Change::StorageHealth { node, issues }))
     }
 
     /// What ails a volume.
@@ -117,7 +118,7 @@ impl Array {
         let volume = self.volume(id)?;
         Ok(UnhealthyVolume {
             volume: volume.spec.id.clone(),
-            ailments: self.ailments(id).to_vec(),
+            issues: self.issues(id).to_vec(),
         })
     }
 
@@ -132,22 +133,22 @@ impl Array {
     ) -> Result<Page<UnhealthyVolume>, Error> {
         let listing = Listing::begin(self, "health", max_entries, token)?;
         let rest = self.sick.range::<str, _>(listing.rest());
-        let sick = rest.map(|(volume, ailments)| UnhealthyVolume {
+        let sick = rest.map(|(volume, issues)| UnhealthyVolume {
             volume: volume.clone(),
-            ailments: ailments.clone(),
+            issues: issues.clone(),
         });
         Ok(listing.page(sick, |sick| sick.volume.as_str()))
     }
 
     /// What ails a volume; nothing for one that is not there.
-    pub(crate) fn ailments(&self, id: &str) -> &[HealthIssue] {
+    pub(crate) fn issues(&self, id: &str) -> &[HealthIssue] {
         self.sick.get(id).map_or(&[], Vec::as_slice)
     }
 
     /// What ails the storage behind single nodes and, by no node, behind all of them. Only what is sick.
     pub(crate) fn sick_storage(&self) -> impl Iterator<Item = (Option<&NodeId>, &[StorageHealthIssue])> {
         let all = self.storage.iter();
-        all.map(|(node, ailments)| (node.as_ref(), ailments.as_slice()))
+        all.map(|(node, issues)| (node.as_ref(), issues.as_slice()))
     }
 
     /// What ails the storage as seen from a node: its own troubles after those of all nodes.

@@ -27,14 +27,14 @@ impl Array {
         &mut self,
         volume: &str,
         node: &str,
-        hold: &PublishParams,
+        params: &PublishParams,
     ) -> Result<Done<PublishInfo>, Error> {
         let held = self.volume(volume)?;
         let (node, room) = self.room(node)?;
         let id = held.spec.id.clone();
 
         if let Some(attachment) = held.attachments.get(&node) {
-            return match difference(&attachment.hold, hold) {
+            return match difference(&attachment.params, params) {
                 None => Ok(Done {
                     reply: PublishInfo::of(id.as_str(), attachment),
                     change: None,
@@ -46,10 +46,10 @@ impl Array {
                 }),
             };
         }
-        if !held.spec.supports(&hold.capability) {
+        if !held.spec.supports(&params.capability) {
             return Err(Error::NotSupported {
                 volume: id,
-                asked: hold.capability.to_string(),
+                asked: params.capability.to_string(),
             });
         }
         let place = self.segments_of(&held.spec.pool);
@@ -63,19 +63,19 @@ impl Array {
         let rival = held
             .attachments
             .iter()
-            .find(|(_, other)| !other.hold.tolerates(hold));
+            .find(|(_, other)| !other.params.tolerates(params));
         if let Some((rival, other)) = rival {
             return Err(Error::AttachedElsewhere {
                 volume: id,
                 node: rival.clone(),
-                held: other.hold.capability.mode.name(),
+                held: other.params.capability.mode.name(),
             });
         }
         room?;
 
         let attachment = Attachment {
             number: self.attached + 1,
-            hold: hold.clone(),
+            params: params.clone(),
         };
         let publication = PublishInfo::of(id.as_str(), &attachment);
         Ok(self.done(
@@ -182,7 +182,7 @@ impl PublishInfo {
         Self {
             number: attachment.number,
             serial: serial(volume),
-            writable: attachment.hold.writes(),
+            writable: attachment.params.writes(),
         }
     }
 

@@ -127,13 +127,13 @@ impl Array {
             RowId::Volume(id) => self.volumes.get(id).map(json),
             RowId::Snapshot(id) => self.snapshots.get(id).map(json),
             RowId::Group(id) => self.groups.get(id).map(json),
-            RowId::VolumeHealth(volume) => self.sick.get(volume).map(|ailments| {
+            RowId::VolumeHealth(volume) => self.sick.get(volume).map(|issues| {
                 json(&UnhealthyVolume {
                     volume: volume.clone(),
-                    ailments: ailments.clone(),
+                    issues: issues.clone(),
                 })
             }),
-            RowId::StorageHealth(node) => self.storage.get(node).map(|ailments| json(&(node, ailments))),
+            RowId::StorageHealth(node) => self.storage.get(node).map(|issues| json(&(node, issues))),
             RowId::Node(id) => self.changed.get(id).map(|settings| json(&(id, settings))),
             RowId::Pool(name) => self.resized.get(name).map(|capacity| json(&(name, capacity))),
         }

@@ -65,7 +65,7 @@ pub struct Attachment {
     pub number: u64,
     /// How the node holds the volume.
     #[serde(flatten)]
-    pub hold: PublishParams,
+    pub params: PublishParams,
 }
 
 /// A requested volume.

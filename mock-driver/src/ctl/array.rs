@@ -137,21 +137,21 @@ impl VolumeCommand {
                 status,
                 reason,
             } => {
-                let ailment = HealthIssue {
+                let issue = HealthIssue {
                     status: status.clone(),
                     reason: reason.clone(),
                     message: "made sick by csi-mock-driver ctl".to_owned(),
                 };
-                change(volume, health(vec![ailment])).await
+                change(volume, health(vec![issue])).await
             }
             Self::Heal { volume } => change(volume, health(Vec::new())).await,
         }
     }
 }
 
-fn health(ailments: Vec<HealthIssue>) -> VolumeChange {
+fn health(issues: Vec<HealthIssue>) -> VolumeChange {
     VolumeChange {
-        health: Some(ailments),
+        health: Some(issues),
         ..VolumeChange::default()
     }
 }

@@ -163,7 +163,7 @@ pub(super) struct Part {
     limit: Option<usize>,
 }
 
-/// What was given of a list's flags.
+/// The flags of a list, as a query.
 struct Choice(Query);
 
 type Query = Vec<(&'static str, String)>;

@@ -87,11 +87,7 @@ fn volumes(volumes: &[Volume]) -> Table {
     let mut table = Table::new(["VOLUME", "NAME", "SIZE", "POOL", "ATTACHED TO", "HEALTH"]);
     for volume in volumes {
         let nodes: Vec<&str> = volume.attachments.iter().map(|held| held.node.as_str()).collect();
-        let health: Vec<&str> = volume
-            .health
-            .iter()
-            .map(|ailment| ailment.status.as_str())
-            .collect();
+        let health: Vec<&str> = volume.health.iter().map(|issue| issue.status.as_str()).collect();
         table.row([
             volume.id.clone(),
             volume.name.clone(),
@@ -128,7 +124,7 @@ fn nodes(nodes: &[Node]) -> Table {
         table.row([
             node.id.clone(),
             if node.registered { "known" } else { "gone" }.to_owned(),
-            ailments(&node.health),
+            issues(&node.health),
             node.attached.to_string(),
             limit(node.limit),
             limit(node.advertised_limit),
@@ -263,16 +259,16 @@ fn calls(calls: &[Call]) -> Table {
 }
 
 /// What ails storage, in words that fit into a table.
-fn ailments(health: &[StorageHealthIssue]) -> String {
-    let all: Vec<&str> = health.iter().map(|ailment| ailment.status.as_str()).collect();
+fn issues(health: &[StorageHealthIssue]) -> String {
+    let all: Vec<&str> = health.iter().map(|issue| issue.status.as_str()).collect();
     well_or(&all)
 }
 
-fn well_or(ailments: &[&str]) -> String {
-    if ailments.is_empty() {
+fn well_or(issues: &[&str]) -> String {
+    if issues.is_empty() {
         "well".to_owned()
     } else {
-        ailments.join(",")
+        issues.join(",")
     }
 }
 

@@ -77,13 +77,13 @@ pub(super) async fn storage(
             node,
             capability,
         }) => {
-            let ailment = StorageHealthIssue {
+            let issue = StorageHealthIssue {
                 status: status.clone(),
                 reason: reason.clone(),
                 message: "made sick by csi-mock-driver ctl".to_owned(),
                 capability: capability.clone(),
             };
-            (node, vec![ailment])
+            (node, vec![issue])
         }
     };
     match node {

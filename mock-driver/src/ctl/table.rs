@@ -55,7 +55,7 @@ fn padded(cell: &str, width: usize) -> String {
     format!("{cell}{}", " ".repeat(missing))
 }
 
-/// What was named by others may hold anything; a terminal obeys control characters.
+/// Names come from other programs and may hold control characters, which a terminal would obey.
 pub(super) fn shown(text: &str) -> String {
     if text.is_empty() {
         return "-".to_owned();

@@ -1,4 +1,4 @@
-//! What backend faults do beside calls: to the disks of the driver's node, and to what its array keeps.
+//! Effects of backend faults outside calls: on the disks of the driver's node, and on the array's stored state.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::store;
 // === impl Driver ===
 
 impl Driver {
-    /// Lets the volume's device and what is on it have what backend faults there are at this moment.
+    /// Applies the backend faults in force to the volume's device and its content.
     pub(super) fn inject_device_fault(&self, volume: &str, node: &str) {
         let Some(here) = self.node() else {
             return;
@@ -34,11 +34,11 @@ impl Driver {
         here.apply_disk_fault(volume, disk_fault);
     }
 
-    /// Has the array come back without what the backend faults of this moment say, or with everything: after success
-    /// also if the process is killed at once.
+    /// Records what the array has lost after a restart by the backend faults in force. After success that holds also if
+    /// the process is killed at once.
     ///
     /// # Errors
-    /// If that cannot be written down; as before the array comes back then.
+    /// If that cannot be recorded; the previous record stays then.
     pub(crate) async fn settle_loss(self: &Arc<Self>) -> Result<(), store::OpenError> {
         let driver = self.clone();
         let settled = tokio::task::spawn_blocking(move || {
@@ -55,7 +55,7 @@ impl Driver {
         }
     }
 
-    /// Settles losses of backend faults that begin and end, in whatever way, until told to stop.
+    /// Records the losses of backend faults that begin and end, until `stop`.
     pub(crate) async fn follow_losses(self: &Arc<Self>, stop: CancellationToken) {
         let mut loss = self.faults.loss();
         let follow = async {

@@ -91,12 +91,12 @@ pub(super) fn open_store(
 
 /// Makes the media directory the array's own.
 pub(super) fn claim(
-    media: &VolumeFiles,
+    volume_files: &VolumeFiles,
     store: &Store,
     epoch: u128,
     state_dir: Option<&Path>,
 ) -> Result<(), OpenError> {
-    if !media.is_kept() {
+    if !volume_files.is_kept() {
         return Ok(());
     }
     // An array in memory knows nothing of what is there; equal names of volumes mean nothing.
@@ -110,5 +110,5 @@ pub(super) fn claim(
             (Owner { array, is_kept }, Vec::new())
         }
     };
-    Ok(media.claim(&owner, &known, state_dir)?)
+    Ok(volume_files.claim(&owner, &known, state_dir)?)
 }

@@ -55,12 +55,12 @@ impl Driver {
     /// # Errors
     /// If the node cannot be had.
     pub fn on_node(&self, id: &str) -> Result<Arc<Self>, OpenError> {
-        let media = VolumeFiles::nowhere();
+        let volume_files = VolumeFiles::nowhere();
         let settings = node::Settings {
             devices: Choice::Simulated,
             ..node::Settings::default()
         };
-        let node = Node::open(id.to_owned(), settings, media.clone(), None)?;
+        let node = Node::open(id.to_owned(), settings, volume_files.clone(), None)?;
         node_devices::take_current_id(Some(&node), &self.store);
         Ok(Arc::new(Self {
             name: self.name.clone(),
@@ -75,7 +75,7 @@ impl Driver {
             places: self.places.clone(),
             store: self.store.clone(),
             clock: self.clock.clone(),
-            media,
+            volume_files,
             locks: LockTable::new(self.locks.rule()),
             faults: self.faults.clone(),
             socket_control: Arc::default(),

@@ -1,5 +1,4 @@
-//! The listing of volumes as a troubled array gives it: of some time ago, with volumes missing, with volumes on
-//! nodes that have them not.
+//! ListVolumes under backend faults: an old state, missing volumes, volumes on other nodes.
 
 use crate::array::{NodeId, Page};
 use crate::driver::Driver;
@@ -8,7 +7,7 @@ use crate::store;
 // === impl Driver ===
 
 impl Driver {
-    /// A page of the volumes, as true as the array's backend faults let it be.
+    /// A page of the volumes, with the backend faults of the listing.
     ///
     /// # Errors
     /// As for [`store::Store::read`].

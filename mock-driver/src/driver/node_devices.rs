@@ -53,7 +53,7 @@ impl Driver {
                 Ok(View {
                     bytes: found.spec.capacity_bytes,
                     attachment: found.attachments.get(node.as_str()).cloned(),
-                    ailments: array.ailments(volume).to_vec(),
+                    issues: array.issues(volume).to_vec(),
                 })
             })
             .await?;
@@ -154,7 +154,7 @@ impl Driver {
         let id = self.node().ok_or(Error::Broken)?.info().id;
         if let Some(remote) = &self.remote {
             return Ok(match remote.storage_health(&id).await {
-                Ok(ailments) => ailments,
+                Ok(issues) => issues,
                 Err(error) => vec![StorageHealthIssue {
                     status: StorageSeverity::Unreachable,
                     reason: "ArrayUnreachable".to_owned(),
@@ -231,7 +231,7 @@ impl Driver {
             Some(View {
                 bytes: found.spec.capacity_bytes,
                 attachment: found.attachments.get(id.as_str()).cloned(),
-                ailments: Vec::new(),
+                issues: Vec::new(),
             })
         });
         Ok(node.reconcile_device(volume, view.as_ref()).await?)
@@ -312,7 +312,7 @@ impl Driver {
         self.work.close();
         let ended = async {
             self.work.wait().await;
-            self.media.finish().await;
+            self.volume_files.finish().await;
             if let Some(node) = self.node() {
                 node.finish().await;
             }

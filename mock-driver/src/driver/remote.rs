@@ -165,7 +165,7 @@ impl RemoteArray {
         Ok(Some(View {
             bytes: found.capacity_bytes,
             attachment: attachment.map(read_attachment).transpose()?,
-            ailments: found.health.into_iter().map(read_ailment).collect(),
+            issues: found.health.into_iter().map(read_issue).collect(),
         }))
     }
 
@@ -226,7 +226,7 @@ impl RemoteArray {
         let storage = self.client.storage().await.map_err(|error| no_array(&error))?;
         let own = storage.nodes.into_iter().filter(|own| own.node == node);
         let all = storage.health.into_iter().chain(own.flat_map(|own| own.health));
-        Ok(all.map(read_storage_ailment).collect())
+        Ok(all.map(read_storage_issue).collect())
     }
 
     /// Makes a node known to the array.
@@ -290,27 +290,27 @@ fn read_attachment(attachment: &resource::Attachment) -> Result<Attachment, node
     })?;
     Ok(Attachment {
         number: attachment.number,
-        hold: PublishParams {
+        params: PublishParams {
             capability,
             readonly: attachment.readonly,
         },
     })
 }
 
-fn read_ailment(ailment: resource::HealthIssue) -> HealthIssue {
+fn read_issue(issue: resource::HealthIssue) -> HealthIssue {
     HealthIssue {
-        status: serde_json::from_value(ailment.status.into()).unwrap_or(Severity::Unknown),
-        reason: ailment.reason,
-        message: ailment.message,
+        status: serde_json::from_value(issue.status.into()).unwrap_or(Severity::Unknown),
+        reason: issue.reason,
+        message: issue.message,
     }
 }
 
-fn read_storage_ailment(ailment: resource::StorageHealthIssue) -> StorageHealthIssue {
+fn read_storage_issue(issue: resource::StorageHealthIssue) -> StorageHealthIssue {
     StorageHealthIssue {
-        status: serde_json::from_value(ailment.status.into()).unwrap_or(StorageSeverity::Unknown),
-        reason: ailment.reason,
-        message: ailment.message,
-        capability: ailment.capability.as_deref().and_then(Capability::read),
+        status: serde_json::from_value(issue.status.into()).unwrap_or(StorageSeverity::Unknown),
+        reason: issue.reason,
+        message: issue.message,
+        capability: issue.capability.as_deref().and_then(Capability::read),
     }
 }
 

@@ -45,11 +45,11 @@ impl Driver {
             Ok((prospect, array.volume_id(&wanted.name)))
         };
         let Some(source) = &wanted.source else {
-            if self.media.is_kept() {
+            if self.volume_files.is_kept() {
                 // A new volume is empty, whatever lies where its bytes will be.
                 let (prospect, id) = self.store.read(foresee).await?;
                 if let CreateOutcome::New(_) = prospect {
-                    self.media.delete(&FileId::Volume(id.to_string())).await?;
+                    self.volume_files.delete(&FileId::Volume(id.to_string())).await?;
                     let create = |array: &mut Array| array.create_volume_as(wanted, id, now);
                     return Ok(self.store.change(create).await?);
                 }
@@ -70,7 +70,7 @@ impl Driver {
             Source::Snapshot(_) => None,
             Source::Volume(id) => self.still(id.as_str()).await?,
         };
-        let copied = self.media.copy(&from, &copy, bytes).await?;
+        let copied = self.volume_files.copy(&from, &copy, bytes).await?;
         if let Source::Volume(id) = source {
             self.log_unknown_outcome(id.as_str(), is_frozen(still.as_ref()), copied);
         }
@@ -100,7 +100,9 @@ impl Driver {
         let expand = |array: &mut Array| array.expand_volume(volume, range, online);
         let bytes = self.store.change(expand).await?;
         // Repeated with a repeated call, since the one before may have come to its end here.
-        self.media.grow(&FileId::Volume(volume.to_owned()), bytes).await?;
+        self.volume_files
+            .grow(&FileId::Volume(volume.to_owned()), bytes)
+            .await?;
         Ok(bytes)
     }
 
@@ -124,7 +126,7 @@ impl Driver {
         let from = FileId::Volume(wanted.source.clone());
         let still = self.still(&wanted.source).await?;
         let mut timing = self.timing();
-        let copied = self.media.copy(&from, &copy, bytes).await?;
+        let copied = self.volume_files.copy(&from, &copy, bytes).await?;
         self.log_unknown_outcome(&wanted.source, is_frozen(still.as_ref()), copied);
         end(still).await;
         timing.delay += self.copy_time(&wanted.source, copied);
@@ -200,7 +202,7 @@ impl Driver {
         if !self.has_array() {
             return;
         }
-        match self.media.sweep(self.store.peek(file_ids_of)).await {
+        match self.volume_files.sweep(self.store.peek(file_ids_of)).await {
             Ok(SweepReport {
                 unfinished: 0,
                 orphaned: 0,
@@ -282,7 +284,7 @@ impl Driver {
             let copy = FileId::Snapshot(snapshot.to_string());
             copies.push(copy.clone());
             let from = FileId::Volume(volume.to_string());
-            let copied = self.media.copy(&from, &copy, bytes).await?;
+            let copied = self.volume_files.copy(&from, &copy, bytes).await?;
             longest = longest.max(self.copy_time(volume.as_str(), copied));
             self.log_unknown_outcome(volume.as_str(), !moving.contains(volume), copied);
         }
@@ -332,7 +334,7 @@ impl Driver {
 
     /// Removes bytes that belong to nothing any more. If that fails they are left for the next start.
     async fn discard(&self, file_id: &FileId) {
-        if let Err(error) = self.media.delete(file_id).await {
+        if let Err(error) = self.volume_files.delete(file_id).await {
             tracing::warn!(id = file_id.id(), error = %crate::error_chain(&error), "bytes left behind");
         }
     }

@@ -152,7 +152,7 @@ impl Drop for ActiveFault {
     fn drop(&mut self) {
         self.armed.holds.fetch_sub(1, Ordering::Relaxed);
         if !self.has_acted {
-            self.armed.counts().take_back(self.place);
+            self.armed.counts().put_back(self.place);
         }
     }
 }
@@ -167,7 +167,7 @@ impl NumberPool {
         })
     }
 
-    fn take_back(&mut self, number: u64) {
+    fn put_back(&mut self, number: u64) {
         self.returned.insert(number);
     }
 
@@ -205,11 +205,11 @@ impl Draws {
         first
     }
 
-    fn take_back(&mut self, whom: u64, number: u64) {
+    fn put_back(&mut self, whom: u64, number: u64) {
         if let Some(count) = self.counts.get_mut(&whom)
             && number <= count.handed_out
         {
-            count.take_back(number);
+            count.put_back(number);
         }
     }
 }
@@ -224,14 +224,14 @@ impl Counts {
         }
     }
 
-    fn take_back(&mut self, place: FiringPosition) {
+    fn put_back(&mut self, place: FiringPosition) {
         if place.era != self.era {
             return;
         }
-        self.turns.take_back(place.turn);
+        self.turns.put_back(place.turn);
         self.fired = self.fired.saturating_sub(1);
         if let Some((whom, number)) = place.draw {
-            self.draws.take_back(whom, number);
+            self.draws.put_back(whom, number);
         }
     }
 }
@@ -395,7 +395,7 @@ mod tests {
             "a subject that was forgotten gets new draws, got number {again}"
         );
         // Of a call that came before its subject was forgotten.
-        draws.take_back(0, again + 7);
+        draws.put_back(0, again + 7);
         assert_eq!(draws.next(0), again + 1);
     }
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use super::*;
 
 mod backend_fault;
+mod chance;
+mod list;
 
 /// A publish of a volume to a node.
 #[derive(Clone, Default)]
@@ -181,38 +183,6 @@ fn counter_of_injected_faults_never_decreases() {
 }
 
 #[test]
-fn chance_that_comes_back_goes_to_the_next_call_whoever_asked_meanwhile() {
-    const RULE: &str = "- {id: x, match: {probability: 0.5}, phase: after, action: {code: INTERNAL}}";
-    let call = Publish::of("a");
-    let fires = |faults: &Faults| {
-        faults
-            .decide(&call)
-            .rule
-            .is_some_and(|fired| faults.act(fired).is_some())
-    };
-    for seed in 1..=20 {
-        let undisturbed = mk_seeded(RULE, seed);
-        let want: Vec<bool> = (0..10).map(|_| fires(&undisturbed)).collect();
-        let Some(first) = want.iter().position(|fires| *fires) else {
-            continue;
-        };
-        let faults = mk_seeded(RULE, seed);
-        for _ in 0..first {
-            assert!(!fires(&faults));
-        }
-        // One call has its chance, the next one, too, and then the first fails by itself.
-        let failing = faults.decide(&call).rule.unwrap();
-        let mut got = vec![false; first];
-        let next = fires(&faults);
-        drop(failing);
-        got.push(fires(&faults));
-        got.push(next);
-        got.extend((first + 2..10).map(|_| fires(&faults)));
-        assert_eq!(got, want, "seed {seed}");
-    }
-}
-
-#[test]
 fn calls_that_race_for_a_state_are_seen_once_each() {
     const CALLS: u64 = 400;
     let faults = mk_rules(
@@ -353,157 +323,4 @@ fn while_asks_where_the_volume_is_and_which_state_the_rules_are_in() {
     );
     let fired = fired(&faults, (0..6).map(|_| Publish::of("a")));
     assert_eq!(fired, ["", "breaks", "broken", "broken", "mends", ""]);
-}
-
-#[test]
-fn chance_repeats_with_the_seed_whatever_comes_between_and_keeps_its_rate() {
-    let yaml = "- {id: x, match: {probability: 0.1}, action: {code: ABORTED}}";
-    let volumes = || (0..200_u32).flat_map(|n| (0..20).map(move |_| Publish::of(&format!("vol-{n}"))));
-    let fates = |seed: u64, calls: Vec<Publish>| {
-        let faults = mk_seeded(yaml, seed);
-        let mut fates: BTreeMap<String, Vec<bool>> = BTreeMap::new();
-        for call in calls {
-            let fired = faults.decide(&call).rule.is_some();
-            fates.entry(call.volume).or_default().push(fired);
-        }
-        fates
-    };
-    let in_order = fates(7, volumes().collect());
-    // The same calls for each volume, the volumes taking turns the other way round.
-    let mut mixed: Vec<Publish> = Vec::new();
-    for _ in 0..20 {
-        mixed.extend((0..200).rev().map(|n| Publish::of(&format!("vol-{n}"))));
-    }
-    assert_eq!(in_order, fates(7, mixed));
-    assert_ne!(in_order, fates(8, volumes().collect()));
-    let hits = in_order.values().flatten().filter(|fired| **fired).count();
-    assert!((340..=460).contains(&hits), "{hits} of 4000");
-
-    let own = "- {id: x, match: {probability: 0.5, seed: 3}, action: {code: ABORTED}}";
-    let run = |seed| fired(&mk_seeded(own, seed), (0..50).map(|_| Publish::of("a")));
-    assert_eq!(run(1), run(2), "a seed of its own");
-}
-
-#[test]
-fn drawn_delays_repeat_with_the_seed() {
-    let yaml = "- {id: x, action: {delay: {uniform: [1s, 2s]}}}";
-    let delays = |seed| -> Vec<Duration> {
-        let faults = mk_seeded(yaml, seed);
-        (0..20)
-            .map(|_| faults.decide(&Publish::of("a")).rule.unwrap().delay())
-            .collect()
-    };
-    assert_eq!(delays(1), delays(1));
-    assert_ne!(delays(1), delays(2));
-    assert!(
-        delays(1).windows(2).any(|pair| pair[0] != pair[1]),
-        "each call has its own"
-    );
-}
-
-#[test]
-fn rules_are_put_replaced_switched_and_removed_at_run_time() {
-    let rule = |text: &str| Rule::from_value(serde_json::from_str(text).unwrap()).unwrap();
-    let faults = mk_rules(
-        "[{id: file, action: {code: INTERNAL}}, {id: idle, enabled: false, action: {code: ABORTED}}]",
-    );
-    let scenario = Rule::read_list("[{id: scene, action: {code: UNKNOWN}}]").unwrap();
-    faults.replace(Origin::Scenario, scenario.clone()).unwrap();
-    let first = || fired(&faults, [Publish::of("a")]).remove(0);
-    assert_eq!(first(), "file");
-
-    faults
-        .put(rule(
-            r#"{"id": "mine", "action": {"code": "ABORTED"}, "times": 2}"#,
-        ))
-        .unwrap();
-    faults
-        .put(rule(
-            r#"{"id": "mine", "action": {"code": "ABORTED"}, "times": 1}"#,
-        ))
-        .unwrap();
-    assert_eq!((first(), first()), ("mine".into(), "file".into()));
-    for id in ["file", "scene"] {
-        // It would be gone with the next edit of the file, or the end of the scenario.
-        let foreign = format!(r#"{{"id": "{id}", "action": {{"code": "ABORTED"}}}}"#);
-        let clash = faults.put(rule(&foreign)).unwrap_err();
-        assert!(clash.to_string().contains("take another"), "{clash}");
-        let all = format!("[{{id: new, action: {{code: ABORTED}}}}, {foreign}]");
-        assert_eq!(faults.put_all(Script::read(&all).unwrap()), Err(clash));
-    }
-    assert_eq!(faults.len(), 4, "nothing has changed");
-    assert!(faults.set_enabled(Part::Rule, "file", false));
-    assert_eq!(first(), "scene");
-    assert!(faults.set_enabled(Part::Rule, "idle", true));
-    assert_eq!(first(), "idle");
-    assert!(
-        faults.remove(Part::Rule, "idle")
-            && !faults.remove(Part::Rule, "idle")
-            && !faults.set_enabled(Part::Rule, "idle", true)
-    );
-    assert!(faults.set_enabled(Part::Rule, "scene", false));
-    assert_eq!(first(), "");
-
-    let reports = faults.reports(Part::Rule);
-    let list: Vec<_> = reports
-        .iter()
-        .map(|report| {
-            (
-                report.id.as_str(),
-                report.origin,
-                report.enabled,
-                report.seen,
-                report.fired,
-            )
-        })
-        .collect();
-    let expected = [
-        ("mine", Origin::Admin, true, 1, 1),
-        ("file", Origin::File, false, 2, 2),
-        ("scene", Origin::Scenario, false, 1, 1),
-    ];
-    assert_eq!(list, expected);
-    assert_eq!(reports[0].times, Some(1));
-    assert_eq!(reports[0].rule["action"]["code"], "ABORTED");
-
-    faults.set_state("odd");
-    faults.reset();
-    assert_eq!((first(), &*faults.state()), ("mine".into(), FIRST_STATE));
-    assert!(faults.reports(Part::Rule)[2].enabled, "as it was written");
-
-    let clash = faults.replace(Origin::File, scenario).unwrap_err();
-    assert!(clash.to_string().contains("\"scene\""), "{clash}");
-    assert_eq!(faults.len(), 3, "nothing has changed");
-}
-
-#[tokio::test]
-async fn release_lets_go_what_fired_before_it_and_so_does_the_end_of_a_rule() {
-    use tokio_test::{assert_pending, assert_ready, task};
-
-    type End = (&'static str, fn(&Faults));
-    let ends: [End; 5] = [
-        ("release", |faults| assert_eq!(faults.release(Some("x")), Some(1))),
-        ("release all", |faults| assert_eq!(faults.release(None), Some(1))),
-        ("switch off", |faults| {
-            assert!(faults.set_enabled(Part::Rule, "x", false))
-        }),
-        ("remove", |faults| assert!(faults.remove(Part::Rule, "x"))),
-        ("reload", |faults| faults.replace(Origin::File, vec![]).unwrap()),
-    ];
-    for (case, end) in ends {
-        let faults = mk_rules("- {id: x, action: {hang: release}}");
-        let mut fired = faults.decide(&Publish::of("a")).rule.unwrap();
-        assert_eq!(faults.reports(Part::Rule)[0].holds, 1, "{case}");
-        assert_eq!(faults.release(Some("y")), None, "{case}");
-        let mut hanging = task::spawn(fired.released());
-        assert_pending!(hanging.poll(), "{case}");
-        end(&faults);
-        assert_ready!(hanging.poll(), "{case}");
-        drop(hanging);
-        drop(fired);
-        assert!(
-            faults.reports(Part::Rule).iter().all(|report| report.holds == 0),
-            "{case}"
-        );
-    }
 }

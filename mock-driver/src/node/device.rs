@@ -115,7 +115,7 @@ pub enum Error {
 #[derive(Debug)]
 enum DeviceLocation {
     Given(PathBuf),
-    Beside { media: VolumeFiles, node: String },
+    Beside { volume_files: VolumeFiles, node: String },
 }
 
 // === impl Devices ===
@@ -127,9 +127,9 @@ impl Devices {
     }
 
     /// Devices with their links beside the bytes they are made of, apart from those of other nodes.
-    pub(crate) fn beside(kind: Kind, media: VolumeFiles, node: &str) -> Self {
+    pub(crate) fn beside(kind: Kind, volume_files: VolumeFiles, node: &str) -> Self {
         let node = file_name(node);
-        Self::new(kind, DeviceLocation::Beside { media, node })
+        Self::new(kind, DeviceLocation::Beside { volume_files, node })
     }
 
     fn new(kind: Kind, place: DeviceLocation) -> Self {
@@ -310,7 +310,9 @@ impl Devices {
     fn directory(&self) -> Result<PathBuf, Error> {
         let directory = match &self.place {
             DeviceLocation::Given(directory) => directory.clone(),
-            DeviceLocation::Beside { media, node } => media.directory()?.join("devices").join(node),
+            DeviceLocation::Beside { volume_files, node } => {
+                volume_files.directory()?.join("devices").join(node)
+            }
         };
         fs::create_dir_all(&directory).map_err(Error::io("create", &directory))?;
         Ok(directory)

@@ -169,10 +169,15 @@ impl Mounter {
     ///
     /// # Errors
     /// If it cannot be frozen.
-    pub(crate) fn freeze(self, path: &Path, media: &Path, mark: &Path) -> Result<Option<Frozen>, Error> {
+    pub(crate) fn freeze(
+        self,
+        path: &Path,
+        volume_files: &Path,
+        mark: &Path,
+    ) -> Result<Option<Frozen>, Error> {
         match self {
             Self::Emulated => Ok(None),
-            Self::Kernel => Frozen::begin(path, media, mark),
+            Self::Kernel => Frozen::begin(path, volume_files, mark),
         }
     }
 

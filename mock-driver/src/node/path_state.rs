@@ -135,8 +135,8 @@ impl Node {
         if !self.has_read_only_device(record, disk) {
             return Ok(Some(self.mounter.device_of(&disk.device)?));
         }
-        match self.devices.twin(&self.serial_of(record), &disk.file)? {
-            Some(twin) => Ok(Some(self.mounter.device_of(&twin.path)?)),
+        match self.devices.read_only(&self.serial_of(record), &disk.file)? {
+            Some(read_only) => Ok(Some(self.mounter.device_of(&read_only.path)?)),
             None => Ok(None),
         }
     }
@@ -145,12 +145,12 @@ impl Node {
     pub(super) fn disk_to_show(&self, record: &Record, disk: &Disk) -> Result<Disk, Error> {
         let mut disk = disk.clone();
         if self.has_read_only_device(record, &disk)
-            && let Some(twin) = self
+            && let Some(read_only) = self
                 .devices
                 .attach_read_only_device(&self.serial_of(record), &disk.file)?
         {
-            disk.device = twin.path;
-            disk._held = Some(twin.held);
+            disk.device = read_only.path;
+            disk._held = Some(read_only.held);
             disk.writable = false;
         }
         Ok(disk)
@@ -175,21 +175,21 @@ impl Node {
 
     /// Whether something is what a path shows of a unit now. What cannot be looked up is shown nowhere. Blocks.
     pub(super) fn is_of_unit(&self, unit: &VolumeDisk, shown: &MountSource) -> bool {
-        let Ok(disk) = self.media.disk(&unit.file_id) else {
+        let Ok(disk) = self.volume_files.disk(&unit.file_id) else {
             return false;
         };
         let MountSource::Device(_) = shown else {
-            let tree = self.media.tree(&unit.file_id);
+            let tree = self.volume_files.tree(&unit.file_id);
             return tree.is_ok_and(|tree| *shown == MountSource::Link(tree))
                 || *shown == MountSource::Link(disk);
         };
         let device = self.devices.find(&unit.serial, &disk).ok().flatten();
-        let twin = || self.devices.twin(&unit.serial, &disk).ok().flatten();
+        let read_only = || self.devices.read_only(&unit.serial, &disk).ok().flatten();
         let is_it = |device: &Device| {
             let mount_source_of = self.mounter.device_of(&device.path);
             mount_source_of.is_ok_and(|mount_source_of| mount_source_of == *shown)
         };
-        device.as_ref().is_some_and(is_it) || twin().as_ref().is_some_and(is_it)
+        device.as_ref().is_some_and(is_it) || read_only().as_ref().is_some_and(is_it)
     }
 
     /// Whether a record's path stays as the caller made it: a raw device is there without a mount, and so is an

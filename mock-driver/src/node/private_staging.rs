@@ -35,7 +35,7 @@ impl Node {
         let verdict = self.compare(&record)?;
         let unit = self.unit_of(&record, None);
         let brought = async {
-            self.media.note_node(&unit.file_id, &self.home).await?;
+            self.volume_files.note_node(&unit.file_id, &self.home).await?;
             self.attach(&unit).await?;
             let stage = staged_for(&record);
             self.make_private_staging(&stage.path).await?;
@@ -153,7 +153,7 @@ impl Node {
         })
         .await?;
         if inline {
-            self.media.delete(&file_id).await?;
+            self.volume_files.delete(&file_id).await?;
         }
         Ok(())
     }
@@ -162,12 +162,12 @@ impl Node {
     /// process that keeps none. One that is still mounted stays until the next start. Call it before calls are
     /// answered, and after the records are in order.
     pub(super) async fn sweep_ephemeral(self: &Arc<Self>) -> Result<(), Error> {
-        for volume in self.media.ephemeral_of(&self.home).await? {
+        for volume in self.volume_files.ephemeral_of(&self.home).await? {
             if !self.records.of(&volume).is_empty() {
                 continue;
             }
             let unit = VolumeDisk::of_ephemeral(&volume);
-            let (serial, disk) = (unit.serial.clone(), self.media.disk(&unit.file_id)?);
+            let (serial, disk) = (unit.serial.clone(), self.volume_files.disk(&unit.file_id)?);
             let is_used = self.blocking(move |node| {
                 // One that is in use goes with its last user.
                 node.devices.detach(&serial)?;
@@ -177,7 +177,7 @@ impl Node {
                 tracing::warn!(volume, "a pod's volume is on no record and still in use");
                 continue;
             }
-            self.media.delete(&unit.file_id).await?;
+            self.volume_files.delete(&unit.file_id).await?;
             tracing::info!(volume, "removed the files of a pod's volume that is on no record");
         }
         Ok(())
@@ -186,7 +186,7 @@ impl Node {
     /// Where volumes without a staging path are staged.
     pub(super) fn private_staging(&self, volume: &str) -> Result<PathBuf, Error> {
         let folder = crate::store::volume_files::file_name(&self.home);
-        let directory = self.media.directory()?.join("staging").join(folder);
+        let directory = self.volume_files.directory()?.join("staging").join(folder);
         Ok(directory.join(crate::store::volume_files::file_name(volume)))
     }
 }

@@ -27,9 +27,11 @@ impl Node {
         };
         let file_id = FileId::Volume(volume.to_owned());
         self.blocking(move |node| {
-            let media = node.media.directory()?;
-            let mark = node.media.frozen_mark(&file_id)?;
-            Ok(node.mounter.freeze(Path::new(record.staging()), &media, &mark)?)
+            let volume_files = node.volume_files.directory()?;
+            let mark = node.volume_files.frozen_mark(&file_id)?;
+            Ok(node
+                .mounter
+                .freeze(Path::new(record.staging()), &volume_files, &mark)?)
         })
         .await
     }
@@ -38,7 +40,7 @@ impl Node {
     pub(super) async fn thaw_left(self: &Arc<Self>, volume: &str) -> Result<(), Error> {
         let file_id = FileId::Volume(volume.to_owned());
         self.blocking(move |node| {
-            node.mounter.thaw_left(&node.media.frozen_mark(&file_id)?);
+            node.mounter.thaw_left(&node.volume_files.frozen_mark(&file_id)?);
             Ok(())
         })
         .await

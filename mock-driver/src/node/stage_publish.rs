@@ -190,7 +190,7 @@ impl Node {
         compatibility::covered(
             &record.volume,
             "attached",
-            &attachment.hold.capability,
+            &attachment.params.capability,
             &record.capability,
         )?;
         Ok(unit)
@@ -259,7 +259,7 @@ impl Node {
                 Err(error) => {
                     // What cannot be taken away is still there, and counts.
                     node.records.put(&record.when(Progress::Undoing))?;
-                    node.take_back(&record)?;
+                    node.discard(&record)?;
                     Err(error)
                 }
             }

@@ -183,7 +183,7 @@ impl Node {
     ///
     /// # Errors
     /// If the volume cannot be taken away; that stays on record as unfinished.
-    pub(super) fn take_back(&self, record: &Record) -> Result<(), Error> {
+    pub(super) fn discard(&self, record: &Record) -> Result<(), Error> {
         self.leave_path(record)?;
         self.records.remove(&record.path)
     }

@@ -214,7 +214,7 @@ impl Reply {
         message_in(&self.body).filter(|_| self.body[0] == 0)
     }
 
-    /// Makes a rule's changes. A compressed reply, which nobody asked for, stays as it is.
+    /// Makes a rule's changes. A compressed reply, which the proxy never asks for, stays as it is.
     pub(super) fn edit(&mut self, fired: &ActiveFault, path: &str) {
         let Some(bytes) = self.message().and_then(|bytes| fired.edit_reply(path, bytes)) else {
             return;

@@ -9,7 +9,7 @@ use prost::Message;
 use super::message::Passing;
 use crate::fault::{CallInfo, Reservations, VolumeLocation};
 
-/// Who is attached where, by volume. A volume that was deleted has no entry and is remembered as gone.
+/// Attachments by volume. A deleted volume has no entry and is remembered as gone.
 #[derive(Debug, Default)]
 pub(super) struct Seen(Mutex<Known>);
 
@@ -109,7 +109,7 @@ impl Seen {
         }
     }
 
-    /// The node that the driver stands on; empty before somebody has asked it.
+    /// The node of the driver; empty before the first NodeGetInfo.
     pub(super) fn here(&self) -> String {
         self.lock().here.clone()
     }

@@ -1,4 +1,4 @@
-//! The pipeline that every call passes: [`Driver::process`] shows its stages in order.
+//! The pipeline that every call passes: [`Driver::run_stages`] shows its stages in order.
 //!
 //! - A malformed request is refused before anything else looks at it.
 //! - A call that changes a volume has the volume for itself until its answer is out, injected
@@ -87,12 +87,6 @@ struct Call {
     pending: Option<ActiveFault>,
 }
 
-/// What a call came to, before its client has heard of it.
-struct Processed<R> {
-    result: Result<R, Error>,
-    call: Call,
-}
-
 // === impl Call ===
 
 impl Call {
@@ -133,7 +127,8 @@ impl Driver {
         self: &Arc<Self>,
         request: Request<Q>,
     ) -> Result<Response<Q::Reply>, Status> {
-        let Processed { result, call } = self.process(request).await;
+        let mut call = self.begin(&request);
+        let result = self.run_stages(&request.into_inner(), &mut call).await;
         call.end(result)
     }
 
@@ -150,22 +145,15 @@ impl Driver {
     where
         F: Future<Output = Result<O, Error>>,
     {
-        let Processed { result, call } = self.process(request).await;
+        let mut call = self.begin(&request);
+        let result = self.run_stages(&request.into_inner(), &mut call).await;
         call.end_wire(match result {
             Ok(reply) => remake(reply).await,
             Err(error) => Err(error),
         })
     }
 
-    /// Passes a call through all stages but the last, the end of its journal record, which needs the answer that is
-    /// sent.
-    async fn process<Q: Rpc>(self: &Arc<Self>, request: Request<Q>) -> Processed<Q::Reply> {
-        // Stage 1: journal, begin.
-        let mut call = self.begin(&request);
-        let result = self.run_stages(&request.into_inner(), &mut call).await;
-        Processed { result, call }
-    }
-
+    /// All stages between the begin and the end of the journal's record.
     async fn run_stages<Q: Rpc>(self: &Arc<Self>, request: &Q, call: &mut Call) -> Result<Q::Reply, Error> {
         // Stage 2: validate.
         if !self.capabilities.serves(Q::METHOD) {
@@ -224,6 +212,7 @@ impl Driver {
         }
     }
 
+    /// Stage 1: journal, begin.
     fn begin<Q: Rpc>(&self, request: &Request<Q>) -> Call {
         let begin =
             |journal: &Arc<_>| Journal::begin(journal, Q::METHOD.path(), peer(request), request.get_ref());
@@ -349,80 +338,4 @@ fn peer<Q>(request: &Request<Q>) -> Option<Peer> {
 }
 
 #[cfg(test)]
-mod tests {
-    use csi_proto::v1::{
-        ControllerGetVolumeRequest, ControllerGetVolumeResponse, ControllerUnpublishVolumeRequest,
-    };
-
-    use super::*;
-    use crate::driver::Settings;
-    use crate::journal::JournalConfig;
-
-    fn mk_driver() -> Arc<Driver> {
-        let settings = Settings {
-            premade: 1,
-            readers: JournalConfig {
-                kept: 10,
-                ..JournalConfig::default()
-            },
-            ..Settings::default()
-        };
-        Driver::open(settings).unwrap().0
-    }
-
-    #[tokio::test]
-    async fn journal_has_what_is_sent_in_place_of_the_reply_or_that_it_could_not_be_had() {
-        let driver = mk_driver();
-        let request = || {
-            Request::new(ControllerGetVolumeRequest {
-                volume_id: "vol-0".to_owned(),
-            })
-        };
-        let fail = |_| std::future::ready(Err::<ControllerGetVolumeResponse, _>(Error::Broken));
-        let refused = driver.answer_as(request(), fail).await.unwrap_err();
-        assert_eq!(refused.code(), Code::Internal);
-        let rename = |mut reply: ControllerGetVolumeResponse| async move {
-            reply.volume.as_mut().unwrap().volume_id = "other".to_owned();
-            Ok(reply)
-        };
-        let sent = driver.answer_as(request(), rename).await.unwrap().into_inner();
-        assert_eq!(sent.volume.unwrap().volume_id, "other");
-        let journal = driver.journal.as_ref().unwrap();
-        let calls: Vec<_> = journal.look(|look| look.after(0).map(|(_, call)| call.clone()).collect());
-        let codes: Vec<Code> = calls
-            .iter()
-            .map(|call| call.end().unwrap().outcome.code)
-            .collect();
-        assert_eq!(codes, [Code::Internal, Code::Ok]);
-        assert_eq!(journal.response(&calls[0]), None);
-        assert_eq!(
-            journal.response(&calls[1]).unwrap()["volume"]["volume_id"],
-            "other"
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn work_waits_for_other_work_on_the_same_volume_whoever_does_it() {
-        let driver = mk_driver();
-        let request = ControllerUnpublishVolumeRequest {
-            volume_id: "vol-0".to_owned(),
-            ..Default::default()
-        };
-        let held = driver
-            .locks
-            .lock_all(Scope::Operation, keys(&request))
-            .await
-            .unwrap();
-        let work =
-            driver.execute::<ControllerUnpublishVolumeRequest>(request.validate().unwrap(), keys(&request));
-        let mut work = std::pin::pin!(work);
-        let call = driver.answer(Request::new(request.clone()));
-        let mut call = std::pin::pin!(call);
-        let while_held = time::Duration::from_secs(5);
-        assert!(time::timeout(while_held, &mut work).await.is_err());
-        assert!(time::timeout(while_held, &mut call).await.is_err());
-        drop(held);
-        work.await.unwrap();
-        call.await.unwrap();
-    }
-}
+mod tests;

@@ -67,17 +67,17 @@ trait Conditioned: Rpc + Default {
     fn volumes(volume: String, reply: &Self::Reply) -> Vec<String>;
 
     /// What ails these volumes.
-    fn ailments(
+    fn issues(
         driver: &Driver,
         volumes: Vec<String>,
     ) -> impl Future<Output = Result<BTreeMap<String, Vec<HealthIssue>>, Error>> + Send {
         async move {
-            let ailments = |array: &Array| {
-                let of = |volume: String| (array.ailments(&volume).to_vec(), volume);
+            let issues = |array: &Array| {
+                let of = |volume: String| (array.issues(&volume).to_vec(), volume);
                 let all = volumes.into_iter().map(of);
-                Ok(all.map(|(ailments, volume)| (volume, ailments)).collect())
+                Ok(all.map(|(issues, volume)| (volume, issues)).collect())
             };
-            Ok(driver.store.read(ailments).await?)
+            Ok(driver.store.read(issues).await?)
         }
     }
 
@@ -149,14 +149,14 @@ impl Conditioned for NodeGetVolumeStatsRequest {
     }
 
     /// The array may be in another process.
-    async fn ailments(
+    async fn issues(
         driver: &Driver,
         volumes: Vec<String>,
     ) -> Result<BTreeMap<String, Vec<HealthIssue>>, Error> {
         let mut all = BTreeMap::new();
         for volume in volumes {
             let view = driver.view_or_inline(&volume).await?;
-            all.insert(volume, view.map(|view| view.ailments).unwrap_or_default());
+            all.insert(volume, view.map(|view| view.issues).unwrap_or_default());
         }
         Ok(all)
     }
@@ -185,10 +185,10 @@ impl<Q: Conditioned> UnaryService<Q> for WithConditions {
         Box::pin(async move {
             let (driver, volume) = (&driver, request.get_ref().volume().to_owned());
             let with_conditions = |reply: Q::Reply| async move {
-                let ailments = Q::ailments(driver, Q::volumes(volume, &reply)).await?;
-                let conditions = ailments
+                let issues = Q::issues(driver, Q::volumes(volume, &reply)).await?;
+                let conditions = issues
                     .into_iter()
-                    .map(|(volume, ailments)| (volume, condition(&ailments)));
+                    .map(|(volume, issues)| (volume, condition(&issues)));
                 Ok(Q::legacy(reply, conditions.collect()))
             };
             driver.answer_as(request, with_conditions).await
@@ -204,10 +204,10 @@ fn serve<Q: Conditioned>(driver: &Arc<Driver>, request: http::Request<Body>) -> 
     })
 }
 
-fn condition(ailments: &[HealthIssue]) -> VolumeCondition {
-    let messages: Vec<&str> = ailments.iter().map(|ailment| ailment.message.as_str()).collect();
+fn condition(issues: &[HealthIssue]) -> VolumeCondition {
+    let messages: Vec<&str> = issues.iter().map(|issue| issue.message.as_str()).collect();
     VolumeCondition {
-        abnormal: !ailments.is_empty(),
+        abnormal: !issues.is_empty(),
         message: messages.join("; "),
     }
 }

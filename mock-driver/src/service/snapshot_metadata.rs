@@ -170,14 +170,14 @@ impl Span {
             .ok_or(Error::OffsetOutOfRange { offset, size })?;
         let file_id = FileId::Snapshot(target.id.to_string());
         let extents = match base {
-            None => driver.media.extents(&file_id, offset).await?,
+            None => driver.volume_files.extents(&file_id, offset).await?,
             Some(base) if base.source != target.source => {
                 let reason = "must be a snapshot of the volume that target_snapshot_id was taken of";
                 return Err(Invalid::new("base_snapshot_id", reason).into());
             }
             Some(base) => {
                 let base = FileId::Snapshot(base.id.to_string());
-                driver.media.delta(&base, &file_id, offset).await?
+                driver.volume_files.delta(&base, &file_id, offset).await?
             }
         };
         Ok((target, clip(&extents, offset..size, runs)))

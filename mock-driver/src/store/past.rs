@@ -1,7 +1,7 @@
 //! The array as it was: for a listing that is behind, as those of real arrays and their caches are.
 //!
-//! What is kept is bounded although nobody may ever look: by the changes that happen within its age, or, if it
-//! stays as it was, by nothing but that state.
+//! Its size is bounded also when it is never read: by the changes within its age, or, if it is frozen for good, by that
+//! state alone.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,6 @@ use crate::fault::Freeze;
 /// An array that follows another one at a distance, or not at all.
 #[derive(Debug)]
 pub(super) struct Past {
-    /// Tells it from other pasts.
     pub(super) freeze: Freeze,
     array: Array,
     /// What has happened since, and when.

@@ -172,13 +172,13 @@ impl Server {
 
     /// Where the volumes' bytes lie.
     pub(crate) fn media(&self) -> PathBuf {
-        self.driver.media().directory().unwrap()
+        self.driver.volume_files().directory().unwrap()
     }
 
     /// The file with a volume's bytes.
     pub(crate) fn disk(&self, volume: &str) -> PathBuf {
         self.driver
-            .media()
+            .volume_files()
             .disk(&FileId::Volume(volume.to_owned()))
             .unwrap()
     }

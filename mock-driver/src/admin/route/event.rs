@@ -21,13 +21,12 @@ use crate::admin::state::Admin;
 use crate::admin_api::resource::{Call, Changed, Problem};
 use crate::journal;
 
-/// The shortest time between two events that say that something has changed. A page that draws
-/// itself anew for each call of a busy driver would be of no use to anybody.
+/// The shortest time between two change events, so that pages do not redraw for each call of a busy driver.
 const PAUSE: Duration = Duration::from_millis(200);
 
 type Events = Sse<KeepAliveStream<Pin<Box<dyn Stream<Item = Result<Event, Infallible>> + Send>>>>;
 
-/// Which calls to hear of.
+/// Which calls to watch.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -98,7 +97,7 @@ pub(super) async fn changes(State(admin): State<Admin>) -> Result<Events, Refusa
         let admin = followed.clone();
         async move {
             revision.changed().await.ok()?;
-            // What happens during the pause is told after it.
+            // Changes during the pause are reported after it.
             time::sleep(PAUSE).await;
             let number = *revision.borrow_and_update();
             let changed = Changed {

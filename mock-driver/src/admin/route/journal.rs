@@ -228,12 +228,12 @@ pub(super) async fn judge(
         }
     }
     let mut calls = Calls::new(&expectation);
-    let now = journal.look(|look| calls.judge(look));
+    let now = journal.look(|look| calls.compare(look));
     let (Some(timeout), ExpectationStatus::Incomplete) = (timeout, now.verdict) else {
         return Ok(Json(now));
     };
     let settled = |look: &Look<'_>| {
-        let verdict = calls.judge(look);
+        let verdict = calls.compare(look);
         (verdict.verdict != ExpectationStatus::Incomplete).then_some(verdict)
     };
     let verdict = tokio::select! {
@@ -242,7 +242,7 @@ pub(super) async fn judge(
         () = admin.stop.cancelled() => return Err(stopping()),
     };
     Ok(Json(
-        verdict.unwrap_or_else(|_| journal.look(|look| calls.judge(look))),
+        verdict.unwrap_or_else(|_| journal.look(|look| calls.compare(look))),
     ))
 }
 
@@ -276,8 +276,8 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// Adds the calls that have ended since the last look, and compares all of them with what was expected.
-    fn judge(&mut self, look: &Look<'_>) -> ExpectationResult {
+    /// Adds the calls that have ended since the last time, and compares all of them with the expected calls.
+    fn compare(&mut self, look: &Look<'_>) -> ExpectationResult {
         let Expectation {
             expected, tracked, ..
         } = self.expectation;
@@ -295,7 +295,7 @@ impl<'a> Calls<'a> {
             Some((place, method, code::name(end.outcome.code)))
         });
         sequence::squash(&mut self.squashed, calls);
-        sequence::judge(expected, &self.squashed)
+        sequence::compare(expected, &self.squashed)
     }
 }
 

@@ -13,10 +13,10 @@ use crate::array::{self, Array, Capability, StorageSeverity};
     responses((status = 200, body = Storage), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>) -> Result<Json<Storage>, Refusal> {
     let storage = admin.driver.store.read(|array| {
-        let nodes = array.sick_storage().filter_map(|(node, ailments)| {
+        let nodes = array.sick_storage().filter_map(|(node, issues)| {
             Some(NodeStorage {
                 node: node?.to_string(),
-                health: ailments.iter().map(shown).collect(),
+                health: issues.iter().map(shown).collect(),
             })
         });
         Ok(Storage {
@@ -34,8 +34,8 @@ pub(super) async fn change(
     State(admin): State<Admin>,
     Json(change): Json<StorageChange>,
 ) -> Result<Json<Storage>, Refusal> {
-    let ailments = read(change.health)?;
-    let set = |array: &mut Array| array.set_storage_health(None, ailments);
+    let issues = read(change.health)?;
+    let set = |array: &mut Array| array.set_storage_health(None, issues);
     admin.driver.store.change(set).await?;
     admin.touch();
     get(State(admin)).await
@@ -47,18 +47,18 @@ pub(super) fn of(array: &Array, node: Option<&str>) -> Vec<StorageHealthIssue> {
     let found = array.sick_storage().find(meant);
     found
         .into_iter()
-        .flat_map(|(_, ailments)| ailments)
+        .flat_map(|(_, issues)| issues)
         .map(shown)
         .collect()
 }
 
-/// What somebody says ails the storage, in the array's terms.
+/// Storage health issues of a request, in the array's types.
 pub(super) fn read(health: Vec<StorageHealthIssue>) -> Result<Vec<array::StorageHealthIssue>, Refusal> {
     health.into_iter().map(read_one).collect()
 }
 
-fn read_one(ailment: StorageHealthIssue) -> Result<array::StorageHealthIssue, Refusal> {
-    let status = match ailment.status.as_str() {
+fn read_one(issue: StorageHealthIssue) -> Result<array::StorageHealthIssue, Refusal> {
+    let status = match issue.status.as_str() {
         "UNKNOWN" => StorageSeverity::Unknown,
         "DEGRADED" => StorageSeverity::Degraded,
         "UNREACHABLE" => StorageSeverity::Unreachable,
@@ -68,7 +68,7 @@ fn read_one(ailment: StorageHealthIssue) -> Result<array::StorageHealthIssue, Re
             return Err(Refusal::invalid("health.status", message));
         }
     };
-    let capability = match &ailment.capability {
+    let capability = match &issue.capability {
         None => None,
         Some(text) => Some(Capability::read(text).ok_or_else(|| {
             let message = format!(
@@ -80,22 +80,22 @@ fn read_one(ailment: StorageHealthIssue) -> Result<array::StorageHealthIssue, Re
     };
     Ok(array::StorageHealthIssue {
         status,
-        reason: ailment.reason,
-        message: ailment.message,
+        reason: issue.reason,
+        message: issue.message,
         capability,
     })
 }
 
-fn shown(ailment: &array::StorageHealthIssue) -> StorageHealthIssue {
-    let status = match ailment.status {
+fn shown(issue: &array::StorageHealthIssue) -> StorageHealthIssue {
+    let status = match issue.status {
         StorageSeverity::Unknown => "UNKNOWN",
         StorageSeverity::Degraded => "DEGRADED",
         StorageSeverity::Unreachable => "UNREACHABLE",
     };
     StorageHealthIssue {
         status: status.to_owned(),
-        reason: ailment.reason.clone(),
-        message: ailment.message.clone(),
-        capability: ailment.capability.as_ref().map(ToString::to_string),
+        reason: issue.reason.clone(),
+        message: issue.message.clone(),
+        capability: issue.capability.as_ref().map(ToString::to_string),
     }
 }

@@ -106,7 +106,7 @@ pub(super) async fn change(
 ) -> Result<Json<Volume>, Refusal> {
     let (store, offered) = (&admin.driver.store, &admin.driver.capabilities);
     let read = |health: Vec<HealthIssue>| {
-        let health = health.into_iter().map(from_ailment);
+        let health = health.into_iter().map(from_issue);
         health.collect::<Result<Vec<_>, _>>()
     };
     let health = change.health.map(read).transpose()?;
@@ -197,8 +197,8 @@ fn range(bytes: u64) -> Result<CapacityRange, Refusal> {
     })
 }
 
-fn ailment(ailment: &array::HealthIssue) -> HealthIssue {
-    let status = match ailment.status {
+fn issue(issue: &array::HealthIssue) -> HealthIssue {
+    let status = match issue.status {
         Severity::Unknown => "UNKNOWN",
         Severity::Degraded => "DEGRADED",
         Severity::Inaccessible => "INACCESSIBLE",
@@ -206,13 +206,13 @@ fn ailment(ailment: &array::HealthIssue) -> HealthIssue {
     };
     HealthIssue {
         status: status.to_owned(),
-        reason: ailment.reason.clone(),
-        message: ailment.message.clone(),
+        reason: issue.reason.clone(),
+        message: issue.message.clone(),
     }
 }
 
-fn from_ailment(ailment: HealthIssue) -> Result<array::HealthIssue, Refusal> {
-    let status = match ailment.status.as_str() {
+fn from_issue(issue: HealthIssue) -> Result<array::HealthIssue, Refusal> {
+    let status = match issue.status.as_str() {
         "UNKNOWN" => Severity::Unknown,
         "DEGRADED" => Severity::Degraded,
         "INACCESSIBLE" => Severity::Inaccessible,
@@ -226,8 +226,8 @@ fn from_ailment(ailment: HealthIssue) -> Result<array::HealthIssue, Refusal> {
     };
     Ok(array::HealthIssue {
         status,
-        reason: ailment.reason,
-        message: ailment.message,
+        reason: issue.reason,
+        message: issue.message,
     })
 }
 
@@ -266,7 +266,7 @@ fn shown(array: &Array, volume: &array::Volume) -> Volume {
         }),
         pool: spec.pool.to_string(),
         mutable_parameters: volume.qos.clone(),
-        health: array.ailments(spec.id.as_str()).iter().map(ailment).collect(),
+        health: array.issues(spec.id.as_str()).iter().map(issue).collect(),
         attachments: attachments(volume).collect(),
     }
 }
@@ -277,8 +277,8 @@ pub(super) fn attachments(volume: &array::Volume) -> impl Iterator<Item = Attach
         volume: volume.spec.id.to_string(),
         node: node.to_string(),
         number: attachment.number,
-        capability: attachment.hold.capability.to_string(),
-        readonly: attachment.hold.readonly,
+        capability: attachment.params.capability.to_string(),
+        readonly: attachment.params.readonly,
     })
 }
 

@@ -1,4 +1,4 @@
-//! Volumes, nodes, who is attached where, and what the driver says it can do.
+//! Volumes, nodes, attachments and capabilities.
 
 use std::collections::BTreeMap;
 

@@ -104,15 +104,15 @@ impl Print for Storage {
     fn table(&self) -> String {
         let mut table = Table::new(["BEHIND", "STATUS", "REASON", "FOR", "MESSAGE"]);
         let own = self.nodes.iter();
-        let own = own.flat_map(|own| own.health.iter().map(|ailment| (own.node.as_str(), ailment)));
-        let all = self.health.iter().map(|ailment| ("all nodes", ailment));
-        for (behind, ailment) in all.chain(own) {
+        let own = own.flat_map(|own| own.health.iter().map(|issue| (own.node.as_str(), issue)));
+        let all = self.health.iter().map(|issue| ("all nodes", issue));
+        for (behind, issue) in all.chain(own) {
             let StorageHealthIssue {
                 status,
                 reason,
                 message,
                 capability,
-            } = ailment;
+            } = issue;
             table.row([
                 behind.to_owned(),
                 status.clone(),

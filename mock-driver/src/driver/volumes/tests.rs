@@ -20,7 +20,7 @@ async fn mk_driver() -> Arc<Driver> {
     let (driver, _) = Driver::open(settings).unwrap();
     for volume in ["vol-0", "vol-1"] {
         let file_id = FileId::Volume(volume.to_owned());
-        let disk = driver.media.ensure(&file_id, 8 * MIB).await.unwrap();
+        let disk = driver.volume_files.ensure(&file_id, 8 * MIB).await.unwrap();
         fs::write(disk, vec![7; 8 << 20]).unwrap();
     }
     driver

@@ -25,14 +25,14 @@ impl Devices {
         if self.kind() == Kind::Loop {
             self.attach(&name(serial), disk, false)?;
         }
-        self.twin(serial, disk)
+        self.read_only(serial, disk)
     }
 
     /// Where the twin of the device with that serial is, if it has one.
     ///
     /// # Errors
     /// If what is found is not made of that disk.
-    pub(crate) fn twin(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
+    pub(crate) fn read_only(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
         match self.kind() {
             Kind::Loop => self.find(&name(serial), disk),
             Kind::Emulated | Kind::None | Kind::Simulated => Ok(None),
@@ -62,8 +62,8 @@ impl Devices {
             Kind::Loop => loopback::refresh(device)?,
             Kind::Emulated | Kind::None | Kind::Simulated => {}
         }
-        match self.twin(serial, disk)? {
-            Some(twin) => loopback::refresh(&twin.path),
+        match self.read_only(serial, disk)? {
+            Some(read_only) => loopback::refresh(&read_only.path),
             None => Ok(()),
         }
     }

@@ -33,12 +33,12 @@ pub(crate) struct Frozen {
 
 impl Frozen {
     /// Lets what is mounted at `path` stand still; none if nothing is, or if `media` lie on it.
-    pub(super) fn begin(path: &Path, media: &Path, mark: &Path) -> Result<Option<Self>, Error> {
+    pub(super) fn begin(path: &Path, volume_files: &Path, mark: &Path) -> Result<Option<Self>, Error> {
         let Some(device) = kernel::device_at(path)? else {
             return Ok(None);
         };
-        let media = fs::metadata(media).map_err(Error::io("look at", media))?;
-        if media.dev() == device {
+        let volume_files = fs::metadata(volume_files).map_err(Error::io("look at", volume_files))?;
+        if volume_files.dev() == device {
             return Ok(None);
         }
         let root = File::open(path).map_err(Error::io("open", path))?;

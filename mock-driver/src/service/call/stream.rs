@@ -8,7 +8,7 @@ use prost::Message;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
-use super::{Call, Processed, Rpc};
+use super::{Call, Rpc};
 use crate::driver::Driver;
 use crate::fault::ActiveFault;
 
@@ -39,7 +39,8 @@ impl Driver {
         M: Send + 'static,
         I: Iterator<Item = M> + Send + 'static,
     {
-        let Processed { result, mut call } = self.process(request).await;
+        let mut call = self.begin(&request);
+        let result = self.run_stages(&request.into_inner(), &mut call).await;
         let (whole, fired) = match (result, call.pending.take()) {
             (Ok(whole), Some(fired)) => (whole, fired),
             (result, _) => {

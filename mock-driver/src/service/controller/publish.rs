@@ -20,7 +20,7 @@ use crate::service::call::Rpc;
 pub(crate) struct AttachParams {
     volume: String,
     node: String,
-    hold: PublishParams,
+    params: PublishParams,
 }
 
 /// An attachment to remove; without a node, all of the volume's.
@@ -51,7 +51,7 @@ impl Rpc for ControllerPublishVolumeRequest {
         Ok(AttachParams {
             volume,
             node,
-            hold: PublishParams {
+            params: PublishParams {
                 capability,
                 readonly: self.readonly,
             },
@@ -59,15 +59,15 @@ impl Rpc for ControllerPublishVolumeRequest {
     }
 
     async fn execute(attach: AttachParams, driver: &Driver) -> Result<Self::Reply, Error> {
-        let AttachParams { volume, node, hold } = attach;
-        let (offered, capability) = (&driver.capabilities, std::slice::from_ref(&hold.capability));
+        let AttachParams { volume, node, params } = attach;
+        let (offered, capability) = (&driver.capabilities, std::slice::from_ref(&params.capability));
         let newer = Capability::SingleNodeMultiWriter;
         validate::needs_modes(offered, newer, "volume_capability", capability)?;
-        validate::needs(offered, Capability::PublishReadonly, "readonly", hold.readonly)?;
+        validate::needs(offered, Capability::PublishReadonly, "readonly", params.readonly)?;
         driver.apply_qos_latency(&volume).await;
         let publication = driver
             .store
-            .change(|array| array.publish(&volume, &node, &hold))
+            .change(|array| array.publish(&volume, &node, &params))
             .await?;
         if driver.is_here(&node) {
             driver.reconcile_device(&volume).await?;

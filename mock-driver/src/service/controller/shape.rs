@@ -63,8 +63,8 @@ pub(crate) fn topology(segments: &Segments) -> Topology {
 /// A volume's health as CSI shows it.
 pub(crate) fn health(sick: &UnhealthyVolume) -> VolumeHealth {
     use v1::VolumeHealthErrorType as Type;
-    let entry = |ailment: &crate::array::HealthIssue| {
-        let status = match ailment.status {
+    let entry = |issue: &crate::array::HealthIssue| {
+        let status = match issue.status {
             Severity::Unknown => Type::UnknownVolumeHealthType,
             Severity::Degraded => Type::Degraded,
             Severity::Inaccessible => Type::Inaccessible,
@@ -72,13 +72,13 @@ pub(crate) fn health(sick: &UnhealthyVolume) -> VolumeHealth {
         };
         VolumeHealthEntry {
             status: status.into(),
-            reason: ailment.reason.clone(),
-            message: ailment.message.clone(),
+            reason: issue.reason.clone(),
+            message: issue.message.clone(),
         }
     };
     VolumeHealth {
         volume_id: sick.volume.to_string(),
-        health_statuses: sick.ailments.iter().map(entry).collect(),
+        health_statuses: sick.issues.iter().map(entry).collect(),
     }
 }
 

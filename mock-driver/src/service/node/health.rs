@@ -38,13 +38,10 @@ impl Rpc for NodeGetVolumeHealthRequest {
             .here()?
             .findings(&volume, path.as_deref(), view.as_ref())
             .await?;
-        let known = view.map(|view| view.ailments).unwrap_or_default();
+        let known = view.map(|view| view.issues).unwrap_or_default();
         let sick = UnhealthyVolume {
             volume: volume.into(),
-            ailments: known
-                .into_iter()
-                .chain(findings.into_iter().map(ailment))
-                .collect(),
+            issues: known.into_iter().chain(findings.into_iter().map(issue)).collect(),
         };
         Ok(NodeGetVolumeHealthResponse {
             volume_health: Some(shape::health(&sick)),
@@ -62,14 +59,14 @@ impl Rpc for NodeGetStorageHealthRequest {
     }
 
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
-        let ailments = driver.storage_health().await?;
+        let issues = driver.storage_health().await?;
         Ok(NodeGetStorageHealthResponse {
-            backend_health: ailments.into_iter().map(backend_health).collect(),
+            backend_health: issues.into_iter().map(backend_health).collect(),
         })
     }
 }
 
-fn ailment(finding: NodeVolumeIssue) -> HealthIssue {
+fn issue(finding: NodeVolumeIssue) -> HealthIssue {
     let (reason, message) = match finding {
         NodeVolumeIssue::NotShown => (
             "NotMounted",
@@ -84,16 +81,16 @@ fn ailment(finding: NodeVolumeIssue) -> HealthIssue {
     }
 }
 
-fn backend_health(ailment: StorageHealthIssue) -> StorageBackendHealth {
-    let status = match ailment.status {
+fn backend_health(issue: StorageHealthIssue) -> StorageBackendHealth {
+    let status = match issue.status {
         StorageSeverity::Unknown => StorageHealthErrorType::UnknownStorageHealthErrorType,
         StorageSeverity::Degraded => StorageHealthErrorType::StorageDegraded,
         StorageSeverity::Unreachable => StorageHealthErrorType::StorageUnreachable,
     };
     StorageBackendHealth {
         status: status.into(),
-        reason: ailment.reason,
-        message: ailment.message,
-        volume_capability: ailment.capability.as_ref().map(wire::capability),
+        reason: issue.reason,
+        message: issue.message,
+        volume_capability: issue.capability.as_ref().map(wire::capability),
     }
 }

@@ -33,38 +33,41 @@ fn extent(offset: u64, length: u64) -> Extent {
 
 #[tokio::test]
 async fn private_media_cost_nothing_until_needed_and_leave_nothing() {
-    let media = VolumeFiles::private();
-    let directory = media.directory().unwrap();
-    let disk = media.ensure(&volume("a"), 64 * MIB).await.unwrap();
+    let volume_files = VolumeFiles::private();
+    let directory = volume_files.directory().unwrap();
+    let disk = volume_files.ensure(&volume("a"), 64 * MIB).await.unwrap();
     let meta = fs::metadata(&disk).unwrap();
     assert_eq!(
         (meta.len(), meta.blocks()),
         (64 * MIB, 0),
         "a hole and nothing else"
     );
-    assert!(!media.exists(&volume("b")).unwrap());
+    assert!(!volume_files.exists(&volume("b")).unwrap());
     assert_eq!(
         fs::metadata(&directory).unwrap().mode() & 0o077,
         0,
         "nobody else looks in"
     );
-    media.close().unwrap();
+    volume_files.close().unwrap();
     assert!(!directory.exists());
-    media.ensure(&volume("a"), MIB).await.unwrap_err();
-    media.close().unwrap();
+    volume_files.ensure(&volume("a"), MIB).await.unwrap_err();
+    volume_files.close().unwrap();
 }
 
 #[tokio::test]
 async fn media_grow_and_never_shrink() {
-    let media = VolumeFiles::private();
-    media.grow(&volume("a"), MIB).await.unwrap();
-    assert!(!media.exists(&volume("a")).unwrap(), "nobody needed it yet");
-    let disk = media.ensure(&volume("a"), 2 * MIB).await.unwrap();
+    let volume_files = VolumeFiles::private();
+    volume_files.grow(&volume("a"), MIB).await.unwrap();
+    assert!(
+        !volume_files.exists(&volume("a")).unwrap(),
+        "nobody needed it yet"
+    );
+    let disk = volume_files.ensure(&volume("a"), 2 * MIB).await.unwrap();
     write(&disk, 0, b"data");
     for (bytes, expected) in [(MIB, 2 * MIB), (3 * MIB, 3 * MIB)] {
-        media.grow(&volume("a"), bytes).await.unwrap();
+        volume_files.grow(&volume("a"), bytes).await.unwrap();
         assert_eq!(fs::metadata(&disk).unwrap().len(), expected);
-        media.ensure(&volume("a"), bytes).await.unwrap();
+        volume_files.ensure(&volume("a"), bytes).await.unwrap();
         assert_eq!(fs::metadata(&disk).unwrap().len(), expected);
     }
     assert_eq!(read(&disk, 0, 4), b"data");
@@ -72,14 +75,17 @@ async fn media_grow_and_never_shrink() {
 
 #[tokio::test]
 async fn copy_has_the_bytes_the_holes_and_the_wanted_length() {
-    let media = VolumeFiles::private();
-    let disk = media.ensure(&volume("a"), 64 * MIB).await.unwrap();
+    let volume_files = VolumeFiles::private();
+    let disk = volume_files.ensure(&volume("a"), 64 * MIB).await.unwrap();
     write(&disk, 5 * MIB + 17, b"in the middle");
     write(&disk, 64 * MIB - 3, b"end");
-    media.copy(&volume("a"), &snapshot("s"), 64 * MIB).await.unwrap();
+    volume_files
+        .copy(&volume("a"), &snapshot("s"), 64 * MIB)
+        .await
+        .unwrap();
     write(&disk, 5 * MIB + 17, b"written later");
 
-    let copy = media.disk(&snapshot("s")).unwrap();
+    let copy = volume_files.disk(&snapshot("s")).unwrap();
     assert_eq!(read(&copy, 5 * MIB + 17, 13), b"in the middle");
     assert_eq!(read(&copy, 64 * MIB - 3, 3), b"end");
     assert!(
@@ -87,41 +93,47 @@ async fn copy_has_the_bytes_the_holes_and_the_wanted_length() {
         "holes stay holes"
     );
 
-    media.copy(&snapshot("s"), &volume("b"), 100 * MIB).await.unwrap();
-    let restored = media.disk(&volume("b")).unwrap();
+    volume_files
+        .copy(&snapshot("s"), &volume("b"), 100 * MIB)
+        .await
+        .unwrap();
+    let restored = volume_files.disk(&volume("b")).unwrap();
     assert_eq!(fs::metadata(&restored).unwrap().len(), 100 * MIB);
     assert_eq!(read(&restored, 64 * MIB - 3, 5), b"end\0\0");
 }
 
 #[tokio::test]
 async fn copy_replaces_what_was_there_even_by_nothing() {
-    let media = VolumeFiles::private();
+    let volume_files = VolumeFiles::private();
     for id in ["a", "b"] {
-        let disk = media.ensure(&volume(id), MIB).await.unwrap();
+        let disk = volume_files.ensure(&volume(id), MIB).await.unwrap();
         write(&disk, 0, id.as_bytes());
     }
-    media.copy(&volume("a"), &volume("b"), MIB).await.unwrap();
-    assert_eq!(read(&media.disk(&volume("b")).unwrap(), 0, 1), b"a");
-    media.copy(&volume("blank"), &volume("b"), MIB).await.unwrap();
-    assert!(!media.exists(&volume("b")).unwrap());
-    media.delete(&volume("b")).await.unwrap();
-    media.delete(&volume("a")).await.unwrap();
-    media.delete(&volume("a")).await.unwrap();
-    assert!(!media.exists(&volume("a")).unwrap());
+    volume_files.copy(&volume("a"), &volume("b"), MIB).await.unwrap();
+    assert_eq!(read(&volume_files.disk(&volume("b")).unwrap(), 0, 1), b"a");
+    volume_files
+        .copy(&volume("blank"), &volume("b"), MIB)
+        .await
+        .unwrap();
+    assert!(!volume_files.exists(&volume("b")).unwrap());
+    volume_files.delete(&volume("b")).await.unwrap();
+    volume_files.delete(&volume("a")).await.unwrap();
+    volume_files.delete(&volume("a")).await.unwrap();
+    assert!(!volume_files.exists(&volume("a")).unwrap());
 }
 
 #[tokio::test]
 async fn failed_copy_leaves_nothing_behind() {
-    let media = VolumeFiles::private();
-    let disk = media.ensure(&volume("a"), MIB).await.unwrap();
+    let volume_files = VolumeFiles::private();
+    let disk = volume_files.ensure(&volume("a"), MIB).await.unwrap();
     write(&disk, 0, b"data");
-    let kept = media.ensure(&volume("b"), MIB).await.unwrap();
+    let kept = volume_files.ensure(&volume("b"), MIB).await.unwrap();
     write(&kept, 0, b"kept");
     // No file is that long: the copy fails when its bytes are there.
     for to in [volume("b"), volume("c"), snapshot("s")] {
-        media.copy(&volume("a"), &to, u64::MAX).await.unwrap_err();
+        volume_files.copy(&volume("a"), &to, u64::MAX).await.unwrap_err();
     }
-    let directory = media.directory().unwrap();
+    let directory = volume_files.directory().unwrap();
     let mut left = tree(&directory);
     left.retain(|name| name.contains("/."));
     assert_eq!(left, Vec::<String>::new());
@@ -130,41 +142,44 @@ async fn failed_copy_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn copy_takes_the_files_of_an_emulated_filesystem_along() {
-    let media = VolumeFiles::private();
-    let tree = media.tree(&volume("a")).unwrap();
+    let volume_files = VolumeFiles::private();
+    let tree = volume_files.tree(&volume("a")).unwrap();
     fs::create_dir_all(tree.join("sub")).unwrap();
     fs::write(tree.join("sub/file"), "text").unwrap();
     std::os::unix::fs::symlink("/nowhere", tree.join("link")).unwrap();
-    media.copy(&volume("a"), &volume("b"), MIB).await.unwrap();
-    let copied = media.tree(&volume("b")).unwrap();
+    volume_files.copy(&volume("a"), &volume("b"), MIB).await.unwrap();
+    let copied = volume_files.tree(&volume("b")).unwrap();
     assert_eq!(fs::read_to_string(copied.join("sub/file")).unwrap(), "text");
     assert_eq!(fs::read_link(copied.join("link")).unwrap(), Path::new("/nowhere"));
 }
 
 #[tokio::test]
 async fn extents_are_what_was_written() {
-    let media = VolumeFiles::private();
-    assert_eq!(media.extents(&volume("a"), 0).await.unwrap(), []);
-    let disk = media.ensure(&volume("a"), 8 * MIB).await.unwrap();
-    assert_eq!(media.extents(&volume("a"), 0).await.unwrap(), []);
+    let volume_files = VolumeFiles::private();
+    assert_eq!(volume_files.extents(&volume("a"), 0).await.unwrap(), []);
+    let disk = volume_files.ensure(&volume("a"), 8 * MIB).await.unwrap();
+    assert_eq!(volume_files.extents(&volume("a"), 0).await.unwrap(), []);
     write(&disk, MIB + 10, b"x");
     write(&disk, 4 * MIB, &[1; 3 * BLOCK as usize]);
     let all = [extent(MIB, BLOCK), extent(4 * MIB, 3 * BLOCK)];
-    assert_eq!(media.extents(&volume("a"), 0).await.unwrap(), all);
-    assert_eq!(media.extents(&volume("a"), 2 * MIB).await.unwrap(), all[1..]);
+    assert_eq!(volume_files.extents(&volume("a"), 0).await.unwrap(), all);
     assert_eq!(
-        media.extents(&volume("a"), 4 * MIB + BLOCK).await.unwrap(),
+        volume_files.extents(&volume("a"), 2 * MIB).await.unwrap(),
+        all[1..]
+    );
+    assert_eq!(
+        volume_files.extents(&volume("a"), 4 * MIB + BLOCK).await.unwrap(),
         [extent(4 * MIB + BLOCK, 2 * BLOCK)]
     );
 }
 
 #[tokio::test]
 async fn delta_is_what_differs_and_not_what_was_only_rewritten() {
-    let media = VolumeFiles::private();
-    let disk = media.ensure(&volume("a"), 8 * MIB).await.unwrap();
+    let volume_files = VolumeFiles::private();
+    let disk = volume_files.ensure(&volume("a"), 8 * MIB).await.unwrap();
     write(&disk, 0, &[7; 2 * BLOCK as usize]);
     write(&disk, 6 * MIB, b"removed later");
-    media
+    volume_files
         .copy(&volume("a"), &snapshot("base"), 8 * MIB)
         .await
         .unwrap();
@@ -172,7 +187,7 @@ async fn delta_is_what_differs_and_not_what_was_only_rewritten() {
     write(&disk, BLOCK, b"changed");
     write(&disk, 3 * MIB, b"new");
     write(&disk, 6 * MIB, &[0; BLOCK as usize]);
-    media
+    volume_files
         .copy(&volume("a"), &snapshot("target"), 8 * MIB)
         .await
         .unwrap();
@@ -183,16 +198,19 @@ async fn delta_is_what_differs_and_not_what_was_only_rewritten() {
         extent(6 * MIB, BLOCK),
     ];
     let (base, target) = (snapshot("base"), snapshot("target"));
-    assert_eq!(media.delta(&base, &target, 0).await.unwrap(), expected);
-    assert_eq!(media.delta(&base, &target, 2 * MIB).await.unwrap(), expected[1..]);
+    assert_eq!(volume_files.delta(&base, &target, 0).await.unwrap(), expected);
     assert_eq!(
-        media.delta(&target, &base, 0).await.unwrap(),
+        volume_files.delta(&base, &target, 2 * MIB).await.unwrap(),
+        expected[1..]
+    );
+    assert_eq!(
+        volume_files.delta(&target, &base, 0).await.unwrap(),
         expected,
         "either way round"
     );
-    assert_eq!(media.delta(&base, &base, 0).await.unwrap(), []);
+    assert_eq!(volume_files.delta(&base, &base, 0).await.unwrap(), []);
     assert_eq!(
-        media.delta(&snapshot("blank"), &base, 0).await.unwrap(),
+        volume_files.delta(&snapshot("blank"), &base, 0).await.unwrap(),
         [extent(0, 2 * BLOCK), extent(6 * MIB, BLOCK)]
     );
 }
@@ -225,40 +243,40 @@ fn tree(path: &Path) -> Vec<String> {
 async fn sweep_moves_orphans_aside_and_removes_unfinished_copies() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("media");
-    let media = VolumeFiles::kept(path.clone());
+    let volume_files = VolumeFiles::kept(path.clone());
     for id in ["known", "orphan"] {
-        media.ensure(&volume(id), MIB).await.unwrap();
+        volume_files.ensure(&volume(id), MIB).await.unwrap();
     }
-    write(&media.disk(&volume("orphan")).unwrap(), 0, b"precious");
+    write(&volume_files.disk(&volume("orphan")).unwrap(), 0, b"precious");
     fs::create_dir(path.join("volumes/.new-x")).unwrap();
     fs::create_dir(path.join("volumes/.hidden")).unwrap();
     let known = vec![volume("known")];
-    let swept = media.sweep(known.clone()).await.unwrap();
+    let swept = volume_files.sweep(known.clone()).await.unwrap();
     assert_eq!(swept, SweepReport::default(), "not claimed, so not ours");
 
     fs::write(path.join("media.json"), r#"{"format":1,"array":"a","kept":true}"#).unwrap();
-    media.claim(&mk_owner("a", true), &[], None).unwrap();
+    volume_files.claim(&mk_owner("a", true), &[], None).unwrap();
     let counts = |unfinished, orphaned| SweepReport { unfinished, orphaned };
-    assert_eq!(media.sweep(known.clone()).await.unwrap(), counts(1, 2));
-    assert_eq!(media.sweep(known.clone()).await.unwrap(), counts(0, 0));
-    assert!(media.exists(&volume("known")).unwrap());
+    assert_eq!(volume_files.sweep(known.clone()).await.unwrap(), counts(1, 2));
+    assert_eq!(volume_files.sweep(known.clone()).await.unwrap(), counts(0, 0));
+    assert!(volume_files.exists(&volume("known")).unwrap());
     assert_eq!(
         read(&path.join("orphaned/volumes/orphan/disk"), 0, 8),
         b"precious"
     );
 
     // Another one of the same name is kept beside it, and a link is moved, not followed.
-    media.ensure(&volume("orphan"), MIB).await.unwrap();
+    volume_files.ensure(&volume("orphan"), MIB).await.unwrap();
     fs::create_dir(directory.path().join("elsewhere")).unwrap();
     fs::write(directory.path().join("elsewhere/file"), "of others").unwrap();
     std::os::unix::fs::symlink(directory.path().join("elsewhere"), path.join("volumes/.new-link")).unwrap();
     std::os::unix::fs::symlink(directory.path().join("elsewhere"), path.join("volumes/link")).unwrap();
-    assert_eq!(media.sweep(known).await.unwrap(), counts(1, 2));
+    assert_eq!(volume_files.sweep(known).await.unwrap(), counts(1, 2));
     assert!(path.join("orphaned/volumes/orphan.1/disk").exists());
     assert!(path.join("orphaned/volumes/link").is_symlink());
     assert!(directory.path().join("elsewhere/file").exists());
-    media.close().unwrap();
-    assert!(media.exists(&volume("known")).unwrap(), "kept media stay");
+    volume_files.close().unwrap();
+    assert!(volume_files.exists(&volume("known")).unwrap(), "kept media stay");
 }
 
 #[test]
@@ -324,22 +342,22 @@ fn directory_is_claimed_if_it_is_empty_or_as_an_earlier_version_left_it() {
         let known = [volume("known"), snapshot("taken")];
         let owner = mk_owner("a", true);
         let claim = || {
-            let media = VolumeFiles::kept(path.to_owned());
-            media
+            let volume_files = VolumeFiles::kept(path.to_owned());
+            volume_files
                 .claim(&owner, &known, Some(&path.join("state")))
-                .map(|()| media)
+                .map(|()| volume_files)
         };
         if left.contains(&"media.json.new") {
             // Half of a marker, as a crash leaves it.
             fs::remove_dir(path.join("media.json.new")).unwrap();
             fs::write(path.join("media.json.new"), "{").unwrap();
         }
-        let media = claim().unwrap();
+        let volume_files = claim().unwrap();
         assert!(
             matches!(claim().unwrap_err(), ClaimError::InUse { .. }),
             "{left:?}"
         );
-        media.close().unwrap();
+        volume_files.close().unwrap();
         claim().unwrap();
     }
 }
@@ -348,13 +366,13 @@ fn directory_is_claimed_if_it_is_empty_or_as_an_earlier_version_left_it() {
 fn state_directory_may_be_the_media_directory() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("snapshot.json"), "{}").unwrap();
-    let media = VolumeFiles::kept(
+    let volume_files = VolumeFiles::kept(
         directory
             .path()
             .join("../")
             .join(directory.path().file_name().unwrap()),
     );
-    media
+    volume_files
         .claim(&mk_owner("a", true), &[], Some(directory.path()))
         .unwrap();
 }
@@ -372,11 +390,11 @@ fn directory_of_a_kept_array_is_refused_to_others() {
         (&memory, &first, true),
     ] {
         let directory = tempfile::tempdir().unwrap();
-        let media = VolumeFiles::kept(directory.path().to_owned());
-        media.claim(before, &[], None).unwrap();
-        media.close().unwrap();
+        let volume_files = VolumeFiles::kept(directory.path().to_owned());
+        volume_files.claim(before, &[], None).unwrap();
+        volume_files.close().unwrap();
         fs::create_dir_all(directory.path().join("volumes/x")).unwrap();
-        match media.claim(after, &[], None) {
+        match volume_files.claim(after, &[], None) {
             Ok(()) => assert!(is_taken, "{before:?} {after:?}"),
             Err(error) => {
                 assert!(
@@ -405,8 +423,8 @@ fn damaged_or_linked_marker_is_refused() {
             Some(text) => fs::write(marker, text).unwrap(),
             None => std::os::unix::fs::symlink(elsewhere.path(), marker).unwrap(),
         }
-        let media = VolumeFiles::kept(directory.path().to_owned());
-        media
+        let volume_files = VolumeFiles::kept(directory.path().to_owned());
+        volume_files
             .claim(&mk_owner("a", true), &[], None)
             .expect_err(text.unwrap_or("a link"));
     }

@@ -273,11 +273,11 @@ async fn storage_is_sick_behind_one_node_or_behind_all() {
 #[tokio::test]
 async fn ailments_that_mean_nothing_are_refused_by_field() {
     let (_server, client) = super::administered().await;
-    for (ailment, field) in [
+    for (issue, field) in [
         (mk_ailment("TIRED", None), "health.status"),
         (mk_ailment("DEGRADED", Some("everything")), "health.capability"),
     ] {
-        let (status, _, _, named) = refusal(client.set_storage_health(vec![ailment]).await);
+        let (status, _, _, named) = refusal(client.set_storage_health(vec![issue]).await);
         assert_eq!((status, named.as_deref()), (StatusCode::BAD_REQUEST, Some(field)));
     }
     let (status, ..) = refusal(

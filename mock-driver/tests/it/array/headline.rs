@@ -138,7 +138,7 @@ async fn an_expansion_makes_the_bytes_longer() {
     let disk = world
         .server
         .driver()
-        .media()
+        .volume_files()
         .ensure(&medium, 4 << 20)
         .await
         .unwrap();

@@ -17,8 +17,8 @@ fn mk_ailment(status: Severity) -> HealthIssue {
 }
 
 impl World {
-    async fn make_sick(&mut self, volume: &str, ailments: Vec<HealthIssue>) {
-        let set = |array: &mut Array| array.set_volume_health(volume, ailments);
+    async fn make_sick(&mut self, volume: &str, issues: Vec<HealthIssue>) {
+        let set = |array: &mut Array| array.set_volume_health(volume, issues);
         self.server.driver().store().change(set).await.unwrap();
     }
 

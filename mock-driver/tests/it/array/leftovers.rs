@@ -26,13 +26,13 @@ async fn a_new_volume_is_empty_although_an_array_before_had_one_of_that_id() {
     let server = Server::start_with(same_array).await;
     let (first, stays) = (create(&server).await, FileId::Volume("vol-0".to_owned()));
     for medium in [&first, &stays] {
-        let disk = server.driver().media().ensure(medium, 4096).await.unwrap();
+        let disk = server.driver().volume_files().ensure(medium, 4096).await.unwrap();
         fs::write(disk, "of the array before").unwrap();
     }
     let directory = server.stop().await;
 
     let server = Server::start_in(directory, same_array).await;
-    let media = server.driver().media();
+    let media = server.driver().volume_files();
     // Nobody is answered before that is done.
     server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
     assert!(!media.exists(&first).unwrap(), "moved aside at the start");
@@ -68,7 +68,7 @@ fn kept(directory: &Path, state: &str) -> Settings {
 async fn second_controller_on_a_media_directory_is_refused_and_removes_nothing() {
     let server = Server::start_with(|directory, settings| *settings = kept(directory, "first")).await;
     let first = create(&server).await;
-    server.driver().media().ensure(&first, 4096).await.unwrap();
+    server.driver().volume_files().ensure(&first, 4096).await.unwrap();
     let second = kept(&server.path("."), "second");
     let in_memory = Settings {
         state_dir: None,
@@ -101,7 +101,7 @@ async fn second_controller_on_a_media_directory_is_refused_and_removes_nothing()
     })
     .await;
     server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
-    assert!(server.driver().media().exists(&first).unwrap());
+    assert!(server.driver().volume_files().exists(&first).unwrap());
     server.stop().await;
 }
 
@@ -127,7 +127,7 @@ async fn media_directory_of_an_earlier_version_is_adopted_when_the_state_names_i
     })
     .await;
     server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
-    assert!(server.driver().media().exists(&volume).unwrap());
+    assert!(server.driver().volume_files().exists(&volume).unwrap());
     assert!(server.path("media/media.json").exists());
     server.stop().await;
 }

@@ -36,7 +36,12 @@ impl Scene {
         })
         .await;
         let medium = FileId::Volume("vol-0".to_owned());
-        let disk = behind.driver().media().ensure(&medium, 1 << 20).await.unwrap();
+        let disk = behind
+            .driver()
+            .volume_files()
+            .ensure(&medium, 1 << 20)
+            .await
+            .unwrap();
         let disk = fs::OpenOptions::new().write(true).open(disk).unwrap();
         disk.write_all_at(&[1; 5 * 4096], 0).unwrap();
         let request = v1::CreateSnapshotRequest {

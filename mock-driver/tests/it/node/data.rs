@@ -494,7 +494,7 @@ async fn copies_of_mounted_filesystems_are_whole_and_pods_go_on() {
     let clone = site.controller.create_volume(clone).await.unwrap().into_inner();
     copies.push((FileId::Volume(clone.volume.unwrap().volume_id), "b"));
     assert_eq!(copies.len(), 4);
-    let media = site.server.driver().media();
+    let media = site.server.driver().volume_files();
     for (medium, content) in copies {
         let disk = media.disk(&medium).unwrap();
         assert!(!needs_recovery(&disk), "{medium:?} is whole");
@@ -531,7 +531,7 @@ async fn what_a_killed_driver_left_frozen_is_thawed() {
     site.stage(&volume).await.unwrap();
     let staging = site.staging(&volume);
     let medium = FileId::Volume(volume.id.clone());
-    let mark = site.server.driver().media().frozen_mark(&medium).unwrap();
+    let mark = site.server.driver().volume_files().frozen_mark(&medium).unwrap();
     // As a process leaves it that is killed in the middle.
     fs::write(&mark, text(&staging)).unwrap();
     let frozen = Command::new("fsfreeze").arg("--freeze").arg(&staging).status();

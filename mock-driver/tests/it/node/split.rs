@@ -223,13 +223,13 @@ async fn each_process_has_its_services_and_a_node_without_an_array_says_so() {
         context: mk_map(&[]),
     };
     assert_eq!(member.site.stage(&volume).await, Err(Code::NotFound));
-    let ailment = StorageHealthIssue {
+    let issue = StorageHealthIssue {
         status: StorageSeverity::Degraded,
         reason: "Cable".to_owned(),
         message: String::new(),
         capability: None,
     };
-    let hurt = |all: &mut Array| all.set_storage_health(None, vec![ailment]);
+    let hurt = |all: &mut Array| all.set_storage_health(None, vec![issue]);
     array.driver().store().change(hurt).await.unwrap();
     let health = member
         .site

@@ -22,7 +22,7 @@ async fn mk_driver(directory: &Path) -> Driver {
         ..Arc::into_inner(driver).unwrap()
     };
     let source = FileId::Volume("vol-0".to_owned());
-    let disk = driver.media.ensure(&source, MIB).await.unwrap();
+    let disk = driver.volume_files.ensure(&source, MIB).await.unwrap();
     std::fs::write(disk, "precious").unwrap();
     driver
 }
@@ -32,7 +32,7 @@ fn is_lost<T: Debug>(outcome: &Result<T, Error>) -> bool {
 }
 
 fn is_copied(driver: &Driver, file_id: &FileId) -> bool {
-    let bytes = std::fs::read(driver.media.disk(file_id).unwrap());
+    let bytes = std::fs::read(driver.volume_files.disk(file_id).unwrap());
     bytes.is_ok_and(|bytes| bytes.starts_with(b"precious"))
 }
 
@@ -116,7 +116,7 @@ async fn copy_that_the_array_refuses_is_removed() {
         FileId::Volume("vol-0".to_owned()),
         FileId::Snapshot("snap-1".to_owned()),
     );
-    driver.media.copy(&from, &copy, MIB).await.unwrap();
+    driver.volume_files.copy(&from, &copy, MIB).await.unwrap();
     assert!(is_copied(&driver, &copy));
     let refuse = |_: &mut Array| -> Result<array::Done<()>, array::Error> {
         Err(array::Error::VolumeNotFound {
@@ -128,5 +128,5 @@ async fn copy_that_the_array_refuses_is_removed() {
         matches!(outcome, Err(Error::Store(store::Error::Refused(_)))),
         "{outcome:?}"
     );
-    assert!(!driver.media.exists(&copy).unwrap());
+    assert!(!driver.volume_files.exists(&copy).unwrap());
 }

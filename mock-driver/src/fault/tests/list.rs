@@ -1,0 +1,110 @@
+//! The list of rules while it changes.
+
+use super::*;
+
+#[test]
+fn rules_are_put_replaced_switched_and_removed_at_run_time() {
+    let rule = |text: &str| Rule::from_value(serde_json::from_str(text).unwrap()).unwrap();
+    let faults = mk_rules(
+        "[{id: file, action: {code: INTERNAL}}, {id: idle, enabled: false, action: {code: ABORTED}}]",
+    );
+    let scenario = Rule::read_list("[{id: scene, action: {code: UNKNOWN}}]").unwrap();
+    faults.replace(Origin::Scenario, scenario.clone()).unwrap();
+    let first = || fired(&faults, [Publish::of("a")]).remove(0);
+    assert_eq!(first(), "file");
+
+    faults
+        .put(rule(
+            r#"{"id": "mine", "action": {"code": "ABORTED"}, "times": 2}"#,
+        ))
+        .unwrap();
+    faults
+        .put(rule(
+            r#"{"id": "mine", "action": {"code": "ABORTED"}, "times": 1}"#,
+        ))
+        .unwrap();
+    assert_eq!((first(), first()), ("mine".into(), "file".into()));
+    for id in ["file", "scene"] {
+        // It would be gone with the next edit of the file, or the end of the scenario.
+        let foreign = format!(r#"{{"id": "{id}", "action": {{"code": "ABORTED"}}}}"#);
+        let clash = faults.put(rule(&foreign)).unwrap_err();
+        assert!(clash.to_string().contains("take another"), "{clash}");
+        let all = format!("[{{id: new, action: {{code: ABORTED}}}}, {foreign}]");
+        assert_eq!(faults.put_all(Script::read(&all).unwrap()), Err(clash));
+    }
+    assert_eq!(faults.len(), 4, "nothing has changed");
+    assert!(faults.set_enabled(Part::Rule, "file", false));
+    assert_eq!(first(), "scene");
+    assert!(faults.set_enabled(Part::Rule, "idle", true));
+    assert_eq!(first(), "idle");
+    assert!(
+        faults.remove(Part::Rule, "idle")
+            && !faults.remove(Part::Rule, "idle")
+            && !faults.set_enabled(Part::Rule, "idle", true)
+    );
+    assert!(faults.set_enabled(Part::Rule, "scene", false));
+    assert_eq!(first(), "");
+
+    let reports = faults.reports(Part::Rule);
+    let list: Vec<_> = reports
+        .iter()
+        .map(|report| {
+            (
+                report.id.as_str(),
+                report.origin,
+                report.enabled,
+                report.seen,
+                report.fired,
+            )
+        })
+        .collect();
+    let expected = [
+        ("mine", Origin::Admin, true, 1, 1),
+        ("file", Origin::File, false, 2, 2),
+        ("scene", Origin::Scenario, false, 1, 1),
+    ];
+    assert_eq!(list, expected);
+    assert_eq!(reports[0].times, Some(1));
+    assert_eq!(reports[0].rule["action"]["code"], "ABORTED");
+
+    faults.set_state("odd");
+    faults.reset();
+    assert_eq!((first(), &*faults.state()), ("mine".into(), FIRST_STATE));
+    assert!(faults.reports(Part::Rule)[2].enabled, "as it was written");
+
+    let clash = faults.replace(Origin::File, scenario).unwrap_err();
+    assert!(clash.to_string().contains("\"scene\""), "{clash}");
+    assert_eq!(faults.len(), 3, "nothing has changed");
+}
+
+#[tokio::test]
+async fn release_lets_go_what_fired_before_it_and_so_does_the_end_of_a_rule() {
+    use tokio_test::{assert_pending, assert_ready, task};
+
+    type End = (&'static str, fn(&Faults));
+    let ends: [End; 5] = [
+        ("release", |faults| assert_eq!(faults.release(Some("x")), Some(1))),
+        ("release all", |faults| assert_eq!(faults.release(None), Some(1))),
+        ("switch off", |faults| {
+            assert!(faults.set_enabled(Part::Rule, "x", false))
+        }),
+        ("remove", |faults| assert!(faults.remove(Part::Rule, "x"))),
+        ("reload", |faults| faults.replace(Origin::File, vec![]).unwrap()),
+    ];
+    for (case, end) in ends {
+        let faults = mk_rules("- {id: x, action: {hang: release}}");
+        let mut fired = faults.decide(&Publish::of("a")).rule.unwrap();
+        assert_eq!(faults.reports(Part::Rule)[0].holds, 1, "{case}");
+        assert_eq!(faults.release(Some("y")), None, "{case}");
+        let mut hanging = task::spawn(fired.released());
+        assert_pending!(hanging.poll(), "{case}");
+        end(&faults);
+        assert_ready!(hanging.poll(), "{case}");
+        drop(hanging);
+        drop(fired);
+        assert!(
+            faults.reports(Part::Rule).iter().all(|report| report.holds == 0),
+            "{case}"
+        );
+    }
+}

@@ -1,0 +1,177 @@
+use super::*;
+use crate::array::{Array, CreateVolumeParams, NodeSettings, Requirement, UnixTime};
+
+fn read(flags: &[&str]) -> Result<Args, clap::Error> {
+    let args = ["csi-mock-driver", "--endpoint=/run/csi.sock"]
+        .iter()
+        .chain(flags);
+    Args::read(args.map(OsString::from))
+}
+
+#[test]
+fn definitions_are_sound() {
+    Args::command().debug_assert();
+}
+
+#[test]
+fn the_list_of_flags_is_true_and_whole() {
+    let cell = |text: &str| text.trim().trim_matches('`').replace('\0', "|");
+    let mut listed = Vec::new();
+    for row in include_str!("../../../docs/flags.md").lines() {
+        // A stroke that is escaped is within a cell.
+        let row = row.replace("\\|", "\0");
+        if let [_, flag, default, about, _] = row.split('|').collect::<Vec<_>>()[..]
+            && let Some(name) = cell(flag).strip_prefix("--")
+            && !name.starts_with('-')
+        {
+            assert!(!about.trim().is_empty(), "{name}");
+            listed.push((name.to_owned(), cell(default)));
+        }
+    }
+    listed.sort();
+    let command = Args::command();
+    let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    let mut known: Vec<_> = shown
+        .filter_map(|arg| {
+            let values = arg.get_default_values().iter();
+            let default: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
+            Some((arg.get_long()?.to_owned(), default.join(",")))
+        })
+        .collect();
+    known.sort();
+    assert_eq!(listed, known);
+}
+
+#[test]
+fn flags_are_taken_as_go_programs_take_them() {
+    for flags in [
+        &["-nodes=7"][..],
+        &["--nodes=7"],
+        &["-nodes", "7"],
+        &["--nodes", "7"],
+    ] {
+        assert_eq!(read(flags).unwrap().nodes, 7, "{flags:?}");
+    }
+    assert_eq!(
+        read(&["-nodes=1", "-nodes=2"]).unwrap().nodes,
+        2,
+        "the last one wins"
+    );
+    assert_eq!(
+        read(&["-node-id", "-x"]).unwrap().node.node_id,
+        "-x",
+        "a value may begin with a dash"
+    );
+    assert_eq!(
+        read(&["-latency=1m30s"]).unwrap().latency,
+        Duration::from_secs(90)
+    );
+    assert_eq!(read(&["-v=5"]).unwrap().level(), Level::DEBUG);
+}
+
+#[test]
+fn wrong_values_are_refused_by_the_name_of_their_flag() {
+    let table: [(&[&str], &str); 18] = [
+        (&["--topology=zone=a b!"], "--topology"),
+        (&["--topology=zone=a,Zone=b"], "--topology"),
+        (&["--pool=a=1Gi@zone=a b!"], "--pool"),
+        (&["--node-topology=node-0@zone=a,Zone=b"], "--node-topology"),
+        (&["--pool=fast"], "--pool"),
+        (&["--pool=a=1Gi", "--pool=a=2Gi"], "--pool"),
+        (&["--node-topology=node-0"], "--node-topology"),
+        (&["--mutable-parameters=iops=5..1"], "--mutable-parameters"),
+        (&["--require-secret=CreateVolume"], "--require-secret"),
+        (
+            &["--min-volume-size=2Gi", "--max-volume-size=1Gi"],
+            "--max-volume-size",
+        ),
+        (&["--snapshot-metadata-blocks=odd"], "--snapshot-metadata-blocks"),
+        (&["--latency=5"], "--latency"),
+        (&["--busy=maybe"], "--busy"),
+        (&["--driver-name=-x-"], "--driver-name"),
+        (&["--nodes=-1"], "--nodes"),
+        (&["--endpoint=tcp://x"], "--endpoint"),
+        (&["--capabilities=-FLY"], "--capabilities"),
+        (&["--no-such-flag"], "--no-such-flag"),
+    ];
+    for (flags, name) in table {
+        let error = read(flags).unwrap_err().to_string();
+        assert!(error.contains(name), "{flags:?}: {error}");
+    }
+}
+
+#[test]
+fn what_is_said_of_an_array_beside_a_proxy_is_told_to_have_no_effect() {
+    let flags = ["--volumes=3", "-nodes", "7", "--pool=a=1Gi", "--seed=4"];
+    assert_eq!(read(&flags).unwrap().notes, Vec::<String>::new());
+    let notes = read(&[&flags[..], &["--proxy-to=/run/other.sock"]].concat())
+        .unwrap()
+        .notes;
+    let mut named: Vec<_> = notes.iter().filter_map(|note| note.split(' ').next()).collect();
+    named.sort_unstable();
+    assert_eq!(named, ["--nodes", "--pool", "--volumes"], "{notes:?}");
+    let command = Args::command();
+    let ids: Vec<_> = command
+        .get_arguments()
+        .map(|flag| flag.get_id().as_str())
+        .collect();
+    assert!(OF_THE_ARRAY.iter().all(|id| ids.contains(id)));
+}
+
+#[test]
+fn zero_and_empty_mean_none() {
+    let settings = read(&[
+        "--attach-limit=0",
+        "--state-dir=",
+        "--journal",
+        "",
+        "--list-page=0",
+    ])
+    .unwrap()
+    .settings();
+    assert_eq!(settings.array.attach_limit, None);
+    assert_eq!(settings.array.page_limit, None);
+    assert_eq!(
+        (settings.state_dir, settings.journal, settings.faults),
+        (None, None, None)
+    );
+}
+
+#[test]
+fn own_node_is_one_of_the_array() {
+    let settings = read(&["--nodes=1", "--node-id=here"]).unwrap().settings();
+    assert_eq!(
+        settings.array.nodes,
+        [NodeId::from("node-0"), NodeId::from("here")]
+    );
+}
+
+#[test]
+fn the_place_in_the_help_is_one_where_volumes_are_made() {
+    let command = Args::command();
+    let mut flags = command.get_arguments();
+    let flag = flags.find(|flag| flag.get_long() == Some("topology")).unwrap();
+    let help = flag.get_help().unwrap().to_string();
+    let (_, example) = help.split_once("such as ").unwrap();
+    let (example, _) = example.split_once(", reported").unwrap();
+    let flag = format!("--topology={example}");
+    let settings = read(&["--node-id=here", &flag]).unwrap().settings();
+    let place: crate::array::Segments = settings.node.topology.into_iter().collect();
+    assert_eq!(place.iter().count(), 2, "{example}");
+    let mut array = Array::new(settings.array, 1);
+    let here = NodeSettings {
+        segments: Some(place.clone()),
+        ..NodeSettings::default()
+    };
+    array.set_node("here", here);
+    assert!(!array.is_cut_off("here"));
+    let wanted = CreateVolumeParams {
+        name: "a".to_owned(),
+        requirement: Some(Requirement {
+            requisite: vec![place],
+            preferred: Vec::new(),
+        }),
+        ..CreateVolumeParams::default()
+    };
+    array.create_volume(&wanted, UnixTime::default()).unwrap();
+}
