@@ -1,4 +1,4 @@
-//! The command line: the Go sidecar's names and defaults, and its way of writing flags.
+//! The command line: the Go sidecar's flags, with their defaults and syntax.
 
 pub(crate) mod duration;
 pub mod election;
@@ -147,10 +147,10 @@ pub struct Args {
     pub version: bool,
 }
 
-/// A text that may be empty, which means none.
+/// A text; empty means none.
 pub type MaybeText = Option<String>;
 
-/// A path that may be empty, which means none.
+/// A path; empty means none.
 pub type MaybePath = Option<PathBuf>;
 
 // === impl Args ===
@@ -160,7 +160,7 @@ impl Args {
     ///
     /// # Errors
     ///
-    /// clap's error, `--help` included: print it and exit with its code (0 or 2), as Go does.
+    /// clap's error, also for `--help`: print it and exit with its code (0 or 2), as Go does.
     pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command();
         let line = go_style::rewritten(line, &command);
@@ -238,7 +238,7 @@ impl Args {
     }
 }
 
-/// Never fails; the type is what clap asks of a parser.
+/// Never fails; clap requires a Result.
 fn path(value: &str) -> Result<MaybePath, std::convert::Infallible> {
     Ok((!value.is_empty()).then(|| value.into()))
 }

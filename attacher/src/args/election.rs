@@ -1,11 +1,11 @@
-//! `--leader-election` and its kin.
+//! Flags of the leader election.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{duration, go_style, kube_name};
 
-/// How replicas agree on the one that works.
+/// Flags of the leader election.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Election {
     /// Enable leader election.
@@ -53,13 +53,13 @@ pub struct Election {
     labels: Vec<Labels>,
 }
 
-/// A name that may be empty, which means none.
+/// A name; empty means none.
 pub type Name = Option<String>;
 
 /// Labels of an object.
 pub type Labels = BTreeMap<String, String>;
 
-/// client-go's: attempts to renew are up to this much further apart than the retry period.
+/// client-go's JitterFactor of the retry period.
 const JITTER: f64 = 1.2;
 
 // === impl Election ===

@@ -1,21 +1,21 @@
-//! `--feature-gates`, as the Go sidecar reads it.
+//! `--feature-gates`, in the Go sidecar's syntax.
 
 use std::str::FromStr;
 
 use super::go_style;
 
-/// What the gates that concern the attacher are set to.
+/// The feature gates that the attacher uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// MutableCSINodeAllocatableCount: errors in the status have the gRPC code.
     pub error_codes: bool,
 }
 
-/// One `--feature-gates` as it stands on the command line: pairs of a gate and its setting.
+/// One `--feature-gates`: pairs of gate and setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gates(Vec<(String, bool)>);
 
-/// Why gates cannot be set.
+/// Invalid feature gates.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GateError {
     /// Not a list of key=value pairs.
@@ -29,7 +29,7 @@ pub enum GateError {
         /// The error of its value.
         problem: String,
     },
-    /// A gate that external-attacher does not have.
+    /// An unknown gate.
     #[error("unrecognized feature gate: {0}")]
     Unknown(String),
 }
@@ -39,8 +39,7 @@ const RELEASE_LEASE: &str = "ReleaseLeaderElectionOnExit";
 const ALL_ALPHA: &str = "AllAlpha";
 const ALL_BETA: &str = "AllBeta";
 
-/// Gates of Kubernetes' API server machinery. external-attacher v4.13 takes them by the accident of an
-/// import, and they mean nothing to it nor to us; a manifest that sets one must still start.
+/// Gates of Kubernetes' API server library, which external-attacher v4.13 accepts because of an import and ignores.
 const WITHOUT_MEANING: &[&str] = &[
     "APIResponseCompression",
     "APIServerIdentity",
@@ -102,7 +101,7 @@ impl FromStr for Gates {
     }
 }
 
-/// Gates that the Go sidecar's `--help` tells, in no particular order, and the one that it hides.
+/// Gates that the Go sidecar's `--help` lists, and its hidden one.
 pub fn known() -> impl Iterator<Item = &'static str> {
     [ERROR_CODES, RELEASE_LEASE, ALL_ALPHA, ALL_BETA]
         .into_iter()
@@ -167,7 +166,7 @@ mod tests {
                 "AllAlpha",
                 r#""AllAlpha" is not of the form Gate=true or Gate=false"#,
             ),
-            ("AllAlpha=x", r#"gate AllAlpha: "x" is neither true nor false"#),
+            ("AllAlpha=x", r#"gate AllAlpha: "x" must be true or false"#),
         ] {
             assert_eq!(features(&[value]).unwrap_err().to_string(), error);
         }

@@ -1,7 +1,5 @@
-//! Go's way of writing flags, turned into clap's.
-//!
-//! Go's `flag` package takes one dash or two, takes the last of a repeated flag, and reads a boolean's
-//! value only after `=`. Manifests in the field use all of that.
+//! Rewrites the flag syntax of Go's `flag` package to clap's: one dash or two, the last of a repeated flag wins, and a boolean has
+//! its value only after `=`.
 
 use std::ffi::{OsStr, OsString};
 
@@ -20,8 +18,8 @@ const PREFIXED: [&str; 8] = [
     "retry-interval-max",
 ];
 
-/// The same command line with two dashes on every flag and without the prefix of the all-in-one sidecar. Its prefixed flags
-/// come last, so that they win over the unprefixed ones, which in the all-in-one sidecar belong to others.
+/// The command line with two dashes and without the prefix of the all-in-one sidecar. Prefixed flags come last, so that they win
+/// over unprefixed ones, which in the all-in-one sidecar belong to other sidecars.
 pub(super) fn rewritten(line: impl IntoIterator<Item = OsString>, command: &Command) -> Vec<OsString> {
     let mut line = line.into_iter();
     let mut rewritten: Vec<OsString> = line.next().into_iter().collect();
@@ -42,7 +40,7 @@ pub(super) fn rewritten(line: impl IntoIterator<Item = OsString>, command: &Comm
         let flag = if flag == "h" { "help" } else { flag };
         let mut flag = format!("--{flag}");
         if wants_value {
-            // Joined, since a value such as -5 would else look like the next flag.
+            // Joined, so that a value such as -5 is not parsed as a flag.
             if let Some(value) = line.next() {
                 match value.to_str() {
                     Some(value) => {
@@ -83,8 +81,7 @@ fn takes_value(flag: &str, command: &Command) -> bool {
     })
 }
 
-/// What to say of a rewritten line with a word that belongs to no flag. A flag that does not exist is left to clap,
-/// which can tell a similar one.
+/// The error of a rewritten line with a word that is not a flag. clap reports unknown flags and suggests similar ones.
 pub(super) fn stray_word(line: &[OsString], command: &Command) -> Option<String> {
     let mut before = None;
     for word in line.iter().skip(1) {
@@ -97,10 +94,10 @@ pub(super) fn stray_word(line: &[OsString], command: &Command) -> Option<String>
                         .to_owned()
                 }
                 (value, Some(flag)) if boolean(value).is_ok() => format!(
-                    "{value:?} stands alone: a boolean is written with an equals sign, as in --{flag}={value}"
+                    "unexpected argument {value:?}: a boolean flag takes its value after =, as in --{flag}={value}"
                 ),
                 (word, _) => format!(
-                    "{word:?} is no flag: flags begin with a dash"
+                    "unexpected argument {word:?}: flags begin with a dash"
                 ),
             });
         };
@@ -122,11 +119,11 @@ pub(super) fn boolean(value: &str) -> Result<bool, String> {
     match value {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
         "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
-        other => Err(format!("{other:?} is neither true nor false")),
+        other => Err(format!("{other:?} must be true or false")),
     }
 }
 
-/// A text that may be empty, which means that there is none.
+/// A text; empty means none.
 pub(super) fn non_empty(value: &str) -> Result<Option<String>, std::convert::Infallible> {
     Ok((!value.is_empty()).then(|| value.to_owned()))
 }
@@ -156,8 +153,8 @@ mod tests {
             (&["--bool", "true"][..], "--bool=true"),
             (&["explain", "pod/x"], "kubectl csi-attach explain"),
             (&["--bool", "explain"], "kubectl csi-attach explain"),
-            (&["explian", "pod/x"], "\"explian\" is no flag"),
-            (&["-", "--number=5"], "\"-\" is no flag"),
+            (&["explian", "pod/x"], "unexpected argument \"explian\""),
+            (&["-", "--number=5"], "unexpected argument \"-\""),
         ] {
             let told = stray(line).unwrap();
             assert!(told.contains(part), "{line:?}: {told}");

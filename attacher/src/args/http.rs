@@ -1,8 +1,8 @@
-//! `--http-endpoint` and its deprecated sibling.
+//! Flags of the HTTP server.
 
 use super::go_style;
 
-/// Where metrics and health are served.
+/// Flags of the HTTP server.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Http {
     /// Address of the HTTP server for metrics, health and status, such as :8080. Empty: disabled.
@@ -31,10 +31,10 @@ pub struct Http {
     pub statusz: bool,
 }
 
-/// Paths of the pages beside the metrics.
+/// Paths of the other pages.
 pub const OTHER_PAGES: [&str; 4] = ["/healthz", "/healthz/leader-election", "/readyz", "/statusz"];
 
-/// An address to listen at; empty means none.
+/// A listen address; empty means none.
 pub type Address = Option<String>;
 
 // === impl Http ===
@@ -48,7 +48,7 @@ impl Http {
     pub fn check(&self) -> Result<(), String> {
         if self.endpoint.is_some() && self.metrics_address.is_some() {
             return Err(
-                "only one of --metrics-address and --http-endpoint can be set: take --http-endpoint"
+                "only one of --metrics-address and --http-endpoint can be set: use --http-endpoint"
                     .to_owned(),
             );
         }
@@ -67,7 +67,7 @@ fn address(value: &str) -> Result<Address, String> {
     match port {
         Some(_) => Ok(Some(value.to_owned())),
         None => Err(format!(
-            "{value:?} is not an address to listen at: give host and port, as in :8080, 127.0.0.1:8080 or [::1]:8080"
+            "{value:?} is not a listen address: give host and port, as in :8080, 127.0.0.1:8080 or [::1]:8080"
         )),
     }
 }
@@ -78,7 +78,7 @@ fn path(value: &str) -> Result<String, String> {
     }
     if OTHER_PAGES.contains(&value) {
         return Err(format!(
-            "{value:?} is the path of another page, which a probe may ask for: take another, such as /metrics"
+            "{value:?} is the path of another page: give another, such as /metrics"
         ));
     }
     Ok(value.to_owned())
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_written_as_in_go() {
+    fn parses_addresses_like_go() {
         for value in [
             ":8080",
             ":0",

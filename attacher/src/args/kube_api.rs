@@ -2,8 +2,7 @@
 
 use super::number;
 
-/// A limit of our own on requests to the API server, if one is asked for. The Go sidecar limits itself
-/// to 5 a second unless told otherwise; the API server has limits of its own (priority and fairness).
+/// Client-side rate limit, by default none, as the API server has priority and fairness. The Go sidecar's default is 5 per second.
 #[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
 pub struct KubeApi {
     /// Maximum requests per second to the API server (QPS). Not given, or negative: no limit.
@@ -24,7 +23,7 @@ pub struct Rate {
     pub burst: u32,
 }
 
-/// client-go's, for a flag that is zero.
+/// client-go's defaults for a flag that is zero.
 const DEFAULT_QPS: f64 = 5.0;
 const DEFAULT_BURST: u32 = 10;
 

@@ -1,9 +1,9 @@
-//! Names and labels that the API server would refuse, refused before a lease fails on them.
+//! Validation of namespaces and labels as in the API server.
 
-/// Longest name of a namespace, part of a label's key, and label's value.
-const LONGEST: usize = 63;
-/// Longest prefix of a label's key.
-const LONGEST_PREFIX: usize = 253;
+/// Maximum length of a namespace's name, of the name in a label's key, and of a label's value.
+const MAX_NAME: usize = 63;
+/// Maximum length of the prefix of a label's key.
+const MAX_PREFIX: usize = 253;
 
 /// A namespace's name (RFC 1123), or nothing.
 pub(super) fn namespace(value: &str) -> Result<Option<String>, String> {
@@ -14,7 +14,7 @@ pub(super) fn namespace(value: &str) -> Result<Option<String>, String> {
         Ok(Some(value.to_owned()))
     } else {
         Err(format!(
-            "{value:?} is no name of a namespace: small letters, digits and dashes, at most {LONGEST}, such as kube-system"
+            "{value:?} is not a valid namespace: it must have at most {MAX_NAME} lowercase letters, digits and '-', such as kube-system"
         ))
     }
 }
@@ -26,16 +26,16 @@ pub(super) fn label(key: &str, value: &str) -> Result<(), String> {
         None => (None, key),
     };
     let right = is_qualified(name)
-        && prefix.is_none_or(|prefix| prefix.len() <= LONGEST_PREFIX && prefix.split('.').all(is_dns_label));
+        && prefix.is_none_or(|prefix| prefix.len() <= MAX_PREFIX && prefix.split('.').all(is_dns_label));
     if !right {
         return Err(format!(
-            "{key:?} is no key of a label: letters, digits, '-', '_' and '.', at most {LONGEST}, with a domain and a \
-             slash before them or without"
+            "{key:?} is not a valid label key: it must have at most {MAX_NAME} letters, digits, '-', '_' and '.', after an \
+             optional domain and '/'"
         ));
     }
     if !value.is_empty() && !is_qualified(value) {
         return Err(format!(
-            "{value:?} is no value of a label: letters, digits, '-', '_' and '.', at most {LONGEST}"
+            "{value:?} is not a valid label value: it must have at most {MAX_NAME} letters, digits, '-', '_' and '.'"
         ));
     }
     Ok(())
@@ -43,7 +43,7 @@ pub(super) fn label(key: &str, value: &str) -> Result<(), String> {
 
 fn is_dns_label(text: &str) -> bool {
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    (1..=LONGEST).contains(&text.len())
+    (1..=MAX_NAME).contains(&text.len())
         && text.chars().all(inner)
         && !text.starts_with('-')
         && !text.ends_with('-')
@@ -52,7 +52,7 @@ fn is_dns_label(text: &str) -> bool {
 fn is_qualified(text: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let outer = |c: char| c.is_ascii_alphanumeric();
-    (1..=LONGEST).contains(&text.len())
+    (1..=MAX_NAME).contains(&text.len())
         && text.chars().all(inner)
         && text.starts_with(outer)
         && text.ends_with(outer)
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_that_the_api_server_takes() {
+    fn validates_names_like_the_api_server() {
         assert_eq!(namespace(""), Ok(None));
         assert_eq!(namespace("kube-system"), Ok(Some("kube-system".to_owned())));
         for bad in ["Bad NS", "-a", "a-", "a.b", "a_b", &"a".repeat(64)] {

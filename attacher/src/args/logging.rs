@@ -1,11 +1,11 @@
-//! Flags about logs, as klog and component-base have them.
+//! Logging flags of klog and component-base.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use super::{duration, go_style, number};
 
-/// What is logged, and how.
+/// Logging flags.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Logging {
     /// Log verbosity: 0 for changes and failures, 2 for every attach and detach, 5 for every call.
@@ -69,7 +69,7 @@ pub struct Logging {
     pub json_info_buffer_size: Bytes,
 }
 
-/// The form of the log.
+/// `--logging-format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// klog's text format.

@@ -1,42 +1,33 @@
-//! Whole numbers as Go's `flag` package reads them, refused in words that say which would do.
+//! Integers in the syntax of Go's `flag` package.
 
 use std::num::NonZeroUsize;
 
-/// How many of something may run at once.
+/// A number of workers.
 pub(super) fn at_least_one(value: &str) -> Result<NonZeroUsize, String> {
-    whole(value)
+    parse(value)
         .and_then(NonZeroUsize::new)
-        .ok_or_else(|| format!("{value:?} will not do: give a whole number of 1 or more"))
+        .ok_or_else(|| format!("{value:?} must be an integer of at least 1"))
 }
 
-/// How many of something an answer may hold, as the field of the protocol takes it.
+/// `max_entries` of ListVolumes.
 pub(super) fn entries(value: &str) -> Result<i32, String> {
-    whole(value).filter(|entries| *entries >= 0).ok_or_else(|| {
-        format!(
-            "{value:?} will not do: give a whole number from 0 (no bound) to {}",
-            i32::MAX
-        )
+    parse(value).filter(|entries| *entries >= 0).ok_or_else(|| {
+        let most = i32::MAX;
+        format!("{value:?} must be an integer from 0 (no limit) to {most}")
     })
 }
 
-/// How many of something there may be, none included.
 pub(super) fn count(value: &str) -> Result<u32, String> {
-    whole(value).ok_or_else(|| {
-        format!(
-            "{value:?} will not do: give a whole number from 0 to {}",
-            u32::MAX
-        )
-    })
+    parse(value).ok_or_else(|| format!("{value:?} must be an integer from 0 to {}", u32::MAX))
 }
 
-/// A length, where everything below one means that there is no bound.
+/// A length; 0 or less means no limit.
 pub(super) fn length(value: &str) -> Result<i64, String> {
-    whole(value).ok_or_else(|| format!("{value:?} will not do: give a whole number, 0 or less for no bound"))
+    parse(value).ok_or_else(|| format!("{value:?} must be an integer; 0 or less means no limit"))
 }
 
-/// A number as `strconv.ParseInt` reads one whose base is not given: as an integer literal of Go. `0x10` is 16, `1_0` is
-/// ten, and so is `012`.
-fn whole<T: TryFrom<i128>>(value: &str) -> Option<T> {
+/// Parses an integer literal of Go, like `strconv.ParseInt` with base 0: `0x10` is 16, `1_0` and `012` are ten.
+fn parse<T: TryFrom<i128>>(value: &str) -> Option<T> {
     let (sign, digits) = match value.as_bytes().first()? {
         b'-' => (-1, &value[1..]),
         b'+' => (1, &value[1..]),
@@ -50,7 +41,7 @@ fn whole<T: TryFrom<i128>>(value: &str) -> Option<T> {
         [b'0', _, ..] => (8, &lower[1..]),
         _ => (10, &*lower),
     };
-    // An underscore stands between digits, or between them and what tells their base.
+    // An underscore separates digits, or the base prefix and the first digit.
     let leads = radix == 10 && rest.starts_with('_');
     if leads || rest.ends_with('_') || rest.contains("__") {
         return None;
@@ -62,11 +53,11 @@ fn whole<T: TryFrom<i128>>(value: &str) -> Option<T> {
     T::try_from(sign * number).ok()
 }
 
-/// klog's verbosity, of which levels beyond ours have no more to say.
+/// klog's verbosity, clamped to the levels that exist here.
 pub(super) fn verbosity(value: &str) -> Result<u8, String> {
     let level: i32 = value
         .parse()
-        .map_err(|_| format!("{value:?} is no log level: give a whole number, such as 0 or 5"))?;
+        .map_err(|_| format!("{value:?} must be a log level, such as 0 or 5"))?;
     Ok(u8::try_from(level.clamp(0, i32::from(u8::MAX))).unwrap_or(u8::MAX))
 }
 
@@ -75,17 +66,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_taken_as_go_takes_them_and_refused_in_words() {
+    fn rejects_integers_out_of_range_with_the_range() {
         assert_eq!(at_least_one("7").map(NonZeroUsize::get), Ok(7));
         for value in ["0", "-1", "abc", "", "1.5"] {
-            assert!(at_least_one(value).unwrap_err().contains("1 or more"), "{value}");
+            assert!(at_least_one(value).unwrap_err().contains("at least 1"), "{value}");
         }
         assert_eq!(entries("2147483647"), Ok(i32::MAX));
         for value in ["-1", "2147483648", "x"] {
             assert!(entries(value).unwrap_err().contains("from 0"), "{value}");
         }
         assert_eq!(length("-5"), Ok(-5));
-        assert!(length("x").unwrap_err().contains("whole number"));
+        assert!(length("x").unwrap_err().contains("must be an integer"));
         assert!(count("-1").unwrap_err().contains("from 0"));
         assert_eq!(
             ["0", "10", "1000", "-3"].map(|value| verbosity(value).unwrap()),
@@ -95,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_literals_of_go() {
+    fn parses_integer_literals_of_go() {
         let table = [
             ("0", Some(0)),
             ("-0", Some(0)),
@@ -125,7 +116,7 @@ mod tests {
             ("ä", None),
         ];
         for (value, want) in table {
-            assert_eq!(whole::<i64>(value), want, "{value:?}");
+            assert_eq!(parse::<i64>(value), want, "{value:?}");
         }
     }
 }

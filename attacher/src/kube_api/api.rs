@@ -55,28 +55,24 @@ impl ApiServer {
         api: &Api<K>,
         name: &str,
         part: Part,
-        kind: RequestKind,
+        priority: Priority,
         body: &Value,
     ) -> Result<K, Error>
     where
         K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
     {
-        let patch = match part {
-            Part::Object => Patch::Strategic(body),
-            Part::Status => Patch::Merge(body),
+        let (patch, status) = match part {
+            Part::Object => (Patch::Strategic(body), ""),
+            Part::Status => (Patch::Merge(body), "/status"),
         };
         let params = PatchParams::default();
-        let (plural, status) = match part {
-            Part::Object => (K::plural(&()), ""),
-            Part::Status => (K::plural(&()), "/status"),
-        };
-        let request = until_answered(&self.limiter, kind, || async {
+        let request = until_answered(&self.limiter, RequestKind::Write(priority), || async {
             match part {
                 Part::Object => api.patch(name, &params, &patch).await,
                 Part::Status => api.patch_status(name, &params, &patch).await,
             }
         });
-        let span = trace::request(format_args!("PATCH {plural}{status}"));
+        let span = trace::request(format_args!("PATCH {}{status}", K::plural(&())));
         traced(span, request).await
     }
 
@@ -90,15 +86,22 @@ impl ApiServer {
         traced(span, request).await
     }
 
+    async fn patch_volume(&self, name: &str, priority: Priority, body: &Value) -> Result<Volume, Error> {
+        let object = self
+            .patch(&self.volumes, name, Part::Object, priority, body)
+            .await?;
+        Ok(migration::decode(object, &self.driver))
+    }
+
     async fn patch_attachment(
         &self,
         attachment: &Attachment,
         part: Part,
-        kind: RequestKind,
+        priority: Priority,
         body: Value,
     ) -> Result<Attachment, Error> {
         let object = self
-            .patch(&self.attachments, &attachment.name, part, kind, &body)
+            .patch(&self.attachments, &attachment.name, part, priority, &body)
             .await?;
         self.same(attachment, object)
     }
@@ -114,22 +117,13 @@ impl ApiServer {
 impl Cluster for ApiServer {
     async fn record(&self, attachment: &Attachment, record: &Record) -> Result<Attachment, Error> {
         let body = patch::record(attachment, record, &self.driver.finalizer);
-        self.patch_attachment(attachment, Part::Object, RequestKind::Write(Priority::High), body)
+        self.patch_attachment(attachment, Part::Object, Priority::High, body)
             .await
     }
 
     async fn add_pv_finalizer(&self, wanted: &PvFinalizer) -> Result<Volume, Error> {
         let body = patch::add_pv_finalizer(wanted, &self.driver.finalizer);
-        let object = self
-            .patch(
-                &self.volumes,
-                &wanted.volume,
-                Part::Object,
-                RequestKind::Write(Priority::High),
-                &body,
-            )
-            .await?;
-        Ok(migration::decode(object, &self.driver))
+        self.patch_volume(&wanted.volume, Priority::High, &body).await
     }
 
     async fn mark_attached(
@@ -138,20 +132,20 @@ impl Cluster for ApiServer {
         context: &BTreeMap<String, String>,
     ) -> Result<Attachment, Error> {
         let body = patch::attached(attachment, context);
-        self.patch_attachment(attachment, Part::Status, RequestKind::Write(Priority::High), body)
+        self.patch_attachment(attachment, Part::Status, Priority::High, body)
             .await
     }
 
     async fn mark_detached(&self, attachment: &Attachment) -> Result<Attachment, Error> {
         let body = patch::detached(attachment);
-        self.patch_attachment(attachment, Part::Status, RequestKind::Write(Priority::Low), body)
+        self.patch_attachment(attachment, Part::Status, Priority::Low, body)
             .await
     }
 
     async fn remove_finalizer(&self, attachment: &Attachment) -> Result<FinalizerRemoved, Error> {
         let body = patch::remove_finalizer(&attachment.uid, &self.driver.finalizer);
         let left = self
-            .patch_attachment(attachment, Part::Object, RequestKind::Write(Priority::Low), body)
+            .patch_attachment(attachment, Part::Object, Priority::Low, body)
             .await?;
         // The response to the removal of the last finalizer is the deleted object.
         Ok(if left.deleting && !left.finalizer && !left.foreign_finalizers {
@@ -163,16 +157,7 @@ impl Cluster for ApiServer {
 
     async fn remove_pv_finalizer(&self, volume: &Volume) -> Result<Volume, Error> {
         let body = patch::remove_finalizer(&volume.uid, &self.driver.finalizer);
-        let object = self
-            .patch(
-                &self.volumes,
-                &volume.name,
-                Part::Object,
-                RequestKind::Write(Priority::Low),
-                &body,
-            )
-            .await?;
-        Ok(migration::decode(object, &self.driver))
+        self.patch_volume(&volume.name, Priority::Low, &body).await
     }
 
     async fn save_error(
@@ -181,12 +166,13 @@ impl Cluster for ApiServer {
         side: Side,
         problem: &Problem,
     ) -> Result<Attachment, Error> {
-        let kind = match side {
-            Side::Attach => RequestKind::Write(Priority::High),
-            Side::Detach => RequestKind::Write(Priority::Low),
+        let priority = match side {
+            Side::Attach => Priority::High,
+            Side::Detach => Priority::Low,
         };
         let body = patch::problem(attachment, side, problem);
-        self.patch_attachment(attachment, Part::Status, kind, body).await
+        self.patch_attachment(attachment, Part::Status, priority, body)
+            .await
     }
 
     async fn attachment(&self, attachment: &Attachment) -> Result<Attachment, Error> {
