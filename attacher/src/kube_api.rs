@@ -184,8 +184,8 @@ impl Error {
         )
     }
 
-    /// Whether the API server rejects the content of the request and will do so again: neither "not now", nor the word of
-    /// a proxy, nor that we may not write (401, 403), which ends when our credentials and rights are back.
+    /// Whether the API server rejects the content of the request permanently: not 401 and 403, which end when credentials and
+    /// permissions are restored.
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Refused { status, .. } => {

@@ -1,17 +1,15 @@
-//! Logs: one line an event, in klog's text form or as klog's JSON, so that whatever reads the Go
-//! sidecar's log reads ours.
+//! Logs in klog's text or JSON format, one line per event.
 //!
-//! | at `-v` | what is logged |
+//! | `-v` | logged |
 //! |---|---|
-//! | 0 | changes of state, failures, panics |
-//! | 2 | every attach and detach, every repeated request |
-//! | 5 | every driver call with its request and answer |
-//! | 8 | what other crates say of their connections |
+//! | 0 | state changes, failures, panics |
+//! | 2 | every attach and detach, every retried request |
+//! | 5 | every driver call with request and response |
+//! | 8 | connections, as logged by other crates |
 //!
-//! Invariants: a line is written as a whole; a stream that is blocked stops nothing but the log (see
-//! [`dropped_lines`]); credentials are in no line at any level. The latter is the work of the types that are
-//! logged; what this module adds is that crates which may print the body of an answer (kube's client does, and
-//! an answer may be a Secret) are silent.
+//! Invariants: a line is written as a whole; a blocked stream stops only the log (see [`dropped_lines`]); no line contains
+//! credentials at any level. The logged types ensure the latter; this module suppresses crates that may print the body of a
+//! response, as kube's client does, which may be a Secret.
 
 mod klog;
 mod levels;
@@ -33,14 +31,13 @@ use klog::{Format, Klog, KlogFields};
 use levels::Levels;
 pub use writer::{LogGuard, dropped_lines};
 
-/// Where Kubernetes looks for a container's last words (`terminationMessagePath`, by default).
+/// The default of `terminationMessagePath`.
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
-/// Kubernetes shows no more of them.
-const LAST_WORDS_BYTES: usize = 4096;
+/// kubelet's limit of a termination message.
+const TERMINATION_MESSAGE_BYTES: usize = 4096;
 
-/// Starts to log, and to record spans if there are `traces`. From here on a panic is a line of the log, too.
-/// The log ends when the guard is dropped.
+/// Starts logging, also of panics, and recording of spans if there are `traces`. Dropping the guard flushes the log.
 pub fn init(logging: &Logging, traces: Option<TraceLayer>) -> LogGuard {
     let (format, split) = match logging.format {
         LogFormat::Text => (Format::Text, logging.text_split_stream),
@@ -70,7 +67,7 @@ pub fn init(logging: &Logging, traces: Option<TraceLayer>) -> LogGuard {
     guard
 }
 
-/// Tells why the process ends, in the log and where `kubectl describe pod` shows it.
+/// Writes the error that ends the process to the log and the termination message.
 pub fn last_words(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     let words = report::chain(error);
     tracing::error!(error = words, "exiting");
@@ -78,10 +75,9 @@ pub fn last_words(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Tells what is wrong with the command line, also where `kubectl describe pod` shows it: who meets a pod that
-/// ends at once looks there first. Or answers `--help`.
+/// Prints an error of the command line, also as termination message, or the answer to `--help`.
 pub fn unreadable(error: &clap::Error) -> ExitCode {
-    // Nothing can read the error either.
+    // A failure to print cannot be reported.
     error.print().ok();
     refuse(Path::new(TERMINATION_LOG), error)
 }
@@ -93,18 +89,18 @@ fn refuse(path: &Path, error: &clap::Error) -> ExitCode {
     u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// Writes to the file, if there is one: in a container it exists, and nowhere else is it to be made.
+/// Writes the termination message. The file exists only in a container.
 fn leave(path: &Path, words: &str) {
-    let cut = &words[..words.floor_char_boundary(LAST_WORDS_BYTES)];
+    let cut = &words[..words.floor_char_boundary(TERMINATION_MESSAGE_BYTES)];
     let file = std::fs::OpenOptions::new().write(true).truncate(true).open(path);
     match file.and_then(|mut file| file.write_all(cut.as_bytes())) {
         Ok(()) => {}
-        Err(error) => tracing::debug!(%error, "there is no termination log to be written"),
+        Err(error) => tracing::debug!(%error, "cannot write the termination message"),
     }
 }
 
-/// Prints what `--version` asks for, as the Go sidecar does: name and version on standard output.
-#[expect(clippy::print_stdout, reason = "this is what was asked for")]
+/// Answers `--version` like the Go sidecar.
+#[expect(clippy::print_stdout, reason = "the answer to --version")]
 pub fn version() -> ExitCode {
     println!("csi-attacher v{}", env!("CARGO_PKG_VERSION"));
     ExitCode::SUCCESS
@@ -118,7 +114,7 @@ mod tests {
     fn last_words_go_only_where_a_container_expects_them() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("termination-log");
-        leave(&path, "nobody listens");
+        leave(&path, "no file");
         assert!(!path.exists());
         std::fs::write(&path, "older words that were longer").unwrap();
         leave(&path, "the driver is gone");

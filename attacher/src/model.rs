@@ -25,7 +25,7 @@ pub struct Uid(pub Arc<str>);
 /// `metadata.resourceVersion` as a number.
 ///
 /// Versions of one resource type may be compared: the API server documents them as increasing
-/// integers (KEP-5504). [`Version::UNKNOWN`] stands for one that is not a number.
+/// integers (KEP-5504). A version that is not a number is [`Version::UNKNOWN`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub u64);
 

@@ -78,8 +78,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Levels of single modules: the pattern of a module's name (`*` and `?` stand for any part and any
-/// character) and the level. The first match counts.
+/// `--vmodule`: patterns of modules (`*` and `?` are wildcards) with their levels. The first match wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Modules(pub Vec<(String, u8)>);
 

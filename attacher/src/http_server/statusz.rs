@@ -128,7 +128,7 @@ impl Text<'_> {
 }
 
 fn leadership(f: &mut Formatter<'_>, election: &ElectionStatus) -> fmt::Result {
-    let part = if election.leads { "leads" } else { "stands by" };
+    let part = if election.leads { "leader" } else { "standby" };
     let (identity, lease) = (Line(&election.identity), Line(&election.lease));
     write!(f, "leadership    {part} as {identity}; lease {lease}, ")?;
     match election.holder.as_deref() {

@@ -1,4 +1,4 @@
-//! Formats events as klog does.
+//! klog's formats.
 //!
 //! Text: `I1121 16:06:07.957612       1 worker.rs:133] "attached" va="csi-1" node="n1"`; JSON:
 //! `{"ts":1795277168072.339,"caller":"src/worker.rs:133","msg":"attached","v":2,"va":"csi-1"}`, without
@@ -16,7 +16,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::trace;
 
-/// Formats an event with the fields of the spans around it.
+/// Formats an event with the fields of its spans.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Klog {
     pub(super) format: Format,
@@ -29,12 +29,11 @@ pub(super) enum Format {
     Json,
 }
 
-/// Formats the fields of a span as one line `name=value` each, so that [`Klog`] can leave out those that the
-/// event repeats.
+/// Formats the fields of a span as one line `name=value` each, so that [`Klog`] can omit those that the event repeats.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KlogFields;
 
-/// Writes one line `name=value` for each field. The message goes to a place of its own.
+/// Writes one line `name=value` for each field except the message.
 struct FieldLines<'a> {
     lines: &'a mut dyn Write,
     message: String,
@@ -58,7 +57,7 @@ where
         event.record(&mut visitor);
         let message = visitor.finish()?;
         let mut logger = None;
-        // From the innermost span to the outermost, whose fields count least.
+        // From the innermost to the outermost span; inner fields win.
         for span in context.event_scope().into_iter().flatten() {
             logger = logger.or(Some(span.name()));
             if let Some(fields) = span.extensions().get::<FormattedFields<KlogFields>>() {
@@ -183,7 +182,7 @@ impl<'a> FieldLines<'a> {
         self.result.map(|()| self.message)
     }
 
-    /// A number or a boolean, which both formats show as it is.
+    /// A number or a boolean, unquoted in both formats.
     fn put_plain(&mut self, field: &Field, value: impl fmt::Display) {
         if let Some(name) = name(field) {
             self.result = self.result.and_then(|()| writeln!(self.lines, "{name}={value}"));
@@ -201,10 +200,10 @@ impl<'a> FieldLines<'a> {
     }
 }
 
-/// The name of a field in the log. None for fields that only traces want.
+/// The name of a field in the log; none for fields of traces.
 fn name(field: &Field) -> Option<&'static str> {
     match field.name() {
-        // As klog calls it.
+        // klog's name.
         "error" => Some("err"),
         name if name.starts_with(trace::ONLY) => None,
         name => Some(name),
@@ -250,7 +249,7 @@ impl Visit for FieldLines<'_> {
     }
 }
 
-/// A JSON string, which can be read as Go's %q, too.
+/// A JSON string, which is also a valid Go %q.
 fn quote(out: &mut (impl Write + ?Sized), text: &str) -> fmt::Result {
     out.write_char('"')?;
     for c in text.chars() {
@@ -260,7 +259,7 @@ fn quote(out: &mut (impl Write + ?Sized), text: &str) -> fmt::Result {
             '\n' => out.write_str("\\n")?,
             '\r' => out.write_str("\\r")?,
             '\t' => out.write_str("\\t")?,
-            // Line and paragraph separator end a line for some readers.
+            // Some readers treat line and paragraph separators as line ends.
             c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') => {
                 write!(out, "\\u{:04x}", u32::from(c))?;
             }

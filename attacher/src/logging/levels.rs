@@ -1,8 +1,7 @@
-//! At which `-v` an event is logged, and which modules have a level of their own (`--vmodule`).
+//! The levels of `-v` and `--vmodule`.
 //!
-//! A pattern of `--vmodule` stands for a source file, as in klog: without a slash it is compared with
-//! the file's name (`session`), with one with its path below `src` (`csi/session`, `csi/*`). `*` stands
-//! for any text and `?` for any character. The first pattern that matches counts.
+//! A pattern of `--vmodule` matches source files, as in klog: without a slash the file's name (`session`), else its path below
+//! `src` (`csi/session`, `csi/*`). `*` matches any text and `?` any character. The first matching pattern wins.
 
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use tracing_subscriber::layer::{Context, Filter};
 
 use crate::trace;
 
-/// The crate whose modules `--vmodule` is about.
+/// The crate to which `--vmodule` applies.
 const OURS: &str = "csi_attacher";
 
 /// Filters events by `-v` and `--vmodule`.
@@ -33,7 +32,7 @@ impl Levels {
         }
     }
 
-    /// Whether what this place in the code records is logged.
+    /// Whether this callsite is logged.
     fn wants(&self, callsite: &Metadata<'_>) -> bool {
         let at = verbosity(callsite.target(), callsite.level());
         if callsite.is_span() {
@@ -83,24 +82,23 @@ impl<S> Filter<S> for Levels {
     }
 }
 
-/// The lowest `-v` at which something is logged; none for what never is.
+/// The lowest `-v` at which a callsite is logged; none for never.
 pub(super) fn verbosity(target: &str, level: &Level) -> Option<u8> {
     let ours = below_ours(target).is_some();
     match *level {
-        // The one prints answers that it cannot parse, and an answer may be a Secret; the other says of each
-        // watch that fails, as Rust's data structure, what we say in words.
+        // kube's client prints responses that it cannot parse, which may be Secrets; its watcher logs each failure, as we do.
         level if target.starts_with("kube_client") || target.starts_with("kube_runtime") => {
             (level == Level::ERROR).then_some(0)
         }
         Level::ERROR | Level::WARN => Some(0),
         Level::INFO => Some(if ours { 0 } else { 8 }),
         Level::DEBUG => Some(if ours { 2 } else { 8 }),
-        // Other crates' frames, headers with tokens among them.
+        // Frames of other crates, with tokens in headers.
         Level::TRACE => ours.then_some(5),
     }
 }
 
-/// A module's path inside our crate: the crate itself is `lib`, as its file is.
+/// A module's path inside our crate: the crate root is `lib`.
 fn below_ours(module: &str) -> Option<&str> {
     match module.strip_prefix(OURS)? {
         "" => Some("lib"),

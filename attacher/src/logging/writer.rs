@@ -1,5 +1,5 @@
-//! Writes lines in threads of their own, so that a log pipe that its reader does not empty stops nothing else:
-//! neither the renewal of the Lease nor `/healthz`. Lines that do not fit into the queue are dropped and counted.
+//! Writes lines in separate threads, so that a blocked log pipe delays neither the renewal of the Lease nor `/healthz`. Lines
+//! beyond the queue are dropped and counted.
 
 use std::io::{self, Write};
 use std::sync::{OnceLock, mpsc};
@@ -10,19 +10,19 @@ use tracing::Level;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt as _};
 
-/// Lines that may wait for a stream: at about 300 bytes each some 2 MB.
+/// Maximum queued lines of a stream: about 2 MB.
 const QUEUED_LINES: usize = 8192;
 
-/// How long the process waits at its end for lines to be written.
+/// Timeout of the flush at exit.
 const FLUSH: Duration = Duration::from_secs(2);
 
 static DROPPED: OnceLock<Vec<ErrorCounter>> = OnceLock::new();
 
-/// Writes the queued lines when it is dropped, unless that takes too long.
+/// Flushes the queued lines when it is dropped.
 #[derive(Debug)]
 pub struct LogGuard(Vec<WorkerGuard>);
 
-/// How many lines were dropped because a stream was blocked.
+/// Number of lines dropped because a stream was blocked.
 pub fn dropped_lines() -> u64 {
     let counters = DROPPED.get().map(Vec::as_slice).unwrap_or_default();
     let dropped: usize = counters.iter().map(ErrorCounter::dropped_lines).sum();
@@ -61,7 +61,7 @@ impl Drop for LogGuard {
     fn drop(&mut self) {
         let guards = std::mem::take(&mut self.0);
         let (flushed_tx, flushed) = mpsc::channel();
-        // A guard whose queue is full says so on standard output, which may be blocked, too.
+        // A guard with a full queue reports it on standard output, which may be blocked, too.
         thread::spawn(move || {
             drop(guards);
             flushed_tx.send(()).ok();
@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    /// A pipe that nothing is read from.
+    /// A pipe without reader.
     struct Blocked(mpsc::Receiver<()>);
 
     impl Write for Blocked {

@@ -103,7 +103,7 @@ async fn who_is_let_do_nothing_says_so() {
     tokio::time::advance(Duration::from_secs(2)).await;
     let text = text(&view);
     for lines in [
-        "leadership    stands by as pod-1; lease kube-system/external-attacher-leader-d-example, holder UNKNOWN
+        "leadership    standby as pod-1; lease kube-system/external-attacher-leader-d-example, holder UNKNOWN
               FAILED 1 time in 22s, last 22s ago: leases is forbidden (HTTP 403)\n",
         "API server    last response 2.0s ago, NO SUCCESS YET, 0 in flight
               2 refused, last 2.0s ago: list csinodes: HTTP 403\n",
@@ -129,15 +129,15 @@ async fn the_lease_is_told_as_we_know_it() {
     for (leadership, line) in [
         (
             mk_standby(Some(""), None),
-            format!("stands by as pod-1; {lease}, no holder\n"),
+            format!("standby as pod-1; {lease}, no holder\n"),
         ),
         (
             mk_standby(Some("pod-2"), None),
-            format!("stands by as pod-1; {lease}, held by pod-2\n"),
+            format!("standby as pod-1; {lease}, held by pod-2\n"),
         ),
         (
             mk_leadership(true, Some(Duration::from_secs(3))),
-            format!("leads as pod-1; {lease}, held by pod-1, last renewed 3.0s ago\n"),
+            format!("leader as pod-1; {lease}, held by pod-1, last renewed 3.0s ago\n"),
         ),
     ] {
         let view = mk_view();

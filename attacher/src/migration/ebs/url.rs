@@ -89,7 +89,7 @@ fn check_port(port: &str) -> Result<(), UrlProblem> {
 
 fn check_address(address: &str) -> Result<(), UrlProblem> {
     check_host_name(address)?;
-    // The zone of a link-local address stands behind an escaped percent sign.
+    // The zone of a link-local address follows an escaped percent sign.
     let ip = address.split_once("%25").map_or(address, |(ip, _zone)| ip);
     if ip.parse::<Ipv4Addr>().is_ok() {
         Err(UrlProblem::IpLiteral)
@@ -134,7 +134,7 @@ fn unescaped(part: &str) -> Part {
     Ok(bytes)
 }
 
-/// The byte that the escape at the beginning of `text` stands for, and the escape itself.
+/// The byte of the escape at the beginning of `text`, and the escape itself.
 fn escape(text: &[u8]) -> Result<(u8, &[u8]), UrlProblem> {
     let digit = |at: usize| char::from(*text.get(at)?).to_digit(16);
     let whole = &text[..text.len().min(3)];
