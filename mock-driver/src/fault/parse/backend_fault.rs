@@ -72,6 +72,7 @@ const KINDS: [(&str, &[&str]); 18] = [
     ("not-ready", &["for"]),
 ];
 
+const PUBLISH: &str = "ControllerPublishVolume";
 const PUBLISH_AND_UNPUBLISH: &str = "Controller*ublishVolume";
 
 /// What a backend fault does.
@@ -186,11 +187,6 @@ impl RawFault {
     }
 
     fn effect(&self) -> Result<Effect, FieldError> {
-        let scope = || self.scope();
-        let missing = |field: &str, example: &str| {
-            let reason = format!("must be there for {}, as in {example}", self.trouble);
-            flaw(field, reason)
-        };
         let refuse = |method, condition, usual| {
             Ok(Effect::Refuse {
                 method,
@@ -199,81 +195,85 @@ impl RawFault {
                 message: None,
             })
         };
-        let overlay = match self.trouble.as_str() {
-            "node-gone" => {
-                return refuse(
-                    Some("ControllerPublishVolume"),
-                    Condition::NodeGone,
-                    Code::NotFound,
-                );
-            }
+        match self.trouble.as_str() {
+            "node-gone" => refuse(Some(PUBLISH), Condition::NodeGone, Code::NotFound),
             "node-limit" => {
-                let limit = self.limit.ok_or_else(|| missing("limit", "limit: 3"))?;
-                return refuse(
-                    Some("ControllerPublishVolume"),
+                let limit = self.limit.ok_or_else(|| self.missing("limit", "limit: 3"))?;
+                refuse(
+                    Some(PUBLISH),
                     Condition::NodeLimit(limit),
                     Code::ResourceExhausted,
-                );
+                )
             }
             "read-only" => {
                 let condition = Condition::Changes("the array is read-only: it takes no changes");
-                return refuse(None, condition, Code::FailedPrecondition);
+                refuse(None, condition, Code::FailedPrecondition)
             }
             "busy" => {
                 let condition = Condition::Changes("the array is busy: try again later");
-                return refuse(None, condition, Code::Aborted);
+                refuse(None, condition, Code::Aborted)
             }
             "quota" if self.volumes.is_none() && self.bytes.is_none() => {
-                return Err(missing("volumes", "volumes: 10 or bytes: 1073741824"));
+                Err(self.missing("volumes", "volumes: 10 or bytes: 1073741824"))
             }
             "quota" => {
                 let (volumes, bytes) = (self.volumes, self.bytes);
                 let condition = Condition::Quota { volumes, bytes };
-                return refuse(Some("CreateVolume"), condition, Code::ResourceExhausted);
+                refuse(Some("CreateVolume"), condition, Code::ResourceExhausted)
             }
             "rate-limit" => {
                 let per_second = self
                     .per_second
-                    .ok_or_else(|| missing("per-second", "per-second: 5"))?;
-                return refuse(None, self.rate_limit(per_second)?, Code::ResourceExhausted);
+                    .ok_or_else(|| self.missing("per-second", "per-second: 5"))?;
+                refuse(None, self.rate_limit(per_second)?, Code::ResourceExhausted)
             }
-            "tokens-expired" => return refuse(None, Condition::Continues, Code::Aborted),
-            "tracking-off" => {
-                return Ok(Effect::Refuse {
-                    method: Some("GetMetadataDelta"),
-                    condition: None,
-                    code: self.code(Code::FailedPrecondition)?,
-                    message: Some("the array does not track which blocks change: copy the whole snapshot"),
-                });
-            }
+            "tokens-expired" => refuse(None, Condition::Continues, Code::Aborted),
+            "tracking-off" => Ok(Effect::Refuse {
+                method: Some("GetMetadataDelta"),
+                condition: None,
+                code: self.code(Code::FailedPrecondition)?,
+                message: Some("the array does not track which blocks change: copy the whole snapshot"),
+            }),
             "slow-node" => {
                 let time = time("time", self.time.as_deref())?;
-                return time.map(Effect::Queue).ok_or_else(|| missing("time", "time: 2s"));
+                time.map(Effect::Queue)
+                    .ok_or_else(|| self.missing("time", "time: 2s"))
             }
-            "device-absent" => Overlay::Device(scope()?, DeviceOverlay::Absent),
+            _ => self.overlay().map(Effect::Overlay),
+        }
+    }
+
+    fn overlay(&self) -> Result<Overlay, FieldError> {
+        let scope = self.scope()?;
+        Ok(match self.trouble.as_str() {
+            "device-absent" => Overlay::Device(scope, DeviceOverlay::Absent),
             "wrong-device" => {
                 let device = self.device.as_deref().unwrap_or("/dev/disk/by-id/wrong");
-                Overlay::Device(scope()?, DeviceOverlay::Wrong(device.to_owned()))
+                Overlay::Device(scope, DeviceOverlay::Wrong(device.to_owned()))
             }
             "dirty-filesystem" => {
                 let disk = match self.repairable {
                     Some(false) => DiskOverlay::Damaged,
                     Some(true) | None => DiskOverlay::Dirty,
                 };
-                Overlay::Disk(scope()?, disk)
+                Overlay::Disk(scope, disk)
             }
-            "foreign-data" => Overlay::Disk(scope()?, DiskOverlay::Foreign(self.foreign()?)),
+            "foreign-data" => Overlay::Disk(scope, DiskOverlay::Foreign(self.foreign()?)),
             "frozen-list" => Overlay::FrozenList(time("age", self.age.as_deref())?),
-            "list-lacks" => Overlay::ListLacks(scope()?),
+            "list-lacks" => Overlay::ListLacks(scope),
             "list-adds" => {
-                let node = self.node.clone().ok_or_else(|| missing("node", "node: node-9"))?;
-                let volume = scope()?.volume;
-                Overlay::ListAdds(Scope { volume, node: None }, node)
+                let node = self.node.clone();
+                let node = node.ok_or_else(|| self.missing("node", "node: node-9"))?;
+                Overlay::ListAdds(Scope { node: None, ..scope }, node)
             }
             "state-loss" => Overlay::StateLoss(self.loses.unwrap_or(Loses::Changes)),
             _ => Overlay::NotReady(time("for", self.period.as_deref())?),
-        };
-        Ok(Effect::Overlay(overlay))
+        })
+    }
+
+    fn missing(&self, field: &str, example: &str) -> FieldError {
+        let reason = format!("must be there for {}, as in {example}", self.trouble);
+        flaw(field, reason)
     }
 
     fn rate_limit(&self, per_second: f64) -> Result<Condition, FieldError> {
