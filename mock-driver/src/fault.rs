@@ -1,11 +1,12 @@
-//! Faults on demand: an ordered list of rules. The first rule that matches a call decides what goes wrong with it;
-//! backend faults are rules about the array itself, which all apply (`condition`, `overlay`).
+//! Fault injection: an ordered list of rules. The first rule that matches a call applies to it. Backend faults are
+//! rules about the array's state; a call gets at most one of them (`condition`), and they change what the array reports
+//! (`overlay`).
 //!
-//! `docs/faults.md` describes how they are written.
+//! See `docs/faults.md` for the syntax.
 //!
-//! Before the effect, an end takes the effect's place; a delay or a hang only puts it off. After the effect, a
-//! rule acts only if the call has succeeded: one that fails by itself counts for nothing, sets no state, and the
-//! next call takes its turn. The volume is busy as long as a rule delays its call.
+//! In phase `before`, an action with an end replaces the operation; a delay or a hang postpones it. In phase `after`, a
+//! rule fires only if the call succeeded; otherwise the firing is returned to the next call. The call's volume stays
+//! locked while a rule delays it.
 //!
 //! The list can be exchanged while calls run: a call keeps the rule it met, and a rule that comes back unchanged
 //! keeps its count, so that adding one rule to a file does not re-arm the others. Rules set at run time come
@@ -241,8 +242,9 @@ impl Faults {
         position(&rules, *part, id).is_some_and(|place| rules[place].origin == origin)
     }
 
-    /// What goes wrong with a call, and counts it: the first rule that matches, and of the backend faults the first
-    /// that refuses it, or else the longest delay. A call that is not refused has reserved what it is about to take.
+    /// Selects and counts the faults of a call: the first matching rule and, of the backend faults, the first that
+    /// refuses the call, else the one with the longest delay. While a backend fault is enabled, a call that none refuses
+    /// reserves capacity.
     pub fn decide(&self, call: &dyn CallInfo) -> Decision {
         let rules = self.rules();
         let mut decision = Decision::default();
@@ -251,9 +253,8 @@ impl Faults {
         }
         let now = self.began.elapsed();
         let mut has_backend_faults = false;
-        // Held until the rules have acted and the reservation is made: each call is one step, each rule is asked once
-        // about it, and of concurrent calls each sees those before it. A call releases its reservation when the array
-        // has what it took, so it is always seen in one of the two.
+        // Locked until the rules have fired and the reservation exists, so that concurrent calls are decided one after
+        // another. A call drops its reservation only after the array has changed, so limits always count it.
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let mut reserved = reservation::lock(&self.reservations);
         for armed in rules.iter().filter(|armed| armed.is_enabled()) {

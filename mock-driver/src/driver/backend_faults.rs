@@ -34,8 +34,7 @@ impl Driver {
         here.apply_disk_fault(volume, disk_fault);
     }
 
-    /// Records what the array has lost after a restart by the backend faults in force. After success that holds also if
-    /// the process is killed at once.
+    /// Persists the state loss that the active backend faults cause on restart, so that it also happens after SIGKILL.
     ///
     /// # Errors
     /// If that cannot be recorded; the previous record stays then.

@@ -21,13 +21,13 @@ impl Driver {
         };
         page.entries.retain(|entry| {
             let id = entry.spec.id.as_str();
-            !view.lacks.iter().any(|scope| scope.has(id, ""))
+            !view.lacks.iter().any(|pattern| pattern.matches(id, ""))
         });
         for entry in &mut page.entries {
             for (_, node) in view
                 .adds
                 .iter()
-                .filter(|(scope, _)| scope.has(entry.spec.id.as_str(), ""))
+                .filter(|(pattern, _)| pattern.matches(entry.spec.id.as_str(), ""))
             {
                 let node = NodeId::from(node.as_str());
                 if !entry.nodes.contains(&node) {

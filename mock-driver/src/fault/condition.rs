@@ -39,9 +39,9 @@ pub struct ArrayUsage {
     pub(crate) is_repeat: bool,
 }
 
-/// What a rule remembers of earlier calls for its condition and its queue.
+/// State of a rule's condition and queue: start, node queues, token bucket.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct ConditionState {
     /// When the rule came into force, since the driver's start.
     pub(super) since: Duration,
     /// Until when each node's queue is taken.
@@ -56,7 +56,7 @@ impl Condition {
     /// The text of the error, if the call is refused.
     pub(super) fn refusal(
         &self,
-        memory: &mut Memory,
+        state: &mut ConditionState,
         call: &dyn CallInfo,
         reserved: &Reservations,
         now: Duration,
@@ -65,16 +65,17 @@ impl Condition {
             Self::Changes(text) => call.changes().then(|| (*text).to_owned()),
             Self::Continues => call
                 .continues()
-                .then(|| "starting_token: has expired: begin the list anew".to_owned()),
-            Self::NodeGone => Some(format!(
-                "node \"{}\" is not known to the array any more",
-                call.node()
-            )),
+                .then(|| "starting_token: has expired: list again without it".to_owned()),
+            Self::NodeGone => Some(format!("node \"{}\" is unknown to the array", call.node())),
             Self::NodeLimit(limit) => {
                 let usage = call.usage(reserved);
                 let ArrayUsage { on_node, .. } = usage;
-                (on_node >= *limit && !usage.is_repeat)
-                    .then(|| format!("node \"{}\" has {on_node} volumes and takes no more", call.node()))
+                (on_node >= *limit && !usage.is_repeat).then(|| {
+                    format!(
+                        "node \"{}\" has reached its limit: {on_node} volumes are attached",
+                        call.node()
+                    )
+                })
             }
             Self::Quota { volumes, bytes } => {
                 let usage = call.usage(reserved);
@@ -82,19 +83,19 @@ impl Condition {
                     || bytes.is_some_and(|most| usage.bytes.saturating_add(usage.asked) > most);
                 let ArrayUsage { volumes, bytes, .. } = usage;
                 (is_exceeded && !usage.is_repeat)
-                    .then(|| format!("the quota is used up: {volumes} volumes of {bytes} bytes"))
+                    .then(|| format!("quota exceeded: the array has {volumes} volumes with {bytes} bytes"))
             }
-            Self::RateLimit { per_second, burst } => (!memory.take_token(*per_second, *burst, now))
-                .then(|| format!("the array takes {per_second} calls a second: slow down")),
+            Self::RateLimit { per_second, burst } => (!state.take_token(*per_second, *burst, now))
+                .then(|| format!("rate limit of {per_second} calls per second exceeded: retry later")),
         }
     }
 }
 
-// === impl Memory ===
+// === impl ConditionState ===
 
-impl Memory {
+impl ConditionState {
     /// Of a rule that comes into force now.
-    pub(super) fn beginning(now: Duration) -> Self {
+    pub(super) fn started_at(now: Duration) -> Self {
         Self {
             since: now,
             ..Self::default()

@@ -1,15 +1,15 @@
-//! What the rules do to one call.
+//! The faults of one call.
 
 use super::reservation::Reservation;
 use super::rule::Phase;
 use super::rule_state::ActiveFault;
 
-/// What the rules do to a call.
+/// The faults of one call.
 #[derive(Debug, Default)]
 pub struct Decision {
     /// The first rule that matches. One of phase `after` has not acted yet: see [`Faults::act`](super::Faults::act).
     pub rule: Option<ActiveFault>,
-    /// Of the backend faults one that refuses the call, or the one that delays it longest.
+    /// The backend fault that refuses the call, else the one with the longest delay.
     pub backend: Option<ActiveFault>,
     /// What the call is about to take: to be dropped when the array has it or the call has failed.
     pub(crate) reservation: Option<Reservation>,
@@ -36,7 +36,7 @@ impl Decision {
         self.rule.take_if(|fired| fired.rule().phase == Phase::After)
     }
 
-    /// What the journal names.
+    /// The fault that the journal records.
     pub(crate) fn named(&self) -> Option<&ActiveFault> {
         self.rule.as_ref().or(self.backend.as_ref())
     }

@@ -9,22 +9,22 @@ use wildmatch::WildMatch;
 
 use super::Faults;
 
-/// What is wrong with the array. Patterns that are absent mean all.
+/// What a backend fault changes in the array's reports. An absent pattern matches all.
 #[derive(Clone, Debug)]
 pub(crate) enum Overlay {
-    Device(Scope, DeviceOverlay),
-    Disk(Scope, DiskOverlay),
-    /// ListVolumes answers the state of so long ago, or of when the fault began.
+    Device(VolumeNodePattern, DeviceOverlay),
+    Disk(VolumeNodePattern, DiskOverlay),
+    /// ListVolumes returns the state of this long ago, or of the fault's start.
     FrozenList(Option<Duration>),
-    ListLacks(Scope),
+    ListLacks(VolumeNodePattern),
     /// ListVolumes says that volumes are published on this node.
-    ListAdds(Scope, String),
+    ListAdds(VolumeNodePattern, String),
     StateLoss(Loses),
     /// Probe answers that the driver is not ready, for a time or as long as the fault lasts.
     NotReady(Option<Duration>),
 }
 
-/// What an array has lost when it comes back.
+/// What the array loses on restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Loses {
@@ -33,13 +33,13 @@ pub enum Loses {
     Changes,
     /// All attachments: its export table is empty.
     Attachments,
-    /// Everything: it was set up anew.
+    /// Everything, as at the first start.
     Everything,
 }
 
 /// Volumes and nodes by pattern.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Scope {
+pub(crate) struct VolumeNodePattern {
     pub(super) volume: Option<WildMatch>,
     pub(super) node: Option<WildMatch>,
 }
@@ -47,16 +47,16 @@ pub(crate) struct Scope {
 /// A listing that is behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Freeze {
-    /// When it began, which tells it from others.
+    /// When it began, which identifies it.
     pub(crate) since: Duration,
     /// How far it is behind; none if it stays as it was when it began.
     pub(crate) age: Option<Duration>,
 }
 
-/// What an array has lost when it comes back the next time.
+/// What the array loses on restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// When the backend fault began, which tells it from others.
+    /// When the backend fault began, which identifies it.
     pub since: Duration,
     /// What is lost.
     pub loses: Loses,
@@ -67,9 +67,9 @@ pub struct Loss {
 pub(crate) struct ListOverlay {
     pub(crate) is_frozen: bool,
     /// Volumes to leave out.
-    pub(crate) lacks: Vec<Scope>,
+    pub(crate) lacks: Vec<VolumeNodePattern>,
     /// Volumes to put on a node.
-    pub(crate) adds: Vec<(Scope, String)>,
+    pub(crate) adds: Vec<(VolumeNodePattern, String)>,
 }
 
 /// The device that shows up for an attachment.
@@ -96,11 +96,11 @@ pub enum DiskOverlay {
     Foreign(&'static str),
 }
 
-// === impl Scope ===
+// === impl VolumeNodePattern ===
 
-impl Scope {
-    /// Whether a volume and a node are meant.
-    pub(crate) fn has(&self, volume: &str, node: &str) -> bool {
+impl VolumeNodePattern {
+    /// Both patterns match.
+    pub(crate) fn matches(&self, volume: &str, node: &str) -> bool {
         let fits = |pattern: &Option<WildMatch>, text: &str| {
             pattern.as_ref().is_none_or(|pattern| pattern.matches(text))
         };
@@ -115,10 +115,10 @@ impl Faults {
     pub(crate) fn listing(&self) -> ListOverlay {
         let mut view = ListOverlay::default();
         self.first_overlay(|overlay, _| {
-            if let Overlay::ListLacks(scope) = overlay {
-                view.lacks.push(scope.clone());
-            } else if let Overlay::ListAdds(scope, node) = overlay {
-                view.adds.push((scope.clone(), node.clone()));
+            if let Overlay::ListLacks(pattern) = overlay {
+                view.lacks.push(pattern.clone());
+            } else if let Overlay::ListAdds(pattern, node) = overlay {
+                view.adds.push((pattern.clone(), node.clone()));
             } else if let Overlay::FrozenList(_) = overlay {
                 view.is_frozen = true;
             }
@@ -130,10 +130,10 @@ impl Faults {
     /// Which device shows up on a node for a volume: the first backend fault for it decides.
     pub fn device(&self, volume: &str, node: &str) -> DeviceOverlay {
         let found = self.first_overlay(|overlay, _| {
-            let Overlay::Device(scope, device) = overlay else {
+            let Overlay::Device(pattern, device) = overlay else {
                 return None;
             };
-            scope.has(volume, node).then(|| device.clone())
+            pattern.matches(volume, node).then(|| device.clone())
         });
         found.unwrap_or(DeviceOverlay::Right)
     }
@@ -141,10 +141,10 @@ impl Faults {
     /// What staging finds on a volume's device on a node: the first backend fault for it decides.
     pub fn disk(&self, volume: &str, node: &str) -> DiskOverlay {
         let found = self.first_overlay(|overlay, _| {
-            let Overlay::Disk(scope, disk) = overlay else {
+            let Overlay::Disk(pattern, disk) = overlay else {
                 return None;
             };
-            scope.has(volume, node).then_some(*disk)
+            pattern.matches(volume, node).then_some(*disk)
         });
         found.unwrap_or(DiskOverlay::Right)
     }
@@ -161,12 +161,12 @@ impl Faults {
         fault.is_none()
     }
 
-    /// What the array is to have lost when it comes back, as it is at any time.
+    /// The state loss to apply on restart; changes with the active faults.
     pub(crate) fn loss(&self) -> watch::Receiver<Option<Loss>> {
         self.loss.subscribe()
     }
 
-    /// Which past the listing shows, as it is at any time; none while it shows the present.
+    /// The stale view that ListVolumes returns; none while the list is current.
     pub(crate) fn frozen(&self) -> Arc<RwLock<Option<Freeze>>> {
         self.frozen.clone()
     }

@@ -14,8 +14,7 @@ const CREATE: &str = "/csi.v1.Controller/CreateVolume";
 #[derive(Debug, Default)]
 pub struct Reservations(BTreeMap<ReservationKey, ReservedAmount>);
 
-/// What a call is about to take. Dropping it releases it: drop it when the array has what the call takes, or when the
-/// call has failed, and not before.
+/// Capacity reserved by a running call. Drop it only after the array has changed or the call has failed.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     all: Arc<Mutex<Reservations>>,
@@ -35,7 +34,7 @@ struct ReservedAmount {
     bytes: u64,
 }
 
-// === impl Clkeys ===
+// === impl Reservations ===
 
 impl Reservations {
     /// The volumes that are about to be attached to a node.
@@ -70,7 +69,7 @@ impl Reservations {
     }
 }
 
-// === impl Clkey ===
+// === impl Reservation ===
 
 impl Reservation {
     /// Reserves what a call would take, if it would take anything that limits count. `reserved` is what `all` holds.
@@ -103,6 +102,6 @@ impl Drop for Reservation {
     }
 }
 
-pub(super) fn lock(clkeys: &Mutex<Reservations>) -> MutexGuard<'_, Reservations> {
-    clkeys.lock().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn lock(reservations: &Mutex<Reservations>) -> MutexGuard<'_, Reservations> {
+    reservations.lock().unwrap_or_else(PoisonError::into_inner)
 }

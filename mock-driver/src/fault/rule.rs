@@ -16,7 +16,7 @@ use super::random::DelayDistribution;
 use super::reservation::Reservations;
 use crate::rpc::method::Method;
 
-/// What goes wrong, with which calls, when and how often.
+/// Fault rule or backend fault.
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// Its name in the journal.
@@ -33,7 +33,7 @@ pub struct Rule {
     pub action: Action,
     /// How often; none for every time.
     pub times: Option<u64>,
-    /// What is wrong with the array while it is in force; it is for no call then.
+    /// What the array reports while the fault is active; set only for backend faults, which then match no call.
     pub(super) overlay: Option<Overlay>,
     /// As it was written. Two rules are the same if they were written the same.
     pub(super) text: Value,
@@ -60,7 +60,7 @@ pub struct Match {
     pub(crate) place: Option<LocationMatch>,
     /// Which state the rules themselves must be in.
     pub(crate) state: Option<String>,
-    /// What must be so of the array; only backend faults have one.
+    /// Condition on the array's state; set only for backend faults.
     pub(super) condition: Option<Condition>,
     /// Which of the calls that come to the rule, by number.
     pub(crate) turn: CallNumbers,
@@ -131,7 +131,7 @@ pub enum Phase {
 pub struct Action {
     /// How long the call is slowed down.
     pub delay: Option<DelayDistribution>,
-    /// Calls of a node wait for one another, and take that long each; only backend faults have one.
+    /// Per-node queue: service time of each call; set only for backend faults.
     pub(super) queue: Option<Duration>,
     /// How long it hangs after that.
     pub(crate) hang: Option<Hang>,
@@ -294,7 +294,7 @@ impl Methods {
             Self::One(path) => Method::at(path).into_iter().collect(),
             Self::Like(pattern) => Method::ALL
                 .into_iter()
-                .filter(|method| method.fits(pattern))
+                .filter(|method| method.matches(pattern))
                 .collect(),
         }
     }

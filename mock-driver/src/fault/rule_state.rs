@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tonic::Code;
 
-use super::condition::Memory;
+use super::condition::ConditionState;
 use super::{CallInfo, DelayDistribution, Origin, Reservations, Rule, Seed};
 
 /// A rule and how it fares.
@@ -85,7 +85,7 @@ struct Counts {
     methods: BTreeMap<String, u64>,
     /// One for each time that chance was asked, for each subject on its own: see [`random`](super::random).
     draws: Draws,
-    memory: Memory,
+    condition_state: ConditionState,
 }
 
 /// How often chance was asked for each subject: for so many of them as are remembered.
@@ -247,7 +247,7 @@ impl RuleState {
             holds: AtomicU64::new(0),
             releases: watch::Sender::new(0),
             counts: Mutex::new(Counts {
-                memory: Memory::beginning(now),
+                condition_state: ConditionState::started_at(now),
                 ..Counts::default()
             }),
         })
@@ -272,7 +272,7 @@ impl RuleState {
             return None;
         }
         let refusal = match &matches.condition {
-            Some(condition) => Some(condition.refusal(&mut counts.memory, call, reserved, now)?),
+            Some(condition) => Some(condition.refusal(&mut counts.condition_state, call, reserved, now)?),
             None => None,
         };
         let turn = counts.turns.next();
@@ -297,7 +297,7 @@ impl RuleState {
         counts.fired += 1;
         self.holds.fetch_add(1, Ordering::Relaxed);
         let delay = match (action.queue, action.delay) {
-            (Some(time), _) => counts.memory.enqueue(call.node(), time, now),
+            (Some(time), _) => counts.condition_state.enqueue(call.node(), time, now),
             (None, Some(DelayDistribution::Fixed(time))) => time,
             (None, Some(spread)) => spread.at(draw("delay")),
             (None, None) => Duration::ZERO,
@@ -325,7 +325,7 @@ impl RuleState {
     /// Switches it on or off; off, it releases what hangs.
     pub(super) fn set_enabled(&self, enabled: bool, now: Duration) {
         if self.enabled.swap(enabled, Ordering::Relaxed) != enabled {
-            self.counts().memory = Memory::beginning(now);
+            self.counts().condition_state = ConditionState::started_at(now);
         }
         if !enabled {
             self.release();
@@ -337,7 +337,7 @@ impl RuleState {
         let mut counts = self.counts();
         *counts = Counts {
             era: counts.era + 1,
-            memory: std::mem::take(&mut counts.memory),
+            condition_state: std::mem::take(&mut counts.condition_state),
             ..Counts::default()
         };
         drop(counts);
@@ -352,7 +352,7 @@ impl RuleState {
 
     /// When it came into force, since the driver's start.
     pub(super) fn since(&self) -> Duration {
-        self.counts().memory.since
+        self.counts().condition_state.since
     }
 
     pub(super) fn report(&self) -> Report {

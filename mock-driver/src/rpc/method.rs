@@ -1,5 +1,5 @@
-//! The RPCs of CSI: one table of their names and of what they do. Everything else about them comes from the descriptors
-//! that `csi-proto` carries.
+//! The CSI RPCs: one table of names and kinds. Request, reply and streaming come from the protobuf descriptors in
+//! `csi-proto`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,13 +10,13 @@ use wildmatch::WildMatch;
 
 const NODE_SERVICE: &str = "/csi.v1.Node/";
 
-/// The fields of requests that say which volume a call is about; of ListSnapshots only which it asks for.
+/// Request fields with a volume id; in ListSnapshots, a filter.
 pub(crate) const VOLUME: [&str; 2] = ["volume_id", "source_volume_id"];
 
-/// The field that says to which node.
+/// Request field with a node id.
 pub(crate) const NODE: [&str; 1] = ["node_id"];
 
-/// The field that says under which name something is to be made.
+/// Request field with the name of an object to create.
 pub(crate) const NAME: [&str; 1] = ["name"];
 
 /// In the order of [`Method::ALL`].
@@ -32,7 +32,7 @@ static DESCRIPTORS: LazyLock<Vec<MethodDescriptor>> = LazyLock::new(|| {
     Method::ALL.into_iter().map(described).collect()
 });
 
-/// Writes the RPCs down once; the enum, the list of all, the paths and the kinds follow from it.
+/// Generates `Method` and its tables from one list of RPCs.
 macro_rules! methods {
     ($($service:literal => [$($name:ident: $kind:ident),+ $(,)?])+) => {
         /// An RPC of CSI.
@@ -177,8 +177,8 @@ impl Method {
         NAME.iter().any(|field| self.takes(field))
     }
 
-    /// Whether a pattern of names means it.
-    pub(crate) fn fits(self, pattern: &WildMatch) -> bool {
+    /// Whether the pattern matches its name or path.
+    pub(crate) fn matches(self, pattern: &WildMatch) -> bool {
         pattern.matches(self.name()) || pattern.matches(self.path())
     }
 

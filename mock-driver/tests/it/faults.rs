@@ -64,7 +64,7 @@ async fn nodes_of(client: &mut ControllerClient<Channel>, volume: &str) -> Vec<S
 }
 
 #[tokio::test]
-async fn before_answers_instead_of_the_effect_and_times_runs_out() {
+async fn phase_before_replaces_the_operation_until_times_is_used_up() {
     let (server, mut client) = with_rules(&[
         "{id: full, match: {method: ControllerPublishVolume}, phase: before, \
           action: {code: RESOURCE_EXHAUSTED, message: no room today}, times: 2}",
@@ -94,7 +94,7 @@ async fn before_answers_instead_of_the_effect_and_times_runs_out() {
 }
 
 #[tokio::test]
-async fn after_lets_the_effect_happen_and_only_then_answers() {
+async fn phase_after_answers_after_the_operation() {
     let (_server, mut client) = with_rules(&[
         "{id: lost, match: {method: ControllerPublishVolume}, phase: after, \
           action: {code: DEADLINE_EXCEEDED}, times: 1}",

@@ -172,7 +172,7 @@ async fn no_secret_is_written_whatever_becomes_of_the_call() {
 }
 
 #[tokio::test]
-async fn call_whose_client_left_is_cancelled_and_its_work_is_told_later() {
+async fn journals_cancelled_call_and_later_the_result_of_its_operation() {
     let server = Server::start_with(|directory, settings| {
         settings.premade = 1;
         settings.latency = Duration::from_millis(300);

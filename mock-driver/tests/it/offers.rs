@@ -112,7 +112,7 @@ async fn node_service_is_there_when_the_node_is_known() {
 }
 
 #[tokio::test]
-async fn a_capability_that_is_taken_away_is_neither_told_nor_served() {
+async fn disabled_capability_is_neither_reported_nor_served() {
     let is_controller_service = |capability: &v1::PluginCapability| {
         use v1::plugin_capability::{Type, service};
         matches!(&capability.r#type, Some(Type::Service(told)) if told.r#type() == service::Type::ControllerService)

@@ -11,7 +11,7 @@ use wildmatch::WildMatch;
 use super::{FieldError, Part, RuleError, error_code, flaw, read_methods, yes};
 use crate::fault::condition::Condition;
 use crate::fault::duration;
-use crate::fault::overlay::{DeviceOverlay, DiskOverlay, Loses, Overlay, Scope};
+use crate::fault::overlay::{DeviceOverlay, DiskOverlay, Loses, Overlay, VolumeNodePattern};
 use crate::fault::rule::{Action, End, Match, Methods, Phase, Rule};
 
 #[derive(Deserialize)]
@@ -147,7 +147,7 @@ fn read(item: &Value) -> Result<Rule, FieldError> {
             method
         }
     };
-    let Scope { volume, node } = written.scope()?;
+    let VolumeNodePattern { volume, node } = written.volume_node_pattern()?;
     rule.matches = Match {
         method: written.methods(method)?,
         volume,
@@ -166,7 +166,7 @@ impl RawFault {
             let names = KINDS.map(|(kind, _)| kind);
             let (last, others) = names.split_last().expect("there must be kinds");
             let reason = format!(
-                "\"{}\" is none: write {} or {last}",
+                "unknown value \"{}\": use {} or {last}",
                 self.trouble,
                 others.join(", ")
             );
@@ -179,7 +179,7 @@ impl RawFault {
         });
         match odd {
             Some(odd) => {
-                let reason = format!("means nothing for {kind}, which has {}", allowed.join(", "));
+                let reason = format!("is not a field of {kind}; its fields are {}", allowed.join(", "));
                 Err(flaw(odd, reason))
             }
             None => Ok(()),
@@ -244,27 +244,31 @@ impl RawFault {
     }
 
     fn overlay(&self) -> Result<Overlay, FieldError> {
-        let scope = self.scope()?;
+        let pattern = self.volume_node_pattern()?;
         Ok(match self.trouble.as_str() {
-            "device-absent" => Overlay::Device(scope, DeviceOverlay::Absent),
+            "device-absent" => Overlay::Device(pattern, DeviceOverlay::Absent),
             "wrong-device" => {
                 let device = self.device.as_deref().unwrap_or("/dev/disk/by-id/wrong");
-                Overlay::Device(scope, DeviceOverlay::Wrong(device.to_owned()))
+                Overlay::Device(pattern, DeviceOverlay::Wrong(device.to_owned()))
             }
             "dirty-filesystem" => {
                 let disk = match self.repairable {
                     Some(false) => DiskOverlay::Damaged,
                     Some(true) | None => DiskOverlay::Dirty,
                 };
-                Overlay::Disk(scope, disk)
+                Overlay::Disk(pattern, disk)
             }
-            "foreign-data" => Overlay::Disk(scope, DiskOverlay::Foreign(self.foreign()?)),
+            "foreign-data" => Overlay::Disk(pattern, DiskOverlay::Foreign(self.foreign()?)),
             "frozen-list" => Overlay::FrozenList(time("age", self.age.as_deref())?),
-            "list-lacks" => Overlay::ListLacks(scope),
+            "list-lacks" => Overlay::ListLacks(pattern),
             "list-adds" => {
                 let node = self.node.clone();
                 let node = node.ok_or_else(|| self.missing("node", "node: node-9"))?;
-                Overlay::ListAdds(Scope { node: None, ..scope }, node)
+                let volumes = VolumeNodePattern {
+                    node: None,
+                    ..pattern
+                };
+                Overlay::ListAdds(volumes, node)
             }
             "state-loss" => Overlay::StateLoss(self.loses.unwrap_or(Loses::Changes)),
             _ => Overlay::NotReady(time("for", self.period.as_deref())?),
@@ -272,7 +276,7 @@ impl RawFault {
     }
 
     fn missing(&self, field: &str, example: &str) -> FieldError {
-        let reason = format!("must be there for {}, as in {example}", self.trouble);
+        let reason = format!("is required for {}, for example {example}", self.trouble);
         flaw(field, reason)
     }
 
@@ -297,7 +301,7 @@ impl RawFault {
         let found = FOREIGN.iter().find(|(known, _)| *known == name);
         found.map(|(_, words)| *words).ok_or_else(|| {
             let known = FOREIGN.map(|(known, _)| known).join(", ");
-            flaw("data", format!("\"{name}\" is none: write {known}"))
+            flaw("data", format!("unknown value \"{name}\": use one of {known}"))
         })
     }
 
@@ -308,14 +312,14 @@ impl RawFault {
         }
     }
 
-    fn scope(&self) -> Result<Scope, FieldError> {
+    fn volume_node_pattern(&self) -> Result<VolumeNodePattern, FieldError> {
         let pattern = |field: &str, text: &Option<String>| match text.as_deref() {
-            Some("") => Err(flaw(field, "must not be empty; leave it out to mean all")),
+            Some("") => Err(flaw(field, "must not be empty; omit it to match all")),
             // Other than a rule's, it fits calls without the field, too.
             None | Some("*") => Ok(None),
             Some(text) => Ok(Some(WildMatch::new(text))),
         };
-        Ok(Scope {
+        Ok(VolumeNodePattern {
             volume: pattern("volume", &self.volume)?,
             node: pattern("node", &self.node)?,
         })

@@ -127,7 +127,7 @@ pub(super) fn read_methods(text: &str) -> Result<Methods, FieldError> {
         return Ok(Methods::One(method.path().to_owned()));
     }
     let pattern = WildMatch::new(text);
-    if text.contains(['*', '?']) && Method::ALL.into_iter().any(|method| method.fits(&pattern)) {
+    if text.contains(['*', '?']) && Method::ALL.into_iter().any(|method| method.matches(&pattern)) {
         return Ok(Methods::Like(pattern));
     }
     let is_foreign = |path: &str| path.split('/').count() == 2 && !path.starts_with("csi.v1.");

@@ -66,7 +66,7 @@ fn mk_call(path: &'static str, volume: &'static str, node: &'static str) -> Call
     }
 }
 
-fn mk_trouble(fields: Value) -> Rule {
+fn mk_backend_fault(fields: Value) -> Rule {
     let mut whole = json!({"id": "x"});
     let fields = fields.as_object().unwrap().clone();
     whole.as_object_mut().unwrap().extend(fields);
@@ -79,7 +79,7 @@ fn meets(
     usage: ArrayUsage,
     calls: impl IntoIterator<Item = (u64, Call)>,
 ) -> Vec<Result<u128, Code>> {
-    let armed = RuleState::new(mk_trouble(fields), Origin::Admin, Duration::ZERO);
+    let armed = RuleState::new(mk_backend_fault(fields), Origin::Admin, Duration::ZERO);
     let decide = |(at, call): (u64, Call)| {
         let call = Call { usage, ..call };
         let now = Duration::from_millis(at);
@@ -231,11 +231,11 @@ async fn troubles_are_put_switched_and_removed_and_tell_what_they_do_together() 
     assert_eq!(faults.device("v", "n"), DeviceOverlay::Wrong("/dev/x".into()));
     assert_eq!(faults.device("w", "n"), DeviceOverlay::Right);
     faults
-        .put(mk_trouble(
+        .put(mk_backend_fault(
             json!({"id": "absent", "trouble": "device-absent", "node": "n"}),
         ))
         .unwrap();
-    let taken = mk_trouble(json!({"id": "gone", "trouble": "tracking-off"}));
+    let taken = mk_backend_fault(json!({"id": "gone", "trouble": "tracking-off"}));
     let clash = faults.put(taken).unwrap_err();
     assert!(clash.to_string().contains("a trouble of the File"), "{clash}");
     let absent = "troubles: [{id: absent, trouble: tracking-off}]";
@@ -255,7 +255,7 @@ async fn troubles_are_put_switched_and_removed_and_tell_what_they_do_together() 
 }
 
 #[tokio::test]
-async fn refusal_of_a_backend_fault_goes_before_delays() {
+async fn backend_fault_that_refuses_wins_over_delays() {
     let faults = Faults::default();
     let script = "troubles:
 - {id: slow, trouble: slow-node, time: 1s}
@@ -320,7 +320,7 @@ async fn disks_and_losses_are_as_the_first_trouble_says_that_is_there() {
     );
     assert_eq!(now(), None);
     faults
-        .put(mk_trouble(
+        .put(mk_backend_fault(
             json!({"trouble": "state-loss", "loses": "attachments"}),
         ))
         .unwrap();
@@ -336,7 +336,7 @@ fn mistakes_are_told_by_trouble_and_field() {
         (
             json!({"trouble": "read-only", "node": "a"}),
             "node",
-            "means nothing",
+            "is not a field",
         ),
         (json!({"trouble": "busy", "code": "OK"}), "code", "ABORTED"),
         (json!({"trouble": "busy", "volume": ""}), "volume", "empty"),
@@ -379,7 +379,7 @@ fn mistakes_are_told_by_trouble_and_field() {
         (
             json!({"trouble": "state-loss", "volume": "v"}),
             "volume",
-            "means nothing",
+            "is not a field",
         ),
         (
             json!({"trouble": "not-ready", "fore": "1s"}),

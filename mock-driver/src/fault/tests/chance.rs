@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn chance_that_comes_back_goes_to_the_next_call_whoever_asked_meanwhile() {
+fn reverted_draw_goes_to_the_next_call() {
     const RULE: &str = "- {id: x, match: {probability: 0.5}, phase: after, action: {code: INTERNAL}}";
     let call = Publish::of("a");
     let fires = |faults: &Faults| {
@@ -35,7 +35,7 @@ fn chance_that_comes_back_goes_to_the_next_call_whoever_asked_meanwhile() {
 }
 
 #[test]
-fn chance_repeats_with_the_seed_whatever_comes_between_and_keeps_its_rate() {
+fn draws_depend_on_seed_and_volume_only_and_keep_their_rate() {
     let yaml = "- {id: x, match: {probability: 0.1}, action: {code: ABORTED}}";
     let volumes = || (0..200_u32).flat_map(|n| (0..20).map(move |_| Publish::of(&format!("vol-{n}"))));
     let fates = |seed: u64, calls: Vec<Publish>| {

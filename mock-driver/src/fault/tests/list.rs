@@ -78,7 +78,7 @@ fn rules_are_put_replaced_switched_and_removed_at_run_time() {
 }
 
 #[tokio::test]
-async fn release_lets_go_what_fired_before_it_and_so_does_the_end_of_a_rule() {
+async fn release_or_removal_of_a_rule_ends_its_hanging_calls() {
     use tokio_test::{assert_pending, assert_ready, task};
 
     type End = (&'static str, fn(&Faults));

@@ -572,7 +572,7 @@ fn cookbook_has_a_recipe_for_each_scenario_with_its_sentence() {
 fn cookbook_tells_of_every_trouble() {
     let refused = Script::read("troubles: [{id: x, trouble: none}]").unwrap_err();
     let text = refused.to_string().replace(" or ", ", ");
-    let (_, known) = text.split_once(": write ").unwrap();
+    let (_, known) = text.split_once(": use ").unwrap();
     let known: Vec<&str> = known.split(", ").collect();
     assert!(known.len() >= 18 && known.contains(&"state-loss"), "{known:?}");
     for trouble in known {

@@ -91,7 +91,7 @@ async fn quota_and_node_limit_count_the_real_array() {
 }
 
 #[tokio::test]
-async fn limits_hold_for_calls_that_come_at_the_same_time() {
+async fn concurrent_calls_do_not_exceed_limits() {
     let server = Server::start_with(|_, settings| {
         settings.premade = 10;
         settings.latency = Duration::from_millis(100);
