@@ -8,18 +8,18 @@ const DEFAULT_LIMIT: usize = 100;
 /// The most items in a page.
 const MAX_LIMIT: usize = 1000;
 
-/// The number of items that a page is to have.
-pub(super) fn limit(asked: Option<usize>) -> usize {
-    asked.unwrap_or(DEFAULT_LIMIT).clamp(1, MAX_LIMIT)
+/// Page size: the requested one within the limits.
+pub(super) fn limit(requested: Option<usize>) -> usize {
+    requested.unwrap_or(DEFAULT_LIMIT).clamp(1, MAX_LIMIT)
 }
 
-/// A page of items that are in the order of their places: those after a place, as many as fit.
+/// One page of sorted items after the cursor. `position` returns an item's cursor.
 pub(super) fn page<I, T>(
     items: impl Iterator<Item = I>,
     limit: usize,
     is_later: impl Fn(&I) -> bool,
     shown: impl Fn(I) -> T,
-    place: impl Fn(&T) -> String,
+    position: impl Fn(&T) -> String,
 ) -> Page<T> {
     let mut page = Page {
         items: Vec::new(),
@@ -34,7 +34,7 @@ pub(super) fn page<I, T>(
         if page.items.len() < limit {
             page.items.push(shown(item));
         } else if page.next.is_none() {
-            page.next = page.items.last().map(&place);
+            page.next = page.items.last().map(&position);
         }
     }
     page

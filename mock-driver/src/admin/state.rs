@@ -1,4 +1,4 @@
-//! What the routes work on.
+//! Shared state of the admin API's handlers.
 
 use std::sync::Arc;
 
@@ -44,8 +44,8 @@ impl Admin {
         Ok(reply?)
     }
 
-    /// Makes changed troubles durable before the request is answered.
-    pub(super) async fn settle_troubles(&self) -> Result<(), Refusal> {
+    /// Makes changed backend faults durable before the response.
+    pub(super) async fn persist_backend_faults(&self) -> Result<(), Refusal> {
         self.touch();
         let failed = |error| Refusal::new(tonic::Code::Internal, error_chain(&error));
         self.driver.settle_loss().await.map_err(failed)

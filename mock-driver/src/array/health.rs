@@ -17,7 +17,7 @@ pub struct HealthIssue {
     pub message: String,
 }
 
-/// How bad a volume's health issue is.
+/// Severity of a volume health issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Severity {
@@ -46,7 +46,7 @@ pub struct StorageHealthIssue {
     pub capability: Option<Capability>,
 }
 
-/// How bad an health issue of storage is.
+/// Severity of a storage health issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum StorageSeverity {
@@ -72,7 +72,7 @@ pub struct UnhealthyVolume {
 // === impl Array ===
 
 impl Array {
-    /// Makes a volume sick or, without health issues, well again.
+    /// Sets the health issues of a volume; none means healthy.
     ///
     /// # Errors
     /// If the volume does not exist.
@@ -87,10 +87,10 @@ impl Array {
         Ok(self.done((), Change::VolumeHealth(UnhealthyVolume { volume, issues })))
     }
 
-    /// Makes the storage behind a node, or behind all of them, sick or well again.
+    /// Sets the health issues of the storage behind one node, or behind all nodes.
     ///
     /// # Errors
-    /// If the node does not exist. One that is gone may still be made well.
+    /// If the node does not exist. Issues of a removed node can still be cleared.
     pub fn set_storage_health(
         &mut self,
         node: Option<&str>,
@@ -146,7 +146,7 @@ impl Array {
     }
 
     /// What ails the storage behind single nodes and, by no node, behind all of them. Only what is sick.
-    pub(crate) fn sick_storage(&self) -> impl Iterator<Item = (Option<&NodeId>, &[StorageHealthIssue])> {
+    pub(crate) fn unhealthy_storage(&self) -> impl Iterator<Item = (Option<&NodeId>, &[StorageHealthIssue])> {
         let all = self.storage.iter();
         all.map(|(node, issues)| (node.as_ref(), issues.as_slice()))
     }

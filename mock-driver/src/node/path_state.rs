@@ -68,7 +68,7 @@ impl Node {
                 PathState::Absent
             });
         }
-        let Some(shown) = self.mounter.shown_at(path)? else {
+        let Some(shown) = self.mounter.source_at(path)? else {
             return Ok(PathState::Absent);
         };
         if self.mount_source_of(record, disk)?.as_ref() != Some(&shown) {
@@ -78,15 +78,15 @@ impl Node {
                 false => PathState::Foreign,
             });
         }
-        let obeys = match (&record.role, &record.capability.access) {
+        let has_mode = match (&record.role, &record.capability.access) {
             (Role::Published { staging, .. }, Access::Mount { flags, .. }) => {
                 let from = Path::new(staging);
                 self.mounter
-                    .obeys(path, from, record.is_for_reading(disk), flags)?
+                    .has_read_only_mode(path, from, record.is_for_reading(disk), flags)?
             }
             (Role::Published { .. }, Access::Block) | (Role::Staged, _) => true,
         };
-        Ok(if obeys {
+        Ok(if has_mode {
             PathState::AsAsked
         } else {
             PathState::Changed("readonly")
@@ -116,7 +116,7 @@ impl Node {
         {
             return Err(taken(there));
         }
-        match self.mounter.shown_at(path)? {
+        match self.mounter.source_at(path)? {
             Some(shown) if self.is_of(record, &shown) => Ok(()),
             Some(_) => Err(foreign(&record.path)),
             None if record.is_staged() => Ok(()),

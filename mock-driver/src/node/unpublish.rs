@@ -94,9 +94,9 @@ impl Node {
             let (path, is_ours) = (Path::new(&path), |shown: &MountSource| {
                 node.is_of_unit(&unit, shown)
             });
-            match node.mounter.shown_at(path)? {
+            match node.mounter.source_at(path)? {
                 Some(shown) if node.mounter == Mounter::Kernel && is_ours(&shown) => {
-                    Ok(node.mounter.withdraw(path, is_ours)?)
+                    Ok(node.mounter.unmount(path, is_ours)?)
                 }
                 Some(_) | None => Ok(()),
             }
@@ -143,7 +143,7 @@ impl Node {
         }
         if !self.shows_nothing(record) {
             let is_ours = |shown: &MountSource| self.is_of(record, shown);
-            self.mounter.withdraw(Path::new(&record.path), is_ours)?;
+            self.mounter.unmount(Path::new(&record.path), is_ours)?;
         }
         if record.is_staged() || !record.capability.is_block() {
             return Ok(());
@@ -199,7 +199,7 @@ impl Node {
             let (path, is_ours) = (Path::new(&target), |shown: &MountSource| {
                 node.is_of_unit(&unit, shown)
             });
-            let is_foreign = match node.mounter.shown_at(path)? {
+            let is_foreign = match node.mounter.source_at(path)? {
                 Some(shown) => !is_ours(&shown),
                 // Only emulated volumes are shown by links.
                 None => path.is_symlink(),
@@ -212,7 +212,7 @@ impl Node {
                 );
                 return Ok(());
             }
-            node.mounter.withdraw(path, is_ours)?;
+            node.mounter.unmount(path, is_ours)?;
             node.mounter.remove(path)?;
             node.release_read_only_device(&unit, &target)
         })

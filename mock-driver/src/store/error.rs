@@ -1,4 +1,4 @@
-//! Why the store refuses.
+//! Errors of the store.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::array;
 
-/// Why an operation got no answer from the array, or another one than asked.
+/// An operation failed, or its durability is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The array refused.
@@ -23,9 +23,9 @@ pub enum OpenError {
     /// An operation on a file or directory failed.
     #[error("--state-dir: cannot {act} {}", path.display())]
     Io {
-        /// What was tried.
+        /// Attempted operation.
         act: &'static str,
-        /// On what.
+        /// Path.
         path: PathBuf,
         /// How it failed.
         source: io::Error,

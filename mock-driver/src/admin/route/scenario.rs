@@ -41,7 +41,7 @@ pub(super) async fn switch(
         .filter(|known| played.contains(&known.name))
         .collect();
     scenario::play(&whole, &admin.driver.faults).map_err(taken)?;
-    admin.settle_troubles().await?;
+    admin.persist_backend_faults().await?;
     Ok(Json(shown(wanted, change.enabled)))
 }
 

@@ -21,6 +21,6 @@ pub(super) async fn put(
 ) -> Result<Json<Faults>, Refusal> {
     let script = Script::from_value(script).map_err(refused)?;
     admin.driver.faults.put_all(script).map_err(taken)?;
-    admin.settle_troubles().await?;
+    admin.persist_backend_faults().await?;
     Ok(list(State(admin)).await)
 }

@@ -13,7 +13,7 @@ use crate::array::{self, Array, Capability, StorageSeverity};
     responses((status = 200, body = Storage), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>) -> Result<Json<Storage>, Refusal> {
     let storage = admin.driver.store.read(|array| {
-        let nodes = array.sick_storage().filter_map(|(node, issues)| {
+        let nodes = array.unhealthy_storage().filter_map(|(node, issues)| {
             Some(NodeStorage {
                 node: node?.to_string(),
                 health: issues.iter().map(shown).collect(),
@@ -44,7 +44,7 @@ pub(super) async fn change(
 /// What ails the storage behind a node alone, or behind all of them.
 pub(super) fn of(array: &Array, node: Option<&str>) -> Vec<StorageHealthIssue> {
     let meant = |(of, _): &(Option<&array::NodeId>, _)| of.map(array::NodeId::as_str) == node;
-    let found = array.sick_storage().find(meant);
+    let found = array.unhealthy_storage().find(meant);
     found
         .into_iter()
         .flat_map(|(_, issues)| issues)

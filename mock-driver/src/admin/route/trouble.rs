@@ -30,7 +30,7 @@ pub(super) async fn put(
     let trouble = Rule::backend_fault_from_value(trouble).map_err(refused)?;
     let id = trouble.id.clone();
     admin.driver.faults.put(trouble).map_err(taken)?;
-    admin.settle_troubles().await?;
+    admin.persist_backend_faults().await?;
     Ok((StatusCode::CREATED, find(&admin, &id)?))
 }
 
@@ -44,7 +44,7 @@ pub(super) async fn remove(
     if !admin.driver.faults.remove(Part::BackendFault, &trouble) {
         return Err(Refusal::not_found("trouble", &trouble));
     }
-    admin.settle_troubles().await?;
+    admin.persist_backend_faults().await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -60,7 +60,7 @@ pub(super) async fn switch(
         .driver
         .faults
         .set_enabled(Part::BackendFault, &trouble, change.enabled);
-    admin.settle_troubles().await?;
+    admin.persist_backend_faults().await?;
     find(&admin, &trouble)
 }
 

@@ -112,7 +112,7 @@ impl Client {
         self.get("/api/v1/storage", &[]).await
     }
 
-    /// Makes the storage behind all nodes sick or, without health issues, well.
+    /// Sets the health issues of the storage behind all nodes; none means healthy.
     ///
     /// # Errors
     /// As for every request: [`Error`].

@@ -115,7 +115,7 @@ fn fields_without_json_are_shown_raw() {
 }
 
 #[test]
-fn what_is_not_known_is_counted_and_not_shown() {
+fn unknown_fields_are_dropped_and_unknown_messages_shown_by_size() {
     let renderer = Renderer::new(Some([7; 16]));
     let request = mk_request(&[]).encode_to_vec();
     let foreign = renderer.keep_wire("/acme.v1.Array/Login", Direction::Request, &request);
@@ -131,7 +131,7 @@ fn what_is_not_known_is_counted_and_not_shown() {
 }
 
 #[test]
-fn requests_tell_what_they_are_about() {
+fn extracts_volume_and_node_from_requests() {
     let renderer = Renderer::new(None);
     let subject = |kept: RedactedMessage| {
         let Subject { volume, node } = renderer.subject(&kept);

@@ -65,7 +65,7 @@ pub(super) fn link(to: &Path, target: &Path) -> Result<(), Error> {
 }
 
 /// What is shown at `target`.
-pub(super) fn shown_at(target: &Path) -> Result<Option<MountSource>, Error> {
+pub(super) fn source_at(target: &Path) -> Result<Option<MountSource>, Error> {
     // No link, or nothing at all.
     let absent = [
         ErrorKind::InvalidInput,
@@ -81,7 +81,7 @@ pub(super) fn shown_at(target: &Path) -> Result<Option<MountSource>, Error> {
 
 /// Takes a link away, never what it leads to.
 pub(super) fn unlink(target: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Result<(), Error> {
-    match shown_at(target)? {
+    match source_at(target)? {
         None => Ok(()),
         Some(shown) if is_ours(&shown) => fs::remove_file(target).map_err(Error::io("remove", target)),
         Some(_) => Err(in_the_way(target, "is a link that is not of this volume")),

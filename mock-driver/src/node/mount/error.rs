@@ -1,17 +1,17 @@
-//! Why a filesystem is not mounted, or still is.
+//! Mount and unmount errors.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::node::exec;
 
-/// Why something is not mounted, or still is.
+/// Mount and unmount errors.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel does not take the options.
     #[error("volume_capability.mount.mount_flags: the kernel refuses to mount {} with {flags:?}", path.display())]
     Options {
-        /// Where.
+        /// Path.
         path: PathBuf,
         /// The options.
         flags: Vec<String>,
@@ -24,7 +24,7 @@ pub enum Error {
     Group {
         /// What could not be given.
         path: PathBuf,
-        /// To whom.
+        /// Group id.
         group: u32,
         /// How it failed.
         source: io::Error,
@@ -32,7 +32,7 @@ pub enum Error {
     /// No such filesystem.
     #[error("fs_type \"{fs_type}\" is not supported: ask for ext4, ext3, ext2 or xfs, or for none")]
     UnknownType {
-        /// What was asked for.
+        /// Requested filesystem.
         fs_type: String,
     },
     /// There is data on the disk, and it is no filesystem we know.
@@ -52,15 +52,15 @@ pub enum Error {
     OtherFilesystem {
         /// What is on it.
         found: &'static str,
-        /// What was asked for.
+        /// Requested filesystem.
         fs: &'static str,
     },
-    /// There is nothing on it, and nothing can be put there.
+    /// The volume is blank and read-only, so it cannot be formatted.
     #[error(
         "the volume is blank and cannot be written to, so it cannot be formatted: publish it writable first"
     )]
     BlankAndReadOnly,
-    /// What is left of a mkfs that was cut off, which must not be written to.
+    /// An interrupted mkfs left a partial filesystem on a read-only volume.
     #[error(
         "the volume holds the beginning of a filesystem, left by a mkfs that was cut off, and cannot be written \
          to, so it cannot be wiped: publish it writable first"
@@ -78,13 +78,13 @@ pub enum Error {
     /// It is in use.
     #[error("{} is in use: end the processes that have files open there", path.display())]
     Busy {
-        /// What.
+        /// Path.
         path: PathBuf,
     },
-    /// Something that is not ours is in the way.
+    /// A mount or file that the driver did not create occupies the path.
     #[error("{} {reason}: remove it first", path.display())]
     InTheWay {
-        /// What.
+        /// Path.
         path: PathBuf,
         /// Why it is in the way.
         reason: &'static str,
@@ -92,9 +92,9 @@ pub enum Error {
     /// An operation failed.
     #[error("cannot {act} {}", path.display())]
     Io {
-        /// What was tried.
+        /// Attempted operation.
         act: &'static str,
-        /// On what.
+        /// Path.
         path: PathBuf,
         /// How it failed.
         source: io::Error,

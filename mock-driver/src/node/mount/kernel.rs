@@ -38,7 +38,7 @@ pub(super) fn is_mount(path: &Path) -> Result<bool, Error> {
 }
 
 /// What is shown at `path`: the number of a block device, or of that which has the filesystem mounted there.
-pub(super) fn shown_at(path: &Path) -> Result<Option<MountSource>, Error> {
+pub(super) fn source_at(path: &Path) -> Result<Option<MountSource>, Error> {
     let Some(filesystem) = device_at(path)? else {
         return Ok(None);
     };
@@ -174,7 +174,7 @@ pub(super) fn unmount(path: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Re
     const PAUSE: Duration = Duration::from_millis(20);
     let (mut layers, mut tries) = (0, 0);
     while layers < LAYERS {
-        match shown_at(path)? {
+        match source_at(path)? {
             None => return Ok(()),
             Some(shown) if is_ours(&shown) => match unmount_uppermost(path) {
                 Ok(()) => layers += 1,

@@ -1,4 +1,4 @@
-//! What paths show, and unmounting it where it is the driver's.
+//! Mount sources of paths, and unmounting of the driver's own mounts.
 
 use std::path::Path;
 
@@ -11,14 +11,14 @@ use super::{Mounter, emulated, kernel};
 // === impl Mounter ===
 
 impl Mounter {
-    /// What is shown at `target`: the uppermost if there is more than one thing.
+    /// The topmost mount at `target`, if any.
     ///
     /// # Errors
     /// If that cannot be found out.
-    pub(crate) fn shown_at(self, target: &Path) -> Result<Option<MountSource>, Error> {
+    pub(crate) fn source_at(self, target: &Path) -> Result<Option<MountSource>, Error> {
         match self {
-            Self::Emulated => emulated::shown_at(target),
-            Self::Kernel => kernel::shown_at(target),
+            Self::Emulated => emulated::source_at(target),
+            Self::Kernel => kernel::source_at(target),
         }
     }
 
@@ -27,10 +27,10 @@ impl Mounter {
     /// # Errors
     /// If that cannot be found out.
     pub(crate) fn is_shown(self, target: &Path) -> Result<bool, Error> {
-        Ok(self.shown_at(target)?.is_some())
+        Ok(self.source_at(target)?.is_some())
     }
 
-    /// What a path shows that shows the filesystem on a disk.
+    /// The mount source of a disk's filesystem.
     ///
     /// # Errors
     /// If the device cannot be looked at.
@@ -41,7 +41,7 @@ impl Mounter {
         })
     }
 
-    /// What a path shows that shows a device.
+    /// The mount source of a raw block device.
     ///
     /// # Errors
     /// If it cannot be looked at.
@@ -52,12 +52,12 @@ impl Mounter {
         })
     }
 
-    /// Whether files at `target`, shown there from `from`, take writes exactly as they should. A link cannot
-    /// refuse any.
+    /// Whether `target`, mounted from `from`, is read-only exactly if requested. An emulated link is never
+    /// read-only and always passes.
     ///
     /// # Errors
     /// If one of the two cannot be looked at.
-    pub(crate) fn obeys(
+    pub(crate) fn has_read_only_mode(
         self,
         target: &Path,
         from: &Path,
@@ -87,11 +87,11 @@ impl Mounter {
         }
     }
 
-    /// Takes away what is shown at `path`, as far as it is ours. The path stays, except for a link.
+    /// Unmounts the driver's mounts at `path`, or removes its link. Keeps the path of a mount.
     ///
     /// # Errors
     /// If it is in use, or something else is shown there.
-    pub(crate) fn withdraw(self, path: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Result<(), Error> {
+    pub(crate) fn unmount(self, path: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Result<(), Error> {
         match self {
             Self::Emulated => emulated::unlink(path, is_ours),
             Self::Kernel => kernel::unmount(path, is_ours),

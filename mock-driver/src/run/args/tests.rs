@@ -9,12 +9,12 @@ fn read(flags: &[&str]) -> Result<Args, clap::Error> {
 }
 
 #[test]
-fn definitions_are_sound() {
+fn clap_definition_is_valid() {
     Args::command().debug_assert();
 }
 
 #[test]
-fn the_list_of_flags_is_true_and_whole() {
+fn documentation_lists_every_flag() {
     let cell = |text: &str| text.trim().trim_matches('`').replace('\0', "|");
     let mut listed = Vec::new();
     for row in include_str!("../../../docs/flags.md").lines() {
@@ -43,7 +43,7 @@ fn the_list_of_flags_is_true_and_whole() {
 }
 
 #[test]
-fn flags_are_taken_as_go_programs_take_them() {
+fn accepts_flag_syntax_of_go() {
     for flags in [
         &["-nodes=7"][..],
         &["--nodes=7"],
@@ -70,7 +70,7 @@ fn flags_are_taken_as_go_programs_take_them() {
 }
 
 #[test]
-fn wrong_values_are_refused_by_the_name_of_their_flag() {
+fn invalid_value_error_names_the_flag() {
     let table: [(&[&str], &str); 18] = [
         (&["--topology=zone=a b!"], "--topology"),
         (&["--topology=zone=a,Zone=b"], "--topology"),
@@ -101,7 +101,7 @@ fn wrong_values_are_refused_by_the_name_of_their_flag() {
 }
 
 #[test]
-fn what_is_said_of_an_array_beside_a_proxy_is_told_to_have_no_effect() {
+fn proxy_notes_that_array_flags_have_no_effect() {
     let flags = ["--volumes=3", "-nodes", "7", "--pool=a=1Gi", "--seed=4"];
     assert_eq!(read(&flags).unwrap().notes, Vec::<String>::new());
     let notes = read(&[&flags[..], &["--proxy-to=/run/other.sock"]].concat())
@@ -147,7 +147,7 @@ fn own_node_is_one_of_the_array() {
 }
 
 #[test]
-fn the_place_in_the_help_is_one_where_volumes_are_made() {
+fn topology_example_in_help_is_accessible() {
     let command = Args::command();
     let mut flags = command.get_arguments();
     let flag = flags.find(|flag| flag.get_long() == Some("topology")).unwrap();

@@ -19,7 +19,7 @@ fn mk_driver() -> Arc<Driver> {
 }
 
 #[tokio::test]
-async fn journal_has_what_is_sent_in_place_of_the_reply_or_that_it_could_not_be_had() {
+async fn journals_the_converted_reply_or_its_error() {
     let driver = mk_driver();
     let request = || {
         Request::new(ControllerGetVolumeRequest {
@@ -50,7 +50,7 @@ async fn journal_has_what_is_sent_in_place_of_the_reply_or_that_it_could_not_be_
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_waits_for_other_work_on_the_same_volume_whoever_does_it() {
+async fn operation_waits_for_the_volume_lock() {
     let driver = mk_driver();
     let request = ControllerUnpublishVolumeRequest {
         volume_id: "vol-0".to_owned(),

@@ -60,7 +60,7 @@ async fn media_grow_and_never_shrink() {
     volume_files.grow(&volume("a"), MIB).await.unwrap();
     assert!(
         !volume_files.exists(&volume("a")).unwrap(),
-        "nobody needed it yet"
+        "grow must not create a file"
     );
     let disk = volume_files.ensure(&volume("a"), 2 * MIB).await.unwrap();
     write(&disk, 0, b"data");

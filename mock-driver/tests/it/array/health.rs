@@ -17,7 +17,7 @@ fn mk_ailment(status: Severity) -> HealthIssue {
 }
 
 impl World {
-    async fn make_sick(&mut self, volume: &str, issues: Vec<HealthIssue>) {
+    async fn set_health(&mut self, volume: &str, issues: Vec<HealthIssue>) {
         let set = |array: &mut Array| array.set_volume_health(volume, issues);
         self.server.driver().store().change(set).await.unwrap();
     }
@@ -53,7 +53,7 @@ async fn only_the_sick_are_listed_page_by_page() {
     assert_eq!(world.sick(0, "").await.unwrap(), (vec![], String::new()));
     for volume in ["vol-1", "vol-4", "vol-7"] {
         world
-            .make_sick(volume, vec![mk_ailment(Severity::Degraded)])
+            .set_health(volume, vec![mk_ailment(Severity::Degraded)])
             .await;
     }
     assert_eq!(world.sick(0, "").await.unwrap().0, ["vol-1", "vol-4", "vol-7"]);
@@ -64,7 +64,7 @@ async fn only_the_sick_are_listed_page_by_page() {
         world.sick(2, &token).await.unwrap(),
         (vec!["vol-7".to_owned()], String::new())
     );
-    world.make_sick("vol-7", vec![]).await;
+    world.set_health("vol-7", vec![]).await;
     assert_eq!(
         world.sick(0, "").await.unwrap().0,
         ["vol-1"],
@@ -99,7 +99,7 @@ async fn only_the_sick_are_listed_page_by_page() {
 async fn all_that_ails_a_volume_is_told() {
     let mut world = World::start_with(|_, settings| settings.premade = 2).await;
     let all = [Severity::Degraded, Severity::Inaccessible, Severity::DataLoss].map(mk_ailment);
-    world.make_sick("vol-0", all.to_vec()).await;
+    world.set_health("vol-0", all.to_vec()).await;
     let health = world.health("vol-0").await.unwrap();
     let told: Vec<_> = health
         .health_statuses
@@ -160,7 +160,7 @@ struct OlderList {
 async fn older_callers_find_the_condition_where_it_was_and_only_if_that_is_offered() {
     let mut world = World::start_with(|_, settings| settings.premade = 2).await;
     world
-        .make_sick("vol-1", vec![mk_ailment(Severity::Degraded)])
+        .set_health("vol-1", vec![mk_ailment(Severity::Degraded)])
         .await;
     world.publish("vol-1", "node-0").await.unwrap();
     let channel = world.server.channel().await;
