@@ -147,10 +147,10 @@ pub struct Args {
     pub version: bool,
 }
 
-/// A text; empty means none.
+/// A string flag; empty means unset.
 pub type MaybeText = Option<String>;
 
-/// A path; empty means none.
+/// A path flag; empty means unset.
 pub type MaybePath = Option<PathBuf>;
 
 // === impl Args ===

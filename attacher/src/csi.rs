@@ -39,8 +39,8 @@ pub trait ControllerClient: Send + Sync + 'static {
     /// ListVolumes: one page.
     fn list(&self, request: ListRequest) -> impl Future<Output = Result<Page, CallError>> + Send;
 
-    /// Waits for a connection and returns the driver's capabilities, for which the next request must be made. The calls
-    /// themselves do not wait.
+    /// Waits for a connection and returns the driver's capabilities. Build the next request from them; calls fail at
+    /// once without a connection.
     fn ready(&self) -> impl Future<Output = Result<Capabilities, CallError>> + Send;
 }
 

@@ -53,7 +53,7 @@ pub struct Election {
     labels: Vec<Labels>,
 }
 
-/// A name; empty means none.
+/// Parses a name flag; empty means unset.
 pub type Name = Option<String>;
 
 /// Labels of an object.

@@ -123,7 +123,7 @@ pub(super) fn boolean(value: &str) -> Result<bool, String> {
     }
 }
 
-/// A text; empty means none.
+/// Parses a string flag; empty means unset.
 pub(super) fn non_empty(value: &str) -> Result<Option<String>, std::convert::Infallible> {
     Ok((!value.is_empty()).then(|| value.to_owned()))
 }

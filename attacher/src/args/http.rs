@@ -34,7 +34,7 @@ pub struct Http {
 /// Paths of the other pages.
 pub const OTHER_PAGES: [&str; 4] = ["/healthz", "/healthz/leader-election", "/readyz", "/statusz"];
 
-/// A listen address; empty means none.
+/// Parses a listen address; empty means unset.
 pub type Address = Option<String>;
 
 // === impl Http ===

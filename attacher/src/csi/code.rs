@@ -20,7 +20,7 @@ pub struct CallError {
     pub code: Code,
     /// The driver's message.
     pub message: String,
-    /// How far the call got.
+    /// Whether the driver may have received the call.
     pub reach: Reach,
 }
 

@@ -32,9 +32,9 @@ pub enum Lost {
     /// Another driver answers on the socket.
     #[error("the CSI driver at the socket was {was:?} and is now {is:?}: start an attacher for that one")]
     OtherDriver {
-        /// Its name before.
+        /// Name of the previous driver.
         was: Arc<str>,
-        /// Its name now.
+        /// Name of the present driver.
         is: Arc<str>,
     },
 }
@@ -54,7 +54,7 @@ const INITIAL_BACKOFF: Duration = Duration::from_millis(20);
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
 /// A session that ends sooner is followed by a pause: the server may answer probes and crash in the first call.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
-/// Every so many failed attempts one is logged.
+/// Failed attempts per log line.
 const ATTEMPTS_PER_LOG: u32 = 20;
 
 // === impl ConnectionState ===

@@ -88,12 +88,12 @@ struct MeteredBody {
     running: Running,
 }
 
-/// The Go sidecar's label before GetPluginInfo.
+/// Label of calls before GetPluginInfo, as in the Go sidecar.
 const UNKNOWN_DRIVER: &str = "unknown-driver";
 
 const GRPC_STATUS: &str = "grpc-status";
 
-/// Those of csi-lib-utils.
+/// Bucket bounds of csi-lib-utils.
 const BOUNDS: &[f64] = &[
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
 ];

@@ -240,7 +240,7 @@ fn works_with_gos_longest_durations() {
 }
 
 #[test]
-fn nothing_leaks_and_all_settles_whatever_fails_and_whenever_the_attacher_is_killed() {
+fn converges_without_leaks_despite_failures_and_kills() {
     play(seeds(HISTORIES), history);
 }
 

@@ -177,7 +177,7 @@ impl Kubelet {
         if !self.populated {
             return;
         }
-        // A volume whose last pod went may be in use by another pod before it was unmounted.
+        // A new pod may use a volume that was not unmounted since its last pod.
         if let (Some(stored), false) = (&self.stored_in_use, self.storing_in_use) {
             self.volumes.mark_volumes_as_reported_in_use(stored);
         }

@@ -9,11 +9,10 @@ use crate::control_plane::{Component, Options, Timers};
 pub struct ClusterSettings {
     /// After how long the attach/detach controller force-detaches a volume from an unhealthy node, instead of 6 minutes.
     pub max_wait_for_unmount: Option<Duration>,
-    /// How often the attach/detach controller repairs its desired state from the pods, instead of every minute and every
-    /// 3 minutes.
+    /// Periods of the populator's two loops; by default 1 minute and 3 minutes.
     pub populator_period: Option<Duration>,
-    /// How long the attach/detach controller waits for the attacher, instead of 2 minutes. It is a constant of the real
-    /// one, which keeps the 2 minutes.
+    /// How long the attach/detach controller waits for the external-attacher; by default 2 minutes, which the real
+    /// controller cannot change.
     pub csi_timeout: Option<Duration>,
     /// `--disable-force-detach-on-timeout`.
     pub disable_force_detach_on_timeout: bool,
@@ -42,9 +41,9 @@ impl ClusterSettings {
         verbose_log: false,
     };
 
-    /// Whether the real control plane must differ from the shared one, or have no other user.
+    /// Whether the scenario needs a control plane of its own.
     pub fn needs_own_control_plane(self) -> bool {
-        // Only an embedded cluster's differs.
+        // Only the embedded cluster has this setting; a scenario with it uses the shared control plane.
         self.csi_timeout.is_none()
     }
 

@@ -1,5 +1,5 @@
-//! The attacher is down for longer than the attach/detach controller waits for it, and the volume is attached all the
-//! same: the controller must take it for uncertain.
+//! The attacher is down for longer than the attach/detach controller waits, and the driver has attached the volume: the
+//! controller must mark it as uncertain.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::cluster::ClusterSettings;
 use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::Access;
 
-/// The wait of the real controller, which is a constant, and some.
+/// Longer than the real controller's constant `csiTimeout` of 2 minutes.
 const CSI_TIMEOUT: Duration = Duration::from_secs(150);
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "attach-wait-times-out",
-    about: "A volume whose attach the controller gave up waiting for is detached, and only then attached to another node.",
+    about: "After the controller's wait for an attach timed out, it detaches the volume before it attaches it to another node.",
     config: ScenarioConfig {
         own_cluster: Some(ClusterSettings {
             csi_timeout: Some(Duration::from_millis(1500)),

@@ -1,5 +1,4 @@
-//! The API server's etcd is restored from a snapshot: what was attached or detached since comes undone in Kubernetes, and
-//! not at the array.
+//! An administrator restores etcd from a snapshot. Kubernetes forgets attaches and detaches since then; the array does not.
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use crate::fixture::Access;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "etcd-restored",
-    about: "After a restore of etcd, what was detached since is attached again, what was attached since is detached with its next pod, and the rest is left alone.",
+    about: "After a restore of etcd, a volume detached since the snapshot is attached again, one attached since is detached with its next pod, and the attacher leaves other volumes alone.",
     config: ScenarioConfig {
         reconcile_sync: Duration::from_secs(1),
         // The attach/detach controller keeps running, and finds by this that a VolumeAttachment is lost.

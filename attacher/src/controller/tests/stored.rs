@@ -261,7 +261,7 @@ async fn stores_the_finalizer_of_an_attached_volume_that_cannot_be_published_aga
     }
 }
 
-/// Its watch may be late.
+/// The PersistentVolume watch may be late.
 #[tokio::test]
 async fn attaches_a_volume_that_the_store_does_not_have() {
     let mut bench = Bench::new(mk_attachment("va"));

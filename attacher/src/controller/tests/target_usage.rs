@@ -190,7 +190,7 @@ async fn detach_waits_for_an_attachment_that_was_published_under_another_id_of_t
     }
 }
 
-/// The rest of an attach that failed before the node registered again. Its undo waits as a detach does.
+/// An attach failed before the node registered again; its undo waits like a detach.
 #[tokio::test]
 async fn undo_waits_for_an_attachment_that_was_published_under_another_id_of_the_node() {
     for (attached, name) in [(false, "undo"), (true, "republish")] {

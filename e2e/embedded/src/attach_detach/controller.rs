@@ -37,18 +37,20 @@ pub(crate) struct AttachDetachController {
     options: AttachDetachOptions,
 }
 
-/// What the attach/detach controller is started with: its flags, and upstream's constants and `TimerConfig`.
+/// Flags and timer constants of the attach/detach controller.
 #[derive(Clone, Copy, Debug)]
 pub struct AttachDetachOptions {
-    /// When a mounted volume is taken away.
+    /// When to force-detach a volume that is still mounted.
     pub force_detach: ForceDetach,
-    /// `--attach-detach-reconcile-sync-period`: how often to verify that attached volumes still are.
+    /// `--attach-detach-reconcile-sync-period`: interval between verifications of the attached volumes.
     pub reconcile_sync_period: Duration,
     /// How long to wait for the external-attacher.
     pub csi_timeout: Duration,
-    /// `DesiredStateOfWorldPopulatorLoopSleepPeriod`: how often pods that are gone leave the desired state.
+    /// `DesiredStateOfWorldPopulatorLoopSleepPeriod`: interval of removing deleted pods from the
+    /// desired state of world.
     pub populator_loop_sleep_period: Duration,
-    /// `DesiredStateOfWorldPopulatorListPodsRetryDuration`: how often pods that were missed enter the desired state.
+    /// `DesiredStateOfWorldPopulatorListPodsRetryDuration`: interval of adding pods to it
+    /// whose events the controller missed.
     pub populator_list_pods_retry_duration: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! What kubelet writes about its node and reads of it.
+//! kubelet's reads and writes of its Node: volumesInUse, volumesAttached, heartbeat.
 
 use std::collections::BTreeSet;
 
@@ -22,8 +22,8 @@ impl Kubelet {
             return;
         };
         let status = node.status.unwrap_or_default();
-        // A restore of etcd may have lost what the API server had. An event that is older than the last write has it
-        // repeated to no effect.
+        // After a restore of etcd the Node may lack our last volumesInUse: write it again. A late event repeats the
+        // write, which is harmless.
         let in_use: BTreeSet<_> = status.volumes_in_use.into_iter().flatten().collect();
         if self.stored_in_use.as_ref() != Some(&in_use) {
             self.stored_in_use = None;
@@ -65,7 +65,7 @@ impl Kubelet {
     }
 }
 
-/// Nothing but a stored list may count as stored.
+/// Retries until the API server has stored the list, so that `stored_in_use` is never ahead of it.
 async fn store(nodes: &Api<Node>, name: &str, in_use: &BTreeSet<UniqueVolumeName>) {
     let value = if in_use.is_empty() {
         json!(null)

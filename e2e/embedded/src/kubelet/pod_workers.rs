@@ -25,7 +25,8 @@ pub(crate) enum PodAction {
     Resolve(Box<Pod>),
     /// Report that it runs; answered by [`PodWorkers::started`].
     Start(Box<Pod>),
-    /// End its containers, or find that they exited with this code, and report it; answered by [`PodWorkers::stopped`].
+    /// Stop its containers, or record that they exited with this code, and report the status; answered by
+    /// [`PodWorkers::stopped`].
     Stop(Box<Pod>, i32),
     /// Remove its object; the watch answers.
     Remove(Box<Pod>),

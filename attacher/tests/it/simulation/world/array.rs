@@ -59,8 +59,8 @@ impl World {
         state.switch(true);
     }
 
-    /// Waits until every attachment that can be attached is, and is published and guarded as it says, and none
-    /// without our finalizer says that it is attached, unless its error names what it waits for.
+    /// Waits until every attachment that can be attached is, and is published and guarded as it says, and no
+    /// VolumeAttachment without our finalizer has attached=true, except one whose error names the one it waits for.
     pub(in super::super) async fn in_order(&self) {
         self.until(|state| {
             state.attachments.values().all(|attachment| {
@@ -70,7 +70,7 @@ impl World {
                     .is_some_and(|volume| !volume.deleting);
                 let is_published = recorded(attachment).is_some_and(|target| {
                     let target = state.present(&target);
-                    // A twin may have brought it to the machine under the id of today, where it is listed.
+                    // Another one may have brought it to the machine under its present id, where it is listed.
                     let today = PublishTarget {
                         node_id: state
                             .id_today(attachment)
@@ -81,11 +81,11 @@ impl World {
                 });
                 let is_let_go = attachment.deleting && !attachment.finalizer;
                 if is_let_go && attachment.says_attached() {
-                    return state.waits_for_twin(attachment);
+                    return state.waits_for_other(attachment);
                 }
                 attachment.deleting
                     || !can_be_attached
-                    || state.undo_waits_for_twin(attachment)
+                    || state.undo_waits_for_other_attachment(attachment)
                     || attachment.attached && attachment.finalizer && is_published
             })
         })
@@ -148,29 +148,29 @@ impl State {
         self.nodes.get(&*attachment.node)?.id.clone()
     }
 
-    /// Whether an attachment waits, and says so, for a twin that uses the volume on the node without our finalizer, and
-    /// cannot get it back because the PersistentVolume is gone. To unpublish would take the volume away from the twin.
-    fn waits_for_twin(&self, attachment: &Attachment) -> bool {
-        let uses_it = |twin: &&Attachment| {
-            (&twin.node, &twin.source) == (&attachment.node, &attachment.source)
-                && (twin.attached, twin.deleting, twin.finalizer) == (true, false, false)
+    /// Whether an attachment waits, and says so, for another one that uses the volume on the node without our finalizer, and
+    /// cannot get it back because the PersistentVolume is gone. To unpublish would take the volume away from the other.
+    fn waits_for_other(&self, attachment: &Attachment) -> bool {
+        let uses_it = |other: &&Attachment| {
+            (&other.node, &other.source) == (&attachment.node, &attachment.source)
+                && (other.attached, other.deleting, other.finalizer) == (true, false, false)
         };
-        let is_gone = |twin: &Attachment| {
-            let name = twin.volume_name();
+        let is_gone = |other: &Attachment| {
+            let name = other.volume_name();
             name.is_none_or(|name| !self.volumes.contains_key(&**name))
         };
         attachment.detach_error.is_some() && self.attachments.values().find(uses_it).is_some_and(is_gone)
     }
 
-    /// Whether an attachment must be unpublished from an id of its node before it is published to another, and waits, and
-    /// says so, for a twin that has the volume under an id which may name the same machine.
-    fn undo_waits_for_twin(&self, attachment: &Attachment) -> bool {
-        let may_use_it = |twin: &Attachment| {
-            twin.uid != attachment.uid
-                && (&twin.node, &twin.source) == (&attachment.node, &attachment.source)
-                && (twin.attached || twin.finalizer)
-                && !twin.deleting
-                && twin.recorded.node_id != attachment.recorded.node_id
+    /// Whether an attach that must first unpublish an old node id waits, with an attachError, for another VolumeAttachment
+    /// of the same volume and node under another node id.
+    fn undo_waits_for_other_attachment(&self, attachment: &Attachment) -> bool {
+        let may_use_it = |other: &Attachment| {
+            other.uid != attachment.uid
+                && (&other.node, &other.source) == (&attachment.node, &attachment.source)
+                && (other.attached || other.finalizer)
+                && !other.deleting
+                && other.recorded.node_id != attachment.recorded.node_id
         };
         let error = attachment.attach_error.as_ref();
         error.is_some_and(|error| error.message.contains("under another node id"))

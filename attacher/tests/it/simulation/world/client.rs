@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{State, World};
 
-/// Of how many requests of a replica one is interrupted by a suspension of its process.
+/// One in this many requests of a replica is interrupted by SIGSTOP.
 const SUSPENDED_ONCE_IN: u16 = 100;
 
 /// What the requests of a process carry.
@@ -61,8 +61,7 @@ impl Client {
         }
     }
 
-    /// What a replica waits for between its decision to send a request and the moment at which the connection takes the
-    /// body. Its process may be suspended meanwhile, sometimes for so long that the other replica leads when it resumes.
+    /// Delay between a replica's decision to send a request and the transport's read of its body. Its process may be suspended meanwhile, sometimes for so long that the other replica leads when it resumes.
     pub(super) async fn await_connection(&self, world: &World) {
         if self.identity.is_none() {
             return;

@@ -8,8 +8,8 @@ use super::{NODES, State, VOLUMES, World};
 
 /// Attachments that come and go.
 const ATTACHMENTS: usize = 8;
-/// Those of them that have a twin, of the same volume and node.
-const TWINS: usize = 4;
+/// Those of them beside which there may be a second one of the same volume and node.
+const SECOND_ATTACHMENTS: usize = 4;
 
 // === impl World ===
 
@@ -82,7 +82,7 @@ impl World {
 impl State {
     fn act(&mut self) {
         let mut number = self.random.usize(0..ATTACHMENTS);
-        if number < TWINS && self.random.bool() {
+        if number < SECOND_ATTACHMENTS && self.random.bool() {
             number += NODES * VOLUMES;
         }
         let name = format!("va-{number}");
