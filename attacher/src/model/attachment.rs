@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::storage::v1::{VolumeAttachmentSource, VolumeError};
+use k8s_openapi::api::storage::v1::VolumeAttachmentSource;
 
-use super::wire::AttachmentObject;
+use super::wire::{AttachmentObject, ErrorObject};
 use super::{Driver, SecretRef, Uid, Version, VolumeSpec};
-use crate::report::time;
 
 /// The node id of the publish call. The Go sidecar writes it too.
 pub const NODE_ID_ANNOTATION: &str = "csi.alpha.kubernetes.io/node-id";
@@ -181,9 +180,9 @@ impl Source {
 // === impl Problem ===
 
 impl Problem {
-    fn from_wire(object: VolumeError) -> Box<Self> {
+    fn from_wire(object: ErrorObject) -> Box<Self> {
         Box::new(Self {
-            time: object.time.map(|at| time(at.0)).unwrap_or_default(),
+            time: object.time.unwrap_or_default(),
             message: object.message.unwrap_or_default(),
             code: object.error_code,
         })
@@ -208,6 +207,18 @@ mod tests {
             decode(json!({"metadata": {"name": "va"}, "spec": {"attacher": "other"}})),
             None
         );
+    }
+
+    /// The API server stores it, and one such object must not fail the whole list.
+    #[test]
+    fn decodes_an_error_with_a_time_beyond_the_range_of_timestamps() {
+        let attachment = decode(json!({
+            "metadata": {"name": "va"},
+            "spec": {"attacher": "d.example"},
+            "status": {"attachError": {"time": "9999-12-31T00:00:00Z", "message": "m"}},
+        }));
+        let error = attachment.unwrap().attach_error.unwrap();
+        assert_eq!((&*error.time, &*error.message), ("9999-12-31T00:00:00Z", "m"));
     }
 
     #[test]

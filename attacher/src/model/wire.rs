@@ -11,13 +11,15 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec};
 use k8s_openapi::api::storage::v1::{
-    CSINode, CSINodeSpec, VolumeAttachment, VolumeAttachmentSpec, VolumeAttachmentStatus,
+    CSINode, CSINodeSpec, VolumeAttachment, VolumeAttachmentSpec, VolumeAttachmentStatus, VolumeError,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 use super::{Uid, Version};
+use crate::report::time;
 
 /// A VolumeAttachment.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -25,7 +27,27 @@ use super::{Uid, Version};
 pub struct AttachmentObject {
     pub(crate) metadata: Metadata,
     pub(super) spec: VolumeAttachmentSpec,
-    pub(super) status: VolumeAttachmentStatus,
+    pub(super) status: StatusObject,
+}
+
+/// A VolumeAttachment's status. Of the publish context only the keys are kept, and times are text: the API server stores
+/// some that k8s-openapi's type cannot hold.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct StatusObject {
+    pub(super) attached: bool,
+    pub(super) attachment_metadata: Option<BTreeMap<String, IgnoredAny>>,
+    pub(super) attach_error: Option<ErrorObject>,
+    pub(super) detach_error: Option<ErrorObject>,
+}
+
+/// A VolumeError.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct ErrorObject {
+    pub(super) time: Option<String>,
+    pub(super) message: Option<String>,
+    pub(super) error_code: Option<i32>,
 }
 
 /// A PersistentVolume.
@@ -53,7 +75,30 @@ impl From<VolumeAttachment> for AttachmentObject {
         Self {
             metadata: Metadata(attachment.metadata),
             spec: attachment.spec,
-            status: attachment.status.unwrap_or_default(),
+            status: attachment.status.map(StatusObject::from).unwrap_or_default(),
+        }
+    }
+}
+
+impl From<VolumeAttachmentStatus> for StatusObject {
+    fn from(status: VolumeAttachmentStatus) -> Self {
+        let context = status.attachment_metadata;
+        Self {
+            attached: status.attached,
+            attachment_metadata: context
+                .map(|context| context.into_keys().map(|key| (key, IgnoredAny)).collect()),
+            attach_error: status.attach_error.map(ErrorObject::from),
+            detach_error: status.detach_error.map(ErrorObject::from),
+        }
+    }
+}
+
+impl From<VolumeError> for ErrorObject {
+    fn from(error: VolumeError) -> Self {
+        Self {
+            time: error.time.map(|at| time(at.0)),
+            message: error.message,
+            error_code: error.error_code,
         }
     }
 }
