@@ -76,6 +76,7 @@ pub fn router(view: Arc<View>) -> Router {
         router = router.route("/statusz", get(statusz::page));
     }
     router
+        .method_not_allowed_fallback(async || (StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n"))
         .fallback(async || (StatusCode::NOT_FOUND, "404 page not found\n"))
         .layer(map_response(async |mut response: Response| {
             let headers = response.headers_mut();

@@ -130,6 +130,7 @@ async fn serves_pages_and_404_for_other_paths() {
         .ask("POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
         .await;
     assert!(post.starts_with("HTTP/1.1 405 "), "{post}");
+    assert!(post.ends_with("405 method not allowed\n"), "{post}");
     assert!(post.contains("allow: GET,HEAD\r\n"), "{post}");
 }
 
