@@ -157,6 +157,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             TargetUsage::Unused | TargetUsage::Deleting => Ok(false),
             // Its detach ended before. If the volume is published there all the same, reconcile finds it.
             TargetUsage::Ambiguous if attachment.deleting && !attachment.finalizer => Ok(true),
+            // The attach of the other one may need this very unpublish, and publishes again after it.
+            TargetUsage::Ambiguous
+                if !attachment.deleting && !state.may_be_attached_on_node(attachment, volume_id) =>
+            {
+                Ok(false)
+            }
             TargetUsage::Ambiguous => Err(SyncError::ambiguous_node_id(target)),
             TargetUsage::MissingFinalizer => {
                 state.restore_finalizers(attachment, target, used_by);

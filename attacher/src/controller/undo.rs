@@ -26,18 +26,20 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     }
 
     /// Unpublishes what an earlier attach published elsewhere, unless another VolumeAttachment uses it. The guard must be
-    /// held until the record is overwritten: until then other detaches may leave the volume to this VolumeAttachment.
+    /// held until the record is overwritten: until then other detaches may leave the volume to this VolumeAttachment. The
+    /// present target is locked, too: it may name the same machine.
     pub(super) async fn undo(
         &self,
         attachment: &Attachment,
         stale: &Stale,
         plan: &AttachPlan,
-    ) -> Result<KeyedGuard<'_, PublishTarget>, SyncError> {
+    ) -> Result<[KeyedGuard<'_, PublishTarget>; 2], SyncError> {
         let read = self.secrets_if_present(stale.secret.as_ref());
         let (secrets, missing) = self.unless_draining(read).await?;
-        let guard = self.lock_target(&stale.target).await?;
+        let locked = async { Ok(self.target_mutexes.lock_both(&stale.target, &plan.target).await) };
+        let guards = <[_; 2]>::from(self.unless_draining(locked).await?);
         if self.is_in_use(attachment, &stale.target, UsedBy::Record)? {
-            return Ok(guard);
+            return Ok(guards);
         }
         tracing::info!(
             volume = %stale.target.volume_id,
@@ -50,12 +52,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             migrated: plan.migrated,
         };
         match self.csi.unpublish(request).await {
-            Ok(()) => Ok(guard),
+            Ok(()) => Ok(guards),
             // Nothing is published for a volume or node that the driver does not know; the CSI specification leaves
             // NOT_FOUND to drivers that cannot tell. Waiting for another response would block the pod.
             Err(error) if is_unknown_target(&error, missing) => {
                 tracing::info!(%error, "the driver does not know the target");
-                Ok(guard)
+                Ok(guards)
             }
             Err(error) => Err(SyncError::call_without(missing, &error)),
         }
@@ -145,7 +147,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         match state.usage_besides(attachment, target, UsedBy::Record) {
             // Its detach may rely on this very VolumeAttachment.
             TargetUsage::Unused | TargetUsage::Deleting => Ok(false),
-            TargetUsage::Ambiguous if state.is_attached_on_node(attachment, &target.volume_id) => {
+            TargetUsage::Ambiguous if state.may_be_attached_on_node(attachment, &target.volume_id) => {
                 Err(SyncError::ambiguous_node_id(target))
             }
             // The driver may refuse its publish as long as the volume is published elsewhere.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::ControllerState;
+use super::{ControllerState, Key, PendingStatusWrite};
 use crate::model::{Attachment, PublishTarget};
 use crate::plan::{OtherAttachment, TargetUsage, UsedBy, target_usage};
 
@@ -22,11 +22,17 @@ impl ControllerState {
             .unwrap_or(TargetUsage::Unused)
     }
 
-    /// Whether a VolumeAttachment besides `attachment` says that the volume is attached to its node, under any node id.
-    pub fn is_attached_on_node(&self, attachment: &Attachment, volume_id: &str) -> bool {
-        self.others_of_volume(attachment, volume_id).any(|other| {
-            other.uid != attachment.uid && other.node == attachment.node && other.attached && !other.deleting
-        })
+    /// Whether another VolumeAttachment has the volume attached to the node of `attachment`, under any node id, or is being
+    /// attached, or is published and its status is not written yet.
+    pub fn may_be_attached_on_node(&self, attachment: &Attachment, volume_id: &str) -> bool {
+        self.others_of_volume(attachment, volume_id)
+            .filter(|other| other.uid != attachment.uid && other.node == attachment.node && !other.deleting)
+            .any(|other| {
+                let pending = self.pending.get(&other.uid);
+                other.attached
+                    || matches!(pending, Some(PendingStatusWrite::Published { .. }))
+                    || self.queue.is_running(&Key::Attachment(other.name.clone()))
+            })
     }
 
     /// Enqueues an attach of all VolumeAttachments that use `target` without our finalizer, which adds it.

@@ -33,6 +33,7 @@ impl Bench {
                 self.finish(&item, result.clone());
                 return result;
             }
+            self.finish(&item, Err(SyncError::outdated()));
         }
     }
 }

@@ -168,7 +168,7 @@ impl State {
         let may_use_it = |other: &Attachment| {
             other.uid != attachment.uid
                 && (&other.node, &other.source) == (&attachment.node, &attachment.source)
-                && (other.attached || other.finalizer)
+                && other.attached
                 && !other.deleting
                 && other.recorded.node_id != attachment.recorded.node_id
         };
