@@ -125,6 +125,26 @@ impl BenchEnv {
         Ok(env)
     }
 
+    /// Creates so many more volumes at the driver.
+    pub(super) async fn add_volumes(&mut self, count: usize) -> Result<()> {
+        let first = self.volumes.len();
+        let names: Vec<_> = (first..first + count)
+            .map(|volume| format!("{}-{volume}", self.name))
+            .collect();
+        let made = self.array.create(names.iter().cloned()).await?;
+        self.volumes.extend(names);
+        self.handles
+            .extend(made.into_iter().map(|volume| volume.volume_id));
+        Ok(())
+    }
+
+    /// Deletes these VolumeAttachments with their finalizers, if they exist. No attacher may be running.
+    pub(super) async fn wipe_attachments(&self, harness: &Harness<'_>, which: Range<usize>) -> Result<()> {
+        wipe::<VolumeAttachment>(&Api::all(harness.cluster.client()), &self.volumes[which])
+            .await
+            .context("wipe VolumeAttachments")
+    }
+
     /// Creates the PersistentVolumes, as users do.
     pub(super) async fn create_volumes(&self, harness: &Harness<'_>) -> Result<()> {
         self.create_volumes_with(harness, &[], 0..self.volumes.len())

@@ -14,7 +14,7 @@ use crate::{Implementation, Plan, Report, Row, Sizes, baseline, goal, plot};
 /// Measures attachers side by side on a real control plane.
 ///
 /// Prints a table for each row and whether the goals are met. --rows selects rows: size, default, burst,
-/// latency, latency-far, slow, behind, restart, handover-term, handover-kill, foreign, foreign-many, own, own-many.
+/// latency, latency-far, slow, behind, restart, handover-term, handover-kill, own, own-many, foreign, foreign-many.
 #[derive(Debug, Parser)]
 #[command(name = "csi-bench")]
 struct Args {

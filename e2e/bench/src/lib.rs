@@ -185,6 +185,7 @@ async fn measure_all(harness: &Harness<'_>, plan: &Plan) -> Result<Report> {
     let mut report = Report::default();
     for (load, rows) in plan.groups() {
         if let Load::Foreign(size) = load {
+            harness.own_load.lock().await.wipe(harness).await?;
             background_load.grow_to(size, harness.cluster).await?;
         }
         let mut found: BTreeMap<Row, Vec<Found>> = BTreeMap::new();
@@ -268,14 +269,14 @@ mod tests {
 
     #[test]
     fn rows_that_fill_the_cluster_come_after_the_others() {
-        let plan = mk_plan(&[Row::Own, Row::ForeignMany, Row::Latency, Row::Burst, Row::Latency]);
+        let plan = mk_plan(&[Row::ForeignMany, Row::Latency, Row::Own, Row::Burst, Row::Latency]);
         let groups: Vec<_> = plan.groups().into_values().collect();
         assert_eq!(
             groups,
             [
                 vec![Row::Burst, Row::Latency],
-                vec![Row::ForeignMany],
-                vec![Row::Own]
+                vec![Row::Own],
+                vec![Row::ForeignMany]
             ]
         );
     }

@@ -22,7 +22,7 @@ impl OwnLoad {
     pub(super) async fn grow_to(&mut self, harness: &Harness<'_>, attached: usize) -> Result<&BenchEnv> {
         if self.env.is_none() {
             let needs = Needs {
-                volumes: SAMPLES + 1 + harness.sizes.own.max(harness.sizes.many),
+                volumes: SAMPLES + 1,
                 ..Needs::default()
             };
             let env = BenchEnv::prepare(harness, "own".to_owned(), needs).await?;
@@ -31,14 +31,26 @@ impl OwnLoad {
             }
             self.env = Some(env);
         }
-        let env = self.env.as_ref().context("it was prepared")?;
+        let env = self.env.as_mut().context("it was prepared")?;
+        // Those of an implementation that failed.
+        env.wipe_attachments(harness, 0..SAMPLES + 1).await?;
         if attached > self.attached {
             tracing::info!(from = self.attached, to = attached, "creating attached volumes");
+            env.add_volumes(attached - self.attached).await?;
             let first = SAMPLES + 1;
             env.create_attached(harness, first + self.attached..first + attached)
                 .await?;
             self.attached = attached;
         }
         Ok(env)
+    }
+
+    /// Deletes everything.
+    pub(super) async fn wipe(&mut self, harness: &Harness<'_>) -> Result<()> {
+        self.attached = 0;
+        match self.env.take() {
+            Some(env) => env.wipe(harness).await,
+            None => Ok(()),
+        }
     }
 }

@@ -30,23 +30,25 @@ pub enum Row {
     HandoverTerm,
     /// SIGKILL to the leader.
     HandoverKill,
-    /// Some VolumeAttachments and PersistentVolumes of other drivers.
-    Foreign,
-    /// Many objects of other drivers.
-    ForeignMany,
     /// Some VolumeAttachments of this driver that are attached already.
     Own,
     /// Many of them.
     OwnMany,
+    /// Some VolumeAttachments and PersistentVolumes of other drivers.
+    Foreign,
+    /// Many objects of other drivers.
+    ForeignMany,
 }
 
 /// Objects that are in the cluster before an attacher starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Load {
-    /// VolumeAttachments and PersistentVolumes of other drivers.
-    Foreign(usize),
+    /// None.
+    Empty,
     /// Attached VolumeAttachments of the measured driver, and their PersistentVolumes.
     Own(usize),
+    /// VolumeAttachments and PersistentVolumes of other drivers.
+    Foreign(usize),
 }
 
 /// Sizes of the rows.
@@ -85,10 +87,10 @@ impl Row {
         Self::Restart,
         Self::HandoverTerm,
         Self::HandoverKill,
-        Self::Foreign,
-        Self::ForeignMany,
         Self::Own,
         Self::OwnMany,
+        Self::Foreign,
+        Self::ForeignMany,
     ];
 
     /// Name on the command line.
@@ -196,7 +198,7 @@ impl Row {
             | Self::Behind
             | Self::Restart
             | Self::HandoverTerm
-            | Self::HandoverKill => Load::Foreign(0),
+            | Self::HandoverKill => Load::Empty,
             Self::Foreign => Load::Foreign(sizes.foreign),
             Self::ForeignMany => Load::Foreign(sizes.many),
             Self::Own => Load::Own(sizes.own),
