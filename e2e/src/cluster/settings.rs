@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::control_plane::{Component, Options, Timers};
 
 /// Settings of kube-controller-manager, whichever backend plays it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClusterSettings {
     /// After how long the attach/detach controller force-detaches a volume from an unhealthy node, instead of 6 minutes.
     pub max_wait_for_unmount: Option<Duration>,
@@ -43,8 +43,12 @@ impl ClusterSettings {
 
     /// Whether the scenario needs a control plane of its own.
     pub fn needs_own_control_plane(self) -> bool {
-        // Only the embedded cluster has this setting; a scenario with it uses the shared control plane.
-        self.csi_timeout.is_none()
+        // Only the embedded cluster has this setting; a scenario with it alone uses the shared control plane.
+        let others = Self {
+            csi_timeout: None,
+            ..self
+        };
+        self.csi_timeout.is_none() || others != Self::DEFAULT
     }
 
     /// The same for the real control plane.

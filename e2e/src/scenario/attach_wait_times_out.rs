@@ -19,7 +19,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     about: "After the controller's wait for an attach timed out, it detaches the volume before it attaches it to another node.",
     config: ScenarioConfig {
         own_cluster: Some(ClusterSettings {
-            csi_timeout: Some(Duration::from_millis(1500)),
+            csi_timeout: Some(Duration::from_secs(5)),
             ..ClusterSettings::DEFAULT
         }),
         ..ScenarioConfig::DEFAULT

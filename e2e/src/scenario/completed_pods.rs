@@ -47,6 +47,11 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         env.wait_until_detached(volume, A, STEP_TIMEOUT).await?;
     }
     env.wait_for_volumes_attached(A, &[&shared]).await?;
+
+    // The completed pod does not hold its volume.
+    env.pod("next", B, &[&first]).await?;
+    env.wait_until_running("next", STEP_TIMEOUT).await?;
+    move_order::ensure_moved_in_order(env, &first, A, B)?;
     let calls = env.driver.calls()?;
     ensure!(
         calls
@@ -54,11 +59,6 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
             .all(|call| call.method != UNPUBLISH || call.volume != shared.handle),
         "a volume that a running pod uses was detached with a completed one"
     );
-
-    // The completed pod does not hold its volume.
-    env.pod("next", B, &[&first]).await?;
-    env.wait_until_running("next", STEP_TIMEOUT).await?;
-    move_order::ensure_moved_in_order(env, &first, A, B)?;
     env.complete_pod("stays", A, 0).await?;
     env.wait_until_detached(&shared, A, STEP_TIMEOUT).await
 }

@@ -3,12 +3,16 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
 
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
 use super::{ExpectedOutcome, Scenario};
 use crate::cluster::ClusterSettings;
 use crate::driver::journal::{PUBLISH, UNPUBLISH};
 use crate::fixture::Access;
+use crate::invariant::observations::WatchEvent;
+use crate::wait::{self, Progress};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "etcd-restored",
@@ -36,8 +40,13 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.wait_for_volumes_attached(A, &[&kept, &detached]).await?;
 
     let publishes = calls(env, &kept, PUBLISH)?;
+    let pods: Api<Pod> = Api::namespaced(env.client(), env.prefix());
+    let start_time = |pod: &Pod| pod.status.as_ref().and_then(|status| status.start_time.clone());
+    let started = start_time(&pods.get("detached").await.context("read a pod")?);
     let snapshot = env.ctx().cluster().save_snapshot().await?;
     env.delete_pod("detached").await?;
+    // Else kubelet could still repeat its removal after the restore.
+    env.wait_until_pod_gone("detached", STEP_TIMEOUT).await?;
     env.wait_until_detached(&detached, A, STEP_TIMEOUT).await?;
     env.pod("attached", B, &[&attached]).await?;
     env.wait_until_running("attached", STEP_TIMEOUT).await?;
@@ -54,7 +63,20 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.driver
         .wait_until_published(&detached.handle, &node_id, true, STEP_TIMEOUT)
         .await?;
-    env.wait_until_running("detached", STEP_TIMEOUT).await?;
+    // The restored status says Running, of the time before.
+    wait::for_object(
+        &pods,
+        "detached",
+        STEP_TIMEOUT,
+        "the restored pod to start again",
+        |pod| {
+            let again = pod.and_then(start_time);
+            Progress::of(again.is_some() && again != started, || {
+                format!("started at {again:?}")
+            })
+        },
+    )
+    .await?;
     // Another name than that of the lost pod, which kube-scheduler may not have forgotten yet: it exits if the pod it knows is
     // replaced by one without a node.
     env.pod("next", B, &[&attached]).await?;
@@ -66,6 +88,16 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         again.metadata.uid.as_ref() != Some(&lost),
         "the snapshot has a VolumeAttachment that is younger than it"
     );
+    // The restore ended the recorder's watch, too. What happens before it has listed again it cannot judge.
+    let mut recorded = env.recorder().follow();
+    let has_again = |events: &Vec<WatchEvent>| {
+        let mut uids = events.iter().map(|event| &event.attachment.metadata.uid);
+        uids.any(|uid| *uid == again.metadata.uid)
+    };
+    tokio::time::timeout(STEP_TIMEOUT, recorded.wait_for(has_again))
+        .await
+        .context("the recorder did not list the VolumeAttachments again")?
+        .context("the recorder ended")?;
 
     ensure!(
         calls(env, &kept, PUBLISH)? == publishes && calls(env, &kept, UNPUBLISH)? == 0,
