@@ -242,9 +242,8 @@ impl Faults {
         position(&rules, *part, id).is_some_and(|place| rules[place].origin == origin)
     }
 
-    /// Selects and counts the faults of a call: the first matching rule and, of the backend faults, the first that
-    /// refuses the call, else the one with the longest delay. While a backend fault is enabled, a call that none refuses
-    /// reserves capacity.
+    /// Selects and counts the faults of a call: the first matching rule and, of the backend faults, the first that refuses the
+    /// call, else the one with the longest delay. A call that no enabled backend fault refuses reserves capacity.
     pub fn decide(&self, call: &dyn CallInfo) -> Decision {
         let rules = self.rules();
         let mut decision = Decision::default();

@@ -73,7 +73,7 @@ const KINDS: [(&str, &[&str]); 18] = [
 ];
 
 const PUBLISH: &str = "ControllerPublishVolume";
-const PUBLISH_AND_UNPUBLISH: &str = "Controller*ublishVolume";
+const PUBLISH_AND_UNPUBLISH: &str = "/csi.v1.Controller/Controller*ublishVolume";
 
 /// What a backend fault does.
 enum Effect {
@@ -315,9 +315,9 @@ impl RawFault {
     fn volume_node_pattern(&self) -> Result<VolumeNodePattern, FieldError> {
         let pattern = |field: &str, text: &Option<String>| match text.as_deref() {
             Some("") => Err(flaw(field, "must not be empty; omit it to match all")),
-            // Other than a rule's, it fits calls without the field, too.
-            None | Some("*") => Ok(None),
-            Some(text) => Ok(Some(WildMatch::new(text))),
+            Some(text) if text.bytes().any(|byte| byte != b'*') => Ok(Some(WildMatch::new(text))),
+            // Unlike a rule's, a pattern of stars alone matches calls without the field, too.
+            None | Some(_) => Ok(None),
         };
         Ok(VolumeNodePattern {
             volume: pattern("volume", &self.volume)?,

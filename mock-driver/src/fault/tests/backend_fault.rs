@@ -126,6 +126,14 @@ fn read_only_and_busy_refuse_changes_and_nothing_else() {
     let met = |fields| meets(fields, ArrayUsage::default(), calls());
     let failed = Err(Code::FailedPrecondition);
     assert_eq!(met(json!({"trouble": "read-only"})), [failed, failed, Ok(0)]);
+    let everywhere = met(json!({"trouble": "busy", "volume": "**", "node": "**"}));
+    let create = [(0, mk_call(CREATE, "", ""))];
+    let without_volume = json!({"trouble": "busy", "volume": "**", "node": "**"});
+    assert_eq!(everywhere, [Err(Code::Aborted), Err(Code::Aborted), Ok(0)]);
+    assert_eq!(
+        meets(without_volume, ArrayUsage::default(), create),
+        [Err(Code::Aborted)]
+    );
     let busy = json!({"trouble": "busy", "volume": "v"});
     assert_eq!(met(busy), [Err(Code::Aborted), Ok(0), Ok(0)]);
     let coded = json!({"trouble": "busy", "volume": "v", "code": "UNAVAILABLE"});
