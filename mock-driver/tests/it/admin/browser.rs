@@ -279,7 +279,10 @@ async fn people_see_who_is_attached_where_and_break_it() {
     let loses = "#panel-nodes tr[data-key='node-2'] td.acts button:last-child";
     browser.click(loses).await;
     browser.click("#ask-yes").await;
-    browser.until(&format!("{row}.innerText.includes('gone')")).await;
+    // The button's text before is "Node gone".
+    browser
+        .until(&format!("{row}.innerText.includes('Bring back')"))
+        .await;
     assert!(!client.node("node-2").await.unwrap().registered);
     browser.click(loses).await;
     browser.until(&format!("{row}.innerText.includes('known')")).await;
