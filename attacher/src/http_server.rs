@@ -89,7 +89,7 @@ pub fn router(view: Arc<View>) -> Router {
 // === impl View ===
 
 impl View {
-    /// Shows `state` until [`View::work_ends`].
+    /// Shows `state` until the work ends.
     pub fn work_begins(&self, state: Arc<Mutex<ControllerState>>) {
         *locked(&self.state) = Some(state);
     }
