@@ -8,7 +8,7 @@
 //! Invariants:
 //! - a name belongs to at most one volume, at most one snapshot and at most one group;
 //! - every attachment stands both in its volume and in its node's set;
-//! - two nodes hold one volume only if their modes tolerate each other ([`PublishParams::tolerates`]);
+//! - two nodes hold one volume only if their modes tolerate each other (`PublishParams::tolerates`);
 //! - a node never gains a volume beyond its limit (it may stand above a limit that was lowered);
 //! - a group is there with all of its snapshots or not at all;
 //! - a pool never promises more than it has (it may stand above a capacity that was lowered);

@@ -1,7 +1,7 @@
 //! The journal: what was asked of the driver, what was answered and when.
 //!
 //! Three readers, each served only if it is there: a file of JSON lines, the last calls in memory
-//! for the admin API ([`Journal::look`], [`Journal::wait`], [`Journal::subscribe`]), and `gRPCCall:`
+//! for the admin API (`Journal::look`, [`Journal::wait`], `Journal::subscribe`), and `gRPCCall:`
 //! lines in the log, which the parser of Kubernetes' e2e suite understands.
 //!
 //! In the file each call has a line with `"event":"begin"` when it arrives and one with
@@ -13,7 +13,7 @@
 //! Invariants:
 //! - a call has ended in every part of the journal before its client can see the answer;
 //! - no secret value is ever kept, nor a pod's tokens in `volume_context`: in its place stands a hash that only this process can make, so
-//!   that equal secrets can be told from different ones (unless [`JournalConfig::show_secrets`] is set);
+//!   that equal secrets can be told from different ones (unless `JournalConfig::show_secrets` is set);
 //! - memory is bounded by calls and by bytes; messages are kept as they were on the wire and become
 //!   JSON on read, so keeping them costs a call next to nothing.
 
@@ -234,7 +234,7 @@ impl Journal {
     }
 
     /// Waits until `found` sees what it looks for. It is asked after every event, with the journal locked: a
-    /// [`Cursor`] keeps it from reading all calls each time.
+    /// `Cursor` keeps it from reading all calls each time.
     ///
     /// # Cancellation
     /// May be dropped at any time.

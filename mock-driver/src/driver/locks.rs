@@ -4,8 +4,8 @@
 //! or wait. Calls for different volumes share nothing but a look into a map. Calls that only read from
 //! something, as those that make copies of it do, share its lock.
 //!
-//! A key is locked in two scopes. A call holds it in [`Scope::Call`] until its answer is out, injected delays included. It
-//! holds it in [`Scope::Operation`] while the array works, as does the admin API, which so waits for no delayed call.
+//! A key is locked in two scopes. A call holds it in `Scope::Call` until its answer is out, injected delays included. It
+//! holds it in `Scope::Operation` while the array works, as does the admin API, which so waits for no delayed call.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -205,7 +205,7 @@ impl VolumeFiles {
         .await
     }
 
-    /// The parts in which `target` differs from `base`, as [`VolumeFiles::extents`] gives them.
+    /// The parts in which `target` differs from `base`, as `VolumeFiles::extents` gives them.
     ///
     /// # Errors
     /// If their files cannot be read.
