@@ -109,7 +109,7 @@ pub struct Outcome {
     pub message: String,
 }
 
-// === impl Readers ===
+// === impl JournalConfig ===
 
 impl JournalConfig {
     /// Whether there is any.

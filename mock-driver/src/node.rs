@@ -118,7 +118,7 @@ impl Default for Settings {
     }
 }
 
-// === impl Unit ===
+// === impl VolumeDisk ===
 
 impl VolumeDisk {
     /// An array's volume, as far as its id tells.

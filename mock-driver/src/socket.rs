@@ -137,7 +137,7 @@ impl FromStr for Endpoint {
     }
 }
 
-// === impl NoEndpoint ===
+// === impl InvalidEndpoint ===
 
 impl InvalidEndpoint {
     pub(crate) fn of(text: &str) -> Self {

@@ -176,7 +176,7 @@ impl AccessMode {
     }
 }
 
-// === impl Hold ===
+// === impl PublishParams ===
 
 impl PublishParams {
     /// Whether this hold can write.

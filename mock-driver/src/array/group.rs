@@ -220,7 +220,7 @@ impl Array {
     }
 }
 
-// === impl WantedGroup ===
+// === impl CreateGroupParams ===
 
 impl CreateGroupParams {
     fn difference(&self, existing: &Group) -> Option<&'static str> {

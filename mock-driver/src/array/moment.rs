@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct UnixTime(u64);
 
-// === impl Moment ===
+// === impl UnixTime ===
 
 impl UnixTime {
     /// A moment by its nanoseconds since 1970.

@@ -63,7 +63,7 @@ impl Pool {
     pub const DEFAULT_CAPACITY: u64 = 1 << 60;
 }
 
-// === impl Filling ===
+// === impl PoolUsage ===
 
 impl PoolUsage<'_> {
     /// The bytes that are left.

@@ -171,7 +171,7 @@ fn difference(held: &PublishParams, asked: &PublishParams) -> Option<&'static st
     }
 }
 
-// === impl Publication ===
+// === impl PublishInfo ===
 
 impl PublishInfo {
     /// The key of the attachment's number in the context.

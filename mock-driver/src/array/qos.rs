@@ -107,7 +107,7 @@ impl Default for QosRule {
     }
 }
 
-// === impl Pace ===
+// === impl CopyRate ===
 
 impl CopyRate {
     /// What one request of a copy moves: as much as block storage commonly counts as one.

@@ -107,7 +107,7 @@ pub struct SizeRule {
     pub max: u64,
 }
 
-// === impl Wanted ===
+// === impl CreateVolumeParams ===
 
 impl CreateVolumeParams {
     /// Puts the capabilities into the order in which they are compared and stored.

@@ -91,7 +91,7 @@ enum What {
     Forget,
 }
 
-// === impl Which ===
+// === impl CallFilterArgs ===
 
 impl CallFilterArgs {
     fn calls(&self) -> Calls {

@@ -57,7 +57,7 @@ impl Seed {
     }
 }
 
-// === impl Spread ===
+// === impl DelayDistribution ===
 
 impl DelayDistribution {
     /// The time for a draw.

@@ -311,7 +311,7 @@ impl Methods {
     }
 }
 
-// === impl Turn ===
+// === impl CallNumbers ===
 
 impl CallNumbers {
     /// Whether the `number`th call is meant.
@@ -325,7 +325,7 @@ impl CallNumbers {
     }
 }
 
-// === impl PlaceIs ===
+// === impl LocationMatch ===
 
 impl LocationMatch {
     fn fits(self, place: VolumeLocation) -> bool {

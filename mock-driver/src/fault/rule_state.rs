@@ -107,7 +107,7 @@ struct NumberPool {
     returned: BTreeSet<u64>,
 }
 
-// === impl Fired ===
+// === impl ActiveFault ===
 
 impl ActiveFault {
     /// The rule.
@@ -157,7 +157,7 @@ impl Drop for ActiveFault {
     }
 }
 
-// === impl Numbers ===
+// === impl NumberPool ===
 
 impl NumberPool {
     fn next(&mut self) -> u64 {
@@ -236,7 +236,7 @@ impl Counts {
     }
 }
 
-// === impl Armed ===
+// === impl RuleState ===
 
 impl RuleState {
     pub(super) fn new(rule: Rule, origin: Origin, now: Duration) -> Arc<Self> {

@@ -241,7 +241,7 @@ impl Renderer {
     }
 }
 
-// === impl Kept ===
+// === impl RedactedMessage ===
 
 impl RedactedMessage {
     pub(super) fn len(&self) -> usize {

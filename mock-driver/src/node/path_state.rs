@@ -23,7 +23,7 @@ pub(super) enum PathState {
     Foreign,
 }
 
-// === impl State ===
+// === impl PathState ===
 
 impl PathState {
     /// Whether the volume is there.

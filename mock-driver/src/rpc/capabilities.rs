@@ -36,7 +36,7 @@ pub enum CapabilitySetError {
     },
 }
 
-// === impl Offer ===
+// === impl CapabilitySet ===
 
 impl CapabilitySet {
     /// Whether the driver has the capability.
@@ -112,7 +112,7 @@ impl FromStr for CapabilitySet {
     }
 }
 
-// === impl LiveOffer ===
+// === impl LiveCapabilities ===
 
 impl LiveCapabilities {
     /// Begins with `offered`.

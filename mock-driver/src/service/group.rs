@@ -178,7 +178,7 @@ impl Rpc for GetVolumeGroupSnapshotRequest {
     }
 }
 
-// === impl Named ===
+// === impl GroupParams ===
 
 impl GroupParams {
     fn read(group: &str, snapshots: &[String]) -> Result<Self, Invalid> {

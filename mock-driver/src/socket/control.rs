@@ -71,7 +71,7 @@ pub struct ConnectionInfo {
 #[derive(Debug)]
 pub(crate) struct ConnectionHandle(Option<StdStream>);
 
-// === impl Door ===
+// === impl SocketControl ===
 
 impl Default for SocketControl {
     fn default() -> Self {
@@ -141,7 +141,7 @@ impl SocketControl {
     }
 }
 
-// === impl Wire ===
+// === impl ConnectionHandle ===
 
 impl ConnectionHandle {
     fn of(stream: &UnixStream) -> Self {

@@ -72,7 +72,7 @@ pub struct Error {
     source: io::Error,
 }
 
-// === impl Media ===
+// === impl VolumeFiles ===
 
 impl VolumeFiles {
     /// Media in a directory that stays; it is made when it is needed.
@@ -295,7 +295,7 @@ impl VolumeFiles {
     }
 }
 
-// === impl Medium ===
+// === impl FileId ===
 
 impl FileId {
     /// The id of whose bytes they are.

@@ -311,7 +311,7 @@ pub(super) struct CallQuery {
     failed: bool,
 }
 
-// === impl Wanted ===
+// === impl CallQuery ===
 
 impl CallQuery {
     pub(super) fn read(

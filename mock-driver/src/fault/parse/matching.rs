@@ -37,7 +37,7 @@ struct RawWhile {
     state: Option<String>,
 }
 
-// === impl WrittenMatch ===
+// === impl RawMatch ===
 
 impl RawMatch {
     pub(super) fn read(self) -> Result<Match, FieldError> {

@@ -16,7 +16,7 @@ pub(super) struct BackingFileId {
     pub(super) inode: u64,
 }
 
-// === impl Origin ===
+// === impl BackingFileId ===
 
 impl BackingFileId {
     pub(super) fn of(file: &Path) -> io::Result<Self> {

@@ -78,7 +78,7 @@ impl Driver {
     }
 }
 
-// === impl Doomed ===
+// === impl InterruptedStream ===
 
 impl<R: Message + Secrets + Clone> InterruptedStream<R> {
     /// Lets the rule act. The other messages come after that, or the error.

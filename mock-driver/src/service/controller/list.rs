@@ -17,7 +17,7 @@ pub(crate) struct ListParams {
     pub(super) token: Option<String>,
 }
 
-// === impl Wish ===
+// === impl ListParams ===
 
 impl ListParams {
     pub(super) fn read(max_entries: i32, starting_token: &str) -> Result<Self, Invalid> {

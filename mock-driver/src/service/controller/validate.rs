@@ -63,7 +63,7 @@ impl Rpc for ValidateVolumeCapabilitiesRequest {
     }
 }
 
-// === impl Question ===
+// === impl ValidateParams ===
 
 impl ValidateParams {
     /// The first thing the volume cannot confirm.

@@ -19,7 +19,7 @@ struct NodeNote {
     volume: String,
 }
 
-// === impl Media ===
+// === impl VolumeFiles ===
 
 impl VolumeFiles {
     /// Notes which node a medium was made on, before it is made. Nodes share the directory, and each looks after the

@@ -35,7 +35,7 @@ impl Extent {
     }
 }
 
-// === impl Disk ===
+// === impl SparseFile ===
 
 impl SparseFile {
     fn open(path: &Path) -> io::Result<Self> {

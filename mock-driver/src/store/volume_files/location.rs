@@ -28,7 +28,7 @@ pub(super) enum PrivateDir {
     Closed,
 }
 
-// === impl Media ===
+// === impl VolumeFiles ===
 
 impl VolumeFiles {
     /// The directory, made if it is not there yet. Others may keep things beside the media in it.

@@ -103,7 +103,7 @@ struct Marker {
     kept: bool,
 }
 
-// === impl Media ===
+// === impl VolumeFiles ===
 
 impl VolumeFiles {
     /// Makes a kept directory the array's own until [`VolumeFiles::close`], so that nothing but what this array made can
