@@ -15,31 +15,33 @@
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-pub use self::condition::ArrayUsage;
+use self::call_info::reservation_key;
+pub use self::call_info::{ArrayUsage, CallInfo, VolumeLocation};
 pub use self::decision::Decision;
 pub use self::file::{FaultFile, LoadError};
 pub(crate) use self::overlay::Freeze;
 use self::overlay::Overlay;
 pub use self::overlay::{DeviceOverlay, DiskOverlay, Loses, Loss};
-pub use self::parse::{Part, RuleError};
+pub use self::parse::RuleError;
 pub use self::random::{DelayDistribution, Seed};
 pub(crate) use self::reservation::Reservation;
 pub use self::reservation::Reservations;
 pub(crate) use self::rule::Hang;
-pub use self::rule::{Action, CallInfo, End, Exit, Match, Methods, Phase, Rule, VolumeLocation};
+pub use self::rule::{Action, End, Exit, Match, Methods, Part, Phase, Rule};
 use self::rule_state::RuleState;
-pub use self::rule_state::{ActiveFault, Report};
+pub use self::rule_state::{ActiveFault, Origin, Report};
 pub use self::script::Script;
 
+mod call_info;
 mod condition;
 mod decision;
 pub mod duration;
 mod edit;
 mod file;
+mod in_force;
 mod overlay;
 mod parse;
 mod random;
@@ -65,18 +67,6 @@ pub struct Faults {
     frozen: Arc<RwLock<Option<Freeze>>>,
     /// What the array is to lose at its end.
     loss: watch::Sender<Option<Loss>>,
-}
-
-/// Where a rule comes from, in the order in which they are asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Origin {
-    /// Set while the driver runs.
-    Admin,
-    /// The fault file.
-    File,
-    /// A built-in scenario.
-    Scenario,
 }
 
 /// An id is taken by a rule or backend fault of another origin.
@@ -279,7 +269,8 @@ impl Faults {
             }
         }
         if has_backend_faults && !decision.is_refused() {
-            decision.reservation = Reservation::of(call, &self.reservations, &mut reserved);
+            decision.reservation = reservation_key(call)
+                .map(|key| Reservation::new(key, call.size(), &self.reservations, &mut reserved));
         }
         decision
     }
@@ -301,10 +292,6 @@ impl Faults {
 
     fn rules(&self) -> Arc<[Arc<RuleState>]> {
         self.armed.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn first_overlay<T>(&self, mut look: impl FnMut(&Overlay, Duration) -> Option<T>) -> Option<T> {
-        first_overlay(&self.rules(), &mut look)
     }
 
     /// Changes the rule of an id, and says whether there is one.
@@ -341,14 +328,14 @@ impl Faults {
         {
             gone.release();
         }
-        let freeze = first_overlay(&new, &mut |overlay, since| {
+        let freeze = overlays(&new).find_map(|(overlay, since)| {
             let Overlay::FrozenList(age) = *overlay else {
                 return None;
             };
             Some(Freeze { since, age })
         });
         *self.frozen.write().unwrap_or_else(PoisonError::into_inner) = freeze;
-        let loss = first_overlay(&new, &mut |overlay, since| {
+        let loss = overlays(&new).find_map(|(overlay, since)| {
             let Overlay::StateLoss(loses) = *overlay else {
                 return None;
             };
@@ -371,14 +358,10 @@ fn position(rules: &[Arc<RuleState>], part: Part, id: &str) -> Option<usize> {
         .position(|armed| armed.rule.part == part && armed.rule.id == id)
 }
 
-fn first_overlay<T>(
-    rules: &[Arc<RuleState>],
-    look: &mut dyn FnMut(&Overlay, Duration) -> Option<T>,
-) -> Option<T> {
-    rules.iter().filter(|armed| armed.is_enabled()).find_map(|armed| {
-        let overlay = armed.rule.overlay.as_ref()?;
-        look(overlay, armed.since())
-    })
+/// The overlays in force, each with its begin since the driver's start. Earlier ones take precedence.
+fn overlays(rules: &[Arc<RuleState>]) -> impl Iterator<Item = (&Overlay, Duration)> {
+    let enabled = rules.iter().filter(|armed| armed.is_enabled());
+    enabled.filter_map(|armed| Some((armed.rule.overlay.as_ref()?, armed.since())))
 }
 
 /// Checks that no id of rules of an origin belongs to one of another origin.

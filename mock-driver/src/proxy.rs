@@ -20,8 +20,8 @@ use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::{Code, Status};
 
-use self::cut::Cut;
-use self::message::{Envelope, Passing, Reply};
+use self::cut::{Cut, end};
+use self::message::{Envelope, Passing, Reply, outcome};
 use self::remote::Remote;
 use self::seen::Seen;
 use crate::driver::Driver;
@@ -272,17 +272,4 @@ impl Journey {
 fn without_deadline(mut request: http::Request<Body>) -> http::Request<Body> {
     request.headers_mut().remove("grpc-timeout");
     request
-}
-
-fn end(record: &mut Option<CallRecord>, outcome: &Outcome) {
-    if let Some(record) = record.take() {
-        record.end_wire(outcome, None);
-    }
-}
-
-fn outcome(status: &Status) -> Outcome {
-    Outcome {
-        code: status.code(),
-        message: status.message().to_owned(),
-    }
 }

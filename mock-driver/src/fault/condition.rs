@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::call_info::{ArrayUsage, CallInfo};
 use super::reservation::Reservations;
-use super::rule::CallInfo;
 
 /// What must be so of the array or the call for a backend fault to refuse the call.
 #[derive(Clone, Debug)]
@@ -24,19 +24,6 @@ pub(crate) enum Condition {
     },
     /// The calls exceed a token bucket.
     RateLimit { per_second: f64, burst: f64 },
-}
-
-/// What the array holds, and what other calls are about to take of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ArrayUsage {
-    pub(crate) volumes: u64,
-    pub(crate) bytes: u64,
-    /// The bytes the call asks for.
-    pub(crate) asked: u64,
-    /// How many volumes the node of the call has.
-    pub(crate) on_node: u64,
-    /// What the call asks for is there already.
-    pub(crate) is_repeat: bool,
 }
 
 /// State of a rule's condition and queue: start, node queues, token bucket.

@@ -66,8 +66,7 @@ impl FaultFile {
     /// Reads the file for the first time and puts its rules into force.
     ///
     /// # Errors
-    /// If it cannot be read or is wrong: a driver that starts without the faults it was told to
-    /// have would let a test pass for nothing.
+    /// If it cannot be read or is wrong: a driver without the requested faults would let a test pass for nothing.
     pub fn open(path: &Path, faults: &Faults, journal: Option<&Journal>) -> Result<Self, LoadError> {
         let file = Self {
             path: path.to_owned(),

@@ -8,12 +8,14 @@ use serde_json::Value;
 
 use self::action::RawAction;
 use self::action::error_code;
+pub(super) use self::field_error::FieldError;
 use self::matching::RawMatch;
 use self::matching::read_methods;
-use super::rule::{Phase, Rule};
+use super::rule::{Part, Phase, Rule};
 
 mod action;
 mod backend_fault;
+mod field_error;
 mod matching;
 
 /// What is wrong with a list of rules.
@@ -41,15 +43,6 @@ pub enum RuleError {
     },
 }
 
-/// The lists a fault file has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// Rules.
-    Rule,
-    /// Backend faults.
-    BackendFault,
-}
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawRule {
@@ -61,20 +54,6 @@ struct RawRule {
     phase: Option<String>,
     action: RawAction,
     times: Option<u64>,
-}
-
-/// A field and what is wrong with it.
-pub(super) struct FieldError(pub(super) String, pub(super) String);
-
-// === impl Part ===
-
-impl Part {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Rule => "rule",
-            Self::BackendFault => "trouble",
-        }
-    }
 }
 
 // === impl RuleError ===
@@ -112,14 +91,13 @@ impl Rule {
     /// # Errors
     /// If it is wrong, as in a list of one.
     pub fn from_value(item: Value) -> Result<Self, RuleError> {
-        let flaw = |item: &Value, flaw| RuleError::at(Part::Rule, 0, item, flaw);
-        Self::read(&item).map_err(|found| flaw(&item, found))
+        Self::read(&item).map_err(|error| RuleError::at(Part::Rule, 0, &item, error))
     }
 
     pub(super) fn from_items(items: Vec<Value>) -> Result<Vec<Self>, RuleError> {
         let mut rules: Vec<Self> = Vec::new();
         for (index, item) in items.into_iter().enumerate() {
-            let wrong = |flaw| RuleError::at(Part::Rule, index, &item, flaw);
+            let wrong = |error| RuleError::at(Part::Rule, index, &item, error);
             let rule = Self::read(&item).map_err(wrong)?;
             if let Some(first) = rules.iter().position(|other| other.id == rule.id) {
                 let reason = format!("rule {} has the same: give each its own", first + 1);
@@ -134,18 +112,21 @@ impl Rule {
         let written: RawRule = serde_path_to_error::deserialize(item.clone())
             .map_err(|error| FieldError(error.path().to_string(), error.inner().to_string()))?;
         if written.id.is_empty() {
-            return Err(flaw("id", "must not be empty"));
+            return Err(FieldError::new("id", "must not be empty"));
         }
         if written.times == Some(0) {
-            return Err(flaw("times", "must be at least 1; leave it out for every time"));
+            return Err(FieldError::new(
+                "times",
+                "must be at least 1; omit it for no limit",
+            ));
         }
         let phase = match written.phase.as_deref() {
             None | Some("before") => Phase::Before,
             Some("after") => Phase::After,
             Some("background") => Phase::Background,
             Some(other) => {
-                let reason = format!("\"{other}\" is none: write before, after or background");
-                return Err(flaw("phase", reason));
+                let reason = format!("unknown value \"{other}\": use before, after or background");
+                return Err(FieldError::new("phase", reason));
             }
         };
         let matches = written.matches.read()?;
@@ -165,10 +146,6 @@ impl Rule {
 
 fn yes() -> bool {
     true
-}
-
-fn flaw(field: &str, reason: impl Into<String>) -> FieldError {
-    FieldError(field.to_owned(), reason.into())
 }
 
 #[cfg(test)]

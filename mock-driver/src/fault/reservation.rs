@@ -5,11 +5,6 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::rule::CallInfo;
-
-const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
-const CREATE: &str = "/csi.v1.Controller/CreateVolume";
-
 /// All that calls under way are about to take.
 #[derive(Debug, Default)]
 pub struct Reservations(BTreeMap<ReservationKey, ReservedAmount>);
@@ -21,8 +16,9 @@ pub(crate) struct Reservation {
     key: ReservationKey,
 }
 
+/// Calls with the same key take the capacity once.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum ReservationKey {
+pub(super) enum ReservationKey {
     Attach { node: String, volume: String },
     Create { name: String },
 }
@@ -72,27 +68,18 @@ impl Reservations {
 // === impl Reservation ===
 
 impl Reservation {
-    /// Reserves what a call would take, if it would take anything that limits count. `reserved` is what `all` holds.
-    pub(super) fn of(
-        call: &dyn CallInfo,
+    /// Reserves bytes under a key. `reserved` is what `all` holds.
+    pub(super) fn new(
+        key: ReservationKey,
+        bytes: u64,
         all: &Arc<Mutex<Reservations>>,
         reserved: &mut Reservations,
-    ) -> Option<Self> {
-        let key = match call.path() {
-            PUBLISH => ReservationKey::Attach {
-                node: call.node().to_owned(),
-                volume: call.volume().to_owned(),
-            },
-            CREATE => ReservationKey::Create {
-                name: call.name().to_owned(),
-            },
-            _ => return None,
-        };
-        reserved.enter(key.clone(), call.size());
-        Some(Self {
+    ) -> Self {
+        reserved.enter(key.clone(), bytes);
+        Self {
             all: all.clone(),
             key,
-        })
+        }
     }
 }
 

@@ -8,12 +8,11 @@ use serde_json::Value;
 use tonic::Code;
 use wildmatch::WildMatch;
 
-use super::condition::{ArrayUsage, Condition};
+use super::call_info::{CallInfo, VolumeLocation};
+use super::condition::Condition;
 use super::edit::Edits;
 use super::overlay::Overlay;
-use super::parse::Part;
 use super::random::DelayDistribution;
-use super::reservation::Reservations;
 use crate::rpc::method::Method;
 
 /// Fault rule or backend fault.
@@ -37,6 +36,15 @@ pub struct Rule {
     pub(super) overlay: Option<Overlay>,
     /// As it was written. Two rules are the same if they were written the same.
     pub(super) text: Value,
+}
+
+/// The lists a fault file has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Rules.
+    Rule,
+    /// Backend faults.
+    BackendFault,
 }
 
 /// Which calls a rule is for. What is absent matches every call.
@@ -82,24 +90,13 @@ pub enum Methods {
 /// A choice of calls by number, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CallNumbers {
-    /// The first, or the only one.
+    /// The first call, or the only one.
     pub(crate) call: Option<u64>,
-    /// From the first on, each so manieth.
+    /// Every nth call, from the first one on.
     pub(crate) every: Option<u64>,
 }
 
-/// Where a volume is, seen from a call for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VolumeLocation {
-    /// The array has it.
-    pub(crate) exists: bool,
-    /// It is attached to the node the call names.
-    pub(crate) here: bool,
-    /// It is attached to another node, or to any if the call names none.
-    pub(crate) elsewhere: bool,
-}
-
-/// What a rule asks of a volume's place.
+/// A condition on a volume's location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocationMatch {
     /// Attached to a node.
@@ -184,36 +181,6 @@ pub enum Exit {
     Kill,
 }
 
-/// A call, as far as rules look at it. Empty text stands for a field the call has not.
-pub trait CallInfo {
-    /// The RPC's path.
-    fn path(&self) -> &str;
-    /// The volume's id.
-    fn volume(&self) -> &str;
-    /// The node's id.
-    fn node(&self) -> &str;
-    /// The name of what is to be created.
-    fn name(&self) -> &str;
-    /// An entry of one of the request's maps.
-    fn entry(&self, field: &str, key: &str) -> Option<String>;
-    /// Whether it continues a list by a token.
-    fn continues(&self) -> bool {
-        false
-    }
-    /// Whether it changes the array.
-    fn changes(&self) -> bool {
-        false
-    }
-    /// What the array holds, with what other calls have reserved.
-    fn usage(&self, _reserved: &Reservations) -> ArrayUsage {
-        ArrayUsage::default()
-    }
-    /// The bytes that are asked for; 0 if none are.
-    fn size(&self) -> u64;
-    /// Where the volume is; none if unknown.
-    fn place(&self) -> Option<VolumeLocation>;
-}
-
 // === impl Rule ===
 
 impl Rule {
@@ -255,10 +222,21 @@ impl PartialEq for Rule {
     }
 }
 
+// === impl Part ===
+
+impl Part {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Rule => "rule",
+            Self::BackendFault => "trouble",
+        }
+    }
+}
+
 // === impl Match ===
 
 impl Match {
-    /// Whether a call is meant, by all that does not need counting or chance.
+    /// Whether a call matches, apart from counts and probability.
     pub(super) fn covers(&self, occasion: &dyn CallInfo, state: &str) -> bool {
         let fits = |pattern: &Option<WildMatch>, text: &str| match pattern {
             None => true,

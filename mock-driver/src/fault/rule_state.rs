@@ -1,4 +1,4 @@
-//! A rule in force: its counts, and the calls it has in its hands.
+//! A rule in force: its counts, and the calls it is acting on.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,9 +11,21 @@ use tokio::sync::watch;
 use tonic::Code;
 
 use super::condition::ConditionState;
-use super::{CallInfo, DelayDistribution, Origin, Reservations, Rule, Seed};
+use super::{CallInfo, DelayDistribution, Reservations, Rule, Seed};
 
-/// A rule and how it fares.
+/// Where a rule comes from, in the order in which they are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// Set while the driver runs.
+    Admin,
+    /// The fault file.
+    File,
+    /// A built-in scenario.
+    Scenario,
+}
+
+/// A rule and its counts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Its id.
@@ -22,25 +34,25 @@ pub struct Report {
     pub origin: Origin,
     /// Whether it is in force.
     pub enabled: bool,
-    /// How many calls came to it that it is for.
+    /// How many calls matched it.
     pub seen: u64,
     /// How often it fired.
     pub fired: u64,
-    /// How often it acted for each method, by its path.
+    /// How often it acted, by the path of the method.
     pub methods: BTreeMap<String, u64>,
-    /// The code of the error that callers get from it, if it answers.
+    /// The code of the error that it returns, if any.
     #[serde(skip)]
     pub code: Option<Code>,
-    /// How often it may fire.
+    /// Limit of firings.
     pub times: Option<u64>,
-    /// How many calls it has in its hands now.
+    /// How many calls it is delaying or holding now.
     pub holds: u64,
     /// As it was written.
     pub rule: Value,
 }
 
-/// A rule that fired for a call. The rule counts it as in its hands until it is dropped. Dropped before the
-/// rule acted, because the call never came so far, it takes the firing back: the next call is in its place.
+/// A rule that fired for a call. The rule counts it among the calls it holds until it is dropped. If it is dropped before
+/// the rule acted, the firing does not count, and the next call gets it.
 #[derive(Debug)]
 pub struct ActiveFault {
     armed: Arc<RuleState>,
@@ -54,14 +66,14 @@ pub struct ActiveFault {
     released: watch::Receiver<u64>,
 }
 
-/// What a firing took of the rule's counts.
+/// The numbers that a firing took from the rule's counts.
 #[derive(Clone, Copy, Debug)]
 struct FiringPosition {
-    /// Which of the calls it was that came to the rule.
+    /// The number of the call among those that matched the rule.
     turn: u64,
-    /// For whom chance was asked, if it was, and for the how manieth time.
+    /// The subject and number of the random draw, if there was one.
     draw: Option<(u64, u64)>,
-    /// How often the counts had been set to zero by then.
+    /// How often the counts had been reset by then.
     era: u64,
 }
 
@@ -77,33 +89,32 @@ pub(super) struct RuleState {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// One for each call that came.
+    /// One for each call that matched.
     turns: NumberPool,
-    /// How often the counts were set to zero.
+    /// How often the counts were reset.
     era: u64,
     fired: u64,
     methods: BTreeMap<String, u64>,
-    /// One for each time that chance was asked, for each subject on its own: see [`random`](super::random).
+    /// One for each random draw, by subject: see [`random`](super::random).
     draws: Draws,
     condition_state: ConditionState,
 }
 
-/// How often chance was asked for each subject: for so many of them as are remembered.
+/// The number of random draws by subject, for the latest subjects.
 #[derive(Debug, Default)]
 struct Draws {
     counts: HashMap<u64, NumberPool>,
     /// The subjects, in the order in which they came.
     order: VecDeque<u64>,
-    /// The most draws of a subject that was forgotten: others begin after them, so that none is given the same draws
-    /// twice.
+    /// The most draws of a subject that was removed. New subjects begin after them, so that none gets the same draws twice.
     forgotten: u64,
 }
 
 #[derive(Debug, Default)]
 struct NumberPool {
-    /// How many were handed out, those included that came back.
+    /// How many were taken, returned ones included.
     handed_out: u64,
-    /// Those that came back: they are the next ones.
+    /// Returned numbers, which are taken first.
     returned: BTreeSet<u64>,
 }
 
@@ -115,12 +126,12 @@ impl ActiveFault {
         &self.armed.rule
     }
 
-    /// How long the call is slowed down, drawn for this very call.
+    /// The delay of this call.
     pub fn delay(&self) -> Duration {
         self.delay
     }
 
-    /// Waits until the rule is released, or has done so since it fired.
+    /// Waits until the rule is released; returns at once if it was released since it fired.
     pub(crate) async fn released(&mut self) {
         // The sender lives in the rule, which this keeps alive.
         if self.released.changed().await.is_err() {
@@ -138,7 +149,7 @@ impl ActiveFault {
         self.has_acted
     }
 
-    /// The rule begins to act: the firing counts, and the rules are in the state that it leads to.
+    /// Counts the firing, and sets the rules' state as the rule says.
     pub(super) fn acts(&mut self, state: &mut Arc<str>) {
         self.has_acted = true;
         self.armed.counts().count_acted(&self.method, self.place);
@@ -180,7 +191,7 @@ impl NumberPool {
 // === impl Draws ===
 
 impl Draws {
-    /// How many subjects a rule remembers. Up to that many, each one's draws do not depend on the others.
+    /// Limit of subjects. Up to it, each one's draws do not depend on the others.
     const SUBJECTS: usize = 10_000;
 
     fn next(&mut self, whom: u64) -> u64 {
@@ -217,7 +228,7 @@ impl Draws {
 // === impl Counts ===
 
 impl Counts {
-    /// Counts a firing that is not taken back any more: what is counted here is a counter of Prometheus.
+    /// Counts a firing that is final: Prometheus counters must not decrease.
     fn count_acted(&mut self, method: &str, place: FiringPosition) {
         if place.era == self.era {
             *self.methods.entry(method.to_owned()).or_default() += 1;
@@ -253,7 +264,7 @@ impl RuleState {
         })
     }
 
-    /// Counts a call the rule is for, and one firing if it is its turn.
+    /// Counts a call that matches the rule, and a firing if the rule applies to this call.
     pub(super) fn take(
         self: &Arc<Self>,
         call: &dyn CallInfo,
@@ -322,7 +333,7 @@ impl RuleState {
         self.enabled.load(Ordering::Relaxed)
     }
 
-    /// Switches it on or off; off, it releases what hangs.
+    /// Enables or disables it. Disabling releases the calls that hang.
     pub(super) fn set_enabled(&self, enabled: bool, now: Duration) {
         if self.enabled.swap(enabled, Ordering::Relaxed) != enabled {
             self.counts().condition_state = ConditionState::started_at(now);
@@ -332,7 +343,7 @@ impl RuleState {
         }
     }
 
-    /// As it was when it came into force.
+    /// Resets it to its initial state.
     pub(super) fn reset(&self) {
         let mut counts = self.counts();
         *counts = Counts {
@@ -344,7 +355,7 @@ impl RuleState {
         self.enabled.store(self.rule.enabled, Ordering::Relaxed);
     }
 
-    /// Lets go what hangs until it is released, and says how many calls it has in its hands.
+    /// Releases the calls that hang, and returns how many calls it was acting on.
     pub(super) fn release(&self) -> u64 {
         self.releases.send_modify(|count| *count += 1);
         self.holds.load(Ordering::Relaxed)

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::parse::{FieldError, Part, RuleError};
-use super::rule::Rule;
+use super::parse::{FieldError, RuleError};
+use super::rule::{Part, Rule};
 
 /// Rules and backend faults that belong together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -60,11 +60,11 @@ impl Script {
         for (index, fault) in Rule::backend_faults_from_items(troubles)?.into_iter().enumerate() {
             // The journal names backend faults and rules alike.
             if rules.iter().any(|rule| rule.id == fault.id) {
-                let flaw = FieldError(
+                let error = FieldError(
                     "id".into(),
                     "another rule or trouble has the same: give each its own".into(),
                 );
-                return Err(RuleError::at(Part::BackendFault, index, fault.text(), flaw));
+                return Err(RuleError::at(Part::BackendFault, index, fault.text(), error));
             }
             rules.push(fault);
         }

@@ -10,10 +10,10 @@ use tonic::body::Body;
 use tonic::codegen::http::{self, HeaderMap};
 use tonic::{Code, Status};
 
-use super::{end, outcome};
+use super::message::outcome;
 use crate::driver::Driver;
 use crate::fault::ActiveFault;
-use crate::journal::CallRecord;
+use crate::journal::{CallRecord, Outcome};
 use crate::socket::ConnectionInfo;
 
 /// Length of what stands before each message.
@@ -196,6 +196,13 @@ fn trailers(status: &Status) -> HeaderMap {
         tracing::warn!(%status, "a status cannot be told");
     }
     trailers
+}
+
+/// Ends the record of a stream, unless it has ended.
+pub(super) fn end(record: &mut Option<CallRecord>, outcome: &Outcome) {
+    if let Some(record) = record.take() {
+        record.end_wire(outcome, None);
+    }
 }
 
 #[cfg(test)]

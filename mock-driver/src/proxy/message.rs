@@ -257,6 +257,13 @@ fn too_long(what: &str) -> Status {
     ))
 }
 
+pub(super) fn outcome(status: &Status) -> Outcome {
+    Outcome {
+        code: status.code(),
+        message: status.message().to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use csi_proto::v1::{NodeGetInfoRequest, NodeGetInfoResponse};

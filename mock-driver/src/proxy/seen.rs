@@ -1,4 +1,4 @@
-//! What the proxy knows of the array behind the driver: the attaches and detaches that came through.
+//! The attachments of the array behind the proxy, as far as calls showed them.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use csi_proto::v1::NodeGetInfoResponse;
 use prost::Message;
 
-use super::message::Passing;
 use crate::fault::{CallInfo, Reservations, VolumeLocation};
 
 /// Attachments by volume. A deleted volume has no entry and is remembered as gone.
@@ -20,11 +19,11 @@ struct Known {
     gone: BTreeSet<String>,
     /// Those of `gone`, the latest at the end.
     gone_order: VecDeque<String>,
-    /// The node that the driver stands on, when it has told.
+    /// The driver's node, from NodeGetInfo.
     here: String,
 }
 
-/// How many deleted volumes are remembered.
+/// Limit of deleted volumes that are remembered.
 const GONE: usize = 10_000;
 
 // === impl Known ===
@@ -34,7 +33,7 @@ impl Known {
         if self.gone.insert(volume.clone()) {
             self.gone_order.push_back(volume);
         }
-        // An id that came back and went again stands there twice; it is forgotten a little early.
+        // An id that was deleted twice is in the list twice, and is forgotten early.
         while self.gone_order.len() > GONE {
             if let Some(oldest) = self.gone_order.pop_front() {
                 self.gone.remove(&oldest);
@@ -47,7 +46,7 @@ impl Known {
 
 impl Seen {
     /// Learns from a call that succeeded.
-    pub(super) fn learn(&self, call: &Passing) {
+    pub(super) fn learn(&self, call: &dyn CallInfo) {
         let (volume, node) = (call.volume().to_owned(), call.node().to_owned());
         let mut known = self.lock();
         match call.path() {
@@ -76,7 +75,7 @@ impl Seen {
         }
     }
 
-    /// Where a volume is. One that was never heard of is taken to be there.
+    /// Where a volume is. An unknown one counts as existing.
     pub(super) fn place(&self, volume: &str, node: &str) -> VolumeLocation {
         let known = self.lock();
         let nodes = known.nodes.get(volume);
@@ -87,21 +86,21 @@ impl Seen {
         }
     }
 
-    /// How many volumes the node of a call has or is about to have besides the call's own.
-    pub(super) fn on_node(&self, call: &Passing, claims: &Reservations) -> u64 {
+    /// How many volumes are attached to the node of a call, and about to be attached by other calls.
+    pub(super) fn on_node(&self, call: &dyn CallInfo, reserved: &Reservations) -> u64 {
         let known = self.lock();
         let is_here = |volume: &str| {
             let nodes = known.nodes.get(volume);
             nodes.is_some_and(|nodes| nodes.contains(call.node()))
         };
         let here = known.nodes.keys().filter(|volume| is_here(volume)).count();
-        let others = claims.attaching(call.node());
+        let others = reserved.attaching(call.node());
         let coming = others.filter(|other| *other != call.volume() && !is_here(other));
         u64::try_from(here + coming.count()).unwrap_or(u64::MAX)
     }
 
-    /// Learns from the answer to NodeGetInfo which node the driver stands on.
-    pub(super) fn learn_here(&self, call: &Passing, reply: Option<&[u8]>) {
+    /// Learns the driver's node from the response of NodeGetInfo.
+    pub(super) fn learn_here(&self, call: &dyn CallInfo, reply: Option<&[u8]>) {
         if call.path() == "/csi.v1.Node/NodeGetInfo"
             && let Some(Ok(info)) = reply.map(NodeGetInfoResponse::decode)
         {
@@ -127,6 +126,7 @@ mod tests {
 
     use std::sync::Arc;
 
+    use super::super::message::Passing;
     use super::*;
     use crate::rpc::method::Method;
 

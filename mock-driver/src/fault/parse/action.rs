@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tonic::Code;
 
+use super::field_error::FieldError;
 use super::matching::read_state;
-use super::{FieldError, flaw};
 use crate::fault::duration;
 use crate::fault::edit::Edits;
 use crate::fault::random::DelayDistribution;
@@ -48,13 +48,13 @@ fn read_action(written: RawAction, phase: Phase, method: Option<&Methods>) -> Re
     if end.is_none() && delay.is_none() && hang.is_none() && set_state.is_none() {
         let reason =
             "must have a code, a delay, a hang, an edit, drop-connection, socket-away, exit or set-state";
-        return Err(flaw("action", reason));
+        return Err(FieldError::new("action", reason));
     }
     if after_messages.is_some() {
         if end.is_none() && delay.is_none() && hang.is_none() {
             let reason =
                 "says when something happens, so there must be something: a code, a delay, a hang, ...";
-            return Err(flaw("action.after-messages", reason));
+            return Err(FieldError::new("action.after-messages", reason));
         }
         check_streams(phase, method)?;
     }
@@ -65,13 +65,13 @@ fn read_action(written: RawAction, phase: Phase, method: Option<&Methods>) -> Re
             } else {
                 "action.code"
             };
-            return Err(flaw(
+            return Err(FieldError::new(
                 field,
                 "is never seen by a client that has given up: take another hang",
             ));
         }
         if end.is_some() {
-            return Err(flaw(
+            return Err(FieldError::new(
                 "action.hang",
                 "client-cancel never ends, so nothing can come after it: take a time",
             ));
@@ -80,16 +80,16 @@ fn read_action(written: RawAction, phase: Phase, method: Option<&Methods>) -> Re
     if phase == Phase::Background {
         if delay.is_none() && hang.is_none() {
             let reason = "must have a delay or a hang in phase background: it says when the effect comes";
-            return Err(flaw("action", reason));
+            return Err(FieldError::new("action", reason));
         }
         if hang == Some(Hang::ClientCancel) {
-            return Err(flaw(
+            return Err(FieldError::new(
                 "action.hang",
                 "must be a time or release in phase background: the client is gone",
             ));
         }
         if !matches!(end, None | Some(End::Answer { .. })) {
-            return Err(flaw(
+            return Err(FieldError::new(
                 "action",
                 "can only have a code, a delay and a hang in phase background",
             ));
@@ -109,7 +109,7 @@ fn read_action(written: RawAction, phase: Phase, method: Option<&Methods>) -> Re
 fn check_streams(phase: Phase, method: Option<&Methods>) -> Result<(), FieldError> {
     let at = "action.after-messages";
     if phase != Phase::After {
-        return Err(flaw(
+        return Err(FieldError::new(
             at,
             "counts messages of the answer, so there must be one: write phase: after",
         ));
@@ -121,7 +121,7 @@ fn check_streams(phase: Phase, method: Option<&Methods>) -> Result<(), FieldErro
     match known.into_iter().find(|rpc| !rpc.streams()) {
         Some(rpc) => {
             let reason = format!("{} answers with one message, not with a stream", rpc.name());
-            Err(flaw(at, reason))
+            Err(FieldError::new(at, reason))
         }
         None if is_any && !is_foreign => {
             let streams = Method::ALL.into_iter().filter(|method| method.streams());
@@ -130,7 +130,7 @@ fn check_streams(phase: Phase, method: Option<&Methods>) -> Result<(), FieldErro
                 "needs match.method with methods that answer with a stream: {}",
                 streams.join(", ")
             );
-            Err(flaw(at, reason))
+            Err(FieldError::new(at, reason))
         }
         None => Ok(()),
     }
@@ -138,10 +138,13 @@ fn check_streams(phase: Phase, method: Option<&Methods>) -> Result<(), FieldErro
 
 fn read_end(written: RawAction, phase: Phase, method: Option<&Methods>) -> Result<Option<End>, FieldError> {
     if written.message.is_some() && written.code.is_none() {
-        return Err(flaw("action.message", "is never seen without a code"));
+        return Err(FieldError::new("action.message", "is never seen without a code"));
     }
     if written.message.as_ref().is_some_and(String::is_empty) {
-        return Err(flaw("action.message", "must not be empty: CSI asks for a text"));
+        return Err(FieldError::new(
+            "action.message",
+            "must not be empty: CSI asks for a text",
+        ));
     }
     let mut ends: Vec<(&str, End)> = Vec::new();
     if let Some(name) = written.code {
@@ -156,7 +159,8 @@ fn read_end(written: RawAction, phase: Phase, method: Option<&Methods>) -> Resul
         ends.push(("action.drop-connection", End::DropConnection));
     }
     if let Some(text) = &written.socket_away {
-        let time = duration::parse(text).map_err(|error| flaw("action.socket-away", error.to_string()))?;
+        let time = duration::parse(text)
+            .map_err(|error| FieldError::new("action.socket-away", error.to_string()))?;
         ends.push(("action.socket-away", End::SocketAway(time)));
     }
     if let Some(exit) = &written.exit {
@@ -165,7 +169,7 @@ fn read_end(written: RawAction, phase: Phase, method: Option<&Methods>) -> Resul
     let mut ends = ends.into_iter();
     let first = ends.next();
     match (&first, ends.next()) {
-        (Some((one, _)), Some((other, _))) => Err(flaw(
+        (Some((one, _)), Some((other, _))) => Err(FieldError::new(
             other,
             format!("contradicts {one}: a call ends once, make two rules of it"),
         )),
@@ -175,14 +179,14 @@ fn read_end(written: RawAction, phase: Phase, method: Option<&Methods>) -> Resul
 
 fn read_edit(edit: &Map<String, Value>, phase: Phase, method: Option<&Methods>) -> Result<Edits, FieldError> {
     if phase != Phase::After {
-        return Err(flaw(
+        return Err(FieldError::new(
             "action.edit",
             "changes a reply, so there must be one: write phase: after",
         ));
     }
     let known = method.map(Methods::known).unwrap_or_default();
     let ([rpc], Some(Methods::One(_))) = (known.as_slice(), method) else {
-        return Err(flaw(
+        return Err(FieldError::new(
             "action.edit",
             "needs match.method with one method of CSI, whose reply it changes",
         ));
@@ -192,10 +196,10 @@ fn read_edit(edit: &Map<String, Value>, phase: Phase, method: Option<&Methods>) 
             "{} answers with a stream: only single replies can be changed",
             rpc.name()
         );
-        return Err(flaw("action.edit", reason));
+        return Err(FieldError::new("action.edit", reason));
     }
     if edit.is_empty() {
-        return Err(flaw(
+        return Err(FieldError::new(
             "action.edit",
             "must name a field, as in {publish_context.device: /dev/null}",
         ));
@@ -209,7 +213,10 @@ fn read_exit(value: &Value) -> Result<Exit, FieldError> {
     match (value.as_str(), status) {
         (Some("kill"), _) => Ok(Exit::Kill),
         (None, Some(status)) => Ok(Exit::Status(status)),
-        _ => Err(flaw("action.exit", "must be a status from 0 to 255, or kill")),
+        _ => Err(FieldError::new(
+            "action.exit",
+            "must be a status from 0 to 255, or kill",
+        )),
     }
 }
 
@@ -219,21 +226,21 @@ fn read_hang(text: &str) -> Result<Hang, FieldError> {
         "release" => Ok(Hang::Release),
         text => duration::parse(text)
             .map(Hang::For)
-            .map_err(|error| flaw("action.hang", format!("{error}, or client-cancel or release"))),
+            .map_err(|error| FieldError::new("action.hang", format!("{error}, or client-cancel or release"))),
     }
 }
 
 fn read_spread(value: &Value) -> Result<DelayDistribution, FieldError> {
     let at = "action.delay";
     let wrong = || {
-        flaw(
+        FieldError::new(
             at,
             "must be a duration in a string like 250ms, {uniform: [100ms, 2s]} or {exponential: 500ms, max: 10s}",
         )
     };
     let time = |value: &Value| -> Result<Duration, FieldError> {
         let text = value.as_str().ok_or_else(wrong)?;
-        duration::parse(text).map_err(|error| flaw(at, error.to_string()))
+        duration::parse(text).map_err(|error| FieldError::new(at, error.to_string()))
     };
     let Some(fields) = value.as_object() else {
         return time(value).map(DelayDistribution::Fixed);
@@ -255,7 +262,7 @@ fn read_spread(value: &Value) -> Result<DelayDistribution, FieldError> {
         (Some(Value::Array(bounds)), None, None) if bounds.len() == 2 => {
             let (from, to) = (time(&bounds[0])?, time(&bounds[1])?);
             if from > to {
-                return Err(flaw(
+                return Err(FieldError::new(
                     "action.delay.uniform",
                     "the first time must not be longer than the second",
                 ));
@@ -272,9 +279,9 @@ fn read_spread(value: &Value) -> Result<DelayDistribution, FieldError> {
 
 pub(super) fn error_code(name: &str) -> Result<Code, FieldError> {
     code::named(name).ok_or_else(|| {
-        flaw(
+        FieldError::new(
             "action.code",
-            format!("\"{name}\" is no error code; there are {}", code::names()),
+            format!("unknown code \"{name}\": use one of {}", code::names()),
         )
     })
 }

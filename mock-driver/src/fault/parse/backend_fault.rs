@@ -8,11 +8,12 @@ use serde_json::Value;
 use tonic::Code;
 use wildmatch::WildMatch;
 
-use super::{FieldError, Part, RuleError, error_code, flaw, read_methods, yes};
+use super::field_error::FieldError;
+use super::{RuleError, error_code, read_methods, yes};
 use crate::fault::condition::Condition;
 use crate::fault::duration;
 use crate::fault::overlay::{DeviceOverlay, DiskOverlay, Loses, Overlay, VolumeNodePattern};
-use crate::fault::rule::{Action, End, Match, Methods, Phase, Rule};
+use crate::fault::rule::{Action, End, Match, Methods, Part, Phase, Rule};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -97,12 +98,12 @@ impl Rule {
     /// # Errors
     /// If it is wrong, as in a list of one.
     pub fn backend_fault_from_value(item: Value) -> Result<Self, RuleError> {
-        read(&item).map_err(|flaw| RuleError::at(Part::BackendFault, 0, &item, flaw))
+        read(&item).map_err(|error| RuleError::at(Part::BackendFault, 0, &item, error))
     }
 
     pub(in crate::fault) fn backend_faults_from_items(items: Vec<Value>) -> Result<Vec<Self>, RuleError> {
         let read = |(index, item): (usize, Value)| {
-            read(&item).map_err(|flaw| RuleError::at(Part::BackendFault, index, &item, flaw))
+            read(&item).map_err(|error| RuleError::at(Part::BackendFault, index, &item, error))
         };
         items.into_iter().enumerate().map(read).collect()
     }
@@ -112,7 +113,7 @@ fn read(item: &Value) -> Result<Rule, FieldError> {
     let written: RawFault = serde_path_to_error::deserialize(item.clone())
         .map_err(|error| FieldError(error.path().to_string(), error.inner().to_string()))?;
     if written.id.is_empty() {
-        return Err(flaw("id", "must not be empty"));
+        return Err(FieldError::new("id", "must not be empty"));
     }
     written.check_fields(item)?;
     let mut rule = Rule {
@@ -170,7 +171,7 @@ impl RawFault {
                 self.trouble,
                 others.join(", ")
             );
-            return Err(flaw("trouble", reason));
+            return Err(FieldError::new("trouble", reason));
         };
         let mut fields = item.as_object().into_iter().flat_map(serde_json::Map::keys);
         let odd = fields.find(|field| {
@@ -180,7 +181,7 @@ impl RawFault {
         match odd {
             Some(odd) => {
                 let reason = format!("is not a field of {kind}; its fields are {}", allowed.join(", "));
-                Err(flaw(odd, reason))
+                Err(FieldError::new(odd, reason))
             }
             None => Ok(()),
         }
@@ -277,14 +278,14 @@ impl RawFault {
 
     fn missing(&self, field: &str, example: &str) -> FieldError {
         let reason = format!("is required for {}, for example {example}", self.trouble);
-        flaw(field, reason)
+        FieldError::new(field, reason)
     }
 
     fn rate_limit(&self, per_second: f64) -> Result<Condition, FieldError> {
         let burst = self.burst.unwrap_or(1.0);
         for (field, number) in [("per-second", per_second), ("burst", burst)] {
             if !(number.is_finite() && number > 0.0) {
-                return Err(flaw(field, "must be a number above 0"));
+                return Err(FieldError::new(field, "must be a number above 0"));
             }
         }
         let burst = burst.max(1.0);
@@ -293,7 +294,7 @@ impl RawFault {
 
     fn methods(&self, own: Option<&str>) -> Result<Option<Methods>, FieldError> {
         let methods = self.method.as_deref().or(own).map(read_methods).transpose();
-        methods.map_err(|FieldError(_, reason)| flaw("method", reason))
+        methods.map_err(|FieldError(_, reason)| FieldError::new("method", reason))
     }
 
     fn foreign(&self) -> Result<&'static str, FieldError> {
@@ -301,20 +302,20 @@ impl RawFault {
         let found = FOREIGN.iter().find(|(known, _)| *known == name);
         found.map(|(_, words)| *words).ok_or_else(|| {
             let known = FOREIGN.map(|(known, _)| known).join(", ");
-            flaw("data", format!("unknown value \"{name}\": use one of {known}"))
+            FieldError::new("data", format!("unknown value \"{name}\": use one of {known}"))
         })
     }
 
     fn code(&self, usual: Code) -> Result<Code, FieldError> {
         match &self.code {
-            Some(name) => error_code(name).map_err(|FieldError(_, reason)| flaw("code", reason)),
+            Some(name) => error_code(name).map_err(|FieldError(_, reason)| FieldError::new("code", reason)),
             None => Ok(usual),
         }
     }
 
     fn volume_node_pattern(&self) -> Result<VolumeNodePattern, FieldError> {
         let pattern = |field: &str, text: &Option<String>| match text.as_deref() {
-            Some("") => Err(flaw(field, "must not be empty; omit it to match all")),
+            Some("") => Err(FieldError::new(field, "must not be empty; omit it to match all")),
             Some(text) if text.bytes().any(|byte| byte != b'*') => Ok(Some(WildMatch::new(text))),
             // Unlike a rule's, a pattern of stars alone matches calls without the field, too.
             None | Some(_) => Ok(None),
@@ -329,5 +330,5 @@ impl RawFault {
 fn time(field: &str, text: Option<&str>) -> Result<Option<Duration>, FieldError> {
     text.map(duration::parse)
         .transpose()
-        .map_err(|error| flaw(field, error.to_string()))
+        .map_err(|error| FieldError::new(field, error.to_string()))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use wildmatch::WildMatch;
 
-use super::{FieldError, flaw};
+use super::field_error::FieldError;
 use crate::fault::rule::{CallNumbers, LocationMatch, Match, Methods};
 use crate::rpc::method::Method;
 
@@ -54,14 +54,14 @@ fn read_match(written: RawMatch) -> Result<Match, FieldError> {
     let never = |at: &str| {
         let names: Vec<&str> = known.iter().map(|rpc| rpc.name()).collect();
         let reason = format!(
-            "{} carries none, so the rule could never fire: leave it out",
+            "{} has no such field, so the rule would never fire: remove it",
             names.join(", ")
         );
-        flaw(at, reason)
+        FieldError::new(at, reason)
     };
     let pattern = |at: &str, is: fn(Method) -> bool, text: Option<String>| match text {
         None => Ok(None),
-        Some(text) if text.is_empty() => Err(flaw(at, "must not be empty; leave it out to match every call")),
+        Some(text) if text.is_empty() => Err(FieldError::new(at, "must not be empty; omit it to match all")),
         Some(_) if !any(is) => Err(never(at)),
         Some(text) => Ok(Some(WildMatch::new(&text))),
     };
@@ -73,20 +73,26 @@ fn read_match(written: RawMatch) -> Result<Match, FieldError> {
     }
     for (at, number) in [("match.call", written.call), ("match.every", written.every)] {
         if number == Some(0) {
-            return Err(flaw(at, "must be at least 1: calls are counted from 1"));
+            return Err(FieldError::new(
+                at,
+                "must be at least 1: calls are counted from 1",
+            ));
         }
     }
     if written
         .probability
         .is_some_and(|chance| !(chance > 0.0 && chance <= 1.0))
     {
-        return Err(flaw(
+        return Err(FieldError::new(
             "match.probability",
             "must be above 0 and at most 1, as in 0.1 for one call in ten",
         ));
     }
     if written.seed.is_some() && written.probability.is_none() {
-        return Err(flaw("match.seed", "is never used without a probability"));
+        return Err(FieldError::new(
+            "match.seed",
+            "is never used without a probability",
+        ));
     }
     if written.bytes_above.is_some() && !has("capacity_range") {
         return Err(never("match.bytes-above"));
@@ -96,9 +102,9 @@ fn read_match(written: RawMatch) -> Result<Match, FieldError> {
         return Err(never("match.while.volume"));
     }
     if place == Some(LocationMatch::AttachedHere) && !any(|rpc| rpc.has_volume() && rpc.has_node()) {
-        return Err(flaw(
+        return Err(FieldError::new(
             "match.while.volume",
-            "attached-here needs a method that names a node or is made on one: write attached",
+            "attached-here needs a method with a node: use attached",
         ));
     }
     Ok(Match {
@@ -136,10 +142,10 @@ pub(super) fn read_methods(text: &str) -> Result<Methods, FieldError> {
     }
     let names = Method::ALL.map(Method::name);
     let reason = format!(
-        "\"{text}\" is no method of CSI and fits none; there are {}; write those of other services as /package.Service/Method",
+        "\"{text}\" matches no CSI method; use one of {}; write those of other services as /package.Service/Method",
         names.join(", ")
     );
-    Err(flaw("match.method", reason))
+    Err(FieldError::new("match.method", reason))
 }
 
 fn read_place(text: &str) -> Result<LocationMatch, FieldError> {
@@ -151,16 +157,19 @@ fn read_place(text: &str) -> Result<LocationMatch, FieldError> {
         "absent" => Ok(LocationMatch::Absent),
         other => {
             let reason = format!(
-                "\"{other}\" is none: write attached, attached-here, attached-elsewhere, detached or absent"
+                "unknown value \"{other}\": use attached, attached-here, attached-elsewhere, detached or absent"
             );
-            Err(flaw("match.while.volume", reason))
+            Err(FieldError::new("match.while.volume", reason))
         }
     }
 }
 
 pub(super) fn read_state(field: &str, text: Option<String>) -> Result<Option<String>, FieldError> {
     match text {
-        Some(text) if text.is_empty() => Err(flaw(field, "must not be empty; the first state is \"start\"")),
+        Some(text) if text.is_empty() => Err(FieldError::new(
+            field,
+            "must not be empty; the first state is \"start\"",
+        )),
         text => Ok(text),
     }
 }

@@ -1,0 +1,77 @@
+//! What the array reports while overlays are in force.
+
+use std::sync::{Arc, RwLock};
+
+use tokio::sync::watch;
+
+use super::overlay::{DeviceOverlay, DiskOverlay, Freeze, Loss, Overlay, VolumeNodePattern};
+use super::{Faults, overlays};
+
+/// How ListVolumes answers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ListOverlay {
+    pub(crate) is_frozen: bool,
+    /// Volumes to leave out.
+    pub(crate) lacks: Vec<VolumeNodePattern>,
+    /// Volumes to put on a node.
+    pub(crate) adds: Vec<(VolumeNodePattern, String)>,
+}
+
+// === impl Faults ===
+
+impl Faults {
+    /// How ListVolumes answers.
+    pub(crate) fn listing(&self) -> ListOverlay {
+        let mut view = ListOverlay::default();
+        for (overlay, _) in overlays(&self.rules()) {
+            if let Overlay::ListLacks(pattern) = overlay {
+                view.lacks.push(pattern.clone());
+            } else if let Overlay::ListAdds(pattern, node) = overlay {
+                view.adds.push((pattern.clone(), node.clone()));
+            } else if let Overlay::FrozenList(_) = overlay {
+                view.is_frozen = true;
+            }
+        }
+        view
+    }
+
+    /// Which device appears on a node for a volume, by the first backend fault that matches.
+    pub fn device(&self, volume: &str, node: &str) -> DeviceOverlay {
+        let found = overlays(&self.rules()).find_map(|(overlay, _)| {
+            let Overlay::Device(pattern, device) = overlay else {
+                return None;
+            };
+            pattern.matches(volume, node).then(|| device.clone())
+        });
+        found.unwrap_or(DeviceOverlay::Right)
+    }
+
+    /// What staging finds on a volume's device on a node, by the first backend fault that matches.
+    pub fn disk(&self, volume: &str, node: &str) -> DiskOverlay {
+        let found = overlays(&self.rules()).find_map(|(overlay, _)| {
+            let Overlay::Disk(pattern, disk) = overlay else {
+                return None;
+            };
+            pattern.matches(volume, node).then_some(*disk)
+        });
+        found.unwrap_or(DiskOverlay::Right)
+    }
+
+    /// Whether Probe answers that the driver is ready.
+    pub(crate) fn is_ready(&self) -> bool {
+        let now = self.began.elapsed();
+        !overlays(&self.rules()).any(|(overlay, since)| {
+            matches!(overlay, Overlay::NotReady(period) if period.is_none_or(|period| now < since + period))
+        })
+    }
+
+    /// The state loss to apply on restart; changes with the active faults.
+    pub(crate) fn loss(&self) -> watch::Receiver<Option<Loss>> {
+        self.loss.subscribe()
+    }
+
+    /// The stale view that ListVolumes returns; none while the list is current.
+    pub(crate) fn frozen(&self) -> Arc<RwLock<Option<Freeze>>> {
+        self.frozen.clone()
+    }
+}
