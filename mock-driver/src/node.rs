@@ -4,7 +4,7 @@
 //! paths. Invariants:
 //! - A path is recorded before anything is done to it and until everything is undone, so that a crash at
 //!   any point leaves work that the next start, or the repeated call, ends.
-//! - Success is told only of what is really there: a repeated call looks before it answers.
+//! - A repeated call checks the actual state before it answers.
 //! - With state in memory nothing is left behind at the end; with state that is kept, what pods use stays.
 
 use std::collections::BTreeMap;
@@ -89,7 +89,7 @@ pub(crate) struct View {
     pub(crate) bytes: u64,
     /// Its attachment to the node.
     pub(crate) attachment: Option<Attachment>,
-    /// What ails it.
+    /// Its health issues.
     pub(crate) issues: Vec<HealthIssue>,
 }
 
@@ -213,13 +213,13 @@ impl Node {
         self.devices.kind() == Kind::Simulated
     }
 
-    /// Lets something be wrong with a volume's device from now on, or nothing any more.
-    pub fn trouble(&self, volume: &str, trouble: Option<DeviceFault>) {
-        self.devices.trouble(&array::serial(volume), trouble);
+    /// Injects a fault of a volume's device, or removes it.
+    pub(crate) fn set_device_fault(&self, volume: &str, fault: Option<DeviceFault>) {
+        self.devices.set_fault(&array::serial(volume), fault);
     }
 
-    /// Lets something be wrong with what is on a volume's disk from now on, or nothing any more.
-    pub(crate) fn apply_disk_fault(&self, volume: &str, disk_fault: Option<DiskFault>) {
+    /// Injects a fault of the content of a volume's disk, or removes it.
+    pub(crate) fn set_disk_fault(&self, volume: &str, disk_fault: Option<DiskFault>) {
         let mut all = self.disk_fault.lock().unwrap_or_else(PoisonError::into_inner);
         match disk_fault {
             Some(disk_fault) => all.insert(volume.to_owned(), disk_fault),

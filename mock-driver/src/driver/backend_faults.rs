@@ -24,14 +24,14 @@ impl Driver {
             DeviceOverlay::Absent => Some(DeviceFault::Absent),
             DeviceOverlay::Wrong(_) => Some(DeviceFault::Wrong),
         };
-        here.trouble(volume, device);
+        here.set_device_fault(volume, device);
         let disk_fault = match self.faults.disk(volume, node) {
             DiskOverlay::Right => None,
             DiskOverlay::Dirty => Some(DiskFault::Dirty),
             DiskOverlay::Damaged => Some(DiskFault::Damaged),
             DiskOverlay::Foreign(found) => Some(DiskFault::Foreign(found)),
         };
-        here.apply_disk_fault(volume, disk_fault);
+        here.set_disk_fault(volume, disk_fault);
     }
 
     /// Persists the state loss that the active backend faults cause on restart, so that it also happens after SIGKILL.

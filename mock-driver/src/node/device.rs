@@ -1,54 +1,46 @@
-//! The block devices of a node: one for each volume that is attached to it, found by the volume's
-//! serial number through a link that stays the same, as `/dev/disk/by-id` has them.
+//! The block devices of a node, one for each volume attached to it. A device is found by the volume's serial number
+//! through a stable link, like those in `/dev/disk/by-id`.
 //!
 //! Invariants:
-//! - The link is there only while the device behind it is the volume's own; it goes before the device
-//!   goes.
-//! - Attaching and detaching can be repeated, and taken up again after a crash at any point: a device is
-//!   reached through a link from before it is made until after it is gone.
-//! - A device that takes writes may have a twin that takes none (`twin`), which goes before it.
-//! - A device that was found is held open until it is dropped, and a loop device that is open is not freed: its
-//!   path leads to the volume's own disk for that long, also when the volume is detached meanwhile.
-//! - A loop device is freed only if it is made of the very file that it was made of for the volume. Which one
-//!   that is stands beside the link, by its numbers: paths say little across mount namespaces, and nothing of
-//!   a file that was renamed or removed.
+//! - The link leads only to the volume's own device, and is removed before the device.
+//! - Attach and detach are idempotent and can be resumed after a crash at any point: a link leads to the device from
+//!   before it is set up until after it is removed.
+//! - A writable device may have a read-only device of the same disk (`read_only_device`), which is detached first.
+//! - A device that was found is held open until it is dropped. The kernel does not free an open loop device, so its path
+//!   leads to the volume's disk for that long, even if the volume is detached meanwhile.
+//! - A loop device is freed only if its backing file is the one it was set up with. That file is recorded by device and
+//!   inode number beside the link: paths differ between mount namespaces and change with a rename.
 //!
-//! Everything here blocks.
+//! All functions block.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Seek, SeekFrom};
+use std::io::{ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::node::exec;
-use crate::store::volume_files::{self, VolumeFiles, file_name};
+use crate::store::volume_files::{VolumeFiles, file_name};
 
 use self::backing_file_id::BackingFileId;
+pub use self::error::Error;
 pub use self::kind::{Choice, Kind};
+use self::link::{BACKING_FILE, PENDING, PREFIX};
 
 mod backing_file_id;
+mod error;
 mod kind;
+mod link;
 mod loopback;
 mod read_only_device;
 mod usage;
 
-/// Begins the name of each link.
-const PREFIX: &str = "csi-mock-";
-
-/// Begins the name of a link whose device is not made yet.
-const PENDING: &str = ".csi-mock-";
-
-/// Begins the name of a link that says which file a loop device is made of. Nothing is behind it.
-const ORIGIN: &str = ".origin-csi-mock-";
-
-/// What is wrong with a device, on demand.
+/// An injected fault of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceFault {
-    /// It has not appeared (yet).
+    /// It does not appear.
     Absent,
-    /// It is another volume's.
+    /// It belongs to another volume.
     Wrong,
 }
 
@@ -57,59 +49,20 @@ pub enum DeviceFault {
 pub struct Devices {
     kind: Kind,
     place: DeviceLocation,
-    /// One change at a time: free loop devices are looked for and taken in two steps.
-    turn: Mutex<()>,
-    troubles: Mutex<BTreeMap<String, DeviceFault>>,
+    /// Serializes changes: finding a free loop device and taking it are two steps.
+    changes: Mutex<()>,
+    faults: Mutex<BTreeMap<String, DeviceFault>>,
 }
 
-/// A device that is there, and stays the volume's own for as long as this lives.
+/// An attached device, which stays the volume's own until this is dropped.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// What the link leads to: a block device, or the regular file that stands for one.
+    /// A block device, or the regular file that emulates one.
     pub path: PathBuf,
     /// Its size.
     pub bytes: u64,
-    /// Kept open, for who has only a path cannot tell when another disk gets the device.
+    /// Held open, so that the device cannot get another disk.
     pub(crate) held: Arc<File>,
-}
-
-/// Why there is no such device.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Loop devices were asked for and cannot be had.
-    #[error("--devices=loop: {reason}")]
-    NoLoop {
-        /// Why not.
-        reason: String,
-    },
-    /// An operation on a link or device failed.
-    #[error("cannot {act} {}", path.display())]
-    Io {
-        /// What was tried.
-        act: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// How it failed.
-        source: io::Error,
-    },
-    /// A program failed.
-    #[error(transparent)]
-    Program(#[from] exec::Error),
-    /// Free loop devices were always taken by another process.
-    #[error("no free loop device could be had in {tries} tries: others take them")]
-    Crowded {
-        /// How many.
-        tries: usize,
-    },
-    /// The device found is not the volume's.
-    #[error("the device at {} is not the volume's own", link.display())]
-    Wrong {
-        /// The link.
-        link: PathBuf,
-    },
-    /// Where the devices should lie.
-    #[error(transparent)]
-    VolumeFiles(#[from] volume_files::Error),
 }
 
 #[derive(Debug)]
@@ -121,12 +74,12 @@ enum DeviceLocation {
 // === impl Devices ===
 
 impl Devices {
-    /// Devices with their links in a directory of their own, which others must not use.
+    /// Devices with their links in a directory that nothing else uses.
     pub fn within(kind: Kind, directory: PathBuf) -> Self {
         Self::new(kind, DeviceLocation::Given(directory))
     }
 
-    /// Devices with their links beside the bytes they are made of, apart from those of other nodes.
+    /// Devices with their links in a directory of the node's own beside the volume files.
     pub(crate) fn beside(kind: Kind, volume_files: VolumeFiles, node: &str) -> Self {
         let node = file_name(node);
         Self::new(kind, DeviceLocation::Beside { volume_files, node })
@@ -136,8 +89,8 @@ impl Devices {
         Self {
             kind,
             place,
-            turn: Mutex::default(),
-            troubles: Mutex::default(),
+            changes: Mutex::default(),
+            faults: Mutex::default(),
         }
     }
 
@@ -146,28 +99,28 @@ impl Devices {
         self.kind
     }
 
-    /// Where the device with that serial is found, if it is there.
+    /// The link to the device with that serial, which may not exist.
     ///
     /// # Errors
-    /// If there is no directory for links.
+    /// If the directory of the links cannot be created.
     pub fn link(&self, serial: &str) -> Result<PathBuf, Error> {
         Ok(self.directory()?.join(format!("{PREFIX}{serial}")))
     }
 
-    /// Makes the device with that serial of a disk, or finds it made.
+    /// Sets up the device with that serial for a disk, unless it exists.
     ///
     /// # Guarantees
-    /// After a crash in the middle the same call ends the work, and [`Devices::detach`] undoes it.
+    /// After a crash in the middle the same call completes the work, and [`Devices::detach`] undoes it.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If it cannot be set up.
     pub fn attach(&self, serial: &str, disk: &Path, writable: bool) -> Result<(), Error> {
         if matches!(self.kind, Kind::None | Kind::Simulated) {
             return Ok(());
         }
-        let _turn = self.turn();
+        let _changing = self.lock_changes();
         let link = self.link(serial)?;
-        if let Some(behind) = read_link(&link)?
+        if let Some(behind) = link::read(&link)?
             && self.is_of(&behind, disk, Some(writable))?
         {
             return Ok(());
@@ -176,9 +129,9 @@ impl Devices {
         let pending = self.pending(serial)?;
         match self.kind {
             Kind::Loop => {
-                let origin = self.origin(serial)?;
+                let record = self.backing_file_link(serial)?;
                 let file = BackingFileId::of(disk).map_err(Error::io("look at", disk))?;
-                symlink(file.to_string(), &origin).map_err(Error::io("link", &origin))?;
+                symlink(file.to_string(), &record).map_err(Error::io("link", &record))?;
                 loopback::attach(&pending, disk, writable)?;
             }
             Kind::Emulated | Kind::None | Kind::Simulated => {
@@ -190,25 +143,25 @@ impl Devices {
         Ok(())
     }
 
-    /// Takes the device with that serial away, with its twin, also one in use; nothing happens if it is not
-    /// there.
+    /// Removes the device with that serial and its read-only device, even if they are in use. That they do not exist is no
+    /// error.
     ///
     /// # Errors
-    /// If it cannot be taken away.
+    /// If one cannot be removed.
     pub fn detach(&self, serial: &str) -> Result<(), Error> {
         if matches!(self.kind, Kind::None | Kind::Simulated) {
             return Ok(());
         }
-        let _turn = self.turn();
-        self.remove_with_read_only_device(serial)
+        let _changing = self.lock_changes();
+        self.remove_both(serial)
     }
 
-    /// Whether a device that is on record only is there.
+    /// Whether a simulated device appears.
     ///
     /// # Errors
-    /// If it is to be another volume's.
+    /// If a fault makes it another volume's.
     pub(crate) fn is_simulated_there(&self, serial: &str) -> Result<bool, Error> {
-        match self.trouble_of(serial) {
+        match self.fault_of(serial) {
             None => Ok(true),
             Some(DeviceFault::Absent) => Ok(false),
             Some(DeviceFault::Wrong) => Err(Error::Wrong {
@@ -217,34 +170,34 @@ impl Devices {
         }
     }
 
-    fn trouble_of(&self, serial: &str) -> Option<DeviceFault> {
-        let troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
-        troubles.get(serial).copied()
+    fn fault_of(&self, serial: &str) -> Option<DeviceFault> {
+        let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        faults.get(serial).copied()
     }
 
-    /// Looks a device up; none if it is not there (yet).
+    /// Finds a device; none if it does not exist (yet).
     ///
     /// # Guarantees
-    /// It is of that disk until the returned device is dropped, even if it is detached.
+    /// It has that disk until the returned device is dropped, even if it is detached.
     ///
     /// # Errors
-    /// If what the link leads to is not made of that disk.
+    /// If the link leads to a device of another disk.
     pub fn find(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
-        let trouble = self.trouble_of(serial);
-        if trouble == Some(DeviceFault::Absent) {
+        let fault = self.fault_of(serial);
+        if fault == Some(DeviceFault::Absent) {
             return Ok(None);
         }
         let link = self.link(serial)?;
-        let Some(path) = read_link(&link)? else {
+        let Some(path) = link::read(&link)? else {
             return Ok(None);
         };
-        // Opened before it is checked: from then on no other process can get it.
+        // Opened before it is checked: from then on it cannot get another disk.
         let mut held = match File::open(&path) {
             Ok(held) => held,
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(Error::Wrong { link }),
             Err(error) => return Err(Error::io("open", &path)(error)),
         };
-        if trouble == Some(DeviceFault::Wrong) || !self.is_of(&path, disk, None)? {
+        if fault == Some(DeviceFault::Wrong) || !self.is_of(&path, disk, None)? {
             return Err(Error::Wrong { link });
         }
         let bytes = held
@@ -257,16 +210,16 @@ impl Devices {
         }))
     }
 
-    /// Lets something be wrong with a device from now on, or nothing any more.
-    pub fn trouble(&self, serial: &str, trouble: Option<DeviceFault>) {
-        let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
-        match trouble {
-            Some(trouble) => troubles.insert(serial.to_owned(), trouble),
-            None => troubles.remove(serial),
+    /// Injects a fault of a device, or removes it.
+    pub fn set_fault(&self, serial: &str, fault: Option<DeviceFault>) {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        match fault {
+            Some(fault) => faults.insert(serial.to_owned(), fault),
+            None => faults.remove(serial),
         };
     }
 
-    /// The serial numbers of the devices that have a link, also an unfinished one or that of a twin.
+    /// The serial numbers of the devices that have a link, also of incomplete and read-only ones.
     ///
     /// # Errors
     /// If the directory cannot be read.
@@ -276,19 +229,15 @@ impl Devices {
         let mut serials = BTreeSet::new();
         for entry in entries {
             let name = entry.map_err(Error::io("read", &directory))?.file_name();
-            let name = name.to_string_lossy();
-            let serial = [PREFIX, PENDING, ORIGIN]
-                .iter()
-                .find_map(|begin| name.strip_prefix(begin));
-            serials.extend(serial.map(|link| read_only_device::serial_of(link).to_owned()));
+            serials.extend(link::serial_of(&name.to_string_lossy()).map(str::to_owned));
         }
         Ok(serials.into_iter().collect())
     }
 
-    /// Takes away the devices that `wanted` does not have.
+    /// Removes the devices that `wanted` does not accept.
     ///
     /// # Errors
-    /// If the directory cannot be read or a device cannot be taken away.
+    /// If the directory cannot be read or a device cannot be removed.
     pub fn retain(&self, wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
         if matches!(self.kind, Kind::None | Kind::Simulated) {
             return Ok(());
@@ -297,14 +246,14 @@ impl Devices {
             if wanted(&serial) {
                 continue;
             }
-            let _turn = self.turn();
-            self.remove_with_read_only_device(&serial)?;
+            let _changing = self.lock_changes();
+            self.remove_both(&serial)?;
         }
         Ok(())
     }
 
-    fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_changes(&self) -> MutexGuard<'_, ()> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn directory(&self) -> Result<PathBuf, Error> {
@@ -322,11 +271,11 @@ impl Devices {
         Ok(self.directory()?.join(format!("{PENDING}{serial}")))
     }
 
-    fn origin(&self, serial: &str) -> Result<PathBuf, Error> {
-        Ok(self.directory()?.join(format!("{ORIGIN}{serial}")))
+    fn backing_file_link(&self, serial: &str) -> Result<PathBuf, Error> {
+        Ok(self.directory()?.join(format!("{BACKING_FILE}{serial}")))
     }
 
-    /// Whether what a link leads to is made of the disk, and takes writes as it should.
+    /// Whether a device has the disk, and is writable as asked.
     fn is_of(&self, behind: &Path, disk: &Path, writable: Option<bool>) -> Result<bool, Error> {
         match self.kind {
             Kind::Loop => loopback::is_of(behind, disk, writable),
@@ -334,51 +283,43 @@ impl Devices {
         }
     }
 
-    /// The link first, so that no call finds a device that is about to go. If the next step is never reached,
-    /// the pending name still leads to it, and what it is made of is known until the end.
+    /// Removes a device and its read-only device.
+    fn remove_both(&self, serial: &str) -> Result<(), Error> {
+        if self.kind == Kind::Loop {
+            self.remove(&link::read_only(serial))?;
+        }
+        self.remove(serial)
+    }
+
+    /// Renames the link first, so that no call finds a device that is being removed. After a crash the pending link still
+    /// leads to it, and the backing file is recorded until the end.
     fn remove(&self, serial: &str) -> Result<(), Error> {
-        let (link, pending, note) = (self.link(serial)?, self.pending(serial)?, self.origin(serial)?);
-        let origin: Option<BackingFileId> = read_link(&note)?.and_then(|text| text.to_str()?.parse().ok());
-        // Either name may be there, after a crash both; a device is never behind the two.
+        let (link, pending) = (self.link(serial)?, self.pending(serial)?);
+        let record = self.backing_file_link(serial)?;
+        let file: Option<BackingFileId> = link::read(&record)?.and_then(|text| text.to_str()?.parse().ok());
+        // After a crash both links may exist; at most one leads to a device.
         for name in [&pending, &link] {
-            let Some(behind) = read_link(name)? else {
+            let Some(behind) = link::read(name)? else {
                 continue;
             };
             if *name == link {
                 fs::rename(&link, &pending).map_err(Error::io("rename", &link))?;
             }
             if self.kind == Kind::Loop {
-                match origin {
-                    Some(origin) if loopback::is_made_of(&behind, origin)? => loopback::detach(&behind)?,
+                match file {
+                    Some(file) if loopback::has_backing_file(&behind, file)? => loopback::detach(&behind)?,
                     Some(_) | None => {
-                        tracing::debug!(device = %behind.display(), "left alone: is not the volume's (any more)");
+                        tracing::debug!(device = %behind.display(), "not the volume's device any more: not detached");
                     }
                 }
             }
             fs::remove_file(&pending).map_err(Error::io("remove", &pending))?;
             tracing::debug!(link = %link.display(), "device detached");
         }
-        match fs::remove_file(&note) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", &note)(error)),
+        match fs::remove_file(&record) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", &record)(error)),
             Ok(()) | Err(_) => Ok(()),
         }
-    }
-}
-
-// === impl Error ===
-
-impl Error {
-    fn io(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let path = path.to_owned();
-        move |source| Self::Io { act, path, source }
-    }
-}
-
-fn read_link(link: &Path) -> Result<Option<PathBuf>, Error> {
-    match fs::read_link(link) {
-        Ok(behind) => Ok(Some(behind)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::io("read the link", link)(error)),
     }
 }
 
@@ -387,10 +328,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_chosen_aloud_and_never_against_the_flag() {
+    fn choice_of_devices_follows_the_flag() {
         assert_eq!(Choice::Emulated.settle().unwrap(), Kind::Emulated);
         assert_eq!(Choice::None.settle().unwrap(), Kind::None);
-        let expected = match loopback::obstacle() {
+        let expected = match loopback::unavailable() {
             None => Kind::Loop,
             Some(_) => Kind::Emulated,
         };

@@ -156,7 +156,7 @@ impl Node {
         Ok(disk)
     }
 
-    /// Takes away the twin of a unit's device, if no other path than this one shows it. Blocks.
+    /// Removes the read-only device of a volume, unless another path shows it. Blocks.
     pub(super) fn release_read_only_device(&self, unit: &VolumeDisk, path: &str) -> Result<(), Error> {
         let needs = |other: &Record| other.path != path && other.is_device_for_reading();
         if self.records.of(&unit.volume).iter().any(needs) {

@@ -1,8 +1,8 @@
 //! What was staged and published on this node, with the arguments it was done with: what idempotency is
 //! judged by.
 //!
-//! A record is written before the work begins and marked as done at the end; whoever finds one that is not
-//! knows that nobody was told of success, and undoes it. What is being undone may still be there, for it may be
+//! A record is written before the work begins and marked as done at the end; one that is not done is of a
+//! call that never succeeded, and is undone. What is being undone may still be there, for it may be
 //! in use. With a database records survive the process.
 
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ pub(crate) struct Record {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Progress {
-    /// The volume is being brought there, and nobody was told that it is.
+    /// The volume is being staged or published; no call has succeeded.
     Doing,
     /// The call that asked for it has succeeded.
     Done,

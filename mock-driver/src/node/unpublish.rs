@@ -109,7 +109,7 @@ impl Node {
         self.undo_by(record, Self::unstage_device).await
     }
 
-    /// The same for what no caller was told of: a target stays that something came to.
+    /// The same for a call that never succeeded: a target with other contents stays.
     pub(super) async fn back_out(self: &Arc<Self>, record: Record) -> Result<(), Error> {
         self.undo_by(record, Self::leave_path).await
     }
@@ -162,7 +162,7 @@ impl Node {
         }
     }
 
-    /// The same for what no caller was told of: a target stays that something came to. Blocks.
+    /// The same for a call that never succeeded: a target with other contents stays. Blocks.
     fn leave_path(&self, record: &Record) -> Result<(), Error> {
         self.withdraw(record)?;
         if !record.is_staged()
@@ -220,7 +220,7 @@ impl Node {
     }
 
     /// Ends the work of calls that were cut off, and forgets what a reboot has undone. Call it before
-    /// calls are answered. What cannot be undone is told and left to the repeated call.
+    /// calls are answered. What cannot be undone is logged and left to the repeated call.
     pub(crate) async fn recover(self: &Arc<Self>) {
         for record in self.records.all() {
             let (path, volume) = (record.path.clone(), record.volume.clone());

@@ -71,11 +71,11 @@ fn obeys_the_rules(kind: Kind) {
 
     let wrong = devices.find("1", &other).unwrap_err();
     assert!(matches!(wrong, Error::Wrong { .. }), "{wrong}");
-    devices.trouble("1", Some(DeviceFault::Absent));
+    devices.set_fault("1", Some(DeviceFault::Absent));
     assert!(devices.find("1", &disk).unwrap().is_none());
-    devices.trouble("1", Some(DeviceFault::Wrong));
+    devices.set_fault("1", Some(DeviceFault::Wrong));
     devices.find("1", &disk).unwrap_err();
-    devices.trouble("1", None);
+    devices.set_fault("1", None);
 
     fs::File::options()
         .write(true)

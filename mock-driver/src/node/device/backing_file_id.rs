@@ -1,4 +1,4 @@
-//! Which file a loop device is made of, by numbers.
+//! A loop device's backing file, by numbers.
 
 use std::fmt;
 use std::io;
@@ -6,13 +6,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// A file, whatever its name is.
+/// A file by device and inode number, independent of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BackingFileId {
     /// The numbers of the device of its filesystem.
     pub(super) major: u32,
     pub(super) minor: u32,
-    /// Its own in there. Nothing else gets it while a loop device holds the file.
+    /// Not reused while a loop device holds the file.
     pub(super) inode: u64,
 }
 

@@ -1,8 +1,9 @@
-//! How devices are made, and how that is chosen: aloud, and never against the flag.
+//! The kinds of devices, and how the flag chooses one.
 
 use std::str::FromStr;
 
-use super::{Error, loopback};
+use super::error::Error;
+use super::loopback;
 
 /// How a node's devices are made, as the flag has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,20 +37,20 @@ pub enum Kind {
 // === impl Choice ===
 
 impl Choice {
-    /// Settles how devices are made, and says so.
+    /// Chooses the kind of devices, and logs it.
     ///
     /// # Errors
-    /// If loop devices are asked for where there are none.
+    /// If loop devices are required and not available.
     pub fn settle(self) -> Result<Kind, Error> {
         let kind = match self {
             Self::None => Kind::None,
             Self::Simulated => return Ok(Kind::Simulated),
             Self::Emulated => Kind::Emulated,
-            Self::Loop => match loopback::obstacle() {
+            Self::Loop => match loopback::unavailable() {
                 None => Kind::Loop,
                 Some(reason) => return Err(Error::NoLoop { reason }),
             },
-            Self::Auto => match loopback::obstacle() {
+            Self::Auto => match loopback::unavailable() {
                 None => Kind::Loop,
                 Some(reason) => {
                     tracing::warn!(

@@ -1,9 +1,8 @@
-//! Loop devices, through `losetup`: its own ioctls would need unsafe code or a C compiler to build, and
-//! who mounts filesystems has it (docs/adr/0025).
+//! Loop devices, through `losetup`: the ioctls would need unsafe code or a C compiler, and a host that mounts filesystems
+//! has it (docs/adr/0025).
 //!
-//! In a container, `/dev` may be a copy made when it started: a device that the kernel adds later has no file
-//! there. Such files are made here, also one for the device that is free next: kubelet takes one of its own for
-//! each raw block volume, on the same node and with the same `/dev`.
+//! In a container, `/dev` may be a copy from its start, without files for devices that the kernel adds later. This module
+//! creates such files, also for the next free device: kubelet takes one for each raw block volume, with the same `/dev`.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -14,7 +13,8 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use super::{BackingFileId, Error};
+use super::backing_file_id::BackingFileId;
+use super::error::Error;
 use crate::node::exec::{self, Program};
 
 const LOSETUP: Program = Program {
@@ -24,13 +24,13 @@ const LOSETUP: Program = Program {
 
 const CONTROL: &str = "/dev/loop-control";
 
-/// Where the kernel tells the numbers of its block devices.
+/// Where the kernel shows the numbers of its block devices.
 const KNOWN: &str = "/sys/class/block";
 
-/// Another process takes the device that was just found free now and then, not every time.
+/// Another process may take the device that was found free; not every time.
 const TRIES: usize = 20;
 
-/// What `losetup` tells of a device.
+/// Output of `losetup --json`.
 #[derive(Debug, Deserialize)]
 struct Listing {
     loopdevices: Vec<Entry>,
@@ -40,15 +40,15 @@ struct Listing {
 #[serde(rename_all = "kebab-case")]
 struct Entry {
     name: PathBuf,
-    /// None for a device that is free.
+    /// None for a free device.
     back_ino: Option<u64>,
     #[serde(rename = "back-maj:min")]
     back_dev: Option<String>,
     ro: Option<bool>,
 }
 
-/// Why this process cannot have loop devices, if it cannot.
-pub(super) fn obstacle() -> Option<String> {
+/// Why this process cannot set up loop devices, if it cannot.
+pub(super) fn unavailable() -> Option<String> {
     let control = File::options().read(true).write(true).open(CONTROL);
     match control {
         Ok(_) if !may_mount() => Some("this process lacks the capability SYS_ADMIN".to_owned()),
@@ -68,7 +68,7 @@ fn may_mount() -> bool {
         .is_some_and(|mask| mask & (1 << SYS_ADMIN) != 0)
 }
 
-/// Makes a device of a disk. `link` leads to it from before it is made.
+/// Sets up a device for a disk. `link` leads to it from before that.
 pub(super) fn attach(link: &Path, disk: &Path, writable: bool) -> Result<(), Error> {
     for _ in 0..TRIES {
         let device = find_free()?;
@@ -81,7 +81,7 @@ pub(super) fn attach(link: &Path, disk: &Path, writable: bool) -> Result<(), Err
             Ok(_) => {
                 if let Err(error) = find_free() {
                     let error = crate::error_chain(&error);
-                    tracing::warn!(error, "kubelet may find no loop device of its own");
+                    tracing::warn!(error, "kubelet may find no free loop device");
                 }
                 return Ok(());
             }
@@ -93,19 +93,19 @@ pub(super) fn attach(link: &Path, disk: &Path, writable: bool) -> Result<(), Err
             }
         }
     }
-    Err(Error::Crowded { tries: TRIES })
+    Err(Error::Contended { tries: TRIES })
 }
 
-/// The device that is free next; it has a file.
+/// The next free device, with its file in `/dev`.
 fn find_free() -> Result<PathBuf, Error> {
     let found = LOSETUP.run(["--find"], &[0])?;
     let device = PathBuf::from(found.trim());
-    have_file(&device, Path::new(KNOWN))?;
+    ensure_file(&device, Path::new(KNOWN))?;
     Ok(device)
 }
 
-/// Makes the file of a device that the kernel knows, if there is none.
-fn have_file(device: &Path, known: &Path) -> Result<(), Error> {
+/// Creates the file of a device that the kernel knows, unless it exists.
+fn ensure_file(device: &Path, known: &Path) -> Result<(), Error> {
     if device.exists() {
         return Ok(());
     }
@@ -125,7 +125,7 @@ fn have_file(device: &Path, known: &Path) -> Result<(), Error> {
     );
     match made {
         Ok(()) => {
-            tracing::info!(device = %device.display(), "made the file of a loop device that /dev did not have");
+            tracing::info!(device = %device.display(), "created the file of a loop device missing in /dev");
             Ok(())
         }
         Err(Errno::EXIST) => Ok(()),
@@ -139,18 +139,18 @@ fn numbers_of(text: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Frees a device. One that is in use goes with its last user.
+/// Frees a device. The kernel keeps one that is open until it is closed.
 pub(super) fn detach(device: &Path) -> Result<(), Error> {
     LOSETUP.run(["--detach".as_ref(), device.as_os_str()], &[0])?;
     Ok(())
 }
 
-/// Whether the device is made of that file, whatever its name is by now.
-pub(super) fn is_made_of(device: &Path, file: BackingFileId) -> Result<bool, Error> {
-    Ok(entry(device)?.is_some_and(|entry| entry.origin() == Some(file)))
+/// Whether the device has that backing file, even if the file was renamed.
+pub(super) fn has_backing_file(device: &Path, file: BackingFileId) -> Result<bool, Error> {
+    Ok(entry(device)?.is_some_and(|entry| entry.backing_file() == Some(file)))
 }
 
-/// Whether the device is made of the disk, and takes writes as it should.
+/// Whether the device's backing file is the disk, and it is writable as asked.
 pub(super) fn is_of(device: &Path, disk: &Path, writable: Option<bool>) -> Result<bool, Error> {
     let file = match BackingFileId::of(disk) {
         Ok(file) => file,
@@ -158,11 +158,11 @@ pub(super) fn is_of(device: &Path, disk: &Path, writable: Option<bool>) -> Resul
         Err(error) => return Err(Error::io("look at", disk)(error)),
     };
     Ok(entry(device)?.is_some_and(|entry| {
-        entry.origin() == Some(file) && writable.is_none_or(|writable| entry.ro != Some(writable))
+        entry.backing_file() == Some(file) && writable.is_none_or(|writable| entry.ro != Some(writable))
     }))
 }
 
-/// Takes over the size that the disk has now.
+/// Makes the device take over the size of its disk.
 pub(super) fn refresh(device: &Path) -> Result<(), Error> {
     LOSETUP.run(["--set-capacity".as_ref(), device.as_os_str()], &[0])?;
     Ok(())
@@ -177,29 +177,28 @@ pub(super) fn mounted_elsewhere(
     let file = BackingFileId::of(disk).map_err(Error::io("look at", disk))?;
     for entry in list(None)? {
         let is_written = writable || entry.ro != Some(true);
-        if entry.name == device || entry.origin() != Some(file) || !is_written {
+        if entry.name == device || entry.backing_file() != Some(file) || !is_written {
             continue;
         }
-        have_file(&entry.name, Path::new(KNOWN))?;
-        if is_claimed(&entry.name)? {
+        ensure_file(&entry.name, Path::new(KNOWN))?;
+        if is_exclusive(&entry.name)? {
             return Ok(Some(entry.name));
         }
     }
     Ok(None)
 }
 
-/// Whether any loop device is made of the disk.
+/// Whether the disk is the backing file of any loop device.
 pub(super) fn has_device(disk: &Path) -> Result<bool, Error> {
     match BackingFileId::of(disk) {
-        Ok(file) => Ok(list(None)?.iter().any(|entry| entry.origin() == Some(file))),
+        Ok(file) => Ok(list(None)?.iter().any(|entry| entry.backing_file() == Some(file))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(Error::io("look at", disk)(error)),
     }
 }
 
-/// Whether a device is somebody's alone, as each mounted one is: the kernel tells that whatever mount
-/// namespace it is mounted in.
-fn is_claimed(device: &Path) -> Result<bool, Error> {
+/// Whether a device is opened exclusively, as a mounted one is, in whatever mount namespace.
+fn is_exclusive(device: &Path) -> Result<bool, Error> {
     let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
     match rustix::fs::open(device, flags, rustix::fs::Mode::empty()) {
         Ok(_) | Err(Errno::NXIO | Errno::NODEV) => Ok(false),
@@ -246,7 +245,7 @@ fn is_taken(error: &exec::Error) -> bool {
 // === impl Entry ===
 
 impl Entry {
-    fn origin(&self) -> Option<BackingFileId> {
+    fn backing_file(&self) -> Option<BackingFileId> {
         let (major, minor) = numbers_of(self.back_dev.as_deref()?)?;
         Some(BackingFileId {
             major,
@@ -261,12 +260,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_the_kernel_does_not_know_is_told() {
+    fn file_of_a_device_unknown_to_the_kernel_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         let device = directory.path().join("loop300");
-        let error = have_file(&device, directory.path()).unwrap_err();
+        let error = ensure_file(&device, directory.path()).unwrap_err();
         assert!(matches!(error, Error::Io { act: "read", .. }), "{error}");
         fs::create_dir(&device).unwrap();
-        have_file(&device, directory.path()).unwrap();
+        ensure_file(&device, directory.path()).unwrap();
     }
 }

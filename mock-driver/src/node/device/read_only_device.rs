@@ -1,59 +1,58 @@
-//! Twins of devices that take no writes, for volumes that are published for reading where they are attached for
-//! writing: the kernel lets any process that reaches a device write to it, however its path is mounted.
+//! Read-only devices of disks that are attached for writing, for volumes published read-only: a process that can open a
+//! writable device can write to it, even if its path is on a read-only mount.
 //!
-//! Invariant: a twin goes before the device that it is the twin of.
+//! Invariant: the read-only device is removed before the writable one.
 
 use std::path::Path;
 
-use super::{Device, Devices, Error, Kind, loopback};
-
-/// Ends the name of a twin. No serial number has it.
-const READ_ONLY: &str = "-ro";
+use super::error::Error;
+use super::kind::Kind;
+use super::{Device, Devices, link, loopback};
 
 // === impl Devices ===
 
 impl Devices {
-    /// Makes the twin of the device with that serial, or finds it made. None where devices are emulated: there
-    /// the disk itself stands for the device.
+    /// Sets up the read-only device of the device with that serial, unless it exists. None for emulated devices: the disk
+    /// itself is the device.
     ///
     /// # Guarantees
     /// As for [`Devices::attach`].
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If it cannot be set up.
     pub(crate) fn attach_read_only_device(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
         if self.kind() == Kind::Loop {
-            self.attach(&name(serial), disk, false)?;
+            self.attach(&link::read_only(serial), disk, false)?;
         }
         self.read_only(serial, disk)
     }
 
-    /// Where the twin of the device with that serial is, if it has one.
+    /// The read-only device of the device with that serial, if it has one.
     ///
     /// # Errors
-    /// If what is found is not made of that disk.
+    /// If the link leads to a device of another disk.
     pub(crate) fn read_only(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
         match self.kind() {
-            Kind::Loop => self.find(&name(serial), disk),
+            Kind::Loop => self.find(&link::read_only(serial), disk),
             Kind::Emulated | Kind::None | Kind::Simulated => Ok(None),
         }
     }
 
-    /// Takes the twin of the device with that serial away; nothing happens if it has none.
+    /// Removes the read-only device of the device with that serial, if it has one.
     ///
     /// # Errors
-    /// If it cannot be taken away.
+    /// If it cannot be removed.
     pub(crate) fn detach_read_only_device(&self, serial: &str) -> Result<(), Error> {
         match self.kind() {
             Kind::Loop => {
-                let _turn = self.turn();
-                self.remove(&name(serial))
+                let _changing = self.lock_changes();
+                self.remove(&link::read_only(serial))
             }
             Kind::Emulated | Kind::None | Kind::Simulated => Ok(()),
         }
     }
 
-    /// Lets a device see that its disk has grown, and its twin if it has one.
+    /// Makes a device, and its read-only device, take over the size of its disk.
     ///
     /// # Errors
     /// If one does not take the new size.
@@ -67,21 +66,4 @@ impl Devices {
             None => Ok(()),
         }
     }
-
-    /// Both, the twin first.
-    pub(super) fn remove_with_read_only_device(&self, serial: &str) -> Result<(), Error> {
-        if self.kind() == Kind::Loop {
-            self.remove(&name(serial))?;
-        }
-        self.remove(serial)
-    }
-}
-
-/// The serial number that a link is about, be it a device's or its twin's.
-pub(super) fn serial_of(link: &str) -> &str {
-    link.strip_suffix(READ_ONLY).unwrap_or(link)
-}
-
-fn name(serial: &str) -> String {
-    format!("{serial}{READ_ONLY}")
 }

@@ -1,4 +1,4 @@
-//! Who on this machine uses a disk.
+//! Other devices of a disk.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +7,8 @@ use super::{Devices, Error, Kind, loopback};
 // === impl Devices ===
 
 impl Devices {
-    /// Another device of the same disk whose filesystem is mounted, by whomever on this machine, if one of the
-    /// two can be written to.
+    /// Another device of the same disk whose filesystem is mounted, if one of the
+    /// two is writable.
     ///
     /// # Errors
     /// If the devices cannot be looked at.
@@ -24,7 +24,7 @@ impl Devices {
         }
     }
 
-    /// Whether any device on this machine is made of a disk. Emulated ones are not known.
+    /// Whether any loop device has the disk.
     ///
     /// # Errors
     /// If the devices cannot be looked at.

@@ -51,7 +51,7 @@ pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<(), Erro
         }
     }
     fs::create_dir_all(&disk.tree).map_err(Error::io("create", &disk.tree))?;
-    // The label last: without it nothing was in the tree that anybody was told of.
+    // The label last: a tree without it was never published.
     File::create(&label)
         .and_then(|mut file| io::Write::write_all(&mut file, wanted.name().as_bytes()).and(file.sync_all()))
         .map_err(Error::io("create", &label))

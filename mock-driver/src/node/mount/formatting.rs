@@ -1,11 +1,10 @@
-//! The mark beside a disk that says that mkfs is at work on it.
+//! Formats disks, with a mark beside the disk while mkfs runs.
 //!
-//! Half a filesystem looks like user data, so the call after an interrupted mkfs must know that it is not.
+//! An incomplete filesystem looks like user data; by the mark the next call knows that mkfs was interrupted.
 //! Invariants:
-//! - The mark is made only for a disk without a set byte, and is safe before mkfs begins.
-//! - A disk that has the mark is not writable: a filesystem is mounted, and a device handed out, only
-//!   when the mark is gone for good, also after a loss of power.
-//! - Even so the mark alone never condemns a filesystem that is whole or was mounted once.
+//! - The mark is made only for a blank disk, and is durable before mkfs starts.
+//! - A filesystem is mounted, and a device published, only after the mark was removed durably.
+//! - A filesystem that is complete or was mounted once is never formatted, even with the mark.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -23,13 +22,13 @@ const BLKDISCARD: Program = Program {
     package: "util-linux",
 };
 
-/// Where ext filesystems keep when they were mounted last, and how often since they were checked.
+/// Offsets of ext's last mount time and mount count.
 const EXT_MOUNTED: [Range<usize>; 2] = [0x42C..0x430, 0x434..0x436];
 
-/// Where xfs keeps that mkfs is not done.
+/// Offset of the xfs flag "mkfs in progress".
 const XFS_IN_PROGRESS: usize = 0x7E;
 
-/// Makes sure there is a whole filesystem on the disk, and tells which.
+/// Checks the filesystem on the disk, or formats a blank disk, and returns which filesystem it has.
 pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<Filesystem, Error> {
     let content = look(disk)?;
     let wanted = asked.unwrap_or(Filesystem::DEFAULT);
@@ -60,7 +59,7 @@ pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<Filesyst
     }
 }
 
-/// What is on a disk, where the rest of a mkfs of ours that was cut off counts as nothing.
+/// The content of a disk. What an interrupted mkfs of the driver left counts as blank.
 fn look(disk: &Disk) -> Result<Content, Error> {
     let content = content(&disk.device, &disk.file)?;
     if !disk.formatting.exists() {
@@ -76,7 +75,7 @@ fn look(disk: &Disk) -> Result<Content, Error> {
     }
 }
 
-/// Formats a disk on which there is nothing.
+/// Formats a blank disk.
 fn format((mkfs, args): (Program, &[&str]), disk: &Disk) -> Result<(), Error> {
     let mark = &disk.formatting;
     let is_rest = mark.exists();
@@ -99,7 +98,7 @@ fn format((mkfs, args): (Program, &[&str]), disk: &Disk) -> Result<(), Error> {
     remove(mark)
 }
 
-/// Sees to it that a disk has no mark, so that it can be handed out as a device.
+/// Removes the mark, after wiping an incomplete filesystem, so that the disk can be published as a device.
 pub(super) fn hand_over(disk: &Disk) -> Result<(), Error> {
     if !disk.formatting.exists() {
         return Ok(());
@@ -113,7 +112,7 @@ pub(super) fn hand_over(disk: &Disk) -> Result<(), Error> {
     remove(&disk.formatting)
 }
 
-/// Whether mkfs came to its end, or the filesystem has even been used.
+/// Whether mkfs completed, or the filesystem has been mounted.
 fn is_whole(found: Filesystem, device: &Path) -> Result<bool, Error> {
     let head = head(device).map_err(Error::io("read", device))?;
     match found {
@@ -135,11 +134,11 @@ fn is_whole(found: Filesystem, device: &Path) -> Result<bool, Error> {
     }
 }
 
-/// Makes a disk blank. What is cached of the device goes too.
+/// Zeroes a disk, and with it the device's page cache.
 fn wipe(disk: &Disk) -> Result<(), Error> {
     let meta = fs::metadata(&disk.device).map_err(Error::io("look at", &disk.device))?;
     if meta.file_type().is_block_device() {
-        // Takes the device for itself alone, so a mkfs that still runs keeps it from beginning.
+        // Opens the device exclusively, so it fails while a mkfs still runs.
         BLKDISCARD.run(["--zeroout".as_ref(), disk.device.as_os_str()], &[0])?;
         return File::open(&disk.device)
             .and_then(|device| device.sync_all())
@@ -154,7 +153,7 @@ fn wipe(disk: &Disk) -> Result<(), Error> {
     empty().map_err(Error::io("wipe", &disk.device))
 }
 
-/// Removes the mark so that it stays away.
+/// Removes the mark durably.
 fn remove(mark: &Path) -> Result<(), Error> {
     match fs::remove_file(mark) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),

@@ -1,9 +1,9 @@
-//! Filesystems that stand still while their disk is copied, so that the copy is whole.
+//! Freezes filesystems while their disk is copied, so that the copy is consistent.
 //!
-//! `fsfreeze` writes everything out and holds writers up until it is undone. Invariants:
-//! - The call that froze a filesystem thaws it, also if the copy fails; a mark beside the disk tells
-//!   the next start of a freeze that a killed process left.
-//! - The filesystem on which the copies are made is never frozen: they would wait for themselves.
+//! `fsfreeze` flushes and blocks writers until the filesystem is thawed. Invariants:
+//! - The call that froze a filesystem thaws it, also if the copy fails; by a mark beside the disk the next start finds
+//!   a freeze that a killed process left.
+//! - The filesystem that has the copies is never frozen: they would deadlock.
 //! - It cannot be unmounted meanwhile, because then it could not be thawed.
 
 use std::fs::{self, File};
@@ -20,10 +20,10 @@ const FSFREEZE: Program = Program {
     package: "util-linux",
 };
 
-/// A filesystem that stands still for as long as this lives.
+/// A frozen filesystem. Dropping this thaws it.
 #[derive(Debug)]
 pub(crate) struct Frozen {
-    /// Open, so that it stays mounted and there is a way to it.
+    /// Open, so that it stays mounted and reachable.
     root: File,
     path: PathBuf,
     mark: PathBuf,
@@ -32,7 +32,7 @@ pub(crate) struct Frozen {
 // === impl Frozen ===
 
 impl Frozen {
-    /// Lets what is mounted at `path` stand still; none if nothing is, or if `media` lie on it.
+    /// Freezes the filesystem mounted at `path`; none if nothing is mounted, or if it has `volume_files`.
     pub(super) fn begin(path: &Path, volume_files: &Path, mark: &Path) -> Result<Option<Self>, Error> {
         let Some(device) = kernel::device_at(path)? else {
             return Ok(None);
@@ -43,9 +43,9 @@ impl Frozen {
         }
         let root = File::open(path).map_err(Error::io("open", path))?;
         fs::write(mark, path.as_os_str().as_encoded_bytes()).map_err(Error::io("write", mark))?;
-        if let Err(error) = FSFREEZE.run(["--freeze", way(&root).as_str()], &[0]) {
+        if let Err(error) = FSFREEZE.run(["--freeze", proc_path(&root).as_str()], &[0]) {
             // Not ours to thaw: another process may have frozen it.
-            forget(mark);
+            remove_mark(mark);
             return Err(error.into());
         }
         Ok(Some(Self {
@@ -58,36 +58,36 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        thaw(&way(&self.root), &self.path, &self.mark);
+        thaw(&proc_path(&self.root), &self.path, &self.mark);
     }
 }
 
-/// Undoes what a process left that was killed. Nothing to do without the mark.
+/// Thaws a filesystem that a killed process left frozen, if there is a mark.
 pub(super) fn thaw_left(mark: &Path) {
     let Ok(path) = fs::read_to_string(mark) else {
         return;
     };
-    tracing::info!(path, "thawing what was left frozen");
+    tracing::info!(path, "thawing a filesystem that an earlier process left frozen");
     thaw(&path, Path::new(&path), mark);
 }
 
-/// The mark goes last: a process that is killed in between leaves work for the next one.
-fn thaw(way: &str, path: &Path, mark: &Path) {
-    // 1 is what it says of a filesystem that is not frozen.
-    if let Err(error) = FSFREEZE.run(["--unfreeze", way], &[0, 1]) {
-        tracing::error!(path = %path.display(), error = crate::error_chain(&error), "cannot be thawed");
+/// Removes the mark last, so that the next start repeats a thaw that was interrupted.
+fn thaw(root: &str, path: &Path, mark: &Path) {
+    // Status 1: the filesystem is not frozen.
+    if let Err(error) = FSFREEZE.run(["--unfreeze", root], &[0, 1]) {
+        tracing::error!(path = %path.display(), error = crate::error_chain(&error), "cannot thaw the filesystem");
         return;
     }
-    forget(mark);
+    remove_mark(mark);
 }
 
-/// The way to a filesystem's root, whatever is mounted over its path by now.
-fn way(root: &File) -> String {
+/// A path to the filesystem's root that works even if something is mounted over its mount point.
+fn proc_path(root: &File) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), root.as_raw_fd())
 }
 
-fn forget(mark: &Path) {
+fn remove_mark(mark: &Path) {
     if let Err(error) = fs::remove_file(mark) {
-        tracing::warn!(path = %mark.display(), %error, "cannot be removed");
+        tracing::warn!(path = %mark.display(), %error, "cannot remove the freeze mark");
     }
 }
