@@ -11,28 +11,28 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::exit::ExitOrder;
-use self::locks::{BusyRule, LockTable};
+use self::locks::LockTable;
 use self::mode::Mode;
 use self::readiness::Readiness;
 use self::registration::Registrar;
 use self::remote::RemoteArray;
 use self::seed::{random, seed_of_run};
 use self::service_config::ServiceConfig;
+pub use self::settings::{OpenError, Settings};
 use crate::admin_api;
-use crate::array::{self, PoolName, Segments};
+use crate::array::{PoolName, Segments};
 use crate::error_chain;
-use crate::fault::scenario::Scenario;
-use crate::fault::{self, FaultFile, Faults, LoadError};
+use crate::fault::{FaultFile, Faults};
+use crate::journal::Journal;
 use crate::journal::clock::Clock;
-use crate::journal::{self, Journal};
-use crate::node::{self, Node};
-use crate::rpc::capabilities::{CapabilitySet, LiveCapabilities};
+use crate::node::Node;
+use crate::rpc::capabilities::LiveCapabilities;
 use crate::socket::SocketControl;
-use crate::store::volume_files::{self, VolumeFiles};
-use crate::store::{self, Database, Store};
+use crate::store::volume_files::VolumeFiles;
+use crate::store::{Database, Store};
 
 use self::directories::{
-    claim, media_in, open_faults, open_journal, open_state, open_store, with_absolute_paths,
+    claim, open_faults, open_journal, open_state, open_store, volume_files_in, with_absolute_paths,
 };
 
 mod backend_faults;
@@ -51,106 +51,8 @@ mod remote;
 mod remote_sync;
 mod seed;
 pub mod service_config;
+mod settings;
 mod volumes;
-
-/// Everything a driver is started with.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The name it answers GetPluginInfo with.
-    pub name: String,
-    /// Its array.
-    pub array: array::Settings,
-    /// How its services behave where CSI leaves a choice.
-    pub config: ServiceConfig,
-    /// How many volumes, `vol-0` and on, are there from the start.
-    pub premade: u64,
-    /// How long attaching and detaching take.
-    pub latency: Duration,
-    /// What becomes of a second call for a busy volume.
-    pub busy: BusyRule,
-    /// Which services this process has.
-    pub mode: Mode,
-    /// Where the array is asked that another process has; needed by a process that has only a node.
-    pub array_endpoint: admin_api::Endpoint,
-    /// How the driver makes itself known to kubelet; none to leave that to a sidecar.
-    pub registration: Option<registration::Settings>,
-    /// The node this process stands on; none for a driver without a Node service.
-    pub node_id: Option<String>,
-    /// How its side of the work is done.
-    pub node: node::Settings,
-    /// What it says it can do.
-    pub capabilities: CapabilitySet,
-    /// Where the array is kept; none for as long as the process lives.
-    pub state_dir: Option<PathBuf>,
-    /// Where the bytes of volumes lie; none for the state directory, or a private one without that.
-    pub media_dir: Option<PathBuf>,
-    /// Where calls are recorded.
-    pub journal: Option<PathBuf>,
-    /// Who else reads what is recorded.
-    pub readers: journal::JournalConfig,
-    /// Where fault rules come from.
-    pub faults: Option<PathBuf>,
-    /// The built-in scenarios to play.
-    pub scenarios: Vec<&'static Scenario>,
-    /// What all chance comes from, and the ids of volumes; none for another one each time.
-    pub seed: Option<u64>,
-    /// The socket of the driver to stand in front of; none to be one.
-    pub proxy_to: Option<PathBuf>,
-    /// What tells the time of day.
-    pub clock: Clock,
-}
-
-/// Why a driver did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// No random numbers, so its ids would be guessable.
-    #[error("the kernel gives no random numbers")]
-    Random(#[source] std::io::Error),
-    /// The state directory.
-    #[error(transparent)]
-    Store(#[from] store::OpenError),
-    /// The journal.
-    #[error(transparent)]
-    Journal(#[from] journal::OpenError),
-    /// The fault rules.
-    #[error(transparent)]
-    Faults(#[from] LoadError),
-    /// Two scenarios that do not go together.
-    #[error("--scenario")]
-    Scenario(#[from] fault::IdConflict),
-    /// The media directory.
-    #[error(transparent)]
-    VolumeFiles(#[from] volume_files::ClaimError),
-    /// The node's side.
-    #[error(transparent)]
-    Node(#[from] node::Error),
-    /// A relative path, and nothing it is relative to.
-    #[error("cannot tell where {} is: give the directory with its absolute path", path.display())]
-    Relative {
-        /// The path.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// A node without an array.
-    #[error(
-        "--mode=node: needs --node-id, and --array-endpoint with the admin endpoint of the process that has the array"
-    )]
-    NodeAlone,
-}
-
-// === impl OpenError ===
-
-impl OpenError {
-    /// Whether another process has what this one needs: it may be about to end.
-    pub(crate) fn is_in_use(&self) -> bool {
-        matches!(
-            self,
-            Self::Store(store::OpenError::InUse { .. })
-                | Self::VolumeFiles(volume_files::ClaimError::InUse { .. })
-        )
-    }
-}
 
 /// A driver, ready to be served.
 #[derive(Debug)]
@@ -182,40 +84,6 @@ pub struct Driver {
     pub(crate) work: TaskTracker,
     /// Ends that work where it stands, as a crash would.
     pub(crate) halt: CancellationToken,
-}
-
-// === impl Settings ===
-
-impl Default for Settings {
-    /// Three nodes, no volumes, all in memory, no delays and no faults.
-    fn default() -> Self {
-        Self {
-            name: "mock.csi.local".to_owned(),
-            array: array::Settings {
-                nodes: array::Settings::numbered_nodes(3),
-                ..array::Settings::default()
-            },
-            config: ServiceConfig::default(),
-            premade: 0,
-            latency: Duration::ZERO,
-            busy: BusyRule::Abort,
-            mode: Mode::All,
-            array_endpoint: admin_api::Endpoint::None,
-            registration: None,
-            node_id: None,
-            node: node::Settings::default(),
-            capabilities: CapabilitySet::default(),
-            state_dir: None,
-            media_dir: None,
-            journal: None,
-            readers: journal::JournalConfig::default(),
-            faults: None,
-            scenarios: Vec::new(),
-            seed: None,
-            proxy_to: None,
-            clock: Clock::default(),
-        }
-    }
 }
 
 // === impl Driver ===
@@ -265,7 +133,7 @@ impl Driver {
             Some(_) => u128::from(rules.seed().keyed_hash(b"array")),
             None => u128::from_le_bytes(random()?),
         };
-        let volume_files = media_in(media_dir, state_dir.as_deref(), node.devices);
+        let volume_files = volume_files_in(media_dir, state_dir.as_deref(), node.devices);
         let remote = remote(mode, array_endpoint, node_id.is_some())?;
         let state = open_state(state_dir.as_deref())?;
         let registrar = registration.map(|settings| Arc::new(Registrar::new(name.clone(), settings)));
@@ -280,7 +148,7 @@ impl Driver {
         if mode.has_array() && proxy_to.is_none() {
             claim(&volume_files, &store, epoch, state_dir.as_deref())?;
         }
-        node_devices::take_current_id(node.as_deref().filter(|_| remote.is_none()), &store);
+        take_current_id(node.as_deref().filter(|_| remote.is_none()), &store);
         let driver = Self {
             name,
             mode,
@@ -379,6 +247,18 @@ impl Driver {
     pub(crate) async fn follow_faults(&self, file: FaultFile, stop: CancellationToken) {
         let follow = file.follow(&self.faults, self.journal.as_deref());
         stop.run_until_cancelled(follow).await;
+    }
+}
+
+/// Gives the node the id that it got in the previous process: what is attached to it is attached to
+/// that one.
+fn take_current_id(node: Option<&Node>, store: &Store) {
+    let Some(node) = node else { return };
+    let id = node.info().id;
+    let current = store.peek(|array| array.current_id(&id).to_owned());
+    if current != id {
+        tracing::info!(from = id, to = current, "the array gave this node another id");
+        node.tell(|info| info.id = current);
     }
 }
 

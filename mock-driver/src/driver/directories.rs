@@ -3,19 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{OpenError, random};
-use crate::array::Settings;
-use crate::driver::volumes::file_ids_of;
+use super::seed::random;
+use super::settings::{OpenError, Settings};
+use crate::array;
 use crate::fault::scenario::{self, Scenario};
 use crate::fault::{FaultFile, Faults, Seed};
 use crate::journal::clock::Clock;
 use crate::journal::{Journal, JournalConfig};
 use crate::node::device;
-use crate::store::volume_files::{Owner, VolumeFiles};
+use crate::store::volume_files::{FileId, Owner, VolumeFiles};
 use crate::store::{Database, Store};
 
 /// Links and mounts outlive a change of the working directory, and lead nowhere if they are relative.
-pub(super) fn with_absolute_paths(mut settings: super::Settings) -> Result<super::Settings, OpenError> {
+pub(super) fn with_absolute_paths(mut settings: Settings) -> Result<Settings, OpenError> {
     let absolute =
         |path: PathBuf| std::path::absolute(&path).map_err(|source| OpenError::Relative { path, source });
     settings.state_dir = settings.state_dir.map(absolute).transpose()?;
@@ -25,7 +25,7 @@ pub(super) fn with_absolute_paths(mut settings: super::Settings) -> Result<super
 }
 
 /// Where the bytes of volumes lie.
-pub(super) fn media_in(
+pub(super) fn volume_files_in(
     media_dir: Option<PathBuf>,
     state_dir: Option<&Path>,
     devices: device::Choice,
@@ -38,7 +38,7 @@ pub(super) fn media_in(
     }
 }
 
-/// The journal, if anybody reads it.
+/// The journal, if it has a reader.
 pub(super) fn open_journal(
     file: Option<&Path>,
     readers: JournalConfig,
@@ -75,7 +75,7 @@ pub(super) fn open_state(directory: Option<&Path>) -> Result<Option<Arc<Database
 /// The array as it was left, or a new one.
 pub(super) fn open_store(
     database: Option<Arc<Database>>,
-    settings: Settings,
+    settings: array::Settings,
     epoch: u128,
     premade: u64,
     rules: &Faults,
@@ -103,7 +103,7 @@ pub(super) fn claim(
     let (owner, known) = match store.identity(u128::from_le_bytes(random()?))? {
         Some(array) => {
             let is_kept = true;
-            (Owner { array, is_kept }, store.peek(file_ids_of))
+            (Owner { array, is_kept }, store.peek(FileId::all_of))
         }
         None => {
             let (array, is_kept) = (format!("{epoch:032x}"), false);

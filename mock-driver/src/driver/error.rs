@@ -63,7 +63,7 @@ pub enum Error {
         /// The size of the snapshot.
         size: u64,
     },
-    /// The driver was told to say that it is not healthy.
+    /// The driver is set to report that it is not healthy.
     #[error("the driver is not healthy: something it needs is missing")]
     Unhealthy,
     /// The driver itself is broken.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Driver, OpenError, Settings, node_devices};
+use super::{Driver, OpenError, Settings};
 use crate::admin_api;
 use crate::driver::exit::ExitOrder;
 use crate::driver::locks::LockTable;
@@ -61,7 +61,7 @@ impl Driver {
             ..node::Settings::default()
         };
         let node = Node::open(id.to_owned(), settings, volume_files.clone(), None)?;
-        node_devices::take_current_id(Some(&node), &self.store);
+        super::take_current_id(Some(&node), &self.store);
         Ok(Arc::new(Self {
             name: self.name.clone(),
             mode: Mode::Node,

@@ -120,7 +120,20 @@ impl LockTable {
     /// # Cancellation
     /// Dropped while it waits, it loses its place and nothing else.
     pub(crate) async fn lock(&self, scope: Scope, key: Key, share: LockMode) -> Result<Guard, Busy> {
-        let (semaphore, user) = self.use_lock((scope, key));
+        let key = (scope, key);
+        let semaphore = {
+            let mut locks = all(&self.locks);
+            let lock = locks.entry(key.clone()).or_insert_with(|| Lock {
+                semaphore: Arc::new(Semaphore::new(READERS as usize)),
+                users: 0,
+            });
+            lock.users += 1;
+            lock.semaphore.clone()
+        };
+        let user = LockEntry {
+            locks: self.locks.clone(),
+            key,
+        };
         let permits = match share {
             LockMode::Exclusive => READERS,
             LockMode::Shared => 1,
@@ -160,20 +173,6 @@ impl LockTable {
             locked.push(self.lock(scope, key, share).await?);
         }
         Ok(locked)
-    }
-
-    fn use_lock(&self, key: (Scope, Key)) -> (Arc<Semaphore>, LockEntry) {
-        let mut locks = all(&self.locks);
-        let lock = locks.entry(key.clone()).or_insert_with(|| Lock {
-            semaphore: Arc::new(Semaphore::new(READERS as usize)),
-            users: 0,
-        });
-        lock.users += 1;
-        let user = LockEntry {
-            locks: self.locks.clone(),
-            key,
-        };
-        (lock.semaphore.clone(), user)
     }
 }
 

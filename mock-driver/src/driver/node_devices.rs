@@ -16,7 +16,6 @@ use crate::fault::VolumeLocation;
 use crate::node::stage_publish::NodeFeatures;
 use crate::node::{self, Node, NodeInfo, View};
 use crate::rpc::capabilities::Capability;
-use crate::store::Store;
 
 /// How long one step of work on devices and files may take when the driver ends.
 const LAST_STEP: Duration = Duration::from_secs(60);
@@ -60,8 +59,8 @@ impl Driver {
         Ok(view)
     }
 
-    /// Does what needs a volume's device, again and again until it has appeared or the node's patience is
-    /// over. A device comes without telling, so it is looked for.
+    /// Retries an operation that needs a volume's device until the device has appeared or the node's device timeout is
+    /// over. No event announces a device, so this polls.
     ///
     /// # Errors
     /// Those of the last try.
@@ -69,8 +68,8 @@ impl Driver {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let patience = self.node().map(|node| node.device_timeout()).unwrap_or_default();
-        let deadline = Instant::now() + patience;
+        let limit = self.node().map(|node| node.device_timeout()).unwrap_or_default();
+        let deadline = Instant::now() + limit;
         loop {
             match act().await {
                 Err(Error::Node(node::Error::NoDevice { .. })) if Instant::now() < deadline => {
@@ -117,7 +116,7 @@ impl Driver {
         })
     }
 
-    /// Tells the array of this process where its node is, if the process was told.
+    /// Sets the node's topology in the array of this process, if a flag gives it.
     async fn announce(&self, node: &Node) {
         let id = node.info().id;
         if !node.place().is_empty() {
@@ -146,7 +145,7 @@ impl Driver {
         }
     }
 
-    /// What ails the storage as seen from the node.
+    /// Health issues of the storage as seen from the node.
     ///
     /// # Errors
     /// If the array's state cannot be made safe.
@@ -262,8 +261,8 @@ impl Driver {
     }
 
     /// Takes up what the process before left on the node: devices of attached volumes come back, others
-    /// go, and calls that were cut off are undone. What fails is told, and tried again by the calls that
-    /// need it.
+    /// go, and calls that were cut off are undone. Failures are logged, and retried by the calls that
+    /// need the device.
     pub(crate) async fn recover(&self) {
         let Some(node) = self.node() else {
             return;
@@ -350,17 +349,5 @@ impl Driver {
             Some(registrar) => registration::dial(&registrar.socket()).await,
             None => Ok(()),
         }
-    }
-}
-
-/// Gives the node the id that it got in the previous process: what is attached to it is attached to
-/// that one.
-pub(super) fn take_current_id(node: Option<&Node>, store: &Store) {
-    let Some(node) = node else { return };
-    let id = node.info().id;
-    let current = store.peek(|array| array.current_id(&id).to_owned());
-    if current != id {
-        tracing::info!(from = id, to = current, "the array gave this node another id");
-        node.tell(|info| info.id = current);
     }
 }

@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-/// The versions of CSI that kubelet is told; it knows only the first figure.
+/// The versions of CSI that are reported to kubelet, which compares only the major version.
 const VERSIONS: [&str; 1] = ["1.0.0"];
 
 /// What a driver registers with.

@@ -218,7 +218,7 @@ impl RemoteArray {
         }
     }
 
-    /// What ails the storage as seen from a node: that behind all nodes first.
+    /// Health issues of the storage as seen from a node: those of all nodes first.
     ///
     /// # Errors
     /// If the array does not answer.

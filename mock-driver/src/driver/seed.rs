@@ -1,6 +1,6 @@
 //! The seed of all random choices.
 
-use super::OpenError;
+use super::settings::OpenError;
 use crate::fault::Seed;
 
 /// The seed that was given, or one from the kernel.

@@ -16,7 +16,7 @@ use crate::rpc::validate::Invalid;
 pub struct ServiceConfig {
     /// How long a snapshot is not ready to use after it was taken.
     pub snapshot_delay: Duration,
-    /// How allocated and changed blocks are told.
+    /// How allocated and changed blocks are reported.
     pub block_runs: BlockRuns,
     /// How long after its start the driver says that it is not ready yet.
     pub ready_after: Duration,
@@ -33,7 +33,7 @@ pub struct ServiceConfig {
     pub strict_modify: bool,
 }
 
-/// How allocated and changed blocks are told.
+/// How allocated and changed blocks are reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BlockRuns {
     /// Each block by itself.

@@ -40,15 +40,15 @@ impl Driver {
     /// What the array refuses; that a copy cannot be made.
     pub async fn create_volume(&self, wanted: &CreateVolumeParams) -> Result<Arc<Spec>, Error> {
         let now = self.clock.moment();
-        let foresee = |array: &Array| {
-            let prospect = array.validate_create(wanted, now)?;
-            Ok((prospect, array.volume_id(&wanted.name)))
+        let validate = |array: &Array| {
+            let outcome = array.validate_create(wanted, now)?;
+            Ok((outcome, array.volume_id(&wanted.name)))
         };
         let Some(source) = &wanted.source else {
             if self.volume_files.is_kept() {
                 // A new volume is empty, whatever lies where its bytes will be.
-                let (prospect, id) = self.store.read(foresee).await?;
-                if let CreateOutcome::New(_) = prospect {
+                let (outcome, id) = self.store.read(validate).await?;
+                if let CreateOutcome::New(_) = outcome {
                     self.volume_files.delete(&FileId::Volume(id.to_string())).await?;
                     let create = |array: &mut Array| array.create_volume_as(wanted, id, now);
                     return Ok(self.store.change(create).await?);
@@ -57,7 +57,7 @@ impl Driver {
             let create = |array: &mut Array| array.create_volume(wanted, now);
             return Ok(self.store.change(create).await?);
         };
-        let (bytes, id) = match self.store.read(foresee).await? {
+        let (bytes, id) = match self.store.read(validate).await? {
             (CreateOutcome::Existing(spec), _) => return Ok(spec),
             (CreateOutcome::New(bytes), id) => (bytes, id),
         };
@@ -111,14 +111,14 @@ impl Driver {
     /// # Errors
     /// What the array refuses; that a copy cannot be made.
     pub async fn create_snapshot(&self, wanted: &CreateSnapshotParams) -> Result<Arc<Snapshot>, Error> {
-        let foresee = |array: &Array| {
+        let validate = |array: &Array| {
             let existing = array.find_snapshot(wanted)?;
             let bytes = array
                 .volume(&wanted.source)
                 .map(|volume| volume.spec.capacity_bytes);
             Ok((existing, array.snapshot_id(&wanted.name), bytes.unwrap_or(0)))
         };
-        let (id, bytes) = match self.store.read(foresee).await? {
+        let (id, bytes) = match self.store.read(validate).await? {
             (Some(existing), ..) => return Ok(existing),
             (None, id, bytes) => (id, bytes),
         };
@@ -150,11 +150,11 @@ impl Driver {
     /// # Errors
     /// What the array refuses; that a copy cannot be made. No snapshot is there then.
     pub async fn create_group(&self, wanted: &CreateGroupParams) -> Result<Members, Error> {
-        let foresee = |array: &Array| {
+        let validate = |array: &Array| {
             let existing = array.find_group(wanted)?;
             Ok((existing, array.group_ids(wanted)))
         };
-        let ids = match self.store.read(foresee).await? {
+        let ids = match self.store.read(validate).await? {
             (Some(existing), _) => return Ok(existing),
             (None, ids) => ids,
         };
@@ -202,7 +202,7 @@ impl Driver {
         if !self.has_array() {
             return;
         }
-        match self.volume_files.sweep(self.store.peek(file_ids_of)).await {
+        match self.volume_files.sweep(self.store.peek(FileId::all_of)).await {
             Ok(SweepReport {
                 unfinished: 0,
                 orphaned: 0,
@@ -353,17 +353,6 @@ async fn end(still: impl IntoIterator<Item = QuiescedVolume>) {
     if let Err(error) = tokio::task::spawn_blocking(move || drop(still)).await {
         tracing::error!(%error, "a filesystem may still be frozen");
     }
-}
-
-/// The media of all that the array has.
-pub(crate) fn file_ids_of(array: &Array) -> Vec<FileId> {
-    let volumes = array
-        .volumes()
-        .map(|volume| FileId::Volume(volume.spec.id.to_string()));
-    let snapshots = array
-        .snapshots()
-        .map(|snapshot| FileId::Snapshot(snapshot.id.to_string()));
-    volumes.chain(snapshots).collect()
 }
 
 /// Waits, if there is anything to wait for.

@@ -1,50 +1,48 @@
 //! The bytes of volumes and snapshots: one directory for each of them, with a sparse file that is the
 //! disk and, where no disk can be mounted, a tree of files that stands for the filesystem on it.
 //!
-//! The array knows nothing of them; it counts bytes, here they lie. Invariants:
-//! - A medium costs nothing until first use: what was never written to has no file, and a copy
-//!   of it has none either.
-//! - A medium appears whole or not at all: a copy is made beside its place and renamed into it.
+//! The array only counts bytes; it does not know these files. Invariants:
+//! - A volume that was never written to has no file, nor has a copy of it.
+//! - Files appear whole or not at all: a copy is made beside its place and renamed into it.
 //! - A kept directory has a marker that names its array, and a lock while that array's process runs.
-//! - Media of an array in memory lie in a private directory that goes with the driver; those of an array
-//!   that is kept lie where it is kept, or where several processes share them.
+//! - Files of an array in memory lie in a private directory that is removed with the driver; those of an array that is
+//!   kept lie in its state directory, or where several processes share them.
 //!
-//! All work is done on threads that may block. It goes on to its end after its caller has gone.
+//! All work runs on threads that may block, and to its end even if its caller is dropped.
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_util::task::TaskTracker;
 
-pub use self::extent::{BLOCK, Extent};
-pub use self::ownership::ClaimError;
-pub(crate) use self::ownership::{Owner, SweepReport};
-
+pub(crate) use self::copy::SweepReport;
+pub use self::error::Error;
 pub(crate) use self::extent::is_blank;
+pub use self::extent::{BLOCK, Extent};
+pub use self::file_id::FileId;
+pub(crate) use self::file_id::{FILESYSTEM, file_name};
+pub use self::ownership::ClaimError;
+pub(crate) use self::ownership::Owner;
+
+use self::file_id::{DISK, TREE};
 use self::location::{FilesLocation, PrivateDir};
-pub(crate) use self::name::file_name;
 
 mod copy;
 mod ephemeral;
+mod error;
 mod extent;
+mod file_id;
 mod location;
-mod name;
 mod ownership;
 
-/// The file that is the disk.
-const DISK: &str = "disk";
-/// The directory that stands for the filesystem on it, where nothing can be mounted.
-const TREE: &str = "tree";
-/// The file that says which filesystem the tree stands for.
-pub(crate) const FILESYSTEM: &str = "filesystem";
 /// A mark that the filesystem on the disk stands still, with the path where it is mounted.
 const FROZEN: &str = "frozen";
 /// A mark that the disk is being formatted: what is on it was made by us and may be made again.
 const FORMATTING: &str = "formatting";
 
-/// Where the media of a driver lie. Clones are the same place.
+/// The volume files of a driver. Clones share them.
 #[derive(Clone, Debug)]
 pub struct VolumeFiles {
     place: Arc<FilesLocation>,
@@ -52,30 +50,10 @@ pub struct VolumeFiles {
     work: TaskTracker,
 }
 
-/// Whose bytes they are.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FileId {
-    /// A volume's, by its id.
-    Volume(String),
-    /// A snapshot's, by its id.
-    Snapshot(String),
-    /// Those of a volume that lives as long as its pod, by its id.
-    Ephemeral(String),
-}
-
-/// Why an operation on media failed.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {act} {}", path.display())]
-pub struct Error {
-    act: &'static str,
-    path: PathBuf,
-    source: io::Error,
-}
-
 // === impl VolumeFiles ===
 
 impl VolumeFiles {
-    /// Media in a directory that stays; it is made when it is needed.
+    /// Files in a directory that stays; it is created on first use.
     pub fn kept(directory: PathBuf) -> Self {
         Self::at(FilesLocation::Persistent {
             directory,
@@ -83,7 +61,7 @@ impl VolumeFiles {
         })
     }
 
-    /// Media in a directory of their own, which other users may not read and which
+    /// Files in a directory of their own, which other users may not read and which
     /// [`VolumeFiles::close`] removes.
     pub(crate) fn private() -> Self {
         Self::at(FilesLocation::Private(Mutex::new(PrivateDir::Unused)))
@@ -96,7 +74,8 @@ impl VolumeFiles {
         }
     }
 
-    /// Waits until no thread works on media any more, also for callers that have left. None may be started meanwhile.
+    /// Waits until no thread works on the files any more, also for callers that were dropped. Nothing may be started
+    /// meanwhile.
     pub(crate) async fn finish(&self) {
         self.work.close();
         self.work.wait().await;
@@ -107,7 +86,7 @@ impl VolumeFiles {
         Self::at(FilesLocation::Nowhere)
     }
 
-    /// Whether the media outlive the driver.
+    /// Whether the files outlive the driver.
     pub(crate) fn is_kept(&self) -> bool {
         matches!(*self.place, FilesLocation::Persistent { .. })
     }
@@ -116,8 +95,7 @@ impl VolumeFiles {
         matches!(*self.place, FilesLocation::Nowhere)
     }
 
-    /// Makes sure that the medium is there and has at least `bytes`; it never shrinks. Returns the path
-    /// of its disk.
+    /// Creates the disk if it does not exist, and extends it to at least `bytes`. Returns its path.
     ///
     /// # Errors
     /// If files cannot be made.
@@ -131,7 +109,7 @@ impl VolumeFiles {
         .await
     }
 
-    /// Makes the medium `bytes` long if it is there and shorter. One that was never used stays away.
+    /// Extends the disk to `bytes` if it exists and is shorter.
     ///
     /// # Errors
     /// If its file cannot be changed.
@@ -162,7 +140,7 @@ impl VolumeFiles {
             .await
     }
 
-    /// Removes a medium; one that is not there is no error.
+    /// Removes the files; that they do not exist is no error.
     ///
     /// # Errors
     /// If files cannot be removed.
@@ -173,7 +151,7 @@ impl VolumeFiles {
         self.work(file_id, copy::remove).await
     }
 
-    /// Removes what unfinished copies and deletions left behind, and moves media that `known` does not have into
+    /// Removes what unfinished copies and deletions left behind, and moves files that `known` does not have into
     /// `orphaned`. Only in a directory that was claimed. Call it before anything works on them.
     ///
     /// # Errors
@@ -189,7 +167,7 @@ impl VolumeFiles {
         self.blocking(move || copy::sweep(&directory, &known)).await
     }
 
-    /// The parts of a medium that are in use, in order and whole [`BLOCK`]s, from the first one that ends
+    /// The parts of the disk that are in use, in order and whole [`BLOCK`]s, from the first one that ends
     /// after `from`. What has no file has none.
     ///
     /// # Errors
@@ -221,7 +199,7 @@ impl VolumeFiles {
         .await
     }
 
-    /// Whether the medium has a file.
+    /// Whether the disk has a file.
     ///
     /// # Errors
     /// If there is no directory to look in.
@@ -229,7 +207,7 @@ impl VolumeFiles {
         Ok(self.place(file_id)?.join(DISK).exists())
     }
 
-    /// Where the medium's disk is, or would be.
+    /// The path of the disk, which may not exist.
     ///
     /// # Errors
     /// If the directory cannot be made.
@@ -237,7 +215,7 @@ impl VolumeFiles {
         Ok(self.place(file_id)?.join(DISK))
     }
 
-    /// Where the tree of files is, or would be, that stands for the medium's filesystem.
+    /// The path of the directory that stands for the filesystem; it may not exist.
     ///
     /// # Errors
     /// If the directory cannot be made.
@@ -258,8 +236,24 @@ impl VolumeFiles {
         Ok(self.place(file_id)?.join(FROZEN))
     }
 
+    /// The directory, created if it does not exist. Other things may lie in it beside volume files.
+    ///
+    /// # Errors
+    /// If it cannot be created, or is closed.
+    pub fn directory(&self) -> Result<PathBuf, Error> {
+        self.place.directory()
+    }
+
+    /// Removes the private directory with everything in it. Kept files stay, and their directory is unlocked.
+    ///
+    /// # Errors
+    /// If something in it cannot be removed.
+    pub fn close(&self) -> Result<(), Error> {
+        self.place.close()
+    }
+
     fn place(&self, file_id: &FileId) -> Result<PathBuf, Error> {
-        Ok(self.directory()?.join(name::relative_path(file_id)))
+        Ok(self.directory()?.join(file_id.relative_path()))
     }
 
     async fn work<T: Send + 'static>(
@@ -286,40 +280,12 @@ impl VolumeFiles {
             Err(ended) => match ended.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
                 Err(_) => Err(Error {
-                    act: "finish work on media while the driver ends:",
-                    path: PathBuf::from("media"),
+                    act: "end work that the shutdown interrupted on",
+                    path: PathBuf::from("volume files"),
                     source: ErrorKind::Interrupted.into(),
                 }),
             },
         }
-    }
-}
-
-// === impl FileId ===
-
-impl FileId {
-    /// The id of whose bytes they are.
-    pub fn id(&self) -> &str {
-        match self {
-            Self::Volume(id) | Self::Snapshot(id) | Self::Ephemeral(id) => id,
-        }
-    }
-}
-
-// === impl Error ===
-
-impl Error {
-    /// Whether there is no room for what was asked.
-    pub(crate) fn is_no_space(&self) -> bool {
-        matches!(
-            self.source.kind(),
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
-        )
-    }
-
-    fn of(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let path = path.to_owned();
-        move |source| Self { act, path, source }
     }
 }
 

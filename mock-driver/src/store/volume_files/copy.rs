@@ -1,5 +1,5 @@
-//! Copies of media and their removal. What is being made or thrown away has a name of its own until it
-//! is whole or gone, so that no reader sees half of it.
+//! Copies and removes volume files. While a copy is incomplete or a removal is under way, the files have a name of their
+//! own, so that no reader sees a part of them.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -10,13 +10,24 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
-use super::{DISK, Error, Extent, FILESYSTEM, FileId, SweepReport, TREE, extent, name};
+use super::error::Error;
+use super::extent::{self, Extent};
+use super::file_id::{DISK, FILESYSTEM, FileId, TREE, UNFINISHED};
 
 /// Above so many files and directories the whole filesystem is flushed at once. A flush of each is exact, and what
 /// it costs grows with their number; that of the whole costs what other processes have written to it, too.
 const MANY: usize = 16;
-/// Where media go that the array does not know.
+/// The folder for files that the array does not know.
 const ORPHANED: &str = "orphaned";
+
+/// What a [sweep](super::VolumeFiles::sweep) found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SweepReport {
+    /// How many unfinished copies and deletions were removed.
+    pub(crate) unfinished: usize,
+    /// How many volumes' and snapshots' files were moved aside because the array does not know them.
+    pub(crate) orphaned: usize,
+}
 
 /// Copies `from` to `to`, which is replaced, and says how many bytes that is. With `lasting` the copy survives a loss
 /// of power from here on.
@@ -59,7 +70,7 @@ pub(super) fn replace(from: &Path, to: &Path, bytes: u64, lasting: bool) -> Resu
     made
 }
 
-/// Copies what there is of a medium into a new directory, and says how many bytes that is.
+/// Copies disk and tree, as far as they exist, into a new directory, and returns the number of bytes.
 fn build(
     from: &Path,
     disk: Option<&File>,
@@ -82,7 +93,7 @@ fn build(
     Ok(copied)
 }
 
-/// Removes a medium: out of its place at once, then file by file.
+/// Removes files: renames their directory, then removes one by one.
 pub(super) fn remove(place: &Path) -> Result<(), Error> {
     let old = unfinished(place, "old");
     remove_all(&old)?;
@@ -93,11 +104,11 @@ pub(super) fn remove(place: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes unfinished copies and moves media that are not `known` into `orphaned`. Returns how many of each.
+/// Removes unfinished copies and moves files that are not `known` into `orphaned`.
 pub(super) fn sweep(directory: &Path, known: &[FileId]) -> Result<SweepReport, Error> {
     let known: HashSet<PathBuf> = known
         .iter()
-        .map(|file_id| directory.join(name::relative_path(file_id)))
+        .map(|file_id| directory.join(file_id.relative_path()))
         .collect();
     let mut swept = SweepReport::default();
     for kind in ["volumes", "snapshots"] {
@@ -144,7 +155,7 @@ fn set_aside(path: &Path, folder: &Path) -> Result<(), Error> {
 }
 
 fn copy_disk(source: &File, target: &Path, bytes: u64) -> io::Result<u64> {
-    // What a loop device was told to keep is in the source's page cache at least.
+    // Writes through a loop device are in the source's page cache at least.
     source.sync_data()?;
     let target = File::create_new(target)?;
     let extents = extent::extents(source, 0)?;
@@ -214,13 +225,13 @@ fn copy_tree(from: &Path, to: &Path) -> io::Result<u64> {
 
 fn unfinished(place: &Path, what: &str) -> PathBuf {
     let name = place.file_name().unwrap_or_default().to_string_lossy();
-    place.with_file_name(format!("{}{what}-{name}", name::UNFINISHED))
+    place.with_file_name(format!("{}{what}-{name}", UNFINISHED))
 }
 
 /// Whether [`replace`] or [`remove`] was interrupted while they had the path.
 pub(super) fn is_unfinished(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let what = name.strip_prefix(name::UNFINISHED).unwrap_or_default();
+    let what = name.strip_prefix(UNFINISHED).unwrap_or_default();
     what.starts_with("new-") || what.starts_with("old-")
 }
 

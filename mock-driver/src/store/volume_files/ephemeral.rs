@@ -6,13 +6,15 @@ use std::io::ErrorKind;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, FileId, VolumeFiles, name};
+use super::VolumeFiles;
+use super::error::Error;
+use super::file_id::{EPHEMERAL, FileId};
 use crate::store::durable;
 
 /// The file that says which node a volume was made on that lives as long as its pod.
 const NODE: &str = "node.json";
 
-/// Which node a medium was made on.
+/// The node that a volume was made on.
 #[derive(Serialize, Deserialize)]
 struct NodeNote {
     node: String,
@@ -22,8 +24,8 @@ struct NodeNote {
 // === impl VolumeFiles ===
 
 impl VolumeFiles {
-    /// Notes which node a medium was made on, before it is made. Nodes share the directory, and each looks after the
-    /// volumes that live as long as its own pods.
+    /// Records on which node a volume is about to be made. Nodes share the directory, and each removes the volumes of
+    /// its own pods.
     ///
     /// # Errors
     /// If files cannot be written.
@@ -50,7 +52,7 @@ impl VolumeFiles {
         if !self.is_kept() {
             return Ok(Vec::new());
         }
-        let (folder, node) = (self.directory()?.join(name::EPHEMERAL), node.to_owned());
+        let (folder, node) = (self.directory()?.join(EPHEMERAL), node.to_owned());
         self.blocking(move || {
             let entries = match fs::read_dir(&folder) {
                 Ok(entries) => entries,

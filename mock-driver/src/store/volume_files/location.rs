@@ -1,4 +1,4 @@
-//! The directory that media lie in.
+//! The directory of the volume files.
 
 use std::fs::{self, File, Permissions};
 use std::io::ErrorKind;
@@ -8,8 +8,9 @@ use std::sync::{Mutex, PoisonError};
 
 use tempfile::TempDir;
 
-use super::{Error, VolumeFiles};
+use super::error::Error;
 
+/// Where volume files lie.
 #[derive(Debug)]
 pub(super) enum FilesLocation {
     Persistent {
@@ -28,27 +29,24 @@ pub(super) enum PrivateDir {
     Closed,
 }
 
-// === impl VolumeFiles ===
+// === impl FilesLocation ===
 
-impl VolumeFiles {
-    /// The directory, made if it is not there yet. Others may keep things beside the media in it.
-    ///
-    /// # Errors
-    /// If it cannot be made, or is closed.
-    pub fn directory(&self) -> Result<PathBuf, Error> {
-        match &*self.place {
-            FilesLocation::Persistent { directory, .. } => {
+impl FilesLocation {
+    /// The directory, created if it does not exist.
+    pub(super) fn directory(&self) -> Result<PathBuf, Error> {
+        match self {
+            Self::Persistent { directory, .. } => {
                 fs::create_dir_all(directory).map_err(Error::of("create", directory))?;
                 Ok(directory.clone())
             }
-            FilesLocation::Nowhere => Ok(PathBuf::from("/nowhere")),
-            FilesLocation::Private(private) => {
+            Self::Nowhere => Ok(PathBuf::from("/nowhere")),
+            Self::Private(private) => {
                 let mut private = private.lock().unwrap_or_else(PoisonError::into_inner);
                 match &*private {
                     PrivateDir::Made(made) => Ok(made.path().to_owned()),
                     PrivateDir::Closed => Err(Error {
                         act: "use the directory of a driver that has ended:",
-                        path: PathBuf::from("media"),
+                        path: PathBuf::from("volume files"),
                         source: ErrorKind::NotFound.into(),
                     }),
                     PrivateDir::Unused => {
@@ -66,15 +64,12 @@ impl VolumeFiles {
         }
     }
 
-    /// Removes the private directory with everything in it. Kept media stay, and their directory is unlocked.
-    ///
-    /// # Errors
-    /// If something in it cannot be removed.
-    pub fn close(&self) -> Result<(), Error> {
-        let private = match &*self.place {
-            FilesLocation::Private(private) => private,
-            FilesLocation::Nowhere => return Ok(()),
-            FilesLocation::Persistent { lock, .. } => {
+    /// Removes a private directory with everything in it, and unlocks a persistent one.
+    pub(super) fn close(&self) -> Result<(), Error> {
+        let private = match self {
+            Self::Private(private) => private,
+            Self::Nowhere => return Ok(()),
+            Self::Persistent { lock, .. } => {
                 *lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 return Ok(());
             }

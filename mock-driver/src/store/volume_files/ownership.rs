@@ -15,7 +15,10 @@ use std::sync::PoisonError;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use super::{FileId, FilesLocation, VolumeFiles, copy, name};
+use super::VolumeFiles;
+use super::copy::is_unfinished;
+use super::file_id::FileId;
+use super::location::FilesLocation;
 use crate::store::durable;
 
 const MARKER: &str = "media.json";
@@ -31,15 +34,6 @@ pub(crate) struct Owner {
     /// Whether the array outlives its process. What an array in memory left belongs to nothing once its process
     /// has ended.
     pub(crate) is_kept: bool,
-}
-
-/// What [`VolumeFiles::sweep`] found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SweepReport {
-    /// How many unfinished copies and deletions were removed.
-    pub(crate) unfinished: usize,
-    /// How many media the array does not know were moved aside.
-    pub(crate) orphaned: usize,
 }
 
 /// Why an array cannot have a media directory.
@@ -205,14 +199,14 @@ fn unknown(
     let state_dir = state_dir.and_then(|path| path.canonicalize().ok());
     let canonical = directory.canonicalize().map_err(failed("look at", directory))?;
     let is_state_dir = state_dir.as_deref() == Some(&canonical);
-    let known: HashSet<PathBuf> = known.iter().map(name::relative_path).collect();
+    let known: HashSet<PathBuf> = known.iter().map(FileId::relative_path).collect();
     for path in entries(directory)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         match name.as_ref() {
             "volumes" | "snapshots" => {
                 let is_known = |entry: &PathBuf| {
                     let relative = entry.strip_prefix(directory).unwrap_or(entry);
-                    known.contains(relative) || copy::is_unfinished(entry)
+                    known.contains(relative) || is_unfinished(entry)
                 };
                 if let Some(found) = entries(&path)?.into_iter().find(|entry| !is_known(entry)) {
                     return Ok(Some(found));

@@ -1,11 +1,18 @@
-//! File names for ids, which may be any text: never a path, never too long, never the same for two ids.
+//! Whose files they are, and their file names: ids may be any text, so a name is never a path, never too long, never
+//! the same for two ids.
 
 use std::path::{Path, PathBuf};
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use super::FileId;
+use crate::array::Array;
 
+/// The file that is the disk.
+pub(super) const DISK: &str = "disk";
+/// The directory that stands for the filesystem on it, where nothing can be mounted.
+pub(super) const TREE: &str = "tree";
+/// The file that says which filesystem the tree stands for.
+pub(crate) const FILESYSTEM: &str = "filesystem";
 /// The most bytes of an id that stands in a file name as it is, or nearly so.
 const LONGEST: usize = 200;
 
@@ -15,22 +22,51 @@ pub(super) const EPHEMERAL: &str = "ephemeral";
 /// Begins the names of things that are not finished; no id becomes such a name.
 pub(super) const UNFINISHED: char = '.';
 
-/// The folder of the medium's kind.
-fn folder(file_id: &FileId) -> &'static str {
-    match file_id {
-        FileId::Volume(_) => "volumes",
-        FileId::Snapshot(_) => "snapshots",
-        FileId::Ephemeral(_) => EPHEMERAL,
+/// Whose bytes they are.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FileId {
+    /// A volume's, by its id.
+    Volume(String),
+    /// A snapshot's, by its id.
+    Snapshot(String),
+    /// Those of a volume that lives as long as its pod, by its id.
+    Ephemeral(String),
+}
+
+// === impl FileId ===
+
+impl FileId {
+    /// The ids of all volumes and snapshots of an array.
+    pub(crate) fn all_of(array: &Array) -> Vec<Self> {
+        let volumes = array
+            .volumes()
+            .map(|volume| Self::Volume(volume.spec.id.to_string()));
+        let snapshots = array
+            .snapshots()
+            .map(|snapshot| Self::Snapshot(snapshot.id.to_string()));
+        volumes.chain(snapshots).collect()
+    }
+
+    /// The id of whose bytes they are.
+    pub fn id(&self) -> &str {
+        match self {
+            Self::Volume(id) | Self::Snapshot(id) | Self::Ephemeral(id) => id,
+        }
+    }
+
+    /// Where its files are below the directory of all volume files.
+    pub(super) fn relative_path(&self) -> PathBuf {
+        let folder = match self {
+            Self::Volume(_) => "volumes",
+            Self::Snapshot(_) => "snapshots",
+            Self::Ephemeral(_) => EPHEMERAL,
+        };
+        Path::new(folder).join(file_name(self.id()))
     }
 }
 
-/// Where a medium is in the directory of all media.
-pub(super) fn relative_path(file_id: &FileId) -> PathBuf {
-    Path::new(folder(file_id)).join(file_name(file_id.id()))
-}
-
 /// A file name for any text: letters, digits, `-`, `_` and inner dots as they are, all else as `%XX`;
-/// a text that gets too long that way is told apart by a hash.
+/// a name that would get too long ends with a hash.
 pub(crate) fn file_name(text: &str) -> String {
     let mut name = String::with_capacity(text.len());
     for (index, byte) in text.bytes().enumerate() {
