@@ -251,8 +251,8 @@ impl Driver {
                     .find_map(|line| match line {
                         Line::Faults {
                             error: Some(error), ..
-                        } => Some(Err(error.clone())),
-                        Line::Faults { ids: Some(ids), .. } if *ids == wanted => Some(Ok(())),
+                        } => Some(Err(error.to_string())),
+                        Line::Faults { ids: Some(ids), .. } if **ids == wanted => Some(Ok(())),
                         Line::Faults { .. } | Line::Begin { .. } | Line::End { .. } | Line::Late { .. } => {
                             None
                         }

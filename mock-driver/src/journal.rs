@@ -17,41 +17,38 @@
 //! - memory is bounded by calls and by bytes; messages are kept as they were on the wire and become
 //!   JSON on read, so keeping them costs a call next to nothing.
 
-use std::borrow::Cow;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use jiff::Timestamp;
-use prost::Message;
-use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::{broadcast, watch};
-use tonic::Code;
-
-use csi_proto::Secrets;
 
 use crate::journal::clock::Clock;
 
-use self::file::{File, Line};
+use self::file::File;
 use self::memory::Memory;
 use self::message::Renderer;
 
-pub use self::call::{Call, End};
-pub(crate) use self::call::{CallRecord, LateResult, WorkRecord};
+pub use self::call::{Call, End, Outcome, Peer};
 pub use self::file::OpenError;
+pub use self::line::Line;
+pub(crate) use self::line::text;
 pub(crate) use self::memory::BOUNDS;
 pub use self::memory::Look;
-pub(crate) use self::memory::{Cursor, Filter, Tally, TallyKey};
+pub(crate) use self::memory::{CallStats, Cursor, Filter, StatsKey};
 pub(crate) use self::message::TOKENS;
+pub(crate) use self::record::{CallRecord, WorkRecord};
 
 mod call;
 pub mod clock;
 mod file;
 mod grpc_call;
 mod legacy;
+mod line;
 mod memory;
 mod message;
+mod record;
 
 /// How many events a subscriber may be behind before it loses some.
 const EVENTS_AHEAD: usize = 1024;
@@ -91,24 +88,6 @@ pub(crate) enum Event {
     Late(Arc<Call>),
 }
 
-/// Who calls, as the socket tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Peer {
-    /// Its process.
-    pub pid: Option<i32>,
-    /// Its user.
-    pub uid: u32,
-}
-
-/// The answer of a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// Its code.
-    pub code: Code,
-    /// Its text; empty with `Ok`.
-    pub message: String,
-}
-
 // === impl JournalConfig ===
 
 impl JournalConfig {
@@ -121,8 +100,8 @@ impl JournalConfig {
 // === impl Journal ===
 
 impl Journal {
-    /// Opens the file, if one is wanted, for appending. `key` hides secrets and must be known to
-    /// nobody.
+    /// Opens the file, if one is wanted, for appending. `key` hides secrets and must be
+    /// random.
     ///
     /// # Errors
     /// If the file cannot be opened.
@@ -149,57 +128,6 @@ impl Journal {
         })
     }
 
-    /// Records that a call arrived. The record must be ended; if it is dropped, the client left.
-    pub(crate) fn begin<M: Message + Secrets + Clone>(
-        self: &Arc<Self>,
-        method: &'static str,
-        peer: Option<Peer>,
-        request: &M,
-    ) -> CallRecord {
-        let request = self.renderer.keep(request);
-        self.begin_kept(method.into(), peer, request)
-    }
-
-    /// Records that a call arrived whose message is known as bytes only, on their way to another
-    /// driver. What is no CSI message is counted and not shown: it may hold anything.
-    pub(crate) fn begin_wire(
-        self: &Arc<Self>,
-        method: &str,
-        peer: Option<Peer>,
-        request: &[u8],
-    ) -> CallRecord {
-        let request = self
-            .renderer
-            .keep_wire(method, message::Direction::Request, request);
-        self.begin_kept(method.to_owned().into(), peer, request)
-    }
-
-    fn begin_kept(
-        self: &Arc<Self>,
-        method: Cow<'static, str>,
-        peer: Option<Peer>,
-        request: message::RedactedMessage,
-    ) -> CallRecord {
-        let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        let subject = self.renderer.subject(&request);
-        let call = Arc::new(Call::new(
-            number,
-            method,
-            peer,
-            self.clock.now(),
-            request,
-            subject,
-        ));
-        let shown = self.file.as_ref().map(|file| {
-            let shown = self.renderer.json(&call.request);
-            file.write(&Line::begin(&call, &shown));
-            shown
-        });
-        self.memory().begin(call.clone());
-        self.publish(|| Event::Begin(call.clone()));
-        CallRecord::new(self.clone(), call, shown)
-    }
-
     /// Records that rules came into force.
     pub(crate) fn faults_loaded(&self, file: &Path, ids: &[String]) {
         self.faults(file, ids.len(), Some(ids), None);
@@ -213,11 +141,11 @@ impl Journal {
     fn faults(&self, source: &Path, rules: usize, ids: Option<&[String]>, error: Option<&str>) {
         if let Some(file) = &self.file {
             file.write(&Line::Faults {
-                time: text(self.clock.now()),
-                file: source,
+                time: self.clock.now(),
+                file: source.into(),
                 rules,
-                ids,
-                error,
+                ids: ids.map(Into::into),
+                error: error.map(Into::into),
             });
         }
         self.touch();
@@ -323,11 +251,6 @@ impl Journal {
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// RFC 3339 in UTC, always six digits, so that texts sort like times.
-pub(crate) fn text(time: Timestamp) -> String {
-    format!("{time:.6}")
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use rustix::fs::inotify;
-use serde::Deserialize;
 use serde_json::Value;
 use tokio::net::unix::pipe;
 use tokio::time::{Instant, timeout_at};
@@ -26,59 +25,7 @@ pub const PUBLISH: &str = "ControllerPublishVolume";
 pub const UNPUBLISH: &str = "ControllerUnpublishVolume";
 
 /// A line of the journal.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(tag = "event", rename_all = "lowercase")]
-pub enum Line {
-    /// A call arrived.
-    Begin {
-        /// Number of the call since the driver started.
-        call: u64,
-        /// Path of the RPC.
-        method: String,
-        /// When it arrived.
-        start: Timestamp,
-        /// What was asked.
-        request: Value,
-    },
-    /// A call was answered, or its client left (`CANCELLED`).
-    End {
-        /// Number of the call since the driver started.
-        call: u64,
-        /// Path of the RPC.
-        method: String,
-        /// When it arrived.
-        start: Timestamp,
-        /// When it was answered.
-        end: Timestamp,
-        /// Name of the gRPC code.
-        code: String,
-        /// Text of the error.
-        #[serde(default)]
-        message: String,
-        /// The fault rule that had a hand in it.
-        fault: Option<String>,
-        /// What was asked.
-        request: Value,
-        /// What was answered, if it was not an error.
-        response: Option<Value>,
-    },
-    /// The array finished the work of a call whose client had left.
-    Late {
-        /// Number of the call since the driver started.
-        call: u64,
-        /// When it finished.
-        end: Timestamp,
-        /// Name of the gRPC code it would have answered with.
-        code: String,
-    },
-    /// Fault rules were loaded or refused.
-    Faults {
-        /// The rules now in force; absent when the file was refused.
-        ids: Option<Vec<String>>,
-        /// Why the file was refused.
-        error: Option<String>,
-    },
-}
+pub type Line = csi_mock_driver::journal::Line<'static>;
 
 /// A call, put together from its lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -307,6 +254,7 @@ pub fn calls(lines: &[Line], after_effect_rules: &BTreeSet<String>) -> Vec<Call>
                 method,
                 start,
                 request,
+                ..
             } => {
                 places.insert(*call, calls.len());
                 calls.push(Call::begun(method, *start, request));
@@ -326,7 +274,7 @@ pub fn calls(lines: &[Line], after_effect_rules: &BTreeSet<String>) -> Vec<Call>
                 let spared = fault
                     .as_ref()
                     .is_some_and(|rule| after_effect_rules.contains(rule));
-                known.effect = match code.as_str() {
+                known.effect = match &**code {
                     "OK" => Effect::Done,
                     // Whether the array finishes what its client left is in a later line.
                     "CANCELLED" => Effect::Unknown,
@@ -339,14 +287,14 @@ pub fn calls(lines: &[Line], after_effect_rules: &BTreeSet<String>) -> Vec<Call>
                 known.effect_by = Some(*end);
                 known.end = Some(End {
                     at: *end,
-                    code: code.clone(),
-                    message: message.clone(),
+                    code: code.to_string(),
+                    message: message.to_string(),
                     context: context
                         .and_then(|map| serde_json::from_value(map.clone()).ok())
                         .unwrap_or_default(),
                 });
             }
-            Line::Late { call, end, code } => {
+            Line::Late { call, end, code, .. } => {
                 let Some(known) = places.get(call).and_then(|&place| calls.get_mut(place)) else {
                     continue;
                 };

@@ -43,7 +43,7 @@ pub fn describe(line: &journal::Line, names: &Names) -> Option<Line> {
                 names.volume(field(request, "volume_id")),
                 field(request, "node_id"),
             );
-            let text = match code.as_str() {
+            let text = match &**code {
                 "OK" if method == PUBLISH => {
                     format!("answers OK after {took} ms: {volume} is on {node} now")
                 }

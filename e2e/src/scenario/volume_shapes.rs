@@ -291,7 +291,7 @@ fn request(env: &TestEnv<'_>, method: &str, handle: &str) -> Result<Option<Value
     });
     let found = requests
         .rfind(|(of, request)| of.ends_with(&format!("/{method}")) && request["volume_id"] == handle)
-        .map(|(_, request)| request);
+        .map(|(_, request)| request.into_owned());
     Ok(found)
 }
 

@@ -19,7 +19,7 @@ use super::route::info::counts;
 use super::state::Admin;
 use crate::admin_api::resource::Counts;
 use crate::fault::Part;
-use crate::journal::{BOUNDS, Tally, TallyKey};
+use crate::journal::{BOUNDS, CallStats, StatsKey};
 use crate::rpc::code;
 
 /// The text format that every Prometheus takes.
@@ -118,33 +118,33 @@ fn calls(admin: &Admin, families: &mut Families) {
     let Some(journal) = &admin.driver.journal else {
         return;
     };
-    let (tallies, running) = journal.look(|look| {
+    let (stats, running) = journal.look(|look| {
         let mut running: BTreeMap<String, usize> = BTreeMap::new();
         for call in look.running() {
             *running.entry(call.short_method().to_owned()).or_default() += 1;
         }
-        (look.tallies().clone(), running)
+        (look.stats().clone(), running)
     });
     let running = running
         .iter()
         .map(|(method, running)| gauge(&[("method", method)], number(*running)));
     families.gauges("csi_mock_calls_in_flight", "Calls that run.", running);
-    fn labels(key: &TallyKey) -> [(&'static str, &str); 2] {
+    fn labels(key: &StatsKey) -> [(&'static str, &str); 2] {
         let code = code::name(Code::from(key.code));
         [("method", key.short_method()), ("code", code)]
     }
     families.counters(
         "csi_mock_calls_total",
         "Calls that have ended, by method and code.",
-        tallies
+        stats
             .iter()
-            .map(|(key, tally)| counter(&labels(key), tally.calls)),
+            .map(|(key, stats)| counter(&labels(key), stats.calls)),
     );
     families.add(
         "csi_mock_call_duration_seconds",
         MetricType::HISTOGRAM,
         "How long calls took, from their arrival to their answer.",
-        tallies.iter().map(|(key, tally)| durations(&labels(key), tally)),
+        stats.iter().map(|(key, stats)| durations(&labels(key), stats)),
     );
 }
 
@@ -234,8 +234,8 @@ fn counter(labels: Labels<'_>, value: u64) -> Metric {
     metric
 }
 
-fn durations(labels: Labels<'_>, tally: &Tally) -> Metric {
-    let buckets = BOUNDS.iter().zip(tally.within).map(|(bound, within)| {
+fn durations(labels: Labels<'_>, stats: &CallStats) -> Metric {
+    let buckets = BOUNDS.iter().zip(stats.within).map(|(bound, within)| {
         let mut bucket = Bucket::default();
         bucket.set_upper_bound(*bound);
         bucket.set_cumulative_count(within);
@@ -243,8 +243,8 @@ fn durations(labels: Labels<'_>, tally: &Tally) -> Metric {
     });
     let mut histogram = Histogram::default();
     histogram.set_bucket(buckets.collect());
-    histogram.set_sample_count(tally.calls);
-    histogram.set_sample_sum(tally.time.as_secs_f64());
+    histogram.set_sample_count(stats.calls);
+    histogram.set_sample_sum(stats.time.as_secs_f64());
     let mut metric = metric(labels);
     metric.set_histogram(histogram);
     metric

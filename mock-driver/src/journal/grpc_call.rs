@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tonic::Code;
 
-use super::Call;
+use super::call::Call;
 
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]

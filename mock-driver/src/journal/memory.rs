@@ -8,15 +8,15 @@ use std::time::Duration;
 use tonic::Code;
 use wildmatch::WildMatch;
 
-use super::Call;
+use super::call::Call;
 
 /// How many bytes of messages are kept, whatever the number of calls: listings are large.
 const MAX_BYTES: usize = 64 << 20;
 
-/// How many methods and codes are counted apart. CSI has far fewer; a client of the proxy may call by any name.
-const MAX_TALLIES: usize = 1000;
+/// Limit of method and code pairs with statistics of their own. CSI has far fewer; a client of the proxy may call any name.
+const MAX_STATS: usize = 1000;
 
-/// What is counted in place of methods that are too many.
+/// The method that further ones are counted under.
 const OTHER: &str = "other";
 
 /// The upper bounds of the duration counters, in seconds.
@@ -33,12 +33,12 @@ pub(super) struct Memory {
     last: u64,
     bytes: usize,
     running: BTreeMap<u64, Arc<Call>>,
-    tallies: BTreeMap<TallyKey, Tally>,
+    stats: BTreeMap<StatsKey, CallStats>,
 }
 
-/// What is counted apart.
+/// Method and code, which have statistics of their own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TallyKey {
+pub(crate) struct StatsKey {
     /// The path of the method.
     pub(crate) method: Cow<'static, str>,
     /// The code, as a number.
@@ -47,7 +47,7 @@ pub(crate) struct TallyKey {
 
 /// The calls of one method that ended with one code.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Tally {
+pub(crate) struct CallStats {
     /// How many.
     pub(crate) calls: u64,
     /// How long they took together.
@@ -99,9 +99,9 @@ impl Cursor {
     }
 }
 
-// === impl TallyKey ===
+// === impl StatsKey ===
 
-impl TallyKey {
+impl StatsKey {
     /// The method without its service.
     pub(crate) fn short_method(&self) -> &str {
         self.method.rsplit('/').next().unwrap_or_default()
@@ -118,7 +118,7 @@ impl Memory {
             last: 0,
             bytes: 0,
             running: BTreeMap::new(),
-            tallies: BTreeMap::new(),
+            stats: BTreeMap::new(),
         }
     }
 
@@ -151,18 +151,18 @@ impl Memory {
 
     fn count(&mut self, call: &Call) {
         let Some(end) = call.end() else { return };
-        let mut key = TallyKey {
+        let mut key = StatsKey {
             method: call.method.clone(),
             code: end.outcome.code.into(),
         };
-        if self.tallies.len() >= MAX_TALLIES && !self.tallies.contains_key(&key) {
+        if self.stats.len() >= MAX_STATS && !self.stats.contains_key(&key) {
             key.method = Cow::Borrowed(OTHER);
         }
         let time = Duration::try_from(end.time.duration_since(call.start)).unwrap_or_default();
-        let tally = self.tallies.entry(key).or_default();
-        tally.calls += 1;
-        tally.time += time;
-        for (bound, within) in BOUNDS.iter().zip(&mut tally.within) {
+        let stats = self.stats.entry(key).or_default();
+        stats.calls += 1;
+        stats.time += time;
+        for (bound, within) in BOUNDS.iter().zip(&mut stats.within) {
             *within += u64::from(time.as_secs_f64() <= *bound);
         }
     }
@@ -189,8 +189,8 @@ impl<'a> Look<'a> {
     }
 
     /// The counters.
-    pub(crate) fn tallies(&self) -> &'a BTreeMap<TallyKey, Tally> {
-        &self.0.tallies
+    pub(crate) fn stats(&self) -> &'a BTreeMap<StatsKey, CallStats> {
+        &self.0.stats
     }
 }
 

@@ -4,6 +4,7 @@ use csi_proto::v1::{
     ControllerPublishVolumeRequest, ControllerPublishVolumeResponse, ListVolumesRequest, ListVolumesResponse,
 };
 use tokio_test::{assert_pending, assert_ready, task};
+use tonic::Code;
 use wildmatch::WildMatch;
 
 use super::*;
@@ -89,7 +90,7 @@ fn nothing_is_kept_for_nobody() {
     publish(&journal, "b", Code::Ok);
     journal.look(|look| {
         assert_eq!(
-            (look.running().len(), look.after(0).count(), look.tallies().len()),
+            (look.running().len(), look.after(0).count(), look.stats().len()),
             (0, 0, 0)
         );
     });
@@ -244,10 +245,10 @@ fn methods_that_are_too_many_are_counted_together() {
         let record = journal.begin_wire(&format!("/any.v1.Service/Method{number}"), None, b"");
         drop(record);
     }
-    let tallies = journal.look(|look| look.tallies().clone());
-    assert_eq!(tallies.len(), 1001);
-    assert_eq!(tallies.values().map(|tally| tally.calls).sum::<u64>(), 3000);
-    let other = tallies.iter().find(|(key, _)| key.method == "other").unwrap();
+    let stats = journal.look(|look| look.stats().clone());
+    assert_eq!(stats.len(), 1001);
+    assert_eq!(stats.values().map(|stats| stats.calls).sum::<u64>(), 3000);
+    let other = stats.iter().find(|(key, _)| key.method == "other").unwrap();
     assert_eq!(other.1.calls, 2000);
 }
 
@@ -266,19 +267,19 @@ async fn subscribers_hear_of_begin_end_and_late_work() {
 }
 
 #[test]
-fn tallies_count_calls_by_method_and_code() {
+fn stats_count_calls_by_method_and_code() {
     let journal = mk_journal(1);
     for code in [Code::Ok, Code::NotFound, Code::Ok] {
         publish(&journal, "a", code);
     }
-    let tallies = journal.look(|look| look.tallies().clone());
-    let counted: Vec<_> = tallies
+    let stats = journal.look(|look| look.stats().clone());
+    let counted: Vec<_> = stats
         .iter()
-        .map(|(key, tally)| (key.method.as_ref(), key.code, tally.calls))
+        .map(|(key, stats)| (key.method.as_ref(), key.code, stats.calls))
         .collect();
     assert_eq!(counted, [(PUBLISH, 0, 2), (PUBLISH, 5, 1)]);
-    for tally in tallies.values() {
-        assert!(tally.time < Duration::from_secs(60));
-        assert_eq!(tally.within.last(), Some(&tally.calls));
+    for stats in stats.values() {
+        assert!(stats.time < Duration::from_secs(60));
+        assert_eq!(stats.within.last(), Some(&stats.calls));
     }
 }

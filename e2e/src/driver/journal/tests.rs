@@ -115,10 +115,11 @@ async fn a_wait_is_woken_by_a_written_line() {
         .expect("the journal file");
     let writer = async {
         tokio::task::yield_now().await;
-        file.write_all(b"{\"event\":\"faults\",\"ids\":[")
-            .expect("half a line");
+        let line = br#"{"event":"faults","time":"2026-01-01T00:00:00.000000Z","file":"faults","rules":1,"ids":["a"]}"#;
+        let (half, rest) = line.split_at(60);
+        file.write_all(half).expect("half a line");
         tokio::task::yield_now().await;
-        file.write_all(b"\"a\"]}\n").expect("the other half");
+        file.write_all(&[rest, b"\n"].concat()).expect("the other half");
     };
     let waiter = journal.wait_for(Duration::from_secs(10), "rules", |lines| {
         Progress::of(!lines.is_empty(), || "no line".to_owned())

@@ -51,9 +51,9 @@ pub(in crate::admin) async fn counts(admin: &Admin) -> Result<Counts, Refusal> {
     if let Some(journal) = &driver.journal {
         journal.look(|look| {
             counts.running = look.running().len();
-            for (key, tally) in look.tallies() {
-                counts.calls += tally.calls;
-                counts.failed += if key.code == 0 { 0 } else { tally.calls };
+            for (key, stats) in look.stats() {
+                counts.calls += stats.calls;
+                counts.failed += if key.code == 0 { 0 } else { stats.calls };
             }
         });
     }

@@ -1,0 +1,138 @@
+//! The lines of the journal's file.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
+
+use super::call::{Call, End, LateResult, Peer};
+use crate::rpc::code;
+
+/// A line of the journal.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum Line<'a> {
+    /// A call arrived.
+    Begin {
+        /// Number of the call since the driver's start.
+        call: u64,
+        /// Path of the RPC.
+        method: Cow<'a, str>,
+        /// The calling process.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        peer: Option<Peer>,
+        /// When it arrived.
+        #[serde(serialize_with = "as_text")]
+        start: Timestamp,
+        /// The request, without secrets.
+        request: Cow<'a, Value>,
+    },
+    /// A call was answered, or its client left (`CANCELLED`).
+    End {
+        /// Number of the call since the driver's start.
+        call: u64,
+        /// Path of the RPC.
+        method: Cow<'a, str>,
+        /// The calling process.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        peer: Option<Peer>,
+        /// When it arrived.
+        #[serde(serialize_with = "as_text")]
+        start: Timestamp,
+        /// When it was answered.
+        #[serde(serialize_with = "as_text")]
+        end: Timestamp,
+        /// Name of the gRPC code.
+        code: Cow<'a, str>,
+        /// Text of the error; empty with `OK`.
+        message: Cow<'a, str>,
+        /// The fault rule that applied to it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        fault: Option<String>,
+        /// The request, without secrets.
+        request: Cow<'a, Value>,
+        /// The response, without secrets; absent with an error.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        response: Option<Cow<'a, Value>>,
+    },
+    /// The array completed the work of a call whose client had left.
+    Late {
+        /// Number of the call since the driver's start.
+        call: u64,
+        /// Path of the RPC.
+        method: Cow<'a, str>,
+        /// When it completed.
+        #[serde(serialize_with = "as_text")]
+        end: Timestamp,
+        /// Name of the gRPC code it would have answered with.
+        code: Cow<'a, str>,
+        /// Text of the error; empty with `OK`.
+        message: Cow<'a, str>,
+    },
+    /// A fault file was loaded or rejected.
+    Faults {
+        /// When.
+        #[serde(serialize_with = "as_text")]
+        time: Timestamp,
+        /// The file.
+        file: Cow<'a, Path>,
+        /// How many rules are in force.
+        rules: usize,
+        /// Their ids; absent if the file was rejected.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ids: Option<Cow<'a, [String]>>,
+        /// Why the file was rejected.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<Cow<'a, str>>,
+    },
+}
+
+// === impl Line ===
+
+impl<'a> Line<'a> {
+    pub(super) fn begin(call: &'a Call, request: &'a Value) -> Self {
+        Self::Begin {
+            call: call.number,
+            method: Cow::Borrowed(&call.method),
+            peer: call.peer,
+            start: call.start,
+            request: Cow::Borrowed(request),
+        }
+    }
+
+    pub(super) fn end(call: &'a Call, end: &'a End, request: &'a Value, response: Option<&'a Value>) -> Self {
+        Self::End {
+            call: call.number,
+            method: Cow::Borrowed(&call.method),
+            peer: call.peer,
+            start: call.start,
+            end: end.time,
+            code: code::name(end.outcome.code).into(),
+            message: Cow::Borrowed(&end.outcome.message),
+            fault: call.fault(),
+            request: Cow::Borrowed(request),
+            response: response.map(Cow::Borrowed),
+        }
+    }
+
+    pub(super) fn late(call: &'a Call, late: &'a LateResult) -> Self {
+        Self::Late {
+            call: call.number,
+            method: Cow::Borrowed(&call.method),
+            end: late.time,
+            code: code::name(late.outcome.code).into(),
+            message: Cow::Borrowed(&late.outcome.message),
+        }
+    }
+}
+
+/// RFC 3339 in UTC, always six digits, so that texts sort like times.
+pub(crate) fn text(time: Timestamp) -> String {
+    format!("{time:.6}")
+}
+
+fn as_text<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&text(*time))
+}
