@@ -5,20 +5,21 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser};
 
 use self::command::Command;
+use self::output::{Done, Output};
 use crate::admin_api::Endpoint;
-use crate::admin_api::client::{Client, Error};
+use crate::admin_api::client::Client;
 use crate::error_chain;
 
 mod array;
 mod calls;
 mod command;
 mod faults;
+mod output;
 mod print;
 mod snapshots;
 mod state;
@@ -50,44 +51,6 @@ pub struct Ctl {
 
     #[command(subcommand)]
     command: Command,
-}
-
-/// How to print.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// For people.
-    Table,
-    /// For programs, as the admin API has it.
-    Json,
-}
-
-/// The result of a command.
-enum Done {
-    /// The output, and whether assertions hold.
-    Text(String, bool),
-    /// The command has printed its output already.
-    Printed,
-}
-
-/// Why a command failed.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    /// The driver refused or cannot be reached.
-    #[error(transparent)]
-    Client(#[from] Error),
-    /// A mistake of the caller's.
-    #[error("{0}")]
-    Usage(String),
-    /// A state directory cannot be read.
-    #[error(transparent)]
-    State(crate::store::OpenError),
-    /// A driver runs in a state directory.
-    #[error("--state-dir: {} is in use by a running driver: stop it first, or ask it with `ctl info`, `ctl volumes` and \
-             the other commands", path.display())]
-    StateInUse {
-        /// The directory.
-        path: PathBuf,
-    },
 }
 
 /// Whether a command line is meant for `ctl`.
@@ -140,19 +103,5 @@ fn unless_seen_enough(written: io::Result<()>) -> io::Result<()> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written,
-    }
-}
-
-// === impl Failure ===
-
-impl Failure {
-    fn code(&self) -> u8 {
-        match self {
-            Self::Client(Error::Refused { .. }) | Self::State(_) | Self::StateInUse { .. } => 1,
-            Self::Usage(_) => 2,
-            Self::Client(
-                Error::Unreachable { .. } | Error::Late { .. } | Error::Broken { .. } | Error::Foreign { .. },
-            ) => 3,
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Runs a driver: the only place that starts, names and joins its tasks.
 //!
 //! Stopping goes in this order: the socket goes away, running calls get until a deadline to end,
-//! the state database is written. A task that ends before it is told to, or a database that cannot be
+//! the state database is written. A task that ends before the shutdown, or a database that cannot be
 //! written, stops the driver with an error.
 
 use std::any::Any;
@@ -62,7 +62,7 @@ pub enum Error {
     /// Changes can no longer be made safe.
     #[error("--state-dir: cannot write the state database")]
     StateLost(#[source] Arc<io::Error>),
-    /// A task ended although nobody told it to.
+    /// A task ended before the shutdown.
     #[error("task \"{task}\" ended by itself")]
     TaskEnded {
         /// Its name.
@@ -218,7 +218,7 @@ pub async fn serve(
         () = stop.cancelled() => Ok(()),
         cause = driver.state_failed() => Err(Error::StateLost(cause)),
         how = driver.exit.ordered() => {
-            // As in a crash, nobody gets time to end.
+            // As in a crash, there is no grace period.
             driver.socket_control.cut_all();
             tasks.shutdown().await;
             driver.leave().await;

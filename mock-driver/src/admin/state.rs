@@ -10,7 +10,7 @@ use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::error_chain;
 use crate::journal::Journal;
-use crate::service::call::{self, Rpc};
+use crate::service::call::Rpc;
 
 /// The driver and its server.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ impl Admin {
     /// an operation in progress, but not for a call that a rule delays. It runs to its end although the client has left.
     pub(super) async fn perform<Q: Rpc>(&self, request: Q) -> Result<Q::Reply, Refusal> {
         let params = request.validate()?;
-        let keys = call::keys(&request);
+        let keys = request.keys();
         let driver = self.driver.clone();
         let work = self
             .driver

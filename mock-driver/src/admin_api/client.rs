@@ -15,20 +15,22 @@
 //! Each request has a connection of its own, so a client may be used from anywhere and dropped at any
 //! time; a request that is dropped may or may not have been carried out.
 
-use std::io;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use http::{Method, StatusCode};
+use http::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time;
 
 use super::endpoint::Endpoint;
-use super::resource::{Call, Expectation, ExpectationResult, Page, Problem};
+use super::resource::{Call, Expectation, ExpectationResult, Page};
+
+pub use self::error::Error;
 
 mod array;
+mod error;
 mod exchange;
 mod faults;
 mod storage;
@@ -45,52 +47,7 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
 pub struct Client {
     endpoint: Endpoint,
     /// How long an answer may take; none for as long as it takes.
-    patience: Option<Duration>,
-}
-
-/// Why a request was not answered with what it asked for.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Connection refused.
-    #[error("cannot reach the driver at {endpoint}: is it running, with --admin-endpoint={endpoint}?")]
-    Unreachable {
-        /// Where.
-        endpoint: Endpoint,
-        /// How it failed.
-        source: io::Error,
-    },
-    /// It took too long.
-    #[error("the driver at {endpoint} gave no answer within {waited:?}: is it stopped?")]
-    Late {
-        /// Where.
-        endpoint: Endpoint,
-        /// How long it was waited for.
-        waited: Duration,
-    },
-    /// The connection broke.
-    #[error("the driver at {endpoint} gave no answer")]
-    Broken {
-        /// Where.
-        endpoint: Endpoint,
-        /// How it failed.
-        source: hyper::Error,
-    },
-    /// The driver refused.
-    #[error("{}", problem.message)]
-    Refused {
-        /// The status of the answer.
-        status: StatusCode,
-        /// Why.
-        problem: Problem,
-    },
-    /// An answer that is not understood: another version, or no driver at all.
-    #[error("{endpoint} gave an answer that no csi-mock-driver gives: {reason}")]
-    Foreign {
-        /// Where.
-        endpoint: Endpoint,
-        /// What is wrong with it.
-        reason: String,
-    },
+    timeout: Option<Duration>,
 }
 
 /// Which calls are meant. What is not said matches every call.
@@ -174,16 +131,16 @@ impl Client {
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
-            patience: None,
+            timeout: None,
         }
     }
 
     /// A client that waits no longer than this for an answer; [`Client::follow`] has none. What was asked for may
     /// be carried out all the same.
     #[must_use]
-    pub fn within(self, patience: Duration) -> Self {
+    pub fn within(self, timeout: Duration) -> Self {
         Self {
-            patience: Some(patience),
+            timeout: Some(timeout),
             ..self
         }
     }
@@ -291,14 +248,12 @@ impl Client {
 
     async fn exchange(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Vec<u8>, Error> {
         let exchange = exchange::exchange(&self.endpoint, method, path, body);
-        let (status, body) = match self.patience {
+        let (status, body) = match self.timeout {
             None => exchange.await?,
-            Some(patience) => time::timeout(patience, exchange)
-                .await
-                .map_err(|_| Error::Late {
-                    endpoint: self.endpoint.clone(),
-                    waited: patience,
-                })??,
+            Some(timeout) => time::timeout(timeout, exchange).await.map_err(|_| Error::Late {
+                endpoint: self.endpoint.clone(),
+                waited: timeout,
+            })??,
         };
         if status.is_success() {
             return Ok(body);

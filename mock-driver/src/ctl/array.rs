@@ -2,8 +2,8 @@
 
 use clap::Subcommand;
 
+use super::output::{Done, Failure, Output};
 use super::print::{done, print};
-use super::{Done, Failure, Output};
 use crate::admin_api::client::Client;
 use crate::admin_api::resource::{HealthIssue, NodeChange, NodeNew, VolumeChange, VolumeNew};
 

@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 
 use clap::{Args, Subcommand};
 
+use super::output::{Done, Failure, Output};
 use super::print::{json, print};
 use super::table::shown;
-use super::{Done, Failure, Output};
 use crate::admin_api::client::{CallEvent, Calls, Client};
 use crate::admin_api::resource::{Call, Expectation, ExpectationStatus, Expected};
 

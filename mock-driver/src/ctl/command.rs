@@ -6,11 +6,11 @@ use clap::{Args, Subcommand};
 use super::array::{NodeCommand, VolumeCommand};
 use super::calls::JournalArgs;
 use super::faults::{FaultCommand, ScenarioCommand, TroubleCommand, capabilities, faults, troubles};
+use super::output::{Done, Failure, Output};
 use super::print::{done, print};
 use super::snapshots::{GroupCommand, SnapshotCommand};
 use super::state::StateCommand;
 use super::storage::{PoolCommand, StorageCommand, storage};
-use super::{Done, Failure, Output};
 use crate::admin_api::client::Client;
 use crate::admin_api::resource::Attach;
 
@@ -59,7 +59,7 @@ pub(super) enum Command {
         #[command(subcommand)]
         what: Option<PoolCommand>,
     },
-    /// Tells what ails the storage behind nodes; makes it sick or well.
+    /// Shows or sets the health of the storage behind nodes.
     Storage {
         #[command(subcommand)]
         what: Option<StorageCommand>,

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use serde_json::{Value, json as object};
 
+use super::output::{Done, Failure, Output};
 use super::print::{Print, done, json, print};
-use super::{Done, Failure, Output};
 use crate::admin_api::client::Client;
 
 /// What to do with fault rules.

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
+use super::output::{Done, Failure, Output};
 use super::table::{Table, shown, size};
-use super::{Done, Failure, Output};
 use crate::admin_api::resource::{
     Attachment, Call, Capability, FaultRule, Info, Node, Page, Scenario, StorageHealthIssue, Trouble, Volume,
 };
@@ -258,7 +258,7 @@ fn calls(calls: &[Call]) -> Table {
     table
 }
 
-/// What ails storage, in words that fit into a table.
+/// Health issues of the storage, in words that fit into a table.
 fn issues(health: &[StorageHealthIssue]) -> String {
     let all: Vec<&str> = health.iter().map(|issue| issue.status.as_str()).collect();
     well_or(&all)

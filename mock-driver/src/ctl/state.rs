@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
+use super::output::{Done, Failure};
 use super::print::json;
-use super::{Done, Failure};
 use crate::store::{Database, OpenError};
 
 /// What to do with a state directory.

@@ -2,8 +2,8 @@
 
 use clap::Subcommand;
 
+use super::output::{Done, Failure, Output};
 use super::print::print;
-use super::{Done, Failure, Output};
 use crate::admin_api::client::Client;
 use crate::admin_api::resource::{NodeChange, StorageHealthIssue};
 
@@ -62,7 +62,7 @@ impl PoolCommand {
     }
 }
 
-/// Tells what ails the storage and changes it.
+/// Shows or sets the health of the storage.
 pub(super) async fn storage(
     client: &Client,
     what: Option<&StorageCommand>,

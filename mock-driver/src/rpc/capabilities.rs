@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::{PoisonError, RwLock};
 
-pub(crate) use self::capability::{Capability, ReportedIn};
+pub(crate) use self::capability::{Capability, CapabilitySetError, ReportedIn};
 use crate::rpc::method::Method;
 
 mod capability;
@@ -21,20 +21,6 @@ pub struct CapabilitySet(BTreeSet<Capability>);
 /// Capabilities that can be changed while calls are answered.
 #[derive(Debug)]
 pub struct LiveCapabilities(RwLock<CapabilitySet>);
-
-/// A list of changes that cannot be made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CapabilitySetError {
-    /// An item has no sign.
-    #[error("\"{0}\" must begin with + or -")]
-    NoSign(String),
-    /// There is no such capability.
-    #[error("\"{name}\" is no capability of this driver; it has {}", Capability::ALL.map(Capability::name).join(", "))]
-    Unknown {
-        /// What was asked for.
-        name: String,
-    },
-}
 
 // === impl CapabilitySet ===
 

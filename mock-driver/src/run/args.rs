@@ -3,10 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args as _, Command, CommandFactory, FromArgMatches, Parser};
@@ -27,6 +26,7 @@ pub use self::faults::FaultArgs;
 pub use self::hostpath::{AttachLimit, HostPathArgs};
 pub use self::klog::KlogArgs;
 pub use self::node::NodeArgs;
+use self::value::{given, path_or_empty};
 
 mod admin;
 mod array;
@@ -34,6 +34,7 @@ mod faults;
 mod hostpath;
 mod klog;
 mod node;
+mod value;
 
 /// The most entries in one page of ListVolumes unless told otherwise. Keeps an answer with a
 /// hundred nodes a volume under the 4 MiB that gRPC clients take by default.
@@ -253,15 +254,6 @@ impl Args {
     }
 }
 
-/// Go programs take an empty value for none; clap's own parser of paths refuses it.
-fn path_or_empty() -> impl TypedValueParser<Value = PathBuf> {
-    OsStringValueParser::new().map(PathBuf::from)
-}
-
-fn given(path: &Path) -> Option<PathBuf> {
-    Some(path.to_owned()).filter(|path| !path.as_os_str().is_empty())
-}
-
 /// Gives flags with one dash the second one, and joins each flag with its value, so that a value
 /// that begins with a dash is not taken for a flag.
 fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
@@ -303,15 +295,6 @@ fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
 /// same word.
 fn is_switch(arg: &Arg) -> bool {
     arg.is_require_equals_set()
-}
-
-/// The values that Go takes for a boolean flag.
-fn switch(text: &str) -> Result<bool, &'static str> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("must be true or false"),
-    }
 }
 
 /// CSI: domain style, at most 63 characters, alphanumeric at both ends.

@@ -19,65 +19,17 @@ use crate::driver::error::Error;
 use crate::driver::locks::{Guard, Key, LockMode, Scope};
 use crate::fault::{ActiveFault, Decision, Phase};
 use crate::journal::{CallRecord, Journal, Outcome, Peer, WorkRecord};
-use crate::rpc::method::{Kind, Method};
-use crate::rpc::validate::Invalid;
+use crate::rpc::method::Kind;
 use crate::socket::ConnectionInfo;
 
+pub(crate) use self::rpc::Rpc;
 use self::typed_call::TypedCall;
 pub(crate) use self::typed_call::{continues, map_entry, requested_size};
 
 mod inject;
+mod rpc;
 mod stream;
 mod typed_call;
-
-/// A request this driver can answer.
-pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
-    const METHOD: Method;
-
-    /// What it is about to do.
-    const KIND: Kind = Self::METHOD.kind();
-
-    type Reply: Message + Secrets + Clone + Default + 'static;
-
-    /// The request in the array's terms.
-    type Params: Send + 'static;
-
-    /// The volume it names, if any.
-    fn volume(&self) -> &str {
-        ""
-    }
-
-    /// The node it names, if any.
-    fn node(&self) -> &str {
-        ""
-    }
-
-    /// The name of the volume it wants created, if any.
-    fn name(&self) -> &str {
-        ""
-    }
-
-    /// What it locks, if it changes anything: the volume, or the name under which something is made.
-    fn keys(&self) -> Vec<(Key, LockMode)> {
-        match (self.volume(), self.name()) {
-            ("", "") => Vec::new(),
-            ("", name) => vec![(Key::Name(name.to_owned()), LockMode::Exclusive)],
-            (volume, _) if Self::KIND == Kind::OnNode => {
-                vec![(Key::OnNode(volume.to_owned()), LockMode::Exclusive)]
-            }
-            (volume, _) => vec![(Key::Volume(volume.to_owned()), LockMode::Exclusive)],
-        }
-    }
-
-    /// Checks the request's form.
-    fn validate(&self) -> Result<Self::Params, Invalid>;
-
-    /// Does what was asked.
-    fn execute(
-        params: Self::Params,
-        driver: &Driver,
-    ) -> impl Future<Output = Result<Self::Reply, Error>> + Send;
-}
 
 /// A call on its way through the pipeline.
 struct Call {
@@ -164,7 +116,7 @@ impl Driver {
         self.config.secrets.check(Q::METHOD, request)?;
 
         // Stage 3: lock what the call changes, until its answer is out.
-        let keys = keys(request);
+        let keys = request.keys();
         let locked = self.locks.lock_all(Scope::Call, keys.clone()).await?;
 
         // Stage 4: faults before the array: a rule, and what is wrong with the array itself.
@@ -299,14 +251,6 @@ impl Driver {
             drop(result_tx.send((result, locked)));
         });
         result.await.unwrap_or((Err(Error::Broken), Vec::new()))
-    }
-}
-
-/// What a call locks; nothing if it only reads.
-pub(crate) fn keys<Q: Rpc>(request: &Q) -> Vec<(Key, LockMode)> {
-    match Q::KIND {
-        Kind::Read => Vec::new(),
-        Kind::Change | Kind::Move | Kind::OnNode => request.keys(),
     }
 }
 

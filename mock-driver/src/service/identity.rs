@@ -102,7 +102,7 @@ impl Rpc for ProbeRequest {
     }
 
     /// The socket is bound when the array is there, so a client that connects finds it ready, unless the driver
-    /// was told to say something else.
+    /// is set to report something else.
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         let ready = match driver.readiness.now() {
             Ready::Yes => driver.faults.is_ready(),

@@ -63,10 +63,10 @@ trait Conditioned: Rpc + Default {
     /// The answer with conditions.
     type LegacyReply: prost::Message + Default + 'static;
 
-    /// The volumes whose conditions are told, of a call that names `volume` or none.
+    /// The volumes whose conditions are reported, for a call that names `volume` or none.
     fn volumes(volume: String, reply: &Self::Reply) -> Vec<String>;
 
-    /// What ails these volumes.
+    /// Health issues of these volumes.
     fn issues(
         driver: &Driver,
         volumes: Vec<String>,

@@ -1,4 +1,4 @@
-//! The Node service of a driver that was told which node it stands on.
+//! The Node service of a driver with a node id.
 
 use std::sync::Arc;
 

@@ -203,7 +203,7 @@ fn clip(extents: &[Extent], part: Range<u64>, runs: BlockRuns) -> Vec<BlockMetad
         .collect()
 }
 
-/// An extent as blocks that are told one by one, or as one.
+/// An extent as blocks that are reported one by one, or as one.
 fn in_blocks(extent: BlockMetadata, runs: BlockRuns) -> impl Iterator<Item = BlockMetadata> {
     let size_bytes = match runs {
         BlockRuns::Variable => extent.size_bytes,
@@ -256,7 +256,6 @@ mod tests {
     use super::*;
     use crate::array::CreateSnapshotParams;
     use crate::driver::Settings;
-    use crate::service::call;
 
     /// A volume's size is a multiple of 512 and not always of a block.
     #[test]
@@ -345,7 +344,7 @@ mod tests {
         // As the call has it that deletes the snapshot, from before the array forgets it until its bytes are gone.
         let deleting = driver
             .locks
-            .lock_all(Scope::Operation, call::keys(&delete))
+            .lock_all(Scope::Operation, delete.keys())
             .await
             .unwrap();
         let mut one = task::spawn(GetMetadataAllocatedRequest::execute(

@@ -12,7 +12,8 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
-use super::{Endpoint, Error};
+use super::error::Error;
+use crate::admin_api::endpoint::Endpoint;
 
 /// Sends a request and reads the whole answer.
 pub(super) async fn exchange(

@@ -1,4 +1,4 @@
-//! Requests about snapshots, groups of them, pools and what ails the storage.
+//! Requests about snapshots, groups of them, pools and the health of the storage.
 
 use http::Method;
 
@@ -104,7 +104,7 @@ impl Client {
             .await
     }
 
-    /// What ails the storage behind nodes.
+    /// Health issues of the storage behind nodes.
     ///
     /// # Errors
     /// As for every request: [`Error`].

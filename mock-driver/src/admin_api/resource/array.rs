@@ -32,7 +32,7 @@ pub struct Volume {
     pub mutable_parameters: BTreeMap<String, String>,
     /// The nodes that hold it.
     pub attachments: Vec<Attachment>,
-    /// What ails it; absent for a healthy one.
+    /// Health issues; absent for a healthy volume.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<HealthIssue>,
 }
@@ -60,7 +60,7 @@ pub struct VolumeChange {
     /// Mutable parameters to set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mutable_parameters: Option<BTreeMap<String, String>>,
-    /// What ails it from now on; an empty list makes it well again.
+    /// The new health issues; an empty list makes it healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Vec<HealthIssue>>,
 }
@@ -141,7 +141,7 @@ pub struct Node {
     pub topology: BTreeMap<String, String>,
     /// The first of the volumes it holds, sorted by id.
     pub volumes: Vec<String>,
-    /// What ails the storage behind it, apart from what ails that behind all nodes; absent if nothing does.
+    /// Health issues of the storage behind it, without those of all nodes; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<StorageHealthIssue>,
 }
@@ -179,7 +179,7 @@ pub struct NodeChange {
     /// Where it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<BTreeMap<String, String>>,
-    /// What ails the storage behind it from now on; an empty list makes it well again.
+    /// The new health issues of the storage behind it; an empty list makes it healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Vec<StorageHealthIssue>>,
 }

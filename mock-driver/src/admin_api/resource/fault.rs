@@ -26,7 +26,7 @@ pub struct FaultRule {
     pub origin: String,
     /// Whether it is switched on.
     pub enabled: bool,
-    /// How many calls came to it that it is for.
+    /// How many calls matched it.
     pub seen: u64,
     /// How often it fired.
     pub fired: u64,

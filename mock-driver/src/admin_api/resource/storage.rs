@@ -1,4 +1,4 @@
-//! The array's space, and what ails the ways to it.
+//! The array's space, and the health of the storage.
 
 use std::collections::BTreeMap;
 
@@ -30,23 +30,23 @@ pub(crate) struct PoolChange {
     pub(crate) capacity_bytes: u64,
 }
 
-/// What ails the storage behind nodes, as NodeGetStorageHealth tells it.
+/// Health issues of the storage behind nodes, as NodeGetStorageHealth reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Storage {
-    /// What ails the storage behind all nodes.
+    /// Health issues of the storage behind all nodes.
     pub health: Vec<StorageHealthIssue>,
-    /// What ails the storage behind single nodes; healthy ones are left out.
+    /// Health issues of the storage behind single nodes, without healthy ones.
     pub nodes: Vec<NodeStorage>,
 }
 
-/// What ails the storage behind one node.
+/// Health issues of the storage behind one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeStorage {
     /// The node.
     pub node: String,
-    /// What ails it.
+    /// Its health issues.
     pub health: Vec<StorageHealthIssue>,
 }
 
@@ -54,7 +54,7 @@ pub struct NodeStorage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct StorageChange {
-    /// What ails it from now on; an empty list makes it well again.
+    /// The new health issues; an empty list makes it healthy.
     pub(crate) health: Vec<StorageHealthIssue>,
 }
 

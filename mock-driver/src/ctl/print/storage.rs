@@ -1,4 +1,4 @@
-//! Snapshots, groups of them, pools and what ails the storage, as tables.
+//! Snapshots, groups of them, pools and the health of the storage, as tables.
 
 use super::super::table::{Table, size};
 use super::Print;

@@ -1,4 +1,4 @@
-//! The capabilities there are, where each is told, and which calls it stands for.
+//! The capabilities, where each is reported, and which calls need it.
 
 use std::str::FromStr;
 
@@ -7,7 +7,6 @@ use csi_proto::v1::{
     node_service_capability::rpc as node, plugin_capability as plugin,
 };
 
-use super::CapabilitySetError;
 use crate::rpc::method::Method;
 
 /// Something a driver may or may not be able to do.
@@ -57,7 +56,7 @@ pub enum Capability {
     NodeGetStorageHealth,
 }
 
-/// Where a capability is told, and with which number.
+/// Where a capability is reported, and with which number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReportedIn {
     /// GetPluginCapabilities, as a service.
@@ -70,6 +69,20 @@ pub(crate) enum ReportedIn {
     Group(i32),
     /// NodeGetCapabilities.
     Node(i32),
+}
+
+/// A list of changes that cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CapabilitySetError {
+    /// An item has no sign.
+    #[error("\"{0}\" must begin with + or -")]
+    NoSign(String),
+    /// There is no such capability.
+    #[error("\"{name}\" is no capability of this driver; it has {}", Capability::ALL.map(Capability::name).join(", "))]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
 }
 
 // === impl Capability ===
@@ -150,7 +163,7 @@ impl Capability {
         }
     }
 
-    /// Where it is told.
+    /// Where it is reported.
     pub(crate) fn place(self) -> ReportedIn {
         use plugin::service::Type as Service;
         use plugin::volume_expansion::Type as Expansion;

@@ -2,7 +2,7 @@
 
 use clap::{ArgAction, Args};
 
-use super::switch;
+use super::value::switch;
 use crate::admin_api::{Endpoint, InvalidEndpoint};
 use crate::journal;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 
-use super::switch;
+use super::value::switch;
 use crate::array::{
     self, Dependants, NodeId, Pool, PoolName, QosRule, Segments, SizeRule, SpecDeviations, quantity,
 };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::path_or_empty;
+use super::value::path_or_empty;
 use crate::fault::duration;
 use crate::fault::scenario::{Scenario, UnknownScenario};
 use crate::proxy::relay;

@@ -1,8 +1,8 @@
 //! The flags of csi-driver-host-path, so that this driver takes its place in manifests as they are.
 //!
-//! Whoever uses one of the names that only host-path has means that driver, and gets its defaults: without
+//! A name that only host-path has selects that driver's defaults: without
 //! `--enable-attach` nothing is attached, there is one node, and class parameters name a pool by `kind`. Flags of
-//! ours go beside them and are heard last. A flag that has no effect here is told as such when the driver starts;
+//! this driver may be added and take precedence. A flag without effect here is logged when the driver starts;
 //! one that neither of the two knows is refused.
 //!
 //! `--help` does not show these flags: the README has a table of them.
@@ -15,8 +15,9 @@ use std::str::FromStr;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command};
 
+use super::Args as All;
 use super::array::PoolFlag;
-use super::{Args as All, switch};
+use super::value::switch;
 use crate::array::{Pool, PoolName, QosRule, Segments, Values};
 use crate::rpc::capabilities::{Capability, CapabilitySet, ReportedIn};
 

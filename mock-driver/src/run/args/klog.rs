@@ -1,9 +1,9 @@
 //! The flags of klog, which Go programs have beside their own. They are taken, so that command lines need not
-//! change; what is asked for and not done is told.
+//! change; requests without effect are logged.
 
 use clap::Args;
 
-use super::switch;
+use super::value::switch;
 
 /// Flags of klog other than `-v`. The log goes to stderr, whole and always.
 #[derive(Args, Clone, Debug)]

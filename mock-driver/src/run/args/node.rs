@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 
 use super::array::read_place;
-use super::{given, path_or_empty, switch};
+use super::value::{given, path_or_empty, switch};
 use crate::admin_api::Endpoint;
 use crate::array::Segments;
 use crate::driver::mode::Mode;
@@ -15,7 +15,7 @@ use crate::fault::duration;
 use crate::node;
 use crate::node::device::Choice;
 
-/// What a process is told about the node it stands on.
+/// Flags of the process's node.
 #[derive(Args, Clone, Debug)]
 pub struct NodeArgs {
     /// Services of this process: all, controller (all services except Node, with the array), or node

@@ -100,7 +100,7 @@ impl ActiveFault {
         }
     }
 
-    /// What the caller hears whose call goes on behind its back.
+    /// The answer to a call whose operation goes on in the background.
     pub(crate) fn background_answer(&self) -> Error {
         let late = || {
             let text = format!(

@@ -58,11 +58,11 @@ async fn operation_waits_for_the_volume_lock() {
     };
     let held = driver
         .locks
-        .lock_all(Scope::Operation, keys(&request))
+        .lock_all(Scope::Operation, request.keys())
         .await
         .unwrap();
     let work =
-        driver.execute::<ControllerUnpublishVolumeRequest>(request.validate().unwrap(), keys(&request));
+        driver.execute::<ControllerUnpublishVolumeRequest>(request.validate().unwrap(), request.keys());
     let mut work = std::pin::pin!(work);
     let call = driver.answer(Request::new(request.clone()));
     let mut call = std::pin::pin!(call);

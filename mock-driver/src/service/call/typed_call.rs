@@ -4,10 +4,11 @@ use std::cell::OnceCell;
 
 use prost_reflect::{DynamicMessage, MapKey};
 
-use super::{Kind, Rpc};
+use super::rpc::Rpc;
 use crate::array::Array;
 use crate::driver::Driver;
 use crate::fault::{ArrayUsage, CallInfo, Reservations, VolumeLocation};
+use crate::rpc::method::Kind;
 
 /// A typed request that has arrived at a driver.
 pub(super) struct TypedCall<'a, Q> {
