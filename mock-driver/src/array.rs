@@ -128,7 +128,7 @@ pub struct Array {
     /// What pools were given at run time, whatever the settings say.
     resized: BTreeMap<PoolName, u64>,
     sick: BTreeMap<VolumeId, Vec<HealthIssue>>,
-    /// What ails the storage behind a node; none for that behind all nodes.
+    /// Health issues of the storage behind a node; none for all nodes.
     storage: BTreeMap<Option<NodeId>, Vec<StorageHealthIssue>>,
     /// How many volumes were made on request, deleted ones included.
     created: u64,

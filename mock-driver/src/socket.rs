@@ -209,7 +209,7 @@ impl Listener {
         )
     }
 
-    /// Binds the socket unless it is bound. What keeps it from that is told once and tried again.
+    /// Binds the socket unless it is bound. Retries after errors, and logs the first one.
     async fn be_bound(&mut self) {
         let mut info = false;
         while self.bound.is_none() {

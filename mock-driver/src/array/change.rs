@@ -142,7 +142,7 @@ pub struct Image {
     /// The sick volumes, sorted by id.
     #[serde(default)]
     pub sick: Vec<UnhealthyVolume>,
-    /// What ails the storage behind nodes; none for all nodes.
+    /// Health issues of the storage behind a node; none for all nodes.
     #[serde(default)]
     pub storage: Vec<(Option<NodeId>, Vec<StorageHealthIssue>)>,
     /// What was changed for single nodes.
@@ -210,7 +210,7 @@ impl Array {
     }
 
     /// An array in the same state with the same settings, which goes its own way from here.
-    pub fn twin(&self) -> Self {
+    pub fn copy(&self) -> Self {
         Self::from_image(self.settings.clone(), self.image())
     }
 }

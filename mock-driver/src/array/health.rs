@@ -1,4 +1,4 @@
-//! What ails volumes and the ways to them. Healthy ones are not listed, so the many cost nothing.
+//! Health issues of volumes and of the storage behind nodes. Healthy ones have no entry.
 
 use serde::{Deserialize, Serialize};
 
@@ -110,7 +110,7 @@ impl Array {
         Ok(self.done((), Change::StorageHealth { node, issues }))
     }
 
-    /// What ails a volume.
+    /// Health issues of a volume.
     ///
     /// # Errors
     /// If it does not exist.
@@ -140,18 +140,18 @@ impl Array {
         Ok(listing.page(sick, |sick| sick.volume.as_str()))
     }
 
-    /// What ails a volume; nothing for one that is not there.
+    /// Health issues of a volume; none for one that does not exist.
     pub(crate) fn issues(&self, id: &str) -> &[HealthIssue] {
         self.sick.get(id).map_or(&[], Vec::as_slice)
     }
 
-    /// What ails the storage behind single nodes and, by no node, behind all of them. Only what is sick.
+    /// Health issues of the storage by node; by no node those of all nodes. Healthy storage has no entry.
     pub(crate) fn unhealthy_storage(&self) -> impl Iterator<Item = (Option<&NodeId>, &[StorageHealthIssue])> {
         let all = self.storage.iter();
         all.map(|(node, issues)| (node.as_ref(), issues.as_slice()))
     }
 
-    /// What ails the storage as seen from a node: its own troubles after those of all nodes.
+    /// Health issues of the storage as seen from a node: those of all nodes, then its own.
     pub(crate) fn storage_health(&self, node: &str) -> Vec<StorageHealthIssue> {
         let own = self.storage.get(&Some(NodeId::from(node)));
         let all = self.storage.get(&None);

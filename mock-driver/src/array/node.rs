@@ -46,7 +46,7 @@ pub struct NodeSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub became: Option<NodeId>,
     /// Where it was put when it joined without a place of its own. Kept, because its turn came from who had
-    /// joined before. What anybody says of its place counts for more.
+    /// joined before. Any other statement of its topology takes precedence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub joined_at: Option<Segments>,
 }

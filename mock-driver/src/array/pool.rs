@@ -58,7 +58,7 @@ impl Pool {
     /// The class parameter that names one, unless the array has another.
     pub(crate) const PARAMETER: &'static str = "pool";
 
-    /// The bytes of a pool for which no size was given: more than anybody will ask for, and a number
+    /// The bytes of a pool without a size: more than any request, and a number
     /// that callers can add up.
     pub const DEFAULT_CAPACITY: u64 = 1 << 60;
 }

@@ -91,7 +91,7 @@ impl Array {
     /// Detaches a volume from a node, or from every node if none is named.
     ///
     /// A volume or node that does not exist holds nothing, so there is nothing left to do: the
-    /// answer is success, as for a repeated call, unless the array was told to be strict about it.
+    /// answer is success, as for a repeated call, unless the array is strict about it.
     ///
     /// # Errors
     /// Only of a strict array: if the volume is gone, or the node is and the volume is not attached

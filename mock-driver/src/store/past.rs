@@ -26,7 +26,7 @@ impl Past {
     pub(super) fn of(array: &Array, freeze: Freeze) -> Self {
         Self {
             freeze,
-            array: array.twin(),
+            array: array.copy(),
             later: VecDeque::new(),
         }
     }

@@ -42,7 +42,7 @@ pub(super) struct EventQuery {
 }
 
 /// Every call as it arrives (`begin`), is answered (`end`) and goes on without its client (`late`).
-/// Who is too slow is told how many events it missed (`lost`).
+/// A client that is too slow gets the number of events it missed (`lost`).
 #[utoipa::path(get, path = "/events", tag = "calls", params(EventQuery),
     responses((status = 200, content_type = "text/event-stream", body = Call), (status = "default", body = Problem)))]
 pub(super) async fn calls(

@@ -94,7 +94,7 @@ pub(super) async fn register(
     Ok((StatusCode::CREATED, get(State(admin), Path(new.id)).await?))
 }
 
-/// Changes a node: what ails its storage, its limits, its place, whether the array knows it, or its id. All of it is
+/// Changes a node: the health of its storage, its limits, its place, whether the array knows it, or its id. All of it is
 /// checked before any of it is done. One that is taken away is shown as long as volumes are attached to it.
 #[utoipa::path(patch, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
     request_body = NodeChange, responses((status = 200, body = Node), (status = "default", body = Problem)))]
@@ -116,7 +116,7 @@ pub(super) async fn change(
     if let Some(id) = &new_id {
         check_id(id)?;
     }
-    let foresee = |array: &Array| {
+    let validate = |array: &Array| {
         let known = array.node_or_former(&node)?;
         let is_registered = change.registered.unwrap_or(known.registered);
         let is_sick = !storage::of(array, Some(&node)).is_empty();
@@ -128,7 +128,7 @@ pub(super) async fn change(
             None => Ok(known),
         }
     };
-    let known = store.read(foresee).await?;
+    let known = store.read(validate).await?;
     let set = settings != NodeSettings::default();
     // One that comes back must be there before anything can ail it.
     if set && !known.registered {

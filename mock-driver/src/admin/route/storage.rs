@@ -1,4 +1,4 @@
-//! What ails the storage behind nodes.
+//! Health of the storage behind nodes.
 
 use axum::extract::State;
 
@@ -8,7 +8,7 @@ use crate::admin::state::Admin;
 use crate::admin_api::resource::{NodeStorage, Problem, Storage, StorageChange, StorageHealthIssue};
 use crate::array::{self, Array, Capability, StorageSeverity};
 
-/// What ails the storage behind all nodes and behind single ones.
+/// Health issues of the storage behind all nodes and behind single ones.
 #[utoipa::path(get, path = "/storage", tag = "storage",
     responses((status = 200, body = Storage), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>) -> Result<Json<Storage>, Refusal> {
@@ -41,7 +41,7 @@ pub(super) async fn change(
     get(State(admin)).await
 }
 
-/// What ails the storage behind a node alone, or behind all of them.
+/// Health issues of the storage behind one node, or behind all nodes.
 pub(super) fn of(array: &Array, node: Option<&str>) -> Vec<StorageHealthIssue> {
     let meant = |(of, _): &(Option<&array::NodeId>, _)| of.map(array::NodeId::as_str) == node;
     let found = array.unhealthy_storage().find(meant);

@@ -134,7 +134,7 @@ pub(super) async fn change(
         request.validate()?;
     }
     let online = offered.has(Capability::VolumeExpansionOnline);
-    let foresee = |array: &Array| {
+    let validate = |array: &Array| {
         array.volume(&volume)?;
         if let Some(range) = growth {
             array.validate_expand(&volume, range, online)?;
@@ -144,7 +144,7 @@ pub(super) async fn change(
             None => Ok(()),
         }
     };
-    store.read(foresee).await?;
+    store.read(validate).await?;
     if let Some(request) = expansion {
         admin.perform(request).await?;
     }
