@@ -95,24 +95,21 @@ impl BenchEnv {
             Some(delay) => Some(via_proxy(&kubeconfig, delay).await?),
             None => None,
         };
-        let volumes: Vec<_> = (0..needs.volumes)
-            .map(|volume| format!("{name}-{volume}"))
-            .collect();
-        let made = array.create(volumes.iter().cloned()).await?;
-        let env = Self {
+        let mut env = Self {
             name,
             driver,
             socket,
             kubeconfig,
             dir,
-            volumes,
-            handles: made.into_iter().map(|volume| volume.volume_id).collect(),
+            volumes: Vec::new(),
+            handles: Vec::new(),
             array,
             node_ids,
             process,
             journal,
             _proxy: proxy,
         };
+        env.add_volumes(needs.volumes).await?;
         let nodes = env.node_ids.iter().enumerate().map(|(node, id)| {
             object(json!({
                 "metadata": { "name": env.node(node) },
@@ -125,7 +122,7 @@ impl BenchEnv {
         Ok(env)
     }
 
-    /// Creates so many more volumes at the driver.
+    /// Creates `count` more volumes at the driver.
     pub(super) async fn add_volumes(&mut self, count: usize) -> Result<()> {
         let first = self.volumes.len();
         let names: Vec<_> = (first..first + count)
@@ -282,9 +279,7 @@ impl BenchEnv {
     /// Deletes everything unconditionally. No attacher may be running.
     pub(super) async fn wipe(self, harness: &Harness<'_>) -> Result<()> {
         let client = || harness.cluster.client();
-        wipe::<VolumeAttachment>(&Api::all(client()), &self.volumes)
-            .await
-            .context("wipe VolumeAttachments")?;
+        self.wipe_attachments(harness, 0..self.volumes.len()).await?;
         wipe::<PersistentVolume>(&Api::all(client()), &self.volumes)
             .await
             .context("wipe PersistentVolumes")?;

@@ -102,6 +102,21 @@ async fn detach_one(harness: &Harness<'_>, env: &BenchEnv, index: usize) -> Resu
         .with_context(|| format!("detach {}", env.volumes[index]))
 }
 
+/// Starts an attacher with one VolumeAttachment to attach. Returns it, when it was started, and the tracker of that
+/// VolumeAttachment.
+async fn start_with_an_attach(
+    harness: &Harness<'_>,
+    implementation: Implementation,
+    env: &BenchEnv,
+) -> Result<(Process, Instant, Tracker)> {
+    let tracker = follow(harness, env, 0);
+    env.attach(harness, 0..1).await?;
+    tracker.reached(1, burst_timeout(1), |life| life.seen).await?;
+    let started = Instant::now();
+    let spec = implementation.spec("attacher", &harness.programs, env)?;
+    Ok((Process::spawn(harness.run, spec)?, started, tracker))
+}
+
 fn follow(harness: &Harness<'_>, env: &BenchEnv, index: usize) -> Tracker {
     Tracker::follow(harness.cluster.client(), &env.volumes[index..=index])
 }

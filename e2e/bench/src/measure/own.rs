@@ -1,17 +1,14 @@
 //! An attacher that starts with many attached volumes of its driver.
 
-use std::time::Instant;
-
 use anyhow::{Context, Result};
 
-use super::{STOP, detach_one, follow, memory};
+use super::{STOP, detach_one, memory, start_with_an_attach};
 use crate::implementation::Implementation;
 use crate::own_load::SAMPLES;
 use crate::quantity::{Figures, Quantity};
 use crate::statistic::percentile;
 use crate::tracker::{Life, Tracker};
 use crate::{Harness, burst_timeout};
-use csi_e2e::process::Process;
 
 /// Starts an attacher with `own` attached volumes and one to attach, then attaches some more one by one.
 pub(super) async fn measure(
@@ -21,13 +18,7 @@ pub(super) async fn measure(
 ) -> Result<Figures> {
     let mut load = harness.own_load.lock().await;
     let env = load.grow_to(harness, own).await?;
-    let tracker = follow(harness, env, 0);
-    env.attach(harness, 0..1).await?;
-    tracker.reached(1, burst_timeout(1), |life| life.seen).await?;
-
-    let started = Instant::now();
-    let spec = implementation.spec("attacher", &harness.programs, env)?;
-    let attacher = Process::spawn(harness.run, spec)?;
+    let (attacher, started, tracker) = start_with_an_attach(harness, implementation, env).await?;
     let work = async {
         // Long enough to list all objects.
         let ready = tracker

@@ -1,15 +1,12 @@
 //! A cluster with many objects of another driver.
 
-use std::time::Instant;
-
 use anyhow::Result;
 
-use super::{STOP, detach_one, follow, memory};
+use super::{STOP, detach_one, memory, start_with_an_attach};
 use crate::bench_env::{BenchEnv, Needs};
 use crate::implementation::Implementation;
 use crate::quantity::{Figures, Quantity};
 use crate::{Harness, burst_timeout};
-use csi_e2e::process::Process;
 
 /// Starts an attacher with one volume to attach.
 pub(super) async fn measure(
@@ -23,15 +20,7 @@ pub(super) async fn measure(
     };
     let env = BenchEnv::prepare(harness, name, needs).await?;
     env.create_volume(harness, 0).await?;
-    let tracker = follow(harness, &env, 0);
-    env.attach(harness, 0..1).await?;
-    tracker.reached(1, burst_timeout(1), |life| life.seen).await?;
-
-    let started = Instant::now();
-    let attacher = Process::spawn(
-        harness.run,
-        implementation.spec("attacher", &harness.programs, &env)?,
-    )?;
+    let (attacher, started, tracker) = start_with_an_attach(harness, implementation, &env).await?;
     let work = async {
         // Long enough to list all objects.
         let within = burst_timeout(harness.sizes.many / 10);
