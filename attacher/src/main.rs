@@ -4,6 +4,11 @@ use std::process::ExitCode;
 
 use csi_attacher::{args::Args, logging, manager, trace};
 
+// musl's own allocator costs a third of the processor time: docs/adr/0006-release-profile.md.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 // One thread is enough: the API server allows some thousand writes a second, a write costs us a tenth
 // of a millisecond, and a second thread would cost memory and wake-ups in every pod.
 #[tokio::main(flavor = "current_thread")]
