@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::keyed_mutex::KeyedGuard;
-use super::state::PendingStatusWrite;
+use super::state::{AbandonedTarget, PendingStatusWrite};
 use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, PublishRequest};
 use crate::kube_api::{Cluster, Error, FinalizerRemoved, Secrets};
@@ -206,11 +206,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if !self.revalidate(planned)? {
             return Ok(None);
         }
-        let error = match self.publish(&planned.plan, secrets.clone()).await {
+        let error = match self.publish(attachment, &planned.plan, secrets.clone()).await {
             Ok(context) => return Ok(Some((context, guard))),
             Err(error) => error,
         };
-        self.undo_if_deleted(attachment, &planned.plan, &error).await;
         drop(guard);
         let republished = self.publish_to_present_id(attachment, &mut planned.plan, secrets, error);
         republished.await.map(Some)
@@ -284,8 +283,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         Ok(wanted)
     }
 
+    /// Calls ControllerPublishVolume. The state keeps a target that may be published until the status says so.
     pub(super) async fn publish(
         &self,
+        attachment: &Arc<Attachment>,
         plan: &AttachPlan,
         secrets: Secrets,
     ) -> Result<BTreeMap<String, String>, CallError> {
@@ -297,7 +298,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             secrets,
             migrated: plan.migrated,
         };
-        self.csi.publish(request).await
+        let result = self.csi.publish(request).await;
+        if result.as_ref().err().is_none_or(CallError::may_have_taken_effect) {
+            self.state()
+                .may_be_published(AbandonedTarget::new(attachment, plan));
+        }
+        result
     }
 
     /// Clears an outdated error: the driver lists the volume on its node.
@@ -336,6 +342,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         match self.cluster.mark_attached(attachment, &context).await {
             Ok(written) => {
                 self.store(written);
+                self.state().publish_settled(attachment);
                 // A republish is not the end of the wait since the creation.
                 if !attachment.attached {
                     self.observe_latency(Operation::Attach, attachment);
@@ -346,7 +353,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             }
             Err(error) if error.is_gone() => {
                 self.store_deleted(attachment);
-                self.undo_orphan(attachment, plan).await;
+                self.state().abandon(AbandonedTarget::new(attachment, plan));
                 Ok(())
             }
             // The API server will never store this result (a context that is too large, say): the error is reported, and the

@@ -29,6 +29,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             }
             let (inputs, driver) = self.unless_draining(self.detach_inputs(attachment)).await?;
             self.unpublish_everywhere(&inputs, &driver).await?;
+            self.state().publish_settled(attachment);
         }
         self.mark_detached_and_release(attachment).await?;
         self.announce_recovery(Operation::Detach, attachment);
@@ -104,6 +105,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let mut unpublished = vec![plan.target.node_id.clone()];
         if let (DetachOutcome::UnpublishPresent, Some(present)) = (outcome, plan.present_target()) {
             tracing::info!(recorded = %plan.target.node_id, present = %present.node_id, "the node has another id now; unpublishing that, too");
+            // The next process repeats the first call.
+            self.unless_draining(std::future::ready(Ok(()))).await?;
             unpublished.push(present.node_id.clone());
             let result = self
                 .unpublish_unless_in_use(attachment, request(present), UsedBy::RecordOrPresentId)

@@ -1,5 +1,7 @@
 //! Republish to a node's present id: a machine that registered again under another id gets its volumes again.
 
+use std::sync::Arc;
+
 use super::attach::Published;
 use super::sync_error::{MESSAGE_BYTES, cut};
 use super::{Controller, SyncError};
@@ -50,7 +52,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// the new target from then on, and a detach that began earlier must not unpublish that.
     pub(super) async fn publish_to_present_id<'t>(
         &'t self,
-        attachment: &Attachment,
+        attachment: &Arc<Attachment>,
         plan: &mut AttachPlan,
         secrets: Secrets,
         error: CallError,
@@ -88,7 +90,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             return Err(SyncError::call(&error));
         }
         drop(recorded_guard);
-        let published = self.publish(plan, secrets).await;
+        let published = self.publish(attachment, plan, secrets).await;
         let context = published.map_err(|error| SyncError::call(&error))?;
         Ok((context, present_guard))
     }

@@ -41,6 +41,8 @@ pub struct ControllerState {
     queue: Queue,
     /// Targets to unpublish although their attachments are gone.
     abandoned: BTreeMap<PublishTarget, Arc<AbandonedTarget>>,
+    /// Targets that may be published although no status says so yet. If the VolumeAttachment goes, the target is abandoned.
+    unwritten_publishes: HashMap<Uid, AbandonedTarget>,
     /// Results of the driver whose write failed. The next sync repeats the write without another call.
     pending: HashMap<Uid, PendingStatusWrite>,
     /// VolumeAttachments whose sync began before the last reconnect: its result may come from the previous driver process.
@@ -108,6 +110,7 @@ impl ControllerState {
             deleted_volumes: HashMap::new(),
             queue: Queue::new(limits, backoff),
             abandoned: BTreeMap::new(),
+            unwritten_publishes: HashMap::new(),
             pending: HashMap::new(),
             started_before_reconnect: HashSet::new(),
             node_id_update_pending: HashSet::new(),
@@ -235,7 +238,8 @@ impl ControllerState {
         }
         // The driver came back while this sync reported its absence: no other event will end the wait.
         finished.dirty |= started_before_reconnect && error.class == Class::Disconnected;
-        if error.class == Class::Refused && self.park(done, newest, finished.dirty) {
+        let edited = newest.recorded != attachment.recorded || newest.finalizer != attachment.finalizer;
+        if error.class == Class::Refused && self.park(done, newest, finished.dirty || edited) {
             return;
         }
         if error.code == Some(RESOURCE_EXHAUSTED) {

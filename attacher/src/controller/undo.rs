@@ -1,16 +1,13 @@
-//! Unpublish targets that no detach will unpublish: those of an earlier attach, and of one whose VolumeAttachment is gone.
-
-use std::sync::Arc;
+//! Unpublishes targets that no detach will unpublish: those of an earlier attach, and of one whose VolumeAttachment is gone.
 
 use super::detach::is_unknown_target;
 use super::keyed_mutex::KeyedGuard;
 use super::state::AbandonedTarget;
 use super::{Controller, SyncError};
-use crate::csi::{CallError, ControllerClient, Reach, UnpublishRequest};
+use crate::csi::{ControllerClient, UnpublishRequest};
 use crate::kube_api::Cluster;
 use crate::model::{Attachment, PublishTarget};
 use crate::plan::{self, AttachPlan, Operation, Stale, TargetUsage, UsedBy};
-use crate::workqueue::Class;
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Reads the VolumeAttachment from the API server: if the response to an earlier status write was lost and the watch is
@@ -63,58 +60,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Undoes a failed publish that may have been executed, if its VolumeAttachment is gone.
-    pub(super) async fn undo_if_deleted(
-        &self,
-        attachment: &Arc<Attachment>,
-        plan: &AttachPlan,
-        error: &CallError,
-    ) {
-        let is_there = || {
-            let state = self.state();
-            let newest = state.attachment(&attachment.name);
-            newest.is_some_and(|newest| newest.uid == attachment.uid)
-        };
-        let may_have_been_done = match error.reach {
-            Reach::Answered | Reach::Interrupted => error.class() != Class::Final,
-            Reach::Unsent | Reach::NotSent => false,
-        };
-        if may_have_been_done && !is_there() {
-            self.undo_orphan(attachment, plan).await;
-        }
-    }
-
-    /// The VolumeAttachment vanished during its attach: its finalizer was removed by hand, or the API server had begun to
-    /// delete it before the finalizer was stored. Nothing else would ever unpublish the target.
-    ///
-    /// The first attempt is made at once, under the lock of the attach. If it fails, the target becomes a work item of its
-    /// own, so that it keeps neither the lock nor a place in a lane while it waits.
-    pub(super) async fn undo_orphan(&self, attachment: &Arc<Attachment>, plan: &AttachPlan) {
-        tracing::warn!("the VolumeAttachment vanished during its attach; unpublishing again");
-        let abandoned = AbandonedTarget {
-            target: plan.target.clone(),
-            secret: plan.secret.clone(),
-            migrated: plan.migrated,
-            attachment: attachment.clone(),
-        };
-        if let Err(error) = self.unpublish_abandoned_locked(&abandoned).await {
-            tracing::error!(
-                volume = %plan.target.volume_id,
-                node_id = %plan.target.node_id,
-                error = error.message,
-                "the volume is still published without a VolumeAttachment; unpublishing is retried"
-            );
-            self.state().abandon(abandoned);
-        }
-    }
-
     /// Unpublishes a target whose VolumeAttachment is gone, unless another one uses it now.
     pub(super) async fn unpublish_abandoned(&self, abandoned: &AbandonedTarget) -> Result<(), SyncError> {
         let _guard = self.lock_target(&abandoned.target).await?;
-        self.unpublish_abandoned_locked(abandoned).await
-    }
-
-    async fn unpublish_abandoned_locked(&self, abandoned: &AbandonedTarget) -> Result<(), SyncError> {
         let AbandonedTarget {
             target,
             secret,
@@ -125,6 +73,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if self.is_left_to_another(abandoned)? {
             return Ok(());
         }
+        tracing::warn!(
+            volume = %target.volume_id,
+            node_id = %target.node_id,
+            "the VolumeAttachment vanished during its attach; unpublishing the volume"
+        );
         let request = UnpublishRequest {
             target: target.clone(),
             secrets,

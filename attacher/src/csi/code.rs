@@ -164,6 +164,14 @@ impl CallError {
         }
     }
 
+    /// Whether the driver may have executed the call, or execute it yet.
+    pub fn may_have_taken_effect(&self) -> bool {
+        match self.reach {
+            Reach::Answered | Reach::Interrupted => self.class() != Class::Final,
+            Reach::Unsent | Reach::NotSent => false,
+        }
+    }
+
     /// The class of the failure for the backoff.
     pub fn class(&self) -> Class {
         match self.reach {

@@ -4,11 +4,38 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{AbandonedTarget, ControllerState, SyncError};
+use crate::model::Attachment;
 use crate::workqueue::{Class, Key, Lane};
 
 // === impl ControllerState ===
 
 impl ControllerState {
+    /// Keeps a target that may be published until [`ControllerState::publish_settled`], and abandons it if its
+    /// VolumeAttachment goes before that, or is gone already. An attached VolumeAttachment may be in use by a pod, and one that
+    /// goes all the same was deleted by hand.
+    pub fn may_be_published(&mut self, published: AbandonedTarget) {
+        let Attachment { name, uid, .. } = &*published.attachment;
+        match self.index.attachment(name).filter(|newest| newest.uid == *uid) {
+            Some(newest) if newest.attached => {}
+            Some(_) => {
+                self.unwritten_publishes.insert(uid.clone(), published);
+            }
+            None => self.abandon(published),
+        }
+    }
+
+    /// The status says now where the volume of `attachment` is published, or it is unpublished.
+    pub fn publish_settled(&mut self, attachment: &Attachment) {
+        self.unwritten_publishes.remove(&attachment.uid);
+    }
+
+    /// Abandons what may be published for a VolumeAttachment that is gone.
+    pub(super) fn abandon_unwritten(&mut self, attachment: &Attachment) {
+        if let Some(published) = self.unwritten_publishes.remove(&attachment.uid) {
+            self.abandon(published);
+        }
+    }
+
     /// Enqueues the target until it is unpublished or another VolumeAttachment uses it.
     pub fn abandon(&mut self, abandoned: AbandonedTarget) {
         let key = Key::Target(abandoned.target.clone());

@@ -60,6 +60,7 @@ impl ControllerState {
         self.resource_exhausted_by_node
             .remove(&attachment.node, &attachment.name);
         self.forget_repairs(attachment);
+        self.abandon_unwritten(attachment);
         if let Some(volume) = attachment.volume_name() {
             self.forget_deleted(volume);
             self.reevaluate(&Key::Volume(volume.clone()));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::model::{Attachment, PublishTarget, SecretRef, Volume};
-use crate::plan::Operation;
+use crate::plan::{AttachPlan, Operation};
 
 /// One key of the queue, with the newest objects of its name. [`ControllerState::finish`](super::ControllerState::finish)
 /// takes it back together with the result of its sync.
@@ -34,8 +34,8 @@ pub enum Item {
     },
 }
 
-/// A target that must be unpublished although its VolumeAttachment is gone: it was deleted during its publish, so no
-/// finalizer protects the volume.
+/// A target that must be unpublished if its VolumeAttachment is gone: deleted during its publish, or by hand before its
+/// status was written, so no finalizer protects the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AbandonedTarget {
     /// What to unpublish from where.
@@ -44,8 +44,22 @@ pub struct AbandonedTarget {
     pub secret: Option<SecretRef>,
     /// Whether the volume is an in-tree one that is migrated to CSI.
     pub migrated: bool,
-    /// The VolumeAttachment that is gone.
+    /// The VolumeAttachment whose attach published it.
     pub attachment: Arc<Attachment>,
+}
+
+// === impl AbandonedTarget ===
+
+impl AbandonedTarget {
+    /// The target of `plan`, which `attachment` no longer leads to.
+    pub(in crate::controller) fn new(attachment: &Arc<Attachment>, plan: &AttachPlan) -> Self {
+        Self {
+            target: plan.target.clone(),
+            secret: plan.secret.clone(),
+            migrated: plan.migrated,
+            attachment: attachment.clone(),
+        }
+    }
 }
 
 /// A result of the driver that is not in the VolumeAttachment yet because the write failed. The next sync repeats the write

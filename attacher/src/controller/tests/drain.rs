@@ -47,6 +47,30 @@ async fn draining_aborts_a_detach_before_its_call() {
     }
 }
 
+/// The next process repeats both calls.
+#[tokio::test(start_paused = true)]
+async fn draining_aborts_a_detach_between_its_calls() {
+    let mut bench = Bench::new(Attachment {
+        recorded: Recorded {
+            node_id: Some("old-id".into()),
+            ..mk_leaving().recorded
+        },
+        ..mk_leaving()
+    });
+    bench.world.state().silent.push("unpublish");
+    let item = bench.item().expect("a detach");
+    let mut run = std::pin::pin!(bench.controller.sync(&item));
+    assert!(
+        timeout(FOREVER, run.as_mut()).await.is_err(),
+        "the first call runs"
+    );
+    bench.controller.drain();
+    bench.world.answer.notify_one();
+    assert!(run.await.is_err());
+    assert_eq!(bench.world.state().unpublished.len(), 1);
+    assert!(bench.attachment().finalizer);
+}
+
 #[tokio::test(start_paused = true)]
 async fn draining_completes_a_call_and_its_status_write() {
     let mut bench = Bench::new(mk_attachment("va"));

@@ -2,24 +2,95 @@
 
 use super::*;
 
+/// How a VolumeAttachment vanishes that its attach wrote a finalizer to.
+#[derive(Clone, Copy, Debug)]
+enum Vanishes {
+    /// The watch shows it during the publish.
+    During,
+    /// Only the API server's response to the next write shows it: the watch is late.
+    Unwatched,
+    /// The watch shows it after the sync.
+    After,
+}
+
 /// It may be published, and no detach follows.
 #[tokio::test(start_paused = true)]
 async fn undoes_an_uncertain_publish_if_the_attachment_is_gone() {
-    for (code, undone) in [("DeadlineExceeded", 1), ("Internal", 0)] {
+    for vanishes in [Vanishes::During, Vanishes::Unwatched, Vanishes::After] {
+        for (code, undone) in [("DeadlineExceeded", 1), ("Internal", 0)] {
+            let mut bench = Bench::new(mk_attachment("va"));
+            bench.world.state().refused_at.push(("publish", "id", code));
+            bench.world.state().silent.push("publish");
+            let item = bench.item().expect("an attach");
+            let (gone, result) = {
+                let mut run = std::pin::pin!(bench.controller.sync(&item));
+                assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+                let Attachment { name, uid, .. } = bench.attachment();
+                let gone = Event::Attachments(Change::Deleted { name, uid });
+                match vanishes {
+                    Vanishes::During => {
+                        bench.world.state().attachment = None;
+                        bench.state().handle(gone.clone());
+                    }
+                    Vanishes::Unwatched => bench.world.state().attachment = None,
+                    Vanishes::After => {}
+                }
+                bench.world.answer.notify_one();
+                (gone, run.await)
+            };
+            assert!(result.is_err());
+            bench.finish(&item, result);
+            if let Vanishes::After = vanishes {
+                assert!(!bench.state().has_abandoned_targets());
+                bench.world.state().attachment = None;
+                bench.state().handle(gone);
+            }
+            let case = format!("{vanishes:?} {code}");
+            assert_eq!(bench.state().has_abandoned_targets(), undone == 1, "{case}");
+            if undone == 1 {
+                assert_eq!(bench.unpublish_abandoned().await, Ok(()), "{case}");
+            }
+            assert_eq!(bench.world.state().unpublished.len(), undone, "{case}");
+            assert!(bench.state().is_idle(), "{case}");
+        }
+    }
+}
+
+/// Its result is not in the status yet.
+#[tokio::test]
+async fn undoes_a_publish_whose_status_write_failed_if_the_attachment_is_gone() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
+    bench.fails().await;
+    let Attachment { name, uid, .. } = bench.attachment();
+    bench.world.state().attachment = None;
+    bench
+        .state()
+        .handle(Event::Attachments(Change::Deleted { name, uid }));
+    assert_eq!(bench.unpublish_abandoned().await, Ok(()));
+    assert_eq!(bench.world.state().unpublished.len(), 1);
+    assert!(bench.state().is_idle());
+}
+
+/// An attached VolumeAttachment vanishes only if its finalizer is removed by hand. Pods may use the volume.
+#[tokio::test]
+async fn leaves_an_attached_volume_alone_if_the_attachment_is_gone() {
+    for republished in [false, true] {
         let mut bench = Bench::new(mk_attachment("va"));
-        bench.world.state().refused_at.push(("publish", "id", code));
-        bench.world.state().silent.push("publish");
-        let item = bench.item().expect("an attach");
-        let mut run = std::pin::pin!(bench.controller.sync(&item));
-        assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+        assert_eq!(bench.sync_next().await, Some(Ok(())));
+        if republished {
+            let refused = ("publish", "id", "DeadlineExceeded");
+            bench.world.state().refused_at.push(refused);
+            let attached = bench.attachment();
+            bench.state().attach_again(&attached);
+            bench.fails().await;
+        }
         let Attachment { name, uid, .. } = bench.attachment();
         bench.world.state().attachment = None;
         bench
             .state()
             .handle(Event::Attachments(Change::Deleted { name, uid }));
-        bench.world.answer.notify_one();
-        assert!(run.await.is_err());
-        assert_eq!(bench.world.state().unpublished.len(), undone, "{code}");
+        assert!(!bench.state().has_abandoned_targets(), "{republished}");
     }
 }
 
@@ -66,7 +137,8 @@ async fn retries_to_unpublish_an_abandoned_target_until_it_works_or_another_atta
             (gone, result.expect("it must not wait"))
         };
         bench.finish(&item, result);
-        assert_eq!(bench.world.state().unpublished.len(), 1, "the first attempt");
+        assert!(bench.unpublish_abandoned().await.is_err(), "the first attempt");
+        assert_eq!(bench.world.state().unpublished.len(), 1);
         assert!(
             !bench.state().is_idle(),
             "a lease that is released now lets a successor attach"

@@ -238,6 +238,19 @@ fn does_not_park_a_repair_whose_inputs_changed_during_the_sync() {
 }
 
 #[test]
+fn does_not_park_a_repair_whose_record_changed_during_the_sync() {
+    let mut bench = Bench::new([attached("va")]);
+    bench.reconcile(Listed::Nowhere);
+    let item = bench.starts(Operation::Attach);
+    let mut edited = newer(&attached("va"));
+    edited.recorded.handle = Some("another-handle".into());
+    bench.put(edited);
+    bench.finish(&item, refused());
+    bench.now += LONG;
+    bench.starts(Operation::Attach);
+}
+
+#[test]
 fn does_not_park_a_refused_first_attach() {
     let mut bench = Bench::new([]);
     bench.put(mk_attachment("va"));
