@@ -119,6 +119,17 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
+    /// Observes the time from the request to attach or detach until now.
+    pub(super) fn observe_latency(&self, operation: Operation, attachment: &Attachment) {
+        let Some(since) = attachment.wanted_since else {
+            return;
+        };
+        // One time is of the API server's clock and the other of ours, so the difference may be negative.
+        let after = (self.clock)().duration_since(since);
+        let after = after.try_into().unwrap_or_default();
+        self.state().observe_latency(operation, after);
+    }
+
     /// Sends an Event for a drift that may have cost a pod its volume.
     pub(super) fn announce_finding(&self, finding: &Finding) {
         let Attachment { name, node, .. } = &*finding.attachment;
