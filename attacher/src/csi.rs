@@ -14,7 +14,7 @@ pub use call::Caller;
 pub use code::{CallError, Code, Reach};
 pub use connection_manager::{ConnectionManager, ConnectionState, Lost};
 pub use metrics::Calls;
-pub use session::{OpenError, Session, Socket, SocketError};
+pub use session::{Connect, OpenError, Session, Socket, SocketError};
 
 use crate::kube_api::Secrets;
 use crate::model::{Capabilities, PublishTarget};

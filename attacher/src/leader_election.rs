@@ -134,9 +134,9 @@ pub fn host_name() -> std::io::Result<String> {
 ///
 /// # Errors
 ///
-/// When it cannot be read or is empty.
-pub fn identity() -> Result<String, IdentityError> {
-    match host_name().map_err(IdentityError::Unreadable)?.as_str() {
+/// When it is empty.
+pub fn identity(host_name: &str) -> Result<String, IdentityError> {
+    match host_name {
         "" => Err(IdentityError::Empty),
         name => Ok(sanitized(name)),
     }
@@ -174,6 +174,6 @@ mod tests {
     fn the_identity_is_the_host_name() {
         let output = std::process::Command::new("uname").arg("-n").output().unwrap();
         let name = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(identity().unwrap(), sanitized(name.trim()));
+        assert_eq!(identity(&host_name().unwrap()).unwrap(), sanitized(name.trim()));
     }
 }

@@ -8,6 +8,7 @@
 
 pub(crate) mod config;
 mod election;
+mod environment;
 mod http;
 mod tasks;
 mod work;
@@ -21,13 +22,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::Args;
 use crate::controller::state::ControllerState;
-use crate::csi::{ConnectionManager, ConnectionState, Lost, Session};
+use crate::csi::{Connect, ConnectionManager, ConnectionState, Lost, Session};
 use crate::http_server::View;
-use crate::kube_api::{Clients, ConnectError, RateLimit};
-use crate::leader_election::{self, Leadership};
+use crate::kube_api::{Access, Clients, ConnectError, RateLimit};
+use crate::leader_election::{self, IdentityError, Leadership};
 use crate::model::Driver;
 use crate::report::chain;
 use crate::trace::Exporter;
+pub use environment::{Environment, Pod};
 use tasks::Tasks;
 
 /// Why the process ended.
@@ -67,7 +69,7 @@ pub enum Error {
     Lost(#[from] Lost),
     /// There is no identity for the leader election.
     #[error(transparent)]
-    Identity(#[from] leader_election::IdentityError),
+    Identity(#[from] IdentityError),
     /// Leadership was lost. The restarted process is a standby.
     #[error("stopped leading: {0}")]
     StoppedLeading(#[from] leader_election::Lost),
@@ -118,7 +120,11 @@ pub async fn run(args: Args, traces: Option<Exporter>) -> Result<(), Error> {
         }
     };
     let shutdown = CancellationToken::new();
-    let mut serving = std::pin::pin!(traced(serve(args, shutdown.clone()), traces));
+    let serving = async {
+        let environment = Environment::of_process(&args).await?;
+        serve(args, environment, shutdown.clone()).await
+    };
+    let mut serving = std::pin::pin!(traced(serving, traces));
     tokio::select! {
         biased;
         result = &mut serving => return result,
@@ -150,13 +156,23 @@ async fn traced(
     result
 }
 
-async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
+/// Runs the attacher in `environment` until `shutdown`. Dropping the future is a crash. Seeds come from [`fastrand`]'s
+/// generator of this thread.
+///
+/// # Errors
+///
+/// When it ended for any other reason.
+pub async fn serve<C: Connect>(
+    args: Args,
+    environment: Environment<C>,
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
+    let Environment { access, driver, pod } = environment;
     let rate = args.kube_api.rate().map(RateLimit::new);
-    let config = config::read(&args).await?;
-    let clients = Clients::new(&config, rate)?;
+    let clients = Clients::new(&access, rate);
     let mut tasks = Tasks::default();
-    let (connection_manager, connection) = ConnectionManager::new(args.csi_address.clone(), args.timeout);
-    let view = http::view(&args, &clients, &connection_manager, &shutdown);
+    let (connection_manager, connection) = ConnectionManager::new(driver, args.timeout);
+    let view = http::view(&args, pod.clock, &clients, connection_manager.calls(), &shutdown);
     let stop_http = CancellationToken::new();
     http::spawn(&mut tasks, &args, view.clone(), stop_http.clone()).await?;
     let stop_connection = CancellationToken::new();
@@ -167,7 +183,8 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
 
     let service = Service {
         args,
-        config,
+        access,
+        pod,
         clients,
         connection,
         view,
@@ -206,7 +223,8 @@ async fn serve(args: Args, shutdown: CancellationToken) -> Result<(), Error> {
 /// The parts that outlive a term.
 struct Service {
     args: Args,
-    config: kube::Config,
+    access: Access,
+    pod: Pod,
     clients: Clients,
     connection: watch::Receiver<ConnectionState>,
     view: Arc<View>,
@@ -225,15 +243,16 @@ enum Term {
 
 impl Service {
     async fn term(&self, tasks: &mut Tasks, session: &Session) -> Result<Term, Error> {
-        let (args, clients) = (&self.args, &self.clients);
+        let (args, pod, clients) = (&self.args, &self.pod, &self.clients);
         let driver = Driver::new(&session.name, session.capabilities, &args.default_fs_type);
         tracing::info!(driver = %driver.name, finalizer = %driver.finalizer, "serving");
         let leads = Arc::new(OnceLock::new());
         let (stop_election, stop_events) = (CancellationToken::new(), CancellationToken::new());
-        let recorder = work::events(tasks, clients, &driver, leads.clone(), stop_events.clone());
+        let host = pod.host_name.clone();
+        let recorder = work::events(tasks, clients, &driver, host, leads.clone(), stop_events.clone());
         let leadership = if args.election.enabled {
-            let (config, recorder, stop) = (self.config.clone(), recorder.clone(), stop_election.clone());
-            election::spawn(tasks, args, config, &driver, recorder, &self.view, stop)?
+            let (access, recorder, stop) = (self.access.clone(), recorder.clone(), stop_election.clone());
+            election::spawn(tasks, args, access, pod, &driver, recorder, &self.view, stop)?
         } else {
             Leadership::unopposed()
         };
@@ -242,7 +261,7 @@ impl Service {
         let stop_work = self.shutdown.child_token();
         let stops = stop_work.clone();
         let state = work::spawn(
-            tasks, args, clients, connection, driver, leadership, recorder, view, stops,
+            tasks, args, pod.clock, clients, connection, driver, leadership, recorder, view, stops,
         );
         let worked = tokio::select! {
             biased;

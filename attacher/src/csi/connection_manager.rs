@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::metrics::Calls;
-use super::session::{OpenError, Session, Socket};
+use super::session::{Connect, OpenError, Session, Socket};
 use super::stream::Loss;
 use crate::report::chain;
 
@@ -41,8 +41,8 @@ pub enum Lost {
 
 /// Keeps one session open.
 #[derive(Debug)]
-pub struct ConnectionManager {
-    socket: Socket,
+pub struct ConnectionManager<C = Socket> {
+    driver: C,
     timeout: Duration,
     state_tx: watch::Sender<ConnectionState>,
     calls: Calls,
@@ -71,13 +71,13 @@ impl ConnectionState {
 
 // === impl ConnectionManager ===
 
-impl ConnectionManager {
-    /// A manager for this socket, and its state.
-    pub fn new(socket: Socket, timeout: Duration) -> (Self, watch::Receiver<ConnectionState>) {
+impl<C: Connect> ConnectionManager<C> {
+    /// A manager for this driver, and its state.
+    pub fn new(driver: C, timeout: Duration) -> (Self, watch::Receiver<ConnectionState>) {
         let (state_tx, state) = watch::channel(ConnectionState::Down);
         (
             Self {
-                socket,
+                driver,
                 timeout,
                 state_tx,
                 calls: Calls::default(),
@@ -138,7 +138,7 @@ impl ConnectionManager {
     async fn open(&self) -> (Session, Loss) {
         let mut pause = INITIAL_BACKOFF;
         for attempt in 0u32.. {
-            match Session::open(&self.socket, self.timeout, &self.calls).await {
+            match Session::open(&self.driver, self.timeout, &self.calls).await {
                 Ok(opened) => return opened,
                 Err(error) => {
                     self.calls.not_connected(chain(&error));

@@ -18,6 +18,7 @@ use csi_proto::v1::{
     ControllerGetCapabilitiesRequest, GetPluginCapabilitiesRequest, GetPluginInfoRequest, ProbeRequest,
 };
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
@@ -26,6 +27,15 @@ use super::code::CallError;
 use super::metrics::{Calls, Metered, timed};
 use super::stream::{DriverStream, Loss};
 use crate::model::Capabilities;
+
+/// Where the driver listens.
+pub trait Connect: Send + Sync + 'static {
+    /// A connection to it.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// Opens a connection.
+    fn connect(&self) -> impl Future<Output = Result<Self::Stream, OpenError>> + Send;
+}
 
 /// The driver's socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,6 +130,19 @@ impl FromStr for Socket {
     }
 }
 
+impl Connect for Socket {
+    type Stream = UnixStream;
+
+    async fn connect(&self) -> Result<UnixStream, OpenError> {
+        UnixStream::connect(&self.0)
+            .await
+            .map_err(|source| OpenError::Connect {
+                path: self.0.clone(),
+                source,
+            })
+    }
+}
+
 // === impl Session ===
 
 impl Session {
@@ -129,13 +152,13 @@ impl Session {
     ///
     /// Any [`OpenError`] may be temporary, as the driver may be starting.
     pub(super) async fn open(
-        socket: &Socket,
+        driver: &impl Connect,
         timeout: Duration,
         calls: &Calls,
     ) -> Result<(Self, Loss), OpenError> {
         let loss = Loss::new();
-        let publishes = calls.count(connect(socket, &loss).await?);
-        let others = calls.count(connect(socket, &loss).await?);
+        let publishes = calls.count(connect(driver, &loss).await?);
+        let others = calls.count(connect(driver, &loss).await?);
         // Probes both: a server may accept only one connection.
         let mut publisher = IdentityClient::new(publishes.clone());
         call("Probe", timeout, ProbeRequest {}, |request| {
@@ -199,13 +222,8 @@ impl Session {
     }
 }
 
-async fn connect(socket: &Socket, loss: &Loss) -> Result<Channel, OpenError> {
-    let stream = UnixStream::connect(&socket.0)
-        .await
-        .map_err(|source| OpenError::Connect {
-            path: socket.0.clone(),
-            source,
-        })?;
+async fn connect(driver: &impl Connect, loss: &Loss) -> Result<Channel, OpenError> {
+    let stream = driver.connect().await?;
     // A new connection may be that of another driver, so tonic must not reconnect by itself.
     let once = Arc::new(Mutex::new(Some(TokioIo::new(DriverStream::new(
         stream,

@@ -9,15 +9,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Cancelled when the connection accepts no new calls.
 pub(super) type Loss = CancellationToken;
 
 #[derive(Debug)]
-pub(super) struct DriverStream {
-    stream: UnixStream,
+pub(super) struct DriverStream<S> {
+    stream: S,
     frames: Frames,
     _over: DropGuard,
     loss: Loss,
@@ -39,9 +38,9 @@ const GOAWAY: u8 = 7;
 
 // === impl DriverStream ===
 
-impl DriverStream {
+impl<S> DriverStream<S> {
     /// Cancels `loss` when the connection is lost.
-    pub(super) fn new(stream: UnixStream, loss: Loss) -> Self {
+    pub(super) fn new(stream: S, loss: Loss) -> Self {
         Self {
             stream,
             frames: Frames::default(),
@@ -51,7 +50,7 @@ impl DriverStream {
     }
 }
 
-impl AsyncRead for DriverStream {
+impl<S: AsyncRead + Unpin> AsyncRead for DriverStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -69,7 +68,7 @@ impl AsyncRead for DriverStream {
     }
 }
 
-impl AsyncWrite for DriverStream {
+impl<S: AsyncWrite + Unpin> AsyncWrite for DriverStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }

@@ -4,40 +4,33 @@
 //! own waits for 429. This one uses HTTP/2 on few connections, detects a dead network by pings, and leaves deadlines and retries
 //! to [`retry`](super::retry). See docs/adr/0002-own-http-stack.md.
 
+mod transport;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::USER_AGENT;
-use http::uri::Scheme;
 use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt as _, Either, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper::body::Bytes;
 use kube::client::middleware::{AuthLayer, BaseUriLayer, ExtraHeadersLayer};
 use kube::client::{AuthError, Body, ConfigExt};
 use kube::config::AuthInfo;
 use kube::{Client, Config};
-use rustls::pki_types::{InvalidDnsNameError, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::InvalidDnsNameError;
 use secrecy::ExposeSecret as _;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
-use tower::{BoxError, Layer as _, ServiceBuilder, service_fn, util};
+use tower::util;
+use tower::{BoxError, Layer as _, Service, ServiceBuilder, ServiceExt as _, service_fn};
 
+use self::transport::{Http, ServerBody, boxed, network, server_name, tls};
 use super::metrics::is_watch;
 use super::request_limiter::Priority;
 use super::{RateLimit, Requests, attempt};
 use crate::leader_election::Fenced;
 use crate::report::{address, chain};
 
-/// Interval of HTTP/2 pings.
-const PING_INTERVAL: Duration = Duration::from_secs(15);
-/// Timeout of a ping; then the connection is closed.
-const PING_TIMEOUT: Duration = Duration::from_secs(10);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of a response's headers and, unless it is a watch, of its body. A connection that answers pings may lead to a proxy
 /// without API server; the API server's own timeout is a minute. Reads and writes of single objects have shorter deadlines. The
 /// wait for the rate limit comes before, so that a list does not lose its token.
@@ -64,12 +57,10 @@ struct Settings {
     base: BaseUriLayer,
     headers: ExtraHeadersLayer,
     auth: Option<AuthLayer>,
-    tls: ClientConfig,
-    server_name: Option<ServerName<'static>>,
     namespace: String,
+    /// Makes a connection.
+    transport: Box<dyn Fn() -> Http + Send + Sync>,
 }
-
-type Http = legacy::Client<HttpsConnector<HttpConnector>, Fenced<Body>>;
 
 /// The connections of one client.
 struct Connections {
@@ -85,7 +76,7 @@ type ResponseBody<B> = Either<Full<Bytes>, B>;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unanswered {
     #[error(transparent)]
-    Lost(#[from] legacy::Error),
+    Lost(BoxError),
     #[error("the response was cut off")]
     CutOff(#[source] BoxError),
     #[error("no answer within {} s", RESPONSE_TIMEOUT.as_secs())]
@@ -130,19 +121,14 @@ pub struct CredentialsError(String);
 impl Clients {
     /// Clients that connect with their first request. Watches wait for `rate`; requests wait for it before their deadline
     /// begins.
-    ///
-    /// # Errors
-    ///
-    /// If the configuration is unusable. An unreachable server is no error.
-    pub fn new(config: &Config, rate: Option<RateLimit>) -> Result<Self, ConnectError> {
+    pub fn new(access: &Access, rate: Option<RateLimit>) -> Self {
         let counts = Requests::default();
-        let access = Access::new(config)?;
-        Ok(Self {
+        Self {
             watches: access.connect(rate.clone(), counts.clone()),
             requests: access.connect(None, counts.clone()),
             rate,
             counts,
-        })
+        }
     }
 }
 
@@ -160,6 +146,31 @@ impl Access {
         }
         let mut config = config.clone();
         leave_out_empty(&mut config.auth_info);
+        let (tls, server_name) = (tls(&config)?, server_name(&config)?);
+        Self::over(&config, move || network(tls.clone(), server_name.clone()))
+    }
+
+    /// An API server in this process, such as that of a simulation.
+    ///
+    /// # Errors
+    ///
+    /// None with these settings.
+    pub fn in_process<S, B>(service: S) -> Result<Self, ConnectError>
+    where
+        S: Service<Request<Fenced<Body>>, Response = Response<B>> + Clone + Send + Sync + 'static,
+        S::Error: Into<BoxError>,
+        S::Future: Send + 'static,
+        B: hyper::body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let config = Config::new(http::Uri::from_static("http://localhost"));
+        Self::over(&config, move || boxed(service.clone()))
+    }
+
+    fn over(
+        config: &Config,
+        transport: impl Fn() -> Http + Send + Sync + 'static,
+    ) -> Result<Self, ConnectError> {
         let auth = config.auth_layer().map_err(|error| {
             if let kube::Error::Auth(error) = &error {
                 CredentialsError::from(error)
@@ -173,9 +184,8 @@ impl Access {
                 .extra_headers_layer()
                 .map_err(ConnectError::Impersonation)?,
             auth,
-            tls: tls(&config)?,
-            server_name: server_name(&config)?,
-            namespace: config.default_namespace,
+            namespace: config.default_namespace.clone(),
+            transport: Box::new(transport),
         })))
     }
 
@@ -184,7 +194,7 @@ impl Access {
         let connections = Arc::new(Connections {
             rate,
             counts,
-            http: self.http(),
+            http: (self.0.transport)(),
         });
         let send = service_fn(move |request| connections.clone().send(request));
         let authorized = match &self.0.auth {
@@ -201,30 +211,6 @@ impl Access {
             .map_err(without_plugin_output)
             .service(authorized);
         Client::new(service, self.0.namespace.clone())
-    }
-
-    fn http(&self) -> Http {
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let builder = HttpsConnectorBuilder::new()
-            .with_tls_config(self.0.tls.clone())
-            .https_or_http();
-        let builder = match &self.0.server_name {
-            Some(name) => builder.with_server_name_resolver(FixedServerNameResolver::new(name.clone())),
-            None => builder,
-        };
-        // Proxies that terminate TLS may support only HTTP/1.1.
-        let connector = builder.enable_all_versions().wrap_connector(tcp);
-        legacy::Client::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .pool_timer(TokioTimer::new())
-            .http2_adaptive_window(true)
-            .http2_keep_alive_interval(PING_INTERVAL)
-            .http2_keep_alive_timeout(PING_TIMEOUT)
-            .http2_keep_alive_while_idle(true)
-            .build(connector)
     }
 }
 
@@ -260,23 +246,6 @@ fn leave_out_empty(user: &mut AuthInfo) {
     }
 }
 
-fn tls(config: &Config) -> Result<ClientConfig, ConnectError> {
-    if config.cluster_url.scheme() == Some(&Scheme::HTTP) {
-        // The system may have no root certificates.
-        let builder = ClientConfig::builder().with_root_certificates(RootCertStore::empty());
-        return Ok(builder.with_no_client_auth());
-    }
-    config.rustls_client_config().map_err(ConnectError::Tls)
-}
-
-fn server_name(config: &Config) -> Result<Option<ServerName<'static>>, ConnectError> {
-    let name = config.tls_server_name.clone().filter(|name| !name.is_empty());
-    name.map(|name| {
-        ServerName::try_from(name.clone()).map_err(|source| ConnectError::ServerName { name, source })
-    })
-    .transpose()
-}
-
 /// kube's error contains the plugin's output, which may be a credential.
 fn without_plugin_output(error: BoxError) -> BoxError {
     match error.downcast::<AuthError>() {
@@ -308,7 +277,7 @@ impl Connections {
     async fn send(
         self: Arc<Self>,
         request: Request<Body>,
-    ) -> Result<Response<ResponseBody<Incoming>>, BoxError> {
+    ) -> Result<Response<ResponseBody<ServerBody>>, BoxError> {
         // The pages of a list count as one request, as client-go lists without pages.
         if let Some(rate) = &self.rate
             && !is_next_page(request.uri())
@@ -321,7 +290,8 @@ impl Connections {
             .counts
             .counted(request, |request| {
                 attempt::sent(request, async |request| {
-                    Ok::<_, Unanswered>(timeout(RESPONSE_TIMEOUT, self.http.request(request)).await??)
+                    let answer = timeout(RESPONSE_TIMEOUT, self.http.clone().oneshot(request)).await?;
+                    answer.map_err(Unanswered::Lost)
                 })
             })
             .await?;

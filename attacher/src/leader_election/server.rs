@@ -7,7 +7,7 @@ use kube::Api;
 use kube::api::{PostParams, WatchEvent, WatchParams};
 
 use super::{LeaseError, LeaseMeta};
-use crate::kube_api::{Access, ConnectError, Requests};
+use crate::kube_api::{Access, Requests};
 use crate::report::chain;
 
 /// The API server, as far as the election uses it.
@@ -45,20 +45,15 @@ pub struct ApiLease {
 
 impl ApiLease {
     /// The Lease at `place`; `counts` counts the requests. Connects with the first request.
-    ///
-    /// # Errors
-    ///
-    /// When the configuration is unusable.
-    pub fn new(config: &kube::Config, place: LeaseMeta, counts: Requests) -> Result<Self, ConnectError> {
-        let access = Access::new(config)?;
+    pub fn new(access: Access, place: LeaseMeta, counts: Requests) -> Self {
         let client = access.connect(None, counts.clone());
         let api = Api::namespaced(client, &place.namespace);
-        Ok(Self {
+        Self {
             access,
             place,
             counts,
             api,
-        })
+        }
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::sync::Mutex;
 
-use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::{Error, Task, Tasks, config};
+use super::{Error, Pod, Task, Tasks};
 use crate::args::Args;
 use crate::controller::state::ControllerState;
 use crate::http_server::View;
+use crate::kube_api::Access;
 use crate::kube_api::events::{Recorder, Regarding};
 use crate::leader_election::{
     self, ApiLease, Change, LeaderElector, Leadership, LeaseMeta, Settings, Timings,
@@ -16,20 +16,25 @@ use crate::leader_election::{
 use crate::model::Driver;
 
 /// Starts the elector, over a connection of its own. Its task ends when the lease is released after `stop`.
+#[expect(clippy::too_many_arguments, reason = "all parts meet here, once")]
 pub(super) fn spawn(
     tasks: &mut Tasks,
     args: &Args,
-    api_server: kube::Config,
+    access: Access,
+    pod: &Pod,
     driver: &Driver,
     recorder: Recorder,
     view: &View,
     stop: CancellationToken,
 ) -> Result<Leadership, Error> {
     let election = &args.election;
-    let variable = config::pod_namespace();
     let settings = Settings {
-        place: LeaseMeta::of(&driver.name, election.namespace.as_deref(), variable.as_deref()),
-        identity: leader_election::identity()?,
+        place: LeaseMeta::of(
+            &driver.name,
+            election.namespace.as_deref(),
+            pod.namespace.as_deref(),
+        ),
+        identity: leader_election::identity(&pod.host_name)?,
         labels: election.labels(),
         timings: Timings {
             lease_duration: election.lease_duration,
@@ -38,9 +43,9 @@ pub(super) fn spawn(
         },
     };
     tracing::info!(lease = %settings.place, identity = settings.identity, "attempting to acquire leader lease");
-    let server = ApiLease::new(&api_server, settings.place.clone(), view.requests.clone())?;
+    let server = ApiLease::new(access, settings.place.clone(), view.requests.clone());
     let (place, identity) = (settings.place.clone(), settings.identity.clone());
-    let (elector, leadership) = LeaderElector::new(server, settings, Timestamp::now, fastrand::u64(..));
+    let (elector, leadership) = LeaderElector::new(server, settings, pod.clock, fastrand::u64(..));
     let elector = elector.with_callback(move |change, lease| {
         let uid = lease.metadata.uid.as_deref().unwrap_or_default();
         let lease = Regarding::lease(&place.namespace, &place.name, uid);

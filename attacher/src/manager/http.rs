@@ -9,19 +9,20 @@ use tokio_util::sync::CancellationToken;
 use super::{Error, Task, Tasks};
 use crate::args::Args;
 use crate::controller::Heartbeat;
-use crate::csi::ConnectionManager;
+use crate::csi::Calls;
 use crate::http_server::{View, router, server};
 use crate::kube_api::Clients;
 
 /// The view that the HTTP server renders.
 pub(super) fn view(
     args: &Args,
+    clock: fn() -> Timestamp,
     clients: &Clients,
-    connection_manager: &ConnectionManager,
+    calls: Calls,
     shutdown: &CancellationToken,
 ) -> Arc<View> {
     Arc::new(View {
-        calls: connection_manager.calls(),
+        calls,
         requests: clients.counts.clone(),
         heartbeat: Heartbeat::default(),
         elects: args.election.enabled,
@@ -29,7 +30,7 @@ pub(super) fn view(
         state: Mutex::default(),
         shutdown: shutdown.clone(),
         started: Instant::now(),
-        clock: Timestamp::now,
+        clock,
         metrics_path: args.http.metrics_path.clone(),
         serves_statusz: args.http.statusz,
     })

@@ -17,7 +17,7 @@ use crate::http_server::View;
 use crate::informer::reflector;
 use crate::kube_api::events::Recorder;
 use crate::kube_api::{ApiServer, Clients};
-use crate::leader_election::{self, Leadership};
+use crate::leader_election::Leadership;
 use crate::model::Driver;
 use crate::workqueue::{Backoff, Limits};
 
@@ -36,6 +36,7 @@ struct EventForwarder {
 pub(super) fn spawn(
     tasks: &mut Tasks,
     args: &Args,
+    clock: fn() -> Timestamp,
     clients: &Clients,
     connection: watch::Receiver<ConnectionState>,
     driver: Driver,
@@ -99,7 +100,7 @@ pub(super) fn spawn(
         Caller::new(connection.clone(), args.timeout, leadership).logging_at_most(args.max_grpc_log_length),
         driver,
         state.clone(),
-        Timestamp::now,
+        clock,
     )
     .with_recorder(recorder)
     .with_error_codes(args.features.error_codes);
@@ -122,11 +123,10 @@ pub(super) fn events(
     tasks: &mut Tasks,
     clients: &Clients,
     driver: &Driver,
+    host: String,
     leads: Arc<OnceLock<Leadership>>,
     stop: CancellationToken,
 ) -> Recorder {
-    // The pod's name, which identifies the replica.
-    let host = leader_election::host_name().unwrap_or_default();
     let (recorder, publisher) = Recorder::new(
         clients.requests.clone(),
         format!("csi-attacher/{}", driver.name),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use csi_attacher::csi::{
     CallError, Caller, ConnectionManager, ConnectionState, ControllerClient as _, ListRequest, Listed, Lost,
-    PublishRequest, Reach, UnpublishRequest,
+    PublishRequest, Reach, Socket, UnpublishRequest,
 };
 use csi_attacher::kube_api::Secrets;
 use csi_attacher::leader_election::{ElectionStatus, Leadership, LeaseMeta, Settings, Timings};
@@ -152,7 +152,7 @@ impl Fixture {
             .expect("a path of ASCII")
             .parse()
             .expect("an absolute path");
-        let (keeper, link) = ConnectionManager::new(address, TIMEOUT);
+        let (keeper, link) = ConnectionManager::<Socket>::new(address, TIMEOUT);
         let stop = CancellationToken::new();
         #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
         let keeper = tokio::spawn(keeper.run(stop.clone()));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use csi_attacher::controller::Heartbeat;
 use csi_attacher::controller::state::{ControllerState, Event};
-use csi_attacher::csi::ConnectionManager;
+use csi_attacher::csi::{ConnectionManager, Socket};
 use csi_attacher::http_server::{View, router, server};
 use csi_attacher::informer::Change;
 use csi_attacher::kube_api::Requests;
@@ -33,7 +33,7 @@ struct Served {
 
 impl Served {
     async fn new() -> Self {
-        let (keeper, _link) = ConnectionManager::new("/nowhere".parse().expect("a path"), SOON);
+        let (keeper, _link) = ConnectionManager::<Socket>::new("/nowhere".parse().expect("a path"), SOON);
         let view = Arc::new(View {
             calls: keeper.calls(),
             requests: Requests::default(),
