@@ -87,6 +87,7 @@ impl Node {
             labels: BTreeMap::from([(SCENARIO_LABEL.to_owned(), prefix.to_owned())]),
             driver: Some(connection),
             disk,
+            planted_bug: None,
         });
         let what = format!("the kubelet of {name} to register {driver_name}");
         let csi_nodes = Api::<CSINode>::all(client.clone());

@@ -21,6 +21,8 @@ use crate::node_lifecycle::MONITOR_GRACE_PERIOD;
 
 /// `User-Agent` of the controllers.
 pub const CONTROLLERS: &str = "kube-controller-manager";
+/// `User-Agent` of the kubelets.
+pub const KUBELETS: &str = "kubelet";
 
 /// What a cluster is started with.
 #[derive(Clone, Debug)]
@@ -57,6 +59,7 @@ pub struct EmbeddedCluster {
     api_server: ApiServer,
     client: Client,
     controllers_client: Client,
+    kubelets_client: Client,
     options: ClusterOptions,
     attach_detach: AttachDetachView,
     controllers: AbortHandle,
@@ -112,6 +115,7 @@ impl EmbeddedCluster {
             ..apiserver::Options::default()
         });
         let (client, controllers_client) = (api_server.client(), api_server.client_of(CONTROLLERS));
+        let kubelets_client = api_server.client_of(KUBELETS);
         let mut tasks = JoinSet::new();
         let panicked = watch::Sender::new(false);
         let (attach_detach, controllers) =
@@ -120,6 +124,7 @@ impl EmbeddedCluster {
             api_server,
             client,
             controllers_client,
+            kubelets_client,
             options,
             attach_detach,
             controllers,
@@ -192,12 +197,13 @@ impl EmbeddedCluster {
         };
         node.kubelet = None;
         node.kubelet = Some(KubeletProcess::start(KubeletConfig {
-            client: self.client.clone(),
+            client: self.kubelets_client.clone(),
             clock: self.options.clock.clone(),
             name: name.to_owned(),
             labels: node.options.labels.clone(),
             driver: node.options.driver.clone(),
             disk: node.options.disk.clone(),
+            planted_bug: self.options.attach_detach.planted_bug,
         }));
     }
 

@@ -19,6 +19,7 @@ mod node_lifecycle;
 mod node_selector;
 mod pending_operations;
 mod persistent_volume;
+pub mod planted_bug;
 mod pod;
 mod pod_gc;
 mod quantity;

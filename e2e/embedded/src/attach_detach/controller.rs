@@ -9,6 +9,7 @@ use futures::future::{BoxFuture, join_all};
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use kube::Client;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::sleep;
 
 use super::actual_state_of_world::AttachState;
 use super::csi_plugin::CsiPlugin;
@@ -24,6 +25,7 @@ use crate::event_recorder::EventRecorder;
 use crate::informer::{Change, Key};
 use crate::informers::Informers;
 use crate::node;
+use crate::planted_bug::PlantedBug;
 use crate::pod;
 use crate::volume::{VolumeSpec, claim_name};
 
@@ -52,6 +54,8 @@ pub struct AttachDetachOptions {
     /// `DesiredStateOfWorldPopulatorListPodsRetryDuration`: interval of adding pods to it
     /// whose events the controller missed.
     pub populator_list_pods_retry_duration: Duration,
+    /// A bug to plant.
+    pub planted_bug: Option<PlantedBug>,
 }
 
 /// Takes in what the informers report.
@@ -61,6 +65,7 @@ struct EventHandlers {
     state: Arc<SharedState>,
     /// The pods that name a claim.
     pods_by_claim: BTreeMap<Key, BTreeSet<Key>>,
+    planted_bug: Option<PlantedBug>,
 }
 
 // === impl AttachDetachOptions ===
@@ -73,6 +78,7 @@ impl Default for AttachDetachOptions {
             csi_timeout: Duration::from_secs(2 * 60),
             populator_loop_sleep_period: Duration::from_secs(60),
             populator_list_pods_retry_duration: Duration::from_secs(3 * 60),
+            planted_bug: None,
         }
     }
 }
@@ -115,11 +121,17 @@ impl AttachDetachController {
                 plugin: self.plugin.clone(),
                 state: self.state.clone(),
                 pods_by_claim: BTreeMap::new(),
+                planted_bug: self.options.planted_bug,
             };
             handlers.populate_actual_state_of_world();
             handlers.populate_desired_state_of_world();
-            let (executor, operations) =
-                OperationExecutor::new(self.state.clone(), self.plugin.clone(), self.recorder);
+            let late_population = handlers.late_population();
+            let (executor, operations) = OperationExecutor::new(
+                self.state.clone(),
+                self.plugin.clone(),
+                self.recorder,
+                self.options.planted_bug,
+            );
             let reconciler = Reconciler {
                 state: self.state.clone(),
                 nodes: self.informers.nodes.clone(),
@@ -130,6 +142,7 @@ impl AttachDetachController {
                     self.state.clone(),
                 ),
                 force_detach: self.options.force_detach,
+                planted_bug: self.options.planted_bug,
             };
             let sync = StateSync {
                 state: self.state.clone(),
@@ -142,8 +155,9 @@ impl AttachDetachController {
                 plugin: self.plugin,
                 options: self.options,
             };
-            let loops: [BoxFuture<'static, ()>; 5] = [
+            let loops: [BoxFuture<'static, ()>; 6] = [
                 handlers.run(pods, nodes, claims).boxed(),
+                late_population,
                 populator.run().boxed(),
                 reconciler.run().boxed(),
                 sync.run().boxed(),
@@ -190,13 +204,35 @@ impl EventHandlers {
             let Some(spec) = VolumeSpec::from_persistent_volume(&volume) else {
                 continue;
             };
-            let (name, node) = (spec.unique_name(), &attachment.spec.node_name);
+            let (mut name, node) = (spec.unique_name(), &attachment.spec.node_name);
+            let migrated = volume.spec.as_ref().is_some_and(|spec| spec.csi.is_none());
+            if migrated && self.planted_bug == Some(PlantedBug::MigratedVolumeNotRecognized) {
+                name = format!("kubernetes.io/in-tree/{}", spec.handle);
+            }
             if state.actual.attach_state(&name, node) == AttachState::Detached {
                 state
                     .actual
                     .mark_volume_as_uncertain(&name, Some(Arc::new(spec)), node);
             }
         }
+    }
+
+    /// With the planted bug, adds the pods of now to the desired state a few seconds later, as a controller does that has
+    /// many pods to go through.
+    fn late_population(&self) -> BoxFuture<'static, ()> {
+        if self.planted_bug != Some(PlantedBug::DeletedPodStaysDesired) {
+            return std::future::ready(()).boxed();
+        }
+        let pods = self.informers.pods.list();
+        let (state, informers, plugin) = (self.state.clone(), self.informers.clone(), self.plugin.clone());
+        async move {
+            sleep(Duration::from_secs(5)).await;
+            for pod in pods.iter().filter(|pod| determine_volume_action(pod)) {
+                let mut state = state.lock();
+                state.changed |= process_pod_volumes(pod, true, &mut state.desired, &informers, &plugin);
+            }
+        }
+        .boxed()
     }
 
     fn populate_desired_state_of_world(&self) {

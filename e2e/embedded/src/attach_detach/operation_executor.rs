@@ -16,6 +16,7 @@ use super::csi_plugin::CsiPlugin;
 use super::desired_state_of_world::{PodToAdd, VolumeToAttach};
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::pending_operations::{NotStarted, OperationKey};
+use crate::planted_bug::PlantedBug;
 use crate::volume::VolumeSpec;
 
 pub(crate) const ATTACH_OPERATION: &str = "volume_attach";
@@ -28,6 +29,7 @@ pub(crate) struct OperationExecutor {
     plugin: Arc<CsiPlugin>,
     recorder: EventRecorder,
     queue: mpsc::UnboundedSender<BoxFuture<'static, ()>>,
+    planted_bug: Option<PlantedBug>,
 }
 
 // === impl OperationExecutor ===
@@ -39,6 +41,7 @@ impl OperationExecutor {
         state: Arc<SharedState>,
         plugin: Arc<CsiPlugin>,
         recorder: EventRecorder,
+        planted_bug: Option<PlantedBug>,
     ) -> (Self, mpsc::UnboundedReceiver<BoxFuture<'static, ()>>) {
         let (queue, operations) = mpsc::unbounded_channel();
         let executor = Self {
@@ -46,6 +49,7 @@ impl OperationExecutor {
             plugin,
             recorder,
             queue,
+            planted_bug,
         };
         (executor, operations)
     }
@@ -125,7 +129,13 @@ impl OperationExecutor {
                     .verify_safe_to_detach(name, volume.spec.as_deref(), node)
                     .await?;
             }
-            self.plugin.detach(name, node).await
+            let mut name = name.clone();
+            if let (Some(spec), Some(PlantedBug::MigratedVolumeNotRecognized)) =
+                (&volume.spec, self.planted_bug)
+            {
+                name = spec.unique_name();
+            }
+            self.plugin.detach(&name, node).await
         };
         match detached.await {
             Ok(()) => {
@@ -134,11 +144,13 @@ impl OperationExecutor {
             }
             Err(error) => {
                 tracing::debug!(volume = %name, %node, %error, "DetachVolume.Detach failed");
-                // Only a successful attach puts the volume back into the node's report.
-                self.state
-                    .lock()
-                    .actual
-                    .mark_volume_as_uncertain(name, volume.spec.clone(), node);
+                let actual = &mut self.state.lock().actual;
+                if self.planted_bug == Some(PlantedBug::AttachedAfterFailedDetach) {
+                    actual.add_volume_to_report_as_attached(name, node);
+                } else {
+                    // Only a successful attach puts the volume back into the node's report.
+                    actual.mark_volume_as_uncertain(name, volume.spec.clone(), node);
+                }
                 false
             }
         }

@@ -17,6 +17,7 @@ use super::operation_executor::{DETACH_OPERATION, OperationExecutor, operation_k
 use crate::event_recorder::EventType;
 use crate::informer::Informer;
 use crate::node;
+use crate::planted_bug::PlantedBug;
 
 /// Delay between two rounds.
 const LOOP_PERIOD: Duration = Duration::from_millis(100);
@@ -52,6 +53,7 @@ pub(crate) struct Reconciler {
     pub executor: OperationExecutor,
     pub node_status_updater: NodeStatusUpdater,
     pub force_detach: ForceDetach,
+    pub planted_bug: Option<PlantedBug>,
 }
 
 // === impl ForceDetach ===
@@ -157,7 +159,8 @@ impl Reconciler {
         let Some(elapsed) = self.request_detach(&volume) else {
             return;
         };
-        let health = NodeHealth::of(self.nodes.get("", &node).as_deref());
+        let mut health = NodeHealth::of(self.nodes.get("", &node).as_deref());
+        health.ready &= self.planted_bug != Some(PlantedBug::ForcedDetachFromHealthyNode);
         let decision = DetachDecision::new(volume.mounted_by_node, elapsed, health, self.force_detach);
         if self.force_detach.disable_on_timeout && elapsed > self.force_detach.max_wait_for_unmount {
             tracing::debug!(

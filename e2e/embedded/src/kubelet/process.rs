@@ -10,6 +10,7 @@ use super::{Command, NodeDisk, run};
 use crate::apiserver::Clock;
 use crate::driver_connection::DriverConnection;
 use crate::event_recorder::EventBroadcaster;
+use crate::planted_bug::PlantedBug;
 
 /// What a kubelet is started with.
 #[derive(Clone)]
@@ -26,6 +27,8 @@ pub struct KubeletConfig {
     pub driver: Option<DriverConnection>,
     /// Where it keeps what is mounted.
     pub disk: NodeDisk,
+    /// A bug to plant.
+    pub planted_bug: Option<PlantedBug>,
 }
 
 /// A running kubelet. Dropping it is a crash: nothing is unmounted or reported any more.

@@ -1,0 +1,29 @@
+//! Historical bugs of Kubernetes, which a simulation plants to show that it finds them.
+
+/// A bug that was in a released Kubernetes. Nothing but a simulation plants one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// [kubernetes#81078]: at its start the attach/detach controller adds pods from a list that is older than the
+    /// deletions it has handled, and its populator takes the re-created pod of the same name for the deleted one.
+    ///
+    /// [kubernetes#81078]: https://github.com/kubernetes/kubernetes/issues/81078
+    DeletedPodStaysDesired,
+    /// [kubernetes#101791]: a restarted kubelet does not reconstruct staged volumes, so it reports them as not in use.
+    ///
+    /// [kubernetes#101791]: https://github.com/kubernetes/kubernetes/issues/101791
+    StagedVolumeNotReconstructed,
+    /// [kubernetes#106710]: the attach/detach controller detaches a mounted volume after six minutes from a healthy
+    /// node, too.
+    ///
+    /// [kubernetes#106710]: https://github.com/kubernetes/kubernetes/issues/106710
+    ForcedDetachFromHealthyNode,
+    /// [kubernetes#115297]: a restarted attach/detach controller that does not know yet that a plugin is migrated to CSI
+    /// takes the VolumeAttachment for one of an in-tree volume, which no pod uses.
+    ///
+    /// [kubernetes#115297]: https://github.com/kubernetes/kubernetes/issues/115297
+    MigratedVolumeNotRecognized,
+    /// [kubernetes#120571]: a volume whose detach failed counts as attached, although the detach goes on.
+    ///
+    /// [kubernetes#120571]: https://github.com/kubernetes/kubernetes/issues/120571
+    AttachedAfterFailedDetach,
+}
