@@ -1,0 +1,111 @@
+//! A replica of the attacher, with a supervisor that restarts it as kubelet restarts a container.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use csi_attacher::args::Args;
+use csi_attacher::kube_api::Access;
+use csi_attacher::manager::{self, Environment, Pod};
+use embedded_cluster::apiserver::Clock;
+use jiff::Timestamp;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::driver::DriverSocket;
+use crate::timeline::Timeline;
+
+/// Flags as an operator may set them; the retry interval is shorter, so that a history is.
+const FLAGS: [&str; 5] = [
+    "csi-attacher",
+    "--leader-election",
+    "--leader-election-namespace=default",
+    "--retry-interval-max=1m",
+    "--reconcile-sync=20s",
+];
+/// Delay before a container that ended is started again.
+const RESTART: Duration = Duration::from_secs(2);
+
+thread_local! {
+    /// The wall clock of the history that this thread plays.
+    static CLOCK: RefCell<Option<Clock>> = const { RefCell::new(None) };
+}
+
+/// One replica.
+pub(crate) struct Replica {
+    name: &'static str,
+    access: Access,
+    driver: DriverSocket,
+    timeline: Timeline,
+    stop: CancellationToken,
+    running: JoinSet<()>,
+}
+
+// === impl Replica ===
+
+impl Replica {
+    /// A replica that does not run yet.
+    pub(crate) fn new(name: &'static str, access: Access, driver: DriverSocket, timeline: Timeline) -> Self {
+        Self {
+            name,
+            access,
+            driver,
+            timeline,
+            stop: CancellationToken::new(),
+            running: JoinSet::new(),
+        }
+    }
+
+    pub(crate) fn start(&mut self) {
+        self.crash();
+        self.timeline.note(self.name, None, "starts");
+        self.stop = CancellationToken::new();
+        let (name, access, driver) = (self.name, self.access.clone(), self.driver.clone());
+        let (timeline, stop) = (self.timeline.clone(), self.stop.clone());
+        self.running.spawn(async move {
+            while !stop.is_cancelled() {
+                let environment = Environment {
+                    access: access.clone(),
+                    driver: driver.clone(),
+                    pod: Pod {
+                        host_name: name.to_owned(),
+                        namespace: None,
+                        clock: now,
+                    },
+                };
+                let args = Args::read(FLAGS.map(Into::into)).expect("the flags must be valid");
+                match manager::serve(args, environment, stop.clone()).await {
+                    Ok(()) => timeline.note(name, None, "ended"),
+                    Err(error @ manager::Error::StoppedLeading(_)) => timeline.note(name, None, error),
+                    Err(error) => timeline.violated(None, format!("{name} failed: {error}")),
+                }
+                sleep(RESTART).await;
+            }
+        });
+    }
+
+    /// Ends the process as a crash does.
+    pub(crate) fn crash(&mut self) {
+        if !self.running.is_empty() && !self.stop.is_cancelled() {
+            self.timeline.note(self.name, None, "crashes");
+        }
+        self.running = JoinSet::new();
+    }
+
+    /// Ends the process as SIGTERM does.
+    pub(crate) fn stop(&self) {
+        self.timeline.note(self.name, None, "gets SIGTERM");
+        self.stop.cancel();
+    }
+}
+
+// === functions ===
+
+/// Sets the wall clock of the attachers on this thread.
+pub(crate) fn set_clock(clock: Clock) {
+    CLOCK.set(Some(clock));
+}
+
+fn now() -> Timestamp {
+    CLOCK.with_borrow(|clock| clock.as_ref().map_or(Timestamp::UNIX_EPOCH, Clock::now))
+}

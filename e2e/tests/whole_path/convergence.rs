@@ -1,0 +1,189 @@
+//! What a world comes to when nothing disturbs it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams};
+use tokio::time::{Instant, sleep};
+
+use crate::observer;
+use crate::world::{PODS, VOLUMES, World};
+
+/// Interval of looks at what is waited for.
+const POLL: Duration = Duration::from_millis(500);
+/// Simulated time after which something that is waited for counts as stuck: longer than any timeout and backoff.
+const PATIENCE: Duration = Duration::from_secs(20 * 60);
+
+/// A volume's handle, and what is wrong.
+type Problem = (Option<String>, String);
+
+// === impl World ===
+
+impl World {
+    /// Waits until every pod runs, and VolumeAttachments, array and running pods agree.
+    pub(crate) async fn until_all_run(&self) -> Result<(), String> {
+        let what = "every pod runs, and VolumeAttachments, array and pods agree";
+        self.until(what, async || self.unsettled().await).await
+    }
+
+    /// Deletes everything, and waits until nothing is left.
+    pub(crate) async fn tear_down(&self) -> Result<(), String> {
+        self.timeline.note("users", None, "leave");
+        self.users.leave();
+        for (pod, _) in PODS {
+            self.users.delete(pod, false).await;
+        }
+        self.until("nothing is attached or mounted", async || self.left_over().await)
+            .await?;
+        for number in 0..VOLUMES.len() {
+            let params = DeleteParams::default();
+            self.claims()
+                .delete(&format!("claim-{number}"), &params)
+                .await
+                .ok();
+            self.all::<PersistentVolume>()
+                .delete(&format!("pv-{number}"), &params)
+                .await
+                .ok();
+        }
+        self.until("no PersistentVolume is left", async || {
+            let Ok(volumes) = self.all::<PersistentVolume>().list(&ListParams::default()).await else {
+                return unanswered();
+            };
+            let volume = volumes.items.first()?;
+            let text = format!("{} is left with {:?}", volume.name_any(), volume.finalizers());
+            Some((Some(observer::handle(&volume.name_any())), text))
+        })
+        .await
+    }
+
+    /// Plays on until no problem is found or an invariant is broken.
+    async fn until(
+        &self,
+        what: &str,
+        mut problem: impl AsyncFnMut() -> Option<Problem>,
+    ) -> Result<(), String> {
+        let begun = Instant::now();
+        loop {
+            self.invariants.check();
+            self.verdict()?;
+            let Some((volume, found)) = problem().await else {
+                return Ok(());
+            };
+            if begun.elapsed() > PATIENCE {
+                self.timeline
+                    .violated(volume.as_deref(), format!("not so in time: {what}: {found}"));
+            }
+            sleep(POLL).await;
+        }
+    }
+
+    /// The broken invariant with the timeline of its volume.
+    pub(crate) fn verdict(&self) -> Result<(), String> {
+        if *self.cluster.panicked().borrow() {
+            self.timeline.violated(None, "a controller panicked");
+        }
+        match self.timeline.violation() {
+            Some(violation) => Err(format!(
+                "{}{}\n{}",
+                violation
+                    .volume
+                    .as_deref()
+                    .map(|v| format!("{v}: "))
+                    .unwrap_or_default(),
+                violation.text,
+                self.timeline.of(violation.volume.as_deref())
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// What is not as it should be if every wanted pod runs.
+    async fn unsettled(&self) -> Option<Problem> {
+        let Ok(pods) = self.users.pods().list(&ListParams::default()).await else {
+            return unanswered();
+        };
+        let mut running = BTreeSet::new();
+        let mut needed = BTreeSet::new();
+        for pod in pods {
+            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+            if phase == Some("Running") && pod.metadata.deletion_timestamp.is_none() {
+                let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+                let machine = self.machines.get(node.unwrap_or_default());
+                needed.extend(pod_volume(&pod.name_any()).zip(machine.map(|machine| machine.id.clone())));
+                running.insert(pod.name_any());
+            }
+        }
+        if let Some(waiting) = self.users.wanted().into_iter().find(|pod| !running.contains(pod)) {
+            return Some((pod_volume(&waiting), format!("pod {waiting} does not run")));
+        }
+        self.not_attached_as(&needed).await
+    }
+
+    /// Where VolumeAttachments or the array differ from `needed`, pairs of a volume's handle and a node id.
+    async fn not_attached_as(&self, needed: &BTreeSet<(String, String)>) -> Option<Problem> {
+        let Ok(attachments) = self.all::<VolumeAttachment>().list(&ListParams::default()).await else {
+            return unanswered();
+        };
+        let mut attached = BTreeSet::new();
+        for attachment in attachments {
+            let volume = attachment.spec.source.persistent_volume_name.unwrap_or_default();
+            let volume = observer::handle(&volume);
+            let id = self.machines[attachment.spec.node_name.as_str()].id.clone();
+            if attachment.metadata.deletion_timestamp.is_some() {
+                return Some((
+                    Some(volume),
+                    format!("its VolumeAttachment for {id} is not deleted"),
+                ));
+            }
+            if !attachment.status.is_some_and(|status| status.attached) {
+                return Some((
+                    Some(volume),
+                    format!("its VolumeAttachment for {id} is not attached"),
+                ));
+            }
+            attached.insert((volume, id));
+        }
+        for (what, found) in [
+            ("VolumeAttachments", attached),
+            ("array", self.invariants.published()),
+        ] {
+            if let Some((volume, id)) = found.symmetric_difference(needed).next() {
+                let text = format!("pods and {what} differ about {id}");
+                return Some((Some(volume.clone()), text));
+            }
+        }
+        None
+    }
+
+    /// What is left after the last pod.
+    async fn left_over(&self) -> Option<Problem> {
+        let Ok(pods) = self.users.pods().list(&ListParams::default()).await else {
+            return unanswered();
+        };
+        if let Some(pod) = pods.items.first() {
+            let name = pod.name_any();
+            return Some((pod_volume(&name), format!("pod {name} is left")));
+        }
+        if let Some(problem) = self.not_attached_as(&BTreeSet::new()).await {
+            return Some(problem);
+        }
+        let (id, mounts) = self.invariants.mounted().into_iter().next()?;
+        let volume = mounts.staged.first().cloned();
+        Some((volume, format!("{id} has mounted {mounts:?}")))
+    }
+}
+
+// === functions ===
+
+fn pod_volume(name: &str) -> Option<String> {
+    let (_, volume) = PODS.iter().find(|(pod, _)| *pod == name)?;
+    Some(format!("vol-{volume}"))
+}
+
+fn unanswered() -> Option<Problem> {
+    Some((None, "the API server does not answer".to_owned()))
+}

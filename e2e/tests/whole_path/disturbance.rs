@@ -1,0 +1,223 @@
+//! The ways in which a history disturbs its world.
+
+use std::time::Duration;
+
+use csi_mock_driver::fault::{Origin, Script};
+use embedded_cluster::apiserver::{Fault, Rule, Status};
+use embedded_cluster::cluster::{CONTROLLERS, KUBELETS};
+use fastrand::Rng;
+use jiff::SignedDuration;
+
+use crate::history::{Conductor, REPLICAS, Step};
+use crate::world::NODES;
+
+/// The clients of the API server, for faults that concern one of them.
+const CLIENTS: [&str; 3] = ["csi-attacher", CONTROLLERS, KUBELETS];
+
+// === impl Conductor ===
+
+impl Conductor {
+    pub(crate) async fn move_pod(&mut self) {
+        let pods = self.world.users.wanted();
+        let pod = self.random.usize(..pods.len());
+        let force = self.random.u32(..5) == 0;
+        self.world.users.delete(&pods[pod], force).await;
+    }
+
+    pub(crate) fn end_replica(&mut self) {
+        let replica = self.random.usize(..2);
+        if !self.take(REPLICAS[replica]) {
+            return;
+        }
+        if self.random.u32(..3) == 0 {
+            self.world.replicas[replica].stop();
+        } else {
+            self.world.replicas[replica].crash();
+        }
+        let after = self.within(0, 40);
+        self.plan(after, Step::StartReplica(replica));
+    }
+
+    pub(crate) fn crash_controllers(&mut self) {
+        if self.take("controllers") {
+            self.world.timeline.note("controllers", None, "crash");
+            self.world.cluster.crash_controllers();
+            let after = self.within(0, 40);
+            self.plan(after, Step::StartControllers);
+        }
+    }
+
+    pub(crate) fn crash_kubelet(&mut self) {
+        let node = NODES[self.random.usize(..NODES.len())];
+        if self.take(node) {
+            self.world.timeline.note(node, None, "kubelet crashes");
+            self.world.cluster.crash_node(node);
+            let after = self.within(0, 40);
+            self.plan(after, Step::StartKubelet(node));
+        }
+    }
+
+    pub(crate) fn end_driver(&mut self) {
+        if self.random.bool() {
+            let node = NODES[self.random.usize(..NODES.len())];
+            if self.take(node) {
+                self.world.machines[node].process.set_down(true);
+                let after = self.within(0, 60);
+                self.plan(after, Step::StartNodeDriver(node));
+            }
+        } else if self.take("driver") {
+            self.world.socket.set_down(true);
+            let after = self.within(0, 30);
+            self.plan(after, Step::StartDriver);
+        }
+    }
+
+    pub(crate) fn api_server_down(&mut self) {
+        if self.take("API server") {
+            self.world.timeline.note("API server", None, "down");
+            self.world.cluster.api_server().set_down(true);
+            let after = self.within(0, 30);
+            self.plan(after, Step::ApiServerUp);
+        }
+    }
+
+    pub(crate) fn api_faults(&mut self) {
+        if !self.take("API faults") {
+            return;
+        }
+        let mut rules = Vec::new();
+        for _ in 0..self.random.u32(1..4) {
+            let client = CLIENTS[self.random.usize(..CLIENTS.len())];
+            let (any, watches): (&[&'static str], &[&'static str]) = (&[], &["watch"]);
+            let writes: &[&'static str] = &["create", "update", "patch", "delete"];
+            let updates: &[&'static str] = &["update", "patch"];
+            let (verbs, fault) = match self.random.u32(..8) {
+                0 => (any, Fault::Latency(self.within(0, 3))),
+                1 => (writes, Fault::Error(Status::storage_timeout())),
+                2 => (any, Fault::Error(Status::too_many_requests(1))),
+                3 => (updates, Fault::Conflict),
+                4 => (writes, Fault::LostAnswer),
+                5 => (any, Fault::LostRequest),
+                6 => (watches, Fault::DroppedWatch(self.within(0, 10))),
+                _ => (watches, Fault::StaleWatch(self.within(0, 20))),
+            };
+            let probability = 0.1 + 0.5 * self.random.f64();
+            self.world.timeline.note(
+                "API server",
+                None,
+                format!("{fault:?} for {client} ({probability:.2})"),
+            );
+            let rule = Rule::always(fault).verbs(verbs);
+            rules.push(rule.probability(probability).user_agent(client));
+        }
+        rules.extend(latencies(&mut self.random));
+        let server = self.world.cluster.api_server();
+        server.set_faults(rules);
+        if self.random.bool() {
+            // Only new watches are late or dropped.
+            server.disconnect_watches();
+        }
+        let after = self.within(2, 40);
+        self.plan(after, Step::EndApiFaults);
+    }
+
+    pub(crate) fn driver_faults(&mut self) {
+        if !self.take("driver faults") {
+            return;
+        }
+        let method = [
+            "ControllerPublishVolume",
+            "ControllerUnpublishVolume",
+            "NodeStageVolume",
+            "NodeUnstageVolume",
+            "NodePublishVolume",
+            "NodeUnpublishVolume",
+        ][self.random.usize(..6)];
+        let end = match self.random.u32(..7) {
+            0 => "action: {code: UNAVAILABLE}",
+            1 => "action: {code: INTERNAL}",
+            2 => "phase: after, action: {code: DEADLINE_EXCEEDED}",
+            3 => "phase: after, action: {code: INTERNAL}",
+            4 => "action: {delay: {uniform: [1s, 30s]}}",
+            5 => "phase: after, action: {delay: {uniform: [1s, 30s]}}",
+            _ => "action: {hang: client-cancel}",
+        };
+        let probability = [0.3, 0.7, 1.0][self.random.usize(..3)];
+        let mut faults =
+            format!("rules: [{{id: call, match: {{method: {method}, probability: {probability}}}, {end}}}]");
+        match self.random.u32(..6) {
+            0 => faults += "\ntroubles: [{id: list, trouble: frozen-list, age: 30s}]",
+            1 => faults += "\ntroubles: [{id: list, trouble: list-lacks, volume: '*'}]",
+            _ => {}
+        }
+        self.world
+            .timeline
+            .note("driver", None, faults.replace('\n', " "));
+        let script = Script::read(&faults).expect("the rules must be valid");
+        let loaded = self.world.array.faults().load(Origin::Admin, script);
+        loaded.expect("no other origin has rules");
+        // Sometimes longer than the attach/detach controller waits for an unmount.
+        let longest = if self.random.u32(..5) == 0 { 8 * 60 } else { 60 };
+        let after = self.within(5, longest);
+        self.plan(after, Step::EndDriverFaults);
+    }
+
+    /// A machine fails and comes back, after an administrator has said that it is off.
+    pub(crate) fn lose_node(&mut self) {
+        let node = NODES[self.random.usize(..NODES.len())];
+        if self.disturbed.iter().any(|party| NODES.contains(party)) || !self.take(node) {
+            return;
+        }
+        let generation = self.world.switch_off(node);
+        self.world.users.set_in_service(node, false);
+        let (tainted, returned) = (self.within(60, 90), self.within(100, 180));
+        self.plan(tainted, Step::TaintLostNode(node));
+        self.plan(returned, Step::ReturnNode(node, generation));
+    }
+
+    /// A machine is replaced by another one, and its node registers with another id.
+    pub(crate) async fn lose_machine(&mut self) {
+        let node = NODES[self.random.usize(..NODES.len())];
+        if self.disturbed.iter().any(|party| NODES.contains(party)) || !self.take(node) {
+            return;
+        }
+        self.world.switch_off(node);
+        self.world.users.set_in_service(node, false);
+        self.world.delete_node(node).await;
+        let after = self.within(1, 120);
+        self.plan(after, Step::ReplaceMachine(node));
+    }
+
+    pub(crate) fn disturb_watches(&mut self) {
+        let server = self.world.cluster.api_server();
+        self.world
+            .timeline
+            .note("API server", None, "compacts and ends all watches");
+        server.compact();
+        server.disconnect_watches();
+    }
+
+    pub(crate) fn jump(&mut self) {
+        let seconds = self.random.i64(-3_600..3_600);
+        self.world
+            .timeline
+            .note("clock", None, format!("jumps by {seconds} s"));
+        self.world.clock.jump(SignedDuration::from_secs(seconds));
+    }
+}
+
+// === functions ===
+
+/// What requests take in any history, so that those of different clients overtake each other.
+pub(crate) fn latencies(random: &mut Rng) -> Vec<Rule> {
+    let mut latency = |client: &'static str| {
+        let time = Duration::from_millis(random.u64(1..60));
+        Rule::always(Fault::Latency(time))
+            .probability(0.5)
+            .user_agent(client)
+    };
+    let rules = CLIENTS
+        .into_iter()
+        .flat_map(|client| [latency(client), latency(client)]);
+    rules.collect()
+}

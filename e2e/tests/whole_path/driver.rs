@@ -1,0 +1,293 @@
+//! The CSI driver in process: its calls are recorded and its processes can be down.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use csi_attacher::csi::{Connect, OpenError};
+use csi_mock_driver::service::Services;
+use csi_proto::v1::{
+    ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, NodePublishVolumeRequest,
+    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
+};
+use futures::future::BoxFuture;
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use tokio::io::DuplexStream;
+use tokio::task::JoinSet;
+use tonic::body::Body;
+use tonic::{Code, Status};
+use tower::Service;
+
+use crate::invariant::Invariants;
+use crate::timeline::Timeline;
+
+/// The bytes that may be in flight on a connection.
+const IN_FLIGHT: usize = 64 * 1024;
+
+/// A process of the driver, that of the controller or that of a machine.
+#[derive(Clone)]
+pub(crate) struct DriverProcess {
+    name: String,
+    services: Services,
+    invariants: Invariants,
+    timeline: Timeline,
+    is_down: Arc<Mutex<bool>>,
+    /// With the bug of the Go sidecar planted: the present id of the machine that had another one.
+    pub present_ids: Option<Arc<Mutex<BTreeMap<String, String>>>>,
+}
+
+/// The socket of the driver's controller process.
+#[derive(Clone)]
+pub(crate) struct DriverSocket {
+    process: DriverProcess,
+    connections: Arc<Mutex<JoinSet<()>>>,
+}
+
+/// A call that concerns a volume.
+#[derive(Clone, Debug)]
+pub(crate) struct VolumeCall {
+    pub method: String,
+    pub volume: String,
+    /// Id of the node, or path on the machine.
+    pub place: String,
+}
+
+/// What a machine has mounted, as far as its driver's answers say.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mounts {
+    pub staged: BTreeSet<String>,
+    /// Handle and target path.
+    pub published: BTreeSet<(String, String)>,
+}
+
+// === impl DriverProcess ===
+
+impl DriverProcess {
+    pub(crate) fn new(name: &str, services: Services, invariants: Invariants, timeline: Timeline) -> Self {
+        Self {
+            name: name.to_owned(),
+            services,
+            invariants,
+            timeline,
+            is_down: Arc::default(),
+            present_ids: None,
+        }
+    }
+
+    /// Ends the process, or starts it again. What its machine has mounted stays.
+    pub(crate) fn set_down(&self, is_down: bool) {
+        *lock(&self.is_down) = is_down;
+        let state = if is_down { "down" } else { "up" };
+        self.timeline
+            .note(&self.name, None, format!("driver process is {state}"));
+    }
+
+    async fn answer(mut self, request: Request<Body>) -> Response<Body> {
+        if *lock(&self.is_down) {
+            return Status::unavailable("the driver process is down").into_http();
+        }
+        let (mut parts, body) = request.into_parts();
+        let Ok(body) = body.collect().await else {
+            return Status::cancelled("the client left").into_http();
+        };
+        let mut message = body.to_bytes();
+        let method = parts.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
+        if let Some(changed) = self.with_present_id(&method, &message) {
+            message = changed;
+            parts.headers.remove(http::header::CONTENT_LENGTH);
+        }
+        let call = VolumeCall::read(&method, &message);
+        if let Some(call) = &call {
+            self.timeline.note(
+                &self.name,
+                Some(&call.volume),
+                format!("{} {} ...", call.method, call.place),
+            );
+        }
+        let request = Request::from_parts(parts, Body::new(Full::new(message)));
+        let Ok(response) = self.services.call(request).await;
+        let (parts, body) = response.into_parts();
+        let Ok(body) = body.collect().await else {
+            return Status::internal("the answer broke off").into_http();
+        };
+        let trailers = body.trailers().cloned();
+        if let Some(call) = &call {
+            let code = code(&parts.headers, trailers.as_ref());
+            let text = format!("{} {} {code:?}", call.method, call.place);
+            self.timeline.note(&self.name, Some(&call.volume), text);
+            self.invariants.called(&self.name, call, code);
+        }
+        let trailers = std::future::ready(trailers.map(Ok));
+        Response::from_parts(
+            parts,
+            Body::new(Full::new(body.to_bytes()).with_trailers(trailers)),
+        )
+    }
+
+    fn with_present_id(&self, method: &str, message: &[u8]) -> Option<Bytes> {
+        let ids = self
+            .present_ids
+            .as_ref()
+            .filter(|_| method == "ControllerUnpublishVolume")?;
+        let mut request = ControllerUnpublishVolumeRequest::decode(message.get(5..)?).ok()?;
+        request.node_id = lock(ids).get(&request.node_id)?.clone();
+        let encoded = request.encode_to_vec();
+        let mut framed = vec![0];
+        framed.extend(u32::try_from(encoded.len()).ok()?.to_be_bytes());
+        framed.extend(encoded);
+        Some(framed.into())
+    }
+}
+
+impl Service<Request<Body>> for DriverProcess {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let process = self.clone();
+        Box::pin(async move { Ok(process.answer(request).await) })
+    }
+}
+
+// === impl DriverSocket ===
+
+impl DriverSocket {
+    pub(crate) fn new(process: DriverProcess) -> Self {
+        Self {
+            process,
+            connections: Arc::default(),
+        }
+    }
+
+    /// Ends the process with all its connections, or starts it again.
+    pub(crate) fn set_down(&self, is_down: bool) {
+        self.process.set_down(is_down);
+        if is_down {
+            lock(&self.connections).abort_all();
+        }
+    }
+}
+
+impl Connect for DriverSocket {
+    type Stream = DuplexStream;
+
+    async fn connect(&self) -> Result<DuplexStream, OpenError> {
+        if *lock(&self.process.is_down) {
+            return Err(OpenError::Connect {
+                path: "in-process".into(),
+                source: io::ErrorKind::ConnectionRefused.into(),
+            });
+        }
+        let (client, server) = tokio::io::duplex(IN_FLIGHT);
+        let process = self.process.clone();
+        let mut connections = lock(&self.connections);
+        while connections.try_join_next().is_some() {}
+        connections.spawn(async move {
+            let service = service_fn(move |request: Request<Incoming>| {
+                let mut process = process.clone();
+                process.call(request.map(Body::new))
+            });
+            // How a connection ends is the client's affair.
+            http2::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(server), service)
+                .await
+                .ok();
+        });
+        Ok(client)
+    }
+}
+
+// === impl VolumeCall ===
+
+impl VolumeCall {
+    /// The call in a gRPC message, if it concerns the way of a volume to a pod.
+    fn read(method: &str, framed: &[u8]) -> Option<Self> {
+        let message = framed.get(5..)?;
+        let (volume, place) = match method {
+            "ControllerPublishVolume" => {
+                let request = ControllerPublishVolumeRequest::decode(message).ok()?;
+                (request.volume_id, request.node_id)
+            }
+            "ControllerUnpublishVolume" => {
+                let request = ControllerUnpublishVolumeRequest::decode(message).ok()?;
+                (request.volume_id, request.node_id)
+            }
+            "NodeStageVolume" => {
+                let request = NodeStageVolumeRequest::decode(message).ok()?;
+                (request.volume_id, String::new())
+            }
+            "NodeUnstageVolume" => {
+                let request = NodeUnstageVolumeRequest::decode(message).ok()?;
+                (request.volume_id, String::new())
+            }
+            "NodePublishVolume" => {
+                let request = NodePublishVolumeRequest::decode(message).ok()?;
+                (request.volume_id, request.target_path)
+            }
+            "NodeUnpublishVolume" => {
+                let request = NodeUnpublishVolumeRequest::decode(message).ok()?;
+                (request.volume_id, request.target_path)
+            }
+            _ => return None,
+        };
+        Some(Self {
+            method: method.to_owned(),
+            volume,
+            place,
+        })
+    }
+}
+
+// === impl Mounts ===
+
+impl Mounts {
+    /// Takes in a successful call of the Node service.
+    pub(crate) fn apply(&mut self, call: &VolumeCall) {
+        let (volume, target) = (&call.volume, (call.volume.clone(), call.place.clone()));
+        // Repeated calls succeed, too.
+        let _changed = match call.method.as_str() {
+            "NodeStageVolume" => self.staged.insert(volume.clone()),
+            "NodeUnstageVolume" => self.staged.remove(volume),
+            "NodePublishVolume" => self.published.insert(target),
+            "NodeUnpublishVolume" => self.published.remove(&target),
+            _ => false,
+        };
+    }
+
+    pub(crate) fn has(&self, volume: &str) -> bool {
+        self.staged.contains(volume) || self.published.iter().any(|(of, _)| of == volume)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.staged.is_empty() && self.published.is_empty()
+    }
+}
+
+// === functions ===
+
+fn code(headers: &HeaderMap, trailers: Option<&HeaderMap>) -> Code {
+    let status = |map: &HeaderMap| {
+        map.get("grpc-status")
+            .map(|code| Code::from_bytes(code.as_bytes()))
+    };
+    status(headers)
+        .or_else(|| trailers.and_then(status))
+        .unwrap_or(Code::Unknown)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

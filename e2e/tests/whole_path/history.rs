@@ -1,0 +1,227 @@
+//! A history: pods come and go, parties fail and come back, all by one seed.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use csi_mock_driver::fault::{Origin, Script};
+use fastrand::Rng;
+use tokio::time::{Instant, sleep_until};
+
+use crate::disturbance::latencies;
+use crate::planted::Bug;
+use crate::world::World;
+
+/// What happens in a history.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub faults: bool,
+    pub bug: Option<Bug>,
+}
+
+/// Disturbs the world, and undoes that later.
+pub(crate) struct Conductor {
+    pub world: World,
+    pub random: Rng,
+    /// When what comes next, in the order of time and then of planning.
+    planned: BinaryHeap<Reverse<(Instant, u32, Step)>>,
+    count: u32,
+    /// Parties that are disturbed, so that one fault at a time is theirs.
+    pub disturbed: Vec<&'static str>,
+}
+
+/// The end of a disturbance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Step {
+    StartReplica(usize),
+    StartControllers,
+    StartKubelet(&'static str),
+    StartDriver,
+    StartNodeDriver(&'static str),
+    ApiServerUp,
+    EndApiFaults,
+    EndDriverFaults,
+    TaintLostNode(&'static str),
+    ReturnNode(&'static str, u32),
+    RemoveTaint(&'static str),
+    ReplaceMachine(&'static str),
+}
+
+pub(crate) const REPLICAS: [&str; 2] = ["attacher-0", "attacher-1"];
+/// Plays the history of `seed` and returns its timeline.
+///
+/// # Errors
+/// The invariant that was broken, with the timeline of its volume.
+pub(crate) async fn play(seed: u64, plan: Plan) -> Result<String, String> {
+    let mut conductor = Conductor {
+        world: World::start(seed, plan.bug).await,
+        random: Rng::with_seed(seed ^ 0x5eed),
+        planned: BinaryHeap::new(),
+        count: 0,
+        disturbed: Vec::new(),
+    };
+    let latencies = latencies(&mut conductor.random);
+    conductor.world.cluster.api_server().set_faults(latencies);
+    conductor.world.until_all_run().await?;
+    if plan.faults {
+        conductor.disturb().await?;
+    } else {
+        for pod in conductor.world.users.wanted() {
+            conductor.world.users.delete(&pod, false).await;
+        }
+    }
+    conductor.world.until_all_run().await?;
+    conductor.world.tear_down().await?;
+    conductor.world.verdict()?;
+    Ok(conductor.world.timeline.of(None))
+}
+
+// === impl Conductor ===
+
+impl Conductor {
+    /// Disturbs for a while, then waits until every disturbance is undone.
+    async fn disturb(&mut self) -> Result<(), String> {
+        for _ in 0..self.random.u32(6..16) {
+            let pause = self.pause();
+            self.pass(pause).await?;
+            self.strike().await;
+        }
+        while let Some(Reverse((at, _, _))) = self.planned.peek() {
+            let rest = at.saturating_duration_since(Instant::now());
+            self.pass(rest).await?;
+        }
+        Ok(())
+    }
+
+    /// Mostly short, so that disturbances meet operations that run.
+    fn pause(&mut self) -> Duration {
+        let longest = [500, 4_000, 20_000][self.random.usize(..3)];
+        Duration::from_millis(self.random.u64(..longest))
+    }
+
+    /// Lets so much time pass, with what is planned for it.
+    async fn pass(&mut self, time: Duration) -> Result<(), String> {
+        let end = Instant::now() + time;
+        while let Some(Reverse((at, _, _))) = self.planned.peek()
+            && *at <= end
+        {
+            sleep_until(*at).await;
+            self.world.verdict()?;
+            if let Some(Reverse((_, _, step))) = self.planned.pop() {
+                self.undo(step).await;
+            }
+        }
+        sleep_until(end).await;
+        self.world.invariants.check();
+        self.world.verdict()
+    }
+
+    pub(crate) fn plan(&mut self, after: Duration, step: Step) {
+        self.count += 1;
+        self.planned
+            .push(Reverse((Instant::now() + after, self.count, step)));
+    }
+
+    pub(crate) fn within(&mut self, shortest: u64, longest: u64) -> Duration {
+        Duration::from_millis(self.random.u64(shortest * 1_000..longest * 1_000))
+    }
+
+    /// Marks a party as disturbed; false if it is already.
+    pub(crate) fn take(&mut self, party: &'static str) -> bool {
+        let free = !self.disturbed.contains(&party);
+        if free {
+            self.disturbed.push(party);
+        }
+        free
+    }
+
+    fn release(&mut self, party: &'static str) {
+        self.disturbed.retain(|disturbed| *disturbed != party);
+    }
+
+    async fn strike(&mut self) {
+        match self.random.u32(..100) {
+            0..30 => self.move_pod().await,
+            30..40 => self.end_replica(),
+            40..50 => self.crash_controllers(),
+            50..60 => self.crash_kubelet(),
+            60..66 => self.end_driver(),
+            66..70 => self.api_server_down(),
+            70..80 => self.api_faults(),
+            80..88 => self.driver_faults(),
+            88..92 => self.lose_node(),
+            92..95 => self.lose_machine().await,
+            95..97 => self.disturb_watches(),
+            _ => self.jump(),
+        }
+    }
+
+    async fn undo(&mut self, step: Step) {
+        let world = &mut self.world;
+        match step {
+            Step::StartReplica(replica) => {
+                world.replicas[replica].start();
+                self.release(REPLICAS[replica]);
+            }
+            Step::StartControllers => {
+                // Users do not wait for the controllers.
+                if self.random.bool() {
+                    self.move_pod().await;
+                }
+                let world = &mut self.world;
+                world.timeline.note("controllers", None, "start");
+                world.cluster.restart_controllers();
+                self.release("controllers");
+            }
+            Step::StartKubelet(node) => {
+                world.timeline.note(node, None, "kubelet starts");
+                world.cluster.start_node(node);
+                self.release(node);
+            }
+            Step::StartDriver => {
+                world.socket.set_down(false);
+                self.release("driver");
+            }
+            Step::StartNodeDriver(node) => {
+                world.machines[node].process.set_down(false);
+                self.release(node);
+            }
+            Step::ApiServerUp => {
+                world.timeline.note("API server", None, "up");
+                world.cluster.api_server().set_down(false);
+                self.release("API server");
+            }
+            Step::EndApiFaults => {
+                world.timeline.note("API server", None, "no more faults");
+                let latencies = latencies(&mut self.random);
+                self.world.cluster.api_server().set_faults(latencies);
+                self.release("API faults");
+            }
+            Step::EndDriverFaults => {
+                world.timeline.note("driver", None, "no more faults");
+                let loaded = world.array.faults().load(Origin::Admin, Script::default());
+                loaded.expect("no other origin has rules");
+                self.release("driver faults");
+            }
+            Step::TaintLostNode(node) => {
+                world.set_out_of_service(node, true).await;
+                world.users.drain(node).await;
+            }
+            Step::ReturnNode(node, generation) => {
+                world.switch_on(node, generation);
+                let after = self.within(1, 30);
+                self.plan(after, Step::RemoveTaint(node));
+            }
+            Step::RemoveTaint(node) => {
+                world.set_out_of_service(node, false).await;
+                world.users.set_in_service(node, true);
+                self.release(node);
+            }
+            Step::ReplaceMachine(node) => {
+                world.replace_machine(node).await;
+                world.users.set_in_service(node, true);
+                self.release(node);
+            }
+        }
+    }
+}

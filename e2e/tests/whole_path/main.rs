@@ -1,0 +1,157 @@
+//! Simulation of the whole attach/detach path: the embedded API server, controllers and kubelets, two replicas of the
+//! attacher with leader election, and the mock driver with one array, in one thread on simulated time.
+//!
+//! A seed decides everything: where pods go, which party fails when, and how. A history that breaks an invariant prints the
+//! timeline of the volume concerned, and the same seed plays it again. See e2e/README.md.
+
+mod attacher;
+mod convergence;
+mod disturbance;
+mod driver;
+mod history;
+mod invariant;
+mod observer;
+mod planted;
+mod timeline;
+mod users;
+mod world;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use embedded_cluster::planted_bug::PlantedBug;
+
+use history::Plan;
+use planted::{Bug, SidecarBug};
+
+/// Histories of CI.
+const SEEDS: Range<u64> = 0..40;
+/// Histories within which a planted bug must be found.
+const SEEDS_FOR_BUGS: Range<u64> = 0..2_000;
+/// The histories to play, as in `7` or `0..1000`.
+const SEEDS_VARIABLE: &str = "WHOLE_PATH_SEEDS";
+
+const FAULTS: Plan = Plan {
+    faults: true,
+    bug: None,
+};
+
+/// Plays the history of a seed, and returns its timeline or the broken invariant.
+fn play(seed: u64, plan: Plan) -> Result<String, String> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without I/O must come about")
+        .block_on(history::play(seed, plan))
+}
+
+/// Plays histories on all processors until one fails: then the failed one with the lowest seed.
+fn first_failure(seeds: Range<u64>, plan: Plan) -> Option<(u64, String)> {
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let (next, lowest) = (AtomicU64::new(seeds.start), AtomicU64::new(seeds.end));
+    let player = || {
+        let mut failures = Vec::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= lowest.load(Ordering::Relaxed) {
+                return failures;
+            }
+            if let Err(failure) = play(seed, plan) {
+                lowest.fetch_min(seed, Ordering::Relaxed);
+                failures.push((seed, failure));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let players: Vec<_> = (0..threads).map(|_| scope.spawn(player)).collect();
+        let failures = players
+            .into_iter()
+            .flat_map(|player| player.join().expect("a player must not panic"));
+        failures.min()
+    })
+}
+
+/// The seeds that the environment names, or `default`.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the test harness has no flags for tests"
+)]
+fn seeds(default: Range<u64>) -> Range<u64> {
+    let Ok(named) = std::env::var(SEEDS_VARIABLE) else {
+        return default;
+    };
+    let range = match named.split_once("..") {
+        Some((first, end)) => first.parse().ok().zip(end.parse().ok()),
+        None => named.parse().ok().map(|seed| (seed, seed + 1)),
+    };
+    let (first, end) = range.unwrap_or_else(|| panic!("{SEEDS_VARIABLE} must be like 7 or 0..1000"));
+    first..end
+}
+
+#[test]
+fn without_faults_every_pod_runs_and_nothing_is_left() {
+    let plan = Plan {
+        faults: false,
+        bug: None,
+    };
+    if let Some((seed, failure)) = first_failure(0..2, plan) {
+        panic!("seed {seed}: {failure}");
+    }
+}
+
+#[test]
+fn invariants_hold_despite_faults() {
+    let seeds = seeds(SEEDS);
+    if let Some((seed, failure)) = first_failure(seeds.clone(), FAULTS) {
+        panic!("{SEEDS_VARIABLE}={seed} breaks {failure}");
+    }
+    if seeds.end - seeds.start == 1 {
+        println!("{}", play(seeds.start, FAULTS).unwrap_or_default());
+    }
+}
+
+#[test]
+fn a_seed_repeats_its_history() {
+    for seed in 0..4 {
+        let (first, second) = (play(seed, FAULTS), play(seed, FAULTS));
+        let (first, second) = (first.unwrap_or_else(|e| e), second.unwrap_or_else(|e| e));
+        for (number, (line, again)) in first.lines().zip(second.lines()).enumerate() {
+            assert_eq!(line, again, "seed {seed}, line {number}");
+        }
+        assert_eq!(first.len(), second.len(), "seed {seed}");
+    }
+}
+
+/// Plays histories with a planted bug until one breaks an invariant.
+#[expect(clippy::print_stdout, reason = "the seed is the test's result")]
+fn is_found(bug: Bug) {
+    let plan = Plan {
+        faults: true,
+        bug: Some(bug),
+    };
+    let (seed, failure) = first_failure(seeds(SEEDS_FOR_BUGS), plan).expect("the bug must be found");
+    let broken = failure.lines().next().unwrap_or_default();
+    println!("{bug:?} is found by seed {seed}: {broken}");
+}
+
+macro_rules! planted_bugs {
+    ($($test:ident: $bug:expr;)+) => {$(
+        #[test]
+        #[ignore = "takes minutes"]
+        fn $test() {
+            is_found($bug);
+        }
+    )+};
+}
+
+planted_bugs! {
+    finds_kubernetes_81078: Bug::Kubernetes(PlantedBug::DeletedPodStaysDesired);
+    finds_kubernetes_101791: Bug::Kubernetes(PlantedBug::StagedVolumeNotReconstructed);
+    finds_kubernetes_106710: Bug::Kubernetes(PlantedBug::ForcedDetachFromHealthyNode);
+    finds_kubernetes_115297: Bug::Kubernetes(PlantedBug::MigratedVolumeNotRecognized);
+    finds_kubernetes_120571: Bug::Kubernetes(PlantedBug::AttachedAfterFailedDetach);
+    finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid);
+    finds_sidecar_issue_4: Bug::Sidecar(SidecarBug::PvFinalizerAppended);
+    finds_sidecar_issue_12: Bug::Sidecar(SidecarBug::UnpublishesFromPresentNodeId);
+}

@@ -1,0 +1,225 @@
+//! Watches the objects on the attach path, for the timeline and the invariants.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+
+use crate::invariant::Invariants;
+use crate::timeline::Timeline;
+
+/// The taint of a node whose machine is surely off.
+pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// A pause after a failed watch that neither grows nor varies.
+struct Pause;
+
+/// An object in one line.
+struct Line {
+    volume: Option<String>,
+    text: String,
+}
+
+// === impl Pause ===
+
+impl Iterator for Pause {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        Some(Duration::from_millis(50))
+    }
+}
+
+impl Backoff for Pause {
+    fn reset(&mut self) {}
+}
+
+// === functions ===
+
+/// Observes for ever.
+pub(crate) async fn run(client: Client, timeline: Timeline, invariants: Invariants) {
+    let attachments = watch(&client, &timeline, |attachment: &VolumeAttachment, deleted| {
+        attachment_line(attachment, deleted, &invariants)
+    });
+    let nodes = watch(&client, &timeline, |node: &Node, deleted| {
+        node_line(node, deleted, &invariants)
+    });
+    let volumes = watch(&client, &timeline, |volume: &PersistentVolume, _| {
+        volume_line(volume, &timeline)
+    });
+    let pods = watch(&client, &timeline, |pod: &Pod, _| pod_line(pod));
+    futures::join!(nodes, attachments, volumes, pods);
+}
+
+/// The handle of a PersistentVolume or claim by its name, which has the same number.
+pub(crate) fn handle(name: &str) -> String {
+    format!("vol-{}", name.rsplit('-').next().unwrap_or_default())
+}
+
+async fn watch<K>(client: &Client, timeline: &Timeline, mut line: impl FnMut(&K, bool) -> Line)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let api = Api::<K>::all(client.clone());
+    let mut events = watcher(api, watcher::Config::default()).backoff(Pause).boxed();
+    let mut known: BTreeMap<String, (K, String)> = BTreeMap::new();
+    let mut listed = Vec::new();
+    while let Some(event) = events.next().await {
+        let (object, deleted) = match event {
+            Ok(Event::Apply(object)) => (object, false),
+            Ok(Event::InitApply(object)) => {
+                listed.push(object.name_any());
+                (object, false)
+            }
+            Ok(Event::Delete(object)) => (object, true),
+            Ok(Event::Init) => {
+                listed.clear();
+                continue;
+            }
+            Ok(Event::InitDone) => {
+                let gone: Vec<_> = known
+                    .keys()
+                    .filter(|name| !listed.contains(name))
+                    .cloned()
+                    .collect();
+                for name in gone {
+                    if let Some((object, _)) = known.remove(&name) {
+                        note(timeline, &object, line(&object, true), true);
+                    }
+                }
+                continue;
+            }
+            Err(_) => continue,
+        };
+        let shown = line(&object, deleted);
+        let name = object.name_any();
+        if deleted {
+            known.remove(&name);
+            note(timeline, &object, shown, true);
+        } else if known.get(&name).is_none_or(|(_, text)| *text != shown.text) {
+            known.insert(name, (object.clone(), shown.text.clone()));
+            note(timeline, &object, shown, false);
+        }
+    }
+}
+
+fn note<K: Resource<DynamicType = ()>>(timeline: &Timeline, object: &K, line: Line, deleted: bool) {
+    let name = object.meta().name.as_deref().unwrap_or_default();
+    let text = if deleted { "deleted" } else { line.text.as_str() };
+    // The hash in the name of a VolumeAttachment says nothing that its line does not say.
+    let name = if name.starts_with("csi-") { "" } else { name };
+    let text = format!("{name} {text}");
+    timeline.note(K::kind(&()), line.volume.as_deref(), text);
+}
+
+fn attachment_line(attachment: &VolumeAttachment, deleted: bool, invariants: &Invariants) -> Line {
+    let spec = &attachment.spec;
+    let volume = handle(spec.source.persistent_volume_name.as_deref().unwrap_or_default());
+    let deleting = attachment.metadata.deletion_timestamp.is_some();
+    if !deleted {
+        invariants.attachment_changed(&volume, &spec.node_name, deleting);
+    }
+    let status = attachment.status.clone().unwrap_or_default();
+    let mut text = format!("on {}: attached={}", spec.node_name, status.attached);
+    if deleting {
+        text += " deleting";
+    }
+    if attachment.finalizers().is_empty() {
+        text += " without finalizer";
+    }
+    for (side, error) in [
+        ("attachError", status.attach_error),
+        ("detachError", status.detach_error),
+    ] {
+        if let Some(message) = error.and_then(|error| error.message) {
+            text += &format!(" {side}={message:?}");
+        }
+    }
+    Line {
+        volume: Some(volume),
+        text,
+    }
+}
+
+fn node_line(node: &Node, deleted: bool, invariants: &Invariants) -> Line {
+    let status = node.status.clone().unwrap_or_default();
+    let conditions = status.conditions.unwrap_or_default();
+    let ready = conditions
+        .iter()
+        .find(|condition| condition.type_ == "Ready")
+        .map_or("", |condition| condition.status.as_str());
+    let taints = node
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.taints.clone())
+        .unwrap_or_default();
+    let in_service = !taints.iter().any(|taint| taint.key == OUT_OF_SERVICE);
+    invariants.node_changed(&node.name_any(), !deleted && ready == "True" && in_service);
+    let short = |name: &String| name.rsplit('^').next().unwrap_or_default().to_owned();
+    let in_use: Vec<_> = status.volumes_in_use.iter().flatten().map(short).collect();
+    let attached = status.volumes_attached.unwrap_or_default();
+    let attached: Vec<_> = attached.iter().map(|volume| short(&volume.name)).collect();
+    let mut text = format!("ready={ready} volumesInUse={in_use:?} volumesAttached={attached:?}");
+    if !in_service {
+        text += " out of service";
+    }
+    Line { volume: None, text }
+}
+
+fn volume_line(volume: &PersistentVolume, timeline: &Timeline) -> Line {
+    let handle = handle(&volume.name_any());
+    let mut finalizers = volume.finalizers().to_vec();
+    let count = finalizers.len();
+    finalizers.sort();
+    finalizers.dedup();
+    if finalizers.len() < count {
+        timeline.violated(
+            Some(&handle),
+            format!("a finalizer is there twice: {:?}", volume.finalizers()),
+        );
+    }
+    let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
+    let deleting = volume
+        .metadata
+        .deletion_timestamp
+        .as_ref()
+        .map_or("", |_| " deleting");
+    Line {
+        volume: Some(handle),
+        text: format!(
+            "{}{deleting} finalizers={finalizers:?}",
+            phase.unwrap_or_default()
+        ),
+    }
+}
+
+fn pod_line(pod: &Pod) -> Line {
+    let spec = pod.spec.clone().unwrap_or_default();
+    let claim = spec
+        .volumes
+        .iter()
+        .flatten()
+        .find_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.clone()));
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let deleting = pod
+        .metadata
+        .deletion_timestamp
+        .as_ref()
+        .map_or("", |_| " deleting");
+    Line {
+        volume: claim.as_deref().map(handle),
+        text: format!(
+            "{} on {}{deleting}",
+            phase.unwrap_or_default(),
+            spec.node_name.as_deref().unwrap_or("no node")
+        ),
+    }
+}

@@ -1,0 +1,104 @@
+//! Bugs that are planted to show that the histories find them.
+
+use csi_attacher::leader_election::Fenced;
+use embedded_cluster::apiserver::{ApiServer, ResponseBody};
+use embedded_cluster::planted_bug::PlantedBug;
+use futures::future::BoxFuture;
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tower::{BoxError, Service, ServiceExt as _, service_fn};
+
+/// A bug to plant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// In the controllers or kubelets.
+    Kubernetes(PlantedBug),
+    /// In the attacher, around which it is wrapped.
+    Sidecar(SidecarBug),
+}
+
+/// A known issue of the Go sidecar (docs/go-sidecar.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SidecarBug {
+    /// Issue 3: writes do not carry the UID, so they reach a re-created object of the same name.
+    WritesWithoutUid,
+    /// Issue 4: the finalizer of a PersistentVolume is appended without a test.
+    PvFinalizerAppended,
+    /// Issue 12: a detach uses the present node id, and not the recorded one.
+    UnpublishesFromPresentNodeId,
+}
+
+// === impl Bug ===
+
+impl Bug {
+    pub(crate) fn of_kubernetes(self) -> Option<PlantedBug> {
+        match self {
+            Self::Kubernetes(bug) => Some(bug),
+            Self::Sidecar(_) => None,
+        }
+    }
+
+    pub(crate) fn of_sidecar(self) -> Option<SidecarBug> {
+        match self {
+            Self::Kubernetes(_) => None,
+            Self::Sidecar(bug) => Some(bug),
+        }
+    }
+}
+
+// === impl SidecarBug ===
+
+impl SidecarBug {
+    /// The API server as an attacher with this bug uses it.
+    pub(crate) fn planted_in(
+        self,
+        server: ApiServer,
+    ) -> impl Service<
+        Request<Fenced<Body>>,
+        Response = Response<ResponseBody>,
+        Error = BoxError,
+        Future = BoxFuture<'static, Result<Response<ResponseBody>, BoxError>>,
+    > + Clone
+    + Send
+    + Sync
+    + 'static {
+        service_fn(move |request: Request<Fenced<Body>>| -> BoxFuture<'static, _> {
+            let server = server.clone();
+            Box::pin(async move {
+                let (mut parts, body) = request.into_parts();
+                let mut bytes = body.collect().await?.to_bytes();
+                if parts.method == Method::PATCH
+                    && let Some((changed, content_type)) = self.changed(parts.uri.path(), &bytes)
+                {
+                    bytes = changed;
+                    if let Some(content_type) = content_type {
+                        let value = http::HeaderValue::from_static(content_type);
+                        parts.headers.insert(http::header::CONTENT_TYPE, value);
+                    }
+                }
+                server.oneshot(Request::from_parts(parts, Full::new(bytes))).await
+            })
+        })
+    }
+
+    /// A patch as an attacher with this bug writes it, and its content type if that is another one.
+    fn changed(self, path: &str, patch: &[u8]) -> Option<(Bytes, Option<&'static str>)> {
+        let mut patch: Value = serde_json::from_slice(patch).ok()?;
+        match self {
+            Self::WritesWithoutUid => {
+                patch.get_mut("metadata")?.as_object_mut()?.remove("uid");
+                Some((patch.to_string().into(), None))
+            }
+            Self::PvFinalizerAppended => {
+                let added = patch.get("metadata")?.get("finalizers")?.get(0)?;
+                let is_volume = path.contains("/persistentvolumes/");
+                let append = json!([{"op": "add", "path": "/metadata/finalizers/-", "value": added}]);
+                is_volume.then(|| (append.to_string().into(), Some("application/json-patch+json")))
+            }
+            Self::UnpublishesFromPresentNodeId => None,
+        }
+    }
+}

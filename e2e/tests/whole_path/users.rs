@@ -1,0 +1,155 @@
+//! Users with StatefulSets: a pod that is gone is created again under the same name, on any node that is in service.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fastrand::Rng;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::timeline::Timeline;
+
+/// How often the users look at their pods.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The users of one history. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Users {
+    client: Client,
+    timeline: Timeline,
+    wanted: Arc<Mutex<Wanted>>,
+}
+
+struct Wanted {
+    /// Pods and their claims.
+    pods: BTreeMap<String, String>,
+    /// The nodes that pods may go to.
+    nodes: BTreeSet<String>,
+    random: Rng,
+}
+
+// === impl Users ===
+
+impl Users {
+    pub(crate) fn new(
+        client: Client,
+        timeline: Timeline,
+        pods: impl IntoIterator<Item = (String, String)>,
+        nodes: &[&str],
+        seed: u64,
+    ) -> Self {
+        Self {
+            client,
+            timeline,
+            wanted: Arc::new(Mutex::new(Wanted {
+                pods: pods.into_iter().collect(),
+                nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+                random: Rng::with_seed(seed),
+            })),
+        }
+    }
+
+    /// Creates what is missing, for ever. What fails is repeated in the next round.
+    pub(crate) async fn run(self) {
+        loop {
+            if let Ok(pods) = self.pods().list(&ListParams::default()).await {
+                let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
+                for pod in &pods {
+                    if phase(pod).as_deref() == Some("Failed") && pod.metadata.deletion_timestamp.is_none() {
+                        self.delete(&pod.name_any(), false).await;
+                    }
+                }
+                let present: BTreeSet<_> = pods.iter().map(ResourceExt::name_any).collect();
+                for pod in self.missing(&present) {
+                    // A conflict is an answer that was lost.
+                    self.pods().create(&PostParams::default(), &pod).await.ok();
+                }
+            }
+            sleep(PERIOD).await;
+        }
+    }
+
+    /// Deletes a pod, at once without waiting for its node if `force`.
+    pub(crate) async fn delete(&self, pod: &str, force: bool) {
+        let mut params = DeleteParams::default();
+        if force {
+            params = params.grace_period(0);
+        }
+        let how = if force { "force-delete" } else { "delete" };
+        self.timeline.note("users", None, format!("{how} pod {pod}"));
+        self.pods().delete(pod, &params).await.ok();
+    }
+
+    /// Deletes all pods of a node.
+    pub(crate) async fn drain(&self, node: &str) {
+        for pod in self
+            .pods()
+            .list(&ListParams::default())
+            .await
+            .into_iter()
+            .flatten()
+        {
+            if pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node) {
+                self.delete(&pod.name_any(), false).await;
+            }
+        }
+    }
+
+    /// Lets new pods go to a node or not.
+    pub(crate) fn set_in_service(&self, node: &str, in_service: bool) {
+        let nodes = &mut self.lock().nodes;
+        if in_service {
+            nodes.insert(node.to_owned());
+        } else {
+            nodes.remove(node);
+        }
+    }
+
+    /// Wants no pod any more.
+    pub(crate) fn leave(&self) {
+        self.lock().pods.clear();
+    }
+
+    /// The pods that should run.
+    pub(crate) fn wanted(&self) -> Vec<String> {
+        self.lock().pods.keys().cloned().collect()
+    }
+
+    pub(crate) fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    fn missing(&self, present: &BTreeSet<String>) -> Vec<Pod> {
+        let wanted = &mut *self.lock();
+        let nodes: Vec<_> = wanted.nodes.iter().collect();
+        let missing = wanted.pods.iter().filter(|(pod, _)| !present.contains(*pod));
+        let mut created = Vec::new();
+        for (pod, claim) in missing {
+            let Some(node) = wanted.random.choice(&nodes) else {
+                continue;
+            };
+            self.timeline
+                .note("users", None, format!("create pod {pod} for {node}"));
+            created.push(
+                serde_json::from_value(json!({
+                    "metadata": {"name": pod},
+                    "spec": {
+                        "containers": [{"name": "app", "image": "pause"}],
+                        "nodeSelector": {"kubernetes.io/hostname": node},
+                        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+                    },
+                }))
+                .expect("a pod must be written as JSON"),
+            );
+        }
+        created
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Wanted> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,325 @@
+//! Everything on the attach path, in one thread: API server, controllers, kubelets, two attachers and the driver.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use csi_attacher::kube_api::Access;
+use csi_e2e::fixture::EBS_DRIVER;
+use csi_mock_driver::array::{self, NodeId, NodeSettings};
+use csi_mock_driver::driver::{Driver, Settings};
+use csi_mock_driver::journal;
+use csi_mock_driver::service::Services;
+use embedded_cluster::apiserver::Clock;
+use embedded_cluster::attach_detach::AttachDetachOptions;
+use embedded_cluster::cluster::{ClusterOptions, EmbeddedCluster, NodeOptions};
+use embedded_cluster::driver_connection::DriverConnection;
+use embedded_cluster::kubelet::NodeDisk;
+use embedded_cluster::planted_bug::PlantedBug;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::CSIDriver;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::attacher::{self, Replica};
+use crate::driver::{DriverProcess, DriverSocket};
+use crate::invariant::Invariants;
+use crate::observer::{self, OUT_OF_SERVICE};
+use crate::planted::{Bug, SidecarBug};
+use crate::timeline::Timeline;
+use crate::users::Users;
+
+/// The driver's name: that of a driver which took over from an in-tree plugin, so that volumes may be migrated ones.
+const DRIVER: &str = EBS_DRIVER;
+pub(crate) const NODES: [&str; 3] = ["a", "b", "c"];
+/// Volumes, by number: access mode, and whether the PersistentVolume is an in-tree one.
+pub(crate) const VOLUMES: [(&str, bool); 4] = [
+    ("ReadWriteOnce", false),
+    ("ReadWriteOnce", true),
+    ("ReadWriteMany", false),
+    ("ReadWriteOnce", false),
+];
+/// Pods and the numbers of their volumes.
+pub(crate) const PODS: [(&str, usize); 5] = [("db", 0), ("old", 1), ("web-0", 2), ("web-1", 2), ("log", 3)];
+/// Delay before a write that failed is repeated.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// The world of one history.
+pub(crate) struct World {
+    pub timeline: Timeline,
+    pub clock: Clock,
+    pub cluster: EmbeddedCluster,
+    pub array: Arc<Driver>,
+    pub socket: DriverSocket,
+    pub replicas: [Replica; 2],
+    pub machines: BTreeMap<&'static str, Machine>,
+    pub users: Users,
+    pub invariants: Invariants,
+    client: Client,
+    present_ids: Arc<Mutex<BTreeMap<String, String>>>,
+    tasks: JoinSet<()>,
+}
+
+/// The machine of a node.
+pub(crate) struct Machine {
+    pub process: DriverProcess,
+    pub id: String,
+    generation: u32,
+}
+
+// === impl World: start ===
+
+impl World {
+    pub(crate) async fn start(seed: u64, bug: Option<Bug>) -> Self {
+        fastrand::seed(seed);
+        let timeline = Timeline::new();
+        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time"));
+        attacher::set_clock(clock.clone());
+        let array = mk_array(seed, &clock);
+        let single_node = VOLUMES
+            .iter()
+            .enumerate()
+            .filter(|(_, (mode, _))| *mode == "ReadWriteOnce");
+        let single_node = single_node.map(|(number, _)| format!("vol-{number}"));
+        let invariants = Invariants::new(timeline.clone(), array.clone(), single_node);
+        let cluster = mk_cluster(seed, &clock, bug.and_then(Bug::of_kubernetes));
+        let sidecar_bug = bug.and_then(Bug::of_sidecar);
+        let present_ids = Arc::new(Mutex::new(BTreeMap::new()));
+        let mut process = DriverProcess::new(
+            "driver",
+            Services::new(&array),
+            invariants.clone(),
+            timeline.clone(),
+        );
+        if sidecar_bug == Some(SidecarBug::UnpublishesFromPresentNodeId) {
+            process.present_ids = Some(present_ids.clone());
+        }
+        let socket = DriverSocket::new(process);
+        let access = match sidecar_bug {
+            Some(bug) => Access::in_process(bug.planted_in(cluster.api_server().clone())),
+            None => Access::in_process(cluster.api_server().clone()),
+        };
+        let access = access.expect("a server in process must need no settings");
+        let replicas = ["attacher-0", "attacher-1"]
+            .map(|name| Replica::new(name, access.clone(), socket.clone(), timeline.clone()));
+        let client = cluster.api_server().client_of("observer");
+        let pods = PODS.map(|(pod, volume)| (pod.to_owned(), format!("claim-{volume}")));
+        let users = Users::new(client.clone(), timeline.clone(), pods, &NODES, seed ^ 0xA11);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(observer::run(
+            client.clone(),
+            timeline.clone(),
+            invariants.clone(),
+        ));
+        let mut world = Self {
+            timeline,
+            clock,
+            cluster,
+            array,
+            socket,
+            replicas,
+            machines: BTreeMap::new(),
+            users,
+            invariants,
+            client,
+            present_ids,
+            tasks,
+        };
+        world.create_volumes().await;
+        for node in NODES {
+            world.switch_on(node, 0);
+        }
+        for replica in &mut world.replicas {
+            replica.start();
+        }
+        world.tasks.spawn(world.users.clone().run());
+        world
+    }
+
+    async fn create_volumes(&self) {
+        let driver = mk(json!({"metadata": {"name": DRIVER}, "spec": {"attachRequired": true}}));
+        self.all::<CSIDriver>()
+            .create(&PostParams::default(), &driver)
+            .await
+            .expect("a CSIDriver must be accepted");
+        for (number, (mode, in_tree)) in VOLUMES.into_iter().enumerate() {
+            let claim = mk(json!({
+                "metadata": {"name": format!("claim-{number}")},
+                "spec": {"accessModes": [mode], "storageClassName": "", "volumeName": format!("pv-{number}"),
+                    "resources": {"requests": {"storage": "1Gi"}}},
+            }));
+            self.claims()
+                .create(&PostParams::default(), &claim)
+                .await
+                .expect("a claim must be accepted");
+            let handle = format!("vol-{number}");
+            let (kind, source) = if in_tree {
+                ("awsElasticBlockStore", json!({"volumeID": handle}))
+            } else {
+                ("csi", json!({"driver": DRIVER, "volumeHandle": handle}))
+            };
+            let mut volume = json!({
+                "metadata": {"name": format!("pv-{number}")},
+                "spec": {"accessModes": [mode], "capacity": {"storage": "1Gi"}, "storageClassName": "",
+                    "persistentVolumeReclaimPolicy": "Retain",
+                    "claimRef": {"namespace": "default", "name": format!("claim-{number}")}},
+            });
+            volume["spec"][kind] = source;
+            self.all::<PersistentVolume>()
+                .create(&PostParams::default(), &mk(volume))
+                .await
+                .expect("a volume must be accepted");
+        }
+    }
+}
+
+// === impl World: objects ===
+
+impl World {
+    pub(crate) fn all<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>,
+    {
+        Api::all(self.client.clone())
+    }
+
+    pub(crate) fn claims(&self) -> Api<PersistentVolumeClaim> {
+        Api::namespaced(self.client.clone(), "default")
+    }
+}
+
+// === impl World: machines ===
+
+impl World {
+    /// Starts kubelet and driver of a node on a machine that has nothing mounted.
+    pub(crate) fn switch_on(&mut self, node: &'static str, generation: u32) {
+        let id = format!("{node}-{generation}");
+        let driver = self
+            .array
+            .on_node(&id)
+            .expect("a node in process must come about");
+        let process = DriverProcess::new(
+            &id,
+            Services::new(&driver),
+            self.invariants.clone(),
+            self.timeline.clone(),
+        );
+        self.invariants.machine_on(&id, node);
+        self.timeline.note(node, None, format!("machine {id} is on"));
+        self.cluster.add_node(NodeOptions {
+            disk: NodeDisk::in_memory(Path::new("/var/lib/kubelet")),
+            ..NodeOptions::new(node, Some(DriverConnection::new(process.clone())))
+        });
+        let machine = Machine {
+            process,
+            id,
+            generation,
+        };
+        self.machines.insert(node, machine);
+    }
+
+    /// Switches a node's machine off. Returns its generation.
+    pub(crate) fn switch_off(&mut self, node: &str) -> u32 {
+        let machine = &self.machines[node];
+        self.timeline
+            .note(node, None, format!("machine {} is off", machine.id));
+        self.cluster.crash_node(node);
+        machine.process.set_down(true);
+        self.invariants.machine_off(&machine.id);
+        machine.generation
+    }
+
+    /// Puts another machine in place of a node's, which is off: the driver knows it by another id.
+    pub(crate) async fn replace_machine(&mut self, node: &'static str) {
+        let machine = &self.machines[node];
+        let (before, generation) = (machine.id.clone(), machine.generation + 1);
+        let id = format!("{node}-{generation}");
+        let registered = self
+            .array
+            .store()
+            .change(|array| Ok(array.set_node(&id, NodeSettings::default())))
+            .await;
+        registered.expect("an array in memory must take a node");
+        let mut ids = self.present_ids.lock().expect("no holder panics");
+        for present in ids.values_mut().filter(|present| **present == before) {
+            present.clone_from(&id);
+        }
+        ids.insert(before, id);
+        drop(ids);
+        self.switch_on(node, generation);
+    }
+
+    pub(crate) async fn delete_node(&mut self, node: &str) {
+        self.timeline.note("admin", None, format!("delete node {node}"));
+        self.cluster.remove_node(node);
+        self.all::<Node>()
+            .delete(node, &DeleteParams::default())
+            .await
+            .ok();
+    }
+
+    /// Adds or removes the out-of-service taint.
+    pub(crate) async fn set_out_of_service(&self, node: &str, out: bool) {
+        self.timeline
+            .note("admin", None, format!("out-of-service taint of {node}: {out}"));
+        loop {
+            let Ok(Some(known)) = self.all::<Node>().get_opt(node).await else {
+                return;
+            };
+            let mut taints = known.spec.and_then(|spec| spec.taints).unwrap_or_default();
+            taints.retain(|taint| taint.key != OUT_OF_SERVICE);
+            if out {
+                let taint = json!({"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"});
+                taints.push(mk(taint));
+            }
+            let patch = Patch::Merge(json!({
+                "metadata": {"resourceVersion": known.metadata.resource_version},
+                "spec": {"taints": taints},
+            }));
+            let nodes = self.all::<Node>();
+            if nodes.patch(node, &PatchParams::default(), &patch).await.is_ok() {
+                return;
+            }
+            sleep(RETRY).await;
+        }
+    }
+}
+
+// === functions ===
+
+fn mk_cluster(seed: u64, clock: &Clock, planted_bug: Option<PlantedBug>) -> EmbeddedCluster {
+    EmbeddedCluster::start(ClusterOptions {
+        clock: clock.clone(),
+        seed,
+        attach_detach: AttachDetachOptions {
+            planted_bug,
+            ..AttachDetachOptions::default()
+        },
+        ..ClusterOptions::default()
+    })
+}
+
+fn mk_array(seed: u64, clock: &Clock) -> Arc<Driver> {
+    let clock = clock.clone();
+    let settings = Settings {
+        name: DRIVER.to_owned(),
+        array: array::Settings {
+            nodes: NODES.map(|node| NodeId::from(format!("{node}-0"))).to_vec(),
+            ..array::Settings::default()
+        },
+        premade: VOLUMES.len() as u64,
+        latency: Duration::from_millis(300),
+        seed: Some(seed),
+        clock: journal::clock::Clock::new(move || clock.now()),
+        ..Settings::default()
+    };
+    Driver::in_memory(settings).expect("a driver in process must come about")
+}
+
+fn mk<T: serde::de::DeserializeOwned>(object: Value) -> T {
+    serde_json::from_value(object).expect("an object must be written as JSON")
+}
