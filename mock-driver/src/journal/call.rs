@@ -39,7 +39,7 @@ pub struct Call {
     /// When it arrived.
     pub start: Timestamp,
     pub(super) request: RedactedMessage,
-    subject: Subject,
+    pub(super) subject: Subject,
     pub(super) fault: Mutex<Option<String>>,
     pub(super) end: OnceLock<End>,
     pub(super) late: OnceLock<LateResult>,
@@ -66,27 +66,6 @@ pub(crate) struct LateResult {
 // === impl Call ===
 
 impl Call {
-    pub(super) fn new(
-        number: u64,
-        method: Cow<'static, str>,
-        peer: Option<Peer>,
-        start: Timestamp,
-        request: RedactedMessage,
-        subject: Subject,
-    ) -> Self {
-        Self {
-            number,
-            method,
-            peer,
-            start,
-            request,
-            subject,
-            fault: Mutex::default(),
-            end: OnceLock::new(),
-            late: OnceLock::new(),
-        }
-    }
-
     /// The method without its service.
     pub(crate) fn short_method(&self) -> &str {
         self.method.rsplit('/').next().unwrap_or_default()

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use csi_proto::Secrets;
 use prost::Message;
@@ -72,16 +72,17 @@ impl Journal {
         peer: Option<Peer>,
         request: RedactedMessage,
     ) -> CallRecord {
-        let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        let subject = self.renderer.subject(&request);
-        let call = Arc::new(Call::new(
-            number,
+        let call = Arc::new(Call {
+            number: self.calls.fetch_add(1, Ordering::Relaxed) + 1,
             method,
             peer,
-            self.clock.now(),
+            start: self.clock.now(),
+            subject: self.renderer.subject(&request),
             request,
-            subject,
-        ));
+            fault: Mutex::default(),
+            end: OnceLock::new(),
+            late: OnceLock::new(),
+        });
         let shown = self.file.as_ref().map(|file| {
             let shown = self.renderer.json(&call.request);
             file.write(&Line::begin(&call, &shown));
@@ -89,17 +90,9 @@ impl Journal {
         });
         self.memory().begin(call.clone());
         self.publish(|| Event::Begin(call.clone()));
-        CallRecord::new(self.clone(), call, shown)
-    }
-}
-
-// === impl CallRecord ===
-
-impl CallRecord {
-    pub(super) fn new(journal: Arc<Journal>, call: Arc<Call>, shown: Option<Value>) -> Self {
-        Self {
+        CallRecord {
             work: WorkRecord {
-                journal,
+                journal: self.clone(),
                 call,
                 fate: Arc::default(),
             },
@@ -108,7 +101,11 @@ impl CallRecord {
             apart: false,
         }
     }
+}
 
+// === impl CallRecord ===
+
+impl CallRecord {
     /// The record of the work the array does for this call.
     pub(crate) fn work(&self) -> WorkRecord {
         self.work.clone()
