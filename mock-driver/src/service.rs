@@ -1,11 +1,26 @@
 //! The gRPC services: thin adapters from CSI messages to the array and back.
 
-pub use self::controller::ControllerService;
+pub(crate) use self::controller::ControllerService;
 pub use self::dispatch::Services;
 pub(crate) use self::group::GroupService;
 pub(crate) use self::identity::IdentityService;
 pub(crate) use self::node::NodeService;
-pub use self::snapshot_metadata::SnapshotMetadataService;
+pub(crate) use self::snapshot_metadata::SnapshotMetadataService;
+
+/// Implements a service: [`Driver::answer`](crate::driver::Driver::answer) answers each of its methods.
+macro_rules! answer_calls {
+    ($service:ident for $server:ident: $($method:ident($request:ty),)+) => {
+        #[tonic::async_trait]
+        impl $service for $server {
+            $(async fn $method(
+                &self,
+                request: tonic::Request<$request>,
+            ) -> Result<tonic::Response<<$request as crate::service::call::Rpc>::Reply>, tonic::Status> {
+                self.0.answer(request).await
+            })+
+        }
+    };
+}
 
 pub(crate) mod call;
 mod controller;

@@ -11,7 +11,6 @@ use csi_proto::v1::{
     GroupControllerGetCapabilitiesRequest, GroupControllerGetCapabilitiesResponse,
     GroupControllerServiceCapability, VolumeGroupSnapshot,
 };
-use tonic::{Request, Response, Status};
 
 use super::controller::shape;
 use crate::array::{CreateGroupParams, Members};
@@ -27,35 +26,12 @@ use crate::service::call::Rpc;
 #[derive(Clone, Debug)]
 pub(crate) struct GroupService(pub Arc<Driver>);
 
-#[tonic::async_trait]
-impl GroupController for GroupService {
-    async fn group_controller_get_capabilities(
-        &self,
-        request: Request<GroupControllerGetCapabilitiesRequest>,
-    ) -> Result<Response<GroupControllerGetCapabilitiesResponse>, Status> {
-        self.0.answer(request).await
-    }
-
-    async fn create_volume_group_snapshot(
-        &self,
-        request: Request<CreateVolumeGroupSnapshotRequest>,
-    ) -> Result<Response<CreateVolumeGroupSnapshotResponse>, Status> {
-        self.0.answer(request).await
-    }
-
-    async fn delete_volume_group_snapshot(
-        &self,
-        request: Request<DeleteVolumeGroupSnapshotRequest>,
-    ) -> Result<Response<DeleteVolumeGroupSnapshotResponse>, Status> {
-        self.0.answer(request).await
-    }
-
-    async fn get_volume_group_snapshot(
-        &self,
-        request: Request<GetVolumeGroupSnapshotRequest>,
-    ) -> Result<Response<GetVolumeGroupSnapshotResponse>, Status> {
-        self.0.answer(request).await
-    }
+answer_calls! {
+    GroupController for GroupService:
+    group_controller_get_capabilities(GroupControllerGetCapabilitiesRequest),
+    create_volume_group_snapshot(CreateVolumeGroupSnapshotRequest),
+    delete_volume_group_snapshot(DeleteVolumeGroupSnapshotRequest),
+    get_volume_group_snapshot(GetVolumeGroupSnapshotRequest),
 }
 
 impl Rpc for GroupControllerGetCapabilitiesRequest {

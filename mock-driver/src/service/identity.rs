@@ -9,7 +9,6 @@ use csi_proto::v1::{
     GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
     PluginCapability, ProbeRequest, ProbeResponse,
 };
-use tonic::{Request, Response, Status};
 
 use crate::driver::Driver;
 use crate::driver::error::Error;
@@ -22,25 +21,11 @@ use crate::service::call::Rpc;
 #[derive(Clone, Debug)]
 pub(crate) struct IdentityService(pub Arc<Driver>);
 
-#[tonic::async_trait]
-impl Identity for IdentityService {
-    async fn get_plugin_info(
-        &self,
-        request: Request<GetPluginInfoRequest>,
-    ) -> Result<Response<GetPluginInfoResponse>, Status> {
-        self.0.answer(request).await
-    }
-
-    async fn get_plugin_capabilities(
-        &self,
-        request: Request<GetPluginCapabilitiesRequest>,
-    ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
-        self.0.answer(request).await
-    }
-
-    async fn probe(&self, request: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
-        self.0.answer(request).await
-    }
+answer_calls! {
+    Identity for IdentityService:
+    get_plugin_info(GetPluginInfoRequest),
+    get_plugin_capabilities(GetPluginCapabilitiesRequest),
+    probe(ProbeRequest),
 }
 
 impl Rpc for GetPluginInfoRequest {

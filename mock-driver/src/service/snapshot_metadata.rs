@@ -32,7 +32,7 @@ const MESSAGE_BLOCKS: usize = 10_000;
 
 /// The SnapshotMetadata service of a driver.
 #[derive(Clone, Debug)]
-pub struct SnapshotMetadataService(pub Arc<Driver>);
+pub(crate) struct SnapshotMetadataService(pub Arc<Driver>);
 
 /// The requested blocks.
 pub(crate) struct Span {
