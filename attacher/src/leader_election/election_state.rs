@@ -4,7 +4,7 @@ mod record;
 mod step;
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -31,6 +31,8 @@ pub struct ElectionState {
     /// The `renewTime` of our last successful write, and of all later ones without a response.
     marks: BTreeSet<Timestamp>,
     slow_renewals: u64,
+    /// Whether the last request took longer than the timeout of a first attempt.
+    slow: bool,
 }
 
 /// The time as leader.
@@ -57,7 +59,7 @@ enum Turn {
 
 /// The jitter of a standby's reads, as a factor of the retry period; client-go's.
 const JITTER: f64 = 1.2;
-/// The timeout of a request as a part of the renew deadline, so that a retry over another connection still fits in.
+/// The timeout of a first attempt as a part of the renew deadline, so that a retry over another connection still fits in.
 const ATTEMPTS: u32 = 3;
 /// The delay of a retried renewal as a part of the retry period; at most twice that.
 const HASTE: u32 = 4;
@@ -77,6 +79,7 @@ impl ElectionState {
             pending_renew: None,
             marks: BTreeSet::new(),
             slow_renewals: 0,
+            slow: false,
         }
     }
 
@@ -102,14 +105,20 @@ impl ElectionState {
             Turn::Look | Turn::Rest(_) => Request::Look,
             Turn::Write | Turn::Renew => self.written(wall),
         };
-        let patience = now + self.settings.timings.renew_deadline / ATTEMPTS;
+        // A slow API server executes a write whose response we no longer await, so a retry gets the time that there is.
+        let timeout = if self.slow {
+            self.settings.timings.renew_deadline
+        } else {
+            self.first_timeout()
+        };
+        let deadline = now + timeout;
         Step::Send {
             request,
-            deadline: self.valid_until().map_or(patience, |until| until.min(patience)),
+            deadline: self.valid_until().map_or(deadline, |until| until.min(deadline)),
         }
     }
 
-    /// Handles the response to [`Request::Look`]. `random` is from 0 to 1, here and below.
+    /// Handles the response to a [`Request::Look`] that was sent at `sent`. `random` is from 0 to 1, here and below.
     ///
     /// # Errors
     ///
@@ -117,9 +126,11 @@ impl ElectionState {
     pub fn looked(
         &mut self,
         answer: Result<Option<Lease>, LeaseError>,
+        sent: Instant,
         now: Instant,
         random: f64,
     ) -> Result<(), Lost> {
+        self.slow = now >= sent + self.first_timeout();
         let Ok(lease) = answer else {
             self.rest(now, random);
             return Ok(());
@@ -142,6 +153,7 @@ impl ElectionState {
 
     /// Handles the response to a [`Request::Create`] or [`Request::Update`] that was sent at `sent`.
     pub fn wrote(&mut self, answer: Result<Lease, LeaseError>, sent: Instant, now: Instant, random: f64) {
+        self.slow = now >= sent + self.first_timeout();
         match answer {
             Ok(lease) => {
                 // Earlier writes failed: their resourceVersion is outdated.
@@ -249,6 +261,10 @@ impl ElectionState {
     /// How many renewals had to read the lease first.
     pub fn slow_renewals(&self) -> u64 {
         self.slow_renewals
+    }
+
+    fn first_timeout(&self) -> Duration {
+        self.settings.timings.renew_deadline / ATTEMPTS
     }
 
     fn observe(&mut self, lease: Option<Lease>, now: Instant) {

@@ -145,7 +145,7 @@ impl<S: LeaseServer> LeaderElector<S> {
                 (
                     silent,
                     failure,
-                    self.state.looked(answer, now(), self.random.f64()),
+                    self.state.looked(answer, sent, now(), self.random.f64()),
                 )
             }
             Request::Create(lease) => {

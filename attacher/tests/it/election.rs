@@ -86,11 +86,11 @@ async fn while_stands<T>(
 #[tokio::test(start_paused = true)]
 async fn replica_that_has_not_read_the_lease_does_not_report_it_as_free() {
     let server = Server::new(0, Faults::NONE);
-    server.freeze(20 * SECOND);
+    server.freeze(30 * SECOND);
     let (a, a_leads) = elector("a", SLOW, &server, CLOCKS[0]);
     let status = || a_leads.status().expect("there is an election");
     let script = async {
-        sleep(19 * SECOND).await;
+        sleep(29 * SECOND).await;
         assert_eq!((status().could_take_over(), status().holder), (false, None));
         let trouble = status().ongoing_failure.expect("no answer has come");
         assert!(trouble.times >= 2, "{trouble:?}");
@@ -263,6 +263,29 @@ async fn a_leader_whose_api_server_freezes_stops_before_others_may_begin() {
     assert!(matches!(ended, Err(Lost::Unrenewed { .. })), "{ended:?}");
     assert!(leads.check().is_err());
     assert!(renewed.elapsed() <= 10 * SECOND, "{:?}", renewed.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_replica_leads_while_responses_take_almost_half_the_renew_deadline() {
+    let server = Server::new(0, Faults::NONE);
+    server.slow_down(Duration::from_millis(2450));
+    let (a, a_leads) = elector("a", SLOW, &server, CLOCKS[1]);
+    let (b, b_leads) = elector("b", SLOW, &server, CLOCKS[2]);
+    let never = CancellationToken::new();
+    let mut b = pin!(stand_after(&a_leads, b, never.clone()));
+    let script = async {
+        let begun = timeout(60 * SECOND, a_leads.begun()).await;
+        assert!(begun.is_ok(), "{:?}", a_leads.status());
+        let stands = async {
+            for _ in 0..300 {
+                sleep(SECOND).await;
+                assert!(a_leads.check().is_ok() && b_leads.check().is_err());
+            }
+        };
+        while_stands(&mut b, stands).await;
+    };
+    while_stands(a.run(never), script).await;
+    assert_eq!(server.transitions(), 0);
 }
 
 #[tokio::test(start_paused = true)]

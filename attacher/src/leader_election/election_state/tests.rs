@@ -97,6 +97,14 @@ impl Rig {
         }
     }
 
+    /// The seconds that the next request may take.
+    fn timeout(&mut self) -> f64 {
+        match self.next() {
+            Step::Send { deadline, .. } => (deadline - self.now).as_secs_f64(),
+            step @ (Step::Wait(_) | Step::Stop(_)) => panic!("{step:?}"),
+        }
+    }
+
     /// The request, which must be an update.
     fn update(&mut self) -> Lease {
         match self.request() {
@@ -128,7 +136,7 @@ impl Rig {
 
     fn looks(&mut self, lease: Option<Lease>) -> Result<(), Lost> {
         assert_eq!(self.request(), Request::Look);
-        self.state.looked(Ok(lease), self.now, 0.5)
+        self.state.looked(Ok(lease), self.now, self.now, 0.5)
     }
 
     /// Executes the request as the API server does.

@@ -30,6 +30,8 @@ struct State {
     version: u64,
     changed: Instant,
     frozen_until: Instant,
+    /// Of each request, and of each response.
+    latency: Option<Duration>,
     faults: Faults,
     watchable: bool,
     writable: bool,
@@ -77,6 +79,7 @@ impl Server {
             version: 0,
             changed: Instant::now(),
             frozen_until: Instant::now(),
+            latency: None,
             faults,
             watchable: true,
             writable: true,
@@ -106,6 +109,14 @@ impl Server {
             .lock()
             .expect("nothing must panic while it is locked")
             .frozen_until = Instant::now() + how_long;
+    }
+
+    /// Delays each request and each response by `latency`.
+    pub(crate) fn slow_down(&self, latency: Duration) {
+        self.0
+            .lock()
+            .expect("nothing must panic while it is locked")
+            .latency = Some(latency);
     }
 
     pub(crate) fn calm_down(&self) {
@@ -163,13 +174,12 @@ impl Server {
     }
 
     async fn travel(&self) {
-        let time = self
-            .0
-            .lock()
-            .expect("nothing must panic while it is locked")
-            .random
-            .u64(1..30);
-        sleep(Duration::from_millis(time)).await;
+        let time = {
+            let mut state = self.0.lock().expect("nothing must panic while it is locked");
+            let random = Duration::from_millis(state.random.u64(1..30));
+            state.latency.unwrap_or(random)
+        };
+        sleep(time).await;
         loop {
             let frozen_until = self
                 .0

@@ -110,3 +110,25 @@ fn renews_a_late_claim_before_leading() {
     rig.granted(2);
     assert!(rig.leads());
 }
+
+#[test]
+fn waits_longer_after_a_timeout_until_a_quick_response() {
+    let mut rig = Rig::new();
+    assert!(rig.timeout() < 4.0, "a dead connection must be noticed");
+    let sent = rig.now;
+    rig.at(3.4);
+    rig.state.looked(Err(silence()), sent, rig.now, 0.5).unwrap();
+    let until = rig.wait();
+    let sent = rig.at(until).now;
+    assert_eq!(rig.timeout(), 10.0);
+    // This response is too slow for a first attempt.
+    rig.at(until + 9.0);
+    rig.state
+        .looked(Ok(Some(mk_lease("", 1, 1))), sent, rig.now, 0.5)
+        .unwrap();
+    assert_eq!(rig.timeout(), 10.0, "the claim, too");
+    rig.granted(2);
+    assert!(rig.leads());
+    rig.at(until + 14.0);
+    assert!(rig.timeout() < 4.0);
+}

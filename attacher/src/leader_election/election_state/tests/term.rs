@@ -47,7 +47,7 @@ fn retries_a_failed_renewal_faster_until_expiry() {
     rig.at(8.0).refused(silence());
     // A read shows its result.
     assert_eq!(rig.request(), Request::Look);
-    rig.state.looked(Err(silence()), rig.now, 0.5).unwrap();
+    rig.state.looked(Err(silence()), rig.now, rig.now, 0.5).unwrap();
     let until = rig.wait();
     assert!(until > 8.0 && until < 10.0, "{until}");
     rig.at(until);
@@ -179,4 +179,19 @@ fn suspension_ends_the_term_despite_a_successful_renewal() {
     rig.state.wrote(Ok(lease), sent, rig.now, 0.5);
     assert!(!rig.leads());
     assert!(matches!(rig.next(), Step::Stop(Lost::Unrenewed { .. })));
+}
+
+#[test]
+fn after_a_slow_response_a_renewal_may_take_the_rest_of_the_term() {
+    let mut rig = Rig::new();
+    rig.look(None);
+    let sent = rig.now;
+    let mut lease = rig.create();
+    lease.metadata.resource_version = Some("1".to_owned());
+    rig.at(4.8);
+    rig.state.wrote(Ok(lease), sent, rig.now, 0.5);
+    assert!((rig.at(5.0).timeout() - 5.0).abs() < 0.01);
+    // It is quick, so a dead connection must be noticed again.
+    rig.granted(2);
+    assert!(rig.at(10.0).timeout() < 4.0);
 }
