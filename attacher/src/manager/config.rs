@@ -1,11 +1,15 @@
 //! The client configuration: address and credentials of the API server.
 
-use std::path::PathBuf;
+use std::net::Ipv6Addr;
+use std::path::{Path, PathBuf};
 
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use super::Error;
 use crate::args::Args;
+
+/// Where Kubernetes mounts the pod's service account.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// The client configuration of `--kubeconfig`, by default that of the pod.
 pub(super) async fn read(args: &Args) -> Result<kube::Config, Error> {
@@ -22,9 +26,35 @@ pub(super) async fn read(args: &Args) -> Result<kube::Config, Error> {
         .map_err(broken)
 }
 
-/// The client configuration of the pod.
-pub(crate) fn in_cluster() -> Result<kube::Config, InClusterError> {
-    kube::Config::incluster().map(without_proxy)
+/// The client configuration of the pod, from the variables that Kubernetes sets in each container.
+#[expect(clippy::disallowed_methods, reason = "client-go has no flag for them either")]
+fn in_cluster() -> Result<kube::Config, InClusterError> {
+    let variable = |name| std::env::var(name).map_err(InClusterError::ReadEnvironmentVariable);
+    let host = variable("KUBERNETES_SERVICE_HOST")?;
+    let port = variable("KUBERNETES_SERVICE_PORT")?
+        .parse()
+        .map_err(InClusterError::ParseClusterPort)?;
+    of_service_account(Path::new(SERVICE_ACCOUNT), &host, port)
+}
+
+/// The client configuration of a mounted service account. As for client-go, token and ca.crt suffice; kube's own function
+/// also requires the file `namespace`.
+pub(crate) fn of_service_account(
+    folder: &Path,
+    host: &str,
+    port: u16,
+) -> Result<kube::Config, InClusterError> {
+    let authority = match host.parse::<Ipv6Addr>() {
+        Ok(address) => format!("[{address}]:{port}"),
+        Err(_) => format!("{host}:{port}"),
+    };
+    let url = format!("https://{authority}").parse();
+    let mut config = kube::Config::new(url.map_err(InClusterError::ParseClusterUrl)?);
+    // The client rereads both files. Unless there is a list here, kube also reads the system's certificates, which may be missing.
+    config.root_cert = Some(Vec::new());
+    config.root_cert_file = Some(folder.join("ca.crt"));
+    config.auth_info.token_file = Some(folder.join("token").display().to_string());
+    Ok(config)
 }
 
 /// The client configuration of a kubeconfig. A proxy is used only if the kubeconfig names one.

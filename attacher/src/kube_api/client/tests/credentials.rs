@@ -1,6 +1,7 @@
 //! Who we are to the API server, from the kubeconfig.
 
 use super::*;
+use crate::manager::config::of_service_account;
 
 #[tokio::test]
 async fn each_kind_of_credentials_reaches_the_server() {
@@ -125,4 +126,22 @@ async fn trusts_the_authority_of_a_file() {
     let access = mk_access(cluster, json!({ "token": "t" })).await.unwrap();
     ask(&access.connect(None, Requests::default())).await.unwrap();
     assert_eq!(server.seen(), [bearer("t")]);
+}
+
+#[tokio::test]
+async fn service_account_needs_no_namespace_file() {
+    let server = ApiServer::localhost().await;
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("ca.crt"), server.authority.pem()).unwrap();
+    fs::write(folder.path().join("token"), "t").unwrap();
+    let config = of_service_account(folder.path(), "127.0.0.1", server.address.port()).unwrap();
+    let access = Access::new(&config).unwrap();
+    ask(&access.connect(None, Requests::default())).await.unwrap();
+    assert_eq!(server.seen(), [bearer("t")]);
+}
+
+#[test]
+fn service_account_takes_an_ipv6_address() {
+    let config = of_service_account(Path::new("/nowhere"), "fd00::1", 443).unwrap();
+    assert_eq!(config.cluster_url.to_string(), "https://[fd00::1]:443/");
 }
