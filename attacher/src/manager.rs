@@ -279,7 +279,7 @@ impl Service {
                 // Syncs that wait for the driver end at once; calls that it may still execute get the grace period.
                 stop_work.cancel();
                 tasks.join(Task::Controller).await?;
-                abandon(tasks, &stop_election, &state).await;
+                abandon(tasks, &stop_election, &state).await?;
                 for task in [Task::Attachments, Task::Volumes, Task::Nodes] {
                     tasks.stop(task).await;
                 }
@@ -287,7 +287,11 @@ impl Service {
             }
             // A lost lease cannot be released.
             Err(Error::StoppedLeading(_)) => {}
-            Err(_) => abandon(tasks, &stop_election, &state).await,
+            Err(_) => {
+                if let Err(error) = abandon(tasks, &stop_election, &state).await {
+                    tracing::warn!(error = chain(&error), "cannot end the leader election");
+                }
+            }
         }
         if worked.is_ok() {
             // The Event of the lost leadership is the last one.
@@ -341,13 +345,15 @@ async fn supervise(tasks: &mut Tasks, shutdown: &CancellationToken) -> Result<()
 
 /// Stops the controller like a crash, and releases the lease if no sync was running, so that other replicas need not wait
 /// for its expiry.
-async fn abandon(tasks: &mut Tasks, stop_election: &CancellationToken, state: &Mutex<ControllerState>) {
+async fn abandon(
+    tasks: &mut Tasks,
+    stop_election: &CancellationToken,
+    state: &Mutex<ControllerState>,
+) -> Result<(), Error> {
     for task in [Task::Controller, Task::Reconcile] {
         tasks.stop(task).await;
     }
-    if let Err(error) = election::end(tasks, stop_election, state).await {
-        tracing::warn!(error = chain(&error), "cannot end the leader election");
-    }
+    election::end(tasks, stop_election, state).await
 }
 
 /// The first session; `None` if the connection manager ended.

@@ -25,7 +25,7 @@ pub struct RunOptions {
     pub connection: watch::Receiver<ConnectionState>,
     /// `--resync`: how often all objects are enqueued again, whatever their backoff; zero disables it.
     pub resync: Duration,
-    /// Beats in each iteration.
+    /// Beats in each iteration; stopped when the loop ends.
     pub heartbeat: Heartbeat,
     /// `--shutdown-grace`: how long syncs may run after shutdown begins.
     pub shutdown_grace: Duration,
@@ -94,6 +94,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 _ = resyncs.tick() => self.state().handle(Event::Resync),
             }
         }
+        // The drain is bounded by its grace period.
+        heartbeat.stop();
         self.drain();
         tracing::info!(
             running = running.len(),

@@ -91,6 +91,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use super::super::abandon;
     use super::*;
     use crate::controller::state::Event;
     use crate::controller::state::tests::mk_state;
@@ -104,6 +105,26 @@ mod tests {
         state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
         state.handle(Event::Attachments(Change::Applied(mk_attachment("va"))));
         state
+    }
+
+    #[tokio::test]
+    async fn reports_a_lease_lost_while_the_controller_ended() {
+        let (mut tasks, stop) = (Tasks::default(), CancellationToken::new());
+        let lost = leader_election::Lost::Taken {
+            lease: "ns/lease".to_owned(),
+            holder: "other".to_owned(),
+        };
+        tasks.spawn(Task::Election, async { Err(lost.into()) });
+        tasks.spawn(Task::Controller, async {
+            tokio::task::yield_now().await;
+            Ok(())
+        });
+        assert!(tasks.join(Task::Controller).await.is_ok());
+        let abandoned = abandon(&mut tasks, &stop, &Mutex::new(mk_enqueued())).await;
+        assert!(
+            matches!(abandoned, Err(Error::StoppedLeading(_))),
+            "{abandoned:?}"
+        );
     }
 
     #[tokio::test]

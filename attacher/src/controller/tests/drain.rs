@@ -1,6 +1,9 @@
 //! Shutdown before and during a call.
 
+use tokio::sync::{mpsc, watch};
+
 use super::*;
+use crate::csi::ConnectionState;
 
 #[tokio::test(start_paused = true)]
 async fn draining_aborts_an_attach_before_its_call() {
@@ -87,4 +90,40 @@ async fn draining_completes_a_call_and_its_status_write() {
     bench.world.answer.notify_one();
     assert_eq!(run.await, Ok(()));
     assert!(bench.attachment().attached);
+}
+
+#[tokio::test(start_paused = true)]
+async fn drain_needs_no_heartbeat() {
+    let bench = Bench::new(mk_attachment("va"));
+    bench.world.state().silent.push("publish");
+    for replaced in [
+        Event::Attachments(Change::Replaced),
+        Event::Volumes(Change::Replaced),
+        Event::Nodes(Change::Replaced),
+    ] {
+        bench.state().handle(replaced);
+    }
+    let heartbeat = Heartbeat::default();
+    let (_events_tx, events) = mpsc::channel(1);
+    let (_connection_tx, connection) = watch::channel(ConnectionState::Down);
+    let options = RunOptions {
+        events,
+        connection,
+        resync: Duration::ZERO,
+        heartbeat: heartbeat.clone(),
+        shutdown_grace: FOREVER,
+    };
+    let shutdown = CancellationToken::new();
+    let mut run = std::pin::pin!(bench.controller.run(options, shutdown.clone()));
+    let minute = Duration::from_secs(60);
+    assert!(timeout(minute, run.as_mut()).await.is_err());
+    assert_eq!(bench.seen().last(), Some(&"publish"));
+    shutdown.cancel();
+    assert!(
+        timeout(minute, run.as_mut()).await.is_err(),
+        "the call is under way"
+    );
+    assert_eq!(heartbeat.stalled(tokio::time::Instant::now()), None);
+    bench.world.answer.notify_one();
+    run.await;
 }
