@@ -24,10 +24,12 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use serde_json::{Value, json};
+use socket2::SockRef;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
+use super::transport::{TCP_KEEPALIVE, tcp};
 use super::*;
 use crate::manager::config::of_kubeconfig;
 
@@ -275,4 +277,15 @@ fn proxy_is_refused_without_quoting_its_password() {
         told.contains("***@proxy:3128") && !told.contains("hunter2"),
         "{told}"
     );
+}
+
+#[tokio::test]
+async fn connections_have_tcp_keepalive() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let connection = tcp().oneshot(url.parse().unwrap()).await.unwrap();
+    let socket = SockRef::from(connection.inner());
+    assert!(socket.keepalive().unwrap());
+    assert_eq!(socket.tcp_keepalive_time().unwrap(), TCP_KEEPALIVE);
+    assert_eq!(socket.tcp_keepalive_interval().unwrap(), TCP_KEEPALIVE);
 }

@@ -25,6 +25,8 @@ use crate::leader_election::Fenced;
 const PING_INTERVAL: Duration = Duration::from_secs(15);
 /// Timeout of a ping; then the connection is closed.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Idle time before TCP keepalive probes, and their interval, as in Go's dialer. HTTP/1.1 has no pings.
+pub(super) const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection, or a pool of them.
@@ -34,17 +36,13 @@ pub(super) type ServerBody = UnsyncBoxBody<Bytes, BoxError>;
 
 /// HTTP over TCP and TLS.
 pub(super) fn network(tls: ClientConfig, server_name: Option<ServerName<'static>>) -> Http {
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
     let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     let builder = match server_name {
         Some(name) => builder.with_server_name_resolver(FixedServerNameResolver::new(name)),
         None => builder,
     };
     // Proxies that terminate TLS may support only HTTP/1.1.
-    let connector = builder.enable_all_versions().wrap_connector(tcp);
+    let connector = builder.enable_all_versions().wrap_connector(tcp());
     let client: legacy::Client<_, Fenced<Body>> = legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
@@ -54,6 +52,16 @@ pub(super) fn network(tls: ClientConfig, server_name: Option<ServerName<'static>
         .http2_keep_alive_while_idle(true)
         .build(connector);
     boxed(client)
+}
+
+pub(super) fn tcp() -> HttpConnector {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(TCP_KEEPALIVE));
+    tcp.set_keepalive_interval(Some(TCP_KEEPALIVE));
+    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    tcp
 }
 
 pub(super) fn boxed<S, B>(service: S) -> Http
