@@ -209,9 +209,9 @@ impl Args {
         let rules = [
             (
                 timeout > shutdown_grace,
-                "--shutdown-grace is shorter than --timeout: when the process is told to end, driver calls that take \
-                 longer are cut off, and the next replica waits until the lease lapses (without --leader-election it \
-                 does not wait, and may call for the same volume while the driver is still at it)",
+                "--shutdown-grace is shorter than --timeout: on SIGTERM, driver calls that take longer are cut off, and the \
+                 next replica waits until the lease expires (without --leader-election it does not wait, and may call the \
+                 driver for the same volume while the earlier call still runs)",
             ),
             (
                 http.metrics_address.is_some(),

@@ -16,9 +16,8 @@ pub(super) fn from_environment(variable: &str) -> MaybeText {
     std::env::var(variable).ok().filter(|value| !value.is_empty())
 }
 
-/// The collector that the flag names, or else the variable. Somebody meant the flag for us, so what is
-/// wrong with it is an error; the variable may be meant for programs that speak another form of OTLP, so
-/// one that we cannot use is no error, but worth a [`warning`].
+/// The collector that the flag names, or else the variable. An invalid flag is an error. The variable applies to all programs in
+/// the container, some of which may export other forms of OTLP, so an unusable value only causes a [`warning`].
 pub(super) fn endpoint(flag: Option<&str>, variable: Option<&str>) -> Result<Option<Endpoint>, String> {
     match flag {
         Some(flag) => match flag.parse() {
@@ -29,8 +28,8 @@ pub(super) fn endpoint(flag: Option<&str>, variable: Option<&str>) -> Result<Opt
     }
 }
 
-/// What to say of a variable that was to count and cannot be used. Its value is left out: an address may hold
-/// a password.
+/// The warning about a variable that cannot be used and that no flag overrides. It omits the value, which may contain a
+/// password.
 pub(super) fn warning(flag: Option<&str>, variable: Option<&str>) -> Option<String> {
     let ignored = flag.is_none() && variable.is_some_and(|variable| variable.parse::<Endpoint>().is_err());
     ignored.then(|| {

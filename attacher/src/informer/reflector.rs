@@ -160,7 +160,7 @@ where
                 error = why,
                 failures,
                 again_in,
-                "the watch failed; it is tried again, and each {LOG_EVERY}th failure in a row is told"
+                "the watch failed; it is tried again, and each {LOG_EVERY}th failure in a row is logged"
             );
         } else {
             tracing::debug!(kind, error = why, failures, again_in, "the watch failed again");

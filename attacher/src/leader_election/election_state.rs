@@ -332,7 +332,7 @@ impl ElectionState {
             return true;
         };
         let holder = &observed.record.holder;
-        holder.is_empty() || *holder == self.settings.identity || now >= observed.lapses()
+        holder.is_empty() || *holder == self.settings.identity || now >= observed.expiry()
     }
 
     fn rest(&mut self, now: Instant, random: f64) {
@@ -342,10 +342,10 @@ impl ElectionState {
             now + pause + pause.mul_f64(random)
         } else {
             let look = now + period + period.mul_f64(JITTER * random);
-            let lapse = self.observed.as_ref().map(Observed::lapses);
-            lapse
-                .filter(|lapse| *lapse > now)
-                .map_or(look, |lapse| look.min(lapse))
+            let expiry = self.observed.as_ref().map(Observed::expiry);
+            expiry
+                .filter(|expiry| *expiry > now)
+                .map_or(look, |expiry| look.min(expiry))
         };
         self.turn = Turn::Rest(self.valid_until().map_or(until, |valid| until.min(valid)));
     }

@@ -118,7 +118,7 @@ async fn replica_without_the_right_to_update_the_lease_could_not_take_over() {
     };
     while_stands(a.run(never), while_stands(&mut b, led)).await;
 
-    // The first is gone, and its lease lapses.
+    // The first is gone, and its lease expires.
     server.let_write(false);
     let refused = async {
         sleep(5 * SECOND).await;
@@ -198,7 +198,7 @@ async fn a_lease_for_centuries_is_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_released_lease_is_taken_at_once_and_a_lapsed_one_when_it_lapses() {
+async fn a_released_lease_is_acquired_at_once_and_another_when_it_expires() {
     let server = Server::new(0, Faults::NONE);
     let (a, a_leads) = elector("a", SLOW, &server, CLOCKS[2]);
     let (b, b_leads) = elector("b", SLOW, &server, CLOCKS[1]);

@@ -92,7 +92,7 @@ enum Story {
     StuckDetach,
     /// The driver dies while many volumes are being attached, and again while they are being detached.
     DriverRestartInBurst,
-    /// The leading attacher is killed; the standby takes over when the lease has lapsed.
+    /// The leading attacher is killed; the standby takes over when the lease has expired.
     LeaderHandOver,
     /// A node has as many volumes as it can take, and a pod brings one more.
     AttachLimit,

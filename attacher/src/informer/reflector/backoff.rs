@@ -92,8 +92,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// That of someone who has failed so often in a row, and when he tries again.
-    fn mk_patience(stage: Stage, failures: u32) -> (WatchBackoff, Instant) {
+    /// A backoff after this many failures in a row, and the time of the next attempt.
+    fn mk_backoff(stage: Stage, failures: u32) -> (WatchBackoff, Instant) {
         let mut backoff = WatchBackoff::new(1);
         let mut now = tokio::time::Instant::now().into_std();
         for _ in 0..failures {
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_half_a_minute_and_what_chance_adds() {
-        let (mut backoff, mut now) = mk_patience(Stage::List, 0);
+        let (mut backoff, mut now) = mk_backoff(Stage::List, 0);
         let mut least = FIRST_PAUSE;
         for failure in 1..=20 {
             let (failures, pause) = backoff.failed(Stage::List, Duration::ZERO, now);
@@ -124,19 +124,19 @@ mod tests {
             (Stage::Watch, Progress::Watched, Some(5)),
             (Stage::Watch, Progress::Listed, None),
         ] {
-            let (mut backoff, now) = mk_patience(failed, 5);
+            let (mut backoff, now) = mk_backoff(failed, 5);
             assert_eq!(backoff.proven(proof), ended, "{failed:?} {proof:?}");
             let next = backoff.failed(failed, Duration::ZERO, now).0;
             assert_eq!(next, if ended.is_some() { 1 } else { 6 });
         }
-        let (mut well, _) = mk_patience(Stage::List, 0);
+        let (mut well, _) = mk_backoff(Stage::List, 0);
         assert_eq!(well.proven(Progress::Watched), None, "nothing had failed");
     }
 
     #[test]
     fn a_failure_long_after_the_last_is_a_first_one() {
         for (after, failures) in [(FORGOTTEN - SECOND, 6), (FORGOTTEN, 1)] {
-            let (mut backoff, now) = mk_patience(Stage::Watch, 5);
+            let (mut backoff, now) = mk_backoff(Stage::Watch, 5);
             let (seen, _) = backoff.failed(Stage::Watch, Duration::ZERO, now + after);
             assert_eq!(seen, failures);
         }

@@ -31,7 +31,7 @@ pub(super) struct Record {
 
 impl Observed {
     /// When the lease expires unless it changes.
-    pub(super) fn lapses(&self) -> Instant {
+    pub(super) fn expiry(&self) -> Instant {
         self.at + self.record.duration
     }
 
