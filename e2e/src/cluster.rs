@@ -26,6 +26,7 @@ use kube::discovery::{self, Scope};
 use kube::{Api, Client, ResourceExt};
 
 pub use backend::Backend;
+pub use embedded::AttachDetachVolumes;
 pub use metrics::{Metrics, Request};
 pub use settings::ClusterSettings;
 

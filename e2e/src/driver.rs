@@ -3,7 +3,7 @@
 //! Invariants: the driver keeps its state directory, journal and socket path over restarts, so a restart is
 //! what a node's driver pod goes through; [`Driver::set_faults`] answers only when the rules are in force.
 
-mod array;
+pub(crate) mod array;
 pub mod fault;
 mod instance;
 pub mod journal;

@@ -13,7 +13,7 @@ mod names;
 pub mod object;
 mod source;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,6 +25,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 pub use names::Names;
 
+use crate::playground::snapshot::TimelineRow;
 use crate::scenario::TestEnv;
 
 /// How long a line is held back, so that an earlier one can still come before it.
@@ -34,6 +35,8 @@ const PRINT: Duration = Duration::from_millis(50);
 /// How much a watch may lag behind those who act on the same change; what is seen on a watch is dated back by
 /// it, so that a cause is printed before its effect.
 const WATCH_LAG: SignedDuration = SignedDuration::from_millis(20);
+/// How many printed lines are kept for the timeline.
+const KEPT_LINES: usize = 1000;
 /// Width of the column that names the party.
 const ACTOR_WIDTH: usize = 24;
 
@@ -63,6 +66,8 @@ pub struct Line {
     pub at: Timestamp,
     /// Who did it.
     pub actor: Actor,
+    /// Names of the volumes it is about; none if it is about all.
+    pub volumes: Vec<String>,
     /// What was done.
     pub text: String,
 }
@@ -76,6 +81,10 @@ struct Buffer {
     began: Timestamp,
     held: BTreeMap<(Timestamp, u64), Line>,
     taken: u64,
+    printed: VecDeque<TimelineRow>,
+    chapter: String,
+    /// How long a reader needs for a heading.
+    reading_time: Duration,
     colour: bool,
     out: Box<dyn Write + Send>,
 }
@@ -101,7 +110,7 @@ impl Actor {
     /// The party's colour on a terminal.
     fn colour(&self) -> &'static str {
         match self {
-            Self::You => "1;37",
+            Self::You => "1",
             Self::Scheduler | Self::Api => "34",
             Self::AttachDetach => "36",
             Self::Attacher => "1;32",
@@ -120,11 +129,21 @@ impl Narrator {
         Self::new(stdout.is_terminal(), Box::new(stdout), Timestamp::now())
     }
 
+    /// A narrator for a view, which prints into `out` without colours and gives the reader time for each heading.
+    pub(crate) fn for_view(out: Box<dyn Write + Send>, reading_time: Duration) -> Self {
+        let narrator = Self::new(false, out, Timestamp::now());
+        narrator.buffer().reading_time = reading_time;
+        narrator
+    }
+
     fn new(colour: bool, out: Box<dyn Write + Send>, began: Timestamp) -> Self {
         Self(Arc::new(Mutex::new(Buffer {
             began,
             held: BTreeMap::new(),
             taken: 0,
+            printed: VecDeque::new(),
+            chapter: String::new(),
+            reading_time: Duration::ZERO,
             colour,
             out,
         })))
@@ -143,8 +162,20 @@ impl Narrator {
         self.take(Line {
             at: Timestamp::now(),
             actor: Actor::You,
+            volumes: Vec::new(),
             text: text.to_owned(),
         });
+    }
+
+    /// Seconds since the narrator began.
+    pub(crate) fn elapsed(&self) -> f64 {
+        self.buffer().since(Timestamp::now())
+    }
+
+    /// The last heading, and the last lines that were printed.
+    pub(crate) fn timeline(&self) -> (String, Vec<TimelineRow>) {
+        let buffer = self.buffer();
+        (buffer.chapter.clone(), buffer.printed.iter().cloned().collect())
     }
 
     /// Prints all lines about the time up to `until`.
@@ -154,6 +185,7 @@ impl Narrator {
         let due = std::mem::replace(&mut buffer.held, later);
         for line in due.into_values() {
             let text = buffer.format(&line);
+            buffer.keep(line);
             writeln!(buffer.out, "{text}").context("write to the terminal")?;
         }
         buffer.out.flush().context("write to the terminal")
@@ -164,13 +196,9 @@ impl Narrator {
         // What the last chapter set going has been seen, but perhaps not printed yet.
         tokio::time::sleep(HOLD).await;
         self.print(Timestamp::now())?;
-        let mut buffer = self.buffer();
-        let heading = if buffer.colour {
-            format!("\x1b[1m{text}\x1b[0m")
-        } else {
-            text.to_owned()
-        };
-        writeln!(buffer.out, "\n{heading}").context("write to the terminal")
+        let reading_time = self.buffer().write_heading(text)?;
+        tokio::time::sleep(reading_time).await;
+        Ok(())
     }
 
     /// Follows all that happens on a test environment until the answer is dropped.
@@ -209,8 +237,36 @@ impl Following {
 // === impl Buffer ===
 
 impl Buffer {
+    fn write_heading(&mut self, text: &str) -> Result<Duration> {
+        text.clone_into(&mut self.chapter);
+        let heading = if self.colour {
+            format!("\x1b[1m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        };
+        writeln!(self.out, "\n{heading}").context("write to the terminal")?;
+        Ok(self.reading_time)
+    }
+
+    fn keep(&mut self, line: Line) {
+        if self.printed.len() == KEPT_LINES {
+            self.printed.pop_front();
+        }
+        let row = TimelineRow {
+            at: self.since(line.at),
+            actor: line.actor.name(),
+            volumes: line.volumes,
+            text: line.text,
+        };
+        self.printed.push_back(row);
+    }
+
+    fn since(&self, at: Timestamp) -> f64 {
+        at.duration_since(self.began).as_secs_f64().max(0.0)
+    }
+
     fn format(&self, line: &Line) -> String {
-        let since = line.at.duration_since(self.began).as_secs_f64().max(0.0);
+        let since = self.since(line.at);
         let name = line.actor.name();
         let (on, off) = if self.colour {
             (format!("\x1b[{}m", line.actor.colour()), "\x1b[0m")
@@ -248,6 +304,7 @@ mod tests {
         Line {
             at: at(millisecond),
             actor: Actor::Attacher,
+            volumes: vec!["data".to_owned()],
             text: text.to_owned(),
         }
     }
@@ -280,5 +337,26 @@ mod tests {
         let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         let printed: String = text.lines().filter_map(|line| line.chars().last()).collect();
         assert_eq!(printed, "abc");
+    }
+
+    #[test]
+    fn printed_lines_are_kept_for_the_timeline() {
+        let narrator = Narrator::new(false, Box::new(SharedOutput::default()), at(0));
+        narrator.take(line(1_500, "reports csi-1 attached"));
+        assert!(narrator.timeline().1.is_empty());
+        narrator.print(at(2_000)).unwrap();
+        let row = TimelineRow {
+            at: 1.5,
+            actor: "attacher".to_owned(),
+            volumes: vec!["data".to_owned()],
+            text: "reports csi-1 attached".to_owned(),
+        };
+        assert_eq!(narrator.timeline().1, std::slice::from_ref(&row));
+        for millisecond in 0..KEPT_LINES {
+            narrator.take(line(3_000 + millisecond as i64, "later"));
+        }
+        narrator.print(at(10_000)).unwrap();
+        let (_, kept) = narrator.timeline();
+        assert!(kept.len() == KEPT_LINES && !kept.contains(&row));
     }
 }

@@ -37,6 +37,7 @@ pub struct Node {
     node_id: String,
     driver_name: String,
     driver: Option<NodeDriver>,
+    config: KubeletConfig,
     /// `None` after a crash.
     kubelet: Option<KubeletProcess>,
 }
@@ -80,7 +81,7 @@ impl Node {
                 NodeDisk::in_memory(Path::new("/var/lib/kubelet")),
             ),
         };
-        let kubelet = KubeletProcess::start(KubeletConfig {
+        let config = KubeletConfig {
             client: client.clone(),
             clock: Clock::system(),
             name: name.to_owned(),
@@ -88,7 +89,8 @@ impl Node {
             driver: Some(connection),
             disk,
             planted_bug: None,
-        });
+        };
+        let kubelet = KubeletProcess::start(config.clone());
         let what = format!("the kubelet of {name} to register {driver_name}");
         let csi_nodes = Api::<CSINode>::all(client.clone());
         wait::for_object(&csi_nodes, name, REGISTERED, &what, |csi_node| {
@@ -104,6 +106,7 @@ impl Node {
             node_id: node_id.to_owned(),
             driver_name: driver_name.to_owned(),
             driver,
+            config,
             kubelet: Some(kubelet),
         })
     }
@@ -169,6 +172,11 @@ impl Node {
     /// Crashes the node: nothing is unmounted or reported any more, and the heartbeat ends.
     pub fn crash(&mut self) {
         self.kubelet = None;
+    }
+
+    /// Starts the kubelet again after [`Self::crash`]; what was mounted still is.
+    pub fn recover(&mut self) {
+        self.kubelet = Some(KubeletProcess::start(self.config.clone()));
     }
 
     /// Stops the node and deletes its objects. Its pods must be gone by then.

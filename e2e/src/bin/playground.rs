@@ -1,10 +1,10 @@
 //! A live tour of the attach/detach path: `cargo run --bin playground`.
 //!
-//! Starts a cluster, our CSI driver and our attacher, lets pods with volumes come, move, meet a fault and go, and prints
-//! line by line what each component does. Round after round until Ctrl-C; with `--once` one round that checks every
-//! step and ends with an exit code.
+//! Starts a cluster, our CSI driver and our attacher, and shows on the terminal what each component does while pods with
+//! volumes move and keys break things. Without a terminal it plays a tour and prints it line by line. Round after round until Ctrl-C; with `--once` or `--story` one round that
+//! checks every step and ends with an exit code.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,13 +13,11 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::{Parser, ValueEnum};
 use csi_e2e::attacher::Kind;
 use csi_e2e::cluster::{Backend, Cluster, ClusterSettings};
-use csi_e2e::driver::fault::{FaultRule, Method};
-use csi_e2e::fixture::Access;
-use csi_e2e::invariant;
 use csi_e2e::narrate::Narrator;
+use csi_e2e::playground::{Script, TOUR, story, terminal};
 use csi_e2e::process::{Run, reaper_main_if_requested};
-use csi_e2e::scenario::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, force_cleanup};
-use csi_e2e::scenario::{Scenario, TestContext, TestEnv};
+use csi_e2e::scenario::test_env::force_cleanup;
+use csi_e2e::scenario::{TestContext, TestEnv};
 use csi_e2e::toolchain::{Settings, Toolchain};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -30,9 +28,12 @@ struct Args {
     /// Run the tour once, check every step, and exit non-zero on failure.
     #[arg(long)]
     once: bool,
-    /// Play an incident instead of the tour.
-    #[arg(long, value_enum)]
-    story: Option<Story>,
+    /// Play an incident instead of the tour, check its end state, and exit. Without NAME: list the stories.
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", value_parser = story::named)]
+    story: Option<&'static Script>,
+    /// Print lines instead of the terminal view. Without a terminal, and with --once, this is the default.
+    #[arg(long)]
+    plain: bool,
     /// What runs the cluster.
     #[arg(long, value_enum, default_value_t = ClusterKind::Embedded)]
     cluster: ClusterKind,
@@ -52,12 +53,8 @@ enum ClusterKind {
 const NODES: &str = "\
 The driver and the attacher are the real programs, started with each round; the driver emulates disks and mounts.
 Kubelets are simulated in this process: no container runs.";
-/// Slow enough to be watched.
-const LATENCY: Duration = Duration::from_millis(300);
 /// Time to read between two rounds.
 const PAUSE: Duration = Duration::from_secs(5);
-/// The driver's error while its fault rule is set.
-const REASON: &str = "all slots of the node are taken";
 
 fn main() -> ExitCode {
     let started = Instant::now();
@@ -65,9 +62,17 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let filter =
         EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("error,kube_client=off"));
+    // On a terminal that the view uses, a log line would be drawn over.
+    let hidden = args.has_view() && std::io::stderr().is_terminal();
+    let log = move || -> Box<dyn Write> {
+        match hidden {
+            true => Box::new(std::io::sink()),
+            false => Box::new(std::io::stderr()),
+        }
+    };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(log)
         .init();
     let toured = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -83,33 +88,16 @@ fn main() -> ExitCode {
     }
 }
 
-/// Incidents that have happened to others, each a scenario of the harness.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Story {
-    /// A node dies with a volume mounted; its pod's successor waits until the node is given up.
-    MultiAttachAfterNodeLoss,
-    /// The array refuses to detach, and a new pod needs the volume meanwhile.
-    StuckDetach,
-    /// The driver dies while many volumes are being attached, and again while they are being detached.
-    DriverRestartInBurst,
-    /// The leading attacher is killed; the standby takes over when the lease has expired.
-    LeaderHandOver,
-    /// A node has as many volumes as it can take, and a pod brings one more.
-    AttachLimit,
-}
+// === impl Args ===
 
-// === impl Story ===
+impl Args {
+    /// Whether the playground ends by itself.
+    fn ends(&self) -> bool {
+        self.once || self.story.is_some()
+    }
 
-impl Story {
-    fn scenario(self) -> &'static Scenario {
-        let name = match self {
-            Self::MultiAttachAfterNodeLoss => "node-lost",
-            Self::StuckDetach => "pod-returns",
-            Self::DriverRestartInBurst => "driver-restarts",
-            Self::LeaderHandOver => "leader-killed",
-            Self::AttachLimit => "attach-limit",
-        };
-        Scenario::named(name).expect("every story must be a scenario")
+    fn has_view(&self) -> bool {
+        !self.once && !self.plain && std::io::stdout().is_terminal()
     }
 }
 
@@ -149,7 +137,7 @@ async fn tour(args: &Args, started: Instant) -> Result<()> {
         toured = in_run(&run, &settings, args, started) => toured,
         () = interrupts.next() => {
             say("\nStopping; once more to stop at once.");
-            if args.once { Err(anyhow!("interrupted before the story had ended")) } else { Ok(()) }
+            if args.ends() { Err(anyhow!("interrupted before the end")) } else { Ok(()) }
         }
     };
     tokio::select! {
@@ -174,138 +162,45 @@ async fn in_run(run: &Arc<Run>, settings: &Settings, args: &Args, started: Insta
     ));
     let ctx = TestContext::on(run, &toolchain, cluster).await?;
     ctx.attacher(Kind::Ours).await?;
+    match args.has_view() {
+        true => match args.story {
+            Some(story) => terminal::play(&ctx, story).await?,
+            None => terminal::explore(&ctx).await?,
+        },
+        false => print_rounds(&ctx, args).await?,
+    }
+    ctx.close().await
+}
+
+/// Prints what happens, line by line.
+async fn print_rounds(ctx: &TestContext, args: &Args) -> Result<()> {
     let narrator = Narrator::on_stdout();
     let mut round = 1;
     loop {
         let prefix = format!("round-{round}");
-        play_round(&ctx, &narrator, &prefix, args.story.map(Story::scenario)).await?;
-        if args.once {
-            break;
+        play_round(ctx, &narrator, &prefix, args.story.unwrap_or(&TOUR)).await?;
+        if args.ends() {
+            return Ok(());
         }
         round += 1;
         say("\nAll back where it was. The next round begins in a moment; Ctrl-C ends the tour.");
         tokio::time::sleep(PAUSE).await;
     }
-    ctx.close().await
 }
 
-async fn play_round(
-    ctx: &TestContext,
-    narrator: &Narrator,
-    prefix: &str,
-    scenario: Option<&Scenario>,
-) -> Result<()> {
-    let tour = ScenarioConfig {
-        latency: LATENCY,
-        ..ScenarioConfig::DEFAULT
-    };
-    let config = scenario.map_or(tour, |scenario| scenario.config);
-    let ran = ctx.cluster().while_alive(async {
-        let mut env = TestEnv::set_up(ctx, prefix, Kind::Ours, config).await?;
+async fn play_round(ctx: &TestContext, narrator: &Narrator, prefix: &str, script: &Script) -> Result<()> {
+    let played = ctx.cluster().while_alive(async {
+        let mut env = TestEnv::set_up(ctx, prefix, Kind::Ours, script.config).await?;
         let following = narrator.follow(&env)?;
-        match scenario {
-            Some(scenario) => {
-                narrator.heading(scenario.about).await?;
-                scenario.run_and_verify(&mut env).await?;
-                narrator
-                    .heading("Checked: that is what happened, and nothing is left.")
-                    .await?;
-            }
-            None => story(&mut env, narrator).await?,
-        }
+        script.play(&mut env, narrator).await?;
         following.end().await;
         env.teardown().await
     });
-    let ran = ran.await;
-    if ran.is_err() {
+    let played = played.await;
+    if played.is_err() {
         force_cleanup(ctx, prefix).await?;
     }
-    ran
-}
-
-/// Every step waits for what it announces, so a step that does not come about fails the story.
-async fn story(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
-    narrator
-        .heading("1. A pod with a volume: the volume is attached to the pod's node before the pod runs.")
-        .await?;
-    let data = env.volume("data", Access::OneNode).await?;
-    narrator.you("create claim and volume data, and pod web that mounts it, for node a");
-    env.pod("web", A, &[&data]).await?;
-    env.wait_until_running("web", STEP_TIMEOUT).await?;
-
-    narrator
-        .heading("2. The pod moves: the volume must leave node a before it is attached to node b.")
-        .await?;
-    narrator.you("delete pod web and create pod web-2 with the same volume, for node b");
-    env.delete_pod("web").await?;
-    env.pod("web-2", B, &[&data]).await?;
-    env.wait_until_running("web-2", STEP_TIMEOUT).await?;
-    env.wait_until_detached(&data, A, STEP_TIMEOUT).await?;
-
-    narrator
-        .heading(
-            "3. The driver fails: its error reaches the attachment and the pod's events, then it recovers.",
-        )
-        .await?;
-    attach_in_spite_of_errors(env, narrator).await?;
-
-    narrator
-        .heading(
-            "4. The attacher is killed while the driver works for it: the next one finishes what was begun.",
-        )
-        .await?;
-    attach_in_spite_of_a_kill(env, narrator).await?;
-    env.settle().await?;
-    invariant::enforce(&invariant::check_running(&env.observations().await?))?;
-
-    narrator
-        .heading("5. Everything is deleted: volumes are unmounted, detached and released.")
-        .await?;
-    narrator.you("delete all pods, then all claims and volumes");
-    env.clear().await?;
-    narrator
-        .heading(
-            "Checked: nothing is attached, published or held by a finalizer any more, and no secret was written anywhere.",
-        )
-        .await
-}
-
-async fn attach_in_spite_of_errors(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
-    narrator.you("set a fault rule: the driver refuses every attach");
-    let full = FaultRule::fail(
-        "full",
-        Method::ControllerPublishVolume,
-        "RESOURCE_EXHAUSTED",
-        REASON,
-    );
-    env.driver.set_faults(&[full]).await?;
-    let logs = env.volume("logs", Access::OneNode).await?;
-    narrator.you("create claim and volume logs, and pod db that mounts it, for node a");
-    env.pod("db", A, &[&logs]).await?;
-    env.wait_for_event("db", "FailedAttachVolume", REASON, STEP_TIMEOUT)
-        .await?;
-    env.ensure_not_running("db").await?;
-    narrator.you("remove the fault rule");
-    env.driver.clear_faults().await?;
-    env.wait_until_running("db", STEP_TIMEOUT).await
-}
-
-async fn attach_in_spite_of_a_kill(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
-    let mute = FaultRule::delay_answer("mute", Method::ControllerPublishVolume, STEP_TIMEOUT * 2);
-    env.driver.set_faults(&[mute]).await?;
-    let cache = env.volume("cache", Access::OneNode).await?;
-    narrator.you("create claim and volume cache, and pod api that mounts it, for node b; the driver's answer will be late");
-    env.pod("api", B, &[&cache]).await?;
-    let node_id = env.node(B).node_id().to_owned();
-    env.driver
-        .wait_until_published(&cache.handle, &node_id, true, STEP_TIMEOUT)
-        .await?;
-    narrator.you("kill -9 the attacher: the array has attached, but the answer is lost");
-    env.attacher.crash().await?;
-    env.driver.clear_faults().await?;
-    narrator.you("start the attacher again");
-    env.attacher.revive().await?;
-    env.wait_until_running("api", STEP_TIMEOUT).await
+    played
 }
 
 /// Ctrl-C and SIGTERM.

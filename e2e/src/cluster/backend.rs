@@ -10,7 +10,7 @@ use anyhow::{Result, bail, ensure};
 use kube::Client;
 use tokio::time::{Instant, sleep};
 
-use super::embedded::Embedded;
+use super::embedded::{AttachDetachVolumes, Embedded};
 use super::{Cluster, ClusterSettings, copy_kubeconfig};
 use crate::control_plane::{self, Component, ControlPlane, Request};
 use crate::kubeconfig;
@@ -246,6 +246,14 @@ impl Cluster {
             );
             // There is no event for a line in a file that another process writes.
             sleep(LOG_POLL).await;
+        }
+    }
+
+    /// Both states of world of the attach/detach controller, where it runs in this process.
+    pub fn attach_detach_volumes(&self) -> Option<AttachDetachVolumes> {
+        match &self.running {
+            Running::Embedded(embedded) => Some(embedded.attach_detach_volumes()),
+            Running::ControlPlane(_) | Running::Kubeconfig => None,
         }
     }
 

@@ -1,13 +1,15 @@
 //! The embedded cluster as a backend: API server and controllers in this process, the API server on a loopback port, too.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use embedded_cluster::apiserver::{Fault, Rule, Status};
-use embedded_cluster::attach_detach::{AttachDetachOptions, ForceDetach};
+use embedded_cluster::attach_detach::{AttachDetachOptions, ForceDetach, VolumeView};
 use embedded_cluster::cluster::{CONTROLLERS, ClusterOptions, EmbeddedCluster};
+use embedded_cluster::volume::UniqueVolumeName;
 use kube::Client;
 use kube::config::Kubeconfig;
 use tokio::task::JoinSet;
@@ -22,6 +24,9 @@ use crate::process::{self, Run};
 
 /// How long the lease of a killed kube-controller-manager lasts before the standby takes over.
 const LEASE_DURATION: Duration = Duration::from_secs(2);
+
+/// Each volume on each node, as both states of world of the attach/detach controller see it.
+pub type AttachDetachVolumes = BTreeMap<(UniqueVolumeName, String), VolumeView>;
 
 /// A running embedded cluster.
 pub(super) struct Embedded {
@@ -171,6 +176,11 @@ impl Embedded {
     /// The end of the controllers' log.
     pub(super) fn log_tail(&self, lines: usize) -> String {
         process::tail(&self.log, lines).unwrap_or_default()
+    }
+
+    /// Both states of world of the attach/detach controller.
+    pub(super) fn attach_detach_volumes(&self) -> AttachDetachVolumes {
+        self.state().cluster.attach_detach().volumes()
     }
 
     /// The attach/detach controller's metrics.

@@ -21,25 +21,7 @@ impl Driver {
 
     /// The nodes to which the array has each volume published. Volumes without any are left out.
     pub async fn published(&self) -> Result<BTreeMap<String, BTreeSet<String>>> {
-        let client = self.admin()?;
-        let mut published: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        let mut query = Vec::new();
-        loop {
-            let page = client
-                .attachments(&query)
-                .await
-                .context("list the array's attachments")?;
-            for attachment in page.items {
-                published
-                    .entry(attachment.volume)
-                    .or_default()
-                    .insert(attachment.node);
-            }
-            match page.next {
-                Some(next) => query = vec![("after", next)],
-                None => return Ok(published),
-            }
-        }
+        published(&self.admin()?).await
     }
 
     /// Waits until the array has the volume published to the node, or not if `wanted` is false, whether the call was
@@ -95,5 +77,27 @@ impl Driver {
         renamed
             .map(drop)
             .with_context(|| format!("rename node {node_id} to {new} at the array"))
+    }
+}
+
+/// The nodes to which the array of this admin API has each volume published.
+pub(crate) async fn published(client: &Client) -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let mut published: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut query = Vec::new();
+    loop {
+        let page = client
+            .attachments(&query)
+            .await
+            .context("list the array's attachments")?;
+        for attachment in page.items {
+            published
+                .entry(attachment.volume)
+                .or_default()
+                .insert(attachment.node);
+        }
+        match page.next {
+            Some(next) => query = vec![("after", next)],
+            None => return Ok(published),
+        }
     }
 }

@@ -15,21 +15,20 @@ pub fn describe(before: Option<&VolumeAttachment>, now: &WatchEvent, names: &Nam
     let attachment = &now.attachment;
     let name = names.short(&attachment.name_any());
     let early = now.at - WATCH_LAG;
+    let pv = attachment.spec.source.persistent_volume_name.as_deref();
+    let volume = names.short(pv.unwrap_or("an inline volume"));
     let mut lines = Vec::new();
-    let mut say = |at: Timestamp, actor: Actor, text: String| lines.push(Line { at, actor, text });
+    let mut say = |at: Timestamp, actor: Actor, text: String| {
+        lines.push(Line {
+            at,
+            actor,
+            volumes: vec![volume.clone()],
+            text,
+        });
+    };
 
     let Some(before) = before else {
-        let pv = attachment
-            .spec
-            .source
-            .persistent_volume_name
-            .as_deref()
-            .unwrap_or("an inline volume");
-        let place = format!(
-            "{} to {}",
-            names.short(pv),
-            names.short(&attachment.spec.node_name)
-        );
+        let place = format!("{volume} to {}", names.short(&attachment.spec.node_name));
         say(
             early,
             Actor::AttachDetach,

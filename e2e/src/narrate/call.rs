@@ -24,6 +24,7 @@ pub fn describe(line: &journal::Line, names: &Names) -> Option<Line> {
             Some(Line {
                 at: *start,
                 actor: Actor::Attacher,
+                volumes: vec![volume],
                 text,
             })
         }
@@ -54,6 +55,7 @@ pub fn describe(line: &journal::Line, names: &Names) -> Option<Line> {
             Some(Line {
                 at: *end,
                 actor: Actor::Driver,
+                volumes: vec![volume],
                 text,
             })
         }
@@ -83,6 +85,7 @@ pub fn describe_mount(line: &journal::Line, node: &str, names: &Names) -> Option
         at: *end,
         actor: Actor::Kubelet(names.short(node)),
         text: format!("{verb} {volume}"),
+        volumes: vec![volume],
     })
 }
 

@@ -1,7 +1,7 @@
 //! Names as a reader wants them: without what all of them have in common, and volumes by the name their
 //! owner gave them instead of the driver's id.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -43,6 +43,15 @@ impl Names {
         volumes
             .get(handle)
             .map_or_else(|| handle.to_owned(), Clone::clone)
+    }
+
+    /// The names of the volumes that a text mentions.
+    pub fn mentioned(&self, text: &str) -> Vec<String> {
+        let words = text.split(|c: char| !c.is_alphanumeric() && !"-.".contains(c));
+        let words: BTreeSet<_> = words.map(|word| self.short(word)).collect();
+        let volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
+        let known: BTreeSet<_> = volumes.values().cloned().collect();
+        words.intersection(&known).cloned().collect()
     }
 
     /// The name of an object without the test environment's prefix, or the beginning of an attachment's hash.
@@ -93,5 +102,15 @@ mod tests {
             &mk_claim("s", "data", "s-data", Access::OneNode),
         ));
         assert_eq!(names.volume("mock-1"), "data");
+        for (text, expected) in [
+            ("reports in use: data, logs", &["data"][..]),
+            (
+                "AttachVolume.Attach failed for volume \"s-data\" : full",
+                &["data"],
+            ),
+            ("puts pod database on a", &[]),
+        ] {
+            assert_eq!(names.mentioned(text), expected, "{text}");
+        }
     }
 }

@@ -39,6 +39,16 @@ pub fn pod(before: Option<&Pod>, now: Option<&Pod>, names: &Names) -> Vec<Narrat
     described
 }
 
+/// The volumes that a pod claims, by the names of its claims.
+pub fn claims(pod: &Pod) -> Vec<String> {
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+    let claims = volumes
+        .into_iter()
+        .flatten()
+        .filter_map(|volume| volume.persistent_volume_claim.as_ref());
+    claims.map(|claim| claim.claim_name.clone()).collect()
+}
+
 /// Describes how a node's lists of volumes in use and of attached volumes changed.
 pub fn node(before: Option<&Node>, now: &Node, names: &Names) -> Vec<Narration> {
     let name = names.short(&now.name_any());
@@ -69,13 +79,13 @@ pub fn node(before: Option<&Node>, now: &Node, names: &Names) -> Vec<Narration> 
     described
 }
 
-fn in_use(node: &Node) -> BTreeSet<String> {
+pub(crate) fn in_use(node: &Node) -> BTreeSet<String> {
     let status = node.status.as_ref();
     let names = status.and_then(|status| status.volumes_in_use.as_ref());
     names.into_iter().flatten().map(|name| handle(name)).collect()
 }
 
-fn attached(node: &Node) -> BTreeSet<String> {
+pub(crate) fn attached(node: &Node) -> BTreeSet<String> {
     let status = node.status.as_ref();
     let volumes = status.and_then(|status| status.volumes_attached.as_ref());
     volumes

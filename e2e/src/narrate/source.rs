@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
-use kube::{Api, Resource};
+use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
@@ -36,15 +36,17 @@ pub(super) fn follow(narrator: &Narrator, env: &TestEnv<'_>, tasks: &mut JoinSet
         Api::<Pod>::namespaced(client.clone(), env.prefix()),
         mine.clone(),
         SignedDuration::ZERO,
+        |pod, _| object::claims(pod),
         move |old, new| object::pod(old, new, &seen_by),
     );
-    let seen_by = names.clone();
+    let (seen_by, mentions) = (names.clone(), names.clone());
     watched(
         narrator,
         tasks,
         Api::<Node>::all(client.clone()),
         mine.clone(),
         SignedDuration::ZERO,
+        move |_, text| mentions.mentioned(text),
         move |old, new| {
             new.map(|new| object::node(old, new, &seen_by))
                 .unwrap_or_default()
@@ -56,11 +58,18 @@ pub(super) fn follow(narrator: &Narrator, env: &TestEnv<'_>, tasks: &mut JoinSet
         Api::<PersistentVolume>::all(client.clone()),
         mine,
         WATCH_LAG,
-        move |old, new| {
-            if let Some(new) = new {
-                names.learn(new);
+        {
+            let names = names.clone();
+            move |volume, _| vec![names.short(&volume.name_any())]
+        },
+        {
+            let names = names.clone();
+            move |old, new| {
+                if let Some(new) = new {
+                    names.learn(new);
+                }
+                object::volume(old, new, &names)
             }
-            object::volume(old, new, &names)
         },
     );
     let events = Api::<Event>::namespaced(client, env.prefix());
@@ -70,6 +79,7 @@ pub(super) fn follow(narrator: &Narrator, env: &TestEnv<'_>, tasks: &mut JoinSet
         events,
         watcher::Config::default(),
         SignedDuration::ZERO,
+        move |_, text| names.mentioned(text),
         |old, new| match (old, new) {
             (None, Some(new)) => object::event(new).into_iter().collect(),
             _ => Vec::new(),
@@ -145,14 +155,16 @@ fn journal(
     Ok(())
 }
 
-/// Follows a watch and reports each change by `describe`, which gets the states before and after. What others may
-/// have acted on by the time it is seen is dated back by `lag`.
+/// Follows a watch and reports each change by `describe`, which gets the states before and after; `volumes` names the
+/// volumes that a sentence about an object is about. What others may have acted on by the time it is seen is dated
+/// back by `lag`.
 fn watched<K>(
     narrator: &Narrator,
     tasks: &mut JoinSet<()>,
     api: Api<K>,
     config: watcher::Config,
     lag: SignedDuration,
+    volumes: impl Fn(&K, &str) -> Vec<String> + Send + 'static,
     describe: impl Fn(Option<&K>, Option<&K>) -> Vec<Narration> + Send + 'static,
 ) where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -162,27 +174,28 @@ fn watched<K>(
         let mut known: BTreeMap<Key, K> = BTreeMap::new();
         let mut events = watcher(api, config).default_backoff().boxed();
         while let Some(event) = events.next().await {
-            let described = match event {
+            let (described, object) = match event {
                 Ok(watcher::Event::InitApply(object) | watcher::Event::Apply(object)) => {
                     let key = key_of(&object);
                     let described = describe(known.get(&key), Some(&object));
-                    known.insert(key, object);
-                    described
+                    known.insert(key, object.clone());
+                    (described, object)
                 }
                 Ok(watcher::Event::Delete(object)) => {
                     known.remove(&key_of(&object));
-                    describe(Some(&object), None)
+                    (describe(Some(&object), None), object)
                 }
-                Ok(watcher::Event::Init | watcher::Event::InitDone) => Vec::new(),
+                Ok(watcher::Event::Init | watcher::Event::InitDone) => continue,
                 Err(error) => {
                     tracing::warn!(%error, "a watch cannot be read");
-                    Vec::new()
+                    continue;
                 }
             };
             for (actor, text) in described {
                 narrator.take(Line {
                     at: Timestamp::now() - lag,
                     actor,
+                    volumes: volumes(&object, &text),
                     text,
                 });
             }

@@ -61,14 +61,14 @@ fn pod_name(index: usize) -> String {
     format!("web-{index}")
 }
 
-async fn hold(env: &mut TestEnv<'_>, method: Method, volume: &TestVolume) -> Result<()> {
+pub(crate) async fn hold(env: &mut TestEnv<'_>, method: Method, volume: &TestVolume) -> Result<()> {
     let rule =
         FaultRule::delay_answer(&format!("hold-{method:?}"), method, ENDLESS).for_volume(&volume.handle);
     env.driver.set_faults(&[rule]).await
 }
 
 /// Kills the driver when some calls have ended and the held one has not, and starts it again without faults.
-async fn kill_in_the_middle(env: &mut TestEnv<'_>, method: &str, held: &TestVolume) -> Result<()> {
+pub(crate) async fn kill_in_the_middle(env: &mut TestEnv<'_>, method: &str, held: &TestVolume) -> Result<()> {
     env.driver
         .wait_for_calls(
             STEP_TIMEOUT,

@@ -208,7 +208,7 @@ async fn suspended(env: &mut TestEnv<'_>) -> Result<()> {
     env.attacher.revive().await
 }
 
-pub(super) async fn attach(env: &mut TestEnv<'_>, name: &str, node: usize) -> Result<()> {
+pub(crate) async fn attach(env: &mut TestEnv<'_>, name: &str, node: usize) -> Result<()> {
     let volume = env.volume(name, Access::OneNode).await?;
     env.pod(name, node, &[&volume]).await?;
     env.wait_until_running(name, STEP_TIMEOUT).await
@@ -225,7 +225,7 @@ async fn activity(env: &TestEnv<'_>) -> Result<(Vec<Call>, Vec<(String, Option<S
 }
 
 /// Every state of the test environment's lease, and when it was seen.
-pub(super) struct History {
+pub(crate) struct History {
     states: watch::Receiver<Vec<(Instant, Lease)>>,
     api: Api<Lease>,
     name: String,
@@ -236,7 +236,7 @@ pub(super) struct History {
 
 impl History {
     /// Takes the test environment's own attacher, which knows of no lease, out of the way, and looks at the lease from now on.
-    pub(super) async fn begin(env: &mut TestEnv<'_>) -> Result<Self> {
+    pub(crate) async fn begin(env: &mut TestEnv<'_>) -> Result<Self> {
         env.attacher.crash().await?;
         let finalizer = env.finalizer();
         let driver = finalizer
@@ -269,7 +269,7 @@ impl History {
         })
     }
 
-    pub(super) async fn wait_for_holder(&mut self, holder: &str) -> Result<()> {
+    pub(crate) async fn wait_for_holder(&mut self, holder: &str) -> Result<()> {
         let what = format!("{holder} to hold the lease");
         wait::for_object(&self.api, &self.name, STEP_TIMEOUT, &what, |lease| {
             let held_by = lease.map(holder_of).unwrap_or_default();
@@ -304,7 +304,7 @@ impl History {
 
     /// Fails if the lease was taken from a holder who may still have believed that it was his, or changed hands
     /// without its count saying so.
-    pub(super) fn ensure_one_at_a_time(&self, terms: i32) -> Result<()> {
+    pub(crate) fn ensure_one_at_a_time(&self, terms: i32) -> Result<()> {
         let states = self.states.borrow();
         let mut held = None::<(&Instant, String)>;
         for (at, lease) in states.iter() {

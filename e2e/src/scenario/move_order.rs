@@ -41,13 +41,13 @@ pub(super) fn ensure_moved_in_order(
 }
 
 /// When a volume moved, as the driver saw it.
-pub(super) struct Moved {
+pub(crate) struct Moved {
     detach_start: Timestamp,
     attach_end: Timestamp,
 }
 
 /// Fails unless the volume was unpublished from the first node before it was published to the second.
-pub(super) fn ensure_detached_before_attach(
+pub(crate) fn ensure_detached_before_attach(
     env: &TestEnv<'_>,
     volume: &TestVolume,
     from: usize,

@@ -5,7 +5,7 @@
 //! process behind, also when its scenario failed.
 
 mod attachments;
-mod node_failure;
+pub(crate) mod node_failure;
 mod node_status;
 mod pods;
 mod replicas;

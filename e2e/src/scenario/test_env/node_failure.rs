@@ -11,7 +11,7 @@ use super::{TestEnv, TestVolume};
 
 /// The taint by which an administrator vouches that a node is shut down, so that its volumes may be taken
 /// away although they were not unmounted.
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 // === impl TestEnv ===
 
@@ -56,6 +56,11 @@ impl TestEnv<'_> {
     /// Has a node go down without a word: no heartbeat, no unmount.
     pub fn lose_node(&mut self, node: usize) {
         self.nodes[node].crash();
+    }
+
+    /// Has a lost node come back, with what was mounted on it.
+    pub fn recover_node(&mut self, node: usize) {
+        self.nodes[node].recover();
     }
 
     /// Has a node that went down report that it is not ready, as its kubelet does with its last words.
@@ -116,9 +121,17 @@ impl TestEnv<'_> {
     /// Adds the out-of-service taint. From now on the volume may be detached from the node by force.
     pub async fn taint_out_of_service(&mut self, node: usize, volume: &TestVolume) -> Result<()> {
         self.allow_force_detach(volume, node);
+        self.set_out_of_service(node, true).await
+    }
+
+    /// Adds the out-of-service taint, or removes all taints; the node lifecycle controller restores its own.
+    pub(crate) async fn set_out_of_service(&self, node: usize, tainted: bool) -> Result<()> {
         let name = self.node(node).name();
         let taint = json!({"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"});
-        let patch = Patch::Strategic(json!({"spec": {"taints": [taint]}}));
+        let patch = match tainted {
+            true => Patch::Strategic(json!({"spec": {"taints": [taint]}})),
+            false => Patch::Merge(json!({"spec": {"taints": null}})),
+        };
         Api::<Node>::all(self.client())
             .patch(name, &PatchParams::default(), &patch)
             .await

@@ -1,0 +1,208 @@
+//! What a person can break in the playground and repair again, and the keys for it.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+/// Something to break, or to repair if it is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Action {
+    /// The driver takes seconds for each attach and detach.
+    SlowDriver,
+    /// The driver refuses each attach.
+    FailAttach,
+    /// Node b is cut off.
+    LoseNode,
+    /// The administrator gives up on node b.
+    OutOfService,
+    /// The attacher is killed.
+    KillAttacher,
+    /// The API server is down.
+    ApiOutage,
+    /// kube-controller-manager is restarted, which repairs itself.
+    RestartControllers,
+}
+
+/// What a key stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Toggle(Action),
+    NextVolume,
+    PreviousVolume,
+    Help,
+    Quit,
+}
+
+/// A key, its command and its line of the help.
+pub(crate) struct Binding {
+    pub(crate) key: KeyCode,
+    pub(crate) command: Command,
+    pub(crate) help: &'static str,
+}
+
+/// All keys, in the order of the help.
+pub(crate) const BINDINGS: &[Binding] = &[
+    bind(
+        's',
+        Command::Toggle(Action::SlowDriver),
+        "slow driver: attaches and detaches take 6 s",
+    ),
+    bind(
+        'f',
+        Command::Toggle(Action::FailAttach),
+        "failing attach: the driver refuses each attach",
+    ),
+    bind(
+        'n',
+        Command::Toggle(Action::LoseNode),
+        "lost node: node b is cut off, its volumes stay mounted",
+    ),
+    bind(
+        'o',
+        Command::Toggle(Action::OutOfService),
+        "out-of-service taint on the lost node: force detach",
+    ),
+    bind('k', Command::Toggle(Action::KillAttacher), "kill -9 the attacher"),
+    bind(
+        'a',
+        Command::Toggle(Action::ApiOutage),
+        "API outage: requests and watches break",
+    ),
+    bind(
+        'c',
+        Command::Toggle(Action::RestartControllers),
+        "restart the controllers (at once)",
+    ),
+    Binding {
+        key: KeyCode::Down,
+        command: Command::NextVolume,
+        help: "timeline of the next volume (also Tab)",
+    },
+    Binding {
+        key: KeyCode::Up,
+        command: Command::PreviousVolume,
+        help: "timeline of the previous volume",
+    },
+    bind('?', Command::Help, "this help"),
+    bind('q', Command::Quit, "quit and clean up (also Ctrl-C)"),
+];
+
+const fn bind(key: char, command: Command, help: &'static str) -> Binding {
+    Binding {
+        key: KeyCode::Char(key),
+        command,
+        help,
+    }
+}
+
+// === impl Action ===
+
+impl Action {
+    /// What is broken while the action is in force.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::SlowDriver => "slow driver",
+            Self::FailAttach => "failing attach",
+            Self::LoseNode => "node b lost",
+            Self::OutOfService => "node b out of service",
+            Self::KillAttacher => "attacher killed",
+            Self::ApiOutage => "API outage",
+            Self::RestartControllers => "controllers restarted",
+        }
+    }
+}
+
+// === functions ===
+
+/// What a key event stands for, if anything.
+pub(crate) fn command_of(event: KeyEvent) -> Option<Command> {
+    // Some terminals report the release of a key, too.
+    if event.kind == KeyEventKind::Release {
+        return None;
+    }
+    let control = event.modifiers.contains(KeyModifiers::CONTROL);
+    // In raw mode Ctrl-C is a key, not a signal.
+    if control && event.code == KeyCode::Char('c') {
+        return Some(Command::Quit);
+    }
+    if control || event.modifiers.contains(KeyModifiers::ALT) {
+        return None;
+    }
+    if event.code == KeyCode::Tab {
+        return Some(Command::NextVolume);
+    }
+    let bound = BINDINGS.iter().find(|binding| binding.key == event.code);
+    bound.map(|binding| binding.command)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn keys_have_their_commands() {
+        let plain = KeyModifiers::NONE;
+        for (code, modifiers, expected) in [
+            (
+                KeyCode::Char('s'),
+                plain,
+                Some(Command::Toggle(Action::SlowDriver)),
+            ),
+            (
+                KeyCode::Char('f'),
+                plain,
+                Some(Command::Toggle(Action::FailAttach)),
+            ),
+            (KeyCode::Char('n'), plain, Some(Command::Toggle(Action::LoseNode))),
+            (
+                KeyCode::Char('o'),
+                plain,
+                Some(Command::Toggle(Action::OutOfService)),
+            ),
+            (
+                KeyCode::Char('k'),
+                plain,
+                Some(Command::Toggle(Action::KillAttacher)),
+            ),
+            (
+                KeyCode::Char('a'),
+                plain,
+                Some(Command::Toggle(Action::ApiOutage)),
+            ),
+            (
+                KeyCode::Char('c'),
+                plain,
+                Some(Command::Toggle(Action::RestartControllers)),
+            ),
+            (KeyCode::Char('c'), KeyModifiers::CONTROL, Some(Command::Quit)),
+            (KeyCode::Char('q'), plain, Some(Command::Quit)),
+            (KeyCode::Char('?'), KeyModifiers::SHIFT, Some(Command::Help)),
+            (KeyCode::Tab, plain, Some(Command::NextVolume)),
+            (KeyCode::Down, plain, Some(Command::NextVolume)),
+            (KeyCode::Up, plain, Some(Command::PreviousVolume)),
+            (KeyCode::Char('s'), KeyModifiers::CONTROL, None),
+            (KeyCode::Char('q'), KeyModifiers::ALT, None),
+            (KeyCode::Char('x'), plain, None),
+            (KeyCode::Enter, plain, None),
+        ] {
+            assert_eq!(
+                command_of(KeyEvent::new(code, modifiers)),
+                expected,
+                "{modifiers} {code}"
+            );
+        }
+    }
+
+    #[test]
+    fn release_of_a_key_does_nothing() {
+        let mut event = KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE);
+        event.kind = KeyEventKind::Release;
+        assert_eq!(command_of(event), None);
+    }
+
+    #[test]
+    fn no_key_is_bound_twice() {
+        let keys: BTreeSet<_> = BINDINGS.iter().map(|binding| binding.key.to_string()).collect();
+        assert_eq!(keys.len(), BINDINGS.len());
+    }
+}

@@ -1,0 +1,153 @@
+//! What the playground knows of its cluster at one moment, for the terminal view and for a page: all names are short
+//! ([`Names`](crate::narrate::Names)), and lists are sorted.
+
+use serde::Serialize;
+
+/// The state of all parties.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Snapshot {
+    /// Seconds since the playground started.
+    pub elapsed: f64,
+    /// What a script shows at present; empty without one.
+    pub chapter: String,
+    /// Kubeconfig for kubectl.
+    pub kubeconfig: String,
+    /// What is broken on purpose.
+    pub broken: Vec<String>,
+    /// How the last action ended.
+    pub notice: String,
+    /// PersistentVolumes.
+    pub volumes: Vec<String>,
+    /// Pods.
+    pub pods: Vec<PodRow>,
+    /// Nodes.
+    pub nodes: Vec<NodeRow>,
+    /// VolumeAttachments.
+    pub attachments: Vec<AttachmentRow>,
+    /// Both states of world of the attach/detach controller; none if it runs in another process.
+    pub worlds: Option<Vec<WorldRow>>,
+    /// The attacher's lanes; none if it does not answer.
+    pub lanes: Option<Vec<LaneRow>>,
+    /// What the array has published; none if the driver does not answer.
+    pub array: Option<Vec<ArrayRow>>,
+    /// What the parties did, oldest first.
+    pub timeline: Vec<TimelineRow>,
+}
+
+/// A pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodRow {
+    /// Name of the pod.
+    pub name: String,
+    /// Name of its node; empty while it has none.
+    pub node: String,
+    /// Its phase, or `Terminating`.
+    pub phase: String,
+    /// Names of its volumes.
+    pub volumes: Vec<String>,
+}
+
+/// A node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeRow {
+    /// Name of the node.
+    pub name: String,
+    /// Condition Ready.
+    pub ready: bool,
+    /// Has the out-of-service taint.
+    pub out_of_service: bool,
+    /// `status.volumesInUse`.
+    pub in_use: Vec<String>,
+    /// `status.volumesAttached`.
+    pub attached: Vec<String>,
+}
+
+/// A VolumeAttachment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AttachmentRow {
+    /// Name of the VolumeAttachment.
+    pub name: String,
+    /// Name of its volume.
+    pub volume: String,
+    /// Name of its node.
+    pub node: String,
+    /// `status.attached`.
+    pub attached: bool,
+    /// Has a deletion timestamp.
+    pub deleting: bool,
+    /// `status.attachError` or `status.detachError`; empty if there is none.
+    pub error: String,
+}
+
+/// A volume on a node, in the desired and in the actual state of world.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorldRow {
+    /// Name of the volume.
+    pub volume: String,
+    /// Name of the node.
+    pub node: String,
+    /// Desired state: the pods that need the volume on the node.
+    pub desired_by: Vec<String>,
+    /// Actual state: `attached`, `uncertain` or nothing.
+    pub actual: Option<&'static str>,
+    /// Actual state: the node reports the volume in use.
+    pub mounted: bool,
+    /// An attach or detach runs.
+    pub pending: bool,
+}
+
+/// A lane of the attacher's workqueue.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LaneRow {
+    /// Name of the lane.
+    pub lane: String,
+    /// Work items at a time.
+    pub limit: usize,
+    /// Work items that run.
+    pub running: usize,
+    /// Work items that wait for their turn.
+    pub ready: usize,
+    /// Work items in backoff.
+    pub waiting: usize,
+}
+
+/// A node of the array.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ArrayRow {
+    /// The driver's id of the node.
+    pub node_id: String,
+    /// The volumes that are published to it.
+    pub volumes: Vec<String>,
+}
+
+/// What a party did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TimelineRow {
+    /// Seconds since the playground started.
+    pub at: f64,
+    /// The party.
+    pub actor: String,
+    /// The volumes it is about; none if it is about all.
+    pub volumes: Vec<String>,
+    /// What it did.
+    pub text: String,
+}
+
+// === impl Snapshot ===
+
+impl Snapshot {
+    /// What the parties did about a volume, and about all.
+    pub fn timeline_of(&self, volume: &str) -> impl DoubleEndedIterator<Item = &TimelineRow> {
+        self.timeline
+            .iter()
+            .filter(move |row| row.volumes.is_empty() || row.volumes.iter().any(|name| name == volume))
+    }
+}

@@ -1,0 +1,214 @@
+//! The view on a terminal: draws snapshots, and turns keys into actions.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use ratatui::DefaultTerminal;
+use ratatui::backend::Backend;
+use ratatui::crossterm::event::{self, Event};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::Script;
+use super::action::{Action, Command, command_of};
+use super::observer::Observer;
+use super::view::{Choice, draw};
+use super::world::{self, World, WorldStatus};
+use crate::attacher::Kind;
+use crate::narrate::Narrator;
+use crate::scenario::test_env::force_cleanup;
+use crate::scenario::{ScenarioConfig, TestContext, TestEnv};
+
+/// Pause between two snapshots.
+const REFRESH: Duration = Duration::from_millis(200);
+/// How long a person reads a story's heading.
+const READING: Duration = Duration::from_secs(4);
+/// Actions that wait while one is performed.
+const WAITING_ACTIONS: usize = 16;
+
+/// The terminal in raw mode on its alternate screen. Dropping it restores the terminal; so does a panic.
+struct Screen(DefaultTerminal);
+
+/// What a story has printed, for the time after the view.
+#[derive(Clone, Default)]
+struct Transcript(Arc<Mutex<Vec<u8>>>);
+
+// === impl Screen ===
+
+impl Screen {
+    fn open() -> Result<Self> {
+        match ratatui::try_init() {
+            Ok(terminal) => {
+                let mut screen = Self(terminal);
+                // Not every terminal has an alternate screen.
+                screen.0.backend_mut().clear().context("clear the terminal")?;
+                Ok(screen)
+            }
+            Err(error) => {
+                ratatui::restore();
+                Err(error).context("open the terminal; --plain does without")
+            }
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+// === impl Transcript ===
+
+impl Write for Transcript {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+// === functions ===
+
+/// Lets pods move and a person break things, until the person quits; then removes everything.
+///
+/// # Errors
+/// The terminal cannot be used, or the test environment cannot be set up or removed.
+pub async fn explore(ctx: &TestContext) -> Result<()> {
+    const PREFIX: &str = "playground";
+    let narrator = Narrator::for_view(Box::new(std::io::sink()), Duration::ZERO);
+    let explored = ctx.cluster().while_alive(async {
+        let (config, attacher) = with_pages(world::CONFIG)?;
+        let mut env = TestEnv::set_up(ctx, PREFIX, Kind::Ours, config).await?;
+        let following = narrator.follow(&env)?;
+        let (status_tx, status) = watch::channel(WorldStatus::default());
+        let observer = Observer::new(&env, &narrator, Some(attacher), status)?;
+        let (actions_tx, actions) = mpsc::channel(WAITING_ACTIONS);
+        let mut world = World::new(&mut env, &narrator, &status_tx);
+        let explored = tokio::select! {
+            ended = world.run(actions) => ended,
+            shown = show(&observer, ctx, Some(&actions_tx)) => shown,
+        };
+        let ended = world.end().await;
+        following.end().await;
+        explored.and(ended)
+    });
+    let explored = explored.await;
+    explored.and(force_cleanup(ctx, PREFIX).await)
+}
+
+/// Plays a script once and shows it; prints afterwards what happened.
+///
+/// # Errors
+/// The script failed, or the person left before its end.
+pub async fn play(ctx: &TestContext, script: &Script) -> Result<()> {
+    let transcript = Transcript::default();
+    let narrator = Narrator::for_view(Box::new(transcript.clone()), READING);
+    let played = ctx.cluster().while_alive(async {
+        // Replicas of one attacher cannot share a port.
+        let (config, attacher) = match script.has_replicas {
+            true => (script.config, None),
+            false => {
+                let (config, attacher) = with_pages(script.config)?;
+                (config, Some(attacher))
+            }
+        };
+        let mut env = TestEnv::set_up(ctx, script.name, Kind::Ours, config).await?;
+        let following = narrator.follow(&env)?;
+        let (_, status) = watch::channel(WorldStatus::default());
+        let observer = Observer::new(&env, &narrator, attacher, status)?;
+        tokio::select! {
+            played = script.play(&mut env, &narrator) => played?,
+            shown = show(&observer, ctx, None) => {
+                shown?;
+                bail!("interrupted before the end of the story");
+            }
+        }
+        following.end().await;
+        env.teardown().await
+    });
+    let played = played.await;
+    let text = std::mem::take(&mut *transcript.0.lock().unwrap_or_else(PoisonError::into_inner));
+    std::io::stdout()
+        .write_all(&text)
+        .context("write to the terminal")?;
+    if played.is_err() {
+        force_cleanup(ctx, script.name).await?;
+    }
+    played
+}
+
+/// Has the attacher serve its pages on a free port.
+fn with_pages(config: ScenarioConfig) -> Result<(ScenarioConfig, SocketAddr)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?;
+    let address = listener.local_addr().context("find a free port")?;
+    // Flags of a scenario are static; this is one more for the life of the process.
+    let flag: &'static str = format!("--http-endpoint={address}").leak();
+    let config = ScenarioConfig {
+        own_flags: vec![flag].leak(),
+        ..config
+    };
+    Ok((config, address))
+}
+
+/// Draws snapshots until the person quits. Without a receiver of actions nothing can be broken.
+async fn show(observer: &Observer, ctx: &TestContext, actions: Option<&mpsc::Sender<Action>>) -> Result<()> {
+    let mut screen = Screen::open()?;
+    let mut keys = keys()?;
+    let mut choice = Choice {
+        can_break: actions.is_some(),
+        ..Choice::default()
+    };
+    let mut snapshot = observer.snapshot(ctx.cluster());
+    let mut ticks = interval(REFRESH);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            _ = ticks.tick() => snapshot = observer.snapshot(ctx.cluster()),
+            event = keys.recv() => {
+                let event = event.context("the terminal cannot be read")?;
+                let key = event.as_key_press_event();
+                match key.and_then(command_of) {
+                    Some(Command::Quit) => return Ok(()),
+                    Some(Command::Toggle(action)) => {
+                        if let Some(actions) = actions && actions.try_send(action).is_err() {
+                            tracing::debug!("too many actions wait");
+                        }
+                    }
+                    Some(command) => choice.apply(command, snapshot.volumes.len()),
+                    None => {}
+                }
+            }
+        }
+        screen
+            .0
+            .draw(|frame| draw(frame, &snapshot, &choice))
+            .context("draw on the terminal")?;
+    }
+}
+
+/// Reads the terminal's events in a thread, which blocks until the next one and ends with the process.
+fn keys() -> Result<mpsc::Receiver<Event>> {
+    let (events, keys) = mpsc::channel(WAITING_ACTIONS);
+    std::thread::Builder::new()
+        .name("keys".to_owned())
+        .spawn(move || {
+            while let Ok(event) = event::read() {
+                if events.blocking_send(event).is_err() {
+                    return;
+                }
+            }
+        })
+        .context("start the thread that reads keys")?;
+    Ok(keys)
+}

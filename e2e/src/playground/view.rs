@@ -1,0 +1,210 @@
+//! Draws a snapshot. Pure: the same snapshot draws the same cells.
+//!
+//! Colours are the terminal's own, and only those that most themes make readable on dark and on light backgrounds; the
+//! background is the terminal's.
+
+mod panel;
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Clear, Paragraph};
+
+use super::action::{BINDINGS, Command};
+use super::snapshot::Snapshot;
+use panel::{Panel, panels};
+
+const GOOD: Style = Style::new().fg(Color::Green);
+const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+const CHANGING: Style = Style::new().fg(Color::Magenta);
+const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+const DIM: Style = Style::new().add_modifier(Modifier::DIM);
+const PLAIN: Style = Style::new();
+
+/// Lines that the timeline has at least, its title included.
+const TIMELINE: u16 = 7;
+/// Rows of panels above the timeline.
+const PANEL_ROWS: u16 = 3;
+/// From this width on, the timeline has the actors' whole names.
+const WIDE: u16 = 110;
+
+/// What the person at the keyboard has chosen to see.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) volume: usize,
+    pub(crate) help: bool,
+    /// Whether keys that break things work.
+    pub(crate) can_break: bool,
+}
+
+// === impl Choice ===
+
+impl Choice {
+    /// Follows a command about the view itself.
+    pub(crate) fn apply(&mut self, command: Command, volumes: usize) {
+        let volumes = volumes.max(1);
+        match command {
+            Command::NextVolume => self.volume = (self.volume + 1) % volumes,
+            Command::PreviousVolume => self.volume = (self.volume + volumes - 1) % volumes,
+            Command::Help => self.help = !self.help,
+            Command::Toggle(_) | Command::Quit => {}
+        }
+    }
+}
+
+/// Draws everything.
+pub(crate) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: &Choice) {
+    let area = frame.area();
+    let chapter = wrap(&snapshot.chapter, area.width.into());
+    let chapter_height = u16::try_from(chapter.len()).unwrap_or(0).min(area.height / 5);
+    let panels = panels(snapshot);
+    let free = area.height.saturating_sub(2 + chapter_height + TIMELINE);
+    let wanted = |row: usize| panels[row].iter().map(Panel::height).max().unwrap_or(0);
+    let height = |row: usize| Constraint::Length(wanted(row).min(free / PANEL_ROWS));
+    let [title, story, first, second, third, timeline, footer] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(chapter_height),
+        height(0),
+        height(1),
+        height(2),
+        Constraint::Min(3),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    frame.render_widget(title_line(snapshot), title);
+    let chapter: Vec<_> = chapter.into_iter().map(|line| Line::styled(line, BOLD)).collect();
+    frame.render_widget(Paragraph::new(chapter), story);
+    for (row, panels) in [first, second, third].into_iter().zip(panels) {
+        let areas: [Rect; 2] = Layout::horizontal([Constraint::Fill(1); 2]).spacing(1).areas(row);
+        for (area, panel) in areas.into_iter().zip(panels) {
+            panel.draw(frame, area);
+        }
+    }
+    draw_timeline(frame, timeline, snapshot, choice);
+    frame.render_widget(footer_line(snapshot, choice), footer);
+    if choice.help {
+        draw_help(frame, snapshot, choice);
+    }
+}
+
+// === lines ===
+
+fn title_line(snapshot: &Snapshot) -> Line<'static> {
+    let mut spans = vec![
+        Span::styled("playground", BOLD),
+        Span::raw(format!("  {:.0} s  ", snapshot.elapsed)),
+    ];
+    match snapshot.broken.is_empty() {
+        true => spans.push(Span::styled("nothing is broken", GOOD)),
+        false => spans.push(Span::styled(snapshot.broken.join(", "), BAD)),
+    }
+    Line::from(spans)
+}
+
+fn footer_line(snapshot: &Snapshot, choice: &Choice) -> Line<'static> {
+    let keys = match choice.can_break {
+        true => "s slow  f fail  n node  o out-of-service  k kill  a API  c controllers  ? q",
+        false => "up/down volume  ? help  q quit",
+    };
+    match snapshot.notice.as_str() {
+        "" => Line::styled(keys, DIM),
+        notice => Line::from(vec![
+            Span::styled(notice.to_owned(), CHANGING),
+            Span::styled("   ? help  q quit", DIM),
+        ]),
+    }
+}
+
+fn draw_timeline(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, choice: &Choice) {
+    let volume = snapshot.volumes.get(choice.volume).map_or("", String::as_str);
+    let mut title = vec![Span::styled("Timeline of ", BOLD)];
+    title.extend(snapshot.volumes.iter().enumerate().flat_map(|(index, name)| {
+        let style = if index == choice.volume {
+            BOLD.add_modifier(Modifier::REVERSED)
+        } else {
+            PLAIN
+        };
+        [Span::styled(format!(" {name} "), style), Span::raw(" ")]
+    }));
+    let block = Block::new().borders(Borders::TOP).title(Line::from(title));
+    let actor_width = if area.width < WIDE { 13 } else { 24 };
+    let text_width = usize::from(area.width).saturating_sub(8 + 2 + actor_width + 1);
+    let room = usize::from(area.height.saturating_sub(1));
+    let mut lines: Vec<Line<'static>> = Vec::new();
+    for row in snapshot.timeline_of(volume).rev() {
+        let actor: String = row.actor.chars().take(actor_width).collect();
+        let texts = wrap(&row.text, text_width);
+        for (index, text) in texts.into_iter().enumerate().rev() {
+            let first = index == 0;
+            let time = if first {
+                format!("{:8.2}", row.at)
+            } else {
+                " ".repeat(8)
+            };
+            let actor = if first { actor.as_str() } else { "" };
+            lines.push(Line::from(vec![
+                Span::styled(format!("{time}  "), DIM),
+                Span::styled(format!("{actor:<actor_width$} "), colour_of(&row.actor)),
+                Span::raw(text),
+            ]));
+        }
+        if lines.len() >= room {
+            break;
+        }
+    }
+    lines.truncate(room);
+    lines.reverse();
+    frame.render_widget(Paragraph::new(lines).block(block), area);
+}
+
+fn colour_of(actor: &str) -> Style {
+    match actor {
+        "you" => BOLD,
+        "attacher" => GOOD,
+        "driver" => CHANGING,
+        "attach/detach controller" => Style::new().fg(Color::Cyan),
+        _ => PLAIN,
+    }
+}
+
+fn draw_help(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: &Choice) {
+    let mut lines = vec![match choice.can_break {
+        true => Line::raw("Pods with volumes move. A key breaks something; the same key repairs it."),
+        false => Line::raw("A story runs; the keys that break things do nothing."),
+    }];
+    lines.extend(BINDINGS.iter().map(|binding| {
+        Line::from(vec![
+            Span::styled(format!("{:>5}  ", binding.key.to_string()), BOLD),
+            Span::raw(binding.help),
+        ])
+    }));
+    lines.push(Line::raw(format!("export KUBECONFIG={}", snapshot.kubeconfig)));
+    let area = frame.area();
+    let height = u16::try_from(lines.len()).unwrap_or(0) + 2;
+    let popup = area.centered(
+        Constraint::Length(area.width.min(90)),
+        Constraint::Length(height.min(area.height)),
+    );
+    frame.render_widget(Clear, popup);
+    let block = Block::bordered().title(Span::styled("Help", BOLD));
+    frame.render_widget(Paragraph::new(lines).block(block), popup);
+}
+
+/// Breaks text at spaces into lines of at most `width` characters; a longer word has a line of its own.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests;

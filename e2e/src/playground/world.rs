@@ -1,0 +1,306 @@
+//! Pods with volumes that move from node to node for ever, and a person who breaks things meanwhile.
+//!
+//! No step waits for its effect, since a person may have broken what it needs: the view shows what comes of it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::LATENCY;
+use super::action::Action;
+use crate::control_plane::Component;
+use crate::driver::fault::{FaultRule, Method};
+use crate::fixture::Access;
+use crate::narrate::Narrator;
+use crate::scenario::test_env::{B, ScenarioConfig, TestEnv, TestVolume};
+
+/// Pause between two moves.
+const MOVE: Duration = Duration::from_secs(5);
+/// How late a slow driver answers.
+const SLOW: Duration = Duration::from_secs(6);
+const METHODS: [Method; 2] = [Method::ControllerPublishVolume, Method::ControllerUnpublishVolume];
+/// Names of the volumes and of the pods that use them.
+const WORKLOADS: [(&str, &str); 3] = [("data", "db"), ("logs", "web"), ("cache", "api")];
+
+/// What the world wants to find set up.
+pub(crate) const CONFIG: ScenarioConfig = ScenarioConfig {
+    nodes: 3,
+    latency: LATENCY,
+    ..ScenarioConfig::DEFAULT
+};
+
+/// What is broken, and how the last action ended.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WorldStatus {
+    pub(crate) broken: BTreeSet<Action>,
+    pub(crate) notice: String,
+}
+
+/// A test environment in which pods move.
+pub(crate) struct World<'e, 'ctx> {
+    env: &'e mut TestEnv<'ctx>,
+    narrator: &'e Narrator,
+    status: &'e watch::Sender<WorldStatus>,
+    workloads: Vec<Workload>,
+    turn: usize,
+}
+
+/// A volume and the pod that has it.
+struct Workload {
+    name: &'static str,
+    volume: TestVolume,
+    generation: usize,
+    node: usize,
+    /// None if it could not be created.
+    pod: Option<String>,
+}
+
+// === impl World ===
+
+impl<'e, 'ctx> World<'e, 'ctx> {
+    pub(crate) fn new(
+        env: &'e mut TestEnv<'ctx>,
+        narrator: &'e Narrator,
+        status: &'e watch::Sender<WorldStatus>,
+    ) -> Self {
+        Self {
+            env,
+            narrator,
+            status,
+            workloads: Vec::new(),
+            turn: 0,
+        }
+    }
+
+    /// Creates the volumes, then moves pods and performs actions until the last sender of actions is gone.
+    ///
+    /// # Errors
+    /// The volumes could not be created. An action or a move that fails is a notice.
+    pub(crate) async fn run(&mut self, mut actions: mpsc::Receiver<Action>) -> Result<()> {
+        for (index, (volume, name)) in WORKLOADS.into_iter().enumerate() {
+            self.workloads.push(Workload {
+                name,
+                volume: self.env.volume(volume, Access::OneNode).await?,
+                generation: 0,
+                node: index,
+                pod: None,
+            });
+        }
+        for _ in WORKLOADS {
+            let moved = self.move_next().await;
+            self.report(moved);
+        }
+        let mut moves = interval(MOVE);
+        moves.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        moves.tick().await;
+        loop {
+            let done = tokio::select! {
+                biased;
+                action = actions.recv() => match action {
+                    Some(action) => self.toggle(action).await,
+                    None => return Ok(()),
+                },
+                _ = moves.tick() => self.move_next().await,
+            };
+            self.report(done);
+        }
+    }
+
+    /// Brings the API server back, so that the cluster can be cleaned up, and ends the attacher.
+    pub(crate) async fn end(&mut self) -> Result<()> {
+        if self.is_broken(Action::ApiOutage) {
+            self.toggle(Action::ApiOutage).await?;
+        }
+        match self.is_broken(Action::KillAttacher) {
+            true => Ok(()),
+            false => self.env.attacher.crash().await,
+        }
+    }
+
+    fn report(&self, done: Result<String>) {
+        let notice = done.unwrap_or_else(|error| format!("failed: {error:#}"));
+        self.status.send_modify(|status| status.notice = notice);
+    }
+
+    fn set_broken(&self, action: Action, broken: bool) {
+        self.status.send_modify(|status| {
+            status.broken.retain(|other| *other != action);
+            status.broken.extend(broken.then_some(action));
+        });
+    }
+
+    fn is_broken(&self, action: Action) -> bool {
+        self.status.borrow().broken.contains(&action)
+    }
+}
+
+// === impl World: breaking and repairing ===
+
+impl World<'_, '_> {
+    /// Breaks something, or repairs it; returns what was done.
+    async fn toggle(&mut self, action: Action) -> Result<String> {
+        let breaks = !self.is_broken(action);
+        let text = match action {
+            Action::SlowDriver | Action::FailAttach => self.set_faults(action, breaks).await?,
+            Action::LoseNode => self.lose_node(breaks).await?,
+            Action::OutOfService => self.set_out_of_service(breaks).await?,
+            Action::KillAttacher => self.kill_attacher(breaks).await?,
+            Action::ApiOutage => self.take_api_server_down(breaks).await?,
+            Action::RestartControllers => self.restart_controllers().await?,
+        };
+        self.narrator.you(text);
+        self.set_broken(action, breaks && action != Action::RestartControllers);
+        Ok(text.to_owned())
+    }
+
+    async fn set_faults(&mut self, changed: Action, breaks: bool) -> Result<&'static str> {
+        let in_force = |action: Action| {
+            if action == changed {
+                breaks
+            } else {
+                self.is_broken(action)
+            }
+        };
+        let mut rules = Vec::new();
+        if in_force(Action::FailAttach) {
+            let message = "all slots of the node are taken";
+            let publish = Method::ControllerPublishVolume;
+            rules.push(FaultRule::fail(
+                "failing-attach",
+                publish,
+                "RESOURCE_EXHAUSTED",
+                message,
+            ));
+        }
+        if in_force(Action::SlowDriver) {
+            let slow = |method: Method| FaultRule::delay_answer(&format!("slow-{method:?}"), method, SLOW);
+            rules.extend(METHODS.map(slow));
+        }
+        self.env.driver.set_faults(&rules).await?;
+        Ok(match (changed, breaks) {
+            (Action::FailAttach, true) => "set a fault rule: the driver refuses each attach",
+            (Action::FailAttach, false) => "remove the fault rule: attaches succeed again",
+            (_, true) => "set fault rules: the driver answers 6 s late",
+            (_, false) => "remove the fault rules: the driver is quick again",
+        })
+    }
+
+    async fn lose_node(&mut self, breaks: bool) -> Result<&'static str> {
+        if breaks {
+            self.env.lose_node(B);
+            self.env.report_not_ready(B, "the node was cut off").await?;
+            return Ok("cut node b off: nothing there is unmounted or reported any more");
+        }
+        if self.is_broken(Action::OutOfService) {
+            self.set_out_of_service(false).await?;
+            self.set_broken(Action::OutOfService, false);
+        }
+        self.env.recover_node(B);
+        Ok("connect node b again: its kubelet starts")
+    }
+
+    async fn set_out_of_service(&mut self, breaks: bool) -> Result<&'static str> {
+        if !breaks {
+            self.env.set_out_of_service(B, false).await?;
+            return Ok("remove the out-of-service taint of node b");
+        }
+        ensure!(
+            self.is_broken(Action::LoseNode),
+            "node b is in service, and the taint would take mounted volumes from it; lose it first (n)"
+        );
+        self.env.set_out_of_service(B, true).await?;
+        // As the pod garbage collector does in its next round.
+        let node = self.env.node(B).name();
+        let there = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        let removed = DeleteParams::default().grace_period(0);
+        self.pods()
+            .delete_collection(&removed, &there)
+            .await
+            .context("remove the pods of node b")?;
+        Ok("taint node b as out of service and remove its pods: its volumes may be detached by force")
+    }
+
+    async fn kill_attacher(&mut self, breaks: bool) -> Result<&'static str> {
+        if breaks {
+            self.env.attacher.crash().await?;
+            return Ok("kill -9 the attacher");
+        }
+        self.env.attacher.revive().await?;
+        Ok("start the attacher again")
+    }
+
+    async fn take_api_server_down(&mut self, breaks: bool) -> Result<&'static str> {
+        let cluster = self.env.ctx().cluster();
+        if breaks {
+            cluster.kill_component(Component::ApiServer).await?;
+            return Ok("take the API server down");
+        }
+        cluster.start_component(Component::ApiServer).await?;
+        Ok("bring the API server back")
+    }
+
+    async fn restart_controllers(&mut self) -> Result<&'static str> {
+        let cluster = self.env.ctx().cluster();
+        cluster.restart_component(Component::ControllerManager).await?;
+        Ok("restart kube-controller-manager: both states of world are rebuilt from the API")
+    }
+}
+
+// === impl World: moving pods ===
+
+impl World<'_, '_> {
+    /// Moves the pod of the next workload, if it runs, to the next node that is there.
+    async fn move_next(&mut self) -> Result<String> {
+        if self.is_broken(Action::ApiOutage) {
+            return Ok("the API server is down: no pod moves".to_owned());
+        }
+        let turn = self.turn % self.workloads.len();
+        self.turn += 1;
+        let workload = &self.workloads[turn];
+        if let Some(pod) = &workload.pod {
+            let present = self.pods().get_opt(pod).await.context("read the pod")?;
+            let phase = present
+                .as_ref()
+                .and_then(|pod| pod.status.as_ref()?.phase.as_deref());
+            if present.is_some() && phase != Some("Running") {
+                return Ok(format!("pod {pod} does not run yet and does not move"));
+            }
+        }
+        let nodes = self.env.nodes().len();
+        let lost = self.is_broken(Action::LoseNode);
+        let (name, generation) = (workload.name, workload.generation + 1);
+        let step = if generation == 1 { 0 } else { 1 };
+        let next = (workload.node + step) % nodes;
+        let node = if lost && next == B {
+            (next + 1) % nodes
+        } else {
+            next
+        };
+        let successor = format!("{name}-{generation}");
+        let letter = char::from(b'a' + u8::try_from(node).context("there are few nodes")?);
+        let text = match &workload.pod {
+            Some(pod) => format!("delete pod {pod}, and create pod {successor} for node {letter}"),
+            None => format!("create pod {successor} for node {letter}"),
+        };
+        self.narrator.you(&text);
+        if let Some(pod) = self.workloads[turn].pod.take() {
+            let deleted = self.pods().delete(&pod, &DeleteParams::default()).await;
+            crate::cluster::ignore_not_found(deleted).with_context(|| format!("delete pod {pod}"))?;
+        }
+        let volume = self.workloads[turn].volume.clone();
+        self.env.pod(&successor, node, &[&volume]).await?;
+        let workload = &mut self.workloads[turn];
+        (workload.generation, workload.node, workload.pod) = (generation, node, Some(successor));
+        Ok(String::new())
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.env.client(), self.env.prefix())
+    }
+}

@@ -1,0 +1,45 @@
+//! The playground as a program: each story runs to its end on the embedded cluster, and the exit code says whether the
+//! expected end state was observed.
+
+use std::process::{Command, ExitCode, Output};
+
+use csi_e2e::playground::story::STORIES;
+use libtest_mimic::{Arguments, Failed, Trial};
+
+fn main() -> ExitCode {
+    let mut trials: Vec<_> = STORIES
+        .iter()
+        .map(|story| Trial::test(format!("story::{}", story.name), || plays_to_its_end(story.name)))
+        .collect();
+    trials.push(Trial::test("unknown_story_lists_all", unknown_story_lists_all));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn plays_to_its_end(name: &str) -> Result<(), Failed> {
+    let output = playground(&["--story", name])?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let ended = output.status.success() && text.contains("Checked: it happened as described.");
+    if !ended {
+        return Err(format!("{}\n{text}\n{errors}", output.status).into());
+    }
+    Ok(())
+}
+
+fn unknown_story_lists_all() -> Result<(), Failed> {
+    for arguments in [&["--story"][..], &["--story", "no-such-story"]] {
+        let output = playground(arguments)?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let listed = STORIES.iter().all(|story| errors.contains(story.name));
+        if output.status.code() != Some(2) || !listed {
+            return Err(format!("{arguments:?}: {}\n{errors}", output.status).into());
+        }
+    }
+    Ok(())
+}
+
+fn playground(arguments: &[&str]) -> Result<Output, Failed> {
+    Ok(Command::new(env!("CARGO_BIN_EXE_playground"))
+        .args(arguments)
+        .output()?)
+}
