@@ -1,15 +1,21 @@
 //! A connection to a CSI driver: a channel to its socket, or its services in process.
 
 use std::fmt::{self, Debug, Formatter};
+use std::time::Duration;
 
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use csi_proto::v1::identity_client::IdentityClient;
 use csi_proto::v1::node_client::NodeClient;
+use tokio::time::timeout;
+use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::StdError;
 use tower::util::BoxCloneSyncService;
-use tower::{Service, ServiceExt};
+use tower::{Service, ServiceExt, service_fn};
+
+/// Timeout of a call, as of kubelet and the provisioner.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Carries gRPC calls to a driver.
 pub(crate) type CsiService = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, CallError>;
@@ -34,15 +40,25 @@ impl Debug for DriverConnection {
 }
 
 impl DriverConnection {
-    /// Any service that answers gRPC calls: a [`tonic::transport::Channel`], or the generated servers in process.
+    /// Any service that answers gRPC calls: a [`tonic::transport::Channel`], or the generated servers in process, which
+    /// do not enforce the deadline of a call.
     pub fn new<S>(service: S) -> Self
     where
         S: Service<http::Request<Body>, Response = http::Response<Body>> + Clone + Send + Sync + 'static,
         S::Error: Into<StdError>,
         S::Future: Send + 'static,
     {
+        let limited = service_fn(move |request| {
+            let call = service.clone().oneshot(request);
+            async move {
+                match timeout(CALL_TIMEOUT, call).await {
+                    Ok(answer) => answer.map_err(|error| CallError(error.into())),
+                    Err(_) => Ok(Status::deadline_exceeded("context deadline exceeded").into_http()),
+                }
+            }
+        });
         Self {
-            service: BoxCloneSyncService::new(service.map_err(|error| CallError(error.into()))),
+            service: BoxCloneSyncService::new(limited),
         }
     }
 
@@ -101,5 +117,20 @@ pub(crate) fn is_final(code: tonic::Code) -> bool {
         | Code::Internal
         | Code::DataLoss
         | Code::Unauthenticated => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::pending;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn hanging_call_ends_at_its_deadline() {
+        let hangs = service_fn(|_| pending::<Result<http::Response<Body>, Infallible>>());
+        let status = DriverConnection::new(hangs).name().await.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
     }
 }

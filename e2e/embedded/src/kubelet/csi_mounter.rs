@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::time::Duration;
 
 use csi_proto::v1;
 use csi_proto::v1::node_service_capability::Type;
@@ -16,12 +15,10 @@ use super::disk::{NodeDisk, VolumeData};
 use super::mount_spec::MountSpec;
 use super::volume_manager::{Operation, Outcome};
 use crate::attach_detach::csi_plugin::message_of;
-use crate::driver_connection::{DriverConnection, describe, is_final};
+use crate::driver_connection::{CALL_TIMEOUT, DriverConnection, describe, is_final};
 use crate::pod;
 use crate::volume::attachment_name;
 
-/// kubelet's timeout of a CSI call.
-const CSI_TIMEOUT: Duration = Duration::from_secs(120);
 /// gRPC code of an attach that failed because the node is full, as the external-attacher reports it.
 const RESOURCE_EXHAUSTED: i32 = 8;
 
@@ -345,7 +342,7 @@ pub(super) async fn capabilities(driver: &DriverConnection) -> Result<NodeCapabi
 
 pub(crate) fn with_timeout<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
-    request.set_timeout(CSI_TIMEOUT);
+    request.set_timeout(CALL_TIMEOUT);
     request
 }
 
