@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::Api;
+use kube::runtime::watcher;
 
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
 use super::{ExpectedOutcome, Scenario};
@@ -58,6 +60,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     // The VolumeAttachment comes back with attached=true.
     env.exempt_from_invariant_2(&detached, A);
 
+    let restored = Timestamp::now();
     env.ctx().cluster().restore_snapshot(&snapshot).await?;
     let node_id = env.node(A).node_id().to_owned();
     env.driver
@@ -77,6 +80,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         },
     )
     .await?;
+    wait_for_attach_event(env, "detached", restored).await?;
     // Another name than that of the lost pod, which kube-scheduler may not have forgotten yet: it exits if the pod it knows is
     // replaced by one without a node.
     env.pod("next", B, &[&attached]).await?;
@@ -108,6 +112,26 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         env.wait_until_detached(volume, node, STEP_TIMEOUT).await?;
     }
     Ok(())
+}
+
+/// Waits until the attach/detach controller has attached the pod's volume after `restored`. It must have listed the restored pod:
+/// of one that is gone before, it would never detach the volume.
+async fn wait_for_attach_event(env: &TestEnv<'_>, pod: &str, restored: Timestamp) -> Result<()> {
+    let events: Api<Event> = Api::namespaced(env.client(), env.prefix());
+    let of_pod = watcher::Config::default().fields(&format!(
+        "involvedObject.kind=Pod,involvedObject.name={pod},reason=SuccessfulAttachVolume"
+    ));
+    let what = "the attach/detach controller to attach the restored pod's volume";
+    wait::for_objects(&events, of_pod, STEP_TIMEOUT, what, |seen| {
+        let last = seen
+            .values()
+            .filter_map(|event| event.last_timestamp.as_ref())
+            .max();
+        Progress::of(last.is_some_and(|last| last.0 > restored), || {
+            format!("it did so at {last:?}")
+        })
+    })
+    .await
 }
 
 fn calls(env: &TestEnv<'_>, volume: &TestVolume, method: &str) -> Result<usize> {

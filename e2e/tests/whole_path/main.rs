@@ -123,7 +123,7 @@ fn a_seed_repeats_its_history() {
     }
 }
 
-/// Plays histories with a planted bug until one breaks an invariant.
+/// Plays histories with a planted bug until one breaks an invariant, which holds without the bug.
 #[expect(clippy::print_stdout, reason = "the seed is the test's result")]
 fn is_found(bug: Bug) {
     let plan = Plan {
@@ -131,14 +131,16 @@ fn is_found(bug: Bug) {
         bug: Some(bug),
     };
     let (seed, failure) = first_failure(seeds(SEEDS_FOR_BUGS), plan).expect("the bug must be found");
+    let without_bug = play(seed, FAULTS);
+    assert!(without_bug.is_ok(), "history {seed} fails without the bug, too");
     let broken = failure.lines().next().unwrap_or_default();
     println!("{bug:?} is found by seed {seed}: {broken}");
 }
 
 macro_rules! planted_bugs {
-    ($($test:ident: $bug:expr;)+) => {$(
+    ($($(#[$attribute:meta])* $test:ident: $bug:expr;)+) => {$(
         #[test]
-        #[ignore = "takes minutes"]
+        $(#[$attribute])*
         fn $test() {
             is_found($bug);
         }
@@ -146,12 +148,17 @@ macro_rules! planted_bugs {
 }
 
 planted_bugs! {
-    finds_kubernetes_81078: Bug::Kubernetes(PlantedBug::DeletedPodStaysDesired);
     finds_kubernetes_101791: Bug::Kubernetes(PlantedBug::StagedVolumeNotReconstructed);
-    finds_kubernetes_106710: Bug::Kubernetes(PlantedBug::ForcedDetachFromHealthyNode);
     finds_kubernetes_115297: Bug::Kubernetes(PlantedBug::MigratedVolumeNotRecognized);
-    finds_kubernetes_120571: Bug::Kubernetes(PlantedBug::AttachedAfterFailedDetach);
-    finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid);
-    finds_sidecar_issue_4: Bug::Sidecar(SidecarBug::PvFinalizerAppended);
     finds_sidecar_issue_12: Bug::Sidecar(SidecarBug::UnpublishesFromPresentNodeId);
+    #[ignore = "no history has found it yet"]
+    finds_kubernetes_81078: Bug::Kubernetes(PlantedBug::DeletedPodStaysDesired);
+    #[ignore = "no history has found it yet"]
+    finds_kubernetes_106710: Bug::Kubernetes(PlantedBug::ForcedDetachFromHealthyNode);
+    #[ignore = "no history has found it yet"]
+    finds_kubernetes_120571: Bug::Kubernetes(PlantedBug::AttachedAfterFailedDetach);
+    #[ignore = "no history has found it yet"]
+    finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid);
+    #[ignore = "no history has found it yet"]
+    finds_sidecar_issue_4: Bug::Sidecar(SidecarBug::PvFinalizerAppended);
 }
