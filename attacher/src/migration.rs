@@ -168,7 +168,7 @@ pub fn decode(object: VolumeObject, driver: &Driver) -> Volume {
     let translated = translate(&object);
     let left_in_tree =
         translated.is_some() && object.metadata.annotation(MIGRATED_TO_ANNOTATION) != Some(&*driver.name);
-    let spec = migrated(VolumeSpec::from_wire(object.spec), translated);
+    let spec = migrated(VolumeSpec::from_wire(*object.spec), translated);
     let (name, uid, version) = object.metadata.identity();
     Volume {
         name,

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::storage::v1::VolumeAttachmentSource;
 
-use super::wire::{AttachmentObject, ErrorObject};
+use super::wire::{AttachmentObject, ErrorObject, SourceObject};
 use super::{Driver, SecretRef, Uid, Version, VolumeSpec};
 
 /// The node id of the publish call. The Go sidecar writes it too.
@@ -166,13 +165,13 @@ impl Recorded {
 // === impl Source ===
 
 impl Source {
-    fn from_wire(object: VolumeAttachmentSource) -> Self {
+    fn from_wire(object: SourceObject) -> Self {
         match (object.persistent_volume_name, object.inline_volume_spec) {
             (Some(_), Some(_)) => Self::Invalid(SourceFault::Both),
             (None, None) => Self::Invalid(SourceFault::Neither),
             (Some(name), None) => Self::Volume(name.into()),
             (None, Some(spec)) if spec.csi.is_none() => Self::Invalid(SourceFault::InlineWithoutCsi),
-            (None, Some(spec)) => Self::Inline(Box::new(VolumeSpec::from_wire(spec))),
+            (None, Some(spec)) => Self::Inline(Box::new(VolumeSpec::from_wire(*spec))),
         }
     }
 }

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec};
 use k8s_openapi::api::storage::v1::{
-    CSINode, CSINodeSpec, VolumeAttachment, VolumeAttachmentSpec, VolumeAttachmentStatus, VolumeError,
+    CSINode, CSINodeSpec, VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec, VolumeAttachmentStatus,
+    VolumeError,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
@@ -26,8 +27,25 @@ use crate::report::time;
 #[serde(default)]
 pub struct AttachmentObject {
     pub(crate) metadata: Metadata,
-    pub(super) spec: VolumeAttachmentSpec,
+    pub(super) spec: SpecObject,
     pub(super) status: StatusObject,
+}
+
+/// A VolumeAttachment's spec.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct SpecObject {
+    pub(super) attacher: String,
+    pub(super) node_name: String,
+    pub(super) source: SourceObject,
+}
+
+/// A VolumeAttachment's source. The inline volume is boxed: the type has 3 kB, and kube's watcher moves each object often.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct SourceObject {
+    pub(super) persistent_volume_name: Option<String>,
+    pub(super) inline_volume_spec: Option<Box<PersistentVolumeSpec>>,
 }
 
 /// A VolumeAttachment's status. Of the publish context only the keys are kept, and times are text: the API server stores
@@ -55,7 +73,7 @@ pub(super) struct ErrorObject {
 #[serde(default)]
 pub struct VolumeObject {
     pub(crate) metadata: Metadata,
-    pub(crate) spec: PersistentVolumeSpec,
+    pub(crate) spec: Box<PersistentVolumeSpec>,
 }
 
 /// A CSINode.
@@ -74,8 +92,27 @@ impl From<VolumeAttachment> for AttachmentObject {
     fn from(attachment: VolumeAttachment) -> Self {
         Self {
             metadata: Metadata(attachment.metadata),
-            spec: attachment.spec,
+            spec: attachment.spec.into(),
             status: attachment.status.map(StatusObject::from).unwrap_or_default(),
+        }
+    }
+}
+
+impl From<VolumeAttachmentSpec> for SpecObject {
+    fn from(spec: VolumeAttachmentSpec) -> Self {
+        Self {
+            attacher: spec.attacher,
+            node_name: spec.node_name,
+            source: spec.source.into(),
+        }
+    }
+}
+
+impl From<VolumeAttachmentSource> for SourceObject {
+    fn from(source: VolumeAttachmentSource) -> Self {
+        Self {
+            persistent_volume_name: source.persistent_volume_name,
+            inline_volume_spec: source.inline_volume_spec.map(Box::new),
         }
     }
 }
@@ -107,7 +144,7 @@ impl From<PersistentVolume> for VolumeObject {
     fn from(volume: PersistentVolume) -> Self {
         Self {
             metadata: Metadata(volume.metadata),
-            spec: volume.spec.unwrap_or_default(),
+            spec: Box::new(volume.spec.unwrap_or_default()),
         }
     }
 }
