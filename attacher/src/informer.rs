@@ -1,9 +1,7 @@
-//! The newest state of every object that concerns us, and the reverse maps between them.
+//! The newest known state of all objects that concern the driver, with indexes between them.
 //!
-//! One struct owns all maps and keeps primary and reverse maps together, so that no event is
-//! answered by a scan. Two sources feed it: the watches, and the API server's answers to our own
-//! writes. The second makes it as new as our last write, so the echo of that write, which the watch
-//! brings later, is [`StoreDelta::Stale`] and starts nothing.
+//! Two sources feed it: the watches, and the API server's responses to our own writes. With the second, the watch event of a
+//! write of ours is [`StoreDelta::Stale`] when it arrives, and enqueues nothing.
 
 mod indexer;
 pub mod reflector;
@@ -14,31 +12,29 @@ use std::sync::Arc;
 use crate::model::{Attachment, Node, Source, Uid, Volume};
 use crate::plan::AttachInputs;
 pub(crate) use indexer::Indexer;
-use store::{PutResult, Store};
+use store::Store;
 
-/// What happened to an object, and who says so.
+/// A change of an object, from the watch or from the response to a write of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change<T> {
-    /// Ahead of the watch: a list of all objects is about to be asked for. What the API server answers to our
-    /// writes from here on may be newer than that list, however late the watch's events come.
+    /// The reflector is about to request a list. Responses to our writes from here on may be newer than that list.
     RelistStarting,
-    /// From the watch: a list of all objects begins. What it does not name is gone.
+    /// From the watch: a list of all objects begins. Objects that it does not contain are deleted.
     ReplaceStarted,
-    /// From the watch: the object as it was then.
+    /// From the watch or a list: the object at one of its versions.
     Applied(T),
-    /// From the watch: the object is gone.
+    /// From the watch: the object is deleted.
     Deleted {
         /// Its name.
         name: Arc<str>,
         /// Its UID; another object of the same name may exist by now.
         uid: Uid,
     },
-    /// From the watch: the list that began is complete.
+    /// From the watch: the list is complete.
     Replaced,
-    /// From the answer to a write of ours: the object as it is after the write.
+    /// From the response to a write of ours: the object after the write.
     LocallyUpdated(T),
-    /// From the answer to a write of ours: the object is gone. Events from before that may still be
-    /// on their way and must not bring it back.
+    /// From the response to a write of ours: the object is deleted. Older watch events may follow and must not add it again.
     LocallyDeleted {
         /// Its name.
         name: Arc<str>,
@@ -47,29 +43,29 @@ pub enum Change<T> {
     },
 }
 
-/// What a change did to an object that we know.
+/// The effect of a change on one object of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreDelta<T> {
-    /// Nothing: we knew that, or something newer.
+    /// None: the store has this version or a newer one.
     Stale,
-    /// The object is new, or takes the place of a deleted one of its name (`replaced`).
-    New {
-        /// The deleted object.
+    /// The object is new.
+    Added {
+        /// The object of the same name, with another UID, that it replaces.
         replaced: Option<Arc<T>>,
     },
     /// The object changed.
-    Changed {
-        /// What it was before.
+    Updated {
+        /// The version before.
         before: Arc<T>,
     },
-    /// The object is gone.
-    Gone {
-        /// What it was.
+    /// The object is deleted.
+    Deleted {
+        /// The last version.
         before: Arc<T>,
     },
 }
 
-/// See the module.
+/// The objects of the three kinds.
 #[derive(Debug, Default)]
 pub struct Informer {
     attachments: Store<Attachment>,
@@ -81,9 +77,9 @@ pub struct Informer {
     by_handle: Indexer,
 }
 
-/// How many objects are known.
+/// Numbers of objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct ObjectCounts {
     /// VolumeAttachments of our driver.
     pub attachments: usize,
     /// PersistentVolumes that concern us.
@@ -110,16 +106,16 @@ impl Informer {
         self.nodes.get(name)
     }
 
-    /// How many objects are known.
-    pub fn known(&self) -> Known {
-        Known {
+    /// Numbers of objects.
+    pub fn counts(&self) -> ObjectCounts {
+        ObjectCounts {
             attachments: self.attachments.len(),
             volumes: self.volumes.len(),
             nodes: self.nodes.len(),
         }
     }
 
-    /// What is known about an attachment, its volume and its node.
+    /// An attachment with its volume and its node.
     pub fn inputs(&self, attachment: &Arc<Attachment>) -> AttachInputs {
         AttachInputs {
             attachment: attachment.clone(),
@@ -141,14 +137,14 @@ impl Informer {
         self.by_node.get(node)
     }
 
-    /// The volume handle of this attachment: the one that is recorded on it, else today's.
+    /// The volume handle of this attachment: the recorded one, else that of its source.
     pub fn handle<'i>(&'i self, attachment: &'i Attachment) -> Option<&'i Arc<str>> {
         let recorded = attachment.recorded.handle.as_ref();
-        recorded.or_else(|| self.handle_today(attachment))
+        recorded.or_else(|| self.handle_of_source(attachment))
     }
 
-    /// The volume handle that this attachment's source has today, as far as it is known.
-    pub fn handle_today<'i>(&'i self, attachment: &'i Attachment) -> Option<&'i Arc<str>> {
+    /// The volume handle of this attachment's source; `None` without its PersistentVolume.
+    pub fn handle_of_source<'i>(&'i self, attachment: &'i Attachment) -> Option<&'i Arc<str>> {
         match &attachment.source {
             Source::Volume(name) => handle_of(self.volume(name)?),
             Source::Inline(spec) => Some(&spec.csi()?.handle),
@@ -171,90 +167,76 @@ impl Informer {
         self.volumes.iter()
     }
 
-    /// Takes in what happened to attachments; returns what it did to each one that it touched.
+    /// Applies a change; returns its effect on each attachment concerned.
     pub fn attachments_changed(
         &mut self,
         change: Change<Attachment>,
     ) -> Vec<(Arc<str>, StoreDelta<Attachment>)> {
-        let effects = self.attachments.change(change);
-        for (name, effect) in &effects {
-            let (old, new) = match effect {
+        let deltas = self.attachments.apply(change);
+        for (name, delta) in &deltas {
+            let (old, new) = match delta {
                 StoreDelta::Stale => continue,
-                StoreDelta::New { replaced } => (replaced.clone(), self.attachments.get(name).cloned()),
-                StoreDelta::Changed { before } => (Some(before.clone()), self.attachments.get(name).cloned()),
-                StoreDelta::Gone { before } => (Some(before.clone()), None),
+                StoreDelta::Added { replaced } => (replaced.clone(), self.attachments.get(name).cloned()),
+                StoreDelta::Updated { before } => (Some(before.clone()), self.attachments.get(name).cloned()),
+                StoreDelta::Deleted { before } => (Some(before.clone()), None),
             };
             let handle = |attachment: &Option<Arc<Attachment>>| {
                 let attachment = attachment.as_ref()?;
                 self.handle(attachment).cloned()
             };
-            let (left, named) = (handle(&old), handle(&new));
-            if left != named {
-                self.by_handle.replace(left.as_ref(), named.as_ref(), name);
+            let (old_handle, new_handle) = (handle(&old), handle(&new));
+            if old_handle != new_handle {
+                self.by_handle
+                    .replace(old_handle.as_ref(), new_handle.as_ref(), name);
             }
-            if matches!(effect, StoreDelta::Changed { .. }) {
-                // `spec` is immutable, so what merely changed refers to what it referred to.
+            if matches!(delta, StoreDelta::Updated { .. }) {
+                // `spec` is immutable, so an update changes neither node nor volume.
                 continue;
             }
             let (old, new) = (old.as_deref(), new.as_deref());
             self.by_node
                 .replace(old.map(|old| &old.node), new.map(|new| &new.node), name);
-            let (left, named) = (
+            let (old_volume, new_volume) = (
                 old.and_then(Attachment::volume_name),
                 new.and_then(Attachment::volume_name),
             );
-            self.by_volume.replace(left, named, name);
+            self.by_volume.replace(old_volume, new_volume, name);
         }
-        effects
+        deltas
     }
 
-    /// Takes in what happened to PersistentVolumes.
+    /// Applies a change of PersistentVolumes.
     pub fn volumes_changed(&mut self, change: Change<Volume>) -> Vec<(Arc<str>, StoreDelta<Volume>)> {
-        let effects = self.volumes.change(change);
-        for (name, effect) in &effects {
-            let (old, new) = match effect {
+        let deltas = self.volumes.apply(change);
+        for (name, delta) in &deltas {
+            let (old, new) = match delta {
                 StoreDelta::Stale => continue,
-                StoreDelta::New { replaced } => (replaced.as_deref(), self.volumes.get(name)),
-                StoreDelta::Changed { before } => (Some(&**before), self.volumes.get(name)),
-                StoreDelta::Gone { before } => (Some(&**before), None),
+                StoreDelta::Added { replaced } => (replaced.as_deref(), self.volumes.get(name)),
+                StoreDelta::Updated { before } => (Some(&**before), self.volumes.get(name)),
+                StoreDelta::Deleted { before } => (Some(&**before), None),
             };
-            let (left, named) = (old.and_then(handle_of), new.and_then(|new| handle_of(new)));
-            if left == named {
+            let (old_handle, new_handle) = (old.and_then(handle_of), new.and_then(|new| handle_of(new)));
+            if old_handle == new_handle {
                 continue;
             }
             for attachment in self.by_volume.get(name) {
                 let unrecorded = |attachment: &Arc<Attachment>| attachment.recorded.handle.is_none();
                 if self.attachments.get(attachment).is_some_and(unrecorded) {
-                    self.by_handle.replace(left, named, attachment);
+                    self.by_handle.replace(old_handle, new_handle, attachment);
                 }
             }
         }
-        effects
+        deltas
     }
 
-    /// Takes in what happened to CSINodes.
+    /// Applies a change of CSINodes.
     pub fn nodes_changed(&mut self, change: Change<Node>) -> Vec<(Arc<str>, StoreDelta<Node>)> {
-        self.nodes.change(change)
+        self.nodes.apply(change)
     }
 }
 
 fn handle_of(volume: &Volume) -> Option<&Arc<str>> {
     Some(&volume.spec.csi()?.handle)
-}
-
-// === impl StoreDelta ===
-
-impl<T> StoreDelta<T> {
-    fn from_placed(placed: PutResult<T>) -> Self {
-        match placed {
-            PutResult::Stale => Self::Stale,
-            PutResult::New => Self::New { replaced: None },
-            PutResult::InsteadOf(replaced) => Self::New {
-                replaced: Some(replaced),
-            },
-            PutResult::Newer(before) => Self::Changed { before },
-        }
-    }
 }
 
 #[cfg(test)]

@@ -143,7 +143,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             && now
                 .record
                 .as_ref()
-                .is_none_or(|record| attachment.recorded.is_at_one_with(&record.annotations));
+                .is_none_or(|record| attachment.recorded.has_same_target(&record.annotations));
         let has_pv_finalizer = now.pv_finalizer.is_none() || now.pv_finalizer == plan.pv_finalizer;
         let calls = |plan: &AttachPlan| {
             (
@@ -264,12 +264,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         record: Option<&Record>,
     ) -> Result<bool, SyncError> {
         let Some(record) = record else { return Ok(true) };
-        if attachment.finalizer && !attachment.recorded.is_at_one_with(&record.annotations) {
+        if attachment.finalizer && !attachment.recorded.has_same_target(&record.annotations) {
             self.state().node_id_update_begins(attachment);
         }
         let newest = self.cluster.record(attachment, record).await;
         let read = self.store_response(attachment, newest, "could not save VolumeAttachment", |newest| {
-            let stored = newest.finalizer && newest.recorded.is_at_one_with(&record.annotations);
+            let stored = newest.finalizer && newest.recorded.has_same_target(&record.annotations);
             (!newest.deleting, stored)
         })?;
         let Some((wanted, stored)) = read else {

@@ -126,9 +126,9 @@ fn lanes(scrape: &Scrape, view: &View, stats: &Stats) {
         "Number of objects in the caches",
         ["resource"],
         [
-            (["volumeattachments"], stats.known.attachments as f64),
-            (["persistentvolumes"], stats.known.volumes as f64),
-            (["csinodes"], stats.known.nodes as f64),
+            (["volumeattachments"], stats.objects.attachments as f64),
+            (["persistentvolumes"], stats.objects.volumes as f64),
+            (["csinodes"], stats.objects.nodes as f64),
         ],
     );
     scrape.gauge(

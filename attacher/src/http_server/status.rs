@@ -183,7 +183,7 @@ impl Status {
 }
 
 fn lists(stats: &Stats, view: &View, now: Instant) -> Vec<ListStatus> {
-    let (listed, known) = (stats.listed, stats.known);
+    let (listed, known) = (stats.listed, stats.objects);
     let watches = view.requests.state().watches;
     [
         ("volumeattachments", listed.attachments, known.attachments),

@@ -1,11 +1,10 @@
-//! What refers to something, by that something.
+//! An index: the attachments of a volume, a node or a volume handle.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, btree_set};
 use std::sync::Arc;
 
-/// Names of attachments by the name of something they refer to. What nothing refers to takes no memory, and
-/// what one attachment refers to, as most volumes, takes no more than its name.
+/// Names of attachments by an indexed value. Most volumes have one attachment, so one name needs no set.
 #[derive(Debug, Default)]
 pub(crate) struct Indexer(HashMap<Arc<str>, Names>);
 
@@ -26,18 +25,18 @@ enum Iter<'a> {
 // === impl Indexer ===
 
 impl Indexer {
-    /// Those that refer to it, in the order of their names.
-    pub(crate) fn get(&self, referred: &str) -> impl ExactSizeIterator<Item = &Arc<str>> + use<'_> {
-        match self.0.get(referred) {
+    /// The attachments of `value`, in the order of their names.
+    pub(crate) fn get(&self, value: &str) -> impl ExactSizeIterator<Item = &Arc<str>> + use<'_> {
+        match self.0.get(value) {
             None => Iter::Few(None.into_iter()),
             Some(Names::One(name)) => Iter::Few(Some(name).into_iter()),
             Some(Names::Many(names)) => Iter::Many(names.iter()),
         }
     }
 
-    /// From now on this attachment refers to it.
-    pub(crate) fn insert(&mut self, referred: &Arc<str>, attachment: &Arc<str>) {
-        match self.0.entry(referred.clone()) {
+    /// Adds an attachment of `value`.
+    pub(crate) fn insert(&mut self, value: &Arc<str>, attachment: &Arc<str>) {
+        match self.0.entry(value.clone()) {
             Entry::Vacant(place) => {
                 place.insert(Names::One(attachment.clone()));
             }
@@ -45,9 +44,9 @@ impl Indexer {
         }
     }
 
-    /// From now on it does not.
-    pub(crate) fn remove(&mut self, referred: &str, attachment: &str) {
-        let is_last = match self.0.get_mut(referred) {
+    /// Removes an attachment of `value`.
+    pub(crate) fn remove(&mut self, value: &str, attachment: &str) {
+        let is_last = match self.0.get_mut(value) {
             None => false,
             Some(Names::One(name)) => **name == *attachment,
             Some(Names::Many(names)) => {
@@ -56,11 +55,11 @@ impl Indexer {
             }
         };
         if is_last {
-            self.0.remove(referred);
+            self.0.remove(value);
         }
     }
 
-    /// From now on it refers to something else, or to nothing.
+    /// Moves an attachment from value `old` to value `new`.
     pub(super) fn replace(&mut self, old: Option<&Arc<str>>, new: Option<&Arc<str>>, attachment: &Arc<str>) {
         if let Some(old) = old {
             self.remove(old, attachment);
@@ -113,30 +112,30 @@ mod tests {
 
     #[test]
     fn returns_sorted_names_and_drops_empty_entries() {
-        let mut reverse = Indexer::default();
+        let mut index = Indexer::default();
         let [pv, a, b, c]: [Arc<str>; 4] = ["pv", "a", "b", "c"].map(Arc::from);
-        let names = |reverse: &Indexer| -> Vec<Arc<str>> { reverse.get("pv").cloned().collect() };
-        assert_eq!(reverse.get("pv").len(), 0);
+        let names = |index: &Indexer| -> Vec<Arc<str>> { index.get("pv").cloned().collect() };
+        assert_eq!(index.get("pv").len(), 0);
         for (insert, want) in [
             (&b, vec![&b]),
             (&b, vec![&b]),
             (&a, vec![&a, &b]),
             (&c, vec![&a, &b, &c]),
         ] {
-            reverse.insert(&pv, insert);
+            index.insert(&pv, insert);
             let want: Vec<_> = want.into_iter().cloned().collect();
-            assert_eq!(names(&reverse), want);
-            assert_eq!(reverse.get("pv").len(), want.len());
+            assert_eq!(names(&index), want);
+            assert_eq!(index.get("pv").len(), want.len());
         }
         for (remove, want) in [("x", 3), ("a", 2), ("b", 1), ("b", 1), ("c", 0), ("c", 0)] {
-            reverse.remove("pv", remove);
-            assert_eq!(names(&reverse).len(), want, "{remove}");
+            index.remove("pv", remove);
+            assert_eq!(names(&index).len(), want, "{remove}");
         }
-        assert!(reverse.0.is_empty());
-        reverse.insert(&pv, &a);
-        reverse.remove("pv", "b");
-        assert_eq!(names(&reverse), std::slice::from_ref(&a));
-        reverse.replace(Some(&pv), None, &a);
-        assert!(reverse.0.is_empty());
+        assert!(index.0.is_empty());
+        index.insert(&pv, &a);
+        index.remove("pv", "b");
+        assert_eq!(names(&index), std::slice::from_ref(&a));
+        index.replace(Some(&pv), None, &a);
+        assert!(index.0.is_empty());
     }
 }

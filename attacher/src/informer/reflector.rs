@@ -1,9 +1,8 @@
-//! Reflector: lists and watches objects, and hands on our small types.
+//! Reflector: lists and watches objects, and decodes them into the types of `model`.
 //!
-//! kube's watcher does the list, the resumption and the re-list; its objects are converted one by
-//! one as they arrive, so what is not ours takes no memory beyond its page of the list. When to ask again
-//! after a failure is ours (`backoff`): kube's own backoff starts afresh with each attempt at a list, as
-//! it takes the announcement of one for a success.
+//! kube's watcher lists, watches and relists. Each object is decoded as it arrives, so objects of other drivers take no memory
+//! beyond their page of the list. The backoff after a failure is ours (`backoff`): kube's default backoff resets with each
+//! attempt at a list, because it counts `Event::Init` as a success.
 
 mod backoff;
 
@@ -25,19 +24,18 @@ use crate::model::wire::{AttachmentObject, CsiNodeObject, VolumeObject};
 use crate::model::{Attachment, Driver, Node, Uid, Volume};
 use crate::report::{answered, chain};
 
-/// The VolumeAttachments of `driver`, for ever. `seed` is chance for the pauses after failures, here and
-/// below.
+/// The VolumeAttachments of `driver`. The stream never ends; `seed` seeds the jitter of its backoff.
 pub fn attachments(
     clients: &Clients,
     driver: Arc<Driver>,
     seed: u64,
 ) -> impl Stream<Item = Change<Attachment>> + use<> {
     changes(clients, seed, move |object: AttachmentObject| {
-        Kept::ours_or_never(Attachment::from_wire(object, &driver))
+        Kept::ours_or_none(Attachment::from_wire(object, &driver))
     })
 }
 
-/// The PersistentVolumes that concern `driver`, for ever.
+/// The PersistentVolumes that concern `driver`. The stream never ends.
 pub fn volumes(
     clients: &Clients,
     driver: Arc<Driver>,
@@ -48,7 +46,7 @@ pub fn volumes(
         if volume.concerns(&driver) {
             Kept::Ours(volume)
         } else {
-            // It may have been: another driver's volume from which our finalizer came off.
+            // It may have concerned the driver until now: a volume of another driver that lost our finalizer.
             Kept::NoLonger {
                 name: volume.name,
                 uid: volume.uid,
@@ -57,18 +55,22 @@ pub fn volumes(
     })
 }
 
-/// All CSINodes, for ever.
+/// All CSINodes. The stream never ends.
 pub fn nodes(clients: &Clients, driver: Arc<Driver>, seed: u64) -> impl Stream<Item = Change<Node>> + use<> {
     changes(clients, seed, move |object: CsiNodeObject| {
         Kept::Ours(Node::from_wire(object, &driver))
     })
 }
 
-/// What becomes of an object that the watch shows.
+/// Whether the store keeps an object.
 enum Kept<T> {
     Ours(T),
-    Never,
-    NoLonger { name: Arc<str>, uid: Uid },
+    None,
+    /// No, but it may have kept an earlier version.
+    NoLonger {
+        name: Arc<str>,
+        uid: Uid,
+    },
 }
 
 /// The watch of one kind.
@@ -79,14 +81,14 @@ struct Watch<K> {
     requests: Requests,
 }
 
-/// Every how manieth failure in a row is a warning, beside the first: one in five minutes or so.
+/// The first of consecutive failures is a warning, and then every tenth: about one in five minutes.
 const LOG_EVERY: u32 = 10;
 
 // === impl Kept ===
 
 impl<T> Kept<T> {
-    fn ours_or_never(object: Option<T>) -> Self {
-        object.map_or(Self::Never, Self::Ours)
+    fn ours_or_none(object: Option<T>) -> Self {
+        object.map_or(Self::None, Self::Ours)
     }
 }
 
@@ -106,7 +108,7 @@ where
         }
     }
 
-    /// What comes next, after all the failures on the way to it and the pauses that they ask for.
+    /// The next event. Failures before it are logged and retried with backoff.
     async fn next(&mut self) -> Event<K> {
         loop {
             let (event, asked_for) = attempt::attempt(None, self.events.next()).await;
@@ -116,7 +118,7 @@ where
                     return event;
                 }
                 Some(Err(error)) => self.on_error(&error, asked_for).await,
-                // It never ends, by its contract.
+                // kube's watcher never ends; if it does, start another one.
                 None => self.restart(),
             }
         }
@@ -124,9 +126,9 @@ where
 
     fn on_event(&mut self, event: &Event<K>) {
         let proof = match event {
-            // An announcement, made before anything is asked.
+            // Comes before the request.
             Event::Init => return,
-            // A page of a list whose next one may fail.
+            // The next page of the list may fail.
             Event::InitApply(_) => return,
             Event::InitDone => Progress::Listed,
             Event::Apply(_) | Event::Delete(_) => Progress::Watched,
@@ -141,14 +143,13 @@ where
         let (stage, why) = describe(error);
         let asked_for = in_header.max(in_body(error)).unwrap_or_default();
         if is_expired(error) {
-            // A watcher that the server answers with 410 when it asks to resume would ask the same for ever
-            // (kube resumes from the version it has). The one cure is a new list, hence a new watcher.
+            // kube's watcher would resume from the expired resourceVersion again and again. A new watcher starts with a list.
             self.restart();
         }
         self.pause(stage, why, asked_for).await;
     }
 
-    /// Tells of a failure and waits for as long as is right after it.
+    /// Logs and counts a failure, and waits for its backoff.
     async fn pause(&mut self, stage: Stage, why: String, asked_for: Duration) {
         let (failures, pause) = self.backoff.failed(stage, asked_for, Instant::now().into_std());
         let kind = &*K::kind(&());
@@ -191,13 +192,13 @@ fn change<K: Resource, T>(event: Event<K>, keep: impl Fn(K) -> Kept<T>) -> Optio
         Event::Init => Some(Change::ReplaceStarted),
         Event::InitApply(object) => match keep(object) {
             Kept::Ours(object) => Some(Change::Applied(object)),
-            Kept::Never | Kept::NoLonger { .. } => None,
+            Kept::None | Kept::NoLonger { .. } => None,
         },
         Event::InitDone => Some(Change::Replaced),
         Event::Apply(object) => match keep(object) {
             Kept::Ours(object) => Some(Change::Applied(object)),
             Kept::NoLonger { name, uid } => Some(Change::Deleted { name, uid }),
-            Kept::Never => None,
+            Kept::None => None,
         },
         Event::Delete(object) => {
             let meta = object.meta();
@@ -222,7 +223,7 @@ fn is_expired(error: &watcher::Error) -> bool {
     }
 }
 
-/// What failed, and in words for people: kube's print the answer twice, once as a data structure.
+/// The request that failed, and the error without the second, structured copy of the response that kube's `Display` adds.
 fn describe(error: &watcher::Error) -> (Stage, String) {
     match error {
         watcher::Error::InitialListFailed(cause) => (Stage::List, format!("cannot list: {}", chain(cause))),
@@ -240,7 +241,7 @@ fn describe(error: &watcher::Error) -> (Stage, String) {
     }
 }
 
-/// How long the API server asks us to wait, in the body of its answer.
+/// `retryAfterSeconds` of the response's Status.
 fn in_body(error: &watcher::Error) -> Option<Duration> {
     let status = match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))

@@ -1,4 +1,4 @@
-//! All known objects of one kind, by name.
+//! The newest known state of all objects of one kind, by name.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -6,40 +6,32 @@ use std::sync::Arc;
 use super::{Change, StoreDelta};
 use crate::model::{Attachment, Node, Uid, Version, Volume};
 
-/// What a shelf must know of the objects on it.
+/// An object of the store.
 pub(super) trait Item {
     fn name(&self) -> &Arc<str>;
     fn uid(&self) -> &Uid;
     fn version(&self) -> Version;
 }
 
-/// Objects of one kind. At most one object a name, and never an older version over a newer one.
+/// Objects of one kind: one object per name. An older version never replaces a newer one.
 #[derive(Debug)]
 pub(super) struct Store<T> {
     items: HashMap<Arc<str>, Arc<T>>,
-    /// While a list is under way: the objects that it named.
+    /// The objects of the running list so far.
     listed: Option<HashSet<Uid>>,
-    told: Told,
-    /// For each list that was announced and has not begun, in order: what was told since, of which it may be ignorant.
-    /// More than one, if a list failed while its beginning was still queued.
-    told_ahead: VecDeque<Told>,
+    writes: LocalWrites,
+    /// One for each list that the reflector has announced and not begun, in order. There is more than one if a list failed
+    /// while its `ReplaceStarted` was still queued.
+    pending_lists: VecDeque<LocalWrites>,
 }
 
-/// What the API server's answers to our writes told.
+/// Our writes that a list may not show: the API server answered them after the list was requested.
 #[derive(Debug, Default)]
-struct Told {
-    /// While a list is under way: objects that we wrote since it was asked for, of which it may be ignorant.
-    written: HashSet<Uid>,
-    /// Objects that are gone, before the watch said so.
-    departed: HashSet<Uid>,
-}
-
-/// What became of an object that was put on the shelf.
-pub(super) enum PutResult<T> {
-    Stale,
-    New,
-    InsteadOf(Arc<T>),
-    Newer(Arc<T>),
+struct LocalWrites {
+    /// Objects that we updated. Kept while the list runs.
+    updated: HashSet<Uid>,
+    /// Objects that are deleted. Kept until the watch shows the deletion.
+    deleted: HashSet<Uid>,
 }
 
 // === impl Store ===
@@ -57,114 +49,113 @@ impl<T: Item> Store<T> {
         self.items.values()
     }
 
-    pub(super) fn change(&mut self, change: Change<T>) -> Vec<(Arc<str>, StoreDelta<T>)> {
+    pub(super) fn apply(&mut self, change: Change<T>) -> Vec<(Arc<str>, StoreDelta<T>)> {
         match change {
             Change::RelistStarting => {
-                self.told_ahead.push_back(Told::default());
+                self.pending_lists.push_back(LocalWrites::default());
                 Vec::new()
             }
             Change::ReplaceStarted => {
                 self.listed = Some(HashSet::new());
-                // A list is as new as its request, so what it names is there, whatever we were told before.
-                self.told = self.told_ahead.pop_front().unwrap_or_default();
+                // A list is consistent as of its request: an object in it exists, even if an earlier response said
+                // that it was deleted.
+                self.writes = self.pending_lists.pop_front().unwrap_or_default();
                 Vec::new()
             }
             Change::Applied(item) => {
-                // A list's word counts even if it is of a lower version than ours: the API server's
-                // store was restored from a backup.
-                let counts = self.listed.is_some() && !self.told.written.contains(item.uid());
+                // The object of a list replaces a newer version of ours: the API server's store may have been restored
+                // from a backup.
+                let replaces_newer = self.listed.is_some() && !self.writes.updated.contains(item.uid());
                 if let Some(listed) = &mut self.listed {
                     listed.insert(item.uid().clone());
                 }
                 let name = item.name().clone();
-                let departed = self.told.departed.contains(item.uid());
-                let placed = if departed {
-                    PutResult::Stale
+                let delta = if self.writes.deleted.contains(item.uid()) {
+                    StoreDelta::Stale
                 } else {
-                    self.put(item, counts)
+                    self.put(item, replaces_newer)
                 };
-                vec![(name, StoreDelta::from_placed(placed))]
+                vec![(name, delta)]
             }
             Change::LocallyUpdated(item) => {
-                // We only write to what we know. If it is not here, it went while we wrote.
                 let name = item.name().clone();
-                let known = self
+                let exists = self
                     .items
                     .get(&name)
-                    .is_some_and(|known| known.uid() == item.uid());
+                    .is_some_and(|existing| existing.uid() == item.uid());
                 if self.listed.is_some() {
-                    self.told.written.insert(item.uid().clone());
+                    self.writes.updated.insert(item.uid().clone());
                 }
-                for ahead in &mut self.told_ahead {
-                    ahead.written.insert(item.uid().clone());
+                for writes in &mut self.pending_lists {
+                    writes.updated.insert(item.uid().clone());
                 }
-                let placed = if known {
+                // We write to objects of the store only. If it is not here, it was deleted during the write.
+                let delta = if exists {
                     self.put(item, false)
                 } else {
-                    PutResult::Stale
+                    StoreDelta::Stale
                 };
-                vec![(name, StoreDelta::from_placed(placed))]
+                vec![(name, delta)]
             }
             Change::Deleted { name, uid } => {
-                // The watch has caught up: nothing older about this object can follow.
-                self.told.departed.remove(&uid);
-                let effect = self.take(&name, &uid);
-                vec![(name, effect)]
+                // The watch sends no older event about this object after its deletion.
+                self.writes.deleted.remove(&uid);
+                let delta = self.remove(&name, &uid);
+                vec![(name, delta)]
             }
             Change::LocallyDeleted { name, uid } => {
-                let effect = self.take(&name, &uid);
-                if matches!(effect, StoreDelta::Gone { .. }) {
-                    for ahead in &mut self.told_ahead {
-                        ahead.departed.insert(uid.clone());
+                let delta = self.remove(&name, &uid);
+                if matches!(delta, StoreDelta::Deleted { .. }) {
+                    for writes in &mut self.pending_lists {
+                        writes.deleted.insert(uid.clone());
                     }
-                    self.told.departed.insert(uid);
+                    self.writes.deleted.insert(uid);
                 }
-                vec![(name, effect)]
+                vec![(name, delta)]
             }
-            Change::Replaced => self.sweep(),
+            Change::Replaced => self.remove_unlisted(),
         }
     }
 
-    fn put(&mut self, item: T, whatever_its_version: bool) -> PutResult<T> {
+    fn put(&mut self, item: T, replaces_newer: bool) -> StoreDelta<T> {
         let name = item.name().clone();
-        let is_stale = |known: &T| {
-            item.version() == known.version() && item.version() != Version::UNKNOWN
-                || !whatever_its_version && item.version().is_stale_beside(known.version())
+        let is_stale = |existing: &T| {
+            item.version() == existing.version() && item.version() != Version::UNKNOWN
+                || !replaces_newer && item.version().is_stale_beside(existing.version())
         };
         match self.items.get(&name) {
-            Some(known) if is_stale(known) => PutResult::Stale,
-            Some(known) if known.uid() == item.uid() => {
-                let before = known.clone();
+            Some(existing) if is_stale(existing) => StoreDelta::Stale,
+            Some(existing) if existing.uid() == item.uid() => {
+                let before = existing.clone();
                 self.items.insert(name, Arc::new(item));
-                PutResult::Newer(before)
+                StoreDelta::Updated { before }
             }
-            Some(_) | None => self
-                .items
-                .insert(name, Arc::new(item))
-                .map_or(PutResult::New, PutResult::InsteadOf),
+            Some(_) | None => StoreDelta::Added {
+                replaced: self.items.insert(name, Arc::new(item)),
+            },
         }
     }
 
-    fn take(&mut self, name: &Arc<str>, uid: &Uid) -> StoreDelta<T> {
+    fn remove(&mut self, name: &Arc<str>, uid: &Uid) -> StoreDelta<T> {
         match self.items.get(name) {
-            Some(known) if known.uid() == uid => self
+            Some(existing) if existing.uid() == uid => self
                 .items
                 .remove(name)
-                .map_or(StoreDelta::Stale, |before| StoreDelta::Gone { before }),
+                .map_or(StoreDelta::Stale, |before| StoreDelta::Deleted { before }),
             Some(_) | None => StoreDelta::Stale,
         }
     }
 
-    /// Drops what a completed list did not name.
-    fn sweep(&mut self) -> Vec<(Arc<str>, StoreDelta<T>)> {
+    /// Removes the objects that a complete list does not contain.
+    fn remove_unlisted(&mut self) -> Vec<(Arc<str>, StoreDelta<T>)> {
         let Some(listed) = self.listed.take() else {
             return Vec::new();
         };
-        // What the list did not name was gone before it was made; no event about it can follow.
-        self.told.departed.retain(|uid| listed.contains(uid));
+        // An object that the list does not contain was deleted before it; no event about it can follow.
+        self.writes.deleted.retain(|uid| listed.contains(uid));
         self.items
             .extract_if(|_, item| !listed.contains(item.uid()))
-            .map(|(name, before)| (name, StoreDelta::Gone { before }))
+            .map(|(name, before)| (name, StoreDelta::Deleted { before }))
             .collect()
     }
 }
@@ -174,8 +165,8 @@ impl<T> Default for Store<T> {
         Self {
             items: HashMap::new(),
             listed: None,
-            told: Told::default(),
-            told_ahead: VecDeque::new(),
+            writes: LocalWrites::default(),
+            pending_lists: VecDeque::new(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The index against a naive model, and the races that it exists for.
+//! The indexes against a scan, and the races between watch, lists and responses to our writes.
 
 use proptest::prelude::*;
 
@@ -20,13 +20,13 @@ fn names<'i>(names: impl Iterator<Item = &'i Arc<str>>) -> Vec<&'i str> {
     names.map(|name| &**name).collect()
 }
 
-fn only(mut effects: Vec<(Arc<str>, StoreDelta<Attachment>)>) -> StoreDelta<Attachment> {
-    assert_eq!(effects.len(), 1, "{effects:?}");
-    effects.remove(0).1
+fn only(mut deltas: Vec<(Arc<str>, StoreDelta<Attachment>)>) -> StoreDelta<Attachment> {
+    assert_eq!(deltas.len(), 1, "{deltas:?}");
+    deltas.remove(0).1
 }
 
 #[test]
-fn the_echo_of_our_own_write_is_stale() {
+fn watch_event_of_our_own_write_is_stale() {
     let mut index = Informer::default();
     index.attachments_changed(Change::Applied(va("a", "u", 1, "pv", "n")));
     let written = Attachment {
@@ -35,13 +35,13 @@ fn the_echo_of_our_own_write_is_stale() {
     };
     assert!(matches!(
         only(index.attachments_changed(Change::LocallyUpdated(written.clone()))),
-        StoreDelta::Changed { .. }
+        StoreDelta::Updated { .. }
     ));
     assert_eq!(
         only(index.attachments_changed(Change::Applied(written))),
         StoreDelta::Stale
     );
-    // An event that was on its way before our write must not undo it.
+    // An older event must not undo the write.
     assert_eq!(
         only(index.attachments_changed(Change::Applied(va("a", "u", 1, "pv", "n")))),
         StoreDelta::Stale
@@ -50,38 +50,38 @@ fn the_echo_of_our_own_write_is_stale() {
 }
 
 #[test]
-fn an_object_that_departed_is_not_brought_back_by_events_from_before() {
+fn older_events_do_not_restore_a_deleted_object() {
     let mut index = Informer::default();
     index.attachments_changed(Change::Applied(va("a", "u", 1, "pv", "n")));
-    let departed = Change::LocallyDeleted {
+    let deleted = Change::LocallyDeleted {
         name: "a".into(),
         uid: "u".into(),
     };
     assert!(matches!(
-        only(index.attachments_changed(departed)),
-        StoreDelta::Gone { .. }
+        only(index.attachments_changed(deleted)),
+        StoreDelta::Deleted { .. }
     ));
     assert_eq!(
         only(index.attachments_changed(Change::Applied(va("a", "u", 2, "pv", "n")))),
         StoreDelta::Stale
     );
     assert_eq!(index.attachments_of_volume("pv").len(), 0);
-    // Its successor of the same name is another object.
+    // Another object has the same name.
     assert!(matches!(
         only(index.attachments_changed(Change::Applied(va("a", "u2", 4, "pv", "n")))),
-        StoreDelta::New { .. }
+        StoreDelta::Added { .. }
     ));
-    // The watch's word of the first one's deletion, late, leaves the second alone.
-    let gone = Change::Deleted {
+    // The deletion of the first one, late, does not remove the second.
+    let deleted = Change::Deleted {
         name: "a".into(),
         uid: "u".into(),
     };
-    assert_eq!(only(index.attachments_changed(gone)), StoreDelta::Stale);
+    assert_eq!(only(index.attachments_changed(deleted)), StoreDelta::Stale);
     assert_eq!(names(index.attachments_of_volume("pv")), ["a"]);
 }
 
 #[test]
-fn an_answer_about_an_object_that_went_meanwhile_does_not_revive_it() {
+fn response_to_a_write_does_not_restore_a_deleted_object() {
     let mut index = Informer::default();
     index.attachments_changed(Change::Applied(va("a", "u", 1, "pv", "n")));
     index.attachments_changed(Change::Deleted {
@@ -96,23 +96,23 @@ fn an_answer_about_an_object_that_went_meanwhile_does_not_revive_it() {
 }
 
 #[test]
-fn a_list_drops_what_it_does_not_name_and_keeps_what_is_newer() {
+fn list_removes_absent_objects_and_keeps_newer_ones() {
     let mut index = Informer::default();
     for name in ["a", "b"] {
         index.attachments_changed(Change::Applied(va(name, name, 1, "pv", "n")));
     }
     index.attachments_changed(Change::ReplaceStarted);
     index.attachments_changed(Change::Applied(va("a", "a", 1, "pv", "n")));
-    // The list was made before this write.
+    // This write is newer than the list.
     index.attachments_changed(Change::LocallyUpdated(va("a", "a", 5, "pv", "n")));
-    let effects = index.attachments_changed(Change::Replaced);
-    assert_eq!(effects.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["b"]);
+    let deltas = index.attachments_changed(Change::Replaced);
+    assert_eq!(deltas.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["b"]);
     assert_eq!(index.attachment("a").map(|a| a.version), Some(Version(5)));
     assert_eq!(names(index.attachments_of_node("n")), ["a"]);
 }
 
 #[test]
-fn a_list_after_a_restore_counts_although_its_versions_are_lower() {
+fn list_after_a_restore_replaces_newer_versions() {
     let mut index = Informer::default();
     index.attachments_changed(Change::Applied(Attachment {
         attached: true,
@@ -129,18 +129,18 @@ fn a_list_after_a_restore_counts_although_its_versions_are_lower() {
 }
 
 #[test]
-fn a_list_that_shows_the_known_version_is_stale_unless_the_version_is_unknown() {
+fn list_with_an_equal_version_is_stale_unless_the_version_is_unknown() {
     for (version, is_stale) in [(4, true), (0, false)] {
         let mut index = Informer::default();
         index.attachments_changed(Change::Applied(va("a", "u", version, "pv", "n")));
         index.attachments_changed(Change::ReplaceStarted);
-        let effect = only(index.attachments_changed(Change::Applied(va("a", "u", version, "pv", "n"))));
-        assert_eq!(effect == StoreDelta::Stale, is_stale, "version {version}");
+        let delta = only(index.attachments_changed(Change::Applied(va("a", "u", version, "pv", "n"))));
+        assert_eq!(delta == StoreDelta::Stale, is_stale, "version {version}");
     }
 }
 
 #[test]
-fn a_list_brings_back_what_was_wrongly_told_to_be_gone() {
+fn list_restores_an_object_that_a_response_called_deleted() {
     let mut index = Informer::default();
     index.attachments_changed(Change::Applied(va("a", "u", 1, "pv", "n")));
     index.attachments_changed(Change::LocallyDeleted {
@@ -154,40 +154,40 @@ fn a_list_brings_back_what_was_wrongly_told_to_be_gone() {
 }
 
 #[test]
-fn what_was_told_since_a_list_was_asked_for_counts_more_than_the_list() {
+fn writes_after_the_request_of_a_list_override_it() {
     let mut index = Informer::default();
-    for name in ["written", "departed", "untouched"] {
+    for name in ["written", "deleted", "untouched"] {
         index.attachments_changed(Change::Applied(va(name, name, 4, "pv", "n")));
     }
     index.attachments_changed(Change::RelistStarting);
     index.attachments_changed(Change::LocallyUpdated(va("written", "written", 9, "pv", "n")));
-    let (name, uid) = ("departed".into(), "departed".into());
+    let (name, uid) = ("deleted".into(), "deleted".into());
     index.attachments_changed(Change::LocallyDeleted { name, uid });
-    // All of it before the event that the list begins.
+    // Both come before `ReplaceStarted`.
     index.attachments_changed(Change::ReplaceStarted);
-    for name in ["written", "departed", "untouched"] {
+    for name in ["written", "deleted", "untouched"] {
         index.attachments_changed(Change::Applied(va(name, name, 3, "pv", "n")));
     }
     index.attachments_changed(Change::Replaced);
     let version = |name| index.attachment(name).map(|known| known.version);
     assert_eq!(version("written"), Some(Version(9)));
-    assert_eq!(version("departed"), None);
+    assert_eq!(version("deleted"), None);
     // The API server's store was restored from a backup.
     assert_eq!(version("untouched"), Some(Version(3)));
-    // The next list is another one.
+    // The next list contains the deleted object.
     index.attachments_changed(Change::RelistStarting);
     index.attachments_changed(Change::ReplaceStarted);
-    index.attachments_changed(Change::Applied(va("departed", "departed", 3, "pv", "n")));
+    index.attachments_changed(Change::Applied(va("deleted", "deleted", 3, "pv", "n")));
     index.attachments_changed(Change::Replaced);
-    assert_eq!(index.known().attachments, 1);
+    assert_eq!(index.counts().attachments, 1);
 }
 
 #[test]
-fn the_beginning_of_a_list_that_failed_is_not_taken_for_that_of_the_next_one() {
+fn writes_belong_to_the_list_that_was_pending() {
     let mut index = Informer::default();
     index.attachments_changed(Change::Applied(va("a", "a", 4, "pv", "n")));
     index.attachments_changed(Change::RelistStarting);
-    // The first list fails, and the second one is announced while the beginning of the first is still queued.
+    // The first list fails, and the reflector announces the second while the first's `ReplaceStarted` is still queued.
     index.attachments_changed(Change::RelistStarting);
     index.attachments_changed(Change::LocallyUpdated(va("a", "a", 9, "pv", "n")));
     for version in [3, 4] {
@@ -199,11 +199,11 @@ fn the_beginning_of_a_list_that_failed_is_not_taken_for_that_of_the_next_one() {
 }
 
 #[test]
-fn a_replaced_object_leaves_the_reverse_maps() {
+fn replaced_object_leaves_the_indexes() {
     let mut index = Informer::default();
     index.attachments_changed(Change::Applied(va("a", "u1", 1, "pv-1", "n-1")));
-    let effect = only(index.attachments_changed(Change::Applied(va("a", "u2", 2, "pv-2", "n-2"))));
-    assert!(matches!(effect, StoreDelta::New { replaced: Some(old) } if *old.uid.0 == *"u1"));
+    let delta = only(index.attachments_changed(Change::Applied(va("a", "u2", 2, "pv-2", "n-2"))));
+    assert!(matches!(delta, StoreDelta::Added { replaced: Some(old) } if *old.uid.0 == *"u1"));
     assert_eq!(index.attachments_of_volume("pv-1").len(), 0);
     assert_eq!(index.attachments_of_node("n-1").len(), 0);
     assert_eq!(names(index.attachments_of_volume("pv-2")), ["a"]);
@@ -229,7 +229,7 @@ enum Step {
         node: u8,
         handle: u8,
     },
-    Gone {
+    Delete {
         name: u8,
         uid: u8,
     },
@@ -240,7 +240,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => (0..6u8, 0..3u8, 0..3u8, 0..3u8, 0..4u8)
             .prop_map(|(name, uid, volume, node, handle)| Step::Put { name, uid, volume, node, handle }),
-        2 => (0..6u8, 0..3u8).prop_map(|(name, uid)| Step::Gone { name, uid }),
+        2 => (0..6u8, 0..3u8).prop_map(|(name, uid)| Step::Delete { name, uid }),
         1 => prop::collection::vec((0..6u8, 0..3u8), 0..6).prop_map(Step::List),
     ];
     prop::collection::vec(step, 0..60)
@@ -248,7 +248,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn reverse_maps_hold_what_a_scan_would_find(steps in steps()) {
+    fn indexes_equal_a_scan(steps in steps()) {
         let mut index = Informer::default();
         let mut version = 0;
         let mut next = || { version += 1; version };
@@ -256,7 +256,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Put { name, uid, volume, node, handle } => {
-                    // A volume and a node belong to an object for life, as spec is immutable.
+                    // Volume and node of one UID never change: spec is immutable.
                     let (volume, node) = ((volume + uid) % 3, (node + uid) % 3);
                     let known = index.attachment(&name.to_string()).cloned();
                     let mut put = va(
@@ -265,16 +265,16 @@ proptest! {
                     if let Some(known) = known.filter(|known| known.uid == put.uid) {
                         (put.source, put.node) = (known.source.clone(), known.node.clone());
                     }
-                    // What is recorded may change at any time; nothing may be.
+                    // The recorded handle may be absent, and may change.
                     put.recorded.handle = (handle < 3).then(|| handle.to_string().as_str().into());
                     index.attachments_changed(Change::Applied(put));
                 }
-                Step::Gone { name, uid } => {
-                    let gone = Change::Deleted {
+                Step::Delete { name, uid } => {
+                    let deleted = Change::Deleted {
                         name: name.to_string().as_str().into(),
                         uid: uid_of(name, uid).as_str().into(),
                     };
-                    index.attachments_changed(gone);
+                    index.attachments_changed(deleted);
                 }
                 Step::List(listed) => {
                     index.attachments_changed(Change::ReplaceStarted);

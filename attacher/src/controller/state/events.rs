@@ -11,21 +11,21 @@ use crate::workqueue::Key;
 impl ControllerState {
     pub(super) fn attachments_changed(&mut self, change: Change<Attachment>) {
         let written = matches!(change, Change::LocallyUpdated(_));
-        for (name, effect) in self.index.attachments_changed(change) {
-            if effect != StoreDelta::Stale {
+        for (name, delta) in self.index.attachments_changed(change) {
+            if delta != StoreDelta::Stale {
                 self.mark_dirty(&name);
             }
             let key = Key::Attachment(name);
-            match effect {
+            match delta {
                 StoreDelta::Stale => {}
-                StoreDelta::New { replaced } => {
+                StoreDelta::Added { replaced } => {
                     if let Some(replaced) = replaced {
                         self.attachment_gone(&replaced);
                     }
                     self.reevaluate(&key);
                 }
-                StoreDelta::Changed { before } => self.attachment_changed(&key, &before, written),
-                StoreDelta::Gone { before } => {
+                StoreDelta::Updated { before } => self.attachment_changed(&key, &before, written),
+                StoreDelta::Deleted { before } => {
                     self.queue.forget(&key);
                     self.attachment_gone(&before);
                 }
@@ -68,17 +68,17 @@ impl ControllerState {
     }
 
     pub(super) fn volumes_changed(&mut self, change: Change<Volume>) {
-        for (name, effect) in self.index.volumes_changed(change) {
-            let matters = match (&effect, self.index.volume(&name)) {
-                (StoreDelta::New { .. }, Some(_)) => true,
-                (StoreDelta::Changed { before }, Some(after)) => {
+        for (name, delta) in self.index.volumes_changed(change) {
+            let matters = match (&delta, self.index.volume(&name)) {
+                (StoreDelta::Added { .. }, Some(_)) => true,
+                (StoreDelta::Updated { before }, Some(after)) => {
                     before.deleting != after.deleting || before.spec != after.spec
                 }
                 (
                     StoreDelta::Stale
-                    | StoreDelta::New { .. }
-                    | StoreDelta::Changed { .. }
-                    | StoreDelta::Gone { .. },
+                    | StoreDelta::Added { .. }
+                    | StoreDelta::Updated { .. }
+                    | StoreDelta::Deleted { .. },
                     _,
                 ) => false,
             };
@@ -86,10 +86,10 @@ impl ControllerState {
                 let attachments: Vec<_> = self.index.attachments_of_volume(&name).cloned().collect();
                 attachments.iter().for_each(|attachment| self.requeue(attachment));
             }
-            if let StoreDelta::Gone { before }
-            | StoreDelta::New {
+            if let StoreDelta::Deleted { before }
+            | StoreDelta::Added {
                 replaced: Some(before),
-            } = &effect
+            } = &delta
             {
                 self.remember_deleted(before);
             }
@@ -98,16 +98,16 @@ impl ControllerState {
     }
 
     pub(super) fn nodes_changed(&mut self, change: Change<Node>) {
-        for (name, effect) in self.index.nodes_changed(change) {
+        for (name, delta) in self.index.nodes_changed(change) {
             // A CSINode also changes with what other drivers and the kubelet write there.
-            let matters = match (&effect, self.index.node(&name)) {
-                (StoreDelta::New { .. }, Some(_)) => true,
-                (StoreDelta::Changed { before }, Some(after)) => before.id != after.id,
+            let matters = match (&delta, self.index.node(&name)) {
+                (StoreDelta::Added { .. }, Some(_)) => true,
+                (StoreDelta::Updated { before }, Some(after)) => before.id != after.id,
                 (
                     StoreDelta::Stale
-                    | StoreDelta::New { .. }
-                    | StoreDelta::Changed { .. }
-                    | StoreDelta::Gone { .. },
+                    | StoreDelta::Added { .. }
+                    | StoreDelta::Updated { .. }
+                    | StoreDelta::Deleted { .. },
                     _,
                 ) => false,
             };

@@ -206,7 +206,7 @@ impl ControllerState {
         let attached = newest.is_some_and(|newest| {
             newest.uid == before.uid
                 && newest.attached
-                && !(before.attached && newest.recorded.is_at_one_with(&before.recorded))
+                && !(before.attached && newest.recorded.has_same_target(&before.recorded))
         });
         if attached {
             self.repairs.attached_since_round.insert(before.uid.clone());

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use prometheus::Histogram;
 
 use super::{ControllerState, Event, LastRound};
-use crate::informer::{Change, Known};
+use crate::informer::{Change, ObjectCounts};
 use crate::metrics::histogram;
 use crate::plan::Operation;
 use crate::workqueue::{self, Class, Key, KeyStatus, Lane, Stage};
@@ -31,7 +31,7 @@ pub struct Stats {
     /// Which caches are synced.
     pub listed: Listed,
     /// How many objects the stores hold.
-    pub known: Known,
+    pub objects: ObjectCounts,
     /// Latencies of completed operations.
     pub latency: LatencyMetrics,
     /// Metrics of reconcile.
@@ -151,7 +151,7 @@ impl ControllerState {
             attachments: self.queue.metrics(Lane::Attach).clone(),
             volumes: self.queue.metrics(Lane::Volume).clone(),
             listed: self.listed,
-            known: self.index.known(),
+            objects: self.index.counts(),
             latency: self.latency.clone(),
             reconcile: self.reconcile_metrics(),
             last_round: self.last_round().cloned(),

@@ -1,19 +1,19 @@
-//! When a watch that failed is tried again: pure, as the other cores are.
+//! Backoff of a reflector, as client-go's.
 
 use std::time::{Duration, Instant};
 
 /// The failures of one watch.
 #[derive(Debug)]
 pub(super) struct WatchBackoff {
-    /// How many there were in a row.
+    /// Consecutive failures.
     failures: u32,
-    /// What failed last, and when we were to try again.
+    /// The stage of the last failure, and the time of the retry.
     last: Option<(Stage, Instant)>,
     pause: Duration,
     random: fastrand::Rng,
 }
 
-/// What a watch was at when it failed.
+/// The stage at which a reflector failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Listing all objects.
@@ -22,21 +22,21 @@ pub(super) enum Stage {
     Watch,
 }
 
-/// What shows that the API server answers again.
+/// Proof that the API server works again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// A list is complete. It proves nothing about the watch that is to follow it: a server that breaks
-    /// off each watch is not to be asked for a list each second.
+    /// A list is complete. It does not reset the backoff of a watch: otherwise a server that ends each watch would get a list
+    /// every second.
     Listed,
-    /// A change was seen.
+    /// The watch sent an event.
     Watched,
 }
 
-/// These two are client-go's, as is that up to as much again is added by chance.
+/// client-go's values. Jitter adds up to 100 %, as in client-go.
 const FIRST_PAUSE: Duration = Duration::from_millis(800);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// A watch that was quiet for as long after a failure was well: where nothing changes, nothing else shows it.
-/// Again client-go's.
+/// The backoff resets this long after a retry without another failure, because a watch without changes sends no event. client-go's
+/// value.
 const FORGOTTEN: Duration = Duration::from_secs(2 * 60);
 
 // === impl WatchBackoff ===
@@ -51,8 +51,8 @@ impl WatchBackoff {
         }
     }
 
-    /// Takes in a failure. Returns how many that makes in a row, and how long to wait: not less than what
-    /// the server `asked_for`.
+    /// Records a failure. Returns the number of consecutive failures and the pause before the retry, at least `asked_for`: the
+    /// response's Retry-After.
     pub(super) fn failed(&mut self, stage: Stage, asked_for: Duration, now: Instant) -> (u32, Duration) {
         if let Some((_, resumed)) = self.last
             && now.saturating_duration_since(resumed) >= FORGOTTEN
@@ -67,7 +67,7 @@ impl WatchBackoff {
         (self.failures, pause)
     }
 
-    /// Takes in a success. Returns how many failures it ended, if any.
+    /// Records a success. Returns the number of failures before it, if it resets the backoff.
     pub(super) fn proven(&mut self, proof: Progress) -> Option<u32> {
         let ended = match (proof, self.last?.0) {
             (Progress::Listed, Stage::Watch) => return None,

@@ -185,7 +185,7 @@ fn synced_when_all_three_lists_are_complete() {
     assert!(!state.listed().all());
     state.handle(Event::Nodes(Change::Replaced));
     assert!(state.listed().all());
-    let known = state.stats(epoch(), 0).known;
+    let known = state.stats(epoch(), 0).objects;
     assert_eq!((known.attachments, known.volumes, known.nodes), (0, 1, 1));
 }
 
