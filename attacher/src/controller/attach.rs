@@ -342,7 +342,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         match self.cluster.mark_attached(attachment, &context).await {
             Ok(written) => {
                 self.store(written);
-                self.state().publish_settled(attachment);
                 // A republish is not the end of the wait since the creation.
                 if !attachment.attached {
                     self.observe_latency(Operation::Attach, attachment);
@@ -353,7 +352,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             }
             Err(error) if error.is_gone() => {
                 self.store_deleted(attachment);
-                self.state().abandon(AbandonedTarget::new(attachment, plan));
                 Ok(())
             }
             // The API server will never store this result (a context that is too large, say): the error is reported, and the

@@ -29,7 +29,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             }
             let (inputs, driver) = self.unless_draining(self.detach_inputs(attachment)).await?;
             self.unpublish_everywhere(&inputs, &driver).await?;
-            self.state().publish_settled(attachment);
+            self.state().unpublished(attachment);
         }
         self.mark_detached_and_release(attachment).await?;
         self.announce_recovery(Operation::Detach, attachment);

@@ -59,7 +59,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let mut resyncs = resyncs(resync);
         loop {
             heartbeat.beat(Instant::now());
-            // Each iteration handles both events and results, so that a flood of one does not delay the other.
+            // Each iteration handles events, results and a reconnect, so that a flood of one does not delay the others. A
+            // result of the driver's previous process must not be written after its reconnect.
+            if connection.has_changed().unwrap_or(false) {
+                driver_back(state, &mut connection);
+            }
             self.handle(std::iter::from_fn(|| events.try_recv().ok()).take(EVENTS_AT_ONCE));
             let next_start = {
                 let mut state = self.state();

@@ -316,7 +316,20 @@ impl ControllerState {
         };
         match lane {
             Some(lane) => self.queue.enqueue(key, lane),
-            None => self.queue.forget(key),
+            None => {
+                self.queue.forget(key);
+                self.forget_pending(key);
+            }
+        }
+    }
+
+    /// Forgets a result whose write turned out to have succeeded: it must not replace the call of a later repair.
+    fn forget_pending(&mut self, key: &Key) {
+        if let Key::Attachment(name) = key
+            && let Some(attachment) = self.index.attachment(name)
+            && !self.queue.is_running(key)
+        {
+            self.pending.remove(&attachment.uid);
         }
     }
 
@@ -336,11 +349,8 @@ impl ControllerState {
     /// Whether our finalizer must be removed from this PersistentVolume.
     pub fn is_releasable(&self, volume: &str) -> bool {
         self.index.volume(volume).is_some_and(|v| {
-            release(
-                v,
-                self.index.attachments_of_volume(volume).len(),
-                self.publishes(),
-            )
+            let users = self.index.attachments_of_volume(volume).len() + self.abandoned_of_volume(volume);
+            release(v, users, self.publishes())
         })
     }
 }

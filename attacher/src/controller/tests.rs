@@ -40,6 +40,8 @@ struct State {
     /// Failures of requests; others succeed.
     refusals: VecDeque<(&'static str, Error)>,
     away: bool,
+    /// Whether the driver has no publish calls.
+    without_publish: bool,
     panics: bool,
     /// Whether a webhook changes the node id of records.
     changes_records: bool,
@@ -255,7 +257,10 @@ impl ControllerClient for World {
         if self.state().away {
             return Err(CallError::unsent("not connected"));
         }
-        Ok(mk_driver().capabilities)
+        Ok(Capabilities {
+            publish: !self.state().without_publish,
+            ..mk_driver().capabilities
+        })
     }
 }
 

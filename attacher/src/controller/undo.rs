@@ -60,23 +60,33 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Unpublishes a target whose VolumeAttachment is gone, unless another one uses it now.
+    /// Unpublishes a target whose VolumeAttachment is deleted, unless another one uses it now.
     pub(super) async fn unpublish_abandoned(&self, abandoned: &AbandonedTarget) -> Result<(), SyncError> {
-        let _guard = self.lock_target(&abandoned.target).await?;
         let AbandonedTarget {
             target,
             secret,
             migrated,
             ..
         } = abandoned;
-        let secrets = self.secrets(secret.as_ref()).await.unwrap_or_default();
+        let driver = self.unless_draining(self.ready_driver()).await?;
+        if !driver.capabilities.publish {
+            tracing::warn!(
+                volume = %target.volume_id,
+                node_id = %target.node_id,
+                "the driver has no ControllerUnpublishVolume any more; the volume may stay published"
+            );
+            return Ok(());
+        }
+        let read = self.secrets_if_present(secret.as_ref());
+        let (secrets, missing) = self.unless_draining(read).await?;
+        let _guard = self.lock_target(target).await?;
         if self.is_left_to_another(abandoned)? {
             return Ok(());
         }
         tracing::warn!(
             volume = %target.volume_id,
             node_id = %target.node_id,
-            "the VolumeAttachment vanished during its attach; unpublishing the volume"
+            "the VolumeAttachment was deleted during its attach; unpublishing the volume"
         );
         let request = UnpublishRequest {
             target: target.clone(),
@@ -85,8 +95,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         };
         match self.csi.unpublish(request).await {
             Ok(()) => Ok(()),
-            Err(error) if error.code.is_not_found() => Ok(()),
-            Err(error) => Err(SyncError::call(&error)),
+            Err(error) if is_unknown_target(&error, missing) => Ok(()),
+            Err(error) => Err(SyncError::call_without(missing, &error)),
         }
     }
 

@@ -29,6 +29,8 @@ pub struct CallError {
 pub enum Reach {
     /// The driver answered, or the deadline passed.
     Answered,
+    /// The stream was reset, so the driver may have executed the call.
+    Reset,
     /// The connection was lost during the call.
     Interrupted,
     /// Not connected, so nothing was sent.
@@ -142,7 +144,7 @@ impl CallError {
         Self {
             code: Code(code),
             message: format!("stream terminated by RST_STREAM with error code: {reason}"),
-            reach: Reach::Answered,
+            reach: Reach::Reset,
         }
     }
 
@@ -167,7 +169,8 @@ impl CallError {
     /// Whether the driver may have executed the call, or execute it yet.
     pub fn may_have_taken_effect(&self) -> bool {
         match self.reach {
-            Reach::Answered | Reach::Interrupted => self.class() != Class::Final,
+            Reach::Answered => !self.code.is_final(),
+            Reach::Reset | Reach::Interrupted => true,
             Reach::Unsent | Reach::NotSent => false,
         }
     }
@@ -177,8 +180,8 @@ impl CallError {
         match self.reach {
             Reach::Unsent => Class::Disconnected,
             Reach::Interrupted => Class::Interrupted,
-            Reach::Answered if self.code.is_final() => Class::Final,
-            Reach::Answered | Reach::NotSent => Class::Uncertain,
+            Reach::Answered | Reach::Reset if self.code.is_final() => Class::Final,
+            Reach::Answered | Reach::Reset | Reach::NotSent => Class::Uncertain,
         }
     }
 }

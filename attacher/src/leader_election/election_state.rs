@@ -177,6 +177,9 @@ impl ElectionState {
                 self.current = false;
                 if let LeaseError::Refused(_) = failure {
                     self.pending_renew = None;
+                    if self.term.is_none() {
+                        self.marks.clear();
+                    }
                 }
                 if self.turn == Turn::Renew {
                     self.turn = Turn::Look;

@@ -10,12 +10,13 @@ use crate::workqueue::{Class, Key, Lane};
 // === impl ControllerState ===
 
 impl ControllerState {
-    /// Keeps a target that may be published until [`ControllerState::publish_settled`], and abandons it if its
-    /// VolumeAttachment goes before that, or is gone already. An attached VolumeAttachment may be in use by a pod, and one that
-    /// goes all the same was deleted by hand.
+    /// Keeps a target that may be published until its status shows the publish or the volume is unpublished, and abandons it if its
+    /// VolumeAttachment is deleted before that, or is deleted already. An attached VolumeAttachment is an exception: a pod may
+    /// use the volume, and only an administrator deletes such a VolumeAttachment without a detach.
     pub fn may_be_published(&mut self, published: AbandonedTarget) {
         let Attachment { name, uid, .. } = &*published.attachment;
         match self.index.attachment(name).filter(|newest| newest.uid == *uid) {
+            _ if published.attachment.attached => {}
             Some(newest) if newest.attached => {}
             Some(_) => {
                 self.unwritten_publishes.insert(uid.clone(), published);
@@ -24,12 +25,12 @@ impl ControllerState {
         }
     }
 
-    /// The status says now where the volume of `attachment` is published, or it is unpublished.
-    pub fn publish_settled(&mut self, attachment: &Attachment) {
+    /// The volume of `attachment` is unpublished.
+    pub fn unpublished(&mut self, attachment: &Attachment) {
         self.unwritten_publishes.remove(&attachment.uid);
     }
 
-    /// Abandons what may be published for a VolumeAttachment that is gone.
+    /// Abandons the target that may be published for a deleted VolumeAttachment.
     pub(super) fn abandon_unwritten(&mut self, attachment: &Attachment) {
         if let Some(published) = self.unwritten_publishes.remove(&attachment.uid) {
             self.abandon(published);
@@ -37,11 +38,22 @@ impl ControllerState {
     }
 
     /// Enqueues the target until it is unpublished or another VolumeAttachment uses it.
-    pub fn abandon(&mut self, abandoned: AbandonedTarget) {
+    fn abandon(&mut self, abandoned: AbandonedTarget) {
         let key = Key::Target(abandoned.target.clone());
         self.abandoned
             .insert(abandoned.target.clone(), Arc::new(abandoned));
         self.queue.enqueue(&key, Lane::Detach);
+    }
+
+    /// How many abandoned targets are of this PersistentVolume.
+    pub(super) fn abandoned_of_volume(&self, volume: &str) -> usize {
+        let of_volume = |abandoned: &&Arc<AbandonedTarget>| {
+            abandoned
+                .attachment
+                .volume_name()
+                .is_some_and(|name| **name == *volume)
+        };
+        self.abandoned.values().filter(of_volume).count()
     }
 
     /// Whether any target is still to be unpublished.
@@ -61,6 +73,9 @@ impl ControllerState {
         match result {
             Ok(()) if is_newest => {
                 self.abandoned.remove(&abandoned.target);
+                if let Some(volume) = abandoned.attachment.volume_name() {
+                    self.reevaluate(&Key::Volume(volume.clone()));
+                }
             }
             // Another VolumeAttachment abandoned it meanwhile.
             Ok(()) => self.reevaluate(&key),

@@ -14,6 +14,10 @@ impl ControllerState {
         for (name, delta) in self.index.attachments_changed(change) {
             if delta != StoreDelta::Stale {
                 self.mark_dirty(&name);
+                // The response to the status write may have been lost.
+                if let Some(attached) = self.index.attachment(&name).filter(|newest| newest.attached) {
+                    self.unwritten_publishes.remove(&attached.uid);
+                }
             }
             let key = Key::Attachment(name);
             match delta {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// How a VolumeAttachment vanishes that its attach wrote a finalizer to.
+/// How the attacher learns that a VolumeAttachment is deleted whose attach wrote a finalizer to it.
 #[derive(Clone, Copy, Debug)]
 enum Vanishes {
     /// The watch shows it during the publish.
@@ -72,7 +72,8 @@ async fn undoes_a_publish_whose_status_write_failed_if_the_attachment_is_gone() 
     assert!(bench.state().is_idle());
 }
 
-/// An attached VolumeAttachment vanishes only if its finalizer is removed by hand. Pods may use the volume.
+/// An attached VolumeAttachment is deleted without a detach only if an administrator removes its finalizer. Pods may use the
+/// volume.
 #[tokio::test]
 async fn leaves_an_attached_volume_alone_if_the_attachment_is_gone() {
     for republished in [false, true] {
@@ -85,16 +86,155 @@ async fn leaves_an_attached_volume_alone_if_the_attachment_is_gone() {
             bench.state().attach_again(&attached);
             bench.fails().await;
         }
-        let Attachment { name, uid, .. } = bench.attachment();
-        bench.world.state().attachment = None;
-        bench
-            .state()
-            .handle(Event::Attachments(Change::Deleted { name, uid }));
+        bench.remove_by_hand();
         assert!(!bench.state().has_abandoned_targets(), "{republished}");
     }
 }
 
+/// The watch shows the status although its response was lost.
+#[tokio::test]
+async fn leaves_an_attached_volume_alone_if_only_the_watch_showed_its_status() {
+    for before_finish in [false, true] {
+        let mut bench = Bench::new(mk_attachment("va"));
+        bench.refuse("mark attached", Error::Unanswered("no answer".into()));
+        let item = bench.item().expect("an attach");
+        let result = bench.controller.sync(&item).await;
+        let show_status = |bench: &Bench| {
+            let attached = bench.world.change(|attachment| attachment.attached = true);
+            let change = Change::Applied(attached.expect("it exists"));
+            bench.state().handle(Event::Attachments(change));
+        };
+        if before_finish {
+            show_status(&bench);
+        }
+        bench.finish(&item, result);
+        if !before_finish {
+            show_status(&bench);
+        }
+        bench.remove_by_hand();
+        assert!(!bench.state().has_abandoned_targets(), "{before_finish}");
+    }
+}
+
+/// A republish makes no difference: a pod may use the volume.
+#[tokio::test(start_paused = true)]
+async fn leaves_an_attached_volume_alone_if_the_attachment_vanishes_during_a_republish() {
+    for vanishes in [Vanishes::During, Vanishes::Unwatched] {
+        for code in [None, Some("DeadlineExceeded")] {
+            let mut bench = Bench::new(mk_attachment("va"));
+            assert_eq!(bench.sync_next().await, Some(Ok(())));
+            let attached = bench.attachment();
+            bench.state().attach_again(&attached);
+            let refused = code.map(|code| ("publish", "id", code));
+            bench.world.state().refused_at.extend(refused);
+            bench.world.state().silent.push("publish");
+            let item = bench.item().expect("a repair");
+            let result = {
+                let mut run = std::pin::pin!(bench.controller.sync(&item));
+                assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+                match vanishes {
+                    Vanishes::During => bench.remove_by_hand(),
+                    Vanishes::Unwatched | Vanishes::After => bench.world.state().attachment = None,
+                }
+                bench.world.answer.notify_one();
+                run.await
+            };
+            bench.finish(&item, result);
+            assert!(!bench.state().has_abandoned_targets(), "{vanishes:?} {code:?}");
+        }
+    }
+}
+
+/// A repair must call the driver, although an earlier result was never confirmed.
+#[tokio::test]
+async fn a_repair_does_not_repeat_an_old_status_write() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
+    bench.fails().await;
+    let attached = bench.world.change(|attachment| attachment.attached = true);
+    let attached = attached.expect("it exists");
+    bench
+        .state()
+        .handle(Event::Attachments(Change::Applied(attached.clone())));
+    assert!(bench.item().is_none());
+    bench.seen();
+    bench.state().attach_again(&attached);
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
+    assert!(bench.seen().contains(&"publish"));
+}
+
+#[tokio::test]
+async fn gives_up_an_abandoned_target_if_the_driver_has_no_publish_calls() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    let refused = ("publish", "id", "DeadlineExceeded");
+    bench.world.state().refused_at.push(refused);
+    bench.fails().await;
+    bench.remove_by_hand();
+    assert!(bench.state().has_abandoned_targets());
+    bench.world.state().without_publish = true;
+    assert_eq!(bench.unpublish_abandoned().await, Ok(()));
+    assert_eq!(bench.world.state().unpublished, []);
+    assert!(bench.state().is_idle());
+}
+
+/// A driver may answer NOT_FOUND to credentials that it does not know, and shutdown begins no call.
+#[tokio::test(start_paused = true)]
+async fn an_abandoned_target_waits_for_its_secret() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
+    bench.fails().await;
+    bench.remove_by_hand();
+    bench.refuse("get secret", Error::Unanswered("no answer".into()));
+    assert!(bench.unpublish_abandoned().await.is_err());
+    assert_eq!(bench.world.state().unpublished, []);
+
+    bench.world.state().silent.push("get secret");
+    let item = bench.item().expect("the target must be retried");
+    let result = {
+        let mut run = std::pin::pin!(bench.controller.sync(&item));
+        assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+        bench.controller.drain();
+        run.await
+    };
+    assert!(result.is_err());
+    bench.finish(&item, result);
+    assert_eq!(bench.world.state().unpublished, []);
+    assert!(bench.state().has_abandoned_targets());
+}
+
+/// DeleteVolume may follow the removal of our finalizer.
+#[tokio::test]
+async fn a_persistent_volume_keeps_our_finalizer_while_an_abandoned_target_is_of_it() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
+    bench.fails().await;
+    let deleting = Volume {
+        version: Version(3),
+        deleting: true,
+        finalizer: true,
+        ..mk_secret_volume()
+    };
+    bench
+        .state()
+        .handle(Event::Volumes(Change::Applied(deleting.clone())));
+    bench.remove_by_hand();
+    assert!(!bench.state().is_releasable(&deleting.name));
+    assert_eq!(bench.unpublish_abandoned().await, Ok(()));
+    assert!(bench.state().is_releasable(&deleting.name));
+    bench.seen();
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
+    assert_eq!(bench.seen(), ["release volume"]);
+}
+
 impl Bench {
+    /// An administrator removes the finalizer, and the VolumeAttachment is deleted without a detach.
+    fn remove_by_hand(&self) {
+        let Attachment { name, uid, .. } = self.attachment();
+        self.world.state().attachment = None;
+        self.state()
+            .handle(Event::Attachments(Change::Deleted { name, uid }));
+    }
+
     /// Syncs the next abandoned target.
     async fn unpublish_abandoned(&mut self) -> Result<(), SyncError> {
         loop {

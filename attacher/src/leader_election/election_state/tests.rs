@@ -232,3 +232,16 @@ fn labels_are_added_and_durations_rounded_up() {
     assert_eq!((&*labels["team"], &*labels["owner"]), ("storage", "them"));
     assert_eq!(spec(&lease).1, 13, "others must not take it while it lasts");
 }
+
+/// A process without the right to update the Lease tries for ever.
+#[test]
+fn refused_claims_take_no_memory() {
+    let mut rig = Rig::new();
+    for attempt in 0..3 {
+        rig.look(Some(mk_lease("", 3, 1))).update();
+        rig.refused(LeaseError::Refused("forbidden".to_owned()));
+        assert!(rig.state.marks.is_empty(), "attempt {attempt}");
+        let until = rig.wait();
+        rig.at(until);
+    }
+}

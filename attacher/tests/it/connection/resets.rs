@@ -169,8 +169,8 @@ async fn reset_call_is_reported_and_the_connection_stays() {
                 "{case}"
             );
             assert_eq!(
-                (error.reach, error.class()),
-                (Reach::Answered, class),
+                (error.reach, error.class(), error.may_have_taken_effect()),
+                (Reach::Reset, class, true),
                 "{case}: {error}"
             );
             caller
