@@ -83,6 +83,8 @@ struct Watch<K> {
 
 /// The first of consecutive failures is a warning, and then every tenth: about one in five minutes.
 const LOG_EVERY: u32 = 10;
+/// Objects per page of a list (docs/adr/0020-paginated-initial-lists.md).
+const PAGE_SIZE: u32 = 2_500;
 
 // === impl Kept ===
 
@@ -101,7 +103,7 @@ where
     fn new(clients: &Clients, seed: u64) -> Self {
         let api: Api<K> = Api::all(clients.watches.clone());
         Self {
-            events: watcher(api.clone(), watcher::Config::default()).boxed(),
+            events: watcher(api.clone(), config()).boxed(),
             api,
             backoff: WatchBackoff::new(seed),
             requests: clients.counts.clone(),
@@ -170,7 +172,7 @@ where
     }
 
     fn restart(&mut self) {
-        self.events = watcher(self.api.clone(), watcher::Config::default()).boxed();
+        self.events = watcher(self.api.clone(), config()).boxed();
     }
 }
 
@@ -207,6 +209,10 @@ fn change<K: Resource, T>(event: Event<K>, keep: impl Fn(K) -> Kept<T>) -> Optio
             Some(Change::Deleted { name, uid })
         }
     }
+}
+
+fn config() -> watcher::Config {
+    watcher::Config::default().page_size(PAGE_SIZE)
 }
 
 fn is_expired(error: &watcher::Error) -> bool {
