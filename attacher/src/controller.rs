@@ -205,40 +205,29 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         state::lock(&self.state)
     }
 
-    fn store(&self, attachment: Attachment) {
-        self.state()
-            .handle(Event::Attachments(Change::LocallyUpdated(attachment)));
-    }
-
     /// Stores the API server's response to a request about `attachment`. Returns what `read` takes from it; `None` if the
-    /// object is gone.
+    /// object is deleted.
     fn store_response<T>(
         &self,
         attachment: &Attachment,
-        response: Result<Attachment, Error>,
-        failed_to: &str,
+        response: Result<impl Into<Option<Attachment>>, Error>,
         read: impl FnOnce(&Attachment) -> T,
-    ) -> Result<Option<T>, SyncError> {
-        match response {
-            Ok(newest) => {
-                let read = read(&newest);
-                self.store(newest);
-                Ok(Some(read))
-            }
-            Err(error) if error.is_gone() => {
-                self.store_deleted(attachment);
-                Ok(None)
-            }
-            Err(error) => Err(SyncError::api(failed_to, &error)),
-        }
-    }
-
-    fn store_deleted(&self, attachment: &Attachment) {
-        let Attachment { name, uid, .. } = attachment;
-        self.state().handle(Event::Attachments(Change::LocallyDeleted {
-            name: name.clone(),
-            uid: uid.clone(),
-        }));
+    ) -> Result<Option<T>, Error> {
+        let newest = match response {
+            Ok(newest) => newest.into(),
+            Err(error) if error.is_gone() => None,
+            Err(error) => return Err(error),
+        };
+        let read = newest.as_ref().map(read);
+        let change = match newest {
+            Some(newest) => Change::LocallyUpdated(newest),
+            None => Change::LocallyDeleted {
+                name: attachment.name.clone(),
+                uid: attachment.uid.clone(),
+            },
+        };
+        self.state().handle(Event::Attachments(change));
+        Ok(read)
     }
 }
 

@@ -57,11 +57,11 @@ pub trait Cluster: Send + Sync + 'static {
         attachment: &Attachment,
     ) -> impl Future<Output = Result<Attachment, Error>> + Send;
 
-    /// Removes our finalizer from the attachment.
+    /// Removes our finalizer from the attachment. `None` if it was the last one, so that the attachment is deleted.
     fn remove_finalizer(
         &self,
         attachment: &Attachment,
-    ) -> impl Future<Output = Result<FinalizerRemoved, Error>> + Send;
+    ) -> impl Future<Output = Result<Option<Attachment>, Error>> + Send;
 
     /// Removes our finalizer from a PersistentVolume.
     fn remove_pv_finalizer(&self, volume: &Volume) -> impl Future<Output = Result<Volume, Error>> + Send;
@@ -82,15 +82,6 @@ pub trait Cluster: Send + Sync + 'static {
 
     /// Reads the content of a Secret.
     fn secret(&self, reference: &SecretRef) -> impl Future<Output = Result<Secrets, Error>> + Send;
-}
-
-/// The attachment after the removal of our finalizer.
-#[derive(Clone, Debug)]
-pub enum FinalizerRemoved {
-    /// Ours was the last finalizer.
-    Deleted,
-    /// It has finalizers of others.
-    Remaining(Box<Attachment>),
 }
 
 /// An error of a VolumeAttachment's status.

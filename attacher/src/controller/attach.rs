@@ -7,7 +7,7 @@ use super::keyed_mutex::KeyedGuard;
 use super::state::{AbandonedTarget, PendingStatusWrite};
 use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, PublishRequest};
-use crate::kube_api::{Cluster, Error, FinalizerRemoved, Secrets};
+use crate::kube_api::{Cluster, Error, Secrets};
 use crate::model::{Attachment, Capabilities, Driver, PublishTarget, Volume};
 use crate::plan::{self, AttachInputs, AttachPlan, Operation, Record};
 
@@ -173,10 +173,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     async fn attach_without_call(&self, attachment: &Attachment) -> Result<(), SyncError> {
         if !attachment.attached {
             let marked = self.cluster.mark_attached(attachment, &BTreeMap::new()).await;
-            if self
-                .store_response(attachment, marked, "failed to mark as attached", |_| ())?
-                .is_none()
-            {
+            let stored = self.store_response(attachment, marked, |_| ());
+            let stored = stored.map_err(|error| SyncError::api("failed to mark as attached", &error))?;
+            if stored.is_none() {
                 return Ok(());
             }
             tracing::debug!("attached without a call");
@@ -184,15 +183,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if !attachment.finalizer {
             return Ok(());
         }
-        match self.cluster.remove_finalizer(attachment).await {
-            Ok(FinalizerRemoved::Remaining(left)) => self.store(*left),
-            Ok(FinalizerRemoved::Deleted) => self.store_deleted(attachment),
-            Err(error) if error.is_gone() => self.store_deleted(attachment),
-            Err(error) => {
-                let what = "could not remove VolumeAttachment finalizer";
-                return Err(SyncError::api(what, &error));
-            }
-        }
+        let left = self.cluster.remove_finalizer(attachment).await;
+        self.store_response(attachment, left, |_| ())
+            .map_err(|error| SyncError::api("could not remove VolumeAttachment finalizer", &error))?;
         Ok(())
     }
 
@@ -268,10 +261,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             self.state().node_id_update_begins(attachment);
         }
         let newest = self.cluster.record(attachment, record).await;
-        let read = self.store_response(attachment, newest, "could not save VolumeAttachment", |newest| {
+        let read = self.store_response(attachment, newest, |newest| {
             let stored = newest.finalizer && newest.recorded.has_same_target(&record.annotations);
             (!newest.deleting, stored)
-        })?;
+        });
+        let read = read.map_err(|error| SyncError::api("could not save VolumeAttachment", &error))?;
         let Some((wanted, stored)) = read else {
             return Ok(false);
         };
@@ -313,16 +307,13 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             metadata_keys: Box::default(),
             ..attachment.clone()
         };
-        match self.cluster.mark_attached(&with_context, &BTreeMap::new()).await {
-            Ok(written) => {
-                self.store(written);
+        let written = self.cluster.mark_attached(&with_context, &BTreeMap::new()).await;
+        match self.store_response(attachment, written, |_| ()) {
+            Ok(Some(())) => {
                 self.announce_recovery(Operation::Attach, attachment);
                 Ok(())
             }
-            Err(error) if error.is_gone() => {
-                self.store_deleted(attachment);
-                Ok(())
-            }
+            Ok(None) => Ok(()),
             Err(error) => {
                 self.state().keep_pending(attachment, PendingStatusWrite::Listed);
                 Err(SyncError {
@@ -339,19 +330,16 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         plan: &AttachPlan,
         context: BTreeMap<String, String>,
     ) -> Result<(), SyncError> {
-        match self.cluster.mark_attached(attachment, &context).await {
-            Ok(written) => {
-                self.store(written);
+        let written = self.cluster.mark_attached(attachment, &context).await;
+        match self.store_response(attachment, written, |_| ()) {
+            Ok(None) => Ok(()),
+            Ok(Some(())) => {
                 // A republish is not the end of the wait since the creation.
                 if !attachment.attached {
                     self.observe_latency(Operation::Attach, attachment);
                 }
                 tracing::debug!(volume = %plan.target.volume_id, node_id = %plan.target.node_id, "attached");
                 self.announce_recovery(Operation::Attach, attachment);
-                Ok(())
-            }
-            Err(error) if error.is_gone() => {
-                self.store_deleted(attachment);
                 Ok(())
             }
             // The API server will never store this result (a context that is too large, say): the error is reported, and the

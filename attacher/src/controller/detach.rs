@@ -6,7 +6,7 @@ use super::keyed_mutex::KeyedGuard;
 use super::state::PendingStatusWrite;
 use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, UnpublishRequest};
-use crate::kube_api::{Cluster, Error, FinalizerRemoved, Secrets};
+use crate::kube_api::{Cluster, Error, Secrets};
 use crate::model::{Attachment, Driver, PublishTarget, Recorded, SecretRef};
 use crate::plan::{
     self, AttachInputs, DetachOutcome, DetachPlan, Operation, TargetUsage, UnpublishResult, UsedBy,
@@ -38,8 +38,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
 
     async fn exists(&self, attachment: &Attachment) -> Result<bool, SyncError> {
         let newest = self.cluster.attachment(attachment).await;
-        let read = self.store_response(attachment, newest, "could not read VolumeAttachment", |_| ())?;
-        Ok(read.is_some())
+        match self.store_response(attachment, newest, |_| ()) {
+            Ok(read) => Ok(read.is_some()),
+            Err(error) => Err(SyncError::api("could not read VolumeAttachment", &error)),
+        }
     }
 
     /// Reads the inputs once the driver is connected, which may take long.
@@ -228,31 +230,22 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if !attachment.finalizer {
             return Ok(());
         }
-        let left = match self.cluster.remove_finalizer(attachment).await {
-            Ok(FinalizerRemoved::Remaining(left)) => Some(left),
-            Ok(FinalizerRemoved::Deleted) => None,
-            Err(error) if error.is_gone() => None,
-            Err(error) => return Err(self.keep_unpublished(attachment, &error)),
-        };
+        let left = self.cluster.remove_finalizer(attachment).await;
+        let left = self
+            .store_response(attachment, left, Attachment::clone)
+            .map_err(|error| self.keep_unpublished(attachment, &error))?;
         self.observe_latency(Operation::Detach, attachment);
-        let Some(left) = left else {
-            self.store_deleted(attachment);
-            return Ok(());
-        };
-        self.store((*left).clone());
-        // Another client added a finalizer that the store did not have, so the status is wrong now.
-        if left.says_attached() {
-            self.mark_detached(&left).await?;
+        match left {
+            // Another client added a finalizer that the store did not have, so the status is wrong now.
+            Some(left) if left.says_attached() => self.mark_detached(&left).await,
+            Some(_) | None => Ok(()),
         }
-        Ok(())
     }
 
     async fn mark_detached(&self, attachment: &Attachment) -> Result<(), SyncError> {
-        match self.cluster.mark_detached(attachment).await {
-            Ok(attachment) => self.store(attachment),
-            Err(error) if error.is_gone() => self.store_deleted(attachment),
-            Err(error) => return Err(self.keep_unpublished(attachment, &error)),
-        }
+        let marked = self.cluster.mark_detached(attachment).await;
+        self.store_response(attachment, marked, |_| ())
+            .map_err(|error| self.keep_unpublished(attachment, &error))?;
         Ok(())
     }
 

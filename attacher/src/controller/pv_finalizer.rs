@@ -106,7 +106,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             };
             let recorded = self.cluster.record(attachment, &record).await;
             let what = "could not record the handle of a deleted PersistentVolume";
-            self.store_response(attachment, recorded, what, |_| ())?;
+            self.store_response(attachment, recorded, |_| ())
+                .map_err(|error| SyncError::api(what, &error))?;
         }
         tracing::info!("recorded the handle of a deleted PersistentVolume on its VolumeAttachments");
         Ok(())

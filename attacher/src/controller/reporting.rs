@@ -86,10 +86,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if known.as_deref() == Some(&problem) {
             return;
         }
-        match self.cluster.save_error(attachment, side, &problem).await {
-            Ok(attachment) => self.store(attachment),
-            Err(error) if error.is_gone() => self.store_deleted(attachment),
-            Err(error) => tracing::warn!(error = chain(&error), "could not write the error to the status"),
+        let saved = self.cluster.save_error(attachment, side, &problem).await;
+        if let Err(error) = self.store_response(attachment, saved, |_| ()) {
+            tracing::warn!(error = chain(&error), "could not write the error to the status");
         }
     }
 

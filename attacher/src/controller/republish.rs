@@ -39,10 +39,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             code: None,
         };
         let saved = self.cluster.save_error(attachment, Side::Attach, &problem).await;
-        let wanted = self.store_response(attachment, saved, "could not save VolumeAttachment", |newest| {
-            !newest.deleting
-        })?;
-        Ok(wanted.unwrap_or(false))
+        match self.store_response(attachment, saved, |newest| !newest.deleting) {
+            Ok(wanted) => Ok(wanted.unwrap_or(false)),
+            Err(error) => Err(SyncError::api("could not save VolumeAttachment", &error)),
+        }
     }
 
     /// Publishes to the node's present id, as the driver does not know the recorded one.

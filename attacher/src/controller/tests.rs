@@ -18,7 +18,7 @@ use super::*;
 use crate::controller::state::PendingStatusWrite;
 use crate::controller::state::tests::mk_state;
 use crate::csi::{CallError, Code, ListRequest, Page, PublishRequest, Reach, UnpublishRequest};
-use crate::kube_api::{FinalizerRemoved, Side, patch};
+use crate::kube_api::{Side, patch};
 use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
 use crate::model::{Capabilities, Node, Problem, PublishTarget, Recorded, Version, VolumeSource};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
@@ -179,15 +179,12 @@ impl Cluster for World {
         .await
     }
 
-    async fn remove_finalizer(&self, _: &Attachment) -> Result<FinalizerRemoved, Error> {
+    async fn remove_finalizer(&self, _: &Attachment) -> Result<Option<Attachment>, Error> {
         let left = self
             .write("release", |attachment| attachment.finalizer = false)
             .await?;
-        Ok(if left.deleting && !left.foreign_finalizers {
-            FinalizerRemoved::Deleted
-        } else {
-            FinalizerRemoved::Remaining(Box::new(left))
-        })
+        let deleted = left.deleting && !left.foreign_finalizers;
+        Ok((!deleted).then_some(left))
     }
 
     async fn remove_pv_finalizer(&self, volume: &Volume) -> Result<Volume, Error> {

@@ -14,12 +14,14 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// late, an attached volume looks like the rest of a failed attach, and must not be unpublished.
     pub(super) async fn is_still_wanted(&self, attachment: &Attachment) -> Result<bool, SyncError> {
         let newest = self.cluster.attachment(attachment).await;
-        let wanted =
-            self.store_response(attachment, newest, "could not read VolumeAttachment", |newest| {
-                // An attached volume may need a republish, but it is in use.
-                !newest.attached && plan::operation(newest, true) == Some(Operation::Attach)
-            })?;
-        Ok(wanted.unwrap_or(false))
+        let wanted = self.store_response(attachment, newest, |newest| {
+            // An attached volume may need a republish, but it is in use.
+            !newest.attached && plan::operation(newest, true) == Some(Operation::Attach)
+        });
+        match wanted {
+            Ok(wanted) => Ok(wanted.unwrap_or(false)),
+            Err(error) => Err(SyncError::api("could not read VolumeAttachment", &error)),
+        }
     }
 
     /// Unpublishes what an earlier attach published elsewhere, unless another VolumeAttachment uses it. The guard must be

@@ -12,7 +12,7 @@ use tracing::{Instrument as _, Span};
 
 use super::request_limiter::{Priority, RequestKind, RequestLimiter};
 use super::retry::until_answered;
-use super::{Clients, Cluster, Error, FinalizerRemoved, NOT_TEXT, Secrets, Side, patch};
+use super::{Clients, Cluster, Error, NOT_TEXT, Secrets, Side, patch};
 use crate::leader_election::Leadership;
 use crate::migration;
 use crate::model::wire::{AttachmentObject, VolumeObject};
@@ -142,17 +142,14 @@ impl Cluster for ApiServer {
             .await
     }
 
-    async fn remove_finalizer(&self, attachment: &Attachment) -> Result<FinalizerRemoved, Error> {
+    async fn remove_finalizer(&self, attachment: &Attachment) -> Result<Option<Attachment>, Error> {
         let body = patch::remove_finalizer(&attachment.uid, &self.driver.finalizer);
         let left = self
             .patch_attachment(attachment, Part::Object, Priority::Low, body)
             .await?;
         // The response to the removal of the last finalizer is the deleted object.
-        Ok(if left.deleting && !left.finalizer && !left.foreign_finalizers {
-            FinalizerRemoved::Deleted
-        } else {
-            FinalizerRemoved::Remaining(Box::new(left))
-        })
+        let deleted = left.deleting && !left.finalizer && !left.foreign_finalizers;
+        Ok((!deleted).then_some(left))
     }
 
     async fn remove_pv_finalizer(&self, volume: &Volume) -> Result<Volume, Error> {

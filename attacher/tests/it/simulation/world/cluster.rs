@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi_attacher::kube_api::{Cluster, Error, FinalizerRemoved, Secrets, Side, patch};
+use csi_attacher::kube_api::{Cluster, Error, Secrets, Side, patch};
 use csi_attacher::model::attachment::{
     NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION,
 };
@@ -181,7 +181,7 @@ impl Cluster for FakeCluster {
         .await
     }
 
-    async fn remove_finalizer(&self, attachment: &Attachment) -> Result<FinalizerRemoved, Error> {
+    async fn remove_finalizer(&self, attachment: &Attachment) -> Result<Option<Attachment>, Error> {
         let left = self
             .change(attachment, |attachment, state| {
                 if state.is_published(attachment, false)
@@ -196,11 +196,8 @@ impl Cluster for FakeCluster {
                 Ok(())
             })
             .await?;
-        Ok(if left.deleting && !left.foreign_finalizers {
-            FinalizerRemoved::Deleted
-        } else {
-            FinalizerRemoved::Remaining(Box::new(left))
-        })
+        let deleted = left.deleting && !left.foreign_finalizers;
+        Ok((!deleted).then_some(left))
     }
 
     async fn remove_pv_finalizer(&self, volume: &Volume) -> Result<Volume, Error> {
