@@ -284,7 +284,7 @@ impl Node {
         let readonly = record.is_for_reading(disk);
         match (&record.role, &record.capability.access) {
             // The device is there; what it is published as is made of it.
-            (Role::Staged, Access::Block) => self.mounter.hand_over(disk)?,
+            (Role::Staged, Access::Block) => self.hand_over(disk)?,
             (
                 Role::Staged,
                 Access::Mount {
@@ -318,7 +318,7 @@ impl Node {
                 self.mounter.show_files(disk, from, path, readonly, flags)?;
             }
             (Role::Published { .. }, Access::Block) => {
-                self.mounter.hand_over(disk)?;
+                self.hand_over(disk)?;
                 self.withdraw(record)?;
                 self.mounter.remove(path)?;
                 let disk = self.disk_to_show(record, disk)?;
@@ -328,15 +328,23 @@ impl Node {
         self.mount_source_of(record, disk)
     }
 
+    /// Prepares a disk to be published as a device. Under the lock, because another node's mkfs that still runs has
+    /// the same mark as one that was interrupted, whose rest is wiped.
+    fn hand_over(&self, disk: &Disk) -> Result<(), Error> {
+        let _locked = match self.mounter {
+            Mounter::Kernel => Some(lock_disk(disk)?),
+            Mounter::Emulated => None,
+        };
+        Ok(self.mounter.hand_over(disk)?)
+    }
+
     /// Checks that the filesystem of a disk is mounted through no other device: each would write over what the
     /// other has in mind. Nodes that share a machine take turns for as long as what is returned lives.
     fn alone(&self, record: &Record, disk: &Disk) -> Result<Option<File>, Error> {
         if self.mounter == Mounter::Emulated || self.mounter.is_mounted(disk, Path::new(&record.path))? {
             return Ok(None);
         }
-        let failed = |act| mount::Error::io(act, &disk.file);
-        let turn = File::open(&disk.file).map_err(failed("open"))?;
-        turn.lock().map_err(failed("lock"))?;
+        let turn = lock_disk(disk)?;
         let elsewhere = self
             .devices
             .mounted_elsewhere(&disk.device, &disk.file, disk.writable)?;
@@ -348,6 +356,14 @@ impl Node {
             None => Ok(Some(turn)),
         }
     }
+}
+
+/// Locks a disk against other nodes that share the machine, until the file is closed.
+fn lock_disk(disk: &Disk) -> Result<File, Error> {
+    let failed = |act| mount::Error::io(act, &disk.file);
+    let file = File::open(&disk.file).map_err(failed("open"))?;
+    file.lock().map_err(failed("lock"))?;
+    Ok(file)
 }
 
 pub(super) fn published(wish: Publish, staging: String, ours: bool, inline: Option<u64>) -> Record {

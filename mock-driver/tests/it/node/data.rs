@@ -5,6 +5,7 @@ use std::process::Command;
 
 use csi_mock_driver::store::volume_files::FileId;
 use csi_proto::v1::group_controller_client::GroupControllerClient;
+use tokio::task::JoinSet;
 
 use super::*;
 use crate::server::line_in;
@@ -562,4 +563,65 @@ fn mount_line(path: &Path) -> String {
         .find(|line| line.contains(&wanted))
         .unwrap()
         .to_owned()
+}
+
+/// Whether a process waits for a lock on the file.
+fn has_lock_waiter(file: &Path) -> bool {
+    let inode = format!(":{} ", fs::metadata(file).unwrap().ino());
+    let locks = fs::read_to_string("/proc/locks").unwrap();
+    locks
+        .lines()
+        .any(|lock| lock.contains("->") && lock.contains(&inode))
+}
+
+#[tokio::test]
+async fn block_volume_waits_for_a_mkfs_of_another_node_and_keeps_its_filesystem() {
+    if !privilege::is_there() {
+        return;
+    }
+    let mut site = Site::start(Choice::Loop).await;
+    let volume = site
+        .attached("a", 64 * MIB, mk_block(Mode::MultiNodeMultiWriter))
+        .await;
+    let disk = site.server.disk(&volume.id);
+    for step in ["stage", "publish"] {
+        // What another node has while its mkfs runs: the lock, the mark, and a part of a filesystem.
+        let file = fs::OpenOptions::new().write(true).open(&disk).unwrap();
+        file.lock().unwrap();
+        let mark = disk.with_file_name("formatting");
+        fs::write(&mark, "").unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"half a filesystem", 1 << 20).unwrap();
+
+        let (mut node, mut other) = (site.node.clone(), site.node.clone());
+        let (stage, publish) = (
+            site.mk_stage(&volume, &site.staging(&volume)),
+            site.mk_publish(&volume, "t"),
+        );
+        let mut calls = JoinSet::new();
+        let call = calls.spawn(async move {
+            match step {
+                "stage" => code(node.node_stage_volume(stage).await),
+                _ => code(other.node_publish_volume(publish).await),
+            }
+        });
+        while !call.is_finished() && !has_lock_waiter(&disk) {
+            tokio::task::yield_now().await;
+        }
+        assert!(!call.is_finished(), "{step}: does not wait for the lock");
+        let made = Command::new("mkfs.ext4").arg("-q").arg("-F").arg(&disk).status();
+        assert!(made.unwrap().success());
+        std::os::unix::fs::FileExt::write_all_at(&file, b"precious", 0x478).unwrap();
+        fs::remove_file(&mark).unwrap();
+        drop(file);
+        let called = calls.join_next().await.unwrap().unwrap();
+        assert_eq!(called, Ok(()), "{step}");
+        let mut label = [0; 8];
+        std::os::unix::fs::FileExt::read_exact_at(&fs::File::open(&disk).unwrap(), &mut label, 0x478)
+            .unwrap();
+        assert_eq!(&label, b"precious", "{step}: the filesystem was wiped");
+    }
+    site.unpublish(&volume, "t").await.unwrap();
+    site.unstage(&volume).await.unwrap();
+    site.detach(&volume).await;
+    site.end().await;
 }
