@@ -11,6 +11,7 @@ use super::Driver;
 use super::remote_sync::decide;
 use crate::array::Capability;
 use crate::driver::error::Error;
+use crate::driver::locks::{LockMode, Scope};
 use crate::error_chain;
 use crate::node::View;
 
@@ -77,7 +78,8 @@ impl Driver {
             return;
         }
         for volume in volumes {
-            if let Ok(_held) = self.lock_on_node(volume).await {
+            let locked = self.lock_on_node(Scope::Call, LockMode::Shared, volume).await;
+            if let Ok(_locked) = locked {
                 self.release_attached([volume.clone()]).await;
             }
         }

@@ -227,7 +227,9 @@ impl Driver {
         let Some(node) = self.node().filter(|_| !is_told) else {
             return Ok(None);
         };
-        let held = self.lock_on_node(volume).await?;
+        let held = self
+            .lock_on_node(Scope::Operation, LockMode::Shared, volume)
+            .await?;
         match node.path_of(volume) {
             Some(path) => Err(node::Error::InUse {
                 volume: volume.to_owned(),
@@ -239,19 +241,29 @@ impl Driver {
     }
 
     /// Keeps the node from doing anything with a volume for as long as what is returned lives.
-    pub(crate) async fn lock_on_node(&self, volume: &str) -> Result<Guard, Error> {
+    pub(crate) async fn lock_on_node(
+        &self,
+        scope: Scope,
+        mode: LockMode,
+        volume: &str,
+    ) -> Result<Guard, Error> {
         let key = Key::OnNode(volume.to_owned());
-        Ok(self.locks.lock(Scope::Call, key, LockMode::Shared).await?)
+        Ok(self.locks.lock(scope, key, mode).await?)
     }
 
     /// Freezes the filesystem of a volume that the node of this process has mounted, so that a copy has all earlier writes
     /// and no later one. Until the result is dropped, no call mounts or unmounts the volume. A volume that no node of this
     /// process has mounted is copied while it is written to.
+    ///
+    /// A filesystem can be frozen once only, so copies of one volume wait for one another. They do not wait for node calls
+    /// that a fault delays: those have not begun to work.
     async fn still(&self, volume: &str) -> Result<Option<QuiescedVolume>, Error> {
         let Some(node) = self.node().filter(|node| node.has_mounted(volume)) else {
             return Ok(None);
         };
-        let held = self.lock_on_node(volume).await?;
+        let held = self
+            .lock_on_node(Scope::Operation, LockMode::Exclusive, volume)
+            .await?;
         match node.freeze(volume).await {
             Ok(frozen) => Ok(Some(QuiescedVolume {
                 frozen,

@@ -1,10 +1,15 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use csi_proto::v1::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
+use csi_proto::v1::{NodeStageVolumeRequest, VolumeCapability};
 use tokio::time::Instant;
+use tokio_test::{assert_pending, assert_ready, task};
+use tonic::Request;
 
 use super::*;
 use crate::driver::Settings;
+use crate::driver::service_config::ServiceConfig;
 
 mod lost;
 
@@ -142,4 +147,43 @@ async fn latency_of_a_class_holds_until_a_mutable_parameter_says_otherwise() {
         .unwrap_err();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);
     assert!(refused.message().contains("parameters") && refused.message().contains("latency"));
+}
+
+#[tokio::test]
+async fn copy_of_a_mounted_volume_waits_for_other_copies_and_not_for_delayed_calls() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = Settings {
+        premade: 1,
+        node_id: Some("node-0".to_owned()),
+        config: ServiceConfig {
+            attach_optional: true,
+            ..ServiceConfig::default()
+        },
+        ..Settings::default()
+    };
+    let (driver, _) = Driver::open(settings).unwrap();
+    let stage = NodeStageVolumeRequest {
+        volume_id: "vol-0".to_owned(),
+        staging_target_path: directory.path().display().to_string(),
+        volume_capability: Some(VolumeCapability {
+            access_mode: Some(AccessMode {
+                mode: Mode::SingleNodeWriter.into(),
+            }),
+            access_type: Some(AccessType::Mount(MountVolume::default())),
+        }),
+        ..Default::default()
+    };
+    driver.answer(Request::new(stage)).await.unwrap();
+
+    let key = || Key::OnNode("vol-0".to_owned());
+    // Of a node call that a fault delays.
+    let delayed = driver.locks.lock(Scope::Call, key(), LockMode::Exclusive);
+    let _delayed = delayed.await.unwrap();
+    let still = driver.still("vol-0").await.unwrap();
+    assert!(still.is_some(), "the volume is mounted");
+    let other = driver.locks.lock(Scope::Operation, key(), LockMode::Shared);
+    let mut other = task::spawn(other);
+    assert_pending!(other.poll(), "a filesystem is frozen for one copy at a time");
+    drop(still);
+    assert_ready!(other.poll()).unwrap();
 }
