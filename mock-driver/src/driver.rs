@@ -122,20 +122,16 @@ impl Driver {
             .iter()
             .map(|pool| (pool.name.clone(), pool.segments.clone()));
         let places = places.collect();
+        // First, because the caller repeats all of this while another process has the lock.
+        let state = open_state(state_dir.as_deref())?;
         let journal = open_journal(journal.as_deref(), readers, &clock)?;
-        let (rules, fault_file) = open_faults(
-            faults.as_deref(),
-            seed_of_run(seed)?,
-            &scenarios,
-            journal.as_deref(),
-        )?;
+        let (rules, fault_file) = open_faults(faults.as_deref(), seed_of_run(seed)?, &scenarios)?;
         let epoch = match seed {
             Some(_) => u128::from(rules.seed().keyed_hash(b"array")),
             None => u128::from_le_bytes(random()?),
         };
         let volume_files = volume_files_in(media_dir, state_dir.as_deref(), node.devices);
         let remote = remote(mode, array_endpoint, node_id.is_some())?;
-        let state = open_state(state_dir.as_deref())?;
         let registrar = registration.map(|settings| Arc::new(Registrar::new(name.clone(), settings)));
         let node = node_id
             .filter(|_| mode.has_node())
@@ -149,6 +145,10 @@ impl Driver {
             claim(&volume_files, &store, epoch, state_dir.as_deref())?;
         }
         take_current_id(node.as_deref().filter(|_| remote.is_none()), &store);
+        // When all locks are held, so that it is said once.
+        if let Some(file) = &fault_file {
+            file.announce(journal.as_deref());
+        }
         let driver = Self {
             name,
             mode,

@@ -20,7 +20,9 @@ pub(super) fn with_absolute_paths(mut settings: Settings) -> Result<Settings, Op
         |path: PathBuf| std::path::absolute(&path).map_err(|source| OpenError::Relative { path, source });
     settings.state_dir = settings.state_dir.map(absolute).transpose()?;
     settings.media_dir = settings.media_dir.map(absolute).transpose()?;
-    settings.node.device_dir = settings.node.device_dir.map(absolute).transpose()?;
+    // It is the node's of the driver behind a proxy.
+    let device_dir = settings.node.device_dir.filter(|_| settings.proxy_to.is_none());
+    settings.node.device_dir = device_dir.map(absolute).transpose()?;
     Ok(settings)
 }
 
@@ -56,13 +58,10 @@ pub(super) fn open_faults(
     file: Option<&Path>,
     seed: Seed,
     scenarios: &[&'static Scenario],
-    journal: Option<&Journal>,
 ) -> Result<(Faults, Option<FaultFile>), OpenError> {
     let rules = Faults::new(seed);
     scenario::play(scenarios, &rules)?;
-    let file = file
-        .map(|path| FaultFile::open(path, &rules, journal))
-        .transpose()?;
+    let file = file.map(|path| FaultFile::open(path, &rules)).transpose()?;
     Ok((rules, file))
 }
 

@@ -20,6 +20,8 @@ const POLL: Duration = Duration::from_millis(50);
 pub struct FaultFile {
     path: PathBuf,
     seen: Option<Stamp>,
+    /// Those of its rules in force.
+    ids: Vec<String>,
 }
 
 /// Why the rules in a file are not in force.
@@ -63,17 +65,26 @@ struct Stamp {
 // === impl FaultFile ===
 
 impl FaultFile {
-    /// Reads the file for the first time and puts its rules into force.
+    /// Reads the file for the first time and puts its rules into force. [`FaultFile::announce`] says so.
     ///
     /// # Errors
     /// If it cannot be read or is wrong: a driver without the requested faults would let a test pass for nothing.
-    pub fn open(path: &Path, faults: &Faults, journal: Option<&Journal>) -> Result<Self, LoadError> {
-        let file = Self {
+    pub(crate) fn open(path: &Path, faults: &Faults) -> Result<Self, LoadError> {
+        let mut file = Self {
             path: path.to_owned(),
             seen: Stamp::of(path),
+            ids: Vec::new(),
         };
-        file.load(faults, journal)?;
+        file.load(faults)?;
         Ok(file)
+    }
+
+    /// Logs and journals that the file's rules are in force.
+    pub(crate) fn announce(&self, journal: Option<&Journal>) {
+        tracing::info!(file = %self.path.display(), rules = self.ids.len(), "fault rules in force");
+        if let Some(journal) = journal {
+            journal.faults_loaded(&self.path, &self.ids);
+        }
     }
 
     /// Follows the file for ever: rules that are right come into force, others are reported and
@@ -91,15 +102,18 @@ impl FaultFile {
             // A file still being written is left alone until two looks in a row agree.
             if now == before && now != self.seen {
                 self.seen = now;
-                if let Err(error) = self.load(faults, journal) {
-                    let error = crate::error_chain(&error);
-                    tracing::error!(
-                        error,
-                        rules = faults.len(),
-                        "fault rules not reloaded, the old ones stay"
-                    );
-                    if let Some(journal) = journal {
-                        journal.faults_rejected(&self.path, faults.len(), &error);
+                match self.load(faults) {
+                    Ok(()) => self.announce(journal),
+                    Err(error) => {
+                        let error = crate::error_chain(&error);
+                        tracing::error!(
+                            error,
+                            rules = faults.len(),
+                            "fault rules not reloaded, the old ones stay"
+                        );
+                        if let Some(journal) = journal {
+                            journal.faults_rejected(&self.path, faults.len(), &error);
+                        }
                     }
                 }
             }
@@ -107,7 +121,7 @@ impl FaultFile {
         }
     }
 
-    fn load(&self, faults: &Faults, journal: Option<&Journal>) -> Result<(), LoadError> {
+    fn load(&mut self, faults: &Faults) -> Result<(), LoadError> {
         let text = fs::read_to_string(&self.path).map_err(|source| LoadError::Read {
             path: self.path.clone(),
             source,
@@ -116,17 +130,14 @@ impl FaultFile {
             path: self.path.clone(),
             reason,
         })?;
-        let ids: Vec<String> = script.rules.iter().map(|rule| rule.id.clone()).collect();
+        let ids = script.rules.iter().map(|rule| rule.id.clone()).collect();
         faults
             .load(Origin::File, script)
             .map_err(|source| LoadError::IdConflict {
                 path: self.path.clone(),
                 source,
             })?;
-        tracing::info!(file = %self.path.display(), rules = ids.len(), "fault rules in force");
-        if let Some(journal) = journal {
-            journal.faults_loaded(&self.path, &ids);
-        }
+        self.ids = ids;
         Ok(())
     }
 }

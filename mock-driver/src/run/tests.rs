@@ -68,6 +68,11 @@ async fn driver_that_cannot_keep_its_state_confirms_nothing_and_stops() {
 #[tokio::test]
 async fn waits_for_the_lock_of_the_process_that_it_replaces() {
     let directory = tempfile::tempdir().unwrap();
+    let (rules, journal) = (
+        directory.path().join("faults.yaml"),
+        directory.path().join("journal"),
+    );
+    std::fs::write(&rules, "- {id: x, action: {delay: 1ms}}").unwrap();
     let settings = Settings {
         state_dir: Some(directory.path().join("state")),
         ..Settings::default()
@@ -76,12 +81,19 @@ async fn waits_for_the_lock_of_the_process_that_it_replaces() {
     let bounded = open(settings.clone(), Duration::ZERO).await.unwrap_err();
     assert!(bounded.is_in_use(), "{bounded}");
 
+    let settings = Settings {
+        faults: Some(rules),
+        journal: Some(journal.clone()),
+        ..settings
+    };
     let mut waiting = pin!(open(settings, DEADLINE));
     let early = time::timeout(2 * LOCK_RETRY, &mut waiting).await;
     assert!(early.is_err(), "opened beside the first");
     first.close();
     drop(first);
     waiting.await.unwrap();
+    let lines = std::fs::read_to_string(journal).unwrap();
+    assert_eq!(lines.lines().count(), 1, "not once for each try: {lines}");
 }
 
 #[tokio::test]
