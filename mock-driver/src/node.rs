@@ -159,7 +159,7 @@ impl Node {
     ) -> Result<Self, Error> {
         let kind = settings.devices.settle()?;
         let devices = match settings.device_dir {
-            Some(directory) => Devices::within(kind, directory),
+            Some(directory) => Devices::within(kind, directory).locked()?,
             None => Devices::beside(kind, volume_files.clone(), &id),
         };
         let records = match state {

@@ -13,7 +13,7 @@ use crate::fault::scenario::Scenario;
 use crate::fault::{self, LoadError};
 use crate::journal;
 use crate::journal::clock::Clock;
-use crate::node;
+use crate::node::{self, device};
 use crate::rpc::capabilities::CapabilitySet;
 use crate::store;
 use crate::store::volume_files;
@@ -147,6 +147,7 @@ impl OpenError {
             self,
             Self::Store(store::OpenError::InUse { .. })
                 | Self::VolumeFiles(volume_files::ClaimError::InUse { .. })
+                | Self::Node(node::Error::Device(device::Error::InUse { .. }))
         )
     }
 }

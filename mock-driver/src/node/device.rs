@@ -14,7 +14,7 @@
 //! All functions block.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -52,6 +52,8 @@ pub struct Devices {
     /// Serializes changes: finding a free loop device and taking it are two steps.
     changes: Mutex<()>,
     faults: Mutex<BTreeMap<String, DeviceFault>>,
+    /// Holds the lock on the directory of the links.
+    _locked: Option<File>,
 }
 
 /// An attached device, which stays the volume's own until this is dropped.
@@ -91,6 +93,28 @@ impl Devices {
             place,
             changes: Mutex::default(),
             faults: Mutex::default(),
+            _locked: None,
+        }
+    }
+
+    /// Locks the directory of the links for as long as these live: at its start a driver removes the devices there that
+    /// its array has not attached.
+    ///
+    /// # Errors
+    /// If another driver has it, or it cannot be locked.
+    pub fn locked(self) -> Result<Self, Error> {
+        if matches!(self.kind, Kind::None | Kind::Simulated) {
+            return Ok(self);
+        }
+        let directory = self.directory()?;
+        let file = File::open(&directory).map_err(Error::io("open", &directory))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self {
+                _locked: Some(file),
+                ..self
+            }),
+            Err(TryLockError::WouldBlock) => Err(Error::InUse { directory }),
+            Err(TryLockError::Error(source)) => Err(Error::io("lock", &directory)(source)),
         }
     }
 

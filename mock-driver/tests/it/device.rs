@@ -332,3 +332,26 @@ async fn loop_device_without_a_file_in_dev_gets_one() {
     );
     assert_eq!(fs::read_dir(links).unwrap().count(), 0);
 }
+
+#[test]
+fn directory_of_the_links_is_for_one_driver() {
+    let directory = tempfile::tempdir().unwrap();
+    let links = directory.path().join("devices");
+    let mk_devices = || Devices::within(Kind::Emulated, links.clone()).locked();
+    let first = mk_devices().unwrap();
+    let disk = directory.path().join("disk");
+    fs::write(&disk, "").unwrap();
+    first.attach("a", &disk, true).unwrap();
+    let refused = mk_devices().unwrap_err();
+    assert!(matches!(refused, Error::InUse { .. }), "{refused}");
+    assert!(refused.to_string().contains("--device-dir"), "{refused}");
+    drop(first);
+    // A program that another test starts has a copy of the lock until it begins to run.
+    let second = loop {
+        match mk_devices() {
+            Err(Error::InUse { .. }) => std::thread::yield_now(),
+            opened => break opened.unwrap(),
+        }
+    };
+    assert_eq!(second.serials().unwrap(), ["a"]);
+}

@@ -40,6 +40,12 @@ pub enum Error {
         /// The link.
         link: PathBuf,
     },
+    /// Another driver has the directory of the links.
+    #[error("--device-dir: {} is in use by another running driver: give each driver its own", directory.display())]
+    InUse {
+        /// The directory.
+        directory: PathBuf,
+    },
     /// The directory of the devices.
     #[error(transparent)]
     VolumeFiles(#[from] volume_files::Error),

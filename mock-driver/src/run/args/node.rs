@@ -56,7 +56,8 @@ pub struct NodeArgs {
     #[arg(long, default_value = "auto")]
     pub devices: Choice,
 
-    /// Directory of the device links. Default: beside the volume files.
+    /// Directory of the device links, which the driver locks: each driver needs its own. Default: beside the volume
+    /// files.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub device_dir: PathBuf,
 
