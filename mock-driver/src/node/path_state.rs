@@ -192,6 +192,23 @@ impl Node {
         device.as_ref().is_some_and(is_it) || read_only().as_ref().is_some_and(is_it)
     }
 
+    /// Whether something is what a path shows of a volume that is on no record: the array's or a pod's own, also on a
+    /// device that no link leads to any more. Blocks.
+    pub(super) fn is_of_lost(&self, volume: &str, shown: &MountSource) -> bool {
+        let is_on_device_of = |unit: &VolumeDisk| {
+            let disk = self.volume_files.disk(&unit.file_id).ok();
+            let devices = disk.and_then(|disk| self.devices.all_of(&disk).ok());
+            let mut sources = devices.into_iter().flatten();
+            sources.any(|device| {
+                let source = self.mounter.device_of(&device);
+                source.is_ok_and(|source| source == *shown)
+            })
+        };
+        let units = [VolumeDisk::of_volume(volume), VolumeDisk::of_ephemeral(volume)];
+        let mut units = units.iter();
+        units.any(|unit| self.is_of_unit(unit, shown) || is_on_device_of(unit))
+    }
+
     /// Whether a record's path stays as the caller made it: a raw device is there without a mount, and so is an
     /// emulated filesystem until it is published.
     pub(super) fn shows_nothing(&self, record: &Record) -> bool {

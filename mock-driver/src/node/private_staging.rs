@@ -166,19 +166,45 @@ impl Node {
             if !self.records.of(&volume).is_empty() {
                 continue;
             }
-            let unit = VolumeDisk::of_ephemeral(&volume);
-            let (serial, disk) = (unit.serial.clone(), self.volume_files.disk(&unit.file_id)?);
-            let is_used = self.blocking(move |node| {
-                // One that is in use goes with its last user.
-                node.devices.detach(&serial)?;
-                Ok(node.devices.is_in_use(&disk)?)
-            });
-            if is_used.await? {
-                tracing::warn!(volume, "a pod's volume is on no record and still in use");
-                continue;
-            }
-            self.volume_files.delete(&unit.file_id).await?;
-            tracing::info!(volume, "removed the files of a pod's volume that is on no record");
+            self.remove_lost_ephemeral(&volume).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes a pod's volume that is on no record, unless it is still mounted.
+    async fn remove_lost_ephemeral(self: &Arc<Self>, volume: &str) -> Result<(), Error> {
+        let unit = VolumeDisk::of_ephemeral(volume);
+        let (serial, disk) = (unit.serial.clone(), self.volume_files.disk(&unit.file_id)?);
+        let is_used = self.blocking(move |node| {
+            // One that is in use goes with its last user.
+            node.devices.detach(&serial)?;
+            Ok(!node.devices.all_of(&disk)?.is_empty())
+        });
+        if is_used.await? {
+            tracing::warn!(volume, "a pod's volume is on no record and still in use");
+            return Ok(());
+        }
+        self.volume_files.delete(&unit.file_id).await?;
+        tracing::info!(volume, "removed the files of a pod's volume that is on no record");
+        Ok(())
+    }
+
+    /// Removes what the driver itself made for the targets of a volume that is on no record: the stage, and the files of
+    /// a pod's volume.
+    pub(super) async fn clear_private(self: &Arc<Self>, volume: &str) -> Result<(), Error> {
+        if self.is_simulated() || !self.records.of(volume).is_empty() {
+            return Ok(());
+        }
+        let (staging, unit) = (self.private_staging(volume)?, volume.to_owned());
+        self.blocking(move |node| {
+            node.mounter
+                .unmount(&staging, |shown| node.is_of_lost(&unit, shown))?;
+            Ok(node.mounter.remove(&staging)?)
+        })
+        .await?;
+        let ephemeral = self.volume_files.ephemeral_of(&self.home).await?;
+        if ephemeral.iter().any(|known| known == volume) {
+            self.remove_lost_ephemeral(volume).await?;
         }
         Ok(())
     }

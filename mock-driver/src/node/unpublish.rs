@@ -53,6 +53,7 @@ impl Node {
             Some(_) => Ok(()),
             None => {
                 self.clear(volume, target).await?;
+                self.clear_private(volume).await?;
                 self.undo_idle_stage(volume).await
             }
         }
@@ -89,10 +90,10 @@ impl Node {
         if self.is_simulated() {
             return Ok(());
         }
-        let (unit, path) = (VolumeDisk::of_volume(volume), path.to_owned());
+        let (volume, path) = (volume.to_owned(), path.to_owned());
         self.blocking(move |node| {
             let (path, is_ours) = (Path::new(&path), |shown: &MountSource| {
-                node.is_of_unit(&unit, shown)
+                node.is_of_lost(&volume, shown)
             });
             match node.mounter.source_at(path)? {
                 Some(shown) if node.mounter == Mounter::Kernel && is_ours(&shown) => {
@@ -197,7 +198,7 @@ impl Node {
         let (unit, target) = (VolumeDisk::of_volume(volume), target.to_owned());
         self.blocking(move |node| {
             let (path, is_ours) = (Path::new(&target), |shown: &MountSource| {
-                node.is_of_unit(&unit, shown)
+                node.is_of_lost(&unit.volume, shown)
             });
             let is_foreign = match node.mounter.source_at(path)? {
                 Some(shown) => !is_ours(&shown),

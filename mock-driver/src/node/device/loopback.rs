@@ -188,13 +188,16 @@ pub(super) fn mounted_elsewhere(
     Ok(None)
 }
 
-/// Whether the disk is the backing file of any loop device.
-pub(super) fn has_device(disk: &Path) -> Result<bool, Error> {
-    match BackingFileId::of(disk) {
-        Ok(file) => Ok(list(None)?.iter().any(|entry| entry.backing_file() == Some(file))),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(Error::io("look at", disk)(error)),
-    }
+/// The devices whose backing file is the disk.
+pub(super) fn all_of(disk: &Path) -> Result<Vec<PathBuf>, Error> {
+    let file = match BackingFileId::of(disk) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Error::io("look at", disk)(error)),
+    };
+    let entries = list(None)?.into_iter();
+    let of_disk = entries.filter(|entry| entry.backing_file() == Some(file));
+    Ok(of_disk.map(|entry| entry.name).collect())
 }
 
 /// Whether a device is opened exclusively, as a mounted one is, in whatever mount namespace.

@@ -24,14 +24,14 @@ impl Devices {
         }
     }
 
-    /// Whether any loop device has the disk.
+    /// The loop devices of a disk, also those that no link leads to.
     ///
     /// # Errors
     /// If the devices cannot be looked at.
-    pub(crate) fn is_in_use(&self, disk: &Path) -> Result<bool, Error> {
+    pub(crate) fn all_of(&self, disk: &Path) -> Result<Vec<PathBuf>, Error> {
         match self.kind {
-            Kind::Loop => loopback::has_device(disk),
-            Kind::Emulated | Kind::None | Kind::Simulated => Ok(false),
+            Kind::Loop => loopback::all_of(disk),
+            Kind::Emulated | Kind::None | Kind::Simulated => Ok(Vec::new()),
         }
     }
 }

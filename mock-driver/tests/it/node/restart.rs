@@ -156,3 +156,47 @@ async fn after_a_reboot_devices_come_back_and_mounts_are_made_again() {
     site.detach(&volume).await;
     nothing_is_left(&site.server.path(""));
 }
+
+#[tokio::test]
+async fn volumes_whose_records_are_lost_are_unpublished_with_what_the_driver_made_for_them() {
+    for devices in kinds() {
+        for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
+            let set = |directory: &Path, settings: &mut csi_mock_driver::driver::Settings| {
+                keep(directory, settings);
+                settings.capabilities = "-NODE_STAGE_UNSTAGE_VOLUME".parse().unwrap();
+            };
+            let mut site = Site::start_with(devices, set).await;
+            let volume = site.attached("a", 64 * MIB, capability.clone()).await;
+            site.publish(&volume, "t").await.unwrap();
+            let inline = v1::NodePublishVolumeRequest {
+                volume_context: mk_map(&[("csi.storage.k8s.io/ephemeral", "true"), ("size", "64Mi")]),
+                volume_id: "csi-1".to_owned(),
+                volume_capability: Some(mount(Mode::SingleNodeWriter)),
+                ..site.mk_publish(&volume, "inline")
+            };
+            site.publish_as(inline).await.unwrap();
+            let between = |directory: &Path| edit_records(directory, |_| None);
+            let mut site = site.again_with(devices, between, set).await;
+            assert_eq!(count_records(site.server.driver()), 0);
+
+            let inline = Volume {
+                id: "csi-1".to_owned(),
+                ..volume.clone()
+            };
+            for (volume, target) in [(&volume, "t"), (&inline, "inline")] {
+                assert_eq!(site.unpublish(volume, target).await, Ok(()));
+                assert!(
+                    fs::symlink_metadata(site.target(target)).is_err(),
+                    "{devices:?} {target}"
+                );
+            }
+            let media = site.server.media();
+            for made in ["ephemeral".to_owned(), format!("staging/{HERE}")] {
+                let left = fs::read_dir(media.join(&made)).unwrap();
+                assert_eq!(left.count(), 0, "{devices:?} {made}");
+            }
+            site.detach(&volume).await;
+            nothing_is_left(&site.server.path(""));
+        }
+    }
+}
