@@ -33,8 +33,8 @@ type Answer = BoxFuture<http::Response<Body>, Infallible>;
 /// Answers one call.
 type Serve = fn(&Arc<Driver>, http::Request<Body>) -> Answer;
 
-/// What answers a call as a driver does that has VOLUME_CONDITION; none if it has not, or if there never was
-/// a condition in this answer.
+/// What answers a call as a driver does that has VOLUME_CONDITION; none if it has not, if this process does not offer
+/// the method, or if there never was a condition in this answer.
 pub(super) fn server(driver: &Driver, path: &str) -> Option<Serve> {
     let servers: [(Method, Capability, Serve); 3] = [
         (
@@ -54,8 +54,12 @@ pub(super) fn server(driver: &Driver, path: &str) -> Option<Serve> {
         ),
     ];
     let mut servers = servers.into_iter();
-    let (_, capability, serve) = servers.find(|(method, ..)| method.path() == path)?;
-    driver.capabilities.has(capability).then_some(serve)
+    let (method, capability, serve) = servers.find(|(method, ..)| method.path() == path)?;
+    let is_offered = match method.is_on_node() {
+        true => driver.node.is_some(),
+        false => driver.mode.has_array(),
+    };
+    (is_offered && driver.capabilities.has(capability)).then_some(serve)
 }
 
 /// A call whose answer had a condition.

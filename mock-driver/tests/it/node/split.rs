@@ -676,3 +676,23 @@ async fn second_node_process_on_a_state_directory_is_refused() {
     drop(serving);
     array.stop().await;
 }
+
+#[tokio::test]
+async fn node_process_with_volume_conditions_offers_no_controller_method() {
+    let shared = tempfile::tempdir().unwrap();
+    let _array = array(&shared).await;
+    let directory = tempfile::tempdir().unwrap();
+    let mut member = member_in(directory, &shared, "node-a", |settings| {
+        settings.node.devices = Choice::Emulated;
+        settings.capabilities = "+VOLUME_CONDITION,+NODE_VOLUME_CONDITION".parse().unwrap();
+    })
+    .await;
+    let controller = &mut member.site.controller;
+    let listed = controller.list_volumes(v1::ListVolumesRequest::default()).await;
+    assert_eq!(code(listed), Err(Code::Unimplemented));
+    let request = v1::ControllerGetVolumeRequest {
+        volume_id: "vol-0".to_owned(),
+    };
+    let got = controller.controller_get_volume(request).await;
+    assert_eq!(code(got), Err(Code::Unimplemented));
+}
