@@ -106,13 +106,20 @@ pub(super) fn stats(disk: &Disk) -> Result<Stats, Error> {
     })
 }
 
+/// Adds up what is in a directory. Its user may remove files meanwhile: they do not count.
 fn measure(directory: &Path, bytes: &mut u64, inodes: &mut u64) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
-        let meta = entry.metadata()?;
+        let meta = match entry.metadata() {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            meta => meta?,
+        };
         *inodes += 1;
         if meta.is_dir() {
-            measure(&entry.path(), bytes, inodes)?;
+            match measure(&entry.path(), bytes, inodes) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                measured => measured?,
+            }
         } else {
             *bytes += meta.blocks() * 512;
         }
@@ -124,5 +131,34 @@ fn in_the_way(path: &Path, reason: &'static str) -> Error {
     Error::InTheWay {
         path: path.to_owned(),
         reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::super::tests::mk_blank_disk;
+    use super::*;
+
+    #[test]
+    fn stats_pass_over_files_that_are_removed_meanwhile() {
+        let (_directory, disk) = mk_blank_disk(1 << 20);
+        let folder = disk.tree.join("folder");
+        fs::create_dir_all(&folder).unwrap();
+        thread::scope(|scope| {
+            let user = scope.spawn(|| {
+                for round in 0..2000 {
+                    let made = folder.join((round % 7).to_string());
+                    fs::create_dir_all(&made).unwrap();
+                    fs::write(made.join("file"), "text").unwrap();
+                    fs::remove_dir_all(&made).unwrap();
+                }
+            });
+            while !user.is_finished() {
+                stats(&disk).unwrap();
+            }
+        });
+        assert_eq!(stats(&disk).unwrap().inodes.used, 1);
     }
 }

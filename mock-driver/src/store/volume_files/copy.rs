@@ -2,7 +2,7 @@
 //! own, so that no reader sees a part of them.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -205,22 +205,33 @@ fn copy_part(source: &File, target: &File, offset: u64, length: u64) -> io::Resu
 
 /// Copies directories, files and links, and counts bytes; a link is copied, never followed.
 fn copy_tree(from: &Path, to: &Path) -> io::Result<u64> {
+    let (entries, permissions) = (fs::read_dir(from)?, fs::metadata(from)?.permissions());
     let mut copied = 0;
     fs::create_dir(to)?;
-    for entry in fs::read_dir(from)? {
+    for entry in entries {
         let entry = entry?;
-        let (source, target) = (entry.path(), to.join(entry.file_name()));
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            copied += copy_tree(&source, &target)?;
-        } else if kind.is_symlink() {
-            std::os::unix::fs::symlink(fs::read_link(&source)?, &target)?;
-        } else if kind.is_file() {
-            copied += fs::copy(&source, &target)?;
+        let source = entry.path();
+        match copy_entry(&entry, &source, &to.join(entry.file_name())) {
+            // The volume's user has removed it: a copy of a volume that is written to has each change or not.
+            Err(error) if error.kind() == ErrorKind::NotFound && to.is_dir() => {}
+            bytes => copied += bytes?,
         }
     }
-    fs::set_permissions(to, fs::metadata(from)?.permissions())?;
+    fs::set_permissions(to, permissions)?;
     Ok(copied)
+}
+
+fn copy_entry(entry: &DirEntry, source: &Path, target: &Path) -> io::Result<u64> {
+    let kind = entry.file_type()?;
+    if kind.is_dir() {
+        return copy_tree(source, target);
+    }
+    if kind.is_symlink() {
+        std::os::unix::fs::symlink(fs::read_link(source)?, target)?;
+    } else if kind.is_file() {
+        return fs::copy(source, target);
+    }
+    Ok(0)
 }
 
 fn unfinished(place: &Path, what: &str) -> PathBuf {

@@ -429,3 +429,27 @@ fn damaged_or_linked_marker_is_refused() {
             .expect_err(text.unwrap_or("a link"));
     }
 }
+
+#[test]
+fn copy_passes_over_files_that_are_removed_meanwhile() {
+    let directory = tempfile::tempdir().unwrap();
+    let (from, to) = (directory.path().join("from"), directory.path().join("to"));
+    let folder = from.join("tree/folder");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("stays"), "text").unwrap();
+    std::thread::scope(|scope| {
+        let user = scope.spawn(|| {
+            for round in 0..2000 {
+                let made = folder.join((round % 7).to_string());
+                fs::create_dir_all(&made).unwrap();
+                fs::write(made.join("file"), "text").unwrap();
+                std::os::unix::fs::symlink("file", made.join("link")).unwrap();
+                fs::remove_dir_all(&made).unwrap();
+            }
+        });
+        while !user.is_finished() {
+            copy::replace(&from, &to, 0, false).unwrap();
+            assert_eq!(fs::read_to_string(to.join("tree/folder/stays")).unwrap(), "text");
+        }
+    });
+}
