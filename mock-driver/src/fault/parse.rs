@@ -81,7 +81,7 @@ impl Rule {
     pub(crate) fn read_list(yaml: &str) -> Result<Vec<Self>, RuleError> {
         let items: Option<Vec<Value>> =
             serde_saphyr::from_str(yaml).map_err(|error| RuleError::NotAList {
-                reason: error.to_string(),
+                reason: yaml_error(&error),
             })?;
         Self::from_items(items.unwrap_or_default())
     }
@@ -109,8 +109,15 @@ impl Rule {
     }
 
     fn read(item: &Value) -> Result<Self, FieldError> {
-        let written: RawRule = serde_path_to_error::deserialize(item.clone())
-            .map_err(|error| FieldError(error.path().to_string(), error.inner().to_string()))?;
+        let written: RawRule = serde_path_to_error::deserialize(item.clone()).map_err(|error| {
+            let field = error.path().to_string();
+            // serde's message has the value.
+            let reason = match field.starts_with("match.secrets") {
+                true => "must be text by text: put each value in quotes".to_owned(),
+                false => error.inner().to_string(),
+            };
+            FieldError(field, reason)
+        })?;
         if written.id.is_empty() {
             return Err(FieldError::new("id", "must not be empty"));
         }
@@ -142,6 +149,11 @@ impl Rule {
             text: item.clone(),
         })
     }
+}
+
+/// What is wrong with a text and where, without its lines, which may have secrets.
+pub(super) fn yaml_error(error: &serde_saphyr::Error) -> String {
+    error.without_snippet().to_string()
 }
 
 fn yes() -> bool {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::parse::{FieldError, RuleError};
+use super::parse::{FieldError, RuleError, yaml_error};
 use super::rule::{Part, Rule};
 
 /// Rules and backend faults that belong together.
@@ -22,7 +22,7 @@ impl Script {
     pub fn read(yaml: &str) -> Result<Self, RuleError> {
         let whole: Option<Value> =
             serde_saphyr::from_str(yaml).map_err(|error: serde_saphyr::Error| RuleError::NotAList {
-                reason: error.to_string(),
+                reason: yaml_error(&error),
             })?;
         Self::from_value(whole.unwrap_or_default())
     }

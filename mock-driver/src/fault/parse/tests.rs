@@ -157,6 +157,34 @@ fn assert_mistakes(table: &[(&str, usize, &str, &str)]) {
 }
 
 #[test]
+fn error_shows_no_secret() {
+    for secrets in [
+        "{password: 20260131}",
+        "20260131",
+        "[20260131]",
+        "{password: {nested: 20260131}}",
+        "{password: 20260131",
+        "{password: 20260131, password: 20260131}",
+    ] {
+        let yaml = format!("- {{id: a, match: {{secrets: {secrets}}}, action: {{delay: 1s}}}}");
+        for error in [
+            Rule::read_list(&yaml).unwrap_err(),
+            Script::read(&yaml).unwrap_err(),
+        ] {
+            let text = format!("{error} {error:?}");
+            assert!(!text.contains("20260131"), "{secrets}: {text}");
+        }
+    }
+    let error =
+        Rule::read_list("- {id: a, match: {secrets: {password: 1}}, action: {delay: 1s}}").unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("match.secrets.password") && text.contains("quotes"),
+        "{text}"
+    );
+}
+
+#[test]
 fn what_is_no_list_of_rules_is_refused_as_a_whole() {
     for yaml in [
         "{id: a}",
