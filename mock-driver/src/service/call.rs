@@ -199,7 +199,11 @@ impl Driver {
         keys: Vec<(Key, LockMode)>,
         mut decision: Decision,
     ) -> Result<Q::Reply, Error> {
-        decision.pause().await?;
+        if let Err(refusal) = decision.pause().await {
+            // Volumes that a limit has counted may not be durable yet.
+            self.store.read(|_| Ok(())).await?;
+            return Err(refusal);
+        }
         if Q::KIND == Kind::Move && !self.latency.is_zero() {
             time::sleep(self.latency).await;
         }

@@ -1,10 +1,15 @@
+use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, access_mode::Mode};
 use csi_proto::v1::{
-    ControllerGetVolumeRequest, ControllerGetVolumeResponse, ControllerUnpublishVolumeRequest,
+    ControllerGetVolumeRequest, ControllerGetVolumeResponse, ControllerPublishVolumeRequest,
+    ControllerUnpublishVolumeRequest, VolumeCapability,
 };
+use serde_json::json;
 
 use super::*;
 use crate::driver::Settings;
+use crate::fault::Rule;
 use crate::journal::JournalConfig;
+use crate::store::tests::mk_store_on_a_full_disk;
 
 fn mk_driver() -> Arc<Driver> {
     let settings = Settings {
@@ -72,4 +77,40 @@ async fn operation_waits_for_the_volume_lock() {
     drop(held);
     work.await.unwrap();
     call.await.unwrap();
+}
+
+#[tokio::test]
+async fn refusal_by_a_limit_waits_until_what_it_counted_is_durable() {
+    let (store, state) = mk_store_on_a_full_disk();
+    let driver = Driver {
+        store: Arc::new(store),
+        state: Some(state),
+        ..Arc::into_inner(mk_driver()).unwrap()
+    };
+    let driver = Arc::new(driver);
+    let limit = json!({"id": "x", "trouble": "node-limit", "limit": 1});
+    driver
+        .faults
+        .put(Rule::backend_fault_from_value(limit).unwrap())
+        .unwrap();
+    let publish = |volume: &str| {
+        Request::new(ControllerPublishVolumeRequest {
+            volume_id: volume.to_owned(),
+            node_id: "node-0".to_owned(),
+            volume_capability: Some(VolumeCapability {
+                access_mode: Some(AccessMode {
+                    mode: Mode::SingleNodeWriter.into(),
+                }),
+                access_type: Some(AccessType::Block(BlockVolume {})),
+            }),
+            ..Default::default()
+        })
+    };
+    for volume in ["vol-0", "vol-1"] {
+        let refused = driver.answer(publish(volume)).await.unwrap_err();
+        // Neither that it is attached nor that it counts may be told, for it is not stored.
+        assert_eq!(refused.code(), Code::Internal, "{volume}: {refused}");
+    }
+    let attached = driver.store.peek(|array| array.attached_to("node-0").count());
+    assert_eq!(attached, 1, "the limit has something to count");
 }
