@@ -14,6 +14,7 @@ use tracing::Level;
 use crate::array::NodeId;
 use crate::driver;
 use crate::driver::locks::BusyRule;
+use crate::driver::mode::Mode;
 use crate::driver::service_config::ServiceConfig;
 use crate::fault::duration;
 use crate::journal::clock::Clock;
@@ -56,6 +57,27 @@ const OF_THE_ARRAY: [&str; 14] = [
     "state_dir",
     "topology",
     "volumes",
+];
+
+/// The flags that only the process with the array reads. `--attach-limit` stays, for a node reads its -1.
+const OF_THE_ARRAY_ALONE: [&str; 17] = [
+    "advertised_attach_limit",
+    "delete_in_use",
+    "latency",
+    "linked_copies",
+    "list_page",
+    "max_volume_size",
+    "min_volume_size",
+    "modify_volume_strict",
+    "mutable_parameters",
+    "node_topology",
+    "nodes",
+    "pools",
+    "snapshot_delay",
+    "snapshot_metadata_blocks",
+    "unpublish_not_found",
+    "volumes",
+    "zones",
 ];
 
 /// A CSI driver on an emulated array of block devices.
@@ -174,6 +196,10 @@ impl Args {
         let mut args = Self::from_arg_matches(&matches)?;
         args.notes.extend(args.klog.notes());
         args.notes.extend(args.without_array(&matches));
+        // A manifest of host-path has such flags on every process.
+        if let Some(objection) = args.array_flag_on_node(&matches).filter(|_| !is_host_path) {
+            return Err(Self::command().error(ErrorKind::ArgumentConflict, objection));
+        }
         hostpath::translate(&mut args, &matches, is_host_path);
         if let Some(objection) = args.array.objection() {
             return Err(Self::command().error(ErrorKind::ValueValidation, objection));
@@ -242,6 +268,27 @@ impl Args {
         let note =
             |name| format!("--{name} has no effect beside --proxy-to: the array is the other driver's");
         names.map(note).collect()
+    }
+
+    /// What is wrong with a flag of the array on a process that has only a node.
+    fn array_flag_on_node(&self, matches: &ArgMatches) -> Option<String> {
+        let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        let is_by_chance = self.attach_limit == AttachLimit::ByChance;
+        let id = match is_given("attach_limit") && !is_by_chance {
+            true => "attach_limit",
+            false => OF_THE_ARRAY_ALONE.into_iter().find(|id| is_given(id))?,
+        };
+        let flag = Self::command()
+            .get_arguments()
+            .find(|flag| flag.get_id() == id)?
+            .get_long()?
+            .to_owned();
+        (self.node.mode == Mode::Node).then(|| {
+            format!(
+                "--{flag} has no effect with --mode=node: the array is in the process at --array-endpoint; give the \
+                 flag there"
+            )
+        })
     }
 
     /// How much to log.

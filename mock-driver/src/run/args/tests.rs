@@ -119,6 +119,53 @@ fn proxy_notes_that_array_flags_have_no_effect() {
 }
 
 #[test]
+fn node_process_refuses_flags_of_the_array() {
+    let node = [
+        "--mode=node",
+        "--node-id=here",
+        "--array-endpoint=/run/array.sock",
+    ];
+    let command = Args::command();
+    for id in OF_THE_ARRAY_ALONE.iter().chain(&["attach_limit"]) {
+        let mut flags = command.get_arguments();
+        let flag = flags.find(|flag| flag.get_id() == id).unwrap();
+        let values = flag.get_default_values().first();
+        let value = values.map(|value| value.to_string_lossy().into_owned());
+        let value = value.unwrap_or_else(|| match *id {
+            "pools" => "a=1Gi".to_owned(),
+            _ => "here@zone=a".to_owned(),
+        });
+        let given = format!("--{}={value}", flag.get_long().unwrap());
+        let refused = read(&[&node[..], &[given.as_str()]].concat())
+            .unwrap_err()
+            .to_string();
+        let name = format!("--{} has no effect with --mode=node", flag.get_long().unwrap());
+        assert!(
+            refused.contains(&name) && refused.contains("--array-endpoint"),
+            "{refused}"
+        );
+        read(&[&given]).unwrap();
+    }
+    for flags in [
+        &["--attach-limit=-1"][..],
+        &[
+            "--busy=wait",
+            "--state-dir=/s",
+            "--media-dir=/m",
+            "--ready-after=1s",
+        ],
+        &[
+            "--require-secret=NodeStageVolume:a=b",
+            "--capabilities=-NODE_STAGE_UNSTAGE_VOLUME",
+        ],
+        // As in host-path's manifests.
+        &["--drivername=x", "--max-volume-size=1Gi"],
+    ] {
+        read(&[&node[..], flags].concat()).unwrap();
+    }
+}
+
+#[test]
 fn zero_and_empty_mean_none() {
     let settings = read(&[
         "--attach-limit=0",
