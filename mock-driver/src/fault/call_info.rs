@@ -21,7 +21,7 @@ pub trait CallInfo {
     fn continues(&self) -> bool {
         false
     }
-    /// Whether it changes the array.
+    /// Whether it is a call to the array that changes it.
     fn changes(&self) -> bool {
         false
     }
@@ -57,6 +57,11 @@ pub struct ArrayUsage {
     pub(crate) on_node: u64,
     /// What the call asks for is there already.
     pub(crate) is_repeat: bool,
+}
+
+/// Whether the array answers calls of a method. Nodes and Identity answer without it.
+pub(super) fn is_for_array(path: &str) -> bool {
+    !path.starts_with("/csi.v1.Node/") && !path.starts_with("/csi.v1.Identity/")
 }
 
 /// What a call reserves while it runs, if it takes anything that limits count.

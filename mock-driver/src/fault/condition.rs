@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::call_info::{ArrayUsage, CallInfo};
+use super::call_info::{ArrayUsage, CallInfo, is_for_array};
 use super::reservation::Reservations;
 
 /// What must be so of the array or the call for a backend fault to refuse the call.
@@ -22,7 +22,7 @@ pub(crate) enum Condition {
         volumes: Option<u64>,
         bytes: Option<u64>,
     },
-    /// The calls exceed a token bucket.
+    /// The calls to the array exceed a token bucket.
     RateLimit { per_second: f64, burst: f64 },
 }
 
@@ -72,8 +72,11 @@ impl Condition {
                 (is_exceeded && !usage.is_repeat)
                     .then(|| format!("quota exceeded: the array has {volumes} volumes with {bytes} bytes"))
             }
-            Self::RateLimit { per_second, burst } => (!state.take_token(*per_second, *burst, now))
-                .then(|| format!("rate limit of {per_second} calls per second exceeded: retry later")),
+            Self::RateLimit { per_second, burst } => {
+                let is_exceeded = is_for_array(call.path()) && !state.take_token(*per_second, *burst, now);
+                is_exceeded
+                    .then(|| format!("rate limit of {per_second} calls per second exceeded: retry later"))
+            }
         }
     }
 }

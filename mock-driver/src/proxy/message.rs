@@ -14,7 +14,7 @@ use tonic::{Code, Status};
 use super::seen::Seen;
 use crate::fault::{ActiveFault, ArrayUsage, CallInfo, Reservations, VolumeLocation};
 use crate::journal::Outcome;
-use crate::rpc::method::{self, Kind, Method};
+use crate::rpc::method::{self, Method};
 use crate::service::call::{continues, map_entry, requested_size};
 
 /// Length of what stands before each message.
@@ -150,7 +150,7 @@ impl CallInfo for Passing {
 
     /// A method that is not CSI's counts as one that changes nothing.
     fn changes(&self) -> bool {
-        self.rpc.is_some_and(|method| method.kind() != Kind::Read)
+        self.rpc.is_some_and(|method| method.kind().changes_array())
     }
 
     fn usage(&self, reserved: &Reservations) -> ArrayUsage {
@@ -271,6 +271,7 @@ mod tests {
     use prost_reflect::Value;
 
     use super::*;
+    use crate::rpc::method::Kind;
 
     #[test]
     fn what_only_looks_changes_nothing_whatever_its_name_begins_with() {
@@ -283,10 +284,16 @@ mod tests {
             .filter(|method| changing(method))
             .map(|method| method.name())
             .collect();
-        assert!(!found.contains(&"GroupControllerGetCapabilities"), "{found:?}");
+        for reads in [
+            "GroupControllerGetCapabilities",
+            "NodeStageVolume",
+            "NodeExpandVolume",
+        ] {
+            assert!(!found.contains(&reads), "{found:?}");
+        }
         let expected = Method::ALL
             .into_iter()
-            .filter(|method| method.kind() != Kind::Read);
+            .filter(|method| method.kind() != Kind::Read && !method.is_on_node());
         assert_eq!(found.len(), expected.count(), "{found:?}");
         let foreign = Passing::new("/vendor.v1.Copy/Start".to_owned(), None, None, Arc::default());
         assert!(!foreign.changes());

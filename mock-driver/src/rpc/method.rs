@@ -124,6 +124,15 @@ pub(crate) enum Kind {
     OnNode,
 }
 
+// === impl Kind ===
+
+impl Kind {
+    /// Whether the array is another one after the call. What a node does with a volume is nothing to the array.
+    pub(crate) fn changes_array(self) -> bool {
+        matches!(self, Self::Change | Self::Move)
+    }
+}
+
 /// A name that is no RPC of this driver.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{name}\" is no method of this driver; it has {}", Method::ALL.map(Method::name).join(", "))]

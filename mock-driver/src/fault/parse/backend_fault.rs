@@ -10,6 +10,7 @@ use wildmatch::WildMatch;
 
 use super::field_error::FieldError;
 use super::{RuleError, error_code, read_methods, yes};
+use crate::fault::call_info::is_for_array;
 use crate::fault::condition::Condition;
 use crate::fault::duration;
 use crate::fault::overlay::{DeviceOverlay, DiskOverlay, Loses, Overlay, VolumeNodePattern};
@@ -294,7 +295,16 @@ impl RawFault {
 
     fn methods(&self, own: Option<&str>) -> Result<Option<Methods>, FieldError> {
         let methods = self.method.as_deref().or(own).map(read_methods).transpose();
-        methods.map_err(|FieldError(_, reason)| FieldError::new("method", reason))
+        let methods = methods.map_err(|FieldError(_, reason)| FieldError::new("method", reason))?;
+        let known = methods.as_ref().map(Methods::known).unwrap_or_default();
+        if !known.is_empty() && !known.iter().any(|method| is_for_array(method.path())) {
+            let reason = format!(
+                "{} concerns calls to the array: use a Controller method",
+                self.trouble
+            );
+            return Err(FieldError::new("method", reason));
+        }
+        Ok(methods)
     }
 
     fn foreign(&self) -> Result<&'static str, FieldError> {

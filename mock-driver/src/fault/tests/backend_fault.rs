@@ -5,11 +5,14 @@ use serde_json::json;
 use tonic::Code;
 
 use super::*;
+use crate::rpc::method::Method;
 
 const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
 const UNPUBLISH: &str = "/csi.v1.Controller/ControllerUnpublishVolume";
 const CREATE: &str = "/csi.v1.Controller/CreateVolume";
 const LIST: &str = "/csi.v1.Controller/ListVolumes";
+const STAGE: &str = "/csi.v1.Node/NodeStageVolume";
+const PROBE: &str = "/csi.v1.Identity/Probe";
 
 /// A call as backend faults see it.
 struct Call {
@@ -41,7 +44,7 @@ impl CallInfo for Call {
     }
 
     fn changes(&self) -> bool {
-        self.path != LIST
+        Method::at(self.path).unwrap().kind().changes_array()
     }
 
     fn usage(&self, _: &Reservations) -> ArrayUsage {
@@ -112,6 +115,32 @@ fn node_gone_refuses_attaches_and_lets_detaches_through() {
         calls,
     );
     assert_eq!(met, [Err(Code::NotFound), Ok(0), Ok(0)]);
+}
+
+#[test]
+fn conditions_of_the_array_pass_calls_to_nodes() {
+    for fields in [
+        json!({"trouble": "read-only"}),
+        json!({"trouble": "busy"}),
+        json!({"trouble": "rate-limit", "per-second": 0.001}),
+        json!({"trouble": "rate-limit", "per-second": 0.001, "method": "*"}),
+    ] {
+        let calls = [
+            (0, mk_call(PUBLISH, "v", "a")),
+            (0, mk_call(STAGE, "v", "a")),
+            (0, mk_call(PROBE, "", "")),
+            (0, mk_call(PUBLISH, "v", "a")),
+        ];
+        let met = meets(fields.clone(), ArrayUsage::default(), calls);
+        assert_eq!(met[1..3], [Ok(0), Ok(0)], "{fields}");
+        assert!(met[3].is_err(), "{fields}: {met:?}");
+    }
+    let never = json!({"id": "x", "trouble": "rate-limit", "per-second": 1, "method": "Node*"});
+    let error = Rule::backend_fault_from_value(never).unwrap_err().to_string();
+    assert!(
+        error.contains("method: ") && error.contains("Controller"),
+        "{error}"
+    );
 }
 
 #[test]

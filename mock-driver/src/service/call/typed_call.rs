@@ -8,7 +8,6 @@ use super::rpc::Rpc;
 use crate::array::Array;
 use crate::driver::Driver;
 use crate::fault::{ArrayUsage, CallInfo, Reservations, VolumeLocation};
-use crate::rpc::method::Kind;
 
 /// A typed request that has arrived at a driver.
 pub(super) struct TypedCall<'a, Q> {
@@ -47,7 +46,7 @@ impl<Q: Rpc> CallInfo for TypedCall<'_, Q> {
     }
 
     fn changes(&self) -> bool {
-        Q::KIND != Kind::Read
+        Q::KIND.changes_array()
     }
 
     fn usage(&self, reserved: &Reservations) -> ArrayUsage {
