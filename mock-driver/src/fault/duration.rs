@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
-/// A text that is no duration.
+/// The longest duration, 100 years: sums with it and the time of day stay in range.
+const MAX: Duration = Duration::from_secs(876_000 * 3600);
+
+/// A text that is no duration, or too long a one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{text}\" is no duration: write it like 250ms, 2s or 1m30s")]
+#[error("\"{text}\" is no duration of at most 876000h: write it like 250ms, 2s or 1m30s")]
 pub struct InvalidDuration {
     text: String,
 }
@@ -14,7 +17,7 @@ pub struct InvalidDuration {
 /// Reads a duration. A bare `0` needs no unit, as in Go's flags.
 ///
 /// # Errors
-/// If it is none, or negative.
+/// If it is none, negative, or longer than 100 years.
 pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
     if text == "0" {
         return Ok(Duration::ZERO);
@@ -22,6 +25,7 @@ pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
     let parsed: Option<SignedDuration> = text.parse().ok();
     parsed
         .and_then(|duration| Duration::try_from(duration).ok())
+        .filter(|duration| *duration <= MAX)
         .ok_or_else(|| InvalidDuration {
             text: text.to_owned(),
         })
@@ -42,6 +46,16 @@ mod tests {
             ("1.5s", Some(1_500)),
             ("1m30s", Some(90_000)),
             ("1h", Some(3_600_000)),
+            ("876000h", Some(3_153_600_000_000)),
+            ("876000h1ms", None),
+            ("9223372036854775807s", None),
+            ("9223372036854775807.999999999s", None),
+            ("9223372036854775807s1s", None),
+            ("9223372036854775808s", None),
+            ("18446744073709551616s", None),
+            ("153722867280912930m60s", None),
+            ("2562047788015215h60m", None),
+            ("-9223372036854775808s", None),
             ("-1s", None),
             ("5", None),
             ("", None),
