@@ -227,7 +227,7 @@ pub(super) fn api() -> (axum::Router<Admin>, OpenApi) {
         .title("csi-mock-driver admin API")
         .version(env!("CARGO_PKG_VERSION"))
         .description(Some(
-            "Looks at a mock CSI driver and breaks it. Changes go past fault rules, journal and capabilities, \
+            "Inspects a mock CSI driver and injects faults. Changes go past fault rules, journal and capabilities, \
              as if made at the array's own console. Not an interface for production storage.",
         ))
         .license(Some(

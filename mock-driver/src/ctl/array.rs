@@ -41,18 +41,18 @@ pub(super) enum VolumeCommand {
         /// The size in bytes to grow to.
         bytes: u64,
     },
-    /// Makes one sick.
+    /// Sets a health issue of a volume.
     Hurt {
         /// Its id.
         volume: String,
         /// UNKNOWN, DEGRADED, INACCESSIBLE or DATA_LOSS.
         #[arg(default_value = "DEGRADED")]
         status: String,
-        /// A word for machines.
+        /// Machine-readable reason, in CamelCase.
         #[arg(long, default_value = "SetByHand")]
         reason: String,
     },
-    /// Makes one well.
+    /// Clears the health issues of a volume.
     Heal {
         /// Its id.
         volume: String,

@@ -27,12 +27,12 @@ pub(super) enum PoolCommand {
 /// What to do with the storage behind nodes.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum StorageCommand {
-    /// Makes it sick.
+    /// Sets a health issue of the storage.
     Hurt {
         /// UNKNOWN, DEGRADED or UNREACHABLE.
         #[arg(default_value = "DEGRADED")]
         status: String,
-        /// A word for machines.
+        /// Machine-readable reason, in CamelCase.
         #[arg(long, default_value = "SetByHand")]
         reason: String,
         /// That behind this node only.
@@ -42,7 +42,7 @@ pub(super) enum StorageCommand {
         #[arg(long)]
         capability: Option<String>,
     },
-    /// Makes it well.
+    /// Clears the health issues of the storage.
     Heal {
         /// That behind this node only; that behind all nodes stays as it is.
         #[arg(long)]

@@ -1,11 +1,11 @@
-// Pools of space, and what ails the ways to them.
+// Storage pools, and health issues of the storage behind nodes.
 
 import { ask, change, get, part } from "./api.js";
 import { dress, make, say, size, sync, table } from "./dom.js";
 
 export function storage(panel, refresh) {
   const pools = table("Pools and how they are filled", "Pool", "Used", ["Capacity", "number"], ["Available", "number"], "Where", ["", "acts"]);
-  const ailments = table("What ails the storage", "Behind", "Status", "Reason", "For", "Message", ["", "acts"]);
+  const ailments = table("Storage health issues", "Behind", "Status", "Reason", "For", "Message", ["", "acts"]);
   const hurt = make("button", { type: "button", onclick: () => makeSick(refresh) }, "Make storage sick…");
   const deltas = make("button", { type: "button" });
   panel.append(
@@ -18,7 +18,7 @@ export function storage(panel, refresh) {
     sync(pools.body, known, (pool) => pool.name, (pool) => poolRow(pool, refresh));
     const sick = [{ node: undefined, health: health.health }, ...health.nodes].filter((one) => one.health.length > 0);
     sync(ailments.body, sick, (one) => one.node ?? "", (one) => sickRow(one.node, refresh));
-    say(ailments.caption, sick.length ? "What ails the storage behind nodes" : "All storage is well.");
+    say(ailments.caption, sick.length ? "Storage health issues" : "No storage health issues.");
     follow(deltas, troubles.filter((one) => one.trouble.trouble === "tracking-off"), refresh);
   };
 }

@@ -1,4 +1,4 @@
-// Volumes, who holds them, and what ails them.
+// Volumes, their attachments and health issues.
 
 import { ask, change, get, part, query } from "./api.js";
 import { dress, field, make, say, size, sync, table } from "./dom.js";

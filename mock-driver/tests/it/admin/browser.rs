@@ -514,7 +514,7 @@ async fn people_size_pools_and_make_storage_sick() {
     };
     let panel = "document.querySelector('#panel-storage').innerText";
     browser
-        .until(&format!("{panel}.includes('All storage is well')"))
+        .until(&format!("{panel}.includes('No storage health issues')"))
         .await;
     browser.click("[aria-label='Resize pool pool-0']").await;
     browser.until("document.activeElement.id === 'ask-input'").await;
@@ -538,7 +538,7 @@ async fn people_size_pools_and_make_storage_sick() {
     browser.click("#tab-storage").await;
     browser.click("[aria-label='Heal storage behind node-1']").await;
     browser
-        .until(&format!("{panel}.includes('All storage is well')"))
+        .until(&format!("{panel}.includes('No storage health issues')"))
         .await;
 
     let switch =
