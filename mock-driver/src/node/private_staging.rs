@@ -14,6 +14,7 @@ use super::stage_publish::{published, text};
 use super::{Node, View, VolumeDisk};
 use crate::error_chain;
 use crate::store::OpenError;
+use crate::store::volume_files::NodeNote;
 
 // === impl Node ===
 
@@ -35,7 +36,10 @@ impl Node {
         let verdict = self.compare(&record)?;
         let unit = self.unit_of(&record, None);
         let brought = async {
-            self.volume_files.note_node(&unit.file_id, &self.home).await?;
+            let target = &record.path;
+            self.volume_files
+                .note_node(&unit.file_id, &self.home, target)
+                .await?;
             self.attach(&unit).await?;
             let stage = staged_for(&record);
             self.make_private_staging(&stage.path).await?;
@@ -162,23 +166,29 @@ impl Node {
     /// process that keeps none. One that is still mounted stays until the next start. Call it before calls are
     /// answered, and after the records are in order.
     pub(super) async fn sweep_ephemeral(self: &Arc<Self>) -> Result<(), Error> {
-        for volume in self.volume_files.ephemeral_of(&self.home).await? {
-            if !self.records.of(&volume).is_empty() {
-                continue;
+        for note in self.volume_files.ephemeral_of(&self.home).await? {
+            if self.records.of(&note.volume).is_empty() {
+                self.remove_lost_ephemeral(note).await?;
             }
-            self.remove_lost_ephemeral(&volume).await?;
         }
         Ok(())
     }
 
-    /// Removes a pod's volume that is on no record, unless it is still mounted.
-    async fn remove_lost_ephemeral(self: &Arc<Self>, volume: &str) -> Result<(), Error> {
-        let unit = VolumeDisk::of_ephemeral(volume);
-        let (serial, disk) = (unit.serial.clone(), self.volume_files.disk(&unit.file_id)?);
+    /// Removes a pod's volume that is on no record, unless it is still mounted or its target shows it.
+    async fn remove_lost_ephemeral(self: &Arc<Self>, note: NodeNote) -> Result<(), Error> {
+        let NodeNote { volume, target, .. } = note;
+        let unit = VolumeDisk::of_ephemeral(&volume);
+        let (id, serial, disk) = (
+            volume.clone(),
+            unit.serial.clone(),
+            self.volume_files.disk(&unit.file_id)?,
+        );
         let is_used = self.blocking(move |node| {
             // One that is in use goes with its last user.
             node.devices.detach(&serial)?;
-            Ok(!node.devices.all_of(&disk)?.is_empty())
+            let shown = target.map(|target| node.mounter.source_at(&target)).transpose()?;
+            let is_shown = shown.flatten().is_some_and(|shown| node.is_of_lost(&id, &shown));
+            Ok(is_shown || !node.devices.all_of(&disk)?.is_empty())
         });
         if is_used.await? {
             tracing::warn!(volume, "a pod's volume is on no record and still in use");
@@ -203,10 +213,10 @@ impl Node {
         })
         .await?;
         let ephemeral = self.volume_files.ephemeral_of(&self.home).await?;
-        if ephemeral.iter().any(|known| known == volume) {
-            self.remove_lost_ephemeral(volume).await?;
+        match ephemeral.into_iter().find(|note| note.volume == volume) {
+            Some(note) => self.remove_lost_ephemeral(note).await,
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Where volumes without a staging path are staged.

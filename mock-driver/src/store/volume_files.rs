@@ -26,6 +26,7 @@ pub(crate) use self::file_id::{FILESYSTEM, file_name};
 pub use self::ownership::ClaimError;
 pub(crate) use self::ownership::Owner;
 
+pub(crate) use self::ephemeral::NodeNote;
 use self::file_id::{DISK, TREE};
 use self::location::{FilesLocation, PrivateDir};
 

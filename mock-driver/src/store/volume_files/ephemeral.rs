@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,9 +17,11 @@ const NODE: &str = "node.json";
 
 /// The node that a volume was made on.
 #[derive(Serialize, Deserialize)]
-struct NodeNote {
+pub(crate) struct NodeNote {
     node: String,
-    volume: String,
+    pub(crate) volume: String,
+    /// The target it was made for; none in notes of earlier versions.
+    pub(crate) target: Option<PathBuf>,
 }
 
 // === impl VolumeFiles ===
@@ -29,13 +32,14 @@ impl VolumeFiles {
     ///
     /// # Errors
     /// If files cannot be written.
-    pub(crate) async fn note_node(&self, file_id: &FileId, node: &str) -> Result<(), Error> {
+    pub(crate) async fn note_node(&self, file_id: &FileId, node: &str, target: &str) -> Result<(), Error> {
         if !self.is_kept() {
             return Ok(());
         }
         let note = NodeNote {
             node: node.to_owned(),
             volume: file_id.id().to_owned(),
+            target: Some(target.into()),
         };
         self.work(file_id, move |place| {
             fs::create_dir_all(place).map_err(Error::of("create", place))?;
@@ -48,7 +52,7 @@ impl VolumeFiles {
     ///
     /// # Errors
     /// If the directory cannot be read.
-    pub(crate) async fn ephemeral_of(&self, node: &str) -> Result<Vec<String>, Error> {
+    pub(crate) async fn ephemeral_of(&self, node: &str) -> Result<Vec<NodeNote>, Error> {
         if !self.is_kept() {
             return Ok(Vec::new());
         }
@@ -59,15 +63,15 @@ impl VolumeFiles {
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
                 Err(error) => return Err(Error::of("read", &folder)(error)),
             };
-            let mut volumes = Vec::new();
+            let mut notes = Vec::new();
             for entry in entries {
                 let path = entry.map_err(Error::of("read", &folder))?.path().join(NODE);
                 // Without a note it is an earlier version's, and one with an unreadable note has no owner.
                 let note = fs::read(path).ok();
                 let note: Option<NodeNote> = note.and_then(|text| serde_json::from_slice(&text).ok());
-                volumes.extend(note.filter(|note| note.node == node).map(|note| note.volume));
+                notes.extend(note.filter(|note| note.node == node));
             }
-            Ok(volumes)
+            Ok(notes)
         })
         .await
     }

@@ -175,9 +175,16 @@ async fn volumes_whose_records_are_lost_are_unpublished_with_what_the_driver_mad
                 ..site.mk_publish(&volume, "inline")
             };
             site.publish_as(inline).await.unwrap();
+            let file = site.target("inline").join("file");
+            fs::write(&file, "text").unwrap();
             let between = |directory: &Path| edit_records(directory, |_| None);
             let mut site = site.again_with(devices, between, set).await;
             assert_eq!(count_records(site.server.driver()), 0);
+            assert_eq!(
+                fs::read_to_string(&file).unwrap(),
+                "text",
+                "{devices:?}: the pod keeps its volume"
+            );
 
             let inline = Volume {
                 id: "csi-1".to_owned(),
