@@ -113,7 +113,7 @@ impl Rule {
             let field = error.path().to_string();
             // serde's message has the value.
             let reason = match field.starts_with("match.secrets") {
-                true => "must be text by text: put each value in quotes".to_owned(),
+                true => "must be a map of strings: put each value in quotes".to_owned(),
                 false => error.inner().to_string(),
             };
             FieldError(field, reason)

@@ -127,7 +127,7 @@ pub(crate) enum Kind {
 // === impl Kind ===
 
 impl Kind {
-    /// Whether the array is another one after the call. What a node does with a volume is nothing to the array.
+    /// Whether a call changes the array's state. Calls to a node do not.
     pub(crate) fn changes_array(self) -> bool {
         matches!(self, Self::Change | Self::Move)
     }

@@ -97,6 +97,30 @@ async fn waits_for_the_lock_of_the_process_that_it_replaces() {
 }
 
 #[tokio::test]
+async fn directory_of_another_drivers_devices_is_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let mk_settings = |node: &str| {
+        let mut settings = Settings {
+            node_id: Some(node.to_owned()),
+            ..Settings::default()
+        };
+        settings.node.device_dir = Some(directory.path().join("devices"));
+        settings
+    };
+    let (first, _) = Driver::open(mk_settings("a")).unwrap();
+    let refused = open(mk_settings("b"), Duration::ZERO).await.unwrap_err();
+    assert!(
+        refused.is_in_use() && refused.to_string().contains("--device-dir"),
+        "{refused}"
+    );
+    let mut behind_proxy = mk_settings("c");
+    behind_proxy.proxy_to = Some(directory.path().join("csi.sock"));
+    open(behind_proxy, Duration::ZERO).await.unwrap();
+    drop(first);
+    open(mk_settings("b"), DEADLINE).await.unwrap();
+}
+
+#[tokio::test]
 async fn call_that_panics_is_answered() {
     async fn panics(_: http::Request<Body>) -> Result<http::Response<Body>, Infallible> {
         panic!("the test's panic")
