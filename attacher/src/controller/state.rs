@@ -80,26 +80,6 @@ pub enum Event {
     Resync,
 }
 
-// === impl Event ===
-
-impl Event {
-    /// The event to handle at once, before those in the channel, when a reflector sends this one: it is about to list.
-    pub fn announcement(&self) -> Option<Self> {
-        match self {
-            Self::Attachments(Change::ReplaceStarted) => Some(Self::Attachments(Change::RelistStarting)),
-            Self::Volumes(Change::ReplaceStarted) => Some(Self::Volumes(Change::RelistStarting)),
-            Self::Nodes(Change::ReplaceStarted) => Some(Self::Nodes(Change::RelistStarting)),
-            Self::Attachments(_)
-            | Self::Volumes(_)
-            | Self::Nodes(_)
-            | Self::DriverBack(_)
-            | Self::VolumesListed(..)
-            | Self::ListVolumesFailed(..)
-            | Self::Resync => None,
-        }
-    }
-}
-
 // === impl ControllerState ===
 
 impl ControllerState {
@@ -126,11 +106,19 @@ impl ControllerState {
 
     /// Stores the change, and enqueues what it affects.
     pub fn handle(&mut self, event: Event) {
-        self.listed.note(&event);
         match event {
-            Event::Attachments(change) => self.attachments_changed(change),
-            Event::Volumes(change) => self.volumes_changed(change),
-            Event::Nodes(change) => self.nodes_changed(change),
+            Event::Attachments(change) => {
+                self.listed.attachments |= change == Change::Replaced;
+                self.attachments_changed(change);
+            }
+            Event::Volumes(change) => {
+                self.listed.volumes |= change == Change::Replaced;
+                self.volumes_changed(change);
+            }
+            Event::Nodes(change) => {
+                self.listed.nodes |= change == Change::Replaced;
+                self.nodes_changed(change);
+            }
             Event::DriverBack(capabilities) => self.driver_back(capabilities),
             Event::VolumesListed(volumes, round) => self.volumes_listed(volumes, round),
             Event::ListVolumesFailed(round, why) => self.list_volumes_failed(round, why),

@@ -11,7 +11,7 @@ use tracing::Instrument as _;
 
 use super::code::CallError;
 use super::connection_manager::ConnectionState;
-use super::metrics::timed;
+use super::metrics::Calls;
 use super::redact::redacted;
 use super::session::Session;
 use super::{ControllerClient, ListRequest, Listed, Page, PublishRequest, UnpublishRequest};
@@ -62,9 +62,10 @@ impl Caller {
             .ok_or_else(|| CallError::unsent("the CSI driver is not connected"))
     }
 
-    /// Sends a call with its deadline, which a local timer enforces too. Errors do not contain values of `secrets`.
+    /// Sends a call with its deadline. Errors do not contain values of `secrets`.
     async fn send<Q, A, F>(
         &self,
+        calls: &Calls,
         method: &'static str,
         request: Q,
         secrets: &Secrets,
@@ -75,18 +76,16 @@ impl Caller {
         F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
     {
         self.leadership.check()?;
-        let (mut request, deadline) = timed(request, self.timeout, migrated, Some(&self.leadership));
-        let span = trace::request(method);
+        let mut request = tonic::Request::new(request);
+        request.extensions_mut().insert(self.leadership.clone());
+        let span = trace::request(method.trim_start_matches('/'));
         // The call's state has some kilobytes: on the heap it exists only while the call runs.
         let answer = Box::pin(async move {
             let context = trace::context().and_then(|context| context.parse().ok());
             if let Some(context) = context {
                 request.metadata_mut().insert("traceparent", context);
             }
-            match tokio::time::timeout_at(deadline, call(request)).await {
-                Ok(answer) => Ok(answer.map_err(CallError::from)?.into_inner()),
-                Err(_) => Err(CallError::deadline_exceeded()),
-            }
+            calls.send(method, request, self.timeout, migrated, call).await
         });
         let answer = answer.instrument(span.clone()).await.map_err(|error| CallError {
             message: redacted(secrets, error.message),
@@ -108,13 +107,14 @@ impl Caller {
 /// Maximum wait for a reconnect. A longer one would occupy the lane; a failed sync is requeued on reconnect.
 const RECONNECT_WAIT: Duration = Duration::from_secs(5);
 
-const PUBLISH: &str = "csi.v1.Controller/ControllerPublishVolume";
-const LIST: &str = "csi.v1.Controller/ListVolumes";
-const UNPUBLISH: &str = "csi.v1.Controller/ControllerUnpublishVolume";
+const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
+const LIST: &str = "/csi.v1.Controller/ListVolumes";
+const UNPUBLISH: &str = "/csi.v1.Controller/ControllerUnpublishVolume";
 
 impl ControllerClient for Caller {
     async fn publish(&self, request: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
-        let mut controller = self.session()?.publisher();
+        let session = self.session()?;
+        let mut controller = session.publisher();
         let (secrets, migrated) = (request.secrets.clone(), request.migrated);
         let request = v1::ControllerPublishVolumeRequest {
             volume_id: request.target.volume_id.to_string(),
@@ -134,7 +134,7 @@ impl ControllerClient for Caller {
             "GRPC call"
         );
         let answer = self
-            .send(PUBLISH, request, &secrets, migrated, |request| {
+            .send(&session.calls, PUBLISH, request, &secrets, migrated, |request| {
                 controller.controller_publish_volume(request)
             })
             .await?;
@@ -150,7 +150,8 @@ impl ControllerClient for Caller {
     }
 
     async fn unpublish(&self, request: UnpublishRequest) -> Result<(), CallError> {
-        let mut controller = self.session()?.controller();
+        let session = self.session()?;
+        let mut controller = session.controller();
         let (secrets, migrated) = (request.secrets.clone(), request.migrated);
         let request = v1::ControllerUnpublishVolumeRequest {
             volume_id: request.target.volume_id.to_string(),
@@ -164,16 +165,22 @@ impl ControllerClient for Caller {
             secrets = ?request.secrets.keys(),
             "GRPC call"
         );
-        self.send(UNPUBLISH, request, &secrets, migrated, |request| {
-            controller.controller_unpublish_volume(request)
-        })
+        self.send(
+            &session.calls,
+            UNPUBLISH,
+            request,
+            &secrets,
+            migrated,
+            |request| controller.controller_unpublish_volume(request),
+        )
         .await?;
         tracing::trace!(method = UNPUBLISH, "GRPC response");
         Ok(())
     }
 
     async fn list(&self, request: ListRequest) -> Result<Page, CallError> {
-        let mut controller = self.session()?.controller();
+        let session = self.session()?;
+        let mut controller = session.controller();
         let request = v1::ListVolumesRequest {
             max_entries: request.max_entries,
             starting_token: request.starting_token,
@@ -185,9 +192,14 @@ impl ControllerClient for Caller {
             "GRPC call"
         );
         let answer = self
-            .send(LIST, request, &Secrets::default(), false, |request| {
-                controller.list_volumes(request)
-            })
+            .send(
+                &session.calls,
+                LIST,
+                request,
+                &Secrets::default(),
+                false,
+                |request| controller.list_volumes(request),
+            )
             .await?;
         tracing::trace!(
             method = LIST,

@@ -17,15 +17,20 @@ use csi_proto::v1::plugin_capability::{self, service};
 use csi_proto::v1::{
     ControllerGetCapabilitiesRequest, GetPluginCapabilitiesRequest, GetPluginInfoRequest, ProbeRequest,
 };
+use http::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
+use tonic::body::Body;
 use tonic::transport::{Channel, Endpoint};
-use tower::service_fn;
+use tower::util::{MapRequest, MapResponse};
+use tower::{ServiceExt as _, service_fn};
 
 use super::code::CallError;
-use super::metrics::{Calls, Metered, timed};
+use super::metrics::Calls;
 use super::stream::{DriverStream, Loss};
+use crate::grpc::readable;
+use crate::leader_election::{Fenced, Leadership};
 use crate::model::Capabilities;
 
 /// Where the driver listens.
@@ -59,11 +64,18 @@ pub enum SocketError {
 /// `sun_path` without the terminating zero byte.
 const LONGEST_PATH: usize = 107;
 
+/// A channel whose calls are sent only while we lead, and whose invalid statuses are repaired.
+type DriverChannel = MapResponse<
+    MapRequest<Channel, fn(Request<Body>) -> Request<Body>>,
+    fn(Response<Body>) -> Response<Body>,
+>;
+
 /// A connected driver.
 #[derive(Clone, Debug)]
 pub struct Session {
-    publishes: Metered<Channel>,
-    others: Metered<Channel>,
+    publishes: DriverChannel,
+    others: DriverChannel,
+    pub(super) calls: Calls,
     /// Name of the driver.
     pub name: Arc<str>,
     /// Its capabilities.
@@ -102,6 +114,7 @@ pub enum OpenError {
     NoName,
 }
 
+const PROBE: &str = "/csi.v1.Identity/Probe";
 /// Maximum size of a response. ListVolumes of a large array exceeds tonic's 4 MiB.
 const MAX_RESPONSE: usize = 64 << 20;
 /// Maximum size of a response's headers, the error message included. With a smaller one the call is reset and code and
@@ -157,16 +170,16 @@ impl Session {
         calls: &Calls,
     ) -> Result<(Self, Loss), OpenError> {
         let loss = Loss::new();
-        let publishes = calls.count(connect(driver, &loss).await?);
-        let others = calls.count(connect(driver, &loss).await?);
+        let publishes = driver_channel(connect(driver, &loss).await?);
+        let others = driver_channel(connect(driver, &loss).await?);
         // Probes both: a server may accept only one connection.
         let mut publisher = IdentityClient::new(publishes.clone());
-        call("Probe", timeout, ProbeRequest {}, |request| {
+        call(calls, PROBE, timeout, ProbeRequest {}, |request| {
             publisher.probe(request)
         })
         .await?;
         let mut identity = IdentityClient::new(others.clone());
-        let ready = call("Probe", timeout, ProbeRequest {}, |request| {
+        let ready = call(calls, PROBE, timeout, ProbeRequest {}, |request| {
             identity.probe(request)
         })
         .await?
@@ -175,20 +188,25 @@ impl Session {
         if ready == Some(false) {
             return Err(OpenError::NotReady);
         }
-        let info = call("GetPluginInfo", timeout, GetPluginInfoRequest {}, |request| {
-            identity.get_plugin_info(request)
-        })
+        let info = call(
+            calls,
+            "/csi.v1.Identity/GetPluginInfo",
+            timeout,
+            GetPluginInfoRequest {},
+            |request| identity.get_plugin_info(request),
+        )
         .await?;
         if info.name.is_empty() {
             return Err(OpenError::NoName);
         }
         let name: Arc<str> = info.name.into();
         calls.serve(&name);
-        let capabilities = capabilities(identity, &others, timeout).await?;
+        let capabilities = capabilities(calls, identity, &others, timeout).await?;
         Ok((
             Self {
                 publishes,
                 others,
+                calls: calls.clone(),
                 name,
                 capabilities,
             },
@@ -199,25 +217,25 @@ impl Session {
     /// A session whose calls all fail.
     #[cfg(test)]
     pub(super) fn disconnected(name: &str) -> Self {
-        let calls = Calls::default();
         let nowhere =
             service_fn(|_| std::future::ready(Err::<TokioIo<UnixStream>, _>(io::Error::other("nowhere"))));
         let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(nowhere);
         Self {
-            publishes: calls.count(channel.clone()),
-            others: calls.count(channel),
+            publishes: driver_channel(channel.clone()),
+            others: driver_channel(channel),
+            calls: Calls::default(),
             name: name.into(),
             capabilities: Capabilities::default(),
         }
     }
 
     /// For ControllerPublishVolume.
-    pub(super) fn publisher(&self) -> ControllerClient<Metered<Channel>> {
+    pub(super) fn publisher(&self) -> ControllerClient<DriverChannel> {
         ControllerClient::new(self.publishes.clone())
     }
 
     /// For all other calls of the Controller service.
-    pub(super) fn controller(&self) -> ControllerClient<Metered<Channel>> {
+    pub(super) fn controller(&self) -> ControllerClient<DriverChannel> {
         ControllerClient::new(self.others.clone()).max_decoding_message_size(MAX_RESPONSE)
     }
 }
@@ -251,12 +269,14 @@ async fn connect(driver: &impl Connect, loss: &Loss) -> Result<Channel, OpenErro
 }
 
 async fn capabilities(
-    mut identity: IdentityClient<Metered<Channel>>,
-    channel: &Metered<Channel>,
+    calls: &Calls,
+    mut identity: IdentityClient<DriverChannel>,
+    channel: &DriverChannel,
     timeout: Duration,
 ) -> Result<Capabilities, OpenError> {
     let answer = call(
-        "GetPluginCapabilities",
+        calls,
+        "/csi.v1.Identity/GetPluginCapabilities",
         timeout,
         GetPluginCapabilitiesRequest {},
         |request| identity.get_plugin_capabilities(request),
@@ -271,7 +291,8 @@ async fn capabilities(
     }
     let mut controller = ControllerClient::new(channel.clone());
     let answer = call(
-        "ControllerGetCapabilities",
+        calls,
+        "/csi.v1.Controller/ControllerGetCapabilities",
         timeout,
         ControllerGetCapabilitiesRequest {},
         |request| controller.controller_get_capabilities(request),
@@ -292,6 +313,7 @@ async fn capabilities(
 }
 
 async fn call<Q, A, F>(
+    calls: &Calls,
     method: &'static str,
     timeout: Duration,
     message: Q,
@@ -302,23 +324,53 @@ where
     F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
 {
     tracing::trace!(method, "GRPC call");
-    let (request, deadline) = timed(message, timeout, false, None);
-    let answer = match tokio::time::timeout_at(deadline, call(request)).await {
-        Ok(answer) => answer.map_err(CallError::from),
-        Err(_) => Err(CallError::deadline_exceeded()),
-    };
-    match &answer {
-        Ok(answer) => tracing::trace!(method, response = ?answer.get_ref(), "GRPC response"),
+    let request = tonic::Request::new(message);
+    let result = calls.send(method, request, timeout, false, call).await;
+    match &result {
+        Ok(response) => tracing::trace!(method, ?response, "GRPC response"),
         Err(error) => tracing::trace!(method, %error, "GRPC error"),
     }
-    answer
-        .map(tonic::Response::into_inner)
-        .map_err(|source| OpenError::Call { method, source })
+    let method = method.rsplit('/').next().unwrap_or(method);
+    result.map_err(|source| OpenError::Call { method, source })
+}
+
+fn driver_channel(channel: Channel) -> DriverChannel {
+    let fenced: fn(Request<Body>) -> Request<Body> = fenced;
+    let readable: fn(Response<Body>) -> Response<Body> = readable;
+    channel.map_request(fenced).map_response(readable)
+}
+
+/// Fences the body by the Leadership among the request's extensions: a call may wait for a free stream after
+/// [`Leadership::check`].
+fn fenced(request: Request<Body>) -> Request<Body> {
+    let leadership = request.extensions().get::<Leadership>();
+    match leadership.filter(|leadership| leadership.is_elected()).cloned() {
+        Some(leadership) => request.map(|body| Body::new(Fenced::new(body, Some(leadership)))),
+        None => request,
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::{BodyExt as _, Full};
+    use hyper::body::Bytes;
+    use tokio::time::Instant;
+
     use super::*;
+
+    /// It may wait until the driver's limit of streams allows one more.
+    #[tokio::test(start_paused = true)]
+    async fn queued_call_is_not_sent_after_leadership_ended() {
+        const WAIT: Duration = Duration::from_secs(5);
+        for (leads_for, is_sent) in [(2 * WAIT, true), (WAIT / 2, false)] {
+            let mut request = Request::new(Body::new(Full::new(Bytes::from_static(b"x"))));
+            let leadership = Leadership::until(Instant::now() + leads_for);
+            request.extensions_mut().insert(leadership);
+            let request = fenced(request);
+            tokio::time::sleep(WAIT).await;
+            assert_eq!(request.into_body().collect().await.is_ok(), is_sent);
+        }
+    }
 
     #[test]
     fn accepts_the_go_sidecars_socket_addresses() {

@@ -31,7 +31,7 @@ pub fn attachments(
     seed: u64,
 ) -> impl Stream<Item = Change<Attachment>> + use<> {
     changes(clients, seed, move |object: AttachmentObject| {
-        Kept::ours_or_none(Attachment::from_wire(object, &driver))
+        Attachment::from_wire(object, &driver).map(Change::Applied)
     })
 }
 
@@ -43,34 +43,23 @@ pub fn volumes(
 ) -> impl Stream<Item = Change<Volume>> + use<> {
     changes(clients, seed, move |object: VolumeObject| {
         let volume = migration::decode(object, &driver);
-        if volume.concerns(&driver) {
-            Kept::Ours(volume)
+        Some(if volume.concerns(&driver) {
+            Change::Applied(volume)
         } else {
             // It may have concerned the driver until now: a volume of another driver that lost our finalizer.
-            Kept::NoLonger {
+            Change::Deleted {
                 name: volume.name,
                 uid: volume.uid,
             }
-        }
+        })
     })
 }
 
 /// All CSINodes. The stream never ends.
 pub fn nodes(clients: &Clients, driver: Arc<Driver>, seed: u64) -> impl Stream<Item = Change<Node>> + use<> {
     changes(clients, seed, move |object: CsiNodeObject| {
-        Kept::Ours(Node::from_wire(object, &driver))
+        Some(Change::Applied(Node::from_wire(object, &driver)))
     })
-}
-
-/// Whether the store keeps an object.
-enum Kept<T> {
-    Ours(T),
-    None,
-    /// No, but it may have kept an earlier version.
-    NoLonger {
-        name: Arc<str>,
-        uid: Uid,
-    },
 }
 
 /// The watch of one kind.
@@ -83,16 +72,8 @@ struct Watch<K> {
 
 /// The first of consecutive failures is a warning, and then every tenth: about one in five minutes.
 const LOG_EVERY: u32 = 10;
-/// Objects per page of a list (docs/adr/0020-paginated-initial-lists.md).
+/// Objects per page of a list (docs/adr/0020-paginated-lists.md).
 const PAGE_SIZE: u32 = 2_500;
-
-// === impl Kept ===
-
-impl<T> Kept<T> {
-    fn ours_or_none(object: Option<T>) -> Self {
-        object.map_or(Self::None, Self::Ours)
-    }
-}
 
 // === impl Watch ===
 
@@ -176,9 +157,9 @@ where
     }
 }
 
-fn changes<K, T, F>(clients: &Clients, seed: u64, keep: F) -> impl Stream<Item = Change<T>> + use<K, T, F>
+fn changes<K, T, F>(clients: &Clients, seed: u64, decode: F) -> impl Stream<Item = Change<T>> + use<K, T, F>
 where
-    F: Fn(K) -> Kept<T> + Send + 'static,
+    F: Fn(K) -> Option<Change<T>> + Send + 'static,
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
     T: 'static,
 {
@@ -186,22 +167,16 @@ where
         let event = watch.next().await;
         Some((event, watch))
     })
-    .filter_map(move |event| std::future::ready(change(event, &keep)))
+    .filter_map(move |event| std::future::ready(change(event, &decode)))
 }
 
-fn change<K: Resource, T>(event: Event<K>, keep: impl Fn(K) -> Kept<T>) -> Option<Change<T>> {
+fn change<K: Resource, T>(event: Event<K>, decode: impl Fn(K) -> Option<Change<T>>) -> Option<Change<T>> {
     match event {
         Event::Init => Some(Change::ReplaceStarted),
-        Event::InitApply(object) => match keep(object) {
-            Kept::Ours(object) => Some(Change::Applied(object)),
-            Kept::None | Kept::NoLonger { .. } => None,
-        },
+        // A list deletes the objects that it does not contain when it is complete.
+        Event::InitApply(object) => decode(object).filter(|change| matches!(change, Change::Applied(_))),
         Event::InitDone => Some(Change::Replaced),
-        Event::Apply(object) => match keep(object) {
-            Kept::Ours(object) => Some(Change::Applied(object)),
-            Kept::NoLonger { name, uid } => Some(Change::Deleted { name, uid }),
-            Kept::None => None,
-        },
+        Event::Apply(object) => decode(object),
         Event::Delete(object) => {
             let meta = object.meta();
             let name = meta.name.as_deref().unwrap_or_default().into();

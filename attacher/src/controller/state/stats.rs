@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use prometheus::Histogram;
 
-use super::{ControllerState, Event, LastRound};
-use crate::informer::{Change, ObjectCounts};
+use super::{ControllerState, LastRound};
+use crate::informer::ObjectCounts;
 use crate::metrics::histogram;
 use crate::plan::Operation;
 use crate::workqueue::{self, Class, Key, KeyStatus, Lane, Stage};
@@ -285,21 +285,6 @@ impl Listed {
     /// Whether all caches are synced.
     pub fn all(self) -> bool {
         self.attachments && self.volumes && self.nodes
-    }
-
-    pub(super) fn note(&mut self, event: &Event) {
-        match event {
-            Event::Attachments(Change::Replaced) => self.attachments = true,
-            Event::Volumes(Change::Replaced) => self.volumes = true,
-            Event::Nodes(Change::Replaced) => self.nodes = true,
-            Event::Attachments(_)
-            | Event::Volumes(_)
-            | Event::Nodes(_)
-            | Event::DriverBack(_)
-            | Event::VolumesListed(..)
-            | Event::ListVolumesFailed(..)
-            | Event::Resync => {}
-        }
     }
 }
 

@@ -116,6 +116,29 @@ async fn leaves_an_attached_volume_alone_if_only_the_watch_showed_its_status() {
     }
 }
 
+/// The response to an earlier status write was lost, and the watch is late.
+#[tokio::test(start_paused = true)]
+async fn leaves_an_attached_volume_alone_if_its_status_appears_during_a_publish() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    let refused = ("publish", "id", "DeadlineExceeded");
+    bench.world.state().refused_at.push(refused);
+    bench.world.state().silent.push("publish");
+    let item = bench.item().expect("an attach");
+    let result = {
+        let mut run = std::pin::pin!(bench.controller.sync(&item));
+        assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+        let attached = bench.world.change(|attachment| attachment.attached = true);
+        let change = Change::Applied(attached.expect("it exists"));
+        bench.state().handle(Event::Attachments(change));
+        bench.world.answer.notify_one();
+        run.await
+    };
+    assert!(result.is_err());
+    bench.finish(&item, result);
+    bench.remove_by_hand();
+    assert!(!bench.state().has_abandoned_targets());
+}
+
 /// A republish makes no difference: a pod may use the volume.
 #[tokio::test(start_paused = true)]
 async fn leaves_an_attached_volume_alone_if_the_attachment_vanishes_during_a_republish() {

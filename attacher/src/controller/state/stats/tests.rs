@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use super::super::Event;
 use super::*;
 use crate::controller::SyncError;
 use crate::controller::state::Item;
+use crate::informer::Change;
 use crate::plan::tests::{mk_attachment, mk_node, mk_volume};
 
 const SECOND: Duration = Duration::from_secs(1);
