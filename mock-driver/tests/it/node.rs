@@ -3,6 +3,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use csi_mock_driver::driver::Driver;
 use csi_mock_driver::node::device::Choice;
@@ -311,15 +313,22 @@ fn nothing_is_left(directory: &Path) {
     let directory = directory.to_str().unwrap();
     let left: Vec<_> = mounts.lines().filter(|line| line.contains(directory)).collect();
     assert_eq!(left, Vec::<&str>::new(), "mounts are left");
-    for entry in fs::read_dir("/sys/block").unwrap() {
-        let backing = entry.unwrap().path().join("loop/backing_file");
-        let file = fs::read_to_string(&backing).unwrap_or_default();
-        assert!(
-            !file.starts_with(directory),
-            "{} is left: {file}",
-            backing.display()
-        );
-    }
+    let devices = || -> Vec<_> {
+        let entries = fs::read_dir("/sys/block").unwrap();
+        let backing = entries.map(|entry| entry.unwrap().path().join("loop/backing_file"));
+        let made_of =
+            |backing: &PathBuf| fs::read_to_string(backing).is_ok_and(|file| file.starts_with(directory));
+        backing.filter(made_of).collect()
+    };
+    // The kernel frees a device when its last descriptor is closed, and a process that another test starts has those of
+    // this one until its exec.
+    let freed = (0..1_000).any(|_| {
+        devices().is_empty() || {
+            thread::sleep(Duration::from_millis(10));
+            false
+        }
+    });
+    assert!(freed, "{:?} are left", devices());
 }
 
 /// The kinds of devices that can be had here.

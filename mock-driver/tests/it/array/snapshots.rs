@@ -115,7 +115,7 @@ async fn snapshot_outlives_its_volume_and_goes_when_it_is_deleted() {
 #[tokio::test]
 async fn snapshot_is_ready_after_its_time_and_no_volume_is_made_of_it_before() {
     let mut world = World::start_with(|_, settings| {
-        settings.config.snapshot_delay = Duration::from_millis(300);
+        settings.config.snapshot_delay = Duration::from_secs(3);
     })
     .await;
     let a = world.volume("a").await;
