@@ -26,7 +26,7 @@ mod state;
 mod storage;
 mod table;
 
-/// Looks at a running csi-mock-driver and breaks it.
+/// Inspects a running csi-mock-driver and injects faults.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "csi-mock-driver ctl",

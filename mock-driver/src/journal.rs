@@ -194,9 +194,9 @@ impl Journal {
         self.revision.send_modify(|revision| *revision += 1);
     }
 
-    /// Forgets the calls in memory that have ended; those that run, the counters and the file stay.
-    pub(crate) fn forget(&self) {
-        self.memory().forget();
+    /// Clears finished calls from memory. In-flight calls, metrics and the file are kept.
+    pub(crate) fn clear(&self) {
+        self.memory().clear();
         self.touch();
     }
 

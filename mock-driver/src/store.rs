@@ -87,7 +87,7 @@ impl Store {
         }
         let loses = found.mark.as_ref().map(|mark| mark.loses);
         if let Some(loses) = loses {
-            tracing::warn!(?loses, dir = %directory.display(), "state lost, as the trouble state-loss had it");
+            tracing::warn!(?loses, dir = %directory.display(), "backend fault state-loss applied");
         }
         let identity = found.identity.clone();
         let mut array = restore(settings, epoch, found.image, found.changes, found.mark);

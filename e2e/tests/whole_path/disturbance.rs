@@ -146,8 +146,8 @@ impl Conductor {
         let mut faults =
             format!("rules: [{{id: call, match: {{method: {method}, probability: {probability}}}, {end}}}]");
         match self.random.u32(..6) {
-            0 => faults += "\ntroubles: [{id: list, trouble: frozen-list, age: 30s}]",
-            1 => faults += "\ntroubles: [{id: list, trouble: list-lacks, volume: '*'}]",
+            0 => faults += "\nbackend-faults: [{id: list, type: frozen-list, age: 30s}]",
+            1 => faults += "\nbackend-faults: [{id: list, type: list-lacks, volume: '*'}]",
             _ => {}
         }
         self.world

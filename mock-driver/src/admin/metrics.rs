@@ -143,7 +143,7 @@ fn calls(admin: &Admin, families: &mut Families) {
     families.add(
         "csi_mock_call_duration_seconds",
         MetricType::HISTOGRAM,
-        "How long calls took, from their arrival to their answer.",
+        "Duration of calls in seconds, from request to response.",
         stats.iter().map(|(key, stats)| durations(&labels(key), stats)),
     );
 }
@@ -166,19 +166,19 @@ fn faults(admin: &Admin, families: &mut Families) {
         injected,
     );
     families.gauges(
-        "csi_mock_faults_holding",
-        "Calls that a fault rule holds.",
+        "csi_mock_faults_blocked_calls",
+        "Number of calls that a fault rule blocks now.",
         reports
             .iter()
-            .map(|report| gauge(&[("rule", &report.id)], report.holds)),
+            .map(|report| gauge(&[("rule", &report.id)], report.blocked_calls)),
     );
-    let troubles = admin.driver.faults.reports(Part::BackendFault);
+    let backend_faults = admin.driver.faults.reports(Part::BackendFault);
     families.counters(
-        "csi_mock_troubles_met_total",
-        "How often a trouble of the array affected a call since it began.",
-        troubles
+        "csi_mock_backend_faults_total",
+        "Total number of calls affected by a backend fault.",
+        backend_faults
             .iter()
-            .map(|report| counter(&[("trouble", &report.id)], report.fired)),
+            .map(|report| counter(&[("fault", &report.id)], report.fired)),
     );
 }
 

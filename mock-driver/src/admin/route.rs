@@ -7,6 +7,7 @@ use utoipa_axum::routes;
 use super::state::Admin;
 
 mod attachment;
+mod backend_fault;
 mod capability;
 mod event;
 mod fault;
@@ -19,7 +20,6 @@ mod scenario;
 mod script;
 mod snapshot;
 mod storage;
-mod trouble;
 mod volume;
 
 /// All routes of the API.
@@ -45,14 +45,14 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
         .routes(routes!(fault::remove, fault::switch))
         .routes(routes!(fault::release))
         .routes(routes!(fault::reset))
-        .routes(routes!(trouble::list, trouble::put))
-        .routes(routes!(trouble::remove, trouble::switch))
+        .routes(routes!(backend_fault::list, backend_fault::put))
+        .routes(routes!(backend_fault::remove, backend_fault::switch))
         .routes(routes!(script::put))
         .routes(routes!(scenario::list))
         .routes(routes!(scenario::switch))
-        .routes(routes!(journal::list, journal::forget))
+        .routes(routes!(journal::list, journal::clear))
         .routes(routes!(journal::wait))
-        .routes(routes!(journal::judge))
+        .routes(routes!(journal::assert))
         .routes(routes!(journal::running))
         .routes(routes!(event::calls))
         .routes(routes!(event::changes))

@@ -45,7 +45,7 @@ pub(super) fn compare(expected: &[Expected], calls: &[Squashed]) -> ExpectationR
     }
     let alike = wanted.iter().copied().zip(calls).take_while(same).count();
     let name = |expected: &Expected| format!("{} {}", short(&expected.method), expected.code);
-    let (verdict, message) = match (wanted.get(alike), calls.get(alike)) {
+    let (status, message) = match (wanted.get(alike), calls.get(alike)) {
         (None, None) => (
             ExpectationStatus::Complete,
             "all expected calls came, and no others".to_owned(),
@@ -66,7 +66,7 @@ pub(super) fn compare(expected: &[Expected], calls: &[Squashed]) -> ExpectationR
         ),
     };
     ExpectationResult {
-        verdict,
+        status,
         matched: alike,
         message,
         // While calls are missing, they are no more than were expected.
@@ -97,7 +97,7 @@ mod tests {
             (7, "Stage", "OK"),
             (8, "Publish", "OK"),
         ];
-        // (expected, verdict, matched, words)
+        // (expected, status, matched, words)
         let table = [
             (
                 "Stage=ABORTED Stage Publish",
@@ -142,12 +142,12 @@ mod tests {
             let (first, rest) = calls.split_at(1);
             squash(&mut squashed, first.iter().copied());
             squash(&mut squashed, rest.iter().copied());
-            let verdict = compare(&mk_expected(expected), &squashed);
-            assert_eq!((verdict.verdict, verdict.matched), (kind, matched), "{expected}");
-            assert!(verdict.message.contains(words), "{expected}: {}", verdict.message);
-            assert_eq!(verdict.calls[0].calls, 2);
-            assert_eq!(verdict.calls[0].place, 4, "the last of them");
+            let result = compare(&mk_expected(expected), &squashed);
+            assert_eq!((result.status, result.matched), (kind, matched), "{expected}");
+            assert!(result.message.contains(words), "{expected}: {}", result.message);
+            assert_eq!(result.calls[0].calls, 2);
+            assert_eq!(result.calls[0].place, 4, "the last of them");
         }
-        assert_eq!(compare(&[], &[]).verdict, ExpectationStatus::Complete);
+        assert_eq!(compare(&[], &[]).status, ExpectationStatus::Complete);
     }
 }

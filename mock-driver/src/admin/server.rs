@@ -281,7 +281,7 @@ mod tests {
         "journal",
         "scenarios",
         "scripts",
-        "troubles",
+        "backend-faults",
     ];
 
     #[test]

@@ -177,16 +177,16 @@ impl Client {
     ///
     /// # Errors
     /// As for every request: [`Error`]. Other calls than expected are no error but a [`ExpectationResult`].
-    pub async fn judge(&self, expectation: &Expectation) -> Result<ExpectationResult, Error> {
+    pub async fn assert_calls(&self, expectation: &Expectation) -> Result<ExpectationResult, Error> {
         self.send(Method::POST, "/api/v1/journal/assert", Some(expectation))
             .await
     }
 
-    /// Forgets the ended calls.
+    /// Clears the journal in memory.
     ///
     /// # Errors
     /// As for every request: [`Error`].
-    pub async fn forget_journal(&self) -> Result<(), Error> {
+    pub async fn clear_journal(&self) -> Result<(), Error> {
         self.delete("/api/v1/journal").await
     }
 

@@ -11,7 +11,7 @@ pub use self::call::{
     Answer, Call, Caller, Expectation, ExpectationResult, ExpectationStatus, Expected, Squashed,
 };
 pub(crate) use self::fault::FaultChange;
-pub use self::fault::{FaultRule, Faults, Released, Scenario, Trouble};
+pub use self::fault::{BackendFault, FaultRule, Faults, Released, Scenario};
 pub(crate) use self::info::Changed;
 pub use self::info::{Counts, Info};
 pub use self::snapshot::{GroupSnapshot, GroupSnapshotNew, Snapshot, SnapshotNew};

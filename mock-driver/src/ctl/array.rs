@@ -7,15 +7,15 @@ use super::print::{done, print};
 use crate::admin_api::client::Client;
 use crate::admin_api::resource::{HealthIssue, NodeChange, NodeNew, VolumeChange, VolumeNew};
 
-/// What to do with a volume.
+/// Commands for volumes.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum VolumeCommand {
-    /// Tells of one.
+    /// Show a volume.
     Get {
         /// Its id.
         volume: String,
     },
-    /// Makes one.
+    /// Create a volume.
     Create {
         /// Its name.
         name: String,
@@ -29,20 +29,20 @@ pub(super) enum VolumeCommand {
         #[arg(long)]
         access_mode: Option<String>,
     },
-    /// Deletes one.
+    /// Delete a volume.
     Delete {
         /// Its id.
         volume: String,
     },
-    /// Makes one larger.
+    /// Expand a volume.
     Expand {
         /// Its id.
         volume: String,
-        /// The size in bytes to grow to.
+        /// The new size in bytes.
         bytes: u64,
     },
-    /// Sets a health issue of a volume.
-    Hurt {
+    /// Set a health issue of a volume (VolumeHealth).
+    SetHealth {
         /// Its id.
         volume: String,
         /// UNKNOWN, DEGRADED, INACCESSIBLE or DATA_LOSS.
@@ -52,42 +52,42 @@ pub(super) enum VolumeCommand {
         #[arg(long, default_value = "SetByHand")]
         reason: String,
     },
-    /// Clears the health issues of a volume.
-    Heal {
+    /// Clear the health issues of a volume.
+    ClearHealth {
         /// Its id.
         volume: String,
     },
 }
 
-/// What to do with a node.
+/// Commands for nodes.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum NodeCommand {
-    /// Tells of one.
+    /// Show a node.
     Get {
         /// Its id.
         node: String,
     },
-    /// Registers one.
+    /// Register a node.
     Register {
         /// Its id.
         node: String,
     },
-    /// Takes one away; what is attached to it stays so.
-    Remove {
+    /// Deregister a node. Its volumes stay attached.
+    Deregister {
         /// Its id.
         node: String,
     },
-    /// Sets how many volumes one takes, and how many it says it takes; 0 for as many as come.
-    Limit {
+    /// Set the attach limit, and the limit that NodeGetInfo reports. 0 means unlimited.
+    SetLimit {
         /// Its id.
         node: String,
-        /// How many it takes.
+        /// Maximum number of attached volumes.
         limit: usize,
-        /// How many it says it takes.
+        /// Limit that NodeGetInfo reports (max_volumes_per_node).
         #[arg(long)]
-        says: Option<usize>,
+        advertised_limit: Option<usize>,
     },
-    /// Gives one another id.
+    /// Change the id of a node.
     Rename {
         /// Its id.
         node: String,
@@ -132,7 +132,7 @@ impl VolumeCommand {
                 };
                 change(volume, larger).await
             }
-            Self::Hurt {
+            Self::SetHealth {
                 volume,
                 status,
                 reason,
@@ -140,11 +140,11 @@ impl VolumeCommand {
                 let issue = HealthIssue {
                     status: status.clone(),
                     reason: reason.clone(),
-                    message: "made sick by csi-mock-driver ctl".to_owned(),
+                    message: "set by csi-mock-driver ctl".to_owned(),
                 };
                 change(volume, health(vec![issue])).await
             }
-            Self::Heal { volume } => change(volume, health(Vec::new())).await,
+            Self::ClearHealth { volume } => change(volume, health(Vec::new())).await,
         }
     }
 }
@@ -170,14 +170,18 @@ impl NodeCommand {
                 };
                 client.register_node(&new).await?
             }
-            Self::Remove { node } => {
+            Self::Deregister { node } => {
                 client.remove_node(node).await?;
-                return done(format!("took {node} away"), output);
+                return done(format!("deregistered node {node}"), output);
             }
-            Self::Limit { node, limit, says } => {
+            Self::SetLimit {
+                node,
+                limit,
+                advertised_limit,
+            } => {
                 let change = NodeChange {
                     limit: Some(*limit),
-                    advertised_limit: *says,
+                    advertised_limit: *advertised_limit,
                     ..NodeChange::default()
                 };
                 client.change_node(node, &change).await?

@@ -14,34 +14,33 @@ use crate::admin_api::resource::{Call, Expectation, ExpectationStatus, Expected}
 /// Which calls.
 #[derive(Args, Clone, Debug)]
 pub(super) struct CallFilterArgs {
-    /// Those of this method.
+    /// Only calls of this method.
     #[arg(long)]
     method: Option<String>,
-    /// Those with this code, such as NOT_FOUND; !OK for all errors.
+    /// Only calls with this code, such as NOT_FOUND; !OK for all errors.
     #[arg(long)]
     code: Option<String>,
-    /// Those about a volume, snapshot or name like this pattern.
+    /// Only calls whose volume id, snapshot id or name matches this pattern.
     #[arg(long)]
     volume: Option<String>,
-    /// Those about a node like this pattern.
+    /// Only calls whose node id matches this pattern.
     #[arg(long)]
     node: Option<String>,
-    /// Those in which a fault rule like this pattern had a hand.
+    /// Only calls that a fault rule whose id matches this pattern affected.
     #[arg(long)]
     fault: Option<String>,
-    /// Those that ended after this place.
+    /// Only calls with a journal sequence number above this.
     #[arg(long)]
     after: Option<u64>,
 }
 
-/// The calls that ended: lists them; or waits for some, compares them with what is expected, tells of
-/// them as they happen, forgets them.
+/// Flags of the call journal.
 #[derive(Args, Clone, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct JournalArgs {
     #[command(flatten)]
     which: CallFilterArgs,
-    /// At most so many, the latest ones.
+    /// Maximum number of calls; the latest ones.
     #[arg(long, default_value_t = 50)]
     limit: usize,
     #[command(subcommand)]
@@ -50,45 +49,45 @@ pub(super) struct JournalArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum What {
-    /// Waits until such calls have ended; exit code 1 if they do not come.
+    /// Wait until such calls have finished; exit code 1 on timeout.
     Wait {
         #[command(flatten)]
         which: CallFilterArgs,
-        /// How many.
+        /// Number of calls.
         #[arg(long, default_value_t = 1)]
         count: usize,
-        /// How long.
+        /// Timeout.
         #[arg(long, default_value = "30s")]
         timeout: String,
-        /// Waits for calls that run at this moment.
+        /// Wait for in-flight calls instead.
         #[arg(long)]
         running: bool,
     },
-    /// Compares the calls with those expected; exit code 1 if they differ.
+    /// Compare the calls with those expected; exit code 1 if they differ.
     Assert {
-        /// METHOD or METHOD=CODE, in order; neighbours that are alike count as one.
+        /// Expected calls in order: METHOD or METHOD=CODE. Consecutive equal calls count as one.
         #[arg(required = true)]
         expected: Vec<String>,
-        /// A method to look at, too; may be repeated. All others that are not expected are passed over.
+        /// Additional method to check; repeatable. Other methods are ignored.
         #[arg(long)]
         track: Vec<String>,
-        /// Looks at calls about a volume like this pattern only.
+        /// Only calls whose volume id matches this pattern.
         #[arg(long)]
         volume: Option<String>,
-        /// Looks at calls that ended after this place only.
+        /// Only calls with a journal sequence number above this.
         #[arg(long, default_value_t = 0)]
         after: u64,
-        /// How long to wait for calls that are missing.
+        /// How long to wait for missing calls.
         #[arg(long)]
         timeout: Option<String>,
     },
-    /// Tells of calls as they happen, until interrupted.
+    /// Stream calls until interrupted.
     Follow {
         #[command(flatten)]
         which: CallFilterArgs,
     },
-    /// Forgets the calls that ended.
-    Forget,
+    /// Clear the journal in memory.
+    Clear,
 }
 
 // === impl CallFilterArgs ===
@@ -153,18 +152,18 @@ impl JournalArgs {
                     after: *after,
                     timeout: timeout.clone(),
                 };
-                let verdict = client.judge(&expectation).await?;
-                let as_expected = verdict.verdict == ExpectationStatus::Complete;
+                let result = client.assert_calls(&expectation).await?;
+                let as_expected = result.status == ExpectationStatus::Complete;
                 let text = match output {
-                    Output::Json => json(&verdict),
-                    Output::Table => format!("{}\n", shown(&verdict.message)),
+                    Output::Json => json(&result),
+                    Output::Table => format!("{}\n", shown(&result.message)),
                 };
                 Ok(Done::Text(text, as_expected))
             }
             Some(What::Follow { which }) => follow(client, which, output).await,
-            Some(What::Forget) => {
-                client.forget_journal().await?;
-                super::print::done("forgot the calls that had ended".to_owned(), output)
+            Some(What::Clear) => {
+                client.clear_journal().await?;
+                super::print::done("journal cleared".to_owned(), output)
             }
         }
     }

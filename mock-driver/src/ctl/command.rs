@@ -5,7 +5,9 @@ use clap::{Args, Subcommand};
 
 use super::array::{NodeCommand, VolumeCommand};
 use super::calls::JournalArgs;
-use super::faults::{FaultCommand, ScenarioCommand, TroubleCommand, capabilities, faults, troubles};
+use super::faults::{
+    BackendFaultCommand, FaultCommand, ScenarioCommand, backend_faults, capabilities, faults,
+};
 use super::output::{Done, Failure, Output};
 use super::print::{done, print};
 use super::snapshots::{GroupCommand, SnapshotCommand};
@@ -17,97 +19,97 @@ use crate::admin_api::resource::Attach;
 /// What to do.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum Command {
-    /// Tells what the driver is and how much there is of everything.
+    /// Show driver version, configuration and object counts.
     Info,
-    /// Says whether the driver is healthy and, with --registration-dir, registered with kubelet. For readiness probes.
+    /// Exit with 0 if the driver is healthy and, with --registration-dir, registered with kubelet.
     Ready,
-    /// Lists volumes; makes, grows and deletes them, makes them sick or well.
+    /// List, create, expand and delete volumes; set their health.
     Volumes {
         #[command(flatten)]
-        part: Part,
-        /// Those that this node holds.
+        list: ListArgs,
+        /// Only volumes attached to this node.
         #[arg(long)]
         node: Option<String>,
         #[command(subcommand)]
         what: Option<VolumeCommand>,
     },
-    /// Lists snapshots; takes and deletes them.
+    /// List, create and delete snapshots.
     Snapshots {
         #[command(flatten)]
-        part: Part,
-        /// Those of this volume.
+        list: ListArgs,
+        /// Only snapshots of this source volume.
         #[arg(long)]
         source: Option<String>,
-        /// Those of this group.
+        /// Only snapshots of this group.
         #[arg(long)]
         group: Option<String>,
         #[command(subcommand)]
         what: Option<SnapshotCommand>,
     },
-    /// Lists groups of snapshots; takes and deletes them.
+    /// List, create and delete group snapshots.
     GroupSnapshots {
         #[command(flatten)]
-        part: Part,
-        /// Those with a snapshot of this volume.
+        list: ListArgs,
+        /// Only groups with a snapshot of this source volume.
         #[arg(long)]
         source: Option<String>,
         #[command(subcommand)]
         what: Option<GroupCommand>,
     },
-    /// Lists pools and how they are filled; gives them more space or less.
+    /// List storage pools with their usage; resize them.
     Pools {
         #[command(subcommand)]
         what: Option<PoolCommand>,
     },
-    /// Shows or sets the health of the storage behind nodes.
+    /// Show, set or clear the health of the storage of nodes.
     Storage {
         #[command(subcommand)]
         what: Option<StorageCommand>,
     },
-    /// Lists nodes; registers them, takes them away, changes their limits and ids.
+    /// List, register and deregister nodes; change their attach limits and ids.
     Nodes {
         #[command(flatten)]
-        part: Part,
+        list: ListArgs,
         #[command(subcommand)]
         what: Option<NodeCommand>,
     },
-    /// Lists who is attached where.
+    /// List attached volumes per node.
     Attachments(AttachmentsArgs),
-    /// Attaches a volume out of band.
+    /// Attach a volume out of band.
     Attach(AttachArgs),
-    /// Detaches a volume out of band: the attacher does not see it.
+    /// Detach a volume out of band: the attacher does not see it.
     Detach {
         /// The volume's id.
         volume: String,
         /// The node's id.
         node: String,
     },
-    /// Lists capabilities; with names, switches them: +NAME on, -NAME off.
+    /// List capabilities; with names, enable (+NAME) or disable (-NAME) them.
     Capabilities {
         /// +NAME or -NAME.
         #[arg(allow_hyphen_values = true)]
         changes: Vec<String>,
     },
-    /// Lists fault rules; adds, removes, switches and releases them.
+    /// List, add, remove, enable, disable and release fault rules.
     Faults {
         #[command(subcommand)]
         what: Option<FaultCommand>,
     },
-    /// Lists troubles of the array; adds, removes and switches them.
-    Troubles {
+    /// List, add, remove, enable and disable backend faults.
+    BackendFaults {
         #[command(subcommand)]
-        what: Option<TroubleCommand>,
+        what: Option<BackendFaultCommand>,
     },
-    /// Lists built-in scenarios; plays and ends them.
+    /// List, start and stop built-in fault scenarios.
     Scenarios {
         #[command(subcommand)]
         what: Option<ScenarioCommand>,
     },
-    /// Lists the calls that ended; waits for some, compares them with what is expected.
+    /// Query the call journal: list, wait for and assert finished calls.
     Journal(JournalArgs),
-    /// Lists the calls that run.
+    /// List in-flight calls.
     Calls,
-    /// Reads a state directory, without a driver.
+    /// Read a state directory, without a driver.
     State {
         #[command(subcommand)]
         what: StateCommand,
@@ -117,21 +119,21 @@ pub(super) enum Command {
 /// Which attachments are listed.
 #[derive(Args, Clone, Debug)]
 pub(super) struct AttachmentsArgs {
-    /// Those of this volume.
+    /// Only attachments of this volume.
     #[arg(long)]
     volume: Option<String>,
-    /// Those to this node.
+    /// Only attachments to this node.
     #[arg(long)]
     node: Option<String>,
-    /// Those of volumes after this one.
+    /// Continue after this volume id.
     #[arg(long)]
     after: Option<String>,
-    /// At most so many, 1 to 1000; 100 unless told otherwise.
+    /// Maximum number of items, 1 to 1000. Default: 100.
     #[arg(long, value_parser = limits())]
     limit: Option<usize>,
 }
 
-/// What is attached where, and how.
+/// The attachment to create.
 #[derive(Args, Clone, Debug)]
 pub(super) struct AttachArgs {
     /// The volume's id.
@@ -149,16 +151,16 @@ pub(super) struct AttachArgs {
     access_mode: Option<String>,
 }
 
-/// Some of many.
+/// Pagination and search.
 #[derive(Args, Clone, Debug)]
-pub(super) struct Part {
-    /// Those whose id or name contains this text.
+pub(super) struct ListArgs {
+    /// Only items whose id or name contains this text.
     #[arg(long)]
     search: Option<String>,
-    /// Those after this id.
+    /// Continue after this id.
     #[arg(long)]
     after: Option<String>,
-    /// At most so many, 1 to 1000; 100 unless told otherwise.
+    /// Maximum number of items, 1 to 1000. Default: 100.
     #[arg(long, value_parser = limits())]
     limit: Option<usize>,
 }
@@ -178,27 +180,27 @@ impl Command {
                 client.ready().await?;
                 done("ready".to_owned(), output)
             }
-            Self::Volumes { part, node, what } => {
-                let choice = part.choice(&[("node", node)]);
+            Self::Volumes { list, node, what } => {
+                let choice = list.choice(&[("node", node)]);
                 match what {
                     Some(what) => what.run(choice.of_one(client)?, output).await,
                     None => print(&client.volumes(&choice.0).await?, output),
                 }
             }
             Self::Snapshots {
-                part,
+                list,
                 source,
                 group,
                 what,
             } => {
-                let choice = part.choice(&[("source", source), ("group", group)]);
+                let choice = list.choice(&[("source", source), ("group", group)]);
                 match what {
                     Some(what) => what.run(choice.of_one(client)?, output).await,
                     None => print(&client.snapshots(&choice.0).await?, output),
                 }
             }
-            Self::GroupSnapshots { part, source, what } => {
-                let choice = part.choice(&[("source", source)]);
+            Self::GroupSnapshots { list, source, what } => {
+                let choice = list.choice(&[("source", source)]);
                 match what {
                     Some(what) => what.run(choice.of_one(client)?, output).await,
                     None => print(&client.group_snapshots(&choice.0).await?, output),
@@ -207,8 +209,8 @@ impl Command {
             Self::Pools { what: Some(what) } => what.run(client, output).await,
             Self::Pools { what: None } => print(&client.pools().await?, output),
             Self::Storage { what } => storage(client, what.as_ref(), output).await,
-            Self::Nodes { part, what } => {
-                let choice = part.choice(&[]);
+            Self::Nodes { list, what } => {
+                let choice = list.choice(&[]);
                 match what {
                     Some(what) => what.run(choice.of_one(client)?, output).await,
                     None => print(&client.nodes(&choice.0).await?, output),
@@ -222,7 +224,7 @@ impl Command {
             }
             Self::Capabilities { changes } => capabilities(client, changes, output).await,
             Self::Faults { what } => faults(client, what.as_ref(), output).await,
-            Self::Troubles { what } => troubles(client, what.as_ref(), output).await,
+            Self::BackendFaults { what } => backend_faults(client, what.as_ref(), output).await,
             Self::Scenarios { what } => {
                 match what {
                     None => return print(&client.scenarios().await?, output),
@@ -265,9 +267,9 @@ impl AttachArgs {
     }
 }
 
-// === impl Part ===
+// === impl ListArgs ===
 
-impl Part {
+impl ListArgs {
     fn choice(&self, more: &[(&'static str, &Option<String>)]) -> Choice {
         let limit = self.limit.map(|limit| limit.to_string());
         let mut query = given(&[
@@ -289,7 +291,7 @@ impl Choice {
         match self.0.first() {
             None => Ok(client),
             Some((name, _)) => Err(Failure::Usage(format!(
-                "--{name} chooses what is listed, and this command lists nothing: leave it out"
+                "--{name} only applies to lists: omit it with this subcommand"
             ))),
         }
     }

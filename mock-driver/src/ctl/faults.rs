@@ -1,4 +1,4 @@
-//! The commands that break things: capabilities, fault rules, troubles, scenarios.
+//! The commands that inject faults: capabilities, fault rules, backend faults, scenarios.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -10,72 +10,72 @@ use super::output::{Done, Failure, Output};
 use super::print::{Print, done, json, print};
 use crate::admin_api::client::Client;
 
-/// What to do with fault rules.
+/// Commands for fault rules.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum FaultCommand {
-    /// Puts a fault file into force: all of it, or nothing if anything in it is wrong.
+    /// Apply a fault file atomically.
     Add {
-        /// A list of rules, a rule, or `rules` and `troubles`, in YAML; - for stdin.
+        /// A list of rules, a rule, or `rules` and `backend-faults`, in YAML; - for stdin.
         file: PathBuf,
     },
-    /// Takes one out of force.
+    /// Remove a fault rule.
     Remove {
         /// Its id.
         rule: String,
     },
-    /// Switches one on.
+    /// Enable a fault rule.
     Enable {
         /// Its id.
         rule: String,
     },
-    /// Switches one off.
+    /// Disable a fault rule.
     Disable {
         /// Its id.
         rule: String,
     },
-    /// Lets the calls go that one holds up.
+    /// Release the calls that a rule blocks (`action.hang: release`).
     Release {
         /// Its id.
         rule: String,
     },
-    /// Sets all counts to zero.
+    /// Reset the counters and state of all rules.
     Reset,
 }
 
-/// What to do with a trouble.
+/// Commands for backend faults.
 #[derive(Clone, Debug, Subcommand)]
-pub(super) enum TroubleCommand {
-    /// Puts a fault file into force: all of it, or nothing if anything in it is wrong.
+pub(super) enum BackendFaultCommand {
+    /// Apply a fault file atomically.
     Add {
-        /// A list of troubles, a trouble, or `rules` and `troubles`, in YAML; - for stdin.
+        /// A list of backend faults, a backend fault, or `rules` and `backend-faults`, in YAML; - for stdin.
         file: PathBuf,
     },
-    /// Ends one for good.
+    /// Remove a backend fault.
     Remove {
         /// Its id.
-        trouble: String,
+        fault: String,
     },
-    /// Has one begin.
+    /// Enable a backend fault.
     Enable {
         /// Its id.
-        trouble: String,
+        fault: String,
     },
-    /// Has one end.
+    /// Disable a backend fault.
     Disable {
         /// Its id.
-        trouble: String,
+        fault: String,
     },
 }
 
-/// What to do with a scenario.
+/// Commands for scenarios.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum ScenarioCommand {
-    /// Plays one.
+    /// Start a scenario.
     Start {
         /// Its name.
         scenario: String,
     },
-    /// Ends one.
+    /// Stop a scenario.
     Stop {
         /// Its name.
         scenario: String,
@@ -129,7 +129,7 @@ pub(super) async fn faults(
         Some(FaultCommand::Disable { rule }) => drop(client.set_fault(rule, false).await?),
         Some(FaultCommand::Release { rule }) => {
             let released = client.release_fault(rule).await?;
-            return done(format!("{rule} let {} calls go", released.calls), output);
+            return done(format!("{rule} released {} calls", released.calls), output);
         }
         Some(FaultCommand::Reset) => drop(client.reset_faults().await?),
     }
@@ -141,22 +141,22 @@ pub(super) async fn faults(
     Ok(Done::Text(text, true))
 }
 
-/// Lists and changes troubles.
-pub(super) async fn troubles(
+/// Lists and changes backend faults.
+pub(super) async fn backend_faults(
     client: &Client,
-    what: Option<&TroubleCommand>,
+    what: Option<&BackendFaultCommand>,
     output: Output,
 ) -> Result<Done, Failure> {
     match what {
         None => {}
-        Some(TroubleCommand::Add { file }) => {
-            client.put_script(&script(file, "troubles")?).await?;
+        Some(BackendFaultCommand::Add { file }) => {
+            client.put_script(&script(file, "backend-faults")?).await?;
         }
-        Some(TroubleCommand::Remove { trouble }) => client.remove_trouble(trouble).await?,
-        Some(TroubleCommand::Enable { trouble }) => drop(client.set_trouble(trouble, true).await?),
-        Some(TroubleCommand::Disable { trouble }) => drop(client.set_trouble(trouble, false).await?),
+        Some(BackendFaultCommand::Remove { fault }) => client.remove_backend_fault(fault).await?,
+        Some(BackendFaultCommand::Enable { fault }) => drop(client.set_backend_fault(fault, true).await?),
+        Some(BackendFaultCommand::Disable { fault }) => drop(client.set_backend_fault(fault, false).await?),
     }
-    print(&client.troubles().await?, output)
+    print(&client.backend_faults().await?, output)
 }
 
 /// What a fault file says. A list alone, or one item, is of the kind `part`.
@@ -172,12 +172,12 @@ fn script(file: &Path, part: &str) -> Result<Value, Failure> {
     let whole: Option<Value> = serde_saphyr::from_str(&text).map_err(|error| failed(error.to_string()))?;
     match whole.unwrap_or_default() {
         Value::Array(items) => Ok(object!({ part: items })),
-        Value::Object(whole) if whole.contains_key("rules") || whole.contains_key("troubles") => {
+        Value::Object(whole) if whole.contains_key("rules") || whole.contains_key("backend-faults") => {
             Ok(Value::Object(whole))
         }
         Value::Object(item) => Ok(object!({ part: [item] })),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Err(failed(
-            "must be a YAML list, or a mapping with rules and troubles".to_owned(),
+            "must be a YAML list, or a mapping with rules and backend-faults".to_owned(),
         )),
     }
 }

@@ -5,7 +5,8 @@ use serde::Serialize;
 use super::output::{Done, Failure, Output};
 use super::table::{Table, shown, size};
 use crate::admin_api::resource::{
-    Attachment, Call, Capability, FaultRule, Info, Node, Page, Scenario, StorageHealthIssue, Trouble, Volume,
+    Attachment, BackendFault, Call, Capability, FaultRule, Info, Node, Page, Scenario, StorageHealthIssue,
+    Volume,
 };
 
 mod storage;
@@ -176,7 +177,15 @@ impl Print for Vec<Capability> {
 
 impl Print for Vec<FaultRule> {
     fn table(&self) -> String {
-        let mut table = Table::new(["RULE", "STATE", "FROM", "SEEN", "FIRED", "HOLDS", "AS WRITTEN"]);
+        let mut table = Table::new([
+            "RULE",
+            "STATE",
+            "ORIGIN",
+            "SEEN",
+            "FIRED",
+            "BLOCKED",
+            "DEFINITION",
+        ]);
         for rule in self {
             let times = rule.times.map(|times| format!("/{times}")).unwrap_or_default();
             table.row([
@@ -185,7 +194,7 @@ impl Print for Vec<FaultRule> {
                 rule.origin.clone(),
                 rule.seen.to_string(),
                 format!("{}{times}", rule.fired),
-                rule.holds.to_string(),
+                rule.blocked_calls.to_string(),
                 rule.rule.to_string(),
             ]);
         }
@@ -193,16 +202,16 @@ impl Print for Vec<FaultRule> {
     }
 }
 
-impl Print for Vec<Trouble> {
+impl Print for Vec<BackendFault> {
     fn table(&self) -> String {
-        let mut table = Table::new(["TROUBLE", "STATE", "FROM", "MET", "AS WRITTEN"]);
-        for trouble in self {
+        let mut table = Table::new(["BACKEND FAULT", "STATE", "ORIGIN", "FIRED", "DEFINITION"]);
+        for fault in self {
             table.row([
-                trouble.id.clone(),
-                on(trouble.enabled),
-                trouble.origin.clone(),
-                trouble.met.to_string(),
-                trouble.trouble.to_string(),
+                fault.id.clone(),
+                on(fault.enabled),
+                fault.origin.clone(),
+                fault.fired.to_string(),
+                fault.fault.to_string(),
             ]);
         }
         table.text(None)

@@ -1,4 +1,4 @@
-//! The commands about space and about the ways to it.
+//! The commands about pools and the storage of nodes.
 
 use clap::Subcommand;
 
@@ -7,44 +7,44 @@ use super::print::print;
 use crate::admin_api::client::Client;
 use crate::admin_api::resource::{NodeChange, StorageHealthIssue};
 
-/// What to do with a pool.
+/// Commands for pools.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum PoolCommand {
-    /// Tells of one.
+    /// Show a pool.
     Get {
         /// Its name.
         pool: String,
     },
-    /// Gives one more space or less.
+    /// Resize a pool.
     Resize {
         /// Its name.
         pool: String,
-        /// The bytes it is to have; no fewer than its volumes and snapshots have.
+        /// The new capacity in bytes; at least the allocated bytes.
         bytes: u64,
     },
 }
 
-/// What to do with the storage behind nodes.
+/// Commands for the storage of nodes.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum StorageCommand {
-    /// Sets a health issue of the storage.
-    Hurt {
+    /// Set a health issue of the storage.
+    SetHealth {
         /// UNKNOWN, DEGRADED or UNREACHABLE.
         #[arg(default_value = "DEGRADED")]
         status: String,
         /// Machine-readable reason, in CamelCase.
         #[arg(long, default_value = "SetByHand")]
         reason: String,
-        /// That behind this node only.
+        /// Only the storage of this node.
         #[arg(long)]
         node: Option<String>,
-        /// For this use of volumes only, such as 'block SINGLE_NODE_WRITER'.
+        /// Only for volumes with this capability, such as 'block SINGLE_NODE_WRITER'.
         #[arg(long)]
         capability: Option<String>,
     },
-    /// Clears the health issues of the storage.
-    Heal {
-        /// That behind this node only; that behind all nodes stays as it is.
+    /// Clear the health issues of the storage.
+    ClearHealth {
+        /// Only the storage of this node.
         #[arg(long)]
         node: Option<String>,
     },
@@ -70,8 +70,8 @@ pub(super) async fn storage(
 ) -> Result<Done, Failure> {
     let (node, health) = match what {
         None => return print(&client.storage().await?, output),
-        Some(StorageCommand::Heal { node }) => (node, Vec::new()),
-        Some(StorageCommand::Hurt {
+        Some(StorageCommand::ClearHealth { node }) => (node, Vec::new()),
+        Some(StorageCommand::SetHealth {
             status,
             reason,
             node,
@@ -80,7 +80,7 @@ pub(super) async fn storage(
             let issue = StorageHealthIssue {
                 status: status.clone(),
                 reason: reason.clone(),
-                message: "made sick by csi-mock-driver ctl".to_owned(),
+                message: "set by csi-mock-driver ctl".to_owned(),
                 capability: capability.clone(),
             };
             (node, vec![issue])

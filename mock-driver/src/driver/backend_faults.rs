@@ -62,7 +62,7 @@ impl Driver {
                 if let Err(error) = self.settle_loss().await {
                     tracing::error!(
                         error = error_chain(&error),
-                        "the trouble state-loss is without effect"
+                        "failed to record the backend fault state-loss; it has no effect"
                     );
                 }
                 if loss.changed().await.is_err() {

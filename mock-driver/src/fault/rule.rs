@@ -228,7 +228,7 @@ impl Part {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Rule => "rule",
-            Self::BackendFault => "trouble",
+            Self::BackendFault => "backend fault",
         }
     }
 }

@@ -46,7 +46,7 @@ pub struct Report {
     /// Limit of firings.
     pub times: Option<u64>,
     /// How many calls it is delaying or holding now.
-    pub holds: u64,
+    pub blocked_calls: u64,
     /// As it was written.
     pub rule: Value,
 }
@@ -82,7 +82,7 @@ pub(super) struct RuleState {
     pub(super) rule: Rule,
     pub(super) origin: Origin,
     enabled: AtomicBool,
-    holds: AtomicU64,
+    blocked_calls: AtomicU64,
     releases: watch::Sender<u64>,
     counts: Mutex<Counts>,
 }
@@ -161,7 +161,7 @@ impl ActiveFault {
 
 impl Drop for ActiveFault {
     fn drop(&mut self) {
-        self.armed.holds.fetch_sub(1, Ordering::Relaxed);
+        self.armed.blocked_calls.fetch_sub(1, Ordering::Relaxed);
         if !self.has_acted {
             self.armed.counts().put_back(self.place);
         }
@@ -255,7 +255,7 @@ impl RuleState {
             enabled: AtomicBool::new(rule.enabled),
             rule,
             origin,
-            holds: AtomicU64::new(0),
+            blocked_calls: AtomicU64::new(0),
             releases: watch::Sender::new(0),
             counts: Mutex::new(Counts {
                 condition_state: ConditionState::started_at(now),
@@ -306,7 +306,7 @@ impl RuleState {
             return None;
         }
         counts.fired += 1;
-        self.holds.fetch_add(1, Ordering::Relaxed);
+        self.blocked_calls.fetch_add(1, Ordering::Relaxed);
         let delay = match (action.queue, action.delay) {
             (Some(time), _) => counts.condition_state.enqueue(call.node(), time, now),
             (None, Some(DelayDistribution::Fixed(time))) => time,
@@ -358,7 +358,7 @@ impl RuleState {
     /// Releases the calls that hang, and returns how many calls it was acting on.
     pub(super) fn release(&self) -> u64 {
         self.releases.send_modify(|count| *count += 1);
-        self.holds.load(Ordering::Relaxed)
+        self.blocked_calls.load(Ordering::Relaxed)
     }
 
     /// When it came into force, since the driver's start.
@@ -377,7 +377,7 @@ impl RuleState {
             methods: counts.methods.clone(),
             code: self.rule.code(),
             times: self.rule.times,
-            holds: self.holds.load(Ordering::Relaxed),
+            blocked_calls: self.blocked_calls.load(Ordering::Relaxed),
             rule: self.rule.text().clone(),
         }
     }

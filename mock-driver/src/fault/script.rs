@@ -1,4 +1,4 @@
-//! A whole fault file: a list of rules, or a mapping with `rules` and `troubles`.
+//! A whole fault file: a list of rules, or a mapping with `rules` and `backend-faults`.
 
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ impl Script {
     /// As for [`Script::read`].
     pub(crate) fn from_value(whole: Value) -> Result<Self, RuleError> {
         let not_a_list = |reason: String| RuleError::NotAList { reason };
-        let (rules, troubles) = match whole {
+        let (rules, backend_faults) = match whole {
             Value::Null => (Vec::new(), Vec::new()),
             Value::Array(rules) => (rules, Vec::new()),
             Value::Object(mut parts) => {
@@ -42,27 +42,30 @@ impl Script {
                     Some(Value::Array(items)) => Ok(items),
                     Some(_) => Err(not_a_list(format!("{name}: must be a list"))),
                 };
-                let lists = (part("rules")?, part("troubles")?);
+                let lists = (part("rules")?, part("backend-faults")?);
                 if let Some(odd) = parts.keys().next() {
                     return Err(not_a_list(format!(
-                        "{odd}: unknown field, a fault file has rules and troubles"
+                        "{odd}: unknown field, a fault file has rules and backend-faults"
                     )));
                 }
                 lists
             }
             Value::Bool(_) | Value::Number(_) | Value::String(_) => {
                 return Err(not_a_list(
-                    "write a list, or a mapping with rules and troubles".into(),
+                    "write a list, or a mapping with rules and backend-faults".into(),
                 ));
             }
         };
         let mut rules = Rule::from_items(rules)?;
-        for (index, fault) in Rule::backend_faults_from_items(troubles)?.into_iter().enumerate() {
+        for (index, fault) in Rule::backend_faults_from_items(backend_faults)?
+            .into_iter()
+            .enumerate()
+        {
             // The journal names backend faults and rules alike.
             if rules.iter().any(|rule| rule.id == fault.id) {
                 let error = FieldError(
                     "id".into(),
-                    "another rule or trouble has the same: give each its own".into(),
+                    "another rule or backend fault has the same: give each its own".into(),
                 );
                 return Err(RuleError::at(Part::BackendFault, index, fault.text(), error));
             }

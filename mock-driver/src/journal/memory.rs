@@ -144,7 +144,7 @@ impl Memory {
         }
     }
 
-    pub(super) fn forget(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.ended.clear();
         self.bytes = 0;
     }

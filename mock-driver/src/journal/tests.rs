@@ -63,7 +63,7 @@ fn last_calls_are_kept_in_the_order_of_their_ends() {
         let later: Vec<u64> = look.after(2).map(|(place, _)| place).collect();
         assert_eq!(later, [3], "places go on although older calls are gone");
     });
-    journal.forget();
+    journal.clear();
     publish(&journal, "c", Code::Ok);
     assert_eq!(volumes(&journal), ["c"]);
     assert_eq!(journal.look(|look| look.last()), 4);
@@ -234,7 +234,7 @@ async fn cursor_sees_each_call_once_however_often_it_looks() {
         || journal.look(|look| cursor.new_calls(look).map(|(place, _)| place).collect::<Vec<_>>());
     assert_eq!(places(), [8, 9, 10]);
     assert_eq!(places(), [0; 0]);
-    journal.forget();
+    journal.clear();
     assert_eq!(places(), [0; 0]);
 }
 

@@ -479,7 +479,7 @@ async fn fault_rule_holds_a_call_that_is_seen_and_released() {
                 ("vol-0", true)
             );
             assert_eq!(client.running().await.unwrap().len(), 1);
-            assert_eq!(client.faults().await.unwrap().rules[0].holds, 1);
+            assert_eq!(client.faults().await.unwrap().rules[0].blocked_calls, 1);
             assert_eq!(client.release_fault("hold").await.unwrap().calls, 1);
         }
     );
@@ -506,7 +506,7 @@ async fn fault_rule_holds_a_call_that_is_seen_and_released() {
 }
 
 #[tokio::test]
-async fn scenarios_and_troubles_begin_and_end() {
+async fn scenarios_and_backend_faults_start_and_end() {
     let (server, client) = administered().await;
     let mut csi = server.controller().await;
     assert!(
@@ -554,7 +554,7 @@ fn expected(text: &[(&str, &str)]) -> Expectation {
 }
 
 #[tokio::test]
-async fn calls_are_listed_waited_for_and_judged() {
+async fn calls_are_listed_awaited_and_asserted() {
     let (server, client) = administered().await;
     let mut csi = server.controller().await;
     for _ in 0..3 {
@@ -587,27 +587,24 @@ async fn calls_are_listed_waited_for_and_judged() {
         ("ControllerPublishVolume", "OK"),
     ];
     assert_eq!(
-        client.judge(&expected(&came)).await.unwrap().verdict,
+        client.assert_calls(&expected(&came)).await.unwrap().status,
         ExpectationStatus::Complete
     );
-    let verdict = client.judge(&expected(&came[..1])).await.unwrap();
-    assert_eq!(
-        (verdict.verdict, verdict.matched),
-        (ExpectationStatus::Mismatch, 1)
-    );
-    assert_eq!(verdict.calls[0].calls, 3);
+    let result = client.assert_calls(&expected(&came[..1])).await.unwrap();
+    assert_eq!((result.status, result.matched), (ExpectationStatus::Mismatch, 1));
+    assert_eq!(result.calls[0].calls, 3);
 
     let more = Expectation {
         timeout: Some("20s".into()),
         ..expected(&[came[0], came[1], ("ControllerUnpublishVolume", "OK")])
     };
-    let (verdict, ()) = tokio::join!(client.judge(&more), async {
+    let (result, ()) = tokio::join!(client.assert_calls(&more), async {
         csi.controller_unpublish_volume(mk_unpublish("vol-0", "node-0"))
             .await
             .unwrap();
     });
     assert_eq!(
-        verdict.unwrap().verdict,
+        result.unwrap().status,
         ExpectationStatus::Complete,
         "what is missing is waited for"
     );
@@ -620,7 +617,7 @@ async fn calls_are_listed_waited_for_and_judged() {
     let (_, _, message, field) = refusal(client.journal(&Calls::all().code("NOPE")).await);
     assert_eq!(field.as_deref(), Some("code"));
     assert!(message.contains("NOT_FOUND"), "{message}");
-    client.forget_journal().await.unwrap();
+    client.clear_journal().await.unwrap();
     assert_eq!(client.journal(&Calls::all()).await.unwrap().matched, 0);
 }
 
@@ -646,7 +643,7 @@ async fn mistakes_in_what_is_expected_are_told_although_nothing_is_to_be_waited_
         (unknown, "expected[0].method"),
         (elsewhere, "expected[0].method"),
     ] {
-        let (status, _, message, field) = refusal(client.judge(&mistake).await);
+        let (status, _, message, field) = refusal(client.assert_calls(&mistake).await);
         assert_eq!(
             (status, field.as_deref()),
             (StatusCode::BAD_REQUEST, Some(named)),

@@ -1,11 +1,11 @@
 //! Fault rules, field by field, and their reload.
 
 mod actions;
+mod backend_faults;
 mod fixed_reply;
 mod proxy;
 mod scenarios;
 mod streams;
-mod troubles;
 
 use std::fs;
 use std::path::Path;
@@ -158,8 +158,7 @@ async fn client_that_leaves_before_the_rule_acts_leaves_it_its_turn() {
         .driver()
         .faults()
         .put(
-            Rule::backend_fault_from_value(json!({"id": "slow", "trouble": "slow-node", "time": "1s"}))
-                .unwrap(),
+            Rule::backend_fault_from_value(json!({"id": "slow", "type": "slow-node", "time": "1s"})).unwrap(),
         )
         .unwrap();
     let journal = server.path("journal");

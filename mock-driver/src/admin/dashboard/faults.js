@@ -1,4 +1,4 @@
-// Fault rules, troubles of the array, and scenarios.
+// Fault rules, backend faults, and scenarios.
 
 import { change, get, part } from "./api.js";
 import { field, make, say, sync, table, toggle } from "./dom.js";
@@ -8,40 +8,40 @@ const EXAMPLE = `{"id": "no-room", "match": {"method": "ControllerPublishVolume"
 
 export function faults(panel, refresh) {
   const scenarios = make("ul", { class: "switches" });
-  const rules = table("Fault rules, in the order in which they are asked", "On", "Rule", "From", ["Fired", "number"], ["Holds", "number"], "As written", ["", "acts"]);
-  const troubles = table("Troubles of the array", "On", "Trouble", "From", ["Met", "number"], "As written", ["", "acts"]);
+  const rules = table("Fault rules in evaluation order", "On", "Rule", "Origin", ["Fired", "number"], ["Blocks", "number"], "Definition", ["", "acts"]);
+  const backendFaults = table("Backend faults", "On", "Backend fault", "Origin", ["Fired", "number"], "Definition", ["", "acts"]);
   const text = make("textarea", { rows: 4, spellcheck: false, placeholder: EXAMPLE });
   const add = async (path) => {
-    if (await change("POST", path, text.value, "It is in force now")) { text.value = ""; refresh(); }
+    if (await change("POST", path, text.value, "Added")) { text.value = ""; refresh(); }
   };
   const reset = make("button", { type: "button", onclick: async () => {
-    if (await change("POST", "/faults/reset", {}, "All counts are zero")) refresh();
-  } }, "Reset counts");
+    if (await change("POST", "/faults/reset", {}, "Counters reset")) refresh();
+  } }, "Reset counters");
   const seed = make("span", { class: "quiet push" });
   panel.append(
     make("h2", {}, "Rules"), rules.whole,
     make("div", { class: "bar" }, reset, seed),
-    make("h2", {}, "Troubles"), troubles.whole,
+    make("h2", {}, "Backend faults"), backendFaults.whole,
     make("h2", {}, "Scenarios"), scenarios,
-    make("h2", {}, "Break something else"),
-    field("A rule or a trouble, as in the fault file but in JSON", text),
+    make("h2", {}, "Add a fault"),
+    field("A rule or backend fault, as in the fault file but in JSON", text),
     make("div", { class: "bar" }, make("button", { type: "button", class: "main", onclick: () => add("/faults") }, "Add as rule"),
-      make("button", { type: "button", onclick: () => add("/troubles") }, "Add as trouble")));
+      make("button", { type: "button", onclick: () => add("/backend-faults") }, "Add as backend fault")));
 
   return async () => {
-    const [known, fault, trouble] = await Promise.all([get("/scenarios"), get("/faults"), get("/troubles")]);
+    const [known, fault, active] = await Promise.all([get("/scenarios"), get("/faults"), get("/backend-faults")]);
     sync(scenarios, known, (scenario) => scenario.name, (scenario) => play(scenario, refresh));
     sync(rules.body, fault.rules, (rule) => rule.id, (rule) => ruleRow(rule, refresh));
-    sync(troubles.body, trouble, (one) => one.id, (one) => troubleRow(one, refresh));
-    say(rules.caption, fault.rules.length ? "Fault rules, in the order in which they are asked" : "No fault rule is in force.");
-    say(troubles.caption, trouble.length ? "Troubles of the array" : "The array is in no trouble.");
+    sync(backendFaults.body, active, (one) => one.id, (one) => backendFaultRow(one, refresh));
+    say(rules.caption, fault.rules.length ? "Fault rules in evaluation order" : "No fault rule is active.");
+    say(backendFaults.caption, active.length ? "Backend faults" : "No backend fault is active.");
     say(seed, `seed ${fault.seed}, state ${fault.state}`);
   };
 }
 
 function play(scenario, refresh) {
   const button = toggle(`Scenario ${scenario.name}`, async (enabled) => {
-    const done = `${scenario.name} ${enabled ? "is played" : "has ended"}`;
+    const done = `${scenario.name} ${enabled ? "started" : "stopped"}`;
     if (await change("PUT", `/scenarios/${part(scenario.name)}`, { enabled }, done)) refresh();
   });
   const line = make("li", {}, button, make("strong", {}, scenario.name), make("p", {}, scenario.about));
@@ -68,38 +68,38 @@ function ruleRow(rule, refresh) {
   const path = `/faults/${part(rule.id)}`;
   const { button, remove } = common("Rule", path, rule, refresh);
   const fired = make("td", { class: "number" });
-  const holds = make("td", { class: "number" });
+  const blocked = make("td", { class: "number" });
   const origin = make("td");
   const text = make("code");
-  const release = make("button", { type: "button", "aria-label": `Release the calls that ${rule.id} holds`, onclick: async () => {
-    if (await change("POST", `${path}/release`, {}, `${rule.id} let its calls go`)) refresh();
+  const release = make("button", { type: "button", "aria-label": `Release the calls that ${rule.id} blocks`, onclick: async () => {
+    if (await change("POST", `${path}/release`, {}, `${rule.id} released its calls`)) refresh();
   } }, "Release");
-  const line = make("tr", {}, make("td", {}, button), make("th", { scope: "row", class: "id" }, rule.id), origin, fired, holds,
+  const line = make("tr", {}, make("td", {}, button), make("th", { scope: "row", class: "id" }, rule.id), origin, fired, blocked,
     make("td", { class: "wide" }, text), make("td", { class: "acts" }, release, " ", remove));
   line.update = (now) => {
     button.set(now.enabled);
     say(origin, now.origin);
     say(fired, `${now.fired}${now.times === undefined ? "" : ` / ${now.times}`}`);
     fired.title = `${now.seen} calls came to it`;
-    say(holds, now.holds);
-    release.disabled = now.holds === 0;
+    say(blocked, now.blockedCalls);
+    release.disabled = now.blockedCalls === 0;
     say(text, written(now.rule));
   };
   return line;
 }
 
-function troubleRow(trouble, refresh) {
-  const { button, remove } = common("Trouble", `/troubles/${part(trouble.id)}`, trouble, refresh);
-  const met = make("td", { class: "number" });
+function backendFaultRow(fault, refresh) {
+  const { button, remove } = common("Backend fault", `/backend-faults/${part(fault.id)}`, fault, refresh);
+  const fired = make("td", { class: "number" });
   const origin = make("td");
   const text = make("code");
-  const line = make("tr", {}, make("td", {}, button), make("th", { scope: "row", class: "id" }, trouble.id), origin, met,
+  const line = make("tr", {}, make("td", {}, button), make("th", { scope: "row", class: "id" }, fault.id), origin, fired,
     make("td", { class: "wide" }, text), make("td", { class: "acts" }, remove));
   line.update = (now) => {
     button.set(now.enabled);
     say(origin, now.origin);
-    say(met, now.met);
-    say(text, written(now.trouble));
+    say(fired, now.fired);
+    say(text, written(now.fault));
   };
   return line;
 }

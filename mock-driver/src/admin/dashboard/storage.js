@@ -14,28 +14,28 @@ export function storage(panel, refresh) {
     make("h2", {}, "Changed blocks"), make("div", { class: "bar" }, deltas));
 
   return async () => {
-    const [known, health, troubles] = await Promise.all([get("/pools"), get("/storage"), get("/troubles")]);
+    const [known, health, backendFaults] = await Promise.all([get("/pools"), get("/storage"), get("/backend-faults")]);
     sync(pools.body, known, (pool) => pool.name, (pool) => poolRow(pool, refresh));
     const sick = [{ node: undefined, health: health.health }, ...health.nodes].filter((one) => one.health.length > 0);
     sync(ailments.body, sick, (one) => one.node ?? "", (one) => sickRow(one.node, refresh));
     say(ailments.caption, sick.length ? "Storage health issues" : "No storage health issues.");
-    follow(deltas, troubles.filter((one) => one.trouble.trouble === "tracking-off"), refresh);
+    follow(deltas, backendFaults.filter((one) => one.fault.type === "tracking-off"), refresh);
   };
 }
 
-/** The switch for GetMetadataDelta: a trouble of the array, whoever put it there. */
-function follow(button, troubles, refresh) {
-  const off = troubles.filter((one) => one.enabled);
+/** The switch for GetMetadataDelta: a backend fault of any origin. */
+function follow(button, faults, refresh) {
+  const off = faults.filter((one) => one.enabled);
   say(button, off.length ? "Track changes again" : "Stop tracking changes");
   dress(button, off.length ? "" : "danger");
   button.onclick = async () => {
     if (off.length === 0) {
-      const trouble = { id: "tracking-off", trouble: "tracking-off" };
-      if (await change("POST", "/troubles", trouble, "GetMetadataDelta is refused from now on")) refresh();
+      const fault = { id: "tracking-off", type: "tracking-off" };
+      if (await change("POST", "/backend-faults", fault, "GetMetadataDelta is refused from now on")) refresh();
       return;
     }
     for (const one of off) {
-      if (!await change("PATCH", `/troubles/${part(one.id)}`, { enabled: false }, "GetMetadataDelta works again")) break;
+      if (!await change("PATCH", `/backend-faults/${part(one.id)}`, { enabled: false }, "GetMetadataDelta works again")) break;
     }
     refresh();
   };

@@ -65,7 +65,7 @@ pub(super) async fn clear(State(admin): State<Admin>) -> Result<StatusCode, Refu
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Takes a rule out of force, whatever its origin. The calls it holds up go on.
+/// Deletes a rule of any origin and releases the calls that it blocks.
 #[utoipa::path(delete, path = "/faults/{rule}", tag = "faults", params(("rule" = String, Path, description = "Its id.")),
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn remove(
@@ -79,7 +79,7 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Switches a rule on or off. Off, it lets the calls go that it holds up.
+/// Enables or disables a rule. Disabling releases the calls that it blocks.
 #[utoipa::path(patch, path = "/faults/{rule}", tag = "faults", params(("rule" = String, Path, description = "Its id.")),
     request_body = FaultChange, responses((status = 200, body = FaultRule), (status = "default", body = Problem)))]
 pub(super) async fn switch(
@@ -92,7 +92,7 @@ pub(super) async fn switch(
     find(&admin, &rule)
 }
 
-/// Lets the calls go that a rule holds up until it is released.
+/// Releases the calls that a rule blocks (`action.hang: release`).
 #[utoipa::path(post, path = "/faults/{rule}/release", tag = "faults", params(("rule" = String, Path, description = "Its id.")),
     responses((status = 200, body = Released), (status = "default", body = Problem)))]
 pub(super) async fn release(
@@ -131,7 +131,7 @@ fn shown(admin: &Admin, report: Report) -> FaultRule {
         seen: report.seen,
         fired: report.fired,
         times: report.times,
-        holds: report.holds,
+        blocked_calls: report.blocked_calls,
         rule,
     }
 }
@@ -159,7 +159,7 @@ fn hide_secrets(admin: &Admin, rule: &mut Value) {
     }
 }
 
-/// Where a rule or trouble comes from, by name.
+/// The name of an origin.
 pub(super) fn origin(origin: Origin) -> String {
     match origin {
         Origin::Admin => "admin",
@@ -169,12 +169,12 @@ pub(super) fn origin(origin: Origin) -> String {
     .to_owned()
 }
 
-/// A rule or trouble with the id of another origin's.
+/// The id belongs to a rule or backend fault of another origin.
 pub(super) fn taken(error: IdConflict) -> Refusal {
     Refusal::new(Code::AlreadyExists, error.to_string())
 }
 
-/// A rule or trouble that is not understood.
+/// The rule or backend fault is invalid.
 pub(super) fn refused(error: RuleError) -> Refusal {
     match &error {
         RuleError::NotAList { .. } => Refusal::new(Code::InvalidArgument, error.to_string()),

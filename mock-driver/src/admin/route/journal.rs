@@ -124,14 +124,14 @@ pub(super) async fn list(
     Ok(Json(Page { items, matched, next }))
 }
 
-/// Forgets the ended calls. Counters, files and calls that run stay.
+/// Clears the journal in memory. Metrics, the journal file and in-flight calls are kept.
 #[utoipa::path(delete, path = "/journal", tag = "calls", responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn forget(State(admin): State<Admin>) -> Result<StatusCode, Refusal> {
-    admin.journal()?.forget();
+pub(super) async fn clear(State(admin): State<Admin>) -> Result<StatusCode, Refusal> {
+    admin.journal()?.clear();
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The calls that run, oldest first, and which rule holds each up.
+/// Lists in-flight calls, oldest first, each with the rule that blocks it.
 #[utoipa::path(get, path = "/calls", tag = "calls", responses((status = 200, body = Vec<Call>), (status = "default", body = Problem)))]
 pub(super) async fn running(State(admin): State<Admin>) -> Result<Json<Vec<Call>>, Refusal> {
     let journal = admin.journal()?;
@@ -199,11 +199,11 @@ pub(super) async fn wait(
     }
 }
 
-/// Compares the calls that came with those that were expected, and waits for what is missing if a
-/// timeout is given. The answer is 200 whatever the verdict.
+/// Compares the finished calls with the expected ones. Waits for missing calls if a timeout is given. The response is
+/// 200 for every status.
 #[utoipa::path(post, path = "/journal/assert", tag = "calls", request_body = Expectation,
     responses((status = 200, body = ExpectationResult), (status = "default", body = Problem)))]
-pub(super) async fn judge(
+pub(super) async fn assert(
     State(admin): State<Admin>,
     Json(expectation): Json<Expectation>,
 ) -> Result<Json<ExpectationResult>, Refusal> {
@@ -229,20 +229,20 @@ pub(super) async fn judge(
     }
     let mut calls = Calls::new(&expectation);
     let now = journal.look(|look| calls.compare(look));
-    let (Some(timeout), ExpectationStatus::Incomplete) = (timeout, now.verdict) else {
+    let (Some(timeout), ExpectationStatus::Incomplete) = (timeout, now.status) else {
         return Ok(Json(now));
     };
     let settled = |look: &Look<'_>| {
-        let verdict = calls.compare(look);
-        (verdict.verdict != ExpectationStatus::Incomplete).then_some(verdict)
+        let result = calls.compare(look);
+        (result.status != ExpectationStatus::Incomplete).then_some(result)
     };
-    let verdict = tokio::select! {
+    let result = tokio::select! {
         biased;
-        verdict = time::timeout(timeout, journal.wait(settled)) => verdict,
+        result = time::timeout(timeout, journal.wait(settled)) => result,
         () = admin.stop.cancelled() => return Err(stopping()),
     };
     Ok(Json(
-        verdict.unwrap_or_else(|_| journal.look(|look| calls.compare(look))),
+        result.unwrap_or_else(|_| journal.look(|look| calls.compare(look))),
     ))
 }
 

@@ -20,7 +20,7 @@ pub(super) async fn list(State(admin): State<Admin>) -> Json<Vec<Scenario>> {
     Json(scenario::Scenario::ALL.iter().map(shown).collect())
 }
 
-/// Plays a scenario, or ends it: its rules and troubles come into force or go.
+/// Starts or stops a scenario: adds or removes its rules and backend faults.
 #[utoipa::path(put, path = "/scenarios/{scenario}", tag = "faults", params(("scenario" = String, Path, description = "Its name.")),
     request_body = FaultChange, responses((status = 200, body = Scenario), (status = "default", body = Problem)))]
 pub(super) async fn switch(
@@ -45,7 +45,7 @@ pub(super) async fn switch(
     Ok(Json(shown(wanted, change.enabled)))
 }
 
-/// The scenarios of which every rule and every trouble is there.
+/// The scenarios of which every rule and every backend fault is present.
 fn played(admin: &Admin) -> BTreeSet<&'static str> {
     let is_there = |rule: &Rule| admin.driver.faults.has(Origin::Scenario, rule);
     let is_whole = |known: &&scenario::Scenario| known.script().rules.iter().all(is_there);

@@ -10,10 +10,10 @@ use crate::admin::state::Admin;
 use crate::admin_api::resource::{Faults, Problem};
 use crate::fault::Script;
 
-/// Puts all rules and troubles of a script into force, each in the place of the one with its id if there is one;
+/// Applies all rules and backend faults of a script, each in the place of the one with its id if there is one;
 /// nothing of it if anything in it is wrong, or has an id of the file's or a scenario's.
 #[utoipa::path(post, path = "/scripts", tag = "faults",
-    request_body(content = Object, description = "A fault file in JSON: a list of rules, or lists of `rules` and `troubles`."),
+    request_body(content = Object, description = "A fault file in JSON: a list of rules, or lists of `rules` and `backend-faults`."),
     responses((status = 200, body = Faults), (status = "default", body = Problem)))]
 pub(super) async fn put(
     State(admin): State<Admin>,

@@ -1,10 +1,10 @@
-//! Requests about capabilities, fault rules, troubles and scenarios.
+//! Requests about capabilities, fault rules, backend faults and scenarios.
 
 use http::Method;
 use serde_json::{Value, json};
 
 use super::super::resource::{
-    Capability, CapabilityChange, FaultChange, FaultRule, Faults, Released, Scenario, Trouble,
+    BackendFault, Capability, CapabilityChange, FaultChange, FaultRule, Faults, Released, Scenario,
 };
 use super::{Client, Error, part};
 
@@ -43,7 +43,7 @@ impl Client {
         self.send(Method::POST, "/api/v1/faults", Some(rule)).await
     }
 
-    /// Puts all rules and troubles of a fault file into force, or none of them.
+    /// Applies a fault file atomically.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -69,7 +69,7 @@ impl Client {
             .await
     }
 
-    /// Lets the calls go that a fault rule holds up.
+    /// Releases the calls that a fault rule blocks.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -87,36 +87,37 @@ impl Client {
             .await
     }
 
-    /// The troubles of the array.
+    /// Lists the backend faults.
     ///
     /// # Errors
     /// As for every request: [`Error`].
-    pub async fn troubles(&self) -> Result<Vec<Trouble>, Error> {
-        self.get("/api/v1/troubles", &[]).await
+    pub async fn backend_faults(&self) -> Result<Vec<BackendFault>, Error> {
+        self.get("/api/v1/backend-faults", &[]).await
     }
 
-    /// Puts the array into trouble, written as in the fault file.
+    /// Creates or replaces a backend fault, written as in the fault file.
     ///
     /// # Errors
     /// As for every request: [`Error`].
-    pub async fn put_trouble(&self, trouble: &Value) -> Result<Trouble, Error> {
-        self.send(Method::POST, "/api/v1/troubles", Some(trouble)).await
+    pub async fn put_backend_fault(&self, fault: &Value) -> Result<BackendFault, Error> {
+        self.send(Method::POST, "/api/v1/backend-faults", Some(fault))
+            .await
     }
 
-    /// Ends a trouble for good.
+    /// Deletes a backend fault.
     ///
     /// # Errors
     /// As for every request: [`Error`].
-    pub(crate) async fn remove_trouble(&self, id: &str) -> Result<(), Error> {
-        self.delete(&format!("/api/v1/troubles/{}", part(id))).await
+    pub(crate) async fn remove_backend_fault(&self, id: &str) -> Result<(), Error> {
+        self.delete(&format!("/api/v1/backend-faults/{}", part(id))).await
     }
 
-    /// Has a trouble begin or end.
+    /// Enables or disables a backend fault.
     ///
     /// # Errors
     /// As for every request: [`Error`].
-    pub async fn set_trouble(&self, id: &str, enabled: bool) -> Result<Trouble, Error> {
-        let path = format!("/api/v1/troubles/{}", part(id));
+    pub async fn set_backend_fault(&self, id: &str, enabled: bool) -> Result<BackendFault, Error> {
+        let path = format!("/api/v1/backend-faults/{}", part(id));
         self.send(Method::PATCH, &path, Some(&FaultChange { enabled }))
             .await
     }

@@ -102,12 +102,12 @@ pub struct Expected {
     pub code: String,
 }
 
-/// What came of an expectation.
+/// Result of an assertion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExpectationResult {
     /// Whether the calls came.
-    pub verdict: ExpectationStatus,
+    pub status: ExpectationStatus,
     /// How many of the expected calls came, from the first on.
     pub matched: usize,
     /// The same in words.

@@ -4,19 +4,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// The fault rules, in the order in which they are asked.
+/// The fault rules in evaluation order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Faults {
-    /// The seed of all chance.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// The state that rules can set and wait for.
+    /// State that `set-state` sets and `match.while` reads.
     pub state: String,
     /// The rules.
     pub rules: Vec<FaultRule>,
 }
 
-/// A fault rule and how it fares.
+/// A fault rule with its counters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FaultRule {
@@ -24,63 +24,63 @@ pub struct FaultRule {
     pub id: String,
     /// Where it comes from: `admin`, `file` or `scenario`.
     pub origin: String,
-    /// Whether it is switched on.
+    /// Whether it is enabled.
     pub enabled: bool,
-    /// How many calls matched it.
+    /// Number of calls that it matched.
     pub seen: u64,
-    /// How often it fired.
+    /// Number of calls that it affected.
     pub fired: u64,
-    /// How often it may fire; absent for every time.
+    /// Maximum number of calls that it affects; absent if unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times: Option<u64>,
-    /// How many calls it holds up now.
-    pub holds: u64,
-    /// As it was written, in the form of the fault file.
+    /// Number of calls that it blocks now.
+    pub blocked_calls: u64,
+    /// The definition, as in the fault file.
     #[schema(value_type = Object)]
     pub rule: Value,
 }
 
-/// What is to become of a fault rule, a trouble or a scenario.
+/// Partial update of a fault rule, backend fault or scenario.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct FaultChange {
-    /// Whether it is switched on.
+    /// Whether it is enabled.
     pub(crate) enabled: bool,
 }
 
-/// How many calls were let go.
+/// Result of releasing blocked calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Released {
-    /// How many calls the rules had in their hands.
+    /// Number of calls that the rules blocked.
     pub calls: u64,
 }
 
-/// A trouble of the array itself and how it fares.
+/// A backend fault with its counter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Trouble {
+pub struct BackendFault {
     /// Its id.
     pub id: String,
     /// Where it comes from: `admin`, `file` or `scenario`.
     pub origin: String,
-    /// Whether it is there.
+    /// Whether it is enabled.
     pub enabled: bool,
-    /// How often a call met it.
-    pub(crate) met: u64,
-    /// As it was written, in the form of the fault file.
+    /// Number of calls that it affected.
+    pub(crate) fired: u64,
+    /// The definition, as in the fault file.
     #[schema(value_type = Object)]
-    pub(crate) trouble: Value,
+    pub(crate) fault: Value,
 }
 
-/// A built-in set of rules and troubles.
+/// A built-in set of rules and backend faults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Scenario {
     /// Its name.
     pub name: String,
-    /// What it is, in a sentence.
+    /// Description.
     pub about: String,
-    /// Whether it is played.
+    /// Whether it is active.
     pub enabled: bool,
 }

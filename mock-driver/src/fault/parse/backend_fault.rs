@@ -1,4 +1,4 @@
-//! Backend faults: rules about the array itself, written as `trouble`. Each one becomes a rule, with a condition
+//! Backend faults: rules about the array itself, written as `type`. Each one becomes a rule, with a condition
 //! that the array's state decides, or with an overlay.
 
 use std::time::Duration;
@@ -20,7 +20,8 @@ use crate::fault::rule::{Action, End, Match, Methods, Part, Phase, Rule};
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct RawFault {
     id: String,
-    trouble: String,
+    #[serde(rename = "type")]
+    kind: String,
     #[serde(default = "yes")]
     enabled: bool,
     volume: Option<String>,
@@ -164,20 +165,20 @@ fn read(item: &Value) -> Result<Rule, FieldError> {
 impl RawFault {
     /// Refuses a kind that does not exist, and fields that the kind does not have.
     fn check_fields(&self, item: &Value) -> Result<(), FieldError> {
-        let Some((kind, allowed)) = KINDS.iter().find(|(kind, _)| *kind == self.trouble) else {
+        let Some((kind, allowed)) = KINDS.iter().find(|(kind, _)| *kind == self.kind) else {
             let names = KINDS.map(|(kind, _)| kind);
             let (last, others) = names.split_last().expect("there must be kinds");
             let reason = format!(
                 "unknown value \"{}\": use {} or {last}",
-                self.trouble,
+                self.kind,
                 others.join(", ")
             );
-            return Err(FieldError::new("trouble", reason));
+            return Err(FieldError::new("type", reason));
         };
         let mut fields = item.as_object().into_iter().flat_map(serde_json::Map::keys);
         let odd = fields.find(|field| {
             let field = field.as_str();
-            !["id", "trouble", "enabled"].contains(&field) && !allowed.contains(&field)
+            !["id", "type", "enabled"].contains(&field) && !allowed.contains(&field)
         });
         match odd {
             Some(odd) => {
@@ -197,7 +198,7 @@ impl RawFault {
                 message: None,
             })
         };
-        match self.trouble.as_str() {
+        match self.kind.as_str() {
             "node-gone" => refuse(Some(PUBLISH), Condition::NodeGone, Code::NotFound),
             "node-limit" => {
                 let limit = self.limit.ok_or_else(|| self.missing("limit", "limit: 3"))?;
@@ -247,7 +248,7 @@ impl RawFault {
 
     fn overlay(&self) -> Result<Overlay, FieldError> {
         let pattern = self.volume_node_pattern()?;
-        Ok(match self.trouble.as_str() {
+        Ok(match self.kind.as_str() {
             "device-absent" => Overlay::Device(pattern, DeviceOverlay::Absent),
             "wrong-device" => {
                 let device = self.device.as_deref().unwrap_or("/dev/disk/by-id/wrong");
@@ -278,7 +279,7 @@ impl RawFault {
     }
 
     fn missing(&self, field: &str, example: &str) -> FieldError {
-        let reason = format!("is required for {}, for example {example}", self.trouble);
+        let reason = format!("is required for {}, for example {example}", self.kind);
         FieldError::new(field, reason)
     }
 
@@ -300,7 +301,7 @@ impl RawFault {
         if !known.is_empty() && !known.iter().any(|method| is_for_array(method.path())) {
             let reason = format!(
                 "{} concerns calls to the array: use a Controller method",
-                self.trouble
+                self.kind
             );
             return Err(FieldError::new("method", reason));
         }

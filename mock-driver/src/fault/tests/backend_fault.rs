@@ -110,7 +110,7 @@ fn node_gone_refuses_attaches_and_lets_detaches_through() {
         (0, mk_call(UNPUBLISH, "v", "a")),
     ];
     let met = meets(
-        json!({"trouble": "node-gone", "node": "a"}),
+        json!({"type": "node-gone", "node": "a"}),
         ArrayUsage::default(),
         calls,
     );
@@ -120,10 +120,10 @@ fn node_gone_refuses_attaches_and_lets_detaches_through() {
 #[test]
 fn conditions_of_the_array_pass_calls_to_nodes() {
     for fields in [
-        json!({"trouble": "read-only"}),
-        json!({"trouble": "busy"}),
-        json!({"trouble": "rate-limit", "per-second": 0.001}),
-        json!({"trouble": "rate-limit", "per-second": 0.001, "method": "*"}),
+        json!({"type": "read-only"}),
+        json!({"type": "busy"}),
+        json!({"type": "rate-limit", "per-second": 0.001}),
+        json!({"type": "rate-limit", "per-second": 0.001, "method": "*"}),
     ] {
         let calls = [
             (0, mk_call(PUBLISH, "v", "a")),
@@ -135,7 +135,7 @@ fn conditions_of_the_array_pass_calls_to_nodes() {
         assert_eq!(met[1..3], [Ok(0), Ok(0)], "{fields}");
         assert!(met[3].is_err(), "{fields}: {met:?}");
     }
-    let never = json!({"id": "x", "trouble": "rate-limit", "per-second": 1, "method": "Node*"});
+    let never = json!({"id": "x", "type": "rate-limit", "per-second": 1, "method": "Node*"});
     let error = Rule::backend_fault_from_value(never).unwrap_err().to_string();
     assert!(
         error.contains("method: ") && error.contains("Controller"),
@@ -154,18 +154,18 @@ fn read_only_and_busy_refuse_changes_and_nothing_else() {
     };
     let met = |fields| meets(fields, ArrayUsage::default(), calls());
     let failed = Err(Code::FailedPrecondition);
-    assert_eq!(met(json!({"trouble": "read-only"})), [failed, failed, Ok(0)]);
-    let everywhere = met(json!({"trouble": "busy", "volume": "**", "node": "**"}));
+    assert_eq!(met(json!({"type": "read-only"})), [failed, failed, Ok(0)]);
+    let everywhere = met(json!({"type": "busy", "volume": "**", "node": "**"}));
     let create = [(0, mk_call(CREATE, "", ""))];
-    let without_volume = json!({"trouble": "busy", "volume": "**", "node": "**"});
+    let without_volume = json!({"type": "busy", "volume": "**", "node": "**"});
     assert_eq!(everywhere, [Err(Code::Aborted), Err(Code::Aborted), Ok(0)]);
     assert_eq!(
         meets(without_volume, ArrayUsage::default(), create),
         [Err(Code::Aborted)]
     );
-    let busy = json!({"trouble": "busy", "volume": "v"});
+    let busy = json!({"type": "busy", "volume": "v"});
     assert_eq!(met(busy), [Err(Code::Aborted), Ok(0), Ok(0)]);
-    let coded = json!({"trouble": "busy", "volume": "v", "code": "UNAVAILABLE"});
+    let coded = json!({"type": "busy", "volume": "v", "code": "UNAVAILABLE"});
     assert_eq!(met(coded), [Err(Code::Unavailable), Ok(0), Ok(0)]);
 }
 
@@ -185,15 +185,15 @@ fn quotas_and_node_limits_count_what_is_there_and_let_repeats_through() {
     // (backend fault, path, for a new volume)
     let full = Err(Code::ResourceExhausted);
     let table = [
-        (json!({"trouble": "quota", "volumes": 2}), CREATE, full),
-        (json!({"trouble": "quota", "volumes": 3}), CREATE, Ok(0)),
-        (json!({"trouble": "quota", "bytes": 109}), CREATE, full),
-        (json!({"trouble": "quota", "bytes": 110}), CREATE, Ok(0)),
-        (json!({"trouble": "quota", "bytes": 1}), PUBLISH, Ok(0)),
-        (json!({"trouble": "node-limit", "limit": 2}), PUBLISH, full),
-        (json!({"trouble": "node-limit", "limit": 3}), PUBLISH, Ok(0)),
+        (json!({"type": "quota", "volumes": 2}), CREATE, full),
+        (json!({"type": "quota", "volumes": 3}), CREATE, Ok(0)),
+        (json!({"type": "quota", "bytes": 109}), CREATE, full),
+        (json!({"type": "quota", "bytes": 110}), CREATE, Ok(0)),
+        (json!({"type": "quota", "bytes": 1}), PUBLISH, Ok(0)),
+        (json!({"type": "node-limit", "limit": 2}), PUBLISH, full),
+        (json!({"type": "node-limit", "limit": 3}), PUBLISH, Ok(0)),
         (
-            json!({"trouble": "node-limit", "limit": 1, "node": "b"}),
+            json!({"type": "node-limit", "limit": 1, "node": "b"}),
             PUBLISH,
             Ok(0),
         ),
@@ -216,7 +216,7 @@ fn slow_nodes_have_a_queue_each() {
         (9000, mk_call(LIST, "", "")),
     ];
     let met = meets(
-        json!({"trouble": "slow-node", "time": "1s"}),
+        json!({"type": "slow-node", "time": "1s"}),
         ArrayUsage::default(),
         calls,
     );
@@ -227,27 +227,27 @@ fn slow_nodes_have_a_queue_each() {
 fn rate_limit_is_a_bucket_that_fills_with_time() {
     let at = [0, 0, 0, 400, 500, 500, 60_000, 60_000, 60_000];
     let calls = at.map(|at| (at, mk_call(PUBLISH, "v", "a")));
-    let fields = json!({"trouble": "rate-limit", "per-second": 2, "burst": 2, "method": "Controller*"});
+    let fields = json!({"type": "rate-limit", "per-second": 2, "burst": 2, "method": "Controller*"});
     let full = Err(Code::ResourceExhausted);
     assert_eq!(
         meets(fields, ArrayUsage::default(), calls),
         [Ok(0), Ok(0), full, full, Ok(0), full, Ok(0), Ok(0), full]
     );
     let other = [(0, mk_call("/csi.v1.Identity/Probe", "", "")); 1];
-    let fields = json!({"trouble": "rate-limit", "per-second": 0.001, "method": "Controller*"});
+    let fields = json!({"type": "rate-limit", "per-second": 0.001, "method": "Controller*"});
     assert_eq!(meets(fields, ArrayUsage::default(), other), [Ok(0)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn troubles_are_put_switched_and_removed_and_tell_what_they_do_together() {
+async fn backend_faults_are_put_switched_and_removed_and_show_their_effects() {
     let faults = Faults::default();
     let script = Script::read(
-        "troubles:
-- {id: gone, trouble: node-gone, node: a}
-- {id: lacks, trouble: list-lacks, volume: v}
-- {id: wrong, trouble: wrong-device, volume: v, device: /dev/x}
-- {id: late, trouble: not-ready, for: 10s}
-- {id: old, trouble: frozen-list, age: 5s, enabled: false}
+        "backend-faults:
+- {id: gone, type: node-gone, node: a}
+- {id: lacks, type: list-lacks, volume: v}
+- {id: wrong, type: wrong-device, volume: v, device: /dev/x}
+- {id: late, type: not-ready, for: 10s}
+- {id: old, type: frozen-list, age: 5s, enabled: false}
 ",
     )
     .unwrap();
@@ -269,17 +269,23 @@ async fn troubles_are_put_switched_and_removed_and_tell_what_they_do_together() 
     assert_eq!(faults.device("w", "n"), DeviceOverlay::Right);
     faults
         .put(mk_backend_fault(
-            json!({"id": "absent", "trouble": "device-absent", "node": "n"}),
+            json!({"id": "absent", "type": "device-absent", "node": "n"}),
         ))
         .unwrap();
-    let taken = mk_backend_fault(json!({"id": "gone", "trouble": "tracking-off"}));
+    let taken = mk_backend_fault(json!({"id": "gone", "type": "tracking-off"}));
     let clash = faults.put(taken).unwrap_err();
-    assert!(clash.to_string().contains("a trouble of the File"), "{clash}");
-    let absent = "troubles: [{id: absent, trouble: tracking-off}]";
+    assert!(
+        clash.to_string().contains("a backend fault of the File"),
+        "{clash}"
+    );
+    let absent = "backend-faults: [{id: absent, type: tracking-off}]";
     let clash = faults
         .load(Origin::Scenario, Script::read(absent).unwrap())
         .unwrap_err();
-    assert!(clash.to_string().contains("a trouble of the Admin"), "{clash}");
+    assert!(
+        clash.to_string().contains("a backend fault of the Admin"),
+        "{clash}"
+    );
     assert_eq!(faults.device("v", "n"), DeviceOverlay::Absent);
     assert!(faults.remove(Part::BackendFault, "absent") && !faults.remove(Part::BackendFault, "absent"));
 
@@ -294,11 +300,11 @@ async fn troubles_are_put_switched_and_removed_and_tell_what_they_do_together() 
 #[tokio::test]
 async fn backend_fault_that_refuses_wins_over_delays() {
     let faults = Faults::default();
-    let script = "troubles:
-- {id: slow, trouble: slow-node, time: 1s}
-- {id: slower, trouble: slow-node, time: 2s}
-- {id: busy, trouble: busy, volume: v}
-- {id: gone, trouble: node-gone}
+    let script = "backend-faults:
+- {id: slow, type: slow-node, time: 1s}
+- {id: slower, type: slow-node, time: 2s}
+- {id: busy, type: busy, volume: v}
+- {id: gone, type: node-gone}
 ";
     faults.load(Origin::File, Script::read(script).unwrap()).unwrap();
     let decide = |volume, path| {
@@ -327,19 +333,19 @@ async fn backend_fault_that_refuses_wins_over_delays() {
 }
 
 #[tokio::test]
-async fn disks_and_losses_are_as_the_first_trouble_says_that_is_there() {
+async fn first_active_backend_fault_decides_disks_and_losses() {
     let faults = Faults::default();
     let loss = faults.loss();
     let now = || loss.borrow().map(|loss| loss.loses);
     let script = |yaml: &str| faults.load(Origin::File, Script::read(yaml).unwrap()).unwrap();
     assert_eq!((faults.disk("v", "here"), now()), (DiskOverlay::Right, None));
     script(
-        "troubles:
-- {id: torn, trouble: dirty-filesystem, volume: v, repairable: false}
-- {id: dirty, trouble: dirty-filesystem, node: here}
-- {id: foreign, trouble: foreign-data}
-- {id: lost, trouble: state-loss, enabled: false}
-- {id: blank, trouble: state-loss, loses: everything}
+        "backend-faults:
+- {id: torn, type: dirty-filesystem, volume: v, repairable: false}
+- {id: dirty, type: dirty-filesystem, node: here}
+- {id: foreign, type: foreign-data}
+- {id: lost, type: state-loss, enabled: false}
+- {id: blank, type: state-loss, loses: everything}
 ",
     );
     assert_eq!(faults.disk("v", "here"), DiskOverlay::Damaged);
@@ -358,68 +364,64 @@ async fn disks_and_losses_are_as_the_first_trouble_says_that_is_there() {
     assert_eq!(now(), None);
     faults
         .put(mk_backend_fault(
-            json!({"trouble": "state-loss", "loses": "attachments"}),
+            json!({"type": "state-loss", "loses": "attachments"}),
         ))
         .unwrap();
     assert_eq!(now(), Some(Loses::Attachments));
 }
 
 #[test]
-fn mistakes_are_told_by_trouble_and_field() {
+fn mistakes_name_the_backend_fault_and_field() {
     // (backend fault without id, field, words of the reason)
     let table = [
-        (json!({}), ".", "trouble"),
-        (json!({"trouble": "rust"}), "trouble", "rate-limit"),
+        (json!({}), ".", "type"),
+        (json!({"type": "rust"}), "type", "rate-limit"),
         (
-            json!({"trouble": "read-only", "node": "a"}),
+            json!({"type": "read-only", "node": "a"}),
             "node",
             "is not a field",
         ),
-        (json!({"trouble": "busy", "code": "OK"}), "code", "ABORTED"),
-        (json!({"trouble": "busy", "volume": ""}), "volume", "empty"),
-        (json!({"trouble": "quota"}), "volumes", "volumes: 10"),
-        (json!({"trouble": "node-limit"}), "limit", "limit: 3"),
-        (json!({"trouble": "list-adds"}), "node", "node-9"),
-        (json!({"trouble": "slow-node"}), "time", "time: 2s"),
+        (json!({"type": "busy", "code": "OK"}), "code", "ABORTED"),
+        (json!({"type": "busy", "volume": ""}), "volume", "empty"),
+        (json!({"type": "quota"}), "volumes", "volumes: 10"),
+        (json!({"type": "node-limit"}), "limit", "limit: 3"),
+        (json!({"type": "list-adds"}), "node", "node-9"),
+        (json!({"type": "slow-node"}), "time", "time: 2s"),
+        (json!({"type": "slow-node", "time": "soon"}), "time", "duration"),
+        (json!({"type": "rate-limit"}), "per-second", "per-second: 5"),
         (
-            json!({"trouble": "slow-node", "time": "soon"}),
-            "time",
-            "duration",
-        ),
-        (json!({"trouble": "rate-limit"}), "per-second", "per-second: 5"),
-        (
-            json!({"trouble": "rate-limit", "per-second": 0}),
+            json!({"type": "rate-limit", "per-second": 0}),
             "per-second",
             "above 0",
         ),
         (
-            json!({"trouble": "rate-limit", "per-second": 1, "method": "Nope"}),
+            json!({"type": "rate-limit", "per-second": 1, "method": "Nope"}),
             "method",
             "ListVolumes",
         ),
-        (json!({"trouble": "frozen-list", "age": 5}), "age", "string"),
+        (json!({"type": "frozen-list", "age": 5}), "age", "string"),
         (
-            json!({"trouble": "foreign-data", "data": "zfs"}),
+            json!({"type": "foreign-data", "data": "zfs"}),
             "data",
             "unknown, btrfs, luks",
         ),
         (
-            json!({"trouble": "dirty-filesystem", "repairable": "no"}),
+            json!({"type": "dirty-filesystem", "repairable": "no"}),
             "repairable",
             "boolean",
         ),
         (
-            json!({"trouble": "state-loss", "loses": "sleep"}),
+            json!({"type": "state-loss", "loses": "sleep"}),
             "loses",
             "attachments",
         ),
         (
-            json!({"trouble": "state-loss", "volume": "v"}),
+            json!({"type": "state-loss", "volume": "v"}),
             "volume",
             "is not a field",
         ),
         (
-            json!({"trouble": "not-ready", "fore": "1s"}),
+            json!({"type": "not-ready", "fore": "1s"}),
             "fore",
             "unknown field",
         ),
@@ -440,9 +442,9 @@ fn mistakes_are_told_by_trouble_and_field() {
             other => panic!("{fields}: {other:?}"),
         }
     }
-    let twice = "rules: [{id: a, action: {code: ABORTED}}]\ntroubles: [{id: a, trouble: read-only}]";
+    let twice = "rules: [{id: a, action: {code: ABORTED}}]\nbackend-faults: [{id: a, type: read-only}]";
     let error = Script::read(twice).unwrap_err().to_string();
-    assert!(error.contains("trouble 1 (\"a\"): id"), "{error}");
+    assert!(error.contains("backend fault 1 (\"a\"): id"), "{error}");
     let odd = Script::read("rule: []").unwrap_err().to_string();
-    assert!(odd.contains("rules and troubles"), "{odd}");
+    assert!(odd.contains("rules and backend-faults"), "{odd}");
 }

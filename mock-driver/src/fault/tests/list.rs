@@ -94,7 +94,7 @@ async fn release_or_removal_of_a_rule_ends_its_hanging_calls() {
     for (case, end) in ends {
         let faults = mk_rules("- {id: x, action: {hang: release}}");
         let mut fired = faults.decide(&Publish::of("a")).rule.unwrap();
-        assert_eq!(faults.reports(Part::Rule)[0].holds, 1, "{case}");
+        assert_eq!(faults.reports(Part::Rule)[0].blocked_calls, 1, "{case}");
         assert_eq!(faults.release(Some("y")), None, "{case}");
         let mut hanging = task::spawn(fired.released());
         assert_pending!(hanging.poll(), "{case}");
@@ -103,7 +103,10 @@ async fn release_or_removal_of_a_rule_ends_its_hanging_calls() {
         drop(hanging);
         drop(fired);
         assert!(
-            faults.reports(Part::Rule).iter().all(|report| report.holds == 0),
+            faults
+                .reports(Part::Rule)
+                .iter()
+                .all(|report| report.blocked_calls == 0),
             "{case}"
         );
     }

@@ -55,7 +55,7 @@ impl Mounter {
                 name: E2FSCK.name,
                 status: "exit status: 4".to_owned(),
                 code: Some(filesystem::UNREPAIRED),
-                output: "UNEXPECTED INCONSISTENCY; RUN fsck MANUALLY (the trouble dirty-filesystem says so)"
+                output: "UNEXPECTED INCONSISTENCY; RUN fsck MANUALLY (backend fault dirty-filesystem)"
                     .to_owned(),
             })),
             DiskFault::Damaged => Ok(()),
@@ -85,7 +85,7 @@ impl Mounter {
         }
         let args = ["-E".as_ref(), "force_fsck".as_ref(), disk.device.as_os_str()];
         TUNE2FS.run(args, &[0])?;
-        tracing::info!(device = %disk.device.display(), "errors noted in the filesystem, as a trouble says");
+        tracing::info!(device = %disk.device.display(), "backend fault dirty-filesystem: marked the filesystem as having errors");
         Ok(())
     }
 

@@ -88,7 +88,7 @@ async fn refusal_by_a_limit_waits_until_what_it_counted_is_durable() {
         ..Arc::into_inner(mk_driver()).unwrap()
     };
     let driver = Arc::new(driver);
-    let limit = json!({"id": "x", "trouble": "node-limit", "limit": 1});
+    let limit = json!({"id": "x", "type": "node-limit", "limit": 1});
     driver
         .faults
         .put(Rule::backend_fault_from_value(limit).unwrap())

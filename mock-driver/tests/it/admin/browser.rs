@@ -547,12 +547,12 @@ async fn people_size_pools_and_make_storage_sick() {
     browser
         .until(&format!("{switch}.textContent === 'Track changes again'"))
         .await;
-    assert!(client.troubles().await.unwrap()[0].enabled);
+    assert!(client.backend_faults().await.unwrap()[0].enabled);
     browser.run(&format!("{switch}.click()")).await;
     browser
         .until(&format!("{switch}.textContent === 'Stop tracking changes'"))
         .await;
-    assert!(!client.troubles().await.unwrap()[0].enabled);
+    assert!(!client.backend_faults().await.unwrap()[0].enabled);
     browser.close().await;
 }
 

@@ -70,7 +70,7 @@ async fn people_get_tables_and_programs_get_json() {
         &["attachments"],
         &["capabilities"],
         &["faults"],
-        &["troubles"],
+        &["backend-faults"],
         &["scenarios"],
         &["journal"],
         &["calls"],
@@ -100,19 +100,23 @@ async fn driver_is_broken_and_mended_by_hand() {
     assert_eq!(client.node("node-0").await.unwrap().attached, 1);
     told(&server, &["detach", "vol-0", "node-0"]).await;
     assert_eq!(client.node("node-0").await.unwrap().attached, 0);
-    told(&server, &["nodes", "remove", "node-1"]).await;
+    told(&server, &["nodes", "deregister", "node-1"]).await;
     let table = told(&server, &["nodes", "get", "node-1"]).await;
     assert!(table.contains("gone"), "{table}");
     told(&server, &["nodes", "register", "node-1"]).await;
-    told(&server, &["nodes", "limit", "node-1", "2", "--says=9"]).await;
+    told(
+        &server,
+        &["nodes", "set-limit", "node-1", "2", "--advertised-limit=9"],
+    )
+    .await;
     let node = client.node("node-1").await.unwrap();
     assert_eq!(
         (node.registered, node.limit, node.advertised_limit),
         (true, Some(2), Some(9))
     );
-    told(&server, &["volumes", "hurt", "vol-2"]).await;
+    told(&server, &["volumes", "set-health", "vol-2"]).await;
     assert_eq!(client.volume("vol-2").await.unwrap().health[0].status, "DEGRADED");
-    told(&server, &["volumes", "heal", "vol-2"]).await;
+    told(&server, &["volumes", "clear-health", "vol-2"]).await;
     assert!(client.volume("vol-2").await.unwrap().health.is_empty());
     told(&server, &["capabilities", "-LIST_VOLUMES", "+GET_VOLUME"]).await;
     let known = client.capabilities().await.unwrap();
@@ -148,13 +152,13 @@ async fn fault_files_are_taken_whole_in_every_form_or_not_at_all() {
             .rules
             .into_iter()
             .map(|rule| rule.id);
-        let troubles = client
-            .troubles()
+        let backend_faults = client
+            .backend_faults()
             .await
             .unwrap()
             .into_iter()
-            .map(|trouble| trouble.id);
-        rules.chain(troubles).collect::<Vec<String>>().join(" ")
+            .map(|fault| fault.id);
+        rules.chain(backend_faults).collect::<Vec<String>>().join(" ")
     };
     let file = server.path("faults.yaml");
     let name = file.to_str().unwrap();
@@ -168,13 +172,13 @@ async fn fault_files_are_taken_whole_in_every_form_or_not_at_all() {
         ("faults", "{id: c, action: {delay: 1ms}}", "a b c"),
         (
             "faults",
-            "rules:\n- {id: b, action: {delay: 2ms}}\ntroubles:\n- {id: t, trouble: read-only}\n- {id: u, trouble: busy}",
+            "rules:\n- {id: b, action: {delay: 2ms}}\nbackend-faults:\n- {id: t, type: read-only}\n- {id: u, type: busy}",
             "a b c t u",
         ),
-        ("troubles", "- {id: v, trouble: not-ready}", "a b c v t u"),
+        ("backend-faults", "- {id: v, type: not-ready}", "a b c v t u"),
         (
-            "troubles",
-            "troubles: [{id: w, trouble: not-ready}]",
+            "backend-faults",
+            "backend-faults: [{id: w, type: not-ready}]",
             "a b c w v t u",
         ),
     ];
@@ -199,16 +203,16 @@ async fn fault_files_are_taken_whole_in_every_form_or_not_at_all() {
         ),
         (
             "faults",
-            "rules: [{id: x, action: {delay: 1ms}}]\ntroubles: [{id: e, trouble: rain}]",
+            "rules: [{id: x, action: {delay: 1ms}}]\nbackend-faults: [{id: e, type: rain}]",
             1,
             "rain",
         ),
         ("faults", "rules: []\nfaults: []", 1, "faults: unknown field"),
         (
-            "troubles",
-            "- {id: x, trouble: read-only}\n- {id: e}",
+            "backend-faults",
+            "- {id: x, type: read-only}\n- {id: e}",
             1,
-            "trouble",
+            "type",
         ),
         ("faults", "", 2, "must be a YAML list"),
     ];
@@ -226,8 +230,8 @@ async fn what_a_command_would_pass_over_is_refused() {
     let (server, client) = administered().await;
     // (words, in the text)
     let table: [(&[&str], &str); 6] = [
-        (&["volumes", "--node=node-0", "hurt", "vol-1"], "--node"),
-        (&["nodes", "--search=node-2", "remove", "node-1"], "--search"),
+        (&["volumes", "--node=node-0", "set-health", "vol-1"], "--node"),
+        (&["nodes", "--search=node-2", "deregister", "node-1"], "--search"),
         (
             &["snapshots", "--source=vol-1", "create", "s", "vol-0"],
             "--source",
@@ -304,14 +308,18 @@ async fn snapshots_space_and_storage_are_changed_by_hand() {
     assert_eq!(status, 1, "{text}");
     assert!(text.contains("cannot be made smaller"), "{text}");
 
-    told(&server, &["storage", "hurt", "--node=node-1"]).await;
-    let table = told(&server, &["storage", "hurt", "UNREACHABLE", "--reason=Cable"]).await;
+    told(&server, &["storage", "set-health", "--node=node-1"]).await;
+    let table = told(
+        &server,
+        &["storage", "set-health", "UNREACHABLE", "--reason=Cable"],
+    )
+    .await;
     assert!(
         table.contains("all nodes") && table.contains("Cable") && table.contains("node-1"),
         "{table}"
     );
-    told(&server, &["storage", "heal"]).await;
-    told(&server, &["storage", "heal", "--node=node-1"]).await;
+    told(&server, &["storage", "clear-health"]).await;
+    told(&server, &["storage", "clear-health", "--node=node-1"]).await;
     let table = told(&server, &["storage"]).await;
     assert!(table.contains("well"), "{table}");
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::kept::{hold, open, steps};
 
-/// How many of the steps are done before the trouble begins.
+/// How many of the steps are done before the backend fault begins.
 const BEFORE: usize = 10;
 
 fn image(store: &Store) -> Image {
@@ -22,7 +22,7 @@ fn lose(store: &Store, loses: Option<Loses>) {
     store.lose(|| loses.map(|loses| Loss { since, loses })).unwrap();
 }
 
-/// An array at its first start, when the trouble begins, and when it ends; with the directory it is in.
+/// An array at its first start, when the backend fault begins, and when it ends; with the directory it is in.
 async fn life(directory: &Path, loses: Loses) -> [Image; 3] {
     live(&open(directory), loses).await
 }
@@ -88,7 +88,7 @@ async fn array_comes_back_without_what_is_lost_and_keeps_the_rest_from_then_on()
 }
 
 #[tokio::test]
-async fn trouble_that_ends_before_the_array_does_loses_nothing() {
+async fn backend_fault_that_ends_before_the_array_does_loses_nothing() {
     for loses in ALL {
         let directory = tempfile::tempdir().unwrap();
         life(directory.path(), loses).await;

@@ -75,7 +75,7 @@ async fn hang_until_released_goes_on_with_the_call_or_its_code() {
                 faults
                     .reports(Part::Rule)
                     .iter()
-                    .any(|report| report.id == rule && report.holds == 1)
+                    .any(|report| report.id == rule && report.blocked_calls == 1)
             };
             while !holds() {
                 tokio::task::yield_now().await;

@@ -118,7 +118,7 @@ async fn detaches_go_wrong_as_their_scenarios_say() {
     publishes(&mut client, 1).await;
     let faults = server.driver().faults();
     let (detached, ()) = tokio::join!(unpublish(&mut client, "vol-0", "node-0"), async {
-        while faults.reports(Part::Rule)[0].holds == 0 {
+        while faults.reports(Part::Rule)[0].blocked_calls == 0 {
             tokio::task::yield_now().await;
         }
         faults.release(Some("detach-hangs"));
@@ -569,14 +569,14 @@ fn cookbook_has_a_recipe_for_each_scenario_with_its_sentence() {
 }
 
 #[test]
-fn cookbook_tells_of_every_trouble() {
-    let refused = Script::read("troubles: [{id: x, trouble: none}]").unwrap_err();
+fn cookbook_documents_every_backend_fault() {
+    let refused = Script::read("backend-faults: [{id: x, type: none}]").unwrap_err();
     let text = refused.to_string().replace(" or ", ", ");
     let (_, known) = text.split_once(": use ").unwrap();
     let known: Vec<&str> = known.split(", ").collect();
     assert!(known.len() >= 18 && known.contains(&"state-loss"), "{known:?}");
-    for trouble in known {
-        assert!(COOKBOOK.contains(&format!("| `{trouble}` |")), "{trouble}");
+    for kind in known {
+        assert!(COOKBOOK.contains(&format!("| `{kind}` |")), "{kind}");
     }
 }
 

@@ -205,10 +205,10 @@ async fn streams_stall_and_go_on_and_lose_their_connection() {
 #[tokio::test]
 async fn array_that_tracks_no_changes_refuses_deltas_and_nothing_else() {
     let scene = Scene::start(false).await;
-    let trouble = json!({"id": "off", "trouble": "tracking-off"});
+    let fault = json!({"id": "off", "type": "tracking-off"});
     let faults = scene.fronted.behind().faults();
     faults
-        .put(Rule::backend_fault_from_value(trouble).unwrap())
+        .put(Rule::backend_fault_from_value(fault).unwrap())
         .unwrap();
     let (_, ended) = scene.stream(true).await;
     assert_eq!(ended.unwrap_err().code(), Code::FailedPrecondition);

@@ -193,18 +193,18 @@ async fn device_that_is_absent_or_wrong_is_not_used() {
     for devices in kinds() {
         let mut site = Site::start(devices).await;
         let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-        for (trouble, code) in [
+        for (kind, code) in [
             ("device-absent", Code::Unavailable),
             ("wrong-device", Code::Internal),
         ] {
-            let device = if trouble == "wrong-device" {
+            let device = if kind == "wrong-device" {
                 ", device: /dev/nothing"
             } else {
                 ""
             };
-            let rule = format!("troubles: [{{id: x, trouble: {trouble}{device}}}]");
+            let rule = format!("backend-faults: [{{id: x, type: {kind}{device}}}]");
             site.server.set_faults(&rule);
-            assert_eq!(site.stage(&volume).await, Err(code), "{devices:?} {trouble}");
+            assert_eq!(site.stage(&volume).await, Err(code), "{devices:?} {kind}");
         }
         site.server.set_faults("");
         assert_eq!(site.stage(&volume).await, Ok(()), "{devices:?}");
@@ -213,7 +213,7 @@ async fn device_that_is_absent_or_wrong_is_not_used() {
 }
 
 #[tokio::test]
-async fn data_that_a_trouble_has_somebody_else_write_is_not_formatted_and_gone_with_the_trouble() {
+async fn foreign_data_of_a_backend_fault_is_not_formatted_and_ends_with_it() {
     for devices in kinds() {
         let mut site = Site::start(devices).await;
         let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
@@ -225,7 +225,7 @@ async fn data_that_a_trouble_has_somebody_else_write_is_not_formatted_and_gone_w
             (", data: btrfs", "btrfs"),
         ] {
             let rule = format!(
-                "troubles: [{{id: x, trouble: foreign-data, volume: {}{data}}}]",
+                "backend-faults: [{{id: x, type: foreign-data, volume: {}{data}}}]",
                 volume.id
             );
             site.server.set_faults(&rule);
@@ -239,14 +239,14 @@ async fn data_that_a_trouble_has_somebody_else_write_is_not_formatted_and_gone_w
             "{devices:?}: nothing was written"
         );
         site.server
-            .set_faults("troubles: [{id: x, trouble: foreign-data, volume: other}]");
+            .set_faults("backend-faults: [{id: x, type: foreign-data, volume: other}]");
         assert_eq!(site.stage(&volume).await, Ok(()), "{devices:?}: another volume's");
         site.publish(&volume, "t").await.unwrap();
         fs::write(site.target("t").join("file"), "precious").unwrap();
         site.unpublish(&volume, "t").await.unwrap();
 
         site.server
-            .set_faults("troubles: [{id: x, trouble: foreign-data}]");
+            .set_faults("backend-faults: [{id: x, type: foreign-data}]");
         assert_eq!(site.stage(&volume).await, Ok(()), "{devices:?}: staged already");
         site.unstage(&volume).await.unwrap();
         assert_eq!(site.stage(&volume).await, Err(Code::FailedPrecondition));
@@ -260,11 +260,11 @@ async fn data_that_a_trouble_has_somebody_else_write_is_not_formatted_and_gone_w
 }
 
 #[tokio::test]
-async fn filesystem_that_a_trouble_makes_dirty_is_repaired_or_told_and_left() {
+async fn filesystem_that_a_backend_fault_makes_dirty_is_repaired_or_reported_and_left() {
     for devices in kinds() {
         let mut site = Site::start(devices).await;
         let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-        let beyond = "troubles: [{id: x, trouble: dirty-filesystem, repairable: false}]";
+        let beyond = "backend-faults: [{id: x, type: dirty-filesystem, repairable: false}]";
         site.server.set_faults(beyond);
         assert_eq!(
             site.stage(&volume).await,
@@ -285,7 +285,7 @@ async fn filesystem_that_a_trouble_makes_dirty_is_repaired_or_told_and_left() {
             assert_eq!(checked(&disk), NEVER, "a clean filesystem needs no check");
         }
         site.server
-            .set_faults("troubles: [{id: x, trouble: dirty-filesystem}]");
+            .set_faults("backend-faults: [{id: x, type: dirty-filesystem}]");
         assert_eq!(site.stage(&volume).await, Ok(()), "{devices:?}");
         site.unstage(&volume).await.unwrap();
         if devices == Choice::Loop {
@@ -326,7 +326,7 @@ async fn device_that_comes_late_is_waited_for() {
     })
     .await;
     let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-    let absent = "troubles: [{id: x, trouble: device-absent}]";
+    let absent = "backend-faults: [{id: x, type: device-absent}]";
     site.server.set_faults(absent);
     let journal = site.server.path("journal");
     let driver = site.server.driver().clone();

@@ -1,4 +1,4 @@
-//! Troubles of the array, as callers meet them.
+//! Backend faults, as callers see them.
 
 use std::fs;
 use std::path::Path;
@@ -28,25 +28,25 @@ async fn start() -> (Server, ControllerClient<Channel>) {
     (server, client)
 }
 
-fn trouble(server: &Server, text: Value) {
-    let trouble = Rule::backend_fault_from_value(text).unwrap();
-    server.driver().faults().put(trouble).unwrap();
+fn inject(server: &Server, text: Value) {
+    let fault = Rule::backend_fault_from_value(text).unwrap();
+    server.driver().faults().put(fault).unwrap();
 }
 
 #[tokio::test]
 async fn refusals_are_answered_and_journalled_and_leave_the_array_alone() {
     let (server, mut client) = start().await;
     assert_eq!(publish(&mut client, "vol-1", "node-0").await, Code::Ok);
-    trouble(
+    inject(
         &server,
-        json!({"id": "lost", "trouble": "node-gone", "node": "node-0"}),
+        json!({"id": "lost", "type": "node-gone", "node": "node-0"}),
     );
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::NotFound);
     line_in(&server.path("journal"), |line| line["fault"] == "lost").await;
     assert!(nodes_of(&mut client, "vol-0").await.is_empty());
     assert_eq!(unpublish(&mut client, "vol-1", "node-0").await, Code::Ok);
 
-    trouble(&server, json!({"id": "frozen", "trouble": "read-only"}));
+    inject(&server, json!({"id": "frozen", "type": "read-only"}));
     assert_eq!(
         publish(&mut client, "vol-0", "node-1").await,
         Code::FailedPrecondition
@@ -66,7 +66,7 @@ async fn refusals_are_answered_and_journalled_and_leave_the_array_alone() {
 #[tokio::test]
 async fn quota_and_node_limit_count_the_real_array() {
     let (server, mut client) = start().await;
-    trouble(&server, json!({"id": "few", "trouble": "quota", "volumes": 6}));
+    inject(&server, json!({"id": "few", "type": "quota", "volumes": 6}));
     client.create_volume(mk_create("a")).await.unwrap();
     let full = client.create_volume(mk_create("b")).await.unwrap_err();
     assert_eq!(full.code(), Code::ResourceExhausted);
@@ -75,10 +75,7 @@ async fn quota_and_node_limit_count_the_real_array() {
         .await
         .expect("a repeat makes nothing");
 
-    trouble(
-        &server,
-        json!({"id": "limit", "trouble": "node-limit", "limit": 2}),
-    );
+    inject(&server, json!({"id": "limit", "type": "node-limit", "limit": 2}));
     for (volume, node, code) in [
         ("vol-0", "node-0", Code::Ok),
         ("vol-1", "node-0", Code::Ok),
@@ -97,11 +94,8 @@ async fn concurrent_calls_do_not_exceed_limits() {
         settings.latency = Duration::from_millis(100);
     })
     .await;
-    trouble(
-        &server,
-        json!({"id": "limit", "trouble": "node-limit", "limit": 3}),
-    );
-    trouble(&server, json!({"id": "few", "trouble": "quota", "volumes": 12}));
+    inject(&server, json!({"id": "limit", "type": "node-limit", "limit": 3}));
+    inject(&server, json!({"id": "few", "type": "quota", "volumes": 12}));
     let client = server.controller().await;
     let count = |codes: Vec<Code>, wanted: Code| codes.iter().filter(|code| **code == wanted).count();
     for round in 0..2 {
@@ -137,7 +131,7 @@ async fn concurrent_calls_do_not_exceed_limits() {
 async fn listing_can_be_frozen_behind_incomplete_and_wrong() {
     let (server, mut client) = start().await;
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
-    trouble(&server, json!({"id": "still", "trouble": "frozen-list"}));
+    inject(&server, json!({"id": "still", "type": "frozen-list"}));
     assert_eq!(unpublish(&mut client, "vol-0", "node-0").await, Code::Ok);
     assert_eq!(publish(&mut client, "vol-1", "node-1").await, Code::Ok);
     client.create_volume(mk_create("new")).await.unwrap();
@@ -151,9 +145,9 @@ async fn listing_can_be_frozen_behind_incomplete_and_wrong() {
     assert_eq!(nodes_of(&mut client, "vol-1").await, ["node-1"]);
 
     // Behind: the old state first, the new one when it is old enough.
-    trouble(
+    inject(
         &server,
-        json!({"id": "behind", "trouble": "frozen-list", "age": "300ms"}),
+        json!({"id": "behind", "type": "frozen-list", "age": "300ms"}),
     );
     assert_eq!(nodes_of(&mut client, "vol-1").await, ["node-1"]);
     let start = Instant::now();
@@ -164,13 +158,13 @@ async fn listing_can_be_frozen_behind_incomplete_and_wrong() {
     assert!(start.elapsed() >= Duration::from_millis(300));
     assert!(server.driver().faults().remove(Part::BackendFault, "behind"));
 
-    trouble(
+    inject(
         &server,
-        json!({"id": "lacks", "trouble": "list-lacks", "volume": "vol-3"}),
+        json!({"id": "lacks", "type": "list-lacks", "volume": "vol-3"}),
     );
-    trouble(
+    inject(
         &server,
-        json!({"id": "adds", "trouble": "list-adds", "volume": "vol-2", "node": "mars"}),
+        json!({"id": "adds", "type": "list-adds", "volume": "vol-2", "node": "mars"}),
     );
     let listed = published(&mut client).await;
     assert!(listed.iter().all(|(id, _)| id != "vol-3"));
@@ -185,7 +179,7 @@ async fn expired_tokens_end_a_list_in_its_middle_and_a_new_one_begins() {
         starting_token: token.to_owned(),
     };
     let first = client.list_volumes(page("")).await.unwrap().into_inner();
-    trouble(&server, json!({"id": "old", "trouble": "tokens-expired"}));
+    inject(&server, json!({"id": "old", "type": "tokens-expired"}));
     let refused = client.list_volumes(page(&first.next_token)).await.unwrap_err();
     assert_eq!(refused.code(), Code::Aborted);
     assert!(refused.message().contains("starting_token"), "{refused}");
@@ -204,9 +198,9 @@ async fn expired_tokens_end_a_list_in_its_middle_and_a_new_one_begins() {
 #[tokio::test]
 async fn slow_node_serves_its_calls_one_after_the_other() {
     let (server, client) = start().await;
-    trouble(
+    inject(
         &server,
-        json!({"id": "slow", "trouble": "slow-node", "node": "node-0", "time": "100ms"}),
+        json!({"id": "slow", "type": "slow-node", "node": "node-0", "time": "100ms"}),
     );
     let start = Instant::now();
     let calls = (0..4).map(|number| {
@@ -229,9 +223,9 @@ async fn slow_node_serves_its_calls_one_after_the_other() {
 #[tokio::test]
 async fn wrong_device_is_told_and_readiness_is_denied_for_its_time() {
     let (server, mut client) = start().await;
-    trouble(
+    inject(
         &server,
-        json!({"id": "wrong", "trouble": "wrong-device", "volume": "vol-0", "device": "/dev/odd"}),
+        json!({"id": "wrong", "type": "wrong-device", "volume": "vol-0", "device": "/dev/odd"}),
     );
     for (volume, is_wrong) in [("vol-0", true), ("vol-1", false)] {
         let reply = client
@@ -244,10 +238,7 @@ async fn wrong_device_is_told_and_readiness_is_denied_for_its_time() {
     }
     let mut identity = server.identity().await;
     let start = Instant::now();
-    trouble(
-        &server,
-        json!({"id": "late", "trouble": "not-ready", "for": "1s"}),
-    );
+    inject(&server, json!({"id": "late", "type": "not-ready", "for": "1s"}));
     let mut asked = 0;
     while identity
         .probe(v1::ProbeRequest {})
@@ -264,10 +255,10 @@ async fn wrong_device_is_told_and_readiness_is_denied_for_its_time() {
 }
 
 #[tokio::test]
-async fn troubles_come_from_the_file_too_and_go_with_it() {
+async fn backend_faults_come_from_the_file_too_and_go_with_it() {
     let server = Server::start_with(|directory, settings| {
         let script = "rules: [{id: r, match: {volume: vol-1}, action: {code: ABORTED}}]\n\
-                      troubles: [{id: t, trouble: busy, volume: vol-0, code: UNAVAILABLE}]\n";
+                      backend-faults: [{id: t, type: busy, volume: vol-0, code: UNAVAILABLE}]\n";
         fs::write(directory.join("faults.yaml"), script).unwrap();
         settings.premade = 5;
         settings.faults = Some(directory.join("faults.yaml"));
@@ -300,7 +291,7 @@ async fn start_kept(directory: &Path) -> (Program, Client) {
 
 #[tokio::test]
 async fn array_forgets_over_a_restart_what_the_admin_api_says_and_nothing_else() {
-    // (trouble, whether it is there at the end, volumes left of four, nodes of vol-0 and of vol-1)
+    // (backend fault, whether it is there at the end, volumes left of four, nodes of vol-0 and of vol-1)
     let table = [
         (json!({"loses": "changes"}), true, 3, [1, 0]),
         (json!({}), true, 3, [1, 0]),
@@ -314,17 +305,17 @@ async fn array_forgets_over_a_restart_what_the_admin_api_says_and_nothing_else()
             let (mut program, admin) = start_kept(directory.path()).await;
             let mut client = program.controller().await;
             assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
-            let mut whole = json!({"id": "x", "trouble": "state-loss"});
+            let mut whole = json!({"id": "x", "type": "state-loss"});
             whole
                 .as_object_mut()
                 .unwrap()
                 .extend(fields.as_object().unwrap().clone());
-            admin.put_trouble(&whole).await.unwrap();
+            admin.put_backend_fault(&whole).await.unwrap();
             assert_eq!(publish(&mut client, "vol-1", "node-1").await, Code::Ok);
             client.create_volume(mk_create("new")).await.unwrap();
             assert_eq!(published(&mut client).await.len(), 4, "nothing is missed yet");
             if !stays {
-                admin.set_trouble("x", false).await.unwrap();
+                admin.set_backend_fault("x", false).await.unwrap();
             }
             drop(client);
             program.signal(signal);
@@ -350,7 +341,7 @@ async fn array_forgets_over_a_restart_what_the_admin_api_says_and_nothing_else()
 
 #[tokio::test]
 async fn loss_of_a_file_is_there_from_the_start_and_goes_when_the_file_says_so() {
-    let script = "troubles: [{id: t, trouble: state-loss, loses: everything}]";
+    let script = "backend-faults: [{id: t, type: state-loss, loses: everything}]";
     let start = async |directory| {
         Server::start_in(directory, |directory, settings| {
             settings.premade = 1;
