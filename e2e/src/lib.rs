@@ -10,6 +10,7 @@ pub mod invariant;
 pub mod kubeconfig;
 pub mod narrate;
 pub mod node;
+pub mod nodes;
 pub mod playground;
 pub mod process;
 pub mod rights;

@@ -9,6 +9,7 @@
 //! - when the harness ends, in whatever way, every process that carries the run's marker is killed: by
 //!   [`Run::finish`] in the good case, by the reaper in all others.
 
+pub(crate) mod leftovers;
 mod procfs;
 mod reaper;
 mod run;
@@ -29,6 +30,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use tokio::sync::watch;
 
+pub(crate) use reaper::readable_within;
 pub use reaper::reaper_main_if_requested;
 pub use run::Run;
 pub use script::write_script;

@@ -9,6 +9,7 @@
 
 mod cargo;
 mod go;
+mod node_programs;
 mod progress;
 mod validator;
 
@@ -26,8 +27,10 @@ use tokio::process::Command;
 pub use validator::{Fields, Query, Selector, SidecarFlags, StorageSuite};
 
 use crate::process::Run;
+use cargo::named_program;
 use go::GoProgram;
 pub use go::MissingGo;
+pub use node_programs::NodePrograms;
 
 /// What a person can set through the environment.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +63,8 @@ pub struct Settings {
     pub require_grpcio: bool,
     /// `CSI_MOCK_REQUIRE_ROOT_TESTS` is set: a test that needs root fails without it; else it is left out.
     pub need_privileges: bool,
+    /// `CSI_E2E_REQUIRE_NODES` is set: a test on real kubelets fails where they cannot run; else it is left out.
+    pub require_nodes: bool,
 }
 
 /// Finds and builds the programs of one run.
@@ -172,6 +177,7 @@ impl Settings {
             python: read("CSI_E2E_PYTHON").map(PathBuf::from),
             require_grpcio: read("CSI_E2E_REQUIRE_GRPCIO").is_some(),
             need_privileges: read("CSI_MOCK_REQUIRE_ROOT_TESTS").is_some(),
+            require_nodes: read("CSI_E2E_REQUIRE_NODES").is_some(),
             seed: read("CSI_E2E_SEED"),
             attachments: read("CSI_E2E_ATTACHMENTS"),
             path: read("PATH"),
@@ -327,7 +333,7 @@ impl Toolchain {
     }
 
     /// A command that is killed when it is dropped, and by the run's reaper when the harness is killed.
-    fn command(&self, program: &Path, dir: &Path) -> Command {
+    pub(crate) fn command(&self, program: &Path, dir: &Path) -> Command {
         let mut command = Command::new(program);
         command.current_dir(dir).stdin(Stdio::null()).kill_on_drop(true);
         if let Some(run) = &self.run {
@@ -339,7 +345,7 @@ impl Toolchain {
 
     /// Where builds go: what the settings say, else the target directory this executable was built into
     /// (cargo's configuration can move it), else `target/` in the workspace.
-    fn target_dir(&self) -> Result<PathBuf> {
+    pub(crate) fn target_dir(&self) -> Result<PathBuf> {
         if let Some(dir) = &self.settings.target_dir {
             return std::path::absolute(dir).context("resolve CARGO_TARGET_DIR");
         }
@@ -365,15 +371,6 @@ pub fn workspace_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("the crate must lie in the workspace")
-}
-
-fn named_program(variable: &str, path: &Path) -> Result<PathBuf> {
-    ensure!(
-        is_executable(path),
-        "{variable} names {}, which is no executable file: build it first, or unset the variable to have it built",
-        path.display()
-    );
-    std::path::absolute(path).with_context(|| format!("resolve {variable}"))
 }
 
 fn is_executable(file: &Path) -> bool {

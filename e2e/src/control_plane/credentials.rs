@@ -94,7 +94,8 @@ fn authority() -> CertificateParams {
 }
 
 fn serving() -> Result<CertificateParams> {
-    let names = ["127.0.0.1", "localhost", "kubernetes.default.svc"].map(str::to_owned);
+    // The last is the first address of the service range, which pods know the API server by.
+    let names = ["127.0.0.1", "localhost", "kubernetes.default.svc", "10.96.0.1"].map(str::to_owned);
     let mut params = CertificateParams::new(names).context("name the serving certificate")?;
     params
         .distinguished_name

@@ -3,7 +3,7 @@
 //! The harness re-executes itself as reaper and holds the write end of a pipe to it. The kernel closes that
 //! end when the harness is gone, however it went; at the end of the pipe the reaper kills every process that
 //! carries the run's marker in its environment, which children inherit however far they move away from their
-//! parent's process group, and removes the run's directory.
+//! parent's process group, and removes what the run left in the kernel and its directory.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::procfs;
+use super::{leftovers, procfs};
 
 /// Variable that marks the processes of a run; its value is the run's directory.
 pub(super) const MARKER: &str = "CSI_E2E_RUN";
@@ -90,6 +90,7 @@ fn guard(dir: &Path) -> Result<()> {
         .read_to_end(&mut wishes)
         .context("wait for the end of the harness")?;
     MarkedProcesses::of(dir).kill_all()?;
+    leftovers::remove(dir)?;
     if wishes == KEEP {
         return Ok(());
     }
@@ -236,7 +237,7 @@ impl MarkedProcesses {
 }
 
 /// Waits until the descriptor is readable, which a pidfd is when its process has ended.
-fn readable_within(descriptor: &impl AsFd, burst_timeout: Duration) -> Result<bool> {
+pub(crate) fn readable_within(descriptor: &impl AsFd, burst_timeout: Duration) -> Result<bool> {
     let deadline = Instant::now() + burst_timeout;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -1,13 +1,13 @@
 //! Our own programs, built by a cargo of our own so that a run never meets an outdated one.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use tokio::time::Instant;
 
-use super::{Toolchain, lock, progress, workspace_root};
+use super::{Toolchain, is_executable, lock, progress, workspace_root};
 use crate::process;
 
 /// How many lines of a failed build are shown.
@@ -24,7 +24,7 @@ const PROFILE: (&str, &str) = if cfg!(debug_assertions) {
 /// The variables that cargo sets for a test or `cargo run`. Inherited by another cargo, build scripts that watch
 /// these variables (ring's does) would see them change, and all that is built on them would be compiled again, here
 /// and then at the caller's next build.
-const OF_THE_CALLERS_PACKAGE: &[&str] = &[
+pub(super) const OF_THE_CALLERS_PACKAGE: &[&str] = &[
     "CARGO_MANIFEST_DIR",
     "CARGO_MANIFEST_LINKS",
     "CARGO_MANIFEST_PATH",
@@ -87,4 +87,14 @@ impl Toolchain {
         }
         Ok(target.join(folder).join(name))
     }
+}
+
+/// A program that a variable names instead of a build.
+pub(super) fn named_program(variable: &str, path: &Path) -> Result<PathBuf> {
+    ensure!(
+        is_executable(path),
+        "{variable} names {}, which is no executable file: build it first, or unset the variable to have it built",
+        path.display()
+    );
+    std::path::absolute(path).with_context(|| format!("resolve {variable}"))
 }

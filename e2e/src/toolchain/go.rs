@@ -55,7 +55,7 @@ impl Settings {
     }
 
     /// The program of this name on `PATH`.
-    pub(super) fn on_path(&self, name: &str) -> Option<PathBuf> {
+    pub(crate) fn on_path(&self, name: &str) -> Option<PathBuf> {
         std::env::split_paths(self.path.as_ref()?)
             .map(|dir| dir.join(name))
             .find(|file| is_executable(file))
@@ -83,15 +83,12 @@ pub(super) struct GoProgram {
 impl Toolchain {
     /// The executable of `program`, built if there is none for the sources as they are.
     pub(super) async fn go_program(&self, program: &GoProgram) -> Result<PathBuf> {
-        let module = workspace_root().join(program.module);
-        let go = self.go(&module).await?;
-        let recipe = Recipe::new(program, module, go)?;
-        let builds = self.target_dir()?.join("csi-e2e");
-        let finished = builds.join(format!("{}-{}", program.name, recipe.key()?));
+        let (recipe, finished) = self.go_recipe(program).await?;
         let executable = finished.join(program.name);
         if executable.is_file() {
             return Ok(executable);
         }
+        let builds = self.target_dir()?.join("csi-e2e");
         fs::create_dir_all(&builds).with_context(|| format!("make {}", builds.display()))?;
         let _lock = lock(builds.join(format!("{}.lock", program.name)), program.what).await?;
         if executable.is_file() {
@@ -106,6 +103,22 @@ impl Toolchain {
         self.go_build(&recipe, &unfinished).await?;
         fs::rename(&unfinished, &finished).with_context(|| format!("put {} in place", finished.display()))?;
         Ok(executable)
+    }
+
+    /// The executable of `program`, if it is built for the sources as they are.
+    pub(super) async fn built_go_program(&self, program: &GoProgram) -> Result<Option<PathBuf>> {
+        let (_, finished) = self.go_recipe(program).await?;
+        let executable = finished.join(program.name);
+        Ok(executable.is_file().then_some(executable))
+    }
+
+    /// How to build `program`, and the folder that the finished build lies in.
+    async fn go_recipe<'a>(&self, program: &'a GoProgram) -> Result<(Recipe<'a>, PathBuf)> {
+        let module = workspace_root().join(program.module);
+        let go = self.go(&module).await?;
+        let recipe = Recipe::new(program, module, go)?;
+        let finished = format!("{}-{}", program.name, recipe.key()?);
+        Ok((recipe, self.target_dir()?.join("csi-e2e").join(finished)))
     }
 
     /// Finds Go and checks that it is new enough for `module`.

@@ -1,0 +1,216 @@
+//! Images of everything that pods on real nodes run, under the names by which `deploy/` and tests ask for them: one OCI
+//! image layout, made without a container engine. No registry is asked.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use ring::digest::{SHA256, digest};
+use serde_json::{Value, json};
+
+use super::real_node::SANDBOX_IMAGE;
+use crate::toolchain::NodePrograms;
+
+/// Image of the pods in tests.
+pub const BUSYBOX: &str = "busybox:1.37";
+
+const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+
+/// An image layout that grows.
+pub(super) struct Layout {
+    dir: PathBuf,
+    manifests: Vec<Value>,
+}
+
+/// A stored blob.
+struct Blob {
+    digest: String,
+    size: u64,
+}
+
+// === impl Layout ===
+
+impl Layout {
+    /// Makes the images in `dir` that the objects of `deploy/` name, the sandbox's and [`BUSYBOX`].
+    pub(super) fn make(dir: &Path, named: &BTreeSet<String>, programs: &NodePrograms) -> Result<PathBuf> {
+        let layout = dir.join("layout");
+        let blobs = layout.join("blobs/sha256");
+        fs::create_dir_all(&blobs).with_context(|| format!("make {}", blobs.display()))?;
+        let mut images = Self {
+            dir: layout.clone(),
+            manifests: Vec::new(),
+        };
+        let busybox = images.layer(&busybox(dir)?)?;
+        images.image(BUSYBOX, &["/bin/sh"], &[&busybox])?;
+        images.image(SANDBOX_IMAGE, &["/bin/sleep", "1000000000"], &[&busybox])?;
+        let debian = images.blob(&programs.debian)?;
+        for name in named {
+            let program = name.rsplit('/').next().and_then(|name| name.split(':').next());
+            let (program, entrypoint) = match program.unwrap_or_default() {
+                "csi-attacher" => (&programs.attacher, "csi-attacher"),
+                "csi-mock-driver" | "csi-mock-driver-node" => (&programs.driver, "csi-mock-driver"),
+                "csi-provisioner" => (&programs.provisioner, "csi-provisioner"),
+                "csi-resizer" => (&programs.resizer, "csi-resizer"),
+                other => bail!("{name}: there is no program for an image named {other}"),
+            };
+            let layer = images.layer(&single(dir, program, entrypoint)?)?;
+            let base = name.contains("csi-mock-driver-node").then_some(&debian);
+            let layers: Vec<_> = base.into_iter().chain([&layer]).collect();
+            images.image(name, &[&format!("/{entrypoint}")], &layers)?;
+        }
+        let index = json!({"schemaVersion": 2, "manifests": images.manifests});
+        write(&layout.join("index.json"), &index.to_string())?;
+        write(&layout.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#)?;
+        Ok(layout)
+    }
+
+    fn image(&mut self, name: &str, entrypoint: &[&str], layers: &[&Blob]) -> Result<()> {
+        let architecture = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        let config = json!({
+            "architecture": architecture,
+            "os": "linux",
+            "config": {
+                "Entrypoint": entrypoint,
+                "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+            },
+            "rootfs": {
+                "type": "layers",
+                "diff_ids": layers.iter().map(|layer| &layer.digest).collect::<Vec<_>>(),
+            },
+        });
+        let config = self.json_blob(&config)?;
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": config.descriptor(CONFIG),
+            "layers": layers.iter().map(|layer| layer.descriptor(LAYER)).collect::<Vec<_>>(),
+        });
+        let mut manifest = self.json_blob(&manifest)?.descriptor(MANIFEST);
+        manifest["annotations"] = json!({"io.containerd.image.name": full_name(name)});
+        self.manifests.push(manifest);
+        Ok(())
+    }
+
+    fn json_blob(&self, content: &Value) -> Result<Blob> {
+        let file = self.dir.join("blob.json");
+        write(&file, &content.to_string())?;
+        self.blob(&file)
+    }
+
+    /// Packs a directory.
+    fn layer(&self, root: &Path) -> Result<Blob> {
+        let layer = self.dir.join("layer.tar");
+        let mut tar = Command::new("tar");
+        tar.args(["--create", "--owner=0", "--group=0", "--numeric-owner", "--file"])
+            .arg(&layer)
+            .arg("--directory")
+            .arg(root)
+            .arg(".");
+        let output = tar.output().context("run tar")?;
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "tar failed: {complaint}");
+        let blob = self.blob(&layer)?;
+        fs::remove_file(&layer).context("remove a draft")?;
+        Ok(blob)
+    }
+
+    fn blob(&self, file: &Path) -> Result<Blob> {
+        let content = fs::read(file).with_context(|| format!("read {}", file.display()))?;
+        let hash = digest(&SHA256, &content);
+        let hash: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        let blob = self.dir.join("blobs/sha256").join(&hash);
+        fs::write(&blob, &content).with_context(|| format!("write {}", blob.display()))?;
+        Ok(Blob {
+            digest: format!("sha256:{hash}"),
+            size: content.len() as u64,
+        })
+    }
+}
+
+// === impl Blob ===
+
+impl Blob {
+    fn descriptor(&self, media_type: &str) -> Value {
+        json!({"mediaType": media_type, "digest": self.digest, "size": self.size})
+    }
+}
+
+/// The name that a container runtime makes of one in a manifest.
+fn full_name(name: &str) -> String {
+    match name.split_once('/') {
+        Some((registry, _)) if registry.contains('.') => name.to_owned(),
+        Some(_) => format!("docker.io/{name}"),
+        None => format!("docker.io/library/{name}"),
+    }
+}
+
+/// A root filesystem with busybox and all its applets.
+fn busybox(dir: &Path) -> Result<PathBuf> {
+    let root = dir.join("busybox");
+    let bin = root.join("bin");
+    for path in [&bin, &root.join("etc"), &root.join("root"), &root.join("tmp")] {
+        fs::create_dir_all(path).with_context(|| format!("make {}", path.display()))?;
+    }
+    fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777)).context("open /tmp")?;
+    write(&root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n")?;
+    write(&root.join("etc/group"), "root:x:0:\n")?;
+    let listed = Command::new("busybox")
+        .arg("--list")
+        .output()
+        .context("run busybox")?;
+    for applet in String::from_utf8_lossy(&listed.stdout).lines() {
+        if applet != "busybox" {
+            symlink("busybox", bin.join(applet)).with_context(|| format!("link {applet}"))?;
+        }
+    }
+    let path = Command::new("sh")
+        .args(["-c", "command -v busybox"])
+        .output()
+        .context("find busybox")?;
+    let path = String::from_utf8_lossy(&path.stdout).trim().to_owned();
+    fs::copy(&path, bin.join("busybox")).with_context(|| format!("copy {path}"))?;
+    Ok(root)
+}
+
+/// A root filesystem with one program.
+fn single(dir: &Path, program: &Path, name: &str) -> Result<PathBuf> {
+    let root = dir.join(name);
+    fs::create_dir_all(&root).with_context(|| format!("make {}", root.display()))?;
+    fs::copy(program, root.join(name)).with_context(|| format!("copy {}", program.display()))?;
+    Ok(root)
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_get_their_registry() {
+        let names = [
+            "registry.k8s.io/sig-storage/csi-resizer:v2.3.0",
+            "local/x:1",
+            BUSYBOX,
+        ];
+        assert_eq!(
+            names.map(full_name),
+            [
+                "registry.k8s.io/sig-storage/csi-resizer:v2.3.0",
+                "docker.io/local/x:1",
+                "docker.io/library/busybox:1.37"
+            ]
+        );
+    }
+}

@@ -1,0 +1,91 @@
+//! The first process of a node, in mount, PID, network, UTS and IPC namespaces of its own.
+//!
+//! The harness starts this executable again by `unshare --kill-child`, so that the process is killed with its parent,
+//! and the kernel kills all other processes of the PID namespace with it. The kernel removes the mounts and interfaces
+//! with the last process.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
+use rustix::process::WaitOptions;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Variable that turns the executable into the first process of a node; its value is the node's directory.
+pub(super) const INIT: &str = "CSI_E2E_NODE_INIT";
+/// File in the node's directory: everything is mounted.
+pub(super) const READY: &str = "ready";
+/// What the nodes share, beside their directories.
+pub(super) const ARRAY: &str = "array";
+
+/// The node's own directories, by their names in its directory.
+const OWN: [(&str, &str); 2] = [("kubelet", "/var/lib/kubelet"), ("log", "/var/log")];
+
+/// Turns this process into the first process of a node if the harness asked for one, and does not return then.
+///
+/// Must be in the `main` of every executable that starts real nodes, before it starts threads.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "asked through the environment: arguments belong to main"
+)]
+#[expect(clippy::exit, reason = "the first process has no main to return to")]
+pub fn init_main_if_requested() {
+    let Some(dir) = std::env::var_os(INIT).map(PathBuf::from) else {
+        return;
+    };
+    let Err(error) = run(&dir);
+    // The harness may be gone, and with it the reader of stderr.
+    drop(writeln!(
+        std::io::stderr(),
+        "init of {}: {error:#}",
+        dir.display()
+    ));
+    std::process::exit(1);
+}
+
+fn run(dir: &Path) -> Result<std::convert::Infallible> {
+    let name = dir
+        .file_name()
+        .context("the directory must be named as the node")?;
+    fs::write("/proc/sys/kernel/hostname", name.as_encoded_bytes()).context("set the host name")?;
+    mount_all(dir)?;
+    fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("forward packets of pods")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("start a runtime")?.block_on(async {
+        let mut ended = signal(SignalKind::child()).context("listen for SIGCHLD")?;
+        fs::write(dir.join(READY), "").context("report readiness")?;
+        loop {
+            ended.recv().await.context("wait for SIGCHLD")?;
+            // The kernel makes this process the parent of every orphan.
+            while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
+        }
+    })
+}
+
+/// Mounts at the paths where kubelet, containerd and `deploy/` expect them, without a trace in the machine's files.
+fn mount_all(dir: &Path) -> Result<()> {
+    // What the node no longer needs when it is gone, containers' files among them.
+    for path in ["/run", "/var/lib"] {
+        let mounted = mount("tmpfs", path, "tmpfs", MountFlags::empty(), None);
+        mounted.with_context(|| format!("mount {path}"))?;
+    }
+    for path in ["/run/lock", "/var/lib/containerd", "/var/lib/cni"] {
+        make_dir(Path::new(path))?;
+    }
+    let array = dir.with_file_name(ARRAY);
+    let own = OWN.map(|(name, path)| (dir.join(name), path));
+    for (source, target) in own.iter().chain([&(array, "/var/lib/csi-mock-driver")]) {
+        make_dir(source)?;
+        make_dir(target.as_ref())?;
+        mount_bind(source, *target).with_context(|| format!("mount {target}"))?;
+    }
+    // Only now: else each of them would be the peer of the directory that it shows, and volumes be mounted twice.
+    let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
+    mount_change("/", shared).context("share mounts with containers")
+}
+
+fn make_dir(path: &Path) -> Result<()> {
+    fs::create_dir_all(path).with_context(|| format!("make {}", path.display()))
+}

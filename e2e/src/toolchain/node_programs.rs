@@ -1,0 +1,247 @@
+//! What real nodes and the pods on them run: kubelet, containerd, the sidecars of `deploy/`, our own programs as static
+//! executables, and Debian's programs for devices and filesystems.
+//!
+//! Cold builds take half an hour, so tests use what is built, and only `--bin nodes -- --build` builds.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
+use ring::digest::{SHA256, digest};
+use tokio::time::Instant;
+
+use super::cargo::OF_THE_CALLERS_PACKAGE;
+use super::go::GoProgram;
+use super::{Toolchain, is_executable, lock, progress, workspace_root};
+use crate::process;
+
+/// How many lines of a failed build are shown.
+const TAIL_LINES: usize = 30;
+
+/// What a node's root filesystem is made of, as in `deploy/images/Containerfile`.
+const DEBIAN: [&str; 3] = [
+    "--variant=minbase",
+    "--include=mount,e2fsprogs,xfsprogs",
+    "bookworm",
+];
+
+/// What the driver needs none of: half of Debian's size.
+const UNUSED: [&str; 5] = [
+    "usr/share/doc",
+    "usr/share/locale",
+    "usr/share/man",
+    "var/cache/apt",
+    "var/lib/apt/lists",
+];
+
+const KUBELET: GoProgram = GoProgram {
+    module: "e2e/control-plane",
+    package: "k8s.io/kubernetes/cmd/kubelet",
+    name: "kubelet",
+    stamps: &[("k8s.io/component-base/version.gitVersion", "k8s.io/kubernetes")],
+    what: "kubelet",
+    expectation: "about 3 minutes on two cores from cold caches",
+};
+const CONTAINERD: GoProgram =
+    node_program("github.com/containerd/containerd/v2/cmd/containerd", "containerd");
+const SHIM: GoProgram = node_program(
+    "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+    "containerd-shim-runc-v2",
+);
+const CTR: GoProgram = node_program("github.com/containerd/containerd/v2/cmd/ctr", "ctr");
+/// In a module of its own: it does not compile with the client-go that the others need.
+const PROVISIONER: GoProgram = GoProgram {
+    module: "e2e/provisioner",
+    ..node_program(
+        "github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner",
+        "csi-provisioner",
+    )
+};
+const RESIZER: GoProgram = node_program(
+    "github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer",
+    "csi-resizer",
+);
+
+/// The programs of real nodes and of the images on them.
+#[derive(Clone, Debug)]
+pub struct NodePrograms {
+    pub(crate) kubelet: PathBuf,
+    pub(crate) containerd: PathBuf,
+    /// In containerd's `PATH`.
+    pub(crate) shim: PathBuf,
+    pub(crate) ctr: PathBuf,
+    pub(crate) provisioner: PathBuf,
+    pub(crate) resizer: PathBuf,
+    /// Static.
+    pub(crate) attacher: PathBuf,
+    /// Static.
+    pub(crate) driver: PathBuf,
+    /// Image layer with Debian's programs for devices and filesystems.
+    pub(crate) debian: PathBuf,
+}
+
+const fn node_program(package: &'static str, name: &'static str) -> GoProgram {
+    GoProgram {
+        module: "e2e/nodes",
+        package,
+        name,
+        stamps: &[],
+        what: name,
+        expectation: "about 5 minutes on two cores from cold caches",
+    }
+}
+
+impl Toolchain {
+    /// The programs, if all are built; our own are brought up to date.
+    pub async fn built_node_programs(&self) -> Result<Option<NodePrograms>> {
+        for program in [&KUBELET, &CONTAINERD, &SHIM, &CTR, &PROVISIONER, &RESIZER] {
+            if self.built_go_program(program).await?.is_none() {
+                return Ok(None);
+            }
+        }
+        let debian = self.debian_layer()?.is_file();
+        let own = self.static_binaries()?.iter().all(|binary| is_executable(binary));
+        if debian && own {
+            return self.build_node_programs().await.map(Some);
+        }
+        Ok(None)
+    }
+
+    /// The programs, built on first use.
+    pub async fn build_node_programs(&self) -> Result<NodePrograms> {
+        let debian = self.build_debian_layer().await?;
+        let [attacher, driver] = self.build_static_binaries().await?;
+        Ok(NodePrograms {
+            kubelet: self.go_program(&KUBELET).await?,
+            containerd: self.go_program(&CONTAINERD).await?,
+            shim: self.go_program(&SHIM).await?,
+            ctr: self.go_program(&CTR).await?,
+            provisioner: self.go_program(&PROVISIONER).await?,
+            resizer: self.go_program(&RESIZER).await?,
+            attacher,
+            driver,
+            debian,
+        })
+    }
+
+    /// Attacher and driver, as `deploy/images/binaries` builds them, or as the settings name them.
+    fn static_binaries(&self) -> Result<[PathBuf; 2]> {
+        let architecture = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        let built = self.target_dir()?.join("csi-e2e/images").join(architecture);
+        let named = |setting: &Option<PathBuf>, name| setting.clone().unwrap_or_else(|| built.join(name));
+        let attacher = named(&self.settings.attacher, "csi-attacher");
+        Ok([attacher, named(&self.settings.mock_driver, "csi-mock-driver")])
+    }
+
+    /// A second when nothing has changed.
+    async fn build_static_binaries(&self) -> Result<[PathBuf; 2]> {
+        let binaries = self.static_binaries()?;
+        if self.settings.attacher.is_some() && self.settings.mock_driver.is_some() {
+            return Ok(binaries);
+        }
+        let target = self.target_dir()?;
+        let builds = target.join("csi-e2e");
+        fs::create_dir_all(&builds).with_context(|| format!("make {}", builds.display()))?;
+        let _lock = lock(builds.join("images.lock"), "static executables").await?;
+        let script = workspace_root().join("deploy/images/binaries");
+        let out = builds.join("images");
+        let mut command = self.command(&script, workspace_root());
+        for name in OF_THE_CALLERS_PACKAGE {
+            command.env_remove(name);
+        }
+        command.arg(&out).env("CARGO_TARGET_DIR", &target);
+        self.watched(
+            command,
+            &builds.join("images.log"),
+            "static executables (release)",
+        )
+        .await?;
+        Ok(binaries)
+    }
+
+    fn debian_layer(&self) -> Result<PathBuf> {
+        let input = format!("{DEBIAN:?} {UNUSED:?}");
+        let hash = digest(&SHA256, input.as_bytes());
+        let key: String = hash
+            .as_ref()
+            .iter()
+            .take(8)
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        Ok(self.target_dir()?.join(format!("csi-e2e/debian-{key}/layer.tar")))
+    }
+
+    async fn build_debian_layer(&self) -> Result<PathBuf> {
+        let layer = self.debian_layer()?;
+        let finished = layer.parent().context("the layer must lie in a directory")?;
+        let builds = finished.parent().context("builds must lie in a directory")?;
+        fs::create_dir_all(builds).with_context(|| format!("make {}", builds.display()))?;
+        let _lock = lock(builds.join("debian.lock"), "Debian's root filesystem").await?;
+        if layer.is_file() {
+            return Ok(layer);
+        }
+        let unfinished = builds.join("debian-unfinished");
+        if unfinished.exists() {
+            fs::remove_dir_all(&unfinished).with_context(|| format!("remove {}", unfinished.display()))?;
+        }
+        let root = unfinished.join("root");
+        fs::create_dir_all(&root).with_context(|| format!("make {}", root.display()))?;
+        let log = unfinished.join("build.log");
+        // It mounts /proc in the new root.
+        let mut debootstrap = self.command("unshare".as_ref(), &unfinished);
+        debootstrap
+            .args([
+                "--mount",
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+                "debootstrap",
+            ])
+            .args(&DEBIAN[..2])
+            .args([DEBIAN[2], "root"]);
+        self.watched(debootstrap, &log, "Debian's root filesystem")
+            .await?;
+        for unused in UNUSED {
+            let dir = root.join(unused);
+            fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
+        }
+        let mut tar = self.command("tar".as_ref(), &unfinished);
+        // Container runtimes make the devices.
+        tar.args([
+            "--create",
+            "--file=layer.tar",
+            "--exclude=./dev/*",
+            "--exclude=./proc/*",
+        ])
+        .args(["--directory=root", "."]);
+        self.watched(tar, &log, "Debian's image layer").await?;
+        fs::remove_dir_all(&root).with_context(|| format!("remove {}", root.display()))?;
+        fs::rename(&unfinished, finished).with_context(|| format!("put {} in place", finished.display()))?;
+        Ok(layer)
+    }
+
+    /// Runs a build with its output in `log`.
+    async fn watched(&self, mut command: tokio::process::Command, log: &Path, what: &str) -> Result<()> {
+        let file = fs::File::create(log).with_context(|| format!("open {}", log.display()))?;
+        let errors = file.try_clone().context("share the log of a build")?;
+        let mut child = command
+            .stdout(Stdio::from(file))
+            .stderr(Stdio::from(errors))
+            .spawn()
+            .with_context(|| format!("start the build of {what}"))?;
+        let last = || process::tail(log, 1).unwrap_or_default();
+        let status = progress::watch(&mut child, what, Instant::now(), last).await?;
+        ensure!(
+            status.success(),
+            "the build of {what} ended with {status}:\n{}",
+            process::tail(log, TAIL_LINES).unwrap_or_default()
+        );
+        Ok(())
+    }
+}

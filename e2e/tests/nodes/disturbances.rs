@@ -1,0 +1,180 @@
+//! Programs and nodes that fail while volumes are in use.
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::nodes::{DRIVER_NAMESPACE, NODES};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::json;
+
+use crate::env::{EXT4, Env, PodSpec};
+use crate::shared_nodes::Scenario;
+
+const A: &str = NODES[0];
+const B: &str = NODES[1];
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "kubelet_is_killed_with_a_volume_mounted",
+        run: |env| Box::pin(kubelet_is_killed_with_a_volume_mounted(env)),
+    },
+    Scenario {
+        name: "kubelet_is_killed_while_it_stages",
+        run: |env| Box::pin(kubelet_is_killed_while_it_stages(env)),
+    },
+    Scenario {
+        name: "node_driver_is_replaced_under_a_pod",
+        run: |env| Box::pin(node_driver_is_replaced_under_a_pod(env)),
+    },
+    Scenario {
+        name: "lost_node_is_taken_out_of_service",
+        run: |env| Box::pin(lost_node_is_taken_out_of_service(env)),
+    },
+];
+
+/// A pod is deleted while its kubelet is dead. The next kubelet finds the mounts on disk (reconstruction), unmounts them
+/// and lets the volume be detached, with all that the pod wrote.
+async fn kubelet_is_killed_with_a_volume_mounted(env: &Env<'_>) -> Result<()> {
+    env.claim("data", EXT4, "Filesystem").await?;
+    env.run_pod(
+        &PodSpec::new("web-1", "echo hello >/data/greeting")
+            .on(A)
+            .claim("data"),
+    )
+    .await?;
+    let node = env.nodes.node(A)?;
+    node.kill_kubelet().await?;
+    env.force_delete_pod("web-1").await?;
+    node.start_kubelet()?;
+    env.wait_until_detached("data").await?;
+    env.wait_until_nothing_is_mounted().await?;
+    env.run_pod(
+        &PodSpec::new("web-2", "grep -qx hello /data/greeting")
+            .on(B)
+            .claim("data"),
+    )
+    .await
+}
+
+/// kubelet dies in the middle of NodeStageVolume, which the driver finishes. The next kubelet stages again and starts the
+/// pod.
+async fn kubelet_is_killed_while_it_stages(env: &Env<'_>) -> Result<()> {
+    let driver = env.nodes.node_driver(A)?;
+    let rule = json!({
+        "id": "held",
+        "match": {"method": "NodeStageVolume"},
+        "phase": "after",
+        "action": {"hang": "client-cancel"},
+    });
+    driver.put_fault(&rule).await.context("hold NodeStageVolume")?;
+    env.claim("data", EXT4, "Filesystem").await?;
+    env.create_pod(
+        &PodSpec::new("web", "echo hello >/data/greeting")
+            .on(A)
+            .claim("data"),
+    )
+    .await?;
+    env.wait_for_running_call(&driver, "NodeStageVolume").await?;
+    let node = env.nodes.node(A)?;
+    node.kill_kubelet().await?;
+    driver
+        .remove_fault("held")
+        .await
+        .context("release NodeStageVolume")?;
+    node.start_kubelet()?;
+    env.wait_until_ready("web").await?;
+    env.delete_pod("web").await?;
+    env.wait_until_detached("data").await
+}
+
+/// The node's driver is killed, and its pod replaced, while a pod uses a volume: the pod keeps it, and the next driver
+/// unmounts it.
+async fn node_driver_is_replaced_under_a_pod(env: &Env<'_>) -> Result<()> {
+    env.claim("data", EXT4, "Filesystem").await?;
+    env.run_pod(
+        &PodSpec::new("web-1", "echo hello >/data/greeting")
+            .on(A)
+            .claim("data"),
+    )
+    .await?;
+    let node = env.nodes.node(A)?;
+    // In the PID namespace of the node.
+    node.command(&["pkill", "-KILL", "-f", "^/csi-mock-driver --mode=node"])
+        .await?;
+    env.restart_node_driver(A).await?;
+    env.run_pod(
+        &PodSpec::new("web-2", "grep -qx hello /data/greeting")
+            .on(A)
+            .claim("data"),
+    )
+    .await?;
+    env.filesystem(node, "web-1", "data").await?;
+    env.delete_pod("web-1").await?;
+    env.delete_pod("web-2").await?;
+    env.wait_until_detached("data").await
+}
+
+/// A node loses its power. With the out-of-service taint its pods are deleted and the volume is detached without kubelet,
+/// so that a pod on the other node gets it with its data; then the node boots again.
+async fn lost_node_is_taken_out_of_service(env: &Env<'_>) -> Result<()> {
+    let controller = controller_node(env).await?;
+    let (lost, other) = if controller == A { (B, A) } else { (A, B) };
+    env.claim("data", EXT4, "Filesystem").await?;
+    env.run_pod(
+        &PodSpec::new("web-1", "echo hello >/data/greeting\nsync")
+            .on(lost)
+            .claim("data"),
+    )
+    .await?;
+    let node = env.nodes.node(lost)?;
+    node.crash().await?;
+    env.nodes.wait_until_not_ready(node).await?;
+    let taint =
+        json!({"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"});
+    taint_node(env, lost, Some(taint)).await?;
+    env.run_pod(
+        &PodSpec::new("web-2", "grep -qx hello /data/greeting")
+            .on(other)
+            .claim("data"),
+    )
+    .await?;
+    let attached = env.attached_to("data").await?;
+    ensure!(attached == [other], "the volume is attached to {attached:?}");
+    env.nodes.boot(node).await?;
+    taint_node(env, lost, None).await?;
+    env.nodes.wait_until_ready(node).await?;
+    env.nodes.wait_until_deployed().await?;
+    env.delete_pod("web-2").await?;
+    env.run_pod(
+        &PodSpec::new("web-3", "grep -qx hello /data/greeting")
+            .on(lost)
+            .claim("data"),
+    )
+    .await
+}
+
+/// The node of the pod with attacher and array.
+async fn controller_node(env: &Env<'_>) -> Result<String> {
+    let pods = Api::<Pod>::namespaced(env.nodes.client(), DRIVER_NAMESPACE);
+    let selected = ListParams::default().labels("app.kubernetes.io/name=csi-attacher");
+    let pod = pods.list(&selected).await?.into_iter().next();
+    let node = pod.and_then(|pod| pod.spec?.node_name);
+    node.context("the attacher must have a pod on a node")
+}
+
+/// Adds a taint, or removes that one.
+async fn taint_node(env: &Env<'_>, name: &str, taint: Option<serde_json::Value>) -> Result<()> {
+    let nodes = Api::<Node>::all(env.nodes.client());
+    let found = nodes.get(name).await?;
+    let taints = found.spec.and_then(|spec| spec.taints).unwrap_or_default();
+    let mut taints: Vec<_> = taints.into_iter().map(|taint| json!(taint)).collect();
+    taints.retain(|taint| taint["key"] != "node.kubernetes.io/out-of-service");
+    taints.extend(taint);
+    // Other controllers change taints, too.
+    let patch =
+        json!({"metadata": {"resourceVersion": found.metadata.resource_version}, "spec": {"taints": taints}});
+    nodes
+        .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+        .await?;
+    Ok(())
+}

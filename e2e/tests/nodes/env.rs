@@ -1,0 +1,383 @@
+//! What a scenario on real nodes works in: a namespace, claims and pods, and checks that nothing is left of them.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use csi_e2e::nodes::{BUSYBOX, DRIVER_NAMESPACE, RealNode, RealNodes};
+use csi_e2e::wait::{self, Progress};
+use csi_mock_driver::admin_api::client::Client;
+use k8s_openapi::api::core::v1::{Event, Namespace, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+/// How long one step may take when other work shares the cores; most take seconds.
+pub(crate) const STEP: Duration = Duration::from_secs(120);
+/// Between two looks at mounts and devices, whose changes have no event across namespaces.
+const POLL: Duration = Duration::from_millis(100);
+/// A class of `deploy/`: ext4, provisioned after scheduling.
+pub(crate) const EXT4: &str = "csi-mock";
+/// A class of `deploy/`: XFS, provisioned at once.
+pub(crate) const XFS: &str = "csi-mock-immediate-xfs";
+
+pub(crate) struct Env<'a> {
+    pub(crate) nodes: &'a RealNodes,
+    pub(crate) namespace: String,
+}
+
+/// A pod with one container of busybox.
+pub(crate) struct PodSpec<'a> {
+    name: &'a str,
+    node: Option<&'a str>,
+    /// It is ready when the script has got to its end.
+    script: &'a str,
+    volumes: Vec<Value>,
+    mounts: Vec<Value>,
+    devices: Vec<Value>,
+    security_context: Value,
+}
+
+// === impl PodSpec ===
+
+impl<'a> PodSpec<'a> {
+    pub(crate) fn new(name: &'a str, script: &'a str) -> Self {
+        Self {
+            name,
+            node: None,
+            script,
+            volumes: Vec::new(),
+            mounts: Vec::new(),
+            devices: Vec::new(),
+            security_context: json!({}),
+        }
+    }
+
+    pub(crate) fn on(mut self, node: &'a str) -> Self {
+        self.node = Some(node);
+        self
+    }
+
+    /// Mounts a claim at `/data`.
+    pub(crate) fn claim(self, claim: &str) -> Self {
+        let source = json!({"persistentVolumeClaim": {"claimName": claim}});
+        self.volume("data", source, json!({"mountPath": "/data"}))
+    }
+
+    /// Has the claim's device at `/dev/data`.
+    pub(crate) fn device(mut self, claim: &str) -> Self {
+        self.volumes
+            .push(json!({"name": "data", "persistentVolumeClaim": {"claimName": claim}}));
+        self.devices
+            .push(json!({"name": "data", "devicePath": "/dev/data"}));
+        self
+    }
+
+    pub(crate) fn volume(mut self, name: &str, mut source: Value, mut mount: Value) -> Self {
+        source["name"] = name.into();
+        mount["name"] = name.into();
+        if !self.volumes.contains(&source) {
+            self.volumes.push(source);
+        }
+        self.mounts.push(mount);
+        self
+    }
+
+    pub(crate) fn security_context(mut self, security_context: Value) -> Self {
+        self.security_context = security_context;
+        self
+    }
+
+    fn object(&self) -> Value {
+        let script = format!("set -e\n{}\ntouch /tmp/ready\nexec sleep 1000000", self.script);
+        let mut pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": self.name},
+            "spec": {
+                "restartPolicy": "Never",
+                "automountServiceAccountToken": false,
+                // The shell is the first process, which has no handler for SIGTERM.
+                "terminationGracePeriodSeconds": 1,
+                "securityContext": self.security_context,
+                "containers": [{
+                    "name": "shell",
+                    "image": BUSYBOX,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["sh", "-c", script],
+                    "readinessProbe": {"exec": {"command": ["test", "-e", "/tmp/ready"]}, "periodSeconds": 1},
+                    "volumeMounts": self.mounts,
+                    "volumeDevices": self.devices,
+                }],
+                "volumes": self.volumes,
+            },
+        });
+        if let Some(node) = self.node {
+            pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
+        }
+        pod
+    }
+}
+
+// === impl Env ===
+
+impl<'a> Env<'a> {
+    pub(crate) async fn set_up(nodes: &'a RealNodes, scenario: &str) -> Result<Self> {
+        let namespace = scenario.replace('_', "-");
+        nodes.cluster().create_namespace(&namespace).await?;
+        Ok(Self { nodes, namespace })
+    }
+
+    pub(crate) fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.nodes.client(), &self.namespace)
+    }
+
+    pub(crate) fn claims(&self) -> Api<PersistentVolumeClaim> {
+        Api::namespaced(self.nodes.client(), &self.namespace)
+    }
+
+    pub(crate) fn attachments(&self) -> Api<VolumeAttachment> {
+        Api::all(self.nodes.client())
+    }
+
+    /// Makes a claim of 512 MiB for one node: `mode` is `Filesystem` or `Block`.
+    pub(crate) async fn claim(&self, name: &str, class: &str, mode: &str) -> Result<()> {
+        let claim = json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name},
+            "spec": {
+                "storageClassName": class,
+                "volumeMode": mode,
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "512Mi"}},
+            },
+        });
+        let claim = serde_json::from_value(claim).context("write a claim")?;
+        let created = self.claims().create(&PostParams::default(), &claim).await;
+        created.map(drop).with_context(|| format!("create claim {name}"))
+    }
+
+    pub(crate) async fn create_pod(&self, pod: &PodSpec<'_>) -> Result<()> {
+        let object = serde_json::from_value(pod.object()).context("write a pod")?;
+        let created = self.pods().create(&PostParams::default(), &object).await;
+        created
+            .map(drop)
+            .with_context(|| format!("create pod {}", pod.name))
+    }
+
+    /// Creates a pod and waits until its script has got to its end.
+    pub(crate) async fn run_pod(&self, pod: &PodSpec<'_>) -> Result<()> {
+        self.create_pod(pod).await?;
+        self.wait_until_ready(pod.name).await
+    }
+
+    pub(crate) async fn wait_until_ready(&self, name: &str) -> Result<()> {
+        let what = format!("pod {name} to be ready");
+        let pods = self.pods();
+        let ended = wait::for_object(&pods, name, STEP, &what, |pod| {
+            let status = pod.and_then(|pod| pod.status.clone()).unwrap_or_default();
+            let phase = status.phase.unwrap_or_default();
+            let conditions = status.conditions.unwrap_or_default();
+            let ready = conditions
+                .iter()
+                .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+            match phase.as_str() {
+                "Failed" | "Succeeded" => Progress::Reached(true),
+                _ if ready => Progress::Reached(false),
+                _ => Progress::Pending(format!("{phase} {:?}", status.container_statuses)),
+            }
+        });
+        ensure!(!ended.await?, "the script of pod {name} failed");
+        Ok(())
+    }
+
+    /// Deletes a pod and waits until its containers have ended and its volumes are unmounted.
+    pub(crate) async fn delete_pod(&self, name: &str) -> Result<()> {
+        self.pods()
+            .delete(name, &DeleteParams::default())
+            .await
+            .context("delete a pod")?;
+        wait::for_absence(&self.pods(), name, STEP, &format!("pod {name} to be gone")).await
+    }
+
+    /// Deletes a pod without waiting for its kubelet.
+    pub(crate) async fn force_delete_pod(&self, name: &str) -> Result<()> {
+        let params = DeleteParams::default().grace_period(0);
+        self.pods()
+            .delete(name, &params)
+            .await
+            .map(drop)
+            .context("force-delete a pod")
+    }
+
+    /// The PersistentVolume of a bound claim.
+    pub(crate) async fn volume_of(&self, claim: &str) -> Result<String> {
+        let found = self.claims().get(claim).await?;
+        let volume = found.spec.and_then(|spec| spec.volume_name);
+        volume.with_context(|| format!("claim {claim} is not bound"))
+    }
+
+    /// The nodes that a claim's volume is attached to.
+    pub(crate) async fn attached_to(&self, claim: &str) -> Result<Vec<String>> {
+        let volume = self.volume_of(claim).await?;
+        let attachments = self.attachments().list(&ListParams::default()).await?;
+        let attached = attachments.into_iter().filter(|attachment| {
+            attachment.spec.source.persistent_volume_name.as_ref() == Some(&volume)
+                && attachment.status.as_ref().is_some_and(|status| status.attached)
+        });
+        Ok(attached.map(|attachment| attachment.spec.node_name).collect())
+    }
+
+    /// Waits until no VolumeAttachment of a claim's volume is left.
+    pub(crate) async fn wait_until_detached(&self, claim: &str) -> Result<()> {
+        let volume = self.volume_of(claim).await?;
+        let what = format!("the volume of {claim} to be detached");
+        wait::for_objects(
+            &self.attachments(),
+            watcher::Config::default(),
+            STEP,
+            &what,
+            |found| {
+                let of_volume = found.values().filter(|attachment| {
+                    attachment.spec.source.persistent_volume_name.as_ref() == Some(&volume)
+                });
+                let left: Vec<_> = of_volume.map(|attachment| &attachment.spec.node_name).collect();
+                Progress::of(left.is_empty(), || format!("attached to {left:?}"))
+            },
+        )
+        .await
+    }
+
+    /// The UID of a pod, by which kubelet names its directory.
+    pub(crate) async fn uid(&self, pod: &str) -> Result<String> {
+        self.pods().get(pod).await?.uid().context("a pod must have a UID")
+    }
+
+    /// The size in bytes and the type of the filesystem that kubelet mounted for a claim of a pod.
+    pub(crate) async fn filesystem(&self, node: &RealNode, pod: &str, claim: &str) -> Result<(u64, String)> {
+        let (uid, volume) = (self.uid(pod).await?, self.volume_of(claim).await?);
+        let path = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/{volume}/mount");
+        let output = node
+            .command(&["stat", "--file-system", "--format=%b %S %T", &path])
+            .await?;
+        let words: Vec<_> = output.split_whitespace().collect();
+        let [blocks, size, kind] = words[..] else {
+            bail!("stat printed {output:?}");
+        };
+        Ok((blocks.parse::<u64>()? * size.parse::<u64>()?, kind.to_owned()))
+    }
+
+    /// Deletes the pod of the node's driver, and waits until its successor is ready and registered.
+    pub(crate) async fn restart_node_driver(&self, node: &str) -> Result<()> {
+        let pods = Api::<Pod>::namespaced(self.nodes.client(), DRIVER_NAMESPACE);
+        let selected = ListParams::default()
+            .labels("app.kubernetes.io/component=node")
+            .fields(&format!("spec.nodeName={node}"));
+        for pod in pods.list(&selected).await? {
+            let name = pod.name_any();
+            pods.delete(&name, &DeleteParams::default())
+                .await
+                .context("delete the driver's pod")?;
+            wait::for_absence(&pods, &name, STEP, "the driver's pod to be gone").await?;
+        }
+        self.nodes.wait_until_deployed().await
+    }
+
+    /// Waits until the driver executes a call.
+    pub(crate) async fn wait_for_running_call(&self, driver: &Client, method: &str) -> Result<()> {
+        let deadline = Instant::now() + STEP;
+        loop {
+            let running = driver
+                .running()
+                .await
+                .context("list the driver's running calls")?;
+            if running.iter().any(|call| call.method.ends_with(method)) {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "{method} was not called in {STEP:?}: {running:?}"
+            );
+            sleep(POLL).await;
+        }
+    }
+
+    /// Deletes the namespace and checks that nothing of its volumes is left.
+    pub(crate) async fn tear_down(&self) -> Result<()> {
+        let namespaces = Api::<Namespace>::all(self.nodes.client());
+        namespaces
+            .delete(&self.namespace, &DeleteParams::default())
+            .await?;
+        wait::for_absence(&namespaces, &self.namespace, STEP, "the namespace to be gone").await?;
+        let volumes = Api::<PersistentVolume>::all(self.nodes.client());
+        wait::for_objects(
+            &volumes,
+            watcher::Config::default(),
+            STEP,
+            "volumes to be deleted",
+            |left| Progress::of(left.is_empty(), || format!("{:?}", left.keys())),
+        )
+        .await?;
+        let everywhere = watcher::Config::default();
+        wait::for_objects(
+            &self.attachments(),
+            everywhere,
+            STEP,
+            "attachments to be gone",
+            |left| Progress::of(left.is_empty(), || format!("{:?}", left.keys())),
+        )
+        .await?;
+        self.wait_until_nothing_is_mounted().await
+    }
+
+    /// Waits until the nodes have no mounts, directories or loop devices of volumes.
+    pub(crate) async fn wait_until_nothing_is_mounted(&self) -> Result<()> {
+        let deadline = Instant::now() + STEP;
+        loop {
+            let left = self.left_on_nodes()?;
+            if left.is_empty() {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "left on the nodes after {STEP:?}: {left:?}"
+            );
+            sleep(POLL).await;
+        }
+    }
+
+    fn left_on_nodes(&self) -> Result<Vec<String>> {
+        let mut left: Vec<_> = self
+            .nodes
+            .loop_devices()?
+            .iter()
+            .map(|device| device.display().to_string())
+            .collect();
+        for node in self.nodes.nodes() {
+            for mount in node.mounts()? {
+                let path = mount.mount_point.display().to_string();
+                if path.contains("kubernetes.io~csi") || path.contains("plugins/kubernetes.io/csi") {
+                    left.push(format!("{} on {}", path, node.name()));
+                }
+            }
+        }
+        Ok(left)
+    }
+
+    /// The state of the namespace, for the error of a scenario.
+    pub(crate) async fn describe(&self) -> String {
+        let mut text = String::new();
+        let events = Api::<Event>::namespaced(self.nodes.client(), &self.namespace);
+        for event in events.list(&ListParams::default()).await.into_iter().flatten() {
+            let of = event.involved_object.name.unwrap_or_default();
+            let message = event.message.unwrap_or_default();
+            let written = writeln!(text, "{of}: {} {message}", event.reason.unwrap_or_default());
+            written.expect("writing to a String must succeed");
+        }
+        text
+    }
+}

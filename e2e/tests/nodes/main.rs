@@ -1,0 +1,63 @@
+//! Scenarios on real kubelets: two nodes with containerd in namespaces of their own, driver, attacher and sidecars as pods
+//! from `deploy/`.
+//!
+//! Skipped, with the reason, without root, namespaces or loop devices, and unless all programs are built, which
+//! `cargo run -p csi-e2e --bin nodes -- --build` does. With `CSI_E2E_REQUIRE_NODES` a skip is an error.
+
+mod disturbances;
+mod env;
+mod shared_nodes;
+mod volumes;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use csi_e2e::nodes::init_main_if_requested;
+use csi_e2e::process::reaper_main_if_requested;
+use libtest_mimic::{Arguments, Completion, Trial};
+use tracing_subscriber::EnvFilter;
+
+use crate::shared_nodes::{Scenario, SharedNodes};
+
+/// See the trials of `scenarios`.
+const LOG_FILTER: &str = "warn,kube_client=off";
+
+fn main() -> ExitCode {
+    reaper_main_if_requested();
+    init_main_if_requested();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOG_FILTER));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    let mut arguments = Arguments::from_args();
+    // They kill programs of the nodes that they share.
+    arguments.test_threads = Some(1);
+    let shared = match SharedNodes::new() {
+        Ok(shared) => Arc::new(shared),
+        Err(error) => return fail(&format!("the harness cannot start: {error:#}")),
+    };
+    let scenarios = volumes::SCENARIOS.iter().chain(disturbances::SCENARIOS);
+    let trials = scenarios.map(|scenario| trial(&shared, scenario)).collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    let shared = Arc::into_inner(shared).expect("the trials are over, so nothing else may hold it");
+    match shared.close() {
+        Ok(()) => conclusion.exit_code(),
+        Err(error) => fail(&format!("after the scenarios: {error:#}")),
+    }
+}
+
+fn trial(shared: &Arc<SharedNodes>, scenario: &'static Scenario) -> Trial {
+    let shared = Arc::clone(shared);
+    Trial::ignorable_test(scenario.name, move || {
+        let skipped = shared.run(scenario).map_err(|error| format!("{error:#}"))?;
+        Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
+    })
+}
+
+fn fail(line: &str) -> ExitCode {
+    // A closed output is not an error.
+    drop(writeln!(std::io::stderr(), "{line}"));
+    ExitCode::FAILURE
+}

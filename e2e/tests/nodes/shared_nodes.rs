@@ -1,0 +1,119 @@
+//! The nodes that scenarios share: started by the first, stopped after the last.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use csi_e2e::nodes::{RealNodes, missing_requirement};
+use csi_e2e::process::Run;
+use csi_e2e::toolchain::{Settings, Toolchain};
+use futures::future::LocalBoxFuture;
+use tokio::runtime::Runtime;
+use tokio::sync::OnceCell;
+
+use crate::env::Env;
+
+/// A scenario, as an async function of its environment.
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    pub(crate) run: for<'a> fn(&'a Env<'a>) -> LocalBoxFuture<'a, Result<()>>,
+}
+
+pub(crate) struct SharedNodes {
+    runtime: Runtime,
+    started: OnceCell<Result<Start, String>>,
+}
+
+enum Start {
+    Skipped(String),
+    Up { run: Arc<Run>, nodes: Box<RealNodes> },
+}
+
+// === impl SharedNodes ===
+
+impl SharedNodes {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            runtime: Runtime::new().context("start a runtime")?,
+            started: OnceCell::new(),
+        })
+    }
+
+    /// Runs a scenario, or answers with the reason why it is skipped.
+    pub(crate) fn run(&self, scenario: &Scenario) -> Result<Option<String>> {
+        self.runtime.block_on(async {
+            let started = self.started.get_or_init(|| async {
+                let started = Start::begin().await;
+                started.map_err(|error| format!("there are no nodes to run on: {error:#}"))
+            });
+            let (run, nodes) = match started.await.as_ref().map_err(|error| anyhow!("{error}"))? {
+                Start::Skipped(reason) => return Ok(Some(reason.clone())),
+                Start::Up { run, nodes } => (run, nodes),
+            };
+            let env = Env::set_up(nodes, scenario.name).await?;
+            let ran = nodes.while_alive((scenario.run)(&env)).await;
+            let ran = match ran {
+                Ok(()) => env.tear_down().await.context("after the scenario"),
+                failed => failed,
+            };
+            if ran.is_err() {
+                run.keep_files()?;
+                let state = env.describe().await;
+                // For the next scenario; the error of this one is already known.
+                drop(env.tear_down().await);
+                let dir = run.dir().display();
+                return ran
+                    .with_context(|| format!("{state}\nall files are in {dir}"))
+                    .map(|()| None);
+            }
+            Ok(None)
+        })
+    }
+
+    /// Stops everything and checks that nothing is left.
+    pub(crate) fn close(self) -> Result<()> {
+        self.runtime.block_on(async {
+            if let Some(Ok(Start::Up { run, nodes })) = self.started.into_inner() {
+                nodes.stop().await?;
+                drop(nodes);
+                run.finish().await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+// === impl Start ===
+
+impl Start {
+    async fn begin() -> Result<Self> {
+        let settings = Settings::from_env();
+        let required = settings.require_nodes;
+        let skip = |reason: String| {
+            ensure!(!required, "CSI_E2E_REQUIRE_NODES is set, but {reason}");
+            Ok(Self::Skipped(reason))
+        };
+        if let Some(reason) = missing_requirement(&settings) {
+            return skip(reason);
+        }
+        let run = Run::start()?;
+        let toolchain = Toolchain::new(&run, settings);
+        let Some(programs) = toolchain.built_node_programs().await? else {
+            run.finish().await?;
+            return skip(
+                "not all programs of the nodes are built: cargo run -p csi-e2e --bin nodes -- --build"
+                    .to_owned(),
+            );
+        };
+        let since = Instant::now();
+        let nodes = RealNodes::start(&run, &toolchain, programs).await?;
+        let ready = since.elapsed();
+        nodes.deploy().await?;
+        let deployed = since.elapsed() - ready;
+        let line = format!("nodes ready after {ready:.1?}, driver and attacher after {deployed:.1?} more");
+        drop(writeln!(std::io::stderr(), "{line}"));
+        let nodes = Box::new(nodes);
+        Ok(Self::Up { run, nodes })
+    }
+}
