@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
-use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::config::Kubeconfig;
 use kube::core::GroupVersionKind;
 use kube::discovery::{self, Scope};
@@ -50,6 +50,8 @@ pub struct Cluster {
     /// The objects of `deploy/` without and with the right to read publish secrets.
     deploy: Vec<DynamicObject>,
     publish_secrets: Vec<DynamicObject>,
+    /// The account and rights of the driver's other sidecars.
+    sidecars: Vec<DynamicObject>,
 }
 
 // === impl Cluster ===
@@ -65,6 +67,7 @@ impl Cluster {
             running,
             deploy: manifest::base().context("read deploy/base")?,
             publish_secrets: manifest::publish_secrets().context("read deploy/components/publish-secrets")?,
+            sidecars: manifest::sidecars().context("read the sidecars' roles in deploy/overlays")?,
         };
         cluster.while_alive(cluster.install()).await?;
         Ok(cluster)
@@ -81,6 +84,16 @@ impl Cluster {
     /// A field that the API server does not know is an error.
     pub async fn apply(&self, manifests: &str) -> Result<Vec<DynamicObject>> {
         self.apply_objects(&manifest::parse(manifests)?, false).await
+    }
+
+    /// Deletes the objects of a YAML stream.
+    pub async fn delete(&self, manifests: &str) -> Result<()> {
+        for object in manifest::parse(manifests)? {
+            let api = self.api_for(&object).await?;
+            let deleted = api.delete(&object.name_any(), &DeleteParams::default()).await;
+            ignore_not_found(deleted).with_context(|| format!("delete {}", object.name_any()))?;
+        }
+        Ok(())
     }
 
     /// Has the API server check the objects of a YAML stream without storing them.
@@ -124,6 +137,11 @@ impl Cluster {
         let mut objects = self.deploy.clone();
         objects.retain(|object| !manifest::is_workload(object));
         objects.extend_from_slice(&self.publish_secrets);
+        let roles = self
+            .sidecars
+            .iter()
+            .filter(|object| manifest::is_kind(object, "ClusterRole"));
+        objects.extend(roles.cloned());
         self.apply_objects(&objects, false)
             .await
             .context("apply deploy/")?;

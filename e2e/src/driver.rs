@@ -318,8 +318,13 @@ impl Driver {
         self.instance.stop().await
     }
 
+    /// A channel to its socket, which connects again after a restart.
+    pub fn channel(&self) -> Channel {
+        self.instance.channel()
+    }
+
     fn controller(&self) -> ControllerClient<Channel> {
-        ControllerClient::new(self.instance.channel())
+        ControllerClient::new(self.channel())
     }
 }
 

@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::{
     PersistentVolumeSpec, Pod, PodSpec, Secret, SecretReference, Volume, VolumeResourceRequirements,
 };
 use k8s_openapi::api::storage::v1::{
-    CSIDriver, CSIDriverSpec, CSINode, CSINodeDriver, CSINodeSpec, VolumeAttachment, VolumeAttachmentSource,
-    VolumeAttachmentSpec,
+    CSIDriver, CSIDriverSpec, CSINode, CSINodeDriver, CSINodeSpec, StorageClass, VolumeAttachment,
+    VolumeAttachmentSource, VolumeAttachmentSpec,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -157,6 +157,44 @@ pub fn mk_claim(prefix: &str, name: &str, pv: &str, access: Access) -> Persisten
             ..PersistentVolumeClaimSpec::default()
         }),
         ..PersistentVolumeClaim::default()
+    }
+}
+
+/// A claim of the StorageClass `class`.
+pub fn mk_claim_of_class(prefix: &str, name: &str, class: &str, access: Access) -> PersistentVolumeClaim {
+    let mut claim = mk_claim(prefix, name, "", access);
+    if let Some(spec) = &mut claim.spec {
+        spec.storage_class_name = Some(class.to_owned());
+        spec.volume_name = None;
+    }
+    claim
+}
+
+/// A StorageClass of `driver` whose volumes are expandable, are deleted with their claims, and are published with
+/// `publish_secret` of the scenario's namespace.
+pub fn mk_storage_class(
+    prefix: &str,
+    name: &str,
+    driver: &str,
+    binding_mode: &str,
+    publish_secret: &str,
+) -> StorageClass {
+    let parameters = [
+        (
+            "csi.storage.k8s.io/controller-publish-secret-name",
+            publish_secret,
+        ),
+        ("csi.storage.k8s.io/controller-publish-secret-namespace", prefix),
+    ];
+    let own = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+    StorageClass {
+        metadata: mk_meta(prefix, name),
+        provisioner: driver.to_owned(),
+        parameters: Some(parameters.map(own).into()),
+        volume_binding_mode: Some(binding_mode.to_owned()),
+        allow_volume_expansion: Some(true),
+        reclaim_policy: Some("Delete".to_owned()),
+        ..StorageClass::default()
     }
 }
 

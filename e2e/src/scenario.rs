@@ -39,6 +39,7 @@ mod node_unmanaged;
 mod pod_attaches;
 mod pod_moves;
 mod pods_and_volume;
+mod provisioning;
 mod rolling_update;
 mod secret_namespace_gone;
 mod slow_detaches;
@@ -153,6 +154,9 @@ pub const ALL: &[Scenario] = &[
     completed_pods::SCENARIO,
     attach_required::SCENARIO,
     attach_wait_times_out::SCENARIO,
+    provisioning::PROVISIONED,
+    provisioning::EXPANDED,
+    provisioning::RESTORED,
 ];
 
 /// Randomized scenarios ([`TestContext::randomness`]), for our attacher only: what they show of the driver and of the

@@ -10,6 +10,7 @@
 mod cargo;
 mod go;
 mod node_programs;
+mod peer;
 mod progress;
 mod validator;
 
@@ -31,6 +32,8 @@ use cargo::named_program;
 use go::GoProgram;
 pub use go::MissingGo;
 pub use node_programs::NodePrograms;
+pub use peer::Peer;
+use peer::SIDECARS;
 
 /// What a person can set through the environment.
 #[derive(Clone, Debug, Default)]
@@ -72,23 +75,6 @@ pub struct Settings {
 pub struct Toolchain {
     run: Option<Arc<Run>>,
     settings: Settings,
-}
-
-/// A Go program of the `e2e/peers` module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Peer {
-    /// The Go sidecar we are compared with, external-attacher.
-    ExternalAttacher,
-    /// The CSI conformance tests.
-    CsiSanity,
-    /// Our own writer of the official descriptor of csi.proto.
-    CsiDescriptors,
-    /// Our own clients of the mock driver, which dial as kubelet and sidecars do.
-    GrpcClients,
-    /// Our own grpc-go client and server, which tell what they see of calls through a proxy.
-    GrpcProxied,
-    /// Our own questioner of Kubernetes' library that translates in-tree volumes.
-    CsiTranslation,
 }
 
 const CONTROL_PLANE: GoProgram = GoProgram {
@@ -210,64 +196,6 @@ impl Settings {
     }
 }
 
-// === impl Peer ===
-
-impl Peer {
-    fn program(self) -> GoProgram {
-        let peer = |package, name, what, stamps| GoProgram {
-            module: "e2e/peers",
-            package,
-            name,
-            stamps,
-            what,
-            expectation: match self {
-                Self::ExternalAttacher | Self::CsiSanity => "about 4 minutes on two cores from cold caches",
-                Self::CsiDescriptors | Self::CsiTranslation | Self::GrpcClients | Self::GrpcProxied => {
-                    "half a minute on two cores from cold caches"
-                }
-            },
-        };
-        match self {
-            Self::ExternalAttacher => peer(
-                "github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher",
-                "external-attacher",
-                "the Go external-attacher",
-                &[("main.version", "github.com/kubernetes-csi/external-attacher/v4")],
-            ),
-            Self::CsiSanity => peer(
-                "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity",
-                "csi-sanity",
-                "the CSI conformance tests",
-                &[],
-            ),
-            Self::CsiDescriptors => peer(
-                "./csi-descriptors",
-                "csi-descriptors",
-                "the official CSI descriptor",
-                &[],
-            ),
-            Self::GrpcClients => peer(
-                "./grpc-clients",
-                "grpc-clients",
-                "the Go clients of the driver",
-                &[],
-            ),
-            Self::GrpcProxied => peer(
-                "./grpc-proxied",
-                "grpc-proxied",
-                "the Go client and server of the proxy's test",
-                &[],
-            ),
-            Self::CsiTranslation => peer(
-                "./csi-translation",
-                "csi-translation",
-                "Kubernetes' translation of in-tree volumes",
-                &[],
-            ),
-        }
-    }
-}
-
 // === impl Toolchain ===
 
 impl Toolchain {
@@ -298,6 +226,24 @@ impl Toolchain {
     /// A Go peer, built on first use.
     pub async fn peer(&self, peer: Peer) -> Result<PathBuf> {
         self.go_program(&peer.program()).await
+    }
+
+    /// The CustomResourceDefinitions of VolumeSnapshots, as a YAML stream.
+    pub(crate) async fn snapshot_definitions(&self) -> Result<String> {
+        let client = "github.com/kubernetes-csi/external-snapshotter/client/v8";
+        let dir = self.go_module(SIDECARS, client).await?.join("config/crd");
+        let mut definitions = String::new();
+        for kind in [
+            "volumesnapshotclasses",
+            "volumesnapshotcontents",
+            "volumesnapshots",
+        ] {
+            let file = dir.join(format!("snapshot.storage.k8s.io_{kind}.yaml"));
+            let definition = std::fs::read_to_string(&file);
+            definitions += &definition.with_context(|| format!("read {}", file.display()))?;
+            definitions += "\n---\n";
+        }
+        Ok(definitions)
     }
 
     /// Our attacher: the one the settings name, else built from this tree in the caller's profile (`--release`: a benchmark).

@@ -287,10 +287,7 @@ impl BenchEnv {
         wipe::<CSINode>(&Api::all(client()), &nodes)
             .await
             .context("wipe CSINodes")?;
-        harness
-            .cluster
-            .delete_attacher_account(NAMESPACE, &self.name)
-            .await?;
+        harness.cluster.delete_account(NAMESPACE, &self.name).await?;
         match self.process {
             Some((process, _)) => process.kill().await.map(drop),
             None => self

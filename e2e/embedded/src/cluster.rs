@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
@@ -14,7 +15,7 @@ use tracing::instrument::WithSubscriber;
 
 use crate::apiserver::{self, ApiServer, Clock};
 use crate::attach_detach::{AttachDetachOptions, AttachDetachView};
-use crate::control_plane::{ControlPlaneConfig, control_plane};
+use crate::control_plane::{self, ControlPlaneConfig, control_plane};
 use crate::driver_connection::DriverConnection;
 use crate::kubelet::{KubeletConfig, KubeletProcess, NodeDisk};
 use crate::node_lifecycle::MONITOR_GRACE_PERIOD;
@@ -23,6 +24,8 @@ use crate::node_lifecycle::MONITOR_GRACE_PERIOD;
 pub const CONTROLLERS: &str = "kube-controller-manager";
 /// `User-Agent` of the kubelets.
 pub const KUBELETS: &str = "kubelet";
+/// `User-Agent` of external-provisioners.
+const PROVISIONERS: &str = "csi-provisioner";
 
 /// What a cluster is started with.
 #[derive(Clone, Debug)]
@@ -37,8 +40,6 @@ pub struct ClusterOptions {
     pub node_monitor_grace_period: Duration,
     /// Where the controllers log to; the process's own log if not given.
     pub log: Option<Dispatch>,
-    /// Drivers that volumes are provisioned with.
-    pub provisioners: Vec<DriverConnection>,
 }
 
 /// What a node is started with.
@@ -85,7 +86,6 @@ impl Default for ClusterOptions {
             attach_detach: AttachDetachOptions::default(),
             node_monitor_grace_period: MONITOR_GRACE_PERIOD,
             log: None,
-            provisioners: Vec::new(),
         }
     }
 }
@@ -147,6 +147,15 @@ impl EmbeddedCluster {
     /// What the attach/detach controller wants and knows.
     pub fn attach_detach(&self) -> &AttachDetachView {
         &self.attach_detach
+    }
+
+    /// An external-provisioner that provisions volumes with `driver` as long as the future is polled.
+    pub fn provisioner(&self, driver: DriverConnection) -> BoxFuture<'static, ()> {
+        control_plane::provisioner(
+            self.api_server.client_of(PROVISIONERS),
+            self.options.clock.clone(),
+            driver,
+        )
     }
 
     /// Ends all controllers without a word, as a crash of kube-controller-manager does.
@@ -234,7 +243,6 @@ fn start_controllers(
         seed: options.seed,
         attach_detach: options.attach_detach,
         node_monitor_grace_period: options.node_monitor_grace_period,
-        provisioners: options.provisioners.clone(),
     });
     let panicked = panicked.clone();
     let running = async move {

@@ -1,4 +1,4 @@
-//! kube-controller-manager, kube-scheduler and external-provisioners as one future over an API client.
+//! kube-controller-manager and kube-scheduler as one future over an API client; external-provisioner as another one.
 
 use std::time::Duration;
 
@@ -27,8 +27,6 @@ pub(crate) struct ControlPlaneConfig {
     pub seed: u64,
     pub attach_detach: AttachDetachOptions,
     pub node_monitor_grace_period: Duration,
-    /// The drivers that volumes are provisioned with.
-    pub provisioners: Vec<DriverConnection>,
 }
 
 /// Puts the controllers together. Dropping the future is a crash of all of them.
@@ -39,7 +37,6 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         seed,
         attach_detach,
         node_monitor_grace_period,
-        provisioners,
     } = config;
     let informers = Informers::default();
     let events = EventBroadcaster::new(client.clone(), clock.clone());
@@ -85,7 +82,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         informers: informers.clone(),
     };
     // Each `run` subscribes at once, before the informers start.
-    let mut running: Vec<BoxFuture<'static, ()>> = vec![
+    let running: Vec<BoxFuture<'static, ()>> = vec![
         attach_detach.run(),
         binder.run().boxed(),
         ephemeral.run().boxed(),
@@ -94,17 +91,27 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         node_lifecycle.run().boxed(),
         pod_gc.run().boxed(),
         namespaces.run().boxed(),
+        informers.run(client).boxed(),
+        events.run().boxed(),
     ];
-    for driver in provisioners {
-        let provisioner = Provisioner {
-            client: client.clone(),
-            informers: informers.clone(),
-            recorder: events.recorder("external-provisioner", ""),
-            driver,
-        };
-        running.push(provisioner.run().boxed());
-    }
-    running.push(informers.run(client).boxed());
-    running.push(events.run().boxed());
     (view, join_all(running).map(drop).boxed())
+}
+
+/// The external-provisioner of one driver. Dropping the future is a crash of it.
+pub(crate) fn provisioner(client: Client, clock: Clock, driver: DriverConnection) -> BoxFuture<'static, ()> {
+    let informers = Informers::default();
+    let events = EventBroadcaster::new(client.clone(), clock);
+    let provisioner = Provisioner {
+        client: client.clone(),
+        informers: informers.clone(),
+        recorder: events.recorder("external-provisioner", ""),
+        driver,
+    };
+    // It subscribes before the informers start.
+    let running: Vec<BoxFuture<'static, ()>> = vec![
+        provisioner.run().boxed(),
+        informers.run(client).boxed(),
+        events.run().boxed(),
+    ];
+    join_all(running).map(drop).boxed()
 }

@@ -45,10 +45,19 @@ impl Cluster {
         if publish_secrets {
             objects.extend_from_slice(&self.publish_secrets);
         }
-        let own = manifest::for_account(&objects, namespace, name)?;
+        self.create_account(namespace, name, &objects).await
+    }
+
+    /// Creates a service account for the driver's other sidecars in `namespace`, with their rights in `deploy/`.
+    pub async fn create_sidecar_account(&self, namespace: &str, name: &str) -> Result<()> {
+        self.create_account(namespace, name, &self.sidecars).await
+    }
+
+    async fn create_account(&self, namespace: &str, name: &str, objects: &[DynamicObject]) -> Result<()> {
+        let own = manifest::for_account(objects, namespace, name)?;
         self.apply_objects(&own, false).await?;
         let deadline = Instant::now() + SETTLED;
-        for (binding, role) in bindings(&own, &objects)? {
+        for (binding, role) in bindings(&own, objects)? {
             let of_namespace = binding.metadata.namespace.as_deref();
             for right in rights::granted([role])? {
                 while !self.grants(namespace, name, of_namespace, &right).await? {
@@ -64,9 +73,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Removes what [`Cluster::create_attacher_account`] made outside the namespace; the rest goes with it.
-    pub async fn delete_attacher_account(&self, namespace: &str, name: &str) -> Result<()> {
+    /// Deletes what an account has outside of its namespace; the rest goes with the namespace.
+    pub async fn delete_account(&self, namespace: &str, name: &str) -> Result<()> {
         let mut objects = manifest::for_account(&self.deploy, namespace, name)?;
+        objects.extend(manifest::for_account(&self.sidecars, namespace, name)?);
         objects.retain(|object| object.metadata.namespace.is_none());
         for object in objects.iter().filter(|object| self.serves(object)) {
             let api = self.api_for(object).await?;

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
+use embedded_cluster::driver_connection::DriverConnection;
+use futures::future::BoxFuture;
 use kube::Client;
 use tokio::time::{Instant, sleep};
 
@@ -253,6 +255,15 @@ impl Cluster {
     pub fn attach_detach_volumes(&self) -> Option<AttachDetachVolumes> {
         match &self.running {
             Running::Embedded(embedded) => Some(embedded.attach_detach_volumes()),
+            Running::ControlPlane(_) | Running::Kubeconfig => None,
+        }
+    }
+
+    /// An external-provisioner that provisions volumes with `driver` as long as the future is polled, where the cluster runs
+    /// in this process.
+    pub fn embedded_provisioner(&self, driver: DriverConnection) -> Option<BoxFuture<'static, ()>> {
+        match &self.running {
+            Running::Embedded(embedded) => Some(embedded.provisioner(driver)),
             Running::ControlPlane(_) | Running::Kubeconfig => None,
         }
     }

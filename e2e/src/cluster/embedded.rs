@@ -9,7 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 use embedded_cluster::apiserver::{Fault, Rule, Status};
 use embedded_cluster::attach_detach::{AttachDetachOptions, ForceDetach, VolumeView};
 use embedded_cluster::cluster::{CONTROLLERS, ClusterOptions, EmbeddedCluster};
+use embedded_cluster::driver_connection::DriverConnection;
 use embedded_cluster::volume::UniqueVolumeName;
+use futures::future::BoxFuture;
 use kube::Client;
 use kube::config::Kubeconfig;
 use tokio::task::JoinSet;
@@ -186,6 +188,11 @@ impl Embedded {
     /// The attach/detach controller's metrics.
     pub(super) fn metrics(&self) -> String {
         self.state().cluster.attach_detach().metrics()
+    }
+
+    /// An external-provisioner of this process.
+    pub(super) fn provisioner(&self, driver: DriverConnection) -> BoxFuture<'static, ()> {
+        self.state().cluster.provisioner(driver)
     }
 
     /// Ends everything.

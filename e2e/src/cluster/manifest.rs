@@ -34,6 +34,17 @@ pub fn publish_secrets() -> Result<Vec<DynamicObject>> {
     kustomization(&workspace_root().join("deploy/components/publish-secrets"))
 }
 
+/// What the mock driver's other sidecars may do: the attacher's account, and what its roles are in the overlays.
+pub fn sidecars() -> Result<Vec<DynamicObject>> {
+    let mut objects = base()?;
+    objects.retain(|object| is_kind(object, "ServiceAccount"));
+    for overlay in ["mock-driver-nodes", "mock-driver-snapshots"] {
+        let file = workspace_root().join(format!("deploy/overlays/{overlay}/rbac.yaml"));
+        objects.extend(parse(&read(&file)?).with_context(|| format!("read {}", file.display()))?);
+    }
+    Ok(objects)
+}
+
 /// The objects of a YAML stream.
 pub fn parse(yaml: &str) -> Result<Vec<DynamicObject>> {
     let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(yaml).context("parse YAML")?;
@@ -49,6 +60,11 @@ pub(super) fn is_workload(object: &DynamicObject) -> bool {
         .types
         .as_ref()
         .is_some_and(|types| types.api_version == "apps/v1")
+}
+
+/// Whether the object is of this kind.
+pub(super) fn is_kind(object: &DynamicObject, kind: &str) -> bool {
+    object.types.as_ref().is_some_and(|types| types.kind == kind)
 }
 
 /// What gives `account` in `namespace` all that `objects` give to their own attacher's account: the account,

@@ -133,6 +133,20 @@ impl TestContext {
         }
     }
 
+    /// Program of a Go peer, built on first use.
+    pub(super) async fn peer(&self, peer: Peer) -> Result<PathBuf> {
+        self.toolchain
+            .peer(peer)
+            .await
+            .with_context(|| format!("build {}", peer.name()))
+    }
+
+    /// The CustomResourceDefinitions of VolumeSnapshots, as a YAML stream.
+    pub(super) async fn snapshot_definitions(&self) -> Result<String> {
+        let definitions = self.toolchain.snapshot_definitions().await;
+        definitions.context("find the definitions of VolumeSnapshots")
+    }
+
     /// The kubectl plugin that explains stuck volumes, built when a scenario first needs it.
     pub async fn explain_plugin(&self) -> Result<PathBuf> {
         self.toolchain

@@ -9,6 +9,7 @@ pub(crate) mod node_failure;
 mod node_status;
 mod pods;
 mod replicas;
+mod sidecars;
 mod teardown;
 mod volumes;
 
@@ -22,8 +23,10 @@ use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 use tokio::sync::OwnedMutexGuard;
+use tokio::task::JoinSet;
 
 pub use node_status::VolumesAttached;
+use sidecars::SIDECAR_ACCOUNT;
 pub use teardown::force_cleanup;
 pub use volumes::TestVolume;
 
@@ -37,6 +40,7 @@ use crate::invariant::observations::{MountEvent, VolumeFacts};
 use crate::invariant::settled::unsettled;
 use crate::invariant::va_recorder::VaRecorder;
 use crate::node::{Node, NodeSpec};
+use crate::process::Process;
 use crate::wait::{self, Progress};
 
 /// How long an ordinary step may take on a machine that is busy with other scenarios.
@@ -100,6 +104,9 @@ pub struct TestEnv<'ctx> {
     nodes: Vec<Node>,
     volumes: BTreeMap<String, TestVolume>,
     recorder: VaRecorder,
+    /// Sidecars besides the attacher.
+    sidecars: Vec<Process>,
+    embedded_sidecars: JoinSet<()>,
     force_detached: BTreeSet<(String, String)>,
     _driver_name_guard: Option<OwnedMutexGuard<()>>,
     exempt: BTreeSet<(String, String)>,
@@ -213,6 +220,8 @@ impl<'ctx> TestEnv<'ctx> {
             nodes: Vec::new(),
             volumes: BTreeMap::new(),
             recorder,
+            sidecars: Vec::new(),
+            embedded_sidecars: JoinSet::new(),
             force_detached: BTreeSet::new(),
             _driver_name_guard: driver_name_guard,
             exempt: BTreeSet::new(),

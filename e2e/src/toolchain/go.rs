@@ -239,6 +239,25 @@ impl Toolchain {
         Ok(listed.lines().count())
     }
 
+    /// The folder of a module that the module in `folder` requires, in Go's module cache.
+    pub(super) async fn go_module(&self, folder: &str, required: &str) -> Result<PathBuf> {
+        let module = workspace_root().join(folder);
+        let go = self.go(&module).await?;
+        let output = self
+            .go_command(&go.executable, &module)
+            .args(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", required])
+            .output()
+            .await
+            .with_context(|| format!("run {}", go.executable.display()))?;
+        let dir = String::from_utf8(output.stdout).context("read what `go list` says")?;
+        ensure!(
+            output.status.success() && !dir.trim().is_empty(),
+            "`go list` in {folder} does not find {required}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        Ok(PathBuf::from(dir.trim()))
+    }
+
     fn go_command(&self, executable: &Path, module: &Path) -> Command {
         let mut command = self.command(executable, module);
         command.envs(BUILD_ENV.iter().copied());

@@ -174,9 +174,9 @@ async fn accounts_are_independent(harness: Arc<Harness>) -> Result<()> {
     let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
     let first = attacher(&harness, cluster, "first", false).await?;
     let second = attacher(&harness, cluster, "second", false).await?;
-    cluster.delete_attacher_account("first", "attacher").await?;
+    cluster.delete_account("first", "attacher").await?;
     cluster
-        .delete_attacher_account("first", "attacher")
+        .delete_account("first", "attacher")
         .await
         .context("twice is as good as once")?;
     // The authorizer learns of it through a watch.

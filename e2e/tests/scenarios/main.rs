@@ -42,6 +42,14 @@ const NOT_EMBEDDED: &[(&str, &str)] = &[
         "external-attacher runs on the control plane only",
     ),
     ("ours::etcd-restored", "it restores a snapshot of etcd"),
+    (
+        "ours::volume-expanded",
+        "external-resizer runs on the control plane only",
+    ),
+    (
+        "ours::snapshot-restored",
+        "external-snapshotter runs on the control plane only",
+    ),
 ];
 
 /// What is logged unless `RUST_LOG` says otherwise. The client logs every failed request as an error, also those

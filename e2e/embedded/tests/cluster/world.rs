@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(15 * 60);
 pub(crate) struct World {
     pub cluster: EmbeddedCluster,
     pub driver: FakeDriver,
-    _attacher: JoinSet<()>,
+    _sidecars: JoinSet<()>,
 }
 
 // === impl World ===
@@ -42,11 +42,11 @@ impl World {
         change(&mut driver.state());
         let mut cluster = EmbeddedCluster::start(ClusterOptions {
             clock: Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap()),
-            provisioners: vec![DriverConnection::new(driver.services())],
             ..ClusterOptions::default()
         });
-        let mut attachers = JoinSet::new();
-        attachers.spawn(attacher::run(cluster.client(), driver.clone()));
+        let mut sidecars = JoinSet::new();
+        sidecars.spawn(attacher::run(cluster.client(), driver.clone()));
+        sidecars.spawn(cluster.provisioner(DriverConnection::new(driver.services())));
         for (name, zone) in [("a", "z1"), ("b", "z2")] {
             let services = driver.on_node(name, zone).services();
             cluster.add_node(NodeOptions::new(name, Some(DriverConnection::new(services))));
@@ -54,7 +54,7 @@ impl World {
         let world = Self {
             cluster,
             driver,
-            _attacher: attachers,
+            _sidecars: sidecars,
         };
         world
             .create::<CSIDriver>(json!({"metadata": {"name": DRIVER}, "spec": {"attachRequired": true}}))

@@ -122,7 +122,7 @@ impl ExplainCli {
     /// Takes back what would outlive the test environment.
     pub(super) async fn teardown(self, env: &TestEnv<'_>) -> Result<()> {
         let cluster = env.ctx().cluster();
-        cluster.delete_attacher_account(env.prefix(), UNPRIVILEGED).await
+        cluster.delete_account(env.prefix(), UNPRIVILEGED).await
     }
 
     /// Asks until the answer is as expected; what it is about comes about meanwhile.

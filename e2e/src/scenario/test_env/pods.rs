@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{Event, Pod};
-use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
 
 use super::{STEP_TIMEOUT, TestEnv, TestVolume};
 use crate::fixture::mk_pod;
@@ -26,13 +26,24 @@ impl TestEnv<'_> {
             .await
     }
 
+    /// Makes a pod with this claim, which may have no volume yet, that the scheduler must put on the node.
+    pub async fn claim_pod(&self, name: &str, node: usize, claim: &str) -> Result<()> {
+        let pod = mk_pod(&self.prefix, name, self.node(node).name(), &[claim.to_owned()]);
+        self.create_pod(&pod).await
+    }
+
+    /// Makes a pod.
+    pub async fn create_pod(&self, pod: &Pod) -> Result<()> {
+        self.pods()
+            .create(&PostParams::default(), pod)
+            .await
+            .with_context(|| format!("make the pod {}", pod.name_any()))?;
+        Ok(())
+    }
+
     async fn pod_for(&self, name: &str, node: &str, volumes: &[&TestVolume]) -> Result<()> {
         let claims: Vec<_> = volumes.iter().map(|volume| volume.claim.clone()).collect();
-        self.pods()
-            .create(&PostParams::default(), &mk_pod(&self.prefix, name, node, &claims))
-            .await
-            .with_context(|| format!("make the pod {name}"))?;
-        Ok(())
+        self.create_pod(&mk_pod(&self.prefix, name, node, &claims)).await
     }
 
     /// Removes a pod for good, whatever its node does about it.

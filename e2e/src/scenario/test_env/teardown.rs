@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node as ApiNode, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::runtime::watcher;
 use kube::{Api, Resource, ResourceExt};
@@ -17,7 +17,8 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::super::test_context::TestContext;
-use super::{ACCOUNT, TestEnv};
+use super::sidecars::STOP;
+use super::{ACCOUNT, SIDECAR_ACCOUNT, TestEnv};
 use crate::cluster::ignore_not_found;
 use crate::driver::NodeDriver;
 use crate::fixture::{NODE_LEASE_NAMESPACE, SCENARIO_LABEL};
@@ -41,6 +42,8 @@ impl TestEnv<'_> {
             .filter_map(Node::driver)
             .flat_map(NodeDriver::log_files);
         let mut files = self.attacher.log_files();
+        let sidecars = self.sidecars.iter();
+        files.extend(sidecars.flat_map(|sidecar| [sidecar.log().to_owned(), sidecar.stdout().to_owned()]));
         files.extend(self.driver.log_files());
         files.extend(nodes);
         files
@@ -122,6 +125,12 @@ impl TestEnv<'_> {
     /// A process did not end as it should.
     pub async fn teardown(mut self) -> Result<()> {
         self.attacher.stop().await?;
+        for sidecar in &self.sidecars {
+            // The Go sidecars have no handler and exit by the signal.
+            sidecar.ensure_alive()?;
+            sidecar.stop(STOP).await?;
+        }
+        self.embedded_sidecars.shutdown().await;
         for node in self.nodes {
             node.deregister().await?;
         }
@@ -191,7 +200,11 @@ async fn delete_scope(ctx: &TestContext, prefix: &str) -> Result<()> {
     let drivers = Api::<CSIDriver>::all(client.clone());
     let mine = ListParams::default().labels(&format!("{SCENARIO_LABEL}={prefix}"));
     delete_all(&drivers, &mine, "driver registrations").await?;
-    ctx.cluster().delete_attacher_account(prefix, ACCOUNT).await?;
+    let classes = Api::<StorageClass>::all(client.clone());
+    delete_all(&classes, &mine, "storage classes").await?;
+    for account in [ACCOUNT, SIDECAR_ACCOUNT] {
+        ctx.cluster().delete_account(prefix, account).await?;
+    }
     let namespaces = Api::<Namespace>::all(client);
     for namespace in namespaces.list(&mine).await?.items {
         ignore_not_found(namespaces.delete(&namespace.name_any(), &delete).await)?;

@@ -1,0 +1,179 @@
+//! Sidecars of the test environment's driver besides the attacher, and what they make: StorageClasses, provisioned
+//! volumes.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use embedded_cluster::driver_connection::DriverConnection;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::runtime::conditions;
+use kube::runtime::wait::Condition;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use super::{SECRET, STEP_TIMEOUT, TestEnv, TestVolume};
+use crate::fixture::{Access, SCENARIO_LABEL, mk_claim_of_class, mk_storage_class};
+use crate::process::{Process, Spec};
+use crate::toolchain::Peer;
+use crate::wait::{self, Progress};
+
+/// Name of the ServiceAccount that the sidecars run under.
+pub(super) const SIDECAR_ACCOUNT: &str = "csi-sidecars";
+/// How long a sidecar may take to exit when asked to.
+pub(super) const STOP: Duration = Duration::from_secs(10);
+
+// === impl TestEnv ===
+
+impl TestEnv<'_> {
+    /// Starts an external-provisioner: that of the embedded cluster, on any other backend the Go one.
+    ///
+    /// # Errors
+    /// The Go program cannot be built or started.
+    pub async fn start_provisioner(&mut self) -> Result<()> {
+        let driver = DriverConnection::new(self.driver.channel());
+        match self.ctx.cluster().embedded_provisioner(driver) {
+            Some(provisioner) => {
+                self.embedded_sidecars.spawn(provisioner);
+                Ok(())
+            }
+            None => {
+                let flags = ["--default-fstype=ext4", "--retry-interval-start=200ms"];
+                self.start_sidecar(Peer::ExternalProvisioner, &flags).await
+            }
+        }
+    }
+
+    /// Starts the Go external-resizer.
+    ///
+    /// # Errors
+    /// It cannot be built or started.
+    pub async fn start_resizer(&mut self) -> Result<()> {
+        let flags = [
+            "--handle-volume-inuse-error=false",
+            "--retry-interval-start=200ms",
+        ];
+        self.start_sidecar(Peer::ExternalResizer, &flags).await
+    }
+
+    /// Starts the Go external-snapshotter and the snapshot controller, and creates VolumeSnapshots' definitions.
+    ///
+    /// # Errors
+    /// They cannot be built or started, or the API server does not serve VolumeSnapshots in time.
+    pub async fn start_snapshotter(&mut self) -> Result<()> {
+        let cluster = self.ctx.cluster();
+        let definitions = Api::<CustomResourceDefinition>::all(self.client());
+        for definition in cluster.apply(&self.ctx.snapshot_definitions().await?).await? {
+            let name = definition.name_any();
+            let what = format!("{name} to be served");
+            wait::for_object(&definitions, &name, STEP_TIMEOUT, &what, |definition| {
+                let established = conditions::is_crd_established().matches_object(definition);
+                Progress::of(established, || "it is not established".to_owned())
+            })
+            .await?;
+        }
+        let controller = self.ctx.peer(Peer::SnapshotController).await?;
+        let command = Spec::new(Peer::SnapshotController.name(), controller)
+            .dir(&self.dir)
+            .arg(format!("--kubeconfig={}", cluster.admin_kubeconfig().display()))
+            .arg("-v=5");
+        self.start_sidecar(Peer::ExternalSnapshotter, &[]).await?;
+        self.sidecars.push(Process::spawn(self.ctx.run(), command)?);
+        Ok(())
+    }
+
+    async fn start_sidecar(&mut self, program: Peer, flags: &[&str]) -> Result<()> {
+        let binary = self.ctx.peer(program).await?;
+        let command = Spec::new(program.name(), binary)
+            .dir(&self.dir)
+            .arg(format!(
+                "--kubeconfig={}",
+                self.sidecar_kubeconfig().await?.display()
+            ))
+            .arg(format!("--csi-address={}", self.driver.socket().display()))
+            .args(["-v=5", "--timeout=15s"])
+            .args(flags);
+        let process = Process::spawn(self.ctx.run(), command)?;
+        self.sidecars.push(process);
+        Ok(())
+    }
+
+    async fn sidecar_kubeconfig(&self) -> Result<PathBuf> {
+        let cluster = self.ctx.cluster();
+        if self.sidecars.is_empty() {
+            cluster
+                .create_sidecar_account(&self.prefix, SIDECAR_ACCOUNT)
+                .await
+                .context("create the sidecars' account")?;
+        }
+        cluster
+            .service_account_kubeconfig(&self.prefix, SIDECAR_ACCOUNT, &self.dir)
+            .await
+            .context("get the sidecars' credentials")
+    }
+
+    /// Creates a StorageClass of the driver whose volumes are expandable and have the publish secret; returns its name.
+    pub async fn storage_class(&self, name: &str, binding_mode: &str) -> Result<String> {
+        let name = format!("{}-{name}", self.prefix);
+        let class = mk_storage_class(&self.prefix, &name, self.driver.name(), binding_mode, SECRET);
+        Api::<StorageClass>::all(self.client())
+            .create(&PostParams::default(), &class)
+            .await
+            .with_context(|| format!("create the StorageClass {name}"))?;
+        Ok(name)
+    }
+
+    /// Creates a claim of the class, which a provisioner makes a volume for.
+    pub async fn claim(&self, name: &str, class: &str) -> Result<()> {
+        let claim = mk_claim_of_class(&self.prefix, name, class, Access::OneNode);
+        self.create_claim(&claim).await
+    }
+
+    /// Creates a claim.
+    pub async fn create_claim(&self, claim: &PersistentVolumeClaim) -> Result<()> {
+        self.claims()
+            .create(&PostParams::default(), claim)
+            .await
+            .with_context(|| format!("create the claim {}", claim.name_any()))?;
+        Ok(())
+    }
+
+    /// Waits until a volume was provisioned for the claim and bound to it.
+    pub async fn wait_until_provisioned(&mut self, claim: &str) -> Result<TestVolume> {
+        let what = format!("the claim {claim} to be bound");
+        let pv = wait::for_object(&self.claims(), claim, STEP_TIMEOUT, &what, |claim| {
+            let status = claim.and_then(|claim| claim.status.as_ref());
+            let volume = claim.and_then(|claim| claim.spec.as_ref()?.volume_name.clone());
+            match (status.and_then(|status| status.phase.as_deref()), volume) {
+                (Some("Bound"), Some(volume)) => Progress::Reached(volume),
+                (phase, _) => Progress::Pending(format!("its phase is {phase:?}")),
+            }
+        })
+        .await?;
+        // The provisioner does not label what it makes, and the test environment finds its objects by their label.
+        let label = Patch::Merge(json!({"metadata": {"labels": {SCENARIO_LABEL: self.prefix}}}));
+        let labelled = Api::<PersistentVolume>::all(self.client())
+            .patch(&pv, &PatchParams::default(), &label)
+            .await
+            .with_context(|| format!("label the volume {pv}"))?;
+        let source = labelled.spec.and_then(|spec| spec.csi);
+        let volume = TestVolume {
+            pv: pv.clone(),
+            claim: claim.to_owned(),
+            handle: source
+                .context("a provisioned volume is a CSI volume")?
+                .volume_handle,
+            access: Access::OneNode,
+        };
+        self.volumes.insert(pv, volume.clone());
+        Ok(volume)
+    }
+
+    /// The claims of the test environment's namespace.
+    pub fn claims(&self) -> Api<PersistentVolumeClaim> {
+        Api::namespaced(self.client(), &self.prefix)
+    }
+}
