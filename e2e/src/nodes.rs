@@ -250,7 +250,7 @@ impl RealNodes {
 
     /// Loop devices of volumes, on all nodes.
     pub fn loop_devices(&self) -> Result<Vec<PathBuf>> {
-        leftovers::loop_devices(&self.run.dir().join("nodes").join(init::ARRAY))
+        loop_devices(self.run.dir())
     }
 
     /// Kills the nodes and stops the control plane. [`Run::finish`] removes what they left in the kernel.
@@ -261,6 +261,11 @@ impl RealNodes {
         self.cluster.stop().await?;
         alive
     }
+}
+
+/// Loop devices of volumes on the nodes of the run in `dir`.
+pub fn loop_devices(dir: &Path) -> Result<Vec<PathBuf>> {
+    leftovers::loop_devices(&dir.join("nodes").join(init::ARRAY))
 }
 
 /// A client of the driver whose admin socket is in `dir`.

@@ -30,6 +30,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use tokio::sync::watch;
 
+pub use procfs::processes_of;
 pub(crate) use reaper::readable_within;
 pub use reaper::reaper_main_if_requested;
 pub use run::Run;

@@ -1,6 +1,7 @@
 //! What `/proc` has about processes.
 
 use std::ffi::OsStr;
+use std::path::Path;
 use std::time::Duration;
 
 use procfs::ProcResult;
@@ -43,6 +44,16 @@ pub(super) fn with_environment(name: &OsStr, value: &OsStr) -> ProcResult<Vec<Pi
         .filter(has)
         .filter_map(|process| Pid::from_raw(process.pid()))
         .collect())
+}
+
+/// The command lines of the processes that name a file in `dir`.
+pub fn processes_of(dir: &Path) -> ProcResult<Vec<String>> {
+    let dir = dir.to_string_lossy();
+    let lines = all_processes()?
+        .flatten()
+        .filter_map(|process| process.cmdline().ok());
+    let lines = lines.map(|words| words.join(" "));
+    Ok(lines.filter(|line| line.contains(&*dir)).collect())
 }
 
 /// Name and arguments of a process, for messages.

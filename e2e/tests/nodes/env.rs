@@ -91,7 +91,7 @@ impl<'a> PodSpec<'a> {
         self
     }
 
-    fn object(&self) -> Value {
+    pub(crate) fn object(&self) -> Value {
         let script = format!("set -e\n{}\ntouch /tmp/ready\nexec sleep 1000000", self.script);
         let mut pod = json!({
             "apiVersion": "v1",

@@ -6,6 +6,7 @@
 
 mod disturbances;
 mod env;
+mod killed;
 mod shared_nodes;
 mod volumes;
 
@@ -39,13 +40,23 @@ fn main() -> ExitCode {
         Err(error) => return fail(&format!("the harness cannot start: {error:#}")),
     };
     let scenarios = volumes::SCENARIOS.iter().chain(disturbances::SCENARIOS);
-    let trials = scenarios.map(|scenario| trial(&shared, scenario)).collect();
+    let mut trials = vec![killed_harness(&shared)];
+    trials.extend(scenarios.map(|scenario| trial(&shared, scenario)));
     let conclusion = libtest_mimic::run(&arguments, trials);
     let shared = Arc::into_inner(shared).expect("the trials are over, so nothing else may hold it");
     match shared.close() {
         Ok(()) => conclusion.exit_code(),
         Err(error) => fail(&format!("after the scenarios: {error:#}")),
     }
+}
+
+fn killed_harness(shared: &Arc<SharedNodes>) -> Trial {
+    let shared = Arc::clone(shared);
+    Trial::ignorable_test("nothing_survives_a_killed_harness", move || {
+        let skipped = shared.run_alone(killed::nothing_survives_a_killed_harness());
+        let skipped = skipped.map_err(|error| format!("{error:#}"))?;
+        Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
+    })
 }
 
 fn trial(shared: &Arc<SharedNodes>, scenario: &'static Scenario) -> Trial {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, ensure};
 use csi_e2e::nodes::{RealNodes, missing_requirement};
 use csi_e2e::process::Run;
-use csi_e2e::toolchain::{Settings, Toolchain};
+use csi_e2e::toolchain::{NodePrograms, Settings, Toolchain};
 use futures::future::LocalBoxFuture;
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
@@ -71,6 +71,19 @@ impl SharedNodes {
         })
     }
 
+    /// Runs a trial with nodes of its own, or answers with the reason why it is skipped.
+    pub(crate) fn run_alone(&self, trial: impl Future<Output = Result<()>>) -> Result<Option<String>> {
+        self.runtime.block_on(async {
+            match prepare().await? {
+                Ok((run, ..)) => {
+                    run.finish().await?;
+                    trial.await.map(|()| None)
+                }
+                Err(reason) => Ok(Some(reason)),
+            }
+        })
+    }
+
     /// Stops everything and checks that nothing is left.
     pub(crate) fn close(self) -> Result<()> {
         self.runtime.block_on(async {
@@ -88,23 +101,9 @@ impl SharedNodes {
 
 impl Start {
     async fn begin() -> Result<Self> {
-        let settings = Settings::from_env();
-        let required = settings.require_nodes;
-        let skip = |reason: String| {
-            ensure!(!required, "CSI_E2E_REQUIRE_NODES is set, but {reason}");
-            Ok(Self::Skipped(reason))
-        };
-        if let Some(reason) = missing_requirement(&settings) {
-            return skip(reason);
-        }
-        let run = Run::start()?;
-        let toolchain = Toolchain::new(&run, settings);
-        let Some(programs) = toolchain.built_node_programs().await? else {
-            run.finish().await?;
-            return skip(
-                "not all programs of the nodes are built: cargo run -p csi-e2e --bin nodes -- --build"
-                    .to_owned(),
-            );
+        let (run, toolchain, programs) = match prepare().await? {
+            Ok(prepared) => prepared,
+            Err(reason) => return Ok(Self::Skipped(reason)),
         };
         let since = Instant::now();
         let nodes = RealNodes::start(&run, &toolchain, programs).await?;
@@ -115,5 +114,30 @@ impl Start {
         drop(writeln!(std::io::stderr(), "{line}"));
         let nodes = Box::new(nodes);
         Ok(Self::Up { run, nodes })
+    }
+}
+
+/// Finds the programs, or the reason why there are none.
+async fn prepare() -> Result<Result<(Arc<Run>, Toolchain, NodePrograms), String>> {
+    let settings = Settings::from_env();
+    let required = settings.require_nodes;
+    let skip = |reason: String| {
+        ensure!(!required, "CSI_E2E_REQUIRE_NODES is set, but {reason}");
+        Ok(Err(reason))
+    };
+    if let Some(reason) = missing_requirement(&settings) {
+        return skip(reason);
+    }
+    let run = Run::start()?;
+    let toolchain = Toolchain::new(&run, settings);
+    match toolchain.built_node_programs().await? {
+        Some(programs) => Ok(Ok((run, toolchain, programs))),
+        None => {
+            run.finish().await?;
+            skip(
+                "not all programs of the nodes are built: cargo run -p csi-e2e --bin nodes -- --build"
+                    .to_owned(),
+            )
+        }
     }
 }

@@ -7,7 +7,7 @@ use csi_mock_driver::admin_api::resource::NodeChange;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
 use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use serde_json::json;
 use tonic::Code;
@@ -54,6 +54,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "attach_limit_reaches_csi_node",
         run: |env| Box::pin(attach_limit_reaches_csi_node(env)),
+    },
+    Scenario {
+        name: "volume_without_attachment_moves",
+        run: |env| Box::pin(volume_without_attachment_moves(env)),
     },
 ];
 
@@ -282,6 +286,57 @@ async fn wait_for_allocatable(env: &Env<'_>, wanted: i32) -> Result<()> {
         Progress::of(count == Some(wanted), || format!("it is {count:?}"))
     })
     .await
+}
+
+/// With `attachRequired: false`, and without ControllerPublishVolume, volumes are used without VolumeAttachment.
+async fn volume_without_attachment_moves(env: &Env<'_>) -> Result<()> {
+    set_attach_required(env, false).await?;
+    let moved = move_without_attachment(env).await;
+    set_attach_required(env, true).await?;
+    moved
+}
+
+async fn move_without_attachment(env: &Env<'_>) -> Result<()> {
+    env.claim("data", EXT4, "Filesystem").await?;
+    env.run_pod(
+        &PodSpec::new("web-1", "echo hello >/data/greeting")
+            .on(A)
+            .claim("data"),
+    )
+    .await?;
+    env.delete_pod("web-1").await?;
+    env.run_pod(
+        &PodSpec::new("web-2", "grep -qx hello /data/greeting")
+            .on(B)
+            .claim("data"),
+    )
+    .await?;
+    let attachments = env.attachments().list(&ListParams::default()).await?;
+    ensure!(
+        attachments.items.is_empty(),
+        "there are attachments: {:?}",
+        attachments.items
+    );
+    env.delete_pod("web-2").await
+}
+
+/// Replaces the CSIDriver, whose `attachRequired` is immutable, and has the driver attach volumes or not.
+async fn set_attach_required(env: &Env<'_>, required: bool) -> Result<()> {
+    let nodes = env.nodes;
+    for driver in [nodes.array()?, nodes.node_driver(A)?, nodes.node_driver(B)?] {
+        let set = driver.set_capability("PUBLISH_UNPUBLISH_VOLUME", required).await;
+        set.context("set the driver's capability")?;
+    }
+    let drivers = Api::<CSIDriver>::all(nodes.client());
+    let mut driver = drivers.get(DRIVER).await?;
+    drivers.delete(DRIVER, &DeleteParams::default()).await?;
+    driver.metadata = ObjectMeta {
+        name: Some(DRIVER.to_owned()),
+        ..ObjectMeta::default()
+    };
+    driver.spec.attach_required = Some(required);
+    drivers.create(&PostParams::default(), &driver).await?;
+    Ok(())
 }
 
 async fn limit(env: &Env<'_>, limit: usize) -> Result<()> {
