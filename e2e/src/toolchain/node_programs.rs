@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::cargo::OF_THE_CALLERS_PACKAGE;
 use super::go::GoProgram;
-use super::{Toolchain, is_executable, lock, progress, workspace_root};
+use super::{Peer, Toolchain, is_executable, lock, progress, workspace_root};
 use crate::process;
 
 /// How many lines of a failed build are shown.
@@ -50,18 +50,6 @@ const SHIM: GoProgram = node_program(
     "containerd-shim-runc-v2",
 );
 const CTR: GoProgram = node_program("github.com/containerd/containerd/v2/cmd/ctr", "ctr");
-/// In a module of its own: it does not compile with the client-go that the others need.
-const PROVISIONER: GoProgram = GoProgram {
-    module: "e2e/provisioner",
-    ..node_program(
-        "github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner",
-        "csi-provisioner",
-    )
-};
-const RESIZER: GoProgram = node_program(
-    "github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer",
-    "csi-resizer",
-);
 
 /// The programs of real nodes and of the images on them.
 #[derive(Clone, Debug)]
@@ -95,7 +83,8 @@ const fn node_program(package: &'static str, name: &'static str) -> GoProgram {
 impl Toolchain {
     /// The programs, if all are built; our own are brought up to date.
     pub async fn built_node_programs(&self) -> Result<Option<NodePrograms>> {
-        for program in [&KUBELET, &CONTAINERD, &SHIM, &CTR, &PROVISIONER, &RESIZER] {
+        let sidecars = [Peer::ExternalProvisioner, Peer::ExternalResizer].map(Peer::program);
+        for program in [KUBELET, CONTAINERD, SHIM, CTR].iter().chain(&sidecars) {
             if self.built_go_program(program).await?.is_none() {
                 return Ok(None);
             }
@@ -117,8 +106,8 @@ impl Toolchain {
             containerd: self.go_program(&CONTAINERD).await?,
             shim: self.go_program(&SHIM).await?,
             ctr: self.go_program(&CTR).await?,
-            provisioner: self.go_program(&PROVISIONER).await?,
-            resizer: self.go_program(&RESIZER).await?,
+            provisioner: self.peer(Peer::ExternalProvisioner).await?,
+            resizer: self.peer(Peer::ExternalResizer).await?,
             attacher,
             driver,
             debian,
