@@ -7,6 +7,7 @@ pub mod story;
 pub mod terminal;
 mod tour;
 mod view;
+pub mod web;
 mod world;
 
 use std::time::Duration;

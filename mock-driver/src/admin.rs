@@ -11,6 +11,7 @@
 //!   anything by pointing its own name at this machine;
 //! - an answer that waits ends when the driver stops.
 
+pub use self::dashboard::site;
 pub use self::server::{BindError, Server};
 
 mod dashboard;

@@ -5,6 +5,7 @@
 //! checks every step and ends with an exit code.
 
 use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use clap::{Parser, ValueEnum};
 use csi_e2e::attacher::Kind;
 use csi_e2e::cluster::{Backend, Cluster, ClusterSettings};
 use csi_e2e::narrate::Narrator;
-use csi_e2e::playground::{Script, TOUR, story, terminal};
+use csi_e2e::playground::{Script, TOUR, story, terminal, web};
 use csi_e2e::process::{Run, reaper_main_if_requested};
 use csi_e2e::scenario::test_env::force_cleanup;
 use csi_e2e::scenario::{TestContext, TestEnv};
@@ -34,6 +35,14 @@ struct Args {
     /// Print lines instead of the terminal view. Without a terminal, and with --once, this is the default.
     #[arg(long)]
     plain: bool,
+    /// Serve the web page on this loopback address. Default with the terminal view: a free port. Without a terminal, pods
+    /// are rescheduled until Ctrl-C, and the page has the actions.
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true, default_missing_value = FREE_PORT,
+        value_parser = web::loopback_address, conflicts_with = "once")]
+    web: Option<SocketAddr>,
+    /// Do not serve the web page.
+    #[arg(long, conflicts_with = "web")]
+    no_web: bool,
     /// What runs the cluster.
     #[arg(long, value_enum, default_value_t = ClusterKind::Embedded)]
     cluster: ClusterKind,
@@ -53,6 +62,8 @@ enum ClusterKind {
 const NODES: &str = "\
 The driver and the attacher are the real programs, started with each round; the driver emulates disks and mounts.
 Kubelets are simulated in this process: no container runs.";
+/// Where the web page is served by default.
+const FREE_PORT: &str = "127.0.0.1:0";
 /// Time to read between two rounds.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -98,6 +109,24 @@ impl Args {
 
     fn has_view(&self) -> bool {
         !self.once && !self.plain && std::io::stdout().is_terminal()
+    }
+
+    /// Binds the web page, if there is one.
+    async fn page(&self) -> Result<Option<web::Page>> {
+        let has_view = self.has_view();
+        if self.web.is_some() && self.story.is_some() && !has_view {
+            bail!(
+                "--web: a story has a page only with the terminal view; omit --plain, and run it on a terminal"
+            );
+        }
+        let address = match self.web {
+            None if has_view && !self.no_web => {
+                web::loopback_address(FREE_PORT).map_err(|error| anyhow!(error))?
+            }
+            None => return Ok(None),
+            Some(address) => address,
+        };
+        web::Page::bind(address).await.map(Some)
     }
 }
 
@@ -151,6 +180,7 @@ async fn tour(args: &Args, started: Instant) -> Result<()> {
 }
 
 async fn in_run(run: &Arc<Run>, settings: &Settings, args: &Args, started: Instant) -> Result<()> {
+    let page = args.page().await?;
     let toolchain = Toolchain::new(run, settings.clone());
     let cluster = Cluster::start(run, &toolchain, args.cluster.backend()).await?;
     say(&format!(
@@ -162,12 +192,15 @@ async fn in_run(run: &Arc<Run>, settings: &Settings, args: &Args, started: Insta
     ));
     let ctx = TestContext::on(run, &toolchain, cluster).await?;
     ctx.attacher(Kind::Ours).await?;
-    match args.has_view() {
-        true => match args.story {
-            Some(story) => terminal::play(&ctx, story).await?,
-            None => terminal::explore(&ctx).await?,
-        },
-        false => print_rounds(&ctx, args).await?,
+    // The page responds from here on.
+    if let Some(page) = &page {
+        say(&format!("Web page: {}", page.url()));
+    }
+    let has_view = args.has_view();
+    match args.story {
+        Some(story) if has_view => terminal::play(&ctx, story, page).await?,
+        None if has_view || page.is_some() => terminal::explore(&ctx, has_view, page).await?,
+        Some(_) | None => print_rounds(&ctx, args).await?,
     }
     ctx.close().await
 }

@@ -16,6 +16,7 @@ use super::Script;
 use super::action::{Action, Command, command_of};
 use super::observer::Observer;
 use super::view::{Choice, draw};
+use super::web::{Page, ServedPage};
 use super::world::{self, World, WorldStatus};
 use crate::attacher::Kind;
 use crate::narrate::Narrator;
@@ -79,13 +80,17 @@ impl Write for Transcript {
 
 // === functions ===
 
-/// Lets pods move and a person break things, until the person quits; then removes everything.
+/// Reschedules pods and applies the user's actions until the user quits, then removes everything. Without the terminal
+/// view it prints the timeline, and the page alone has the actions.
 ///
 /// # Errors
 /// The terminal cannot be used, or the test environment cannot be set up or removed.
-pub async fn explore(ctx: &TestContext) -> Result<()> {
+pub async fn explore(ctx: &TestContext, has_view: bool, page: Option<Page>) -> Result<()> {
     const PREFIX: &str = "playground";
-    let narrator = Narrator::for_view(Box::new(std::io::sink()), Duration::ZERO);
+    let narrator = match has_view {
+        true => Narrator::for_view(Box::new(std::io::sink()), Duration::ZERO),
+        false => Narrator::on_stdout(),
+    };
     let explored = ctx.cluster().while_alive(async {
         let (config, attacher) = with_pages(world::CONFIG)?;
         let mut env = TestEnv::set_up(ctx, PREFIX, Kind::Ours, config).await?;
@@ -93,10 +98,17 @@ pub async fn explore(ctx: &TestContext) -> Result<()> {
         let (status_tx, status) = watch::channel(WorldStatus::default());
         let observer = Observer::new(&env, &narrator, Some(attacher), status)?;
         let (actions_tx, actions) = mpsc::channel(WAITING_ACTIONS);
+        let page = page.map(|page| page.serve(Some(actions_tx.clone())));
+        let shown = async {
+            match has_view {
+                true => show(&observer, ctx, Some(&actions_tx), page.as_ref()).await,
+                false => publish(&observer, ctx, page.as_ref()).await,
+            }
+        };
         let mut world = World::new(&mut env, &narrator, &status_tx);
         let explored = tokio::select! {
             ended = world.run(actions) => ended,
-            shown = show(&observer, ctx, Some(&actions_tx)) => shown,
+            shown = shown => shown,
         };
         let ended = world.end().await;
         following.end().await;
@@ -110,7 +122,7 @@ pub async fn explore(ctx: &TestContext) -> Result<()> {
 ///
 /// # Errors
 /// The script failed, or the person left before its end.
-pub async fn play(ctx: &TestContext, script: &Script) -> Result<()> {
+pub async fn play(ctx: &TestContext, script: &Script, page: Option<Page>) -> Result<()> {
     let transcript = Transcript::default();
     let narrator = Narrator::for_view(Box::new(transcript.clone()), READING);
     let played = ctx.cluster().while_alive(async {
@@ -126,9 +138,10 @@ pub async fn play(ctx: &TestContext, script: &Script) -> Result<()> {
         let following = narrator.follow(&env)?;
         let (_, status) = watch::channel(WorldStatus::default());
         let observer = Observer::new(&env, &narrator, attacher, status)?;
+        let page = page.map(|page| page.serve(None));
         tokio::select! {
             played = script.play(&mut env, &narrator) => played?,
-            shown = show(&observer, ctx, None) => {
+            shown = show(&observer, ctx, None, page.as_ref()) => {
                 shown?;
                 bail!("interrupted before the end of the story");
             }
@@ -161,11 +174,17 @@ fn with_pages(config: ScenarioConfig) -> Result<(ScenarioConfig, SocketAddr)> {
 }
 
 /// Draws snapshots until the person quits. Without a receiver of actions nothing can be broken.
-async fn show(observer: &Observer, ctx: &TestContext, actions: Option<&mpsc::Sender<Action>>) -> Result<()> {
+async fn show(
+    observer: &Observer,
+    ctx: &TestContext,
+    actions: Option<&mpsc::Sender<Action>>,
+    page: Option<&ServedPage>,
+) -> Result<()> {
     let mut screen = Screen::open()?;
     let mut keys = keys()?;
     let mut choice = Choice {
         can_break: actions.is_some(),
+        page: page.map(ServedPage::url).unwrap_or_default(),
         ..Choice::default()
     };
     let mut snapshot = observer.snapshot(ctx.cluster());
@@ -174,7 +193,12 @@ async fn show(observer: &Observer, ctx: &TestContext, actions: Option<&mpsc::Sen
     loop {
         tokio::select! {
             biased;
-            _ = ticks.tick() => snapshot = observer.snapshot(ctx.cluster()),
+            _ = ticks.tick() => {
+                snapshot = observer.snapshot(ctx.cluster());
+                if let Some(page) = page {
+                    page.publish(&snapshot);
+                }
+            }
             event = keys.recv() => {
                 let event = event.context("the terminal cannot be read")?;
                 let key = event.as_key_press_event();
@@ -194,6 +218,17 @@ async fn show(observer: &Observer, ctx: &TestContext, actions: Option<&mpsc::Sen
             .0
             .draw(|frame| draw(frame, &snapshot, &choice))
             .context("draw on the terminal")?;
+    }
+}
+
+/// Publishes snapshots to the page until it is dropped.
+async fn publish(observer: &Observer, ctx: &TestContext, page: Option<&ServedPage>) -> Result<()> {
+    let page = page.context("without a terminal the actions need the web page: --web")?;
+    let mut ticks = interval(REFRESH);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        page.publish(&observer.snapshot(ctx.cluster()));
     }
 }
 

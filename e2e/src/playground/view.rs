@@ -36,6 +36,8 @@ pub(crate) struct Choice {
     pub(crate) help: bool,
     /// Whether keys that break things work.
     pub(crate) can_break: bool,
+    /// URL of the web page; empty without one.
+    pub(crate) page: String,
 }
 
 // === impl Choice ===
@@ -72,7 +74,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: &Choice) 
         Constraint::Length(1),
     ])
     .areas(area);
-    frame.render_widget(title_line(snapshot), title);
+    frame.render_widget(title_line(snapshot, choice), title);
     let chapter: Vec<_> = chapter.into_iter().map(|line| Line::styled(line, BOLD)).collect();
     frame.render_widget(Paragraph::new(chapter), story);
     for (row, panels) in [first, second, third].into_iter().zip(panels) {
@@ -90,7 +92,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: &Choice) 
 
 // === lines ===
 
-fn title_line(snapshot: &Snapshot) -> Line<'static> {
+fn title_line(snapshot: &Snapshot, choice: &Choice) -> Line<'static> {
     let mut spans = vec![
         Span::styled("playground", BOLD),
         Span::raw(format!("  {:.0} s  ", snapshot.elapsed)),
@@ -99,6 +101,7 @@ fn title_line(snapshot: &Snapshot) -> Line<'static> {
         true => spans.push(Span::styled("nothing is broken", GOOD)),
         false => spans.push(Span::styled(snapshot.broken.join(", "), BAD)),
     }
+    spans.push(Span::styled(format!("  {}", choice.page), DIM));
     Line::from(spans)
 }
 

@@ -1,6 +1,10 @@
 //! The playground as a program: each story runs to its end on the embedded cluster, and the exit code says whether the
 //! expected end state was observed.
 
+mod page;
+#[path = "../../../mock-driver/tests/it/admin/browser/session.rs"]
+mod session;
+
 use std::process::{Command, ExitCode, Output};
 
 use csi_e2e::playground::story::STORIES;
@@ -12,6 +16,10 @@ fn main() -> ExitCode {
         .map(|story| Trial::test(format!("story::{}", story.name), || plays_to_its_end(story.name)))
         .collect();
     trials.push(Trial::test("unknown_story_lists_all", unknown_story_lists_all));
+    trials.push(Trial::test(
+        "page::injects_and_removes_faults",
+        page::injects_and_removes_faults,
+    ));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 

@@ -1,11 +1,12 @@
 //! The dashboard: one page for people, served from the program itself. Its script is plain modules that
 //! no tool has to build.
 
-use axum::Router;
 use axum::response::IntoResponse;
 use axum::routing::get;
+use axum::{Router, middleware};
 use http::header::CONTENT_TYPE;
 
+use super::guard::{self, Guard};
 use super::state::Admin;
 
 const PAGE: &str = include_str!("dashboard/page.html");
@@ -57,10 +58,33 @@ const ASSETS: [(&str, &str, &str); 13] = [
     ),
 ];
 
+/// The assets that depend on neither the driver nor the dashboard's markup.
+const SHARED: [&str; 4] = [
+    "/dashboard/style.css",
+    "/dashboard/icon.svg",
+    "/dashboard/api.js",
+    "/dashboard/dom.js",
+];
+
 /// The page and what it is made of.
 pub(super) fn routes() -> Router<Admin> {
     let page = Router::new().route("/", get(async || asset("text/html; charset=utf-8", PAGE)));
-    ASSETS.into_iter().fold(page, |routes, (path, kind, text)| {
+    with_assets(page, |_| true)
+}
+
+/// Another program's pages on loopback, with the dashboard's stylesheet, icon and script modules for requests and elements, and
+/// with its protection against DNS rebinding and cross-site requests.
+pub fn site(pages: Router) -> Router {
+    with_assets(pages, |path| SHARED.contains(&path))
+        .layer(middleware::from_fn_with_state(Guard::loopback(), guard::guard))
+}
+
+fn with_assets<S>(routes: Router<S>, wanted: impl Fn(&str) -> bool) -> Router<S>
+where
+    S: Clone + Send + Sync + 'static,
+{
+    let assets = ASSETS.into_iter().filter(|(path, ..)| wanted(path));
+    assets.fold(routes, |routes, (path, kind, text)| {
         routes.route(path, get(async move || asset(kind, text)))
     })
 }

@@ -42,6 +42,8 @@ const HEADERS: [(HeaderName, &str); 6] = [
 pub(super) struct Guard {
     /// The names that `Host` may have beside addresses; none for a Unix socket, which no browser opens.
     hosts: Option<Arc<[String]>>,
+    /// The flag that adds a name, if there is one.
+    flag: Option<&'static str>,
 }
 
 // === impl Guard ===
@@ -50,11 +52,23 @@ impl Guard {
     pub(super) fn tcp(allowed_hosts: Vec<String>) -> Self {
         Self {
             hosts: Some(allowed_hosts.into()),
+            flag: Some("--admin-allowed-host"),
         }
     }
 
     pub(super) fn unix() -> Self {
-        Self { hosts: None }
+        Self {
+            hosts: None,
+            flag: None,
+        }
+    }
+
+    /// Addresses and `localhost` only.
+    pub(super) fn loopback() -> Self {
+        Self {
+            flag: None,
+            ..Self::tcp(Vec::new())
+        }
     }
 
     /// Whether a `Host` is an IP address, `localhost` or an allowed name, with or without a port.
@@ -93,10 +107,13 @@ fn check(guard: &Guard, method: &Method, headers: &HeaderMap) -> Result<(), Refu
     let forbidden = |message: String| Err(Refusal::new(Code::PermissionDenied, message));
     let host = text(&HOST).unwrap_or_default();
     if !guard.allows(host) {
+        let name = host.split(':').next().unwrap_or_default();
+        let flag = guard
+            .flag
+            .map(|flag| format!(", or start the driver with {flag}={name}"));
         return forbidden(format!(
-            "Host: \"{host}\" is refused, as a protection against DNS rebinding: use an address or localhost, or start \
-             the driver with --admin-allowed-host={}",
-            host.split(':').next().unwrap_or_default()
+            "Host: \"{host}\" is refused, as a protection against DNS rebinding: use an address or localhost{}",
+            flag.unwrap_or_default()
         ))
         .map_err(|refusal| refusal.with_status(StatusCode::MISDIRECTED_REQUEST));
     }

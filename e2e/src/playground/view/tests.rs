@@ -93,6 +93,7 @@ fn mk_choice(volume: usize) -> Choice {
         volume,
         help: false,
         can_break: true,
+        page: "http://127.0.0.1:1/".to_owned(),
     }
 }
 
@@ -139,7 +140,7 @@ fn every_panel_has_its_content_at_both_sizes() {
         assert_shows(
             &screen,
             &[
-                &["playground", "12 s", "node b lost"],
+                &["playground", "12 s", "node b lost", "http://127.0.0.1:1/"],
                 &["Pods", "Nodes"],
                 &["db-1", "b", "Terminating", "data"],
                 &["db-2", "-", "Pending", "data"],

@@ -1,4 +1,4 @@
-// Talking to the driver, and telling people how it went.
+// Requests, and messages about their results.
 
 import { say } from "./dom.js";
 
@@ -88,8 +88,8 @@ async function answer(response) {
   try {
     content = text ? JSON.parse(text) : undefined;
   } catch {
-    throw new Error(`the driver gave an answer that is no JSON (${response.status})`);
+    throw new Error(`the response is not JSON (${response.status})`);
   }
-  if (!response.ok) throw new Error(content?.message ?? `the driver refused (${response.status})`);
+  if (!response.ok) throw new Error(content?.message ?? `the request failed (${response.status})`);
   return content;
 }

@@ -1,0 +1,197 @@
+//! The web page in a real browser: by mouse and by keyboard, dark and light, wide and narrow.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use libtest_mimic::Failed;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use thirtyfour::prelude::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::session::{Browser, CONTRAST};
+
+/// The playground without a terminal. Dropping it stops it.
+struct Playground {
+    child: Child,
+    address: String,
+}
+
+// === impl Playground ===
+
+impl Playground {
+    fn start() -> Result<Self, Failed> {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_playground"))
+            .arg("--web")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let stdout = child.stdout.take().ok_or("no stdout")?;
+        let mut lines = BufReader::new(stdout).lines();
+        let address = lines.by_ref().map_while(Result::ok).find_map(|line| {
+            let address = line.strip_prefix("Web page: http://")?;
+            Some(address.trim_end_matches('/').to_owned())
+        });
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        let mut playground = Self {
+            child,
+            address: String::new(),
+        };
+        playground.address = address.ok_or("the playground did not print its web page")?;
+        Ok(playground)
+    }
+
+    /// The status line of the response to a request.
+    async fn status(&self, request: &str) -> Result<String, Failed> {
+        let mut stream = TcpStream::connect(&self.address).await?;
+        stream.write_all(request.as_bytes()).await?;
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await?;
+        Ok(response.lines().next().unwrap_or_default().to_owned())
+    }
+}
+
+impl Drop for Playground {
+    fn drop(&mut self) {
+        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
+            kill_process(pid, Signal::INT).ok();
+        }
+        self.child.wait().ok();
+    }
+}
+
+// === functions ===
+
+pub(crate) fn injects_and_removes_faults() -> Result<(), Failed> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let playground = Playground::start()?;
+    runtime.block_on(async {
+        let Some(browser) = Browser::open(&format!("http://{}/", playground.address)).await else {
+            return Ok(());
+        };
+        // Ready once the pods run and each panel has rows.
+        browser
+            .until("document.querySelector('#panel-pods .badge.good')")
+            .await;
+        for panel in ["nodes", "attachments", "worlds", "lanes", "array"] {
+            let rows = format!("document.querySelectorAll('#panel-{panel} tbody tr').length > 0");
+            browser.until(&rows).await;
+        }
+        browser
+            .until("document.querySelectorAll('#timeline tbody tr').length > 3")
+            .await;
+        refuses_other_sites(&playground).await?;
+        act(&browser).await;
+        look(&browser).await;
+        browser.close().await;
+        Ok(())
+    })
+}
+
+/// Faults by click, by shortcut and by Enter on a focused button; volumes by arrow keys.
+async fn act(browser: &Browser) {
+    let pressed = |key: &str, state: bool| {
+        format!("document.querySelector('#actions [data-key={key}]').ariaPressed === '{state}'")
+    };
+    browser.click("#actions [data-key=s]").await;
+    browser.until(&pressed("s", true)).await;
+    browser
+        .until("document.querySelector('#active').innerText.includes('slow driver')")
+        .await;
+    browser.press("s").await;
+    browser.until(&pressed("s", false)).await;
+
+    browser
+        .run("document.querySelector('#actions [data-key=k]').focus()")
+        .await;
+    browser.press(Key::Enter + "").await;
+    browser.until(&pressed("k", true)).await;
+    browser
+        .until("document.querySelector('#panel-lanes').innerText.includes('does not respond')")
+        .await;
+    browser.press("k").await;
+    browser.until(&pressed("k", false)).await;
+
+    // Without shortcuts a key does nothing: the next request is the first to change the notice.
+    browser.click("#shortcuts").await;
+    browser.press("f").await;
+    browser.click("#actions [data-key=n]").await;
+    browser.until(&pressed("n", true)).await;
+    browser.until(&pressed("f", false)).await;
+    browser
+        .until("document.querySelector('#panel-nodes').innerText.includes('NotReady')")
+        .await;
+
+    browser
+        .run("document.querySelector('#volumes input:checked').focus()")
+        .await;
+    let caption = "document.querySelector('#timeline caption').textContent";
+    let before = browser.run(&format!("return {caption}")).await;
+    browser.press(Key::Down + "").await;
+    browser.until(&format!("{caption} !== {before}")).await;
+}
+
+/// No horizontal scrolling of the page in either width; with `PLAYGROUND_SCREENSHOTS` saves what it sees there.
+async fn look(browser: &Browser) {
+    let tools = browser.driver.cdp();
+    for scheme in ["light", "dark"] {
+        let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        tools.send_raw("Emulation.setEmulatedMedia", media).await.unwrap();
+        assert_eq!(browser.run(CONTRAST).await, json!([]), "{scheme}");
+        for (name, width, height) in [("wide", 1400, 1300), ("narrow", 390, 1600)] {
+            let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+            tools
+                .send_raw("Emulation.setDeviceMetricsOverride", size)
+                .await
+                .unwrap();
+            browser
+                .until("document.documentElement.scrollWidth <= innerWidth")
+                .await;
+            if let Some(directory) = std::env::var_os("PLAYGROUND_SCREENSHOTS") {
+                let path = std::path::Path::new(&directory).join(format!("{scheme}-{name}.png"));
+                browser.driver.screenshot(&path).await.unwrap();
+            }
+        }
+    }
+    let dark = "getComputedStyle(document.body).backgroundColor === 'rgb(18, 21, 28)'";
+    browser.until(dark).await;
+}
+
+async fn refuses_other_sites(playground: &Playground) -> Result<(), Failed> {
+    let address = &playground.address;
+    let post = |path: &str, extra: &str| {
+        format!(
+            "POST {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{extra}Content-Length: 2\r\n\r\n{{}}"
+        )
+    };
+    let json = "Content-Type: application/json\r\n";
+    for (request, expected) in [
+        (
+            "GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n".to_owned(),
+            "421",
+        ),
+        (post("/api/v1/actions/a", "Content-Type: text/plain\r\n"), "415"),
+        (
+            post(
+                "/api/v1/actions/a",
+                &format!("{json}Origin: http://evil.example\r\n"),
+            ),
+            "403",
+        ),
+        (
+            post(
+                "/api/v1/actions/a",
+                &format!("{json}Sec-Fetch-Site: cross-site\r\n"),
+            ),
+            "403",
+        ),
+        (post("/api/v1/actions/z", json), "404"),
+    ] {
+        let status = playground.status(&request).await?;
+        if !status.contains(expected) {
+            return Err(format!("{request}\n{status}, expected {expected}").into());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! A headless Chromium with a page, driven through chromedriver. The playground's test uses it, too.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use thirtyfour::TypingData;
+use thirtyfour::prelude::*;
+use thirtyfour::session::http::{Body, HttpClient};
+use tokio::net::TcpStream;
+use tokio::time;
+
+/// How long a condition may take.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// What keeps Chromium quiet, without a sandbox that containers do not allow, and off the network.
+const FLAGS: [&str; 9] = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+];
+
+/// Finds the texts with a contrast below 4.5 to 1.
+pub(crate) const CONTRAST: &str = r"
+const parse = (text) => text.match(/[\d.]+/g).map(Number);
+const light = ([r, g, b]) => { const f = (c) => { c /= 255; return c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; };
+  return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
+const ground = (e) => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor);
+  if (c.length === 3 || c[3] === 1) return c; } return [255, 255, 255]; };
+return [...document.querySelectorAll('h1, h2, p, th, td, dt, dd, button, span, label')]
+  .filter((e) => e.offsetParent && !e.disabled && [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()))
+  .map((e) => { const [a, b] = [light(parse(getComputedStyle(e).color)), light(ground(e))].sort((x, y) => y - x);
+    return [(a + 0.05) / (b + 0.05), e.outerHTML]; })
+  .filter(([ratio]) => ratio < 4.5).map(([ratio, html]) => `${ratio.toFixed(2)} ${html}`);
+";
+
+/// A browser with a page open. Both programs end with it.
+pub(crate) struct Browser {
+    pub(crate) driver: WebDriver,
+    program: Program,
+    _profile: TempDir,
+}
+
+struct Program {
+    child: Child,
+    port: u16,
+}
+
+/// One connection a request: this crate's tests need no more of an HTTP client.
+struct Plain;
+
+// === impl Browser ===
+
+impl Browser {
+    /// Opens a page; none if there is no browser.
+    pub(crate) async fn open(url: &str) -> Option<Self> {
+        let program = Program::start()?;
+        let profile = tempfile::tempdir().unwrap();
+        let mut capabilities = DesiredCapabilities::chrome();
+        for flag in FLAGS {
+            capabilities.add_arg(flag).unwrap();
+        }
+        let directory = format!("--user-data-dir={}", profile.path().display());
+        capabilities.add_arg(&directory).unwrap();
+        capabilities
+            .set("goog:loggingPrefs", json!({"browser": "ALL"}))
+            .unwrap();
+        let address = format!("http://127.0.0.1:{}", program.port);
+        let driver = WebDriver::builder(address, capabilities)
+            .client(Plain)
+            .await
+            .unwrap();
+        driver.goto(url).await.unwrap();
+        Some(Self {
+            driver,
+            program,
+            _profile: profile,
+        })
+    }
+
+    /// What a script gives.
+    pub(crate) async fn run(&self, script: &str) -> Value {
+        self.driver
+            .execute(script, Vec::new())
+            .await
+            .unwrap()
+            .json()
+            .clone()
+    }
+
+    /// Waits until a script gives true.
+    pub(crate) async fn until(&self, condition: &str) {
+        let fulfilled = async {
+            while self.run(&format!("return Boolean({condition})")).await != json!(true) {
+                time::sleep(Duration::from_millis(30)).await;
+            }
+        };
+        if time::timeout(DEADLINE, fulfilled).await.is_err() {
+            let text = self.run("return document.body.innerText").await;
+            panic!(
+                "not fulfilled: {condition}\n{}",
+                text.as_str().unwrap_or_default()
+            );
+        }
+    }
+
+    pub(crate) async fn click(&self, selector: &str) {
+        self.driver
+            .find(By::Css(selector))
+            .await
+            .unwrap()
+            .click()
+            .await
+            .unwrap();
+    }
+
+    /// Sends keys to what has the focus.
+    pub(crate) async fn press(&self, keys: impl Into<TypingData>) {
+        let focused = self.driver.active_element().await.unwrap();
+        focused.send_keys(keys).await.unwrap();
+    }
+
+    /// What the browser complained of: errors of scripts and breaches of the page's policy.
+    pub(crate) async fn complaints(&self) -> Vec<String> {
+        let session = self.driver.session_id().to_string();
+        let request = Request::post(format!(
+            "http://127.0.0.1:{}/session/{session}/se/log",
+            self.program.port
+        ));
+        let kind = json!({"type": "browser"});
+        let answer = Plain
+            .send(request.body(Body::Json(&kind)).unwrap())
+            .await
+            .unwrap();
+        let answer: Value = serde_json::from_slice(answer.body()).unwrap();
+        let entries = answer["value"].as_array().unwrap().iter();
+        entries.map(|entry| entry["message"].to_string()).collect()
+    }
+
+    pub(crate) async fn close(self) {
+        assert_eq!(self.complaints().await, Vec::<String>::new());
+        self.driver.clone().quit().await.unwrap();
+    }
+}
+
+// === impl Program ===
+
+impl Program {
+    fn start() -> Option<Self> {
+        let found = |name: &str| {
+            let paths = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&paths).any(|directory| directory.join(name).is_file())
+        };
+        let missing: Vec<&str> = ["chromium", "chromedriver"]
+            .into_iter()
+            .filter(|name| !found(name))
+            .collect();
+        if !missing.is_empty() {
+            let text = format!(
+                "{} not found: apt-get install chromium chromium-driver",
+                missing.join(" and ")
+            );
+            assert!(std::env::var_os("REQUIRE_BROWSER_TESTS").is_none(), "{text}");
+            // Past the test harness, which keeps to itself what a test prints that passes.
+            let told = format!("\n!!! THE WEB PAGE IS NOT TESTED: {text}\n\n");
+            std::io::stderr().write_all(told.as_bytes()).unwrap();
+            return None;
+        }
+        let mut child = Command::new("chromedriver")
+            .arg("--port=0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let port = lines.find_map(|line| {
+            let line = line.unwrap();
+            let port = line.strip_prefix("ChromeDriver was started successfully on port ")?;
+            Some(port.trim_end_matches('.').parse().unwrap())
+        });
+        // Without a reader chromedriver fails when it writes.
+        std::thread::spawn(move || lines.for_each(drop));
+        Some(Self {
+            child,
+            port: port.expect("chromedriver must say where it listens"),
+        })
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+// === impl Plain ===
+
+#[tonic::async_trait]
+impl HttpClient for Plain {
+    async fn send(&self, request: Request<Body<'_>>) -> WebDriverResult<Response<Bytes>> {
+        let body = match request.body() {
+            Body::Empty => Bytes::new(),
+            Body::Json(json) => Bytes::from(json.to_string()),
+        };
+        let fatal = |error: String| WebDriverError::HttpError(error);
+        let authority = request.uri().authority().unwrap().to_string();
+        let path = request.uri().path_and_query().unwrap().to_string();
+        let plain = Request::builder()
+            .method(request.method())
+            .uri(path)
+            .header("host", &authority)
+            .header("content-type", "application/json; charset=utf-8")
+            .body(Full::new(body))
+            .unwrap();
+        let stream = TcpStream::connect(authority)
+            .await
+            .map_err(|error| fatal(error.to_string()))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| fatal(error.to_string()))?;
+        let exchange = async move {
+            let (parts, body) = sender.send_request(plain).await?.into_parts();
+            Ok(Response::from_parts(parts, body.collect().await?.to_bytes()))
+        };
+        let (answer, _) = tokio::join!(exchange, connection);
+        answer.map_err(|error: hyper::Error| fatal(error.to_string()))
+    }
+
+    async fn new(&self) -> Arc<dyn HttpClient> {
+        Arc::new(Self)
+    }
+}
