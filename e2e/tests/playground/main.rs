@@ -1,6 +1,12 @@
 //! The playground as a program: each story runs to its end on the embedded cluster, and the exit code says whether the
 //! expected end state was observed.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the test harness has no flags for tests"
+)]
+
 mod page;
 #[path = "../../../mock-driver/tests/it/admin/browser/session.rs"]
 mod session;

@@ -132,7 +132,10 @@ async fn act(browser: &Browser) {
     browser.until(&format!("{caption} !== {before}")).await;
 }
 
-/// No horizontal scrolling of the page in either width; with `PLAYGROUND_SCREENSHOTS` saves what it sees there.
+/// The elements around tables.
+const TABLES: &str = "...document.querySelectorAll('.scroll, #timeline')";
+
+/// No horizontal scrolling of the page or of a table in either width; `PLAYGROUND_SCREENSHOTS` saves screenshots.
 async fn look(browser: &Browser) {
     let tools = browser.driver.cdp();
     for scheme in ["light", "dark"] {
@@ -146,8 +149,11 @@ async fn look(browser: &Browser) {
                 .await
                 .unwrap();
             browser
-                .until("document.documentElement.scrollWidth <= innerWidth")
+                .until(&format!(
+                    "[document.documentElement, {TABLES}].every((e) => e.scrollWidth <= e.clientWidth)"
+                ))
                 .await;
+            browser.run("scrollTo(0, 0)").await;
             if let Some(directory) = std::env::var_os("PLAYGROUND_SCREENSHOTS") {
                 let path = std::path::Path::new(&directory).join(format!("{scheme}-{name}.png"));
                 browser.driver.screenshot(&path).await.unwrap();
