@@ -1,4 +1,4 @@
-//! The admin API: what people and tests see of the driver and do to it behind the back of CSI.
+//! The admin API: out-of-band inspection and modification of the driver, for users and tests.
 //!
 //! HTTP and JSON on a loopback address or a Unix socket, described by `/openapi.json`, with the
 //! dashboard at `/`, `/metrics` for Prometheus, `/healthz` and `/readyz`. Nothing is served unless an endpoint is

@@ -1,4 +1,4 @@
-//! The array: a pure state machine of volumes, snapshots, nodes and who holds what.
+//! The array: a pure state machine of volumes, snapshots, nodes and attachments.
 //!
 //! It knows neither gRPC nor files nor clocks. Each operation looks at the state, refuses with an
 //! [`Error`] or says what changes as a [`Change`], and has that change applied before it returns;
@@ -65,7 +65,7 @@ pub struct Settings {
     pub nodes: Vec<NodeId>,
     /// Where nodes are. Those not named stand beside the pools in turn, one by one.
     pub places: BTreeMap<NodeId, Segments>,
-    /// How many volumes a node takes; none for as many as come.
+    /// Maximum number of attached volumes per node; `None` if unlimited.
     pub attach_limit: Option<usize>,
     /// How many volumes a node says it takes; none for the truth.
     pub advertised_limit: Option<usize>,

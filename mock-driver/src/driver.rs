@@ -1,4 +1,4 @@
-//! The driver: the array with everything that calls pass on their way to it.
+//! The driver: array, call pipeline and shared state.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -221,10 +221,7 @@ impl Driver {
     /// for that is the lock that the next process waits for.
     pub(crate) fn close(&self) {
         if let Err(error) = self.volume_files.close() {
-            tracing::warn!(
-                error = error_chain(&error),
-                "something is left of the volumes' bytes"
-            );
+            tracing::warn!(error = error_chain(&error), "failed to remove all volume files");
         }
         if let Some(state) = &self.state {
             state.close();

@@ -1,4 +1,4 @@
-//! The journal: what was asked of the driver, what was answered and when.
+//! The journal: requests, responses and times of all calls.
 //!
 //! Three readers, each served only if it is there: a file of JSON lines, the last calls in memory
 //! for the admin API (`Journal::look`, [`Journal::wait`], `Journal::subscribe`), and `gRPCCall:`
@@ -80,11 +80,11 @@ pub struct Journal {
 /// Something a subscriber hears of at once.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// A call arrived.
+    /// A call began.
     Begin(Arc<Call>),
     /// Its answer is known.
     End(Arc<Call>),
-    /// Its work ended after its client had left.
+    /// The operation of a call completed after its client disconnected.
     Late(Arc<Call>),
 }
 

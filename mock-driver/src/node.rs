@@ -188,7 +188,7 @@ impl Node {
         })
     }
 
-    /// What the node tells about itself at this moment.
+    /// Current NodeInfo.
     pub fn info(&self) -> NodeInfo {
         self.info.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

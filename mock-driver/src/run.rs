@@ -41,7 +41,7 @@ const MAX_STREAMS: u32 = 1000;
 /// How often to try a lock that another process has.
 const LOCK_RETRY: Duration = Duration::from_millis(200);
 
-/// Why a driver ended, other than by being told to.
+/// Error of the driver process.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It could not start.
@@ -73,17 +73,17 @@ pub enum Error {
     /// A task panicked.
     #[error("a task panicked")]
     TaskPanicked(#[source] tokio::task::JoinError),
-    /// A fault rule said so.
-    #[error("ended by a fault: {0:?}")]
+    /// A fault rule ended the process.
+    #[error("exiting: fault rule {0:?}")]
     Ordered(Exit),
-    /// The place where kubelet looks for drivers cannot be used.
+    /// The plugin registration socket cannot be bound.
     #[error("--registration-dir")]
     RegistrationBind(#[source] BindError),
-    /// Kubelet does not take the driver.
-    #[error("kubelet refuses the driver: {0}")]
+    /// Kubelet rejected the plugin registration.
+    #[error("kubelet rejected the plugin registration: {0}")]
     Refused(String),
     /// A second signal came while the driver was stopping.
-    #[error("stopped at once by a second signal, running calls were cut off")]
+    #[error("second signal: exiting without waiting for in-flight calls")]
     Aborted,
 }
 
@@ -110,10 +110,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         opened = open(args.settings(), args.lock_timeout) => opened,
     };
     let (driver, faults) = opened?;
-    tracing::info!(
-        seed = driver.faults.seed().0,
-        "repeat this run's chance with --seed"
-    );
+    tracing::info!(seed = driver.faults.seed().0, "random seed");
     let listener = match args.faults.listen_after {
         Duration::ZERO => Listener::bind(&args.endpoint).map_err(Error::Bind)?,
         late => {

@@ -75,7 +75,7 @@ pub enum BindError {
         act: &'static str,
         /// On what.
         path: PathBuf,
-        /// How it failed.
+        /// The cause.
         source: io::Error,
     },
 }

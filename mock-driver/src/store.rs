@@ -4,7 +4,7 @@
 //! an await. With a state directory the rows that a change touched are committed to its database before the answer
 //! goes out; calls that wait at the same time share one commit.
 //!
-//! Invariant: no reply shows a state that a crash could take back. That holds for refusals and
+//! Invariant: a response only reflects durable state. That holds for refusals and
 //! reads too: they wait for everything the array had done when they looked at it.
 
 use std::io;

@@ -1,6 +1,6 @@
-//! What Prometheus scrapes, in its text format, and whether the driver is well.
+//! Prometheus metrics and health endpoints.
 //!
-//! Every number is read when it is asked for, so none can drift. Names of rules, nodes and
+//! Values are read at scrape time, so none can drift. Names of rules, nodes and
 //! methods are labels; no secret is one.
 
 use std::collections::BTreeMap;
@@ -53,11 +53,11 @@ pub(super) async fn metrics(State(admin): State<Admin>) -> Result<Response, Refu
     Ok(([(CONTENT_TYPE, FORMAT)], text).into_response())
 }
 
-/// Whether the driver would answer Probe, without the faults that Probe may have, and whether kubelet would
-/// find it, if it registers itself.
+/// Whether Probe would succeed without faults, and whether kubelet would
+/// find the driver, if it registers itself.
 pub(super) async fn healthz(State(admin): State<Admin>) -> Response {
     if let Err(error) = admin.driver.check_registration().await {
-        let text = format!("kubelet does not find the driver in --registration-dir: {error}");
+        let text = format!("registration socket in --registration-dir is not available: {error}");
         return Refusal::new(Code::Unavailable, text).into_response();
     }
     match admin.perform(ProbeRequest {}).await {
@@ -128,14 +128,14 @@ fn calls(admin: &Admin, families: &mut Families) {
     let running = running
         .iter()
         .map(|(method, running)| gauge(&[("method", method)], number(*running)));
-    families.gauges("csi_mock_calls_in_flight", "Calls that run.", running);
+    families.gauges("csi_mock_calls_in_flight", "Number of in-flight calls.", running);
     fn labels(key: &StatsKey) -> [(&'static str, &str); 2] {
         let code = code::name(Code::from(key.code));
         [("method", key.short_method()), ("code", code)]
     }
     families.counters(
         "csi_mock_calls_total",
-        "Calls that have ended, by method and code.",
+        "Total number of finished calls, by method and code.",
         stats
             .iter()
             .map(|(key, stats)| counter(&labels(key), stats.calls)),
@@ -162,7 +162,7 @@ fn faults(admin: &Admin, families: &mut Families) {
     });
     families.counters(
         "csi_mock_faults_injected_total",
-        "How often a fault rule fired since it came into force, by method and by the code it answers with, if any.",
+        "Total number of calls affected by a fault rule, by method and by the code that the rule returns, if any.",
         injected,
     );
     families.gauges(
@@ -193,7 +193,7 @@ impl Families {
         self.add(name, MetricType::COUNTER, help, metrics);
     }
 
-    /// Leaves out a family without metrics, which the text format has no place for.
+    /// Omits a family without samples, which the text format cannot represent.
     fn add(&mut self, name: &str, kind: MetricType, help: &str, metrics: impl IntoIterator<Item = Metric>) {
         let metrics: Vec<Metric> = metrics.into_iter().collect();
         if metrics.is_empty() {

@@ -1,4 +1,4 @@
-//! Refusals, as HTTP answers.
+//! Errors as HTTP responses.
 
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::response::{IntoResponse, Response};
@@ -17,7 +17,7 @@ use crate::store;
 /// The media type of all bodies but the pages'.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// A refusal on its way out.
+/// An error response.
 #[derive(Debug)]
 pub(super) struct Refusal {
     status: StatusCode,

@@ -14,19 +14,19 @@ use wildmatch::WildMatch;
 use super::problem::{Refusal, json};
 use crate::fault::duration;
 
-/// The longest wait in one request; who wants to wait longer asks again.
+/// Maximum long-poll duration.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
 /// A body of JSON, in or out. An empty one is `{}`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Json<T>(pub(super) T);
 
-/// What stands in the path in the places of names.
+/// Path parameters.
 #[derive(Clone, Copy, Debug, FromRequestParts)]
 #[from_request(via(axum::extract::Path), rejection(Refusal))]
 pub(super) struct Path<T>(pub(super) T);
 
-/// The parameters after the question mark.
+/// Query parameters.
 #[derive(Clone, Copy, Debug, FromRequestParts)]
 #[from_request(via(axum::extract::Query), rejection(Refusal))]
 pub(super) struct Query<T>(pub(super) T);

@@ -1,5 +1,5 @@
-//! The routes, one file a resource. Each handler is described where it stands, and the list below is
-//! both what is served and what the OpenAPI document tells.
+//! The routes, one file per resource. The list below is both what is served and the OpenAPI
+//! document.
 
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;

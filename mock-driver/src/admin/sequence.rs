@@ -1,11 +1,11 @@
 //! Compares the calls of the journal with expected calls. Pure.
 //!
-//! As Kubernetes' tests of its CSI client do it: neighbours with the same method and code count as
+//! As in Kubernetes' tests of its CSI client: consecutive calls with the same method and code count as
 //! one, and calls of untracked methods are ignored.
 
 use crate::admin_api::resource::{ExpectationResult, ExpectationStatus, Expected, Squashed};
 
-/// Adds calls, neighbours with the same method and code as one. Methods come without their service.
+/// Adds calls, consecutive ones with the same method and code as one, with methods without service.
 pub(super) fn squash<'a>(
     squashed: &mut Vec<Squashed>,
     calls: impl Iterator<Item = (u64, &'a str, &'static str)>,
@@ -26,7 +26,7 @@ pub(super) fn squash<'a>(
     }
 }
 
-/// The method's name without its service.
+/// Method without service.
 pub(super) fn short(method: &str) -> &str {
     method.rsplit('/').next().unwrap_or(method)
 }

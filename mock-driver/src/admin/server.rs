@@ -40,30 +40,30 @@ enum Listener {
     Unix(socket::Listener),
 }
 
-/// Why an admin endpoint cannot be bound.
+/// Errors of binding the admin endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Other machines could reach it.
+    /// The address is not a loopback address.
     #[error(
-        "--admin-endpoint: other machines can reach {endpoint}, and whoever reaches it may break everything: take \
-         127.0.0.1 or a Unix socket, or say --admin-allow-remote"
+        "--admin-endpoint: {endpoint} is not a loopback address, and the admin API has no authentication: use 127.0.0.1 \
+         or a Unix socket, or set --admin-allow-remote"
     )]
     Remote {
         /// The endpoint.
         endpoint: Endpoint,
     },
-    /// Only clients look names up.
-    #[error("--admin-endpoint: {endpoint} is a name; give the address to listen on")]
+    /// A DNS name; only clients resolve names.
+    #[error("--admin-endpoint: {endpoint} is a DNS name; set an address to listen on")]
     Name {
         /// The endpoint.
         endpoint: Endpoint,
     },
-    /// The address is taken, or not ours.
+    /// The address is in use, or not local.
     #[error("--admin-endpoint: cannot listen on {endpoint}")]
     Tcp {
         /// The endpoint.
         endpoint: Endpoint,
-        /// How it failed.
+        /// The cause.
         source: io::Error,
     },
     /// The socket cannot be bound.
@@ -77,7 +77,7 @@ impl Server {
     /// Binds the endpoint, if one is given.
     ///
     /// # Errors
-    /// If it cannot be bound, or if other machines reach it without `--admin-allow-remote`.
+    /// If it cannot be bound, or is not a loopback address and `--admin-allow-remote` is not set.
     pub async fn bind(endpoint: &Endpoint, allow_remote: bool) -> Result<Option<Self>, BindError> {
         if !allow_remote && !endpoint.is_local() {
             return Err(BindError::Remote {
@@ -111,19 +111,19 @@ impl Server {
         }))
     }
 
-    /// Takes requests over TCP for these host names, too.
+    /// Also accepts requests over TCP for these host names.
     #[must_use]
     pub(crate) fn allow_hosts(mut self, names: Vec<String>) -> Self {
         self.allowed_hosts = names;
         self
     }
 
-    /// Where it listens; with the real port if any would do.
+    /// The local address, with the assigned port if it was 0.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Serves a driver until `stop`, then lets running requests end.
+    /// Serves a driver until `stop`, then drains requests.
     ///
     /// # Errors
     /// None that are known: failures are answered to the client.
@@ -150,7 +150,7 @@ impl Server {
     }
 }
 
-/// Everything that is served.
+/// The router of all routes.
 fn app(admin: Admin, guard: Guard) -> axum::Router {
     let (router, document) = api();
     let document = Arc::new(document);
@@ -163,14 +163,9 @@ fn app(admin: Admin, guard: Guard) -> axum::Router {
         .route("/healthz", get(metrics::healthz))
         .route("/readyz", get(metrics::readyz))
         .merge(dashboard::routes())
-        .fallback(async || {
-            Refusal::new(
-                tonic::Code::NotFound,
-                "nothing is here: /openapi.json tells what is",
-            )
-        })
+        .fallback(async || Refusal::new(tonic::Code::NotFound, "path not found; see /openapi.json"))
         .method_not_allowed_fallback(async |method: http::Method| {
-            let message = format!("nothing here answers {method}: /openapi.json tells what is");
+            let message = format!("method {method} not allowed; see /openapi.json");
             Refusal::new(tonic::Code::Unimplemented, message).with_status(StatusCode::METHOD_NOT_ALLOWED)
         })
         .layer(middleware::from_fn_with_state(admin.clone(), has_array))
@@ -183,7 +178,7 @@ fn panicked(_: Box<dyn Any + Send>) -> Response {
     Refusal::from(crate::driver::error::Error::Broken).into_response()
 }
 
-/// What only the process with the array can tell or change.
+/// Routes that only the process with the array serves.
 const OF_THE_ARRAY: [&str; 7] = [
     "volumes",
     "snapshots",
@@ -194,7 +189,7 @@ const OF_THE_ARRAY: [&str; 7] = [
     "attachments",
 ];
 
-/// Refuses what a process that has only a node cannot know, rather than tell of an array that is not there.
+/// Refuses routes of the array in a process without one.
 async fn has_array(State(admin): State<Admin>, request: Request, next: Next) -> Response {
     let path = request.uri().path().strip_prefix("/api/v1/");
     let resource = path.and_then(|path| path.split('/').next()).unwrap_or_default();
@@ -206,29 +201,29 @@ async fn has_array(State(admin): State<Admin>, request: Request, next: Next) -> 
     }
 }
 
-/// Where the array is, if it is not in this process.
+/// Why this process has no array, if so.
 fn elsewhere(driver: &Driver) -> Option<String> {
     if let Some(to) = &driver.proxy_to {
         let to = to.display();
         return Some(format!(
-            "this process has no array: it stands in front of another driver, --proxy-to={to}"
+            "this process is a proxy (--proxy-to={to}) and has no array"
         ));
     }
     let remote = driver.remote.as_ref()?;
     Some(format!(
-        "this process has only a node: ask the one with the array, --array-endpoint={}",
+        "this process runs with --mode=node; send the request to the controller, --array-endpoint={}",
         remote.endpoint()
     ))
 }
 
-/// The API and its description, which come from one list of routes.
+/// The API and its OpenAPI document, from one list of routes.
 pub(super) fn api() -> (axum::Router<Admin>, OpenApi) {
     let info = InfoBuilder::new()
         .title("csi-mock-driver admin API")
         .version(env!("CARGO_PKG_VERSION"))
         .description(Some(
-            "Inspects a mock CSI driver and injects faults. Changes go past fault rules, journal and capabilities, \
-             as if made at the array's own console. Not an interface for production storage.",
+            "Inspects the mock CSI driver and injects faults. Changes bypass fault rules, journal and capabilities, \
+             like out-of-band changes on a storage array. Not an interface for production storage.",
         ))
         .license(Some(
             LicenseBuilder::new()

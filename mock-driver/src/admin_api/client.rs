@@ -12,8 +12,8 @@
 //! # }
 //! ```
 //!
-//! Each request has a connection of its own, so a client may be used from anywhere and dropped at any
-//! time; a request that is dropped may or may not have been carried out.
+//! Each request has its own connection, so a client can be used concurrently and dropped at any
+//! time; a dropped request may still take effect.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -46,24 +46,24 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
 #[derive(Clone, Debug)]
 pub struct Client {
     endpoint: Endpoint,
-    /// How long an answer may take; none for as long as it takes.
+    /// Request timeout; `None` for no timeout.
     timeout: Option<Duration>,
 }
 
-/// Which calls are meant. What is not said matches every call.
+/// Filter for calls; unset fields match every call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Calls(Vec<(&'static str, String)>);
 
-/// Something that a stream of calls tells.
+/// An event of the call stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CallEvent {
-    /// A call arrived.
+    /// A call began.
     Begin(Box<Call>),
-    /// It was answered.
+    /// A call finished.
     End(Box<Call>),
-    /// Its work ended after its client had left.
+    /// The operation of a call completed after its client disconnected.
     Late(Box<Call>),
-    /// So many events were missed.
+    /// This number of events was lost.
     Lost(u64),
 }
 
@@ -75,42 +75,42 @@ impl Calls {
         Self::default()
     }
 
-    /// Those of one method.
+    /// Calls of one method.
     pub fn of(method: &str) -> Self {
         Self::all().with("method", method)
     }
 
-    /// Those with a code, such as `NOT_FOUND`; `!OK` for all errors.
+    /// Calls with a code, such as `NOT_FOUND`; `!OK` for all errors.
     #[must_use]
     pub fn code(self, code: &str) -> Self {
         self.with("code", code)
     }
 
-    /// Those about a volume, snapshot or name like this pattern.
+    /// Calls whose volume id, snapshot id or name matches this pattern.
     #[must_use]
     pub fn volume(self, pattern: &str) -> Self {
         self.with("volume", pattern)
     }
 
-    /// Those about a node like this pattern.
+    /// Calls whose node id matches this pattern.
     #[must_use]
     pub fn node(self, pattern: &str) -> Self {
         self.with("node", pattern)
     }
 
-    /// Those in which a fault rule like this pattern had a hand.
+    /// Calls that a fault rule whose id matches this pattern affected.
     #[must_use]
     pub fn fault(self, pattern: &str) -> Self {
         self.with("fault", pattern)
     }
 
-    /// Those that ended after this place.
+    /// Calls with a sequence number above this.
     #[must_use]
     pub fn after(self, place: u64) -> Self {
         self.with("after", &place.to_string())
     }
 
-    /// Those that run at this moment; only for waiting.
+    /// In-flight calls; only for waiting.
     #[must_use]
     pub fn running(self) -> Self {
         self.with("running", "true")
@@ -127,7 +127,7 @@ impl Calls {
 // === impl Client ===
 
 impl Client {
-    /// A client of the driver that serves its admin API there.
+    /// Creates a client of the admin API at this endpoint.
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
@@ -135,8 +135,8 @@ impl Client {
         }
     }
 
-    /// A client that waits no longer than this for an answer; [`Client::follow`] has none. What was asked for may
-    /// be carried out all the same.
+    /// Sets the request timeout, except for [`Client::follow`]. A request that timed out may
+    /// still take effect.
     #[must_use]
     pub fn within(self, timeout: Duration) -> Self {
         Self {
@@ -145,7 +145,7 @@ impl Client {
         }
     }
 
-    /// The ended calls that are still kept.
+    /// Lists the finished calls in memory.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -153,7 +153,7 @@ impl Client {
         self.get("/api/v1/journal", &calls.0).await
     }
 
-    /// The calls that run.
+    /// Lists the in-flight calls.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -164,7 +164,7 @@ impl Client {
     /// Waits until there are `count` calls, at most for a time such as `10s`.
     ///
     /// # Errors
-    /// [`Error::Refused`] with code `DEADLINE_EXCEEDED` if they did not come.
+    /// [`Error::Refused`] with code `DEADLINE_EXCEEDED` on timeout.
     pub async fn wait(&self, calls: &Calls, count: usize, timeout: &str) -> Result<Vec<Call>, Error> {
         let calls = calls
             .clone()
@@ -173,7 +173,7 @@ impl Client {
         self.get("/api/v1/journal/wait", &calls.0).await
     }
 
-    /// Compares the calls that came with those that are expected.
+    /// Compares the finished calls with the expected ones.
     ///
     /// # Errors
     /// As for every request: [`Error`]. Other calls than expected are no error but a [`ExpectationResult`].
@@ -190,18 +190,18 @@ impl Client {
         self.delete("/api/v1/journal").await
     }
 
-    /// Hears of calls as they happen, until `hear` breaks or the driver ends.
+    /// Streams call events to `on_event` until it breaks or the driver exits.
     ///
     /// # Errors
     /// As for every request: [`Error`].
     pub async fn follow(
         &self,
         calls: &Calls,
-        mut hear: impl FnMut(CallEvent) -> ControlFlow<()>,
+        mut on_event: impl FnMut(CallEvent) -> ControlFlow<()>,
     ) -> Result<(), Error> {
         let path = with_query("/api/v1/events", &calls.0);
         exchange::follow(&self.endpoint, &path, |event, data| match happened(event, data) {
-            Some(happened) => hear(happened),
+            Some(happened) => on_event(happened),
             None => ControlFlow::Continue(()),
         })
         .await

@@ -1,4 +1,4 @@
-//! What the admin API speaks of, as JSON. Server, client and OpenAPI document share these types.
+//! JSON types of the admin API, shared by server, client and OpenAPI document.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -25,28 +25,28 @@ mod info;
 mod snapshot;
 mod storage;
 
-/// Some of many items.
+/// A page of items.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Page<T> {
     /// The items.
     pub items: Vec<T>,
-    /// How many there are that the filters let through, on this page and off it.
+    /// Total number of items that match the filters.
     pub matched: usize,
-    /// What to ask for as `after` to get the next page; absent on the last one.
+    /// Value of `after` for the next page; absent on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
-/// Why a request was refused.
+/// Error of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
-    /// The kind of refusal, by the name of a gRPC code.
+    /// Name of a gRPC code.
     pub code: String,
-    /// What is wrong and what to do about it.
+    /// Cause and remedy.
     pub message: String,
-    /// The field or parameter that is wrong, if it is one.
+    /// The invalid field or parameter, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
 }

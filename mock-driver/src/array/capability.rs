@@ -1,8 +1,8 @@
 //! How a volume may be used: block or filesystem, by how many nodes, and who may write.
 //!
 //! The array can serve every access mode CSI names. Two questions are answered here and nowhere
-//! else: does what a volume was made for cover what is asked now, and may two nodes hold the volume
-//! at the same time.
+//! else: is a requested capability covered by the capabilities of the volume, and may two nodes have
+//! the volume attached at the same time.
 
 use std::fmt;
 

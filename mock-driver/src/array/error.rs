@@ -1,4 +1,4 @@
-//! Why the array refused something. Texts name the volume, the node and the way out.
+//! Errors of the array. Messages name the volume, the node and the remedy.
 
 use std::fmt::{self, Write};
 
@@ -51,7 +51,7 @@ pub enum Error {
         used: u64,
     },
     /// A pool larger than anything can be.
-    #[error("pool \"{pool}\" cannot be made larger than {most} bytes, more than callers can add up")]
+    #[error("pool \"{pool}\" must not exceed {most} bytes")]
     PoolTooLarge {
         /// The pool.
         pool: PoolName,
@@ -81,8 +81,8 @@ pub enum Error {
         /// What is wrong with it, and what would do.
         reason: String,
     },
-    /// There is no place for it.
-    #[error("there is no room: {reason}")]
+    /// Insufficient capacity.
+    #[error("insufficient capacity: {reason}")]
     NoRoom {
         /// What was looked for.
         reason: String,
@@ -119,7 +119,7 @@ pub enum Error {
         pools: String,
     },
     /// The node is not where the volume is.
-    #[error("volume \"{volume}\" lies in {place}, where node \"{node}\" is not")]
+    #[error("volume \"{volume}\" is not accessible from node \"{node}\": its topology is {place}")]
     OutOfReach {
         /// The volume.
         volume: VolumeId,
@@ -185,11 +185,11 @@ pub enum Error {
         limit: usize,
     },
     /// A page token this array did not give out.
-    #[error("starting_token is not one this driver gave out: start again without a token")]
+    #[error("invalid starting_token: restart the list without a token")]
     ForeignToken,
 }
 
-/// What goes by a name of its own.
+/// Kind of a named object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A volume.

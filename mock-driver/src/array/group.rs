@@ -16,14 +16,14 @@ use super::{Array, Change, Done, Error, GroupId, Kind, PoolName, SnapshotId, Uni
 pub struct Group {
     /// The id on the wire.
     pub id: GroupId,
-    /// The name by which it was asked for.
+    /// Name of the create request.
     pub name: String,
     /// The volumes it was taken of, and the snapshot of each.
     pub members: BTreeMap<VolumeId, SnapshotId>,
-    /// The parameters of its class.
+    /// Class parameters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
-    /// When it was taken.
+    /// Creation time.
     pub created: UnixTime,
 }
 
@@ -32,9 +32,9 @@ pub struct Group {
 pub struct CreateGroupParams {
     /// The caller's name for it, the key of idempotency.
     pub name: String,
-    /// The volumes, each once.
+    /// Source volumes, each once.
     pub sources: BTreeSet<String>,
-    /// The parameters of its class.
+    /// Class parameters.
     pub parameters: BTreeMap<String, String>,
 }
 

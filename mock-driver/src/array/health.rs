@@ -5,15 +5,15 @@ use serde::{Deserialize, Serialize};
 use super::listing::{Listing, Page};
 use super::{Array, Capability, Change, Done, Error, NodeId, VolumeId};
 
-/// Something wrong with a volume.
+/// A health issue of a volume (VolumeHealth).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HealthIssue {
     /// How bad it is.
     pub status: Severity,
-    /// A driver's own word, for machines.
+    /// Machine-readable reason (CamelCase).
     pub reason: String,
-    /// The same for people.
+    /// Human-readable message.
     pub message: String,
 }
 
@@ -31,15 +31,15 @@ pub enum Severity {
     DataLoss,
 }
 
-/// Something wrong with the storage behind the volumes of a node.
+/// A health issue of the storage of nodes (StorageHealth).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StorageHealthIssue {
     /// How bad it is.
     pub status: StorageSeverity,
-    /// A driver's own word, for machines.
+    /// Machine-readable reason (CamelCase).
     pub reason: String,
-    /// The same for people.
+    /// Human-readable message.
     pub message: String,
     /// Which uses of volumes it concerns; none for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -14,15 +14,15 @@ pub struct Node {
     pub id: NodeId,
     /// Whether the array knows it. One that it does not is here only while volumes are attached to it.
     pub registered: bool,
-    /// How many volumes it takes; none for as many as come.
+    /// Maximum number of attached volumes; `None` if unlimited.
     pub limit: Option<usize>,
     /// How many volumes it says it takes, which may not be true.
     pub advertised: Option<usize>,
-    /// Where it is.
+    /// Its topology.
     pub segments: Segments,
     /// The volumes attached to it.
     pub attached: BTreeSet<VolumeId>,
-    /// The id that the machine has by now, if it was renamed.
+    /// Its present id, if it was renamed.
     pub became: Option<NodeId>,
 }
 
@@ -33,13 +33,13 @@ pub struct NodeSettings {
     /// Whether it was registered or taken out of the register.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub registered: Option<bool>,
-    /// How many volumes it takes; 0 for as many as come.
+    /// Maximum number of attached volumes. 0 means unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// How many volumes it says it takes; 0 for as many as come.
+    /// max_volumes_per_node of NodeGetInfo. 0 means unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertised: Option<usize>,
-    /// Where it is.
+    /// Its topology.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segments: Option<Segments>,
     /// The id that the machine has by now, until a node is registered under this one again.
@@ -145,7 +145,7 @@ impl Array {
         self.done((), Change::NodeSet { node, settings })
     }
 
-    /// Takes a node out of the register. Volumes attached to it stay so until they are detached.
+    /// Deregisters a node. Its volumes stay attached until they are detached.
     ///
     /// # Errors
     /// If it is not registered.
@@ -279,7 +279,7 @@ impl Array {
         }
     }
 
-    /// What was said of its place, else where its turn puts it.
+    /// Explicit topology, else the topology assigned round-robin.
     fn place_of(&self, id: &NodeId, entry: &Entry) -> Option<&Segments> {
         self.said_of(id).or_else(|| self.place_in_turn(entry.number))
     }

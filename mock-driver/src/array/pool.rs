@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::volume::SizeRule;
 use super::{Array, Change, Done, Error, PoolName, Requirement, Segments};
 
-/// A part of the array's space, in one place.
+/// A storage pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
@@ -16,7 +16,7 @@ pub struct Pool {
     /// Where it lies. Nodes that are not there do not reach it.
     #[serde(default)]
     pub segments: Segments,
-    /// How many bytes it has.
+    /// Capacity in bytes.
     pub capacity: u64,
 }
 

@@ -127,7 +127,7 @@ impl Array {
         Ok(self.done((), Change::Detached { volume, nodes }))
     }
 
-    /// Detaches every volume from every node, as an array does that forgets whom it lets at them.
+    /// Removes all attachments (loss of the masking table).
     pub(crate) fn lose_attachments(&mut self) {
         let held = self.volumes.values().filter(|held| !held.attachments.is_empty());
         let detached = held.map(|held| Change::Detached {

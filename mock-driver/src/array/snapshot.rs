@@ -19,24 +19,24 @@ use super::{
 pub struct Snapshot {
     /// The id on the wire.
     pub id: SnapshotId,
-    /// The name by which it was asked for; empty for a member of a group.
+    /// CreateSnapshotRequest.name; empty for a member of a group.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// The volume it was taken of, which may be gone.
     pub source: VolumeId,
     /// The size of that volume at the time.
     pub size_bytes: u64,
-    /// When it was taken.
+    /// Creation time.
     pub created: UnixTime,
     /// From when on volumes can be made from it.
     pub ready: UnixTime,
     /// The group it was taken with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
-    /// The pool it lies in.
+    /// Its pool.
     #[serde(default)]
     pub pool: PoolName,
-    /// The parameters of its class.
+    /// Class parameters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
 }
@@ -48,7 +48,7 @@ pub struct CreateSnapshotParams {
     pub name: String,
     /// The volume.
     pub source: String,
-    /// The parameters of its class.
+    /// Class parameters.
     pub parameters: BTreeMap<String, String>,
     /// Where it is wanted; none leaves it to the array.
     pub requirement: Option<Requirement>,

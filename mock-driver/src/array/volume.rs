@@ -31,7 +31,7 @@ pub struct Spec {
     /// Where its first content came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// The pool it lies in.
+    /// Its pool.
     #[serde(default)]
     pub pool: PoolName,
 }
@@ -229,7 +229,7 @@ impl SizeRule {
 }
 
 impl Default for SizeRule {
-    /// From 1 MiB to 1 TiB, and 1 GiB for who does not say.
+    /// 1 MiB to 1 TiB; default size 1 GiB.
     fn default() -> Self {
         Self {
             min: Self::MIB,

@@ -1,4 +1,4 @@
-//! The commands about snapshots and groups of them.
+//! The commands for snapshots and group snapshots.
 
 use clap::Subcommand;
 
@@ -7,37 +7,37 @@ use super::print::{done, print};
 use crate::admin_api::client::Client;
 use crate::admin_api::resource::{GroupSnapshotNew, SnapshotNew};
 
-/// What to do with a snapshot.
+/// Commands for snapshots.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum SnapshotCommand {
-    /// Tells of one.
+    /// Show a snapshot.
     Get {
         /// Its id.
         snapshot: String,
     },
-    /// Takes one.
+    /// Create a snapshot.
     Create {
         /// Its name.
         name: String,
         /// The volume's id.
         volume: String,
     },
-    /// Deletes one.
+    /// Delete a snapshot.
     Delete {
         /// Its id.
         snapshot: String,
     },
 }
 
-/// What to do with a group of snapshots.
+/// Commands for group snapshots.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum GroupCommand {
-    /// Tells of one.
+    /// Show a group snapshot.
     Get {
         /// Its id.
         group: String,
     },
-    /// Takes one.
+    /// Create a group snapshot.
     Create {
         /// Its name.
         name: String,
@@ -45,7 +45,7 @@ pub(super) enum GroupCommand {
         #[arg(required = true)]
         volumes: Vec<String>,
     },
-    /// Deletes one with its snapshots.
+    /// Delete a group snapshot with its snapshots.
     Delete {
         /// Its id.
         group: String,

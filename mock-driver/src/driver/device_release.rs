@@ -1,9 +1,9 @@
-//! Volumes that no controller attaches (`-PUBLISH_UNPUBLISH_VOLUME`): what a node takes to use them, and gives back when it
-//! has them at no path any more.
+//! Drivers without PUBLISH_UNPUBLISH_VOLUME: the node process attaches a volume at its first use and detaches it after
+//! the last.
 //!
-//! Where another process has the array, the node itself attaches what it uses: so the array knows what is in use
-//! and where, deletes none of it, and keeps to access modes and limits. Invariant: what a node has on record is
-//! attached to it, and what it attached is given back by the call, the end or the next start that finds it unused.
+//! So the array knows which volumes are in use on which node, does not delete them, and enforces access modes and
+//! limits. Invariant: a volume with a record on a node is attached to it. The call, the shutdown or the next start that
+//! finds an attached volume unused detaches it.
 
 use std::collections::BTreeSet;
 

@@ -67,7 +67,7 @@ pub enum Error {
     #[error("the driver is not healthy: something it needs is missing")]
     Unhealthy,
     /// The driver itself is broken.
-    #[error("the driver failed in the middle of this call; its log says more")]
+    #[error("internal error (panic); see the driver log")]
     Broken,
 }
 

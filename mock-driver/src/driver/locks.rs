@@ -36,7 +36,7 @@ pub(crate) enum Scope {
 pub enum Key {
     /// A volume to be created.
     Name(String),
-    /// A snapshot to be taken.
+    /// A snapshot to create.
     SnapshotName(String),
     /// A group to be taken.
     GroupName(String),

@@ -1,4 +1,4 @@
-//! What the driver's array and the node it stands on have to do with one another.
+//! Keeps the devices of this process's node in sync with the attachments of the array.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -128,7 +128,7 @@ impl Driver {
             if let Err(error) = info {
                 tracing::warn!(
                     error = error_chain(&error),
-                    "the array does not know where this node is"
+                    "failed to set the topology of this node"
                 );
             }
         }
@@ -140,7 +140,7 @@ impl Driver {
         if self.store.peek(|array| array.is_cut_off(node)) {
             tracing::warn!(
                 node,
-                "this node reaches no pool: it needs the keys and values that a pool has (--pool, --zones)"
+                "no pool is accessible from this node: its topology matches no --pool or --zones"
             );
         }
     }

@@ -1,7 +1,7 @@
-//! Kubelet's plugin registration, so that no registrar sidecar is needed: kubelet finds the socket in its
-//! registry directory, asks who is there, and says whether it takes the driver into service.
+//! Plugin registration (pluginregistration.Registration) without node-driver-registrar: GetInfo and
+//! NotifyRegistrationStatus on a socket in kubelet's registry directory.
 //!
-//! The socket is private from its first moment and goes with the driver; then kubelet forgets the driver.
+//! The socket has mode 0600 from its creation. The driver removes it on exit, whereupon kubelet deregisters the driver.
 
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,7 @@
-//! The node of this process and an array that another process has.
+//! Synchronizes the node of this process with the array of another process.
 //!
-//! A task that acts on an answer about a volume holds its lock from the question on, so that an older answer
-//! never undoes what was done on a newer one. The sweep of devices asks about all volumes at once and waits for
-//! none of them: it spares what was found attached since it asked.
+//! A task locks the volume before the request, so that a stale response cannot overwrite a newer state. The sweep of
+//! devices requests all volumes at once without a lock, and spares those that were found attached since its request.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

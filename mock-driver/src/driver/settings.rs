@@ -31,7 +31,7 @@ pub struct Settings {
     pub premade: u64,
     /// How long attaching and detaching take.
     pub latency: Duration,
-    /// What becomes of a second call for a busy volume.
+    /// Behaviour for concurrent calls of one volume.
     pub busy: BusyRule,
     /// Which services this process has.
     pub mode: Mode,
@@ -57,9 +57,9 @@ pub struct Settings {
     pub faults: Option<PathBuf>,
     /// The built-in scenarios to play.
     pub scenarios: Vec<&'static Scenario>,
-    /// What all chance comes from, and the ids of volumes; none for another one each time.
+    /// Seed of random numbers and ids; `None` for a random one.
     pub seed: Option<u64>,
-    /// The socket of the driver to stand in front of; none to be one.
+    /// Socket of the proxied driver; `None` if this is not a proxy.
     pub proxy_to: Option<PathBuf>,
     /// What tells the time of day.
     pub clock: Clock,
@@ -69,7 +69,7 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// No random numbers, so its ids would be guessable.
-    #[error("the kernel gives no random numbers")]
+    #[error("getrandom failed")]
     Random(#[source] std::io::Error),
     /// The state directory.
     #[error(transparent)]
@@ -90,7 +90,7 @@ pub enum OpenError {
     #[error(transparent)]
     Node(#[from] node::Error),
     /// A relative path, and nothing it is relative to.
-    #[error("cannot tell where {} is: give the directory with its absolute path", path.display())]
+    #[error("{}: relative path without a working directory; use an absolute path", path.display())]
     Relative {
         /// The path.
         path: PathBuf,

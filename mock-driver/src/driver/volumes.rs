@@ -347,7 +347,7 @@ impl Driver {
     /// Removes bytes that belong to nothing any more. If that fails they are left for the next start.
     async fn discard(&self, file_id: &FileId) {
         if let Err(error) = self.volume_files.delete(file_id).await {
-            tracing::warn!(id = file_id.id(), error = %crate::error_chain(&error), "bytes left behind");
+            tracing::warn!(id = file_id.id(), error = %crate::error_chain(&error), "failed to remove volume files");
         }
     }
 }

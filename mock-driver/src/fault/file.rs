@@ -32,7 +32,7 @@ pub enum LoadError {
     Read {
         /// The file.
         path: PathBuf,
-        /// How it failed.
+        /// The cause.
         source: io::Error,
     },
     /// What it says is no list of rules.

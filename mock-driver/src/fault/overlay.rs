@@ -24,8 +24,7 @@ pub(crate) enum Overlay {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Loses {
-    /// What was changed since the backend fault began: it was restored from a backup of that time, or its write cache
-    /// had no battery.
+    /// Changes since the backend fault began (restore from a backup, or loss of the write cache).
     Changes,
     /// All attachments: its export table is empty.
     Attachments,

@@ -1,4 +1,4 @@
-//! Chance that can be repeated: every draw follows from the seed and from what it is drawn for.
+//! Reproducible random numbers: every draw follows from the seed and from what it is drawn for.
 //!
 //! A draw does not depend on the draws before it. So the fate of one volume's third attach is the same in
 //! every run with the same seed, however the calls for other volumes come in between.

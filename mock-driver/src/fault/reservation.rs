@@ -1,4 +1,4 @@
-//! What calls under way are about to take of the array. It counts like what is taken, so that calls which come
+//! Capacity reserved by in-flight calls. It counts like what is taken, so that calls which come
 //! at the same time cannot go beyond a limit together.
 
 use std::collections::BTreeMap;

@@ -12,13 +12,13 @@ use super::message::{RedactedMessage, Subject};
 /// The calling process, by the socket's credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
-    /// Its process.
+    /// Process id.
     pub pid: Option<i32>,
-    /// Its user.
+    /// User id.
     pub uid: u32,
 }
 
-/// The answer of a call.
+/// The response of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Its code.
@@ -32,11 +32,11 @@ pub struct Outcome {
 pub struct Call {
     /// Its number, from 1 on, in the order of arrival.
     pub number: u64,
-    /// Its path on the wire.
+    /// gRPC path.
     pub method: Cow<'static, str>,
     /// Who called.
     pub peer: Option<Peer>,
-    /// When it arrived.
+    /// Start time.
     pub start: Timestamp,
     pub(super) request: RedactedMessage,
     pub(super) subject: Subject,

@@ -14,7 +14,7 @@ use crate::rpc::code;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Line<'a> {
-    /// A call arrived.
+    /// A call began.
     Begin {
         /// Number of the call since the driver's start.
         call: u64,
@@ -23,7 +23,7 @@ pub enum Line<'a> {
         /// The calling process.
         #[serde(skip_serializing_if = "Option::is_none")]
         peer: Option<Peer>,
-        /// When it arrived.
+        /// Start time.
         #[serde(serialize_with = "as_text")]
         start: Timestamp,
         /// The request, without secrets.
@@ -38,7 +38,7 @@ pub enum Line<'a> {
         /// The calling process.
         #[serde(skip_serializing_if = "Option::is_none")]
         peer: Option<Peer>,
-        /// When it arrived.
+        /// Start time.
         #[serde(serialize_with = "as_text")]
         start: Timestamp,
         /// When it was answered.

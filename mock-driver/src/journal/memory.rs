@@ -48,7 +48,7 @@ pub(crate) struct StatsKey {
 /// The calls of one method that ended with one code.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CallStats {
-    /// How many.
+    /// Number of calls.
     pub(crate) calls: u64,
     /// How long they took together.
     pub(crate) time: Duration,
@@ -59,7 +59,7 @@ pub(crate) struct CallStats {
 /// Which ended calls are meant. What is absent matches every call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Filter {
-    /// The method, with or without its service.
+    /// Method, with or without service.
     pub(crate) method: Option<String>,
     pub(crate) code: Option<Code>,
     /// A pattern for the volume, snapshot or name.

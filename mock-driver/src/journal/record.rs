@@ -33,7 +33,7 @@ pub(crate) struct WorkRecord {
     fate: Arc<Mutex<CallOutcomes>>,
 }
 
-/// How client and array, who part ways independently, tell one another.
+/// Shared state of a call record and its operation: either may end first.
 #[derive(Debug, Default)]
 struct CallOutcomes {
     client_left: bool,

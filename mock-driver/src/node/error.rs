@@ -28,7 +28,7 @@ pub enum Error {
         volume: String,
         /// What was done: staged or published.
         done: &'static str,
-        /// Where.
+        /// The path.
         path: String,
         /// The first request field that differs.
         field: &'static str,
@@ -71,7 +71,7 @@ pub enum Error {
     },
     /// The context is not the one that the volume was attached with.
     #[error(
-        "publish_context[{key}]: {fault}; hand on what ControllerPublishVolume answered for volume \"{volume}\""
+        "publish_context[{key}]: {fault}; pass the publish_context that ControllerPublishVolume returned for volume \"{volume}\""
     )]
     OtherContext {
         /// The volume.
@@ -209,7 +209,7 @@ pub enum Error {
     Record {
         /// The path.
         path: String,
-        /// How it failed.
+        /// The cause.
         source: Arc<std::io::Error>,
     },
 }

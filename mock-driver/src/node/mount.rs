@@ -65,8 +65,7 @@ impl Mounter {
     /// `path`, which exists. Done already, it does nothing.
     ///
     /// # Guarantees
-    /// A disk is formatted only if it is blank, or if we were interrupted formatting it and nobody has had
-    /// it since.
+    /// A disk is formatted only if it is blank, or contains an incomplete mkfs of this driver.
     ///
     /// # Errors
     /// If the disk holds something else, or the work fails; nothing is mounted then.

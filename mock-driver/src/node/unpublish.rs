@@ -174,7 +174,7 @@ impl Node {
             tracing::warn!(
                 path = record.path,
                 error = error_chain(&error),
-                "the target stays"
+                "failed to remove the target path"
             );
         }
         Ok(())
@@ -209,7 +209,7 @@ impl Node {
                 tracing::warn!(
                     target,
                     volume = unit.volume,
-                    "left alone: what is shown there is not the volume"
+                    "target path is not a mount of this volume; not removed"
                 );
                 return Ok(());
             }
@@ -236,7 +236,7 @@ impl Node {
             let done = if record.is_done() {
                 self.forget_if_gone(record).await
             } else {
-                tracing::info!(volume, path, "undoing what was not finished");
+                tracing::info!(volume, path, "rolling back an incomplete operation");
                 self.back_out(record).await
             };
             if let Err(error) = done {
@@ -271,7 +271,7 @@ impl Node {
                 tracing::info!(
                     volume = record.volume,
                     path = record.path,
-                    "is there no more, as after a reboot"
+                    "volume is no longer mounted (node rebooted?); removing its record"
                 );
                 node.withdraw(&record)?;
                 node.records.remove(&record.path)?;

@@ -193,7 +193,7 @@ fn trailers(status: &Status) -> HeaderMap {
     let mut trailers = HeaderMap::new();
     // Fails only for a message that cannot be a header, which encoding rules out.
     if let Err(status) = status.add_header(&mut trailers) {
-        tracing::warn!(%status, "a status cannot be told");
+        tracing::warn!(%status, "failed to encode the gRPC status");
     }
     trailers
 }

@@ -172,7 +172,7 @@ pub struct Args {
     #[arg(long, default_value_t = 2)]
     pub v: u8,
 
-    /// What was asked for and is done otherwise, to be told at the start.
+    /// Flags that have no or a different effect; logged at start.
     #[arg(skip)]
     pub notes: Vec<String>,
 }
@@ -248,7 +248,7 @@ impl Args {
         }
     }
 
-    /// What was said of an array that a proxy does not have.
+    /// Array flags that `--proxy-to` ignores.
     fn without_array(&self, matches: &ArgMatches) -> Vec<String> {
         if self.faults.proxy_to.is_none() {
             return Vec::new();

@@ -92,7 +92,7 @@ impl Service<http::Request<Body>> for Services {
         }
         // The generated services refuse such a call without a word.
         if path.starts_with("/csi.v1.") && Method::at(path).is_none() {
-            tracing::warn!(path, "call of a method that CSI does not have");
+            tracing::warn!(path, "unknown CSI method");
             let status = Status::unimplemented(format!("{path} is no method of this driver"));
             return Box::pin(async move { Ok(status.into_http()) });
         }

@@ -3,7 +3,7 @@
 //!
 //! The answers are those of today with one more field, under the number it had then. They are given only
 //! while the driver says that it has VOLUME_CONDITION or NODE_VOLUME_CONDITION, and the journal shows them as they
-//! were sent. A call whose condition cannot be had has failed.
+//! were sent. If the condition cannot be read, the call fails.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -1,5 +1,5 @@
-//! Who comes in over the socket, and whether there is one: connections can be cut and the socket taken away
-//! and put back while the driver runs, as happens to real drivers when they crash or are upgraded.
+//! Accepts connections; closes them, and removes and recreates the socket at run time, as when a driver crashes or is
+//! upgraded.
 
 use std::io;
 use std::net::Shutdown;

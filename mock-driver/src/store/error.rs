@@ -27,7 +27,7 @@ pub enum OpenError {
         act: &'static str,
         /// Path.
         path: PathBuf,
-        /// How it failed.
+        /// The cause.
         source: io::Error,
     },
     /// Another driver works in it.

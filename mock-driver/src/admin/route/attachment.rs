@@ -13,22 +13,22 @@ use crate::admin::request::{Json, Path, Query};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Attach, Attachment, Page, Problem};
 
-/// Which attachments.
+/// Filter of attachments.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct AttachmentQuery {
     /// Those of this volume.
     volume: Option<String>,
-    /// Those to this node.
+    /// Attachments to this node.
     node: Option<String>,
-    /// Those after this place, as `next` has it, or those of volumes after this one.
+    /// Continue after this value of `next`, or after this volume id.
     after: Option<String>,
-    /// At most so many; 100 unless told otherwise, never more than 1000.
+    /// Maximum number of items, 1 to 1000. Default: 100.
     limit: Option<usize>,
 }
 
-/// Who is attached where, sorted by volume and node.
+/// Lists attachments, sorted by volume and node.
 #[utoipa::path(get, path = "/attachments", tag = "attachments", params(AttachmentQuery),
     responses((status = 200, body = Page<Attachment>), (status = "default", body = Problem)))]
 pub(super) async fn list(
@@ -63,7 +63,7 @@ pub(super) async fn list(
     Ok(Json(attachments.await?))
 }
 
-/// Attaches a volume out of band. The array's own rules hold: limits, access modes, known nodes.
+/// Attaches a volume out of band. The array enforces attach limits, access modes and registered nodes.
 #[utoipa::path(put, path = "/attachments/{volume}/{node}", tag = "attachments",
     params(("volume" = String, Path, description = "The volume's id."), ("node" = String, Path, description = "The node's id.")),
     request_body = Attach, responses((status = 200, body = Attachment), (status = "default", body = Problem)))]

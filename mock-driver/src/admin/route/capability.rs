@@ -1,4 +1,4 @@
-//! What the driver says it can do.
+//! Capabilities.
 
 use axum::extract::State;
 
@@ -8,7 +8,7 @@ use crate::admin::state::Admin;
 use crate::admin_api::resource::{Capability, CapabilityChange, Problem};
 use crate::rpc::capabilities;
 
-/// Every capability there is, and whether the driver has it.
+/// Lists all capabilities, enabled or not.
 #[utoipa::path(get, path = "/capabilities", tag = "capabilities",
     responses((status = 200, body = Vec<Capability>), (status = "default", body = Problem)))]
 pub(super) async fn list(State(admin): State<Admin>) -> Json<Vec<Capability>> {
@@ -21,7 +21,7 @@ pub(super) async fn list(State(admin): State<Admin>) -> Json<Vec<Capability>> {
     Json(capabilities::Capability::ALL.into_iter().map(shown).collect())
 }
 
-/// Gives the driver a capability or takes it away, as if it had been exchanged for another version.
+/// Enables or disables a capability at run time, like an upgrade of the driver.
 #[utoipa::path(put, path = "/capabilities/{capability}", tag = "capabilities",
     params(("capability" = String, Path, description = "Its name.")), request_body = CapabilityChange,
     responses((status = 200, body = Capability), (status = "default", body = Problem)))]

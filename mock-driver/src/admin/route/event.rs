@@ -1,4 +1,4 @@
-//! What happens, as it happens: streams of server-sent events.
+//! Streams of server-sent events.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -26,23 +26,23 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 type Events = Sse<KeepAliveStream<Pin<Box<dyn Stream<Item = Result<Event, Infallible>> + Send>>>>;
 
-/// Which calls to watch.
+/// Filter of calls to stream.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct EventQuery {
-    /// Those of this method, with or without its service.
+    /// Calls of this method, with or without its service.
     method: Option<String>,
-    /// Those about a volume, snapshot or name like this pattern with `*` and `?`.
+    /// Calls whose volume id, snapshot id or name matches this pattern with `*` and `?`.
     volume: Option<String>,
-    /// Those about a node like this pattern.
+    /// Calls whose node id matches this pattern.
     node: Option<String>,
-    /// `false` leaves requests and responses out.
+    /// `false` omits requests and responses.
     messages: Option<bool>,
 }
 
-/// Every call as it arrives (`begin`), is answered (`end`) and goes on without its client (`late`).
-/// A client that is too slow gets the number of events it missed (`lost`).
+/// Streams calls: start (`begin`), response (`end`), and completion after the client disconnected (`late`).
+/// A slow client gets the number of lost events (`lost`).
 #[utoipa::path(get, path = "/events", tag = "calls", params(EventQuery),
     responses((status = 200, content_type = "text/event-stream", body = Call), (status = "default", body = Problem)))]
 pub(super) async fn calls(
@@ -85,8 +85,8 @@ pub(super) async fn calls(
     Ok(until_stop(&admin, events))
 }
 
-/// Says at once how much there is of everything, and again whenever something has changed, though not
-/// more often than five times a second. For pages that then ask for what they show.
+/// Streams the object counts: at once, and after each change, at most five times a
+/// second. For pages that then read what they show.
 #[utoipa::path(get, path = "/changes", tag = "driver",
     responses((status = 200, content_type = "text/event-stream", body = Changed), (status = "default", body = Problem)))]
 pub(super) async fn changes(State(admin): State<Admin>) -> Result<Events, Refusal> {
@@ -110,7 +110,7 @@ pub(super) async fn changes(State(admin): State<Admin>) -> Result<Events, Refusa
     Ok(until_stop(&admin, events))
 }
 
-/// Ends a stream with the driver, which else would wait for it.
+/// Ends a stream when the driver stops, which would otherwise wait for it.
 fn until_stop(
     admin: &Admin,
     events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static,

@@ -12,7 +12,7 @@ use crate::admin_api::resource::{FaultChange, FaultRule, Faults, Problem, Releas
 use crate::fault::{IdConflict, Origin, Part, Report, Rule, RuleError};
 use crate::journal::TOKENS;
 
-/// The rules in the order in which they are asked, and how they fare.
+/// Lists rules in evaluation order, with their counters.
 #[utoipa::path(get, path = "/faults", tag = "faults", responses((status = 200, body = Faults), (status = "default", body = Problem)))]
 pub(super) async fn list(State(admin): State<Admin>) -> Json<Faults> {
     let faults = &admin.driver.faults;
@@ -27,8 +27,8 @@ pub(super) async fn list(State(admin): State<Admin>) -> Json<Faults> {
     })
 }
 
-/// Puts a rule into force: in the place of the one with its id, or before the rules of file and scenario. An id of
-/// those is taken (ALREADY_EXISTS).
+/// Creates or replaces a rule; a new one precedes the rules of file and scenario. ALREADY_EXISTS if the id belongs
+/// to one of those.
 #[utoipa::path(post, path = "/faults", tag = "faults",
     request_body(content = Object, description = "A rule, written as in the fault file but in JSON."),
     responses((status = 201, body = FaultRule), (status = "default", body = Problem)))]
@@ -43,7 +43,7 @@ pub(super) async fn put(
     Ok((StatusCode::CREATED, find(&admin, &id)?))
 }
 
-/// Puts a list of rules into force in place of all that were set at run time.
+/// Replaces all rules that were set at run time.
 #[utoipa::path(put, path = "/faults", tag = "faults",
     request_body(content = Vec<Object>, description = "Rules, written as in the fault file but in JSON."),
     responses((status = 200, body = Faults), (status = "default", body = Problem)))]
@@ -58,7 +58,7 @@ pub(super) async fn replace(
     Ok(list(State(admin)).await)
 }
 
-/// Takes all rules out of force that were set at run time. Those of the file and of a scenario stay.
+/// Deletes all rules that were set at run time. Those of the file and of scenarios stay.
 #[utoipa::path(delete, path = "/faults", tag = "faults", responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn clear(State(admin): State<Admin>) -> Result<StatusCode, Refusal> {
     replace(State(admin), Json(Vec::new())).await?;
@@ -105,7 +105,7 @@ pub(super) async fn release(
     Ok(Json(Released { calls }))
 }
 
-/// Sets all counts to zero, each rule on or off as it was written, and the state to the first one.
+/// Resets counters, state, and whether each rule is enabled.
 #[utoipa::path(post, path = "/faults/reset", tag = "faults", responses((status = 200, body = Faults), (status = "default", body = Problem)))]
 pub(super) async fn reset(State(admin): State<Admin>) -> Json<Faults> {
     admin.driver.faults.reset();
@@ -136,8 +136,8 @@ fn shown(admin: &Admin, report: Report) -> FaultRule {
     }
 }
 
-/// A rule may be for calls with some secret, and then has it as it was written. It is shown like that of a
-/// call, so that the two can be compared.
+/// A rule that matches secrets contains them. They are shown as hashes, like those of a
+/// call, so that both can be compared.
 fn hide_secrets(admin: &Admin, rule: &mut Value) {
     let conceal = |secret: &str| match &admin.driver.journal {
         Some(journal) => journal.conceal(secret),

@@ -1,4 +1,4 @@
-//! Groups of snapshots.
+//! Group snapshots.
 
 use std::sync::Arc;
 
@@ -16,22 +16,22 @@ use crate::admin::state::Admin;
 use crate::admin_api::resource::{GroupSnapshot, GroupSnapshotNew, Page, Problem};
 use crate::array::{Group, Members, UnixTime};
 
-/// Which groups.
+/// Filter of group snapshots.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct GroupQuery {
-    /// Those whose id or name contains this text.
+    /// Items whose id or name contains this text.
     search: Option<String>,
-    /// Those with a snapshot of this volume.
+    /// Groups with a snapshot of this source volume.
     source: Option<String>,
-    /// Those after this id.
+    /// Continue after this id.
     after: Option<String>,
-    /// At most so many; 100 unless told otherwise, never more than 1000.
+    /// Maximum number of items, 1 to 1000. Default: 100.
     limit: Option<usize>,
 }
 
-/// The groups of snapshots, sorted by id, each with its snapshots.
+/// Lists group snapshots, sorted by id, each with its snapshots.
 #[utoipa::path(get, path = "/group-snapshots", tag = "snapshots", params(GroupQuery),
     responses((status = 200, body = Page<GroupSnapshot>), (status = "default", body = Problem)))]
 pub(super) async fn list(
@@ -63,7 +63,7 @@ pub(super) async fn list(
     Ok(Json(groups.await?))
 }
 
-/// One group with its snapshots.
+/// Reads a group snapshot with its snapshots.
 #[utoipa::path(get, path = "/group-snapshots/{group}", tag = "snapshots", params(("group" = String, Path, description = "Its id.")),
     responses((status = 200, body = GroupSnapshot), (status = "default", body = Problem)))]
 pub(super) async fn get(
@@ -74,7 +74,7 @@ pub(super) async fn get(
     Ok(Json(shown(&found.await?, admin.driver.clock.moment())))
 }
 
-/// Takes snapshots of several volumes together, or finds the group taken under that name before.
+/// Creates a group snapshot; idempotent by name, as CreateVolumeGroupSnapshot.
 #[utoipa::path(post, path = "/group-snapshots", tag = "snapshots", request_body = GroupSnapshotNew,
     responses((status = 201, body = GroupSnapshot), (status = "default", body = Problem)))]
 pub(super) async fn create(
@@ -92,7 +92,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, shown))
 }
 
-/// Deletes a group with its snapshots, unless volumes depend on one of them.
+/// Deletes a group snapshot with its snapshots, unless volumes depend on one of them.
 #[utoipa::path(delete, path = "/group-snapshots/{group}", tag = "snapshots", params(("group" = String, Path, description = "Its id.")),
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn delete(

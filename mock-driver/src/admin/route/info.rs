@@ -1,4 +1,4 @@
-//! The driver as a whole.
+//! Driver information.
 
 use axum::extract::State;
 
@@ -8,7 +8,7 @@ use crate::admin::state::Admin;
 use crate::admin_api::resource::{Counts, Info, Problem};
 use crate::journal;
 
-/// What the driver is and how it was started.
+/// Driver version and configuration.
 #[utoipa::path(get, path = "/info", tag = "driver", responses((status = 200, body = Info), (status = "default", body = Problem)))]
 pub(super) async fn info(State(admin): State<Admin>) -> Result<Json<Info>, Refusal> {
     let driver = &admin.driver;
@@ -22,7 +22,7 @@ pub(super) async fn info(State(admin): State<Admin>) -> Result<Json<Info>, Refus
     }))
 }
 
-/// How much there is of everything.
+/// Object counts.
 pub(in crate::admin) async fn counts(admin: &Admin) -> Result<Counts, Refusal> {
     let driver = &admin.driver;
     let mut counts = driver

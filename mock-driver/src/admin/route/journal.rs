@@ -1,4 +1,4 @@
-//! Calls that ended and calls that run.
+//! Finished and in-flight calls.
 
 use std::sync::Arc;
 
@@ -22,62 +22,62 @@ use crate::journal::{self, Cursor, Filter, Journal, Look, Outcome};
 use crate::rpc::code;
 use crate::rpc::method::Method;
 
-/// How long to wait unless told otherwise.
+/// Default timeout.
 const DEFAULT_WAIT: &str = "30s";
 
-/// Which ended calls.
+/// Filter of finished calls.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct JournalQuery {
-    /// Those of this method, with or without its service.
+    /// Calls of this method, with or without its service.
     method: Option<String>,
-    /// Those with this code, such as `NOT_FOUND`; `!OK` for all errors.
+    /// Calls with this code, such as `NOT_FOUND`; `!OK` for all errors.
     code: Option<String>,
-    /// Those about a volume, snapshot or name like this pattern with `*` and `?`.
+    /// Calls whose volume id, snapshot id or name matches this pattern with `*` and `?`.
     volume: Option<String>,
-    /// Those about a node like this pattern.
+    /// Calls whose node id matches this pattern.
     node: Option<String>,
-    /// Those in which a fault rule like this pattern had a hand.
+    /// Calls that a fault rule whose id matches this pattern affected.
     fault: Option<String>,
-    /// Those that ended after this place.
+    /// Calls with a sequence number above this.
     after: Option<u64>,
-    /// Those that ended before this place.
+    /// Calls with a sequence number below this.
     before: Option<u64>,
-    /// At most so many; 100 unless told otherwise, never more than 1000.
+    /// Maximum number of items, 1 to 1000. Default: 100.
     limit: Option<usize>,
     /// `true` for the newest first.
     newest: Option<bool>,
-    /// `false` leaves requests and responses out.
+    /// `false` omits requests and responses.
     messages: Option<bool>,
 }
 
-/// Which calls to wait for.
+/// Filter of calls to wait for.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WaitQuery {
-    /// Those of this method, with or without its service.
+    /// Calls of this method, with or without its service.
     method: Option<String>,
-    /// Those with this code, such as `NOT_FOUND`; `!OK` for all errors.
+    /// Calls with this code, such as `NOT_FOUND`; `!OK` for all errors.
     code: Option<String>,
-    /// Those about a volume, snapshot or name like this pattern with `*` and `?`.
+    /// Calls whose volume id, snapshot id or name matches this pattern with `*` and `?`.
     volume: Option<String>,
-    /// Those about a node like this pattern.
+    /// Calls whose node id matches this pattern.
     node: Option<String>,
-    /// Those in which a fault rule like this pattern had a hand.
+    /// Calls that a fault rule whose id matches this pattern affected.
     fault: Option<String>,
-    /// Those that ended after this place.
+    /// Calls with a sequence number above this.
     after: Option<u64>,
-    /// `true` for those that run at this moment, in place of those that have ended.
+    /// `true` waits for in-flight calls instead of finished ones.
     running: Option<bool>,
-    /// How many there must be; 1 unless told otherwise.
+    /// Number of calls to wait for. Default: 1.
     count: Option<usize>,
-    /// How long to wait for them, such as `10s`; half a minute unless told otherwise.
+    /// Timeout, such as `10s`. Default: 30s.
     timeout: Option<String>,
 }
 
-/// The ended calls that are still kept, in the order of their ends.
+/// Lists the finished calls in memory, in order of their end.
 #[utoipa::path(get, path = "/journal", tag = "calls", params(JournalQuery),
     responses((status = 200, body = Page<Call>), (status = "default", body = Problem)))]
 pub(super) async fn list(
@@ -144,7 +144,7 @@ pub(super) async fn running(State(admin): State<Admin>) -> Result<Json<Vec<Call>
     ))
 }
 
-/// Waits for calls: 200 with them, or 504 when the time is over.
+/// Waits for calls: returns 200 with them, or 504 on timeout.
 #[utoipa::path(get, path = "/journal/wait", tag = "calls", params(WaitQuery),
     responses((status = 200, body = Vec<Call>), (status = "default", body = Problem)))]
 pub(super) async fn wait(
@@ -246,8 +246,8 @@ pub(super) async fn assert(
     ))
 }
 
-/// A method that cannot come would be waited for in vain, or tracked in vain. Another service's, which a proxy may
-/// pass on, is written as a path.
+/// An unknown method would never match. A method of another service, which a proxy may
+/// forward, is written as a path.
 fn check_method(field: &str, name: &str) -> Result<(), Refusal> {
     let is_path = name.starts_with('/') && !name.starts_with("/csi.v1.");
     match name.parse::<Method>() {
@@ -256,7 +256,7 @@ fn check_method(field: &str, name: &str) -> Result<(), Refusal> {
     }
 }
 
-/// The calls that an expectation is about, as far as they have been looked at.
+/// The tracked calls so far.
 struct Calls<'a> {
     expectation: &'a Expectation,
     volume: Option<WildMatch>,
@@ -276,7 +276,7 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// Adds the calls that have ended since the last time, and compares all of them with the expected calls.
+    /// Adds the calls that finished since the last comparison, and compares all with the expected calls.
     fn compare(&mut self, look: &Look<'_>) -> ExpectationResult {
         let Expectation {
             expected, tracked, ..
@@ -303,7 +303,7 @@ fn stopping() -> Refusal {
     Refusal::new(Code::Unavailable, "the driver stops")
 }
 
-/// A filter as requests have it.
+/// The filter of a request.
 #[derive(Debug, Default)]
 pub(super) struct CallQuery {
     filter: Filter,
@@ -352,7 +352,7 @@ impl CallQuery {
     }
 }
 
-/// A call as it is shown.
+/// Converts a call of the journal.
 pub(super) fn shown(journal: &Journal, call: &journal::Call, place: Option<u64>, messages: bool) -> Call {
     let answer = |time: jiff::Timestamp, outcome: &Outcome| Answer {
         code: code::name(outcome.code).to_owned(),

@@ -16,25 +16,25 @@ use crate::admin_api::resource::{Node, NodeChange, NodeNew, Page, Problem};
 use crate::array::{self, Array, NodeSettings, Segments};
 use crate::rpc::validate;
 
-/// How many of a node's volumes a page of nodes tells.
+/// Number of volumes per node in a page of nodes.
 const SOME_VOLUMES: usize = 8;
 
-/// Which nodes.
+/// Filter of nodes.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct NodeQuery {
-    /// Those whose id contains this text.
+    /// Nodes whose id contains this text.
     search: Option<String>,
-    /// `true` for those that hold volumes, `false` for the others.
+    /// `true` for nodes with attached volumes, `false` for the others.
     attached: Option<bool>,
-    /// Those after this id.
+    /// Continue after this id.
     after: Option<String>,
-    /// At most so many; 100 unless told otherwise, never more than 1000.
+    /// Maximum number of items, 1 to 1000. Default: 100.
     limit: Option<usize>,
 }
 
-/// The nodes, sorted by id, each with the first of its volumes.
+/// Lists nodes, sorted by id, each with its first volumes.
 #[utoipa::path(get, path = "/nodes", tag = "nodes", params(NodeQuery),
     responses((status = 200, body = Page<Node>), (status = "default", body = Problem)))]
 pub(super) async fn list(
@@ -56,7 +56,7 @@ pub(super) async fn list(
     Ok(Json(nodes.await?))
 }
 
-/// One node with all of its volumes; one that was taken out of the register, too, which is not in the list.
+/// Reads a node with all of its volumes, also a deregistered one that is not listed.
 #[utoipa::path(get, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
     responses((status = 200, body = Node), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>, Path(node): Path<String>) -> Result<Json<Node>, Refusal> {
@@ -67,7 +67,7 @@ pub(super) async fn get(State(admin): State<Admin>, Path(node): Path<String>) ->
     Ok(Json(found.await?))
 }
 
-/// Registers a node, as when a machine joins.
+/// Registers a node.
 #[utoipa::path(post, path = "/nodes", tag = "nodes", request_body = NodeNew,
     responses((status = 201, body = Node), (status = "default", body = Problem)))]
 pub(super) async fn register(
@@ -94,8 +94,8 @@ pub(super) async fn register(
     Ok((StatusCode::CREATED, get(State(admin), Path(new.id)).await?))
 }
 
-/// Changes a node: the health of its storage, its limits, its place, whether the array knows it, or its id. All of it is
-/// checked before any of it is done. One that is taken away is shown as long as volumes are attached to it.
+/// Updates a node: storage health, limits, topology, registration, id. The whole update is
+/// validated before any part takes effect. A deregistered node is listed as long as volumes are attached to it.
 #[utoipa::path(patch, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
     request_body = NodeChange, responses((status = 200, body = Node), (status = "default", body = Problem)))]
 pub(super) async fn change(
@@ -171,7 +171,7 @@ pub(super) async fn change(
     Ok(Json(now.await?))
 }
 
-/// Takes a node out of the register. Volumes attached to it stay so until they are detached.
+/// Deregisters a node. Its volumes stay attached until they are detached.
 #[utoipa::path(delete, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn remove(

@@ -1,4 +1,4 @@
-//! Pools of space.
+//! Storage pools.
 
 use axum::extract::State;
 
@@ -8,7 +8,7 @@ use crate::admin::state::Admin;
 use crate::admin_api::resource::{Pool, PoolChange, Problem};
 use crate::array::{Array, PoolUsage};
 
-/// The pools and how they are filled.
+/// Lists the storage pools with their usage.
 #[utoipa::path(get, path = "/pools", tag = "storage",
     responses((status = 200, body = Vec<Pool>), (status = "default", body = Problem)))]
 pub(super) async fn list(State(admin): State<Admin>) -> Result<Json<Vec<Pool>>, Refusal> {
@@ -19,7 +19,7 @@ pub(super) async fn list(State(admin): State<Admin>) -> Result<Json<Vec<Pool>>, 
     Ok(Json(pools.await?))
 }
 
-/// One pool.
+/// Reads a pool.
 #[utoipa::path(get, path = "/pools/{pool}", tag = "storage", params(("pool" = String, Path, description = "Its name.")),
     responses((status = 200, body = Pool), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>, Path(pool): Path<String>) -> Result<Json<Pool>, Refusal> {
@@ -27,8 +27,8 @@ pub(super) async fn get(State(admin): State<Admin>, Path(pool): Path<String>) ->
     Ok(Json(found.await?))
 }
 
-/// Gives a pool more space or less, though never less than is promised in it. What callers of
-/// GetCapacity hear changes at once.
+/// Resizes a pool; not below its allocated bytes.
+/// GetCapacity reports the new size immediately.
 #[utoipa::path(patch, path = "/pools/{pool}", tag = "storage", params(("pool" = String, Path, description = "Its name.")),
     request_body = PoolChange, responses((status = 200, body = Pool), (status = "default", body = Problem)))]
 pub(super) async fn change(

@@ -12,7 +12,7 @@ use crate::admin::state::Admin;
 use crate::admin_api::resource::{FaultChange, Problem, Scenario};
 use crate::fault::{Origin, Rule, scenario};
 
-/// Every built-in scenario and whether it is played.
+/// Lists the built-in scenarios, active or not.
 #[utoipa::path(get, path = "/scenarios", tag = "faults", responses((status = 200, body = Vec<Scenario>), (status = "default", body = Problem)))]
 pub(super) async fn list(State(admin): State<Admin>) -> Json<Vec<Scenario>> {
     let played = played(&admin);

@@ -1,4 +1,4 @@
-//! Whole fault files, put into force while the driver runs.
+//! Fault files.
 
 use axum::extract::State;
 use serde_json::Value;
@@ -10,8 +10,8 @@ use crate::admin::state::Admin;
 use crate::admin_api::resource::{Faults, Problem};
 use crate::fault::Script;
 
-/// Applies all rules and backend faults of a script, each in the place of the one with its id if there is one;
-/// nothing of it if anything in it is wrong, or has an id of the file's or a scenario's.
+/// Applies a fault file atomically: creates or replaces its rules and backend faults.
+/// ALREADY_EXISTS if an id belongs to `--faults` or a scenario.
 #[utoipa::path(post, path = "/scripts", tag = "faults",
     request_body(content = Object, description = "A fault file in JSON: a list of rules, or lists of `rules` and `backend-faults`."),
     responses((status = 200, body = Faults), (status = "default", body = Problem)))]

@@ -17,24 +17,24 @@ use crate::admin_api::resource::{Page, Problem, Snapshot, SnapshotNew};
 use crate::array::{self, UnixTime};
 use crate::journal;
 
-/// Which snapshots.
+/// Filter of snapshots.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct SnapshotQuery {
-    /// Those whose id or name contains this text.
+    /// Items whose id or name contains this text.
     search: Option<String>,
     /// Those of this volume.
     source: Option<String>,
-    /// Those of this group.
+    /// Snapshots of this group.
     group: Option<String>,
-    /// Those after this id.
+    /// Continue after this id.
     after: Option<String>,
-    /// At most so many; 100 unless told otherwise, never more than 1000.
+    /// Maximum number of items, 1 to 1000. Default: 100.
     limit: Option<usize>,
 }
 
-/// The snapshots, sorted by id. Those of a group name it.
+/// Lists snapshots, sorted by id.
 #[utoipa::path(get, path = "/snapshots", tag = "snapshots", params(SnapshotQuery),
     responses((status = 200, body = Page<Snapshot>), (status = "default", body = Problem)))]
 pub(super) async fn list(
@@ -57,7 +57,7 @@ pub(super) async fn list(
     Ok(Json(snapshots.await?))
 }
 
-/// One snapshot.
+/// Reads a snapshot.
 #[utoipa::path(get, path = "/snapshots/{snapshot}", tag = "snapshots", params(("snapshot" = String, Path, description = "Its id.")),
     responses((status = 200, body = Snapshot), (status = "default", body = Problem)))]
 pub(super) async fn get(
@@ -71,7 +71,7 @@ pub(super) async fn get(
     Ok(Json(shown(&*found.await?, admin.driver.clock.moment())))
 }
 
-/// Takes a snapshot, or finds the one taken under that name before.
+/// Creates a snapshot; idempotent by name, as CreateSnapshot.
 #[utoipa::path(post, path = "/snapshots", tag = "snapshots", request_body = SnapshotNew,
     responses((status = 201, body = Snapshot), (status = "default", body = Problem)))]
 pub(super) async fn create(
@@ -89,7 +89,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, shown))
 }
 
-/// Deletes a snapshot, though not one of a group.
+/// Deletes a snapshot that is not part of a group.
 #[utoipa::path(delete, path = "/snapshots/{snapshot}", tag = "snapshots", params(("snapshot" = String, Path, description = "Its id.")),
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn delete(
@@ -109,7 +109,7 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A snapshot as it is shown at a moment.
+/// Converts a snapshot.
 pub(super) fn shown(snapshot: &array::Snapshot, now: UnixTime) -> Snapshot {
     Snapshot {
         id: snapshot.id.to_string(),
@@ -124,7 +124,7 @@ pub(super) fn shown(snapshot: &array::Snapshot, now: UnixTime) -> Snapshot {
     }
 }
 
-/// A moment of the array as text.
+/// Formats a time of the array.
 pub(super) fn time(moment: UnixTime) -> String {
     let seconds = i64::try_from(moment.seconds()).unwrap_or(i64::MAX);
     let nanos = i32::try_from(moment.subsec_nanos()).unwrap_or(0);

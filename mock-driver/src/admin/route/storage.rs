@@ -1,4 +1,4 @@
-//! Health of the storage behind nodes.
+//! Storage health.
 
 use axum::extract::State;
 
@@ -8,7 +8,7 @@ use crate::admin::state::Admin;
 use crate::admin_api::resource::{NodeStorage, Problem, Storage, StorageChange, StorageHealthIssue};
 use crate::array::{self, Array, Capability, StorageSeverity};
 
-/// Health issues of the storage behind all nodes and behind single ones.
+/// Lists the health issues of the storage of all nodes and of single nodes.
 #[utoipa::path(get, path = "/storage", tag = "storage",
     responses((status = 200, body = Storage), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>) -> Result<Json<Storage>, Refusal> {
@@ -27,7 +27,7 @@ pub(super) async fn get(State(admin): State<Admin>) -> Result<Json<Storage>, Ref
     Ok(Json(storage.await?))
 }
 
-/// Makes the storage behind all nodes sick or well. That behind one node is changed with the node.
+/// Sets the health issues of the storage of all nodes. Those of one node are set with the node.
 #[utoipa::path(patch, path = "/storage", tag = "storage", request_body = StorageChange,
     responses((status = 200, body = Storage), (status = "default", body = Problem)))]
 pub(super) async fn change(
@@ -41,7 +41,7 @@ pub(super) async fn change(
     get(State(admin)).await
 }
 
-/// Health issues of the storage behind one node, or behind all nodes.
+/// Health issues of the storage of one node, or of all nodes.
 pub(super) fn of(array: &Array, node: Option<&str>) -> Vec<StorageHealthIssue> {
     let meant = |(of, _): &(Option<&array::NodeId>, _)| of.map(array::NodeId::as_str) == node;
     let found = array.unhealthy_storage().find(meant);
@@ -52,7 +52,7 @@ pub(super) fn of(array: &Array, node: Option<&str>) -> Vec<StorageHealthIssue> {
         .collect()
 }
 
-/// Storage health issues of a request, in the array's types.
+/// Parses the storage health issues of a request.
 pub(super) fn read(health: Vec<StorageHealthIssue>) -> Result<Vec<array::StorageHealthIssue>, Refusal> {
     health.into_iter().map(read_one).collect()
 }

@@ -23,24 +23,24 @@ use crate::rpc::capabilities::Capability;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
-/// Which volumes.
+/// Filter of volumes.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct VolumeQuery {
-    /// Those whose id or name contains this text.
+    /// Items whose id or name contains this text.
     search: Option<String>,
-    /// Those that this node holds.
+    /// Volumes attached to this node.
     node: Option<String>,
-    /// `true` for those that some node holds, `false` for the others.
+    /// `true` for attached volumes, `false` for detached ones.
     attached: Option<bool>,
-    /// Those after this id.
+    /// Continue after this id.
     after: Option<String>,
-    /// At most so many; 100 unless told otherwise, never more than 1000.
+    /// Maximum number of items, 1 to 1000. Default: 100.
     limit: Option<usize>,
 }
 
-/// The volumes, sorted by id.
+/// Lists volumes, sorted by id.
 #[utoipa::path(get, path = "/volumes", tag = "volumes", params(VolumeQuery),
     responses((status = 200, body = Page<Volume>), (status = "default", body = Problem)))]
 pub(super) async fn list(
@@ -62,7 +62,7 @@ pub(super) async fn list(
     Ok(Json(volumes.await?))
 }
 
-/// One volume.
+/// Reads a volume.
 #[utoipa::path(get, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id.")),
     responses((status = 200, body = Volume), (status = "default", body = Problem)))]
 pub(super) async fn get(
@@ -76,7 +76,7 @@ pub(super) async fn get(
     Ok(Json(volume))
 }
 
-/// Makes a volume, or finds the one made under that name before.
+/// Creates a volume; idempotent by name, as CreateVolume.
 #[utoipa::path(post, path = "/volumes", tag = "volumes", request_body = VolumeNew,
     responses((status = 201, body = Volume), (status = "default", body = Problem)))]
 pub(super) async fn create(
@@ -95,8 +95,8 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, shown))
 }
 
-/// Changes a volume: grows it, sets mutable parameters, makes it sick or well. All of it is checked before any of it
-/// is done.
+/// Updates a volume: size, mutable parameters, health. The whole update is validated before any part
+/// takes effect.
 #[utoipa::path(patch, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id.")),
     request_body = VolumeChange, responses((status = 200, body = Volume), (status = "default", body = Problem)))]
 pub(super) async fn change(
@@ -160,7 +160,7 @@ pub(super) async fn change(
     get(State(admin), Path(volume)).await
 }
 
-/// Deletes a volume that no node holds.
+/// Deletes a detached volume.
 #[utoipa::path(delete, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id.")),
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn delete(
@@ -231,7 +231,7 @@ fn from_issue(issue: HealthIssue) -> Result<array::HealthIssue, Refusal> {
     })
 }
 
-/// A capability in CSI's terms.
+/// Parses a volume capability.
 pub(super) fn capability(block: bool, mode: Option<&str>) -> Result<VolumeCapability, Refusal> {
     let mode = mode.unwrap_or("SINGLE_NODE_WRITER");
     let unknown = || {

@@ -1,4 +1,4 @@
-//! Requests about the driver, its volumes, nodes and attachments.
+//! Requests for driver, volumes, nodes and attachments.
 
 use http::Method;
 
@@ -8,7 +8,7 @@ use super::super::resource::{
 use super::{Client, Error, part};
 
 impl Client {
-    /// What the driver is.
+    /// Reads the driver information.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -16,7 +16,7 @@ impl Client {
         self.get("/api/v1/info", &[]).await
     }
 
-    /// Volumes, as the parameters of `GET /api/v1/volumes` choose them.
+    /// Lists volumes; the query has the parameters of `GET /api/v1/volumes`.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -24,7 +24,7 @@ impl Client {
         self.get("/api/v1/volumes", query).await
     }
 
-    /// One volume.
+    /// Reads a volume.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -32,7 +32,7 @@ impl Client {
         self.get(&format!("/api/v1/volumes/{}", part(volume)), &[]).await
     }
 
-    /// Makes a volume.
+    /// Creates a volume.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -57,7 +57,7 @@ impl Client {
         self.send(Method::PATCH, &path, Some(change)).await
     }
 
-    /// Nodes, as the parameters of `GET /api/v1/nodes` choose them.
+    /// Lists nodes; the query has the parameters of `GET /api/v1/nodes`.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -65,7 +65,7 @@ impl Client {
         self.get("/api/v1/nodes", query).await
     }
 
-    /// One node.
+    /// Reads a node.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -90,7 +90,7 @@ impl Client {
         self.send(Method::PATCH, &path, Some(change)).await
     }
 
-    /// Takes a node out of the register; what is attached to it stays so.
+    /// Deregisters a node. Its volumes stay attached.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -98,7 +98,7 @@ impl Client {
         self.delete(&format!("/api/v1/nodes/{}", part(node))).await
     }
 
-    /// Attachments, as the parameters of `GET /api/v1/attachments` choose them.
+    /// Lists attachments; the query has the parameters of `GET /api/v1/attachments`.
     ///
     /// # Errors
     /// As for every request: [`Error`].

@@ -1,4 +1,4 @@
-//! Why a request to the admin API failed.
+//! Errors of the admin API's client.
 
 use std::io;
 use std::time::Duration;
@@ -8,47 +8,47 @@ use http::StatusCode;
 use crate::admin_api::endpoint::Endpoint;
 use crate::admin_api::resource::Problem;
 
-/// Why a request was not answered with what it asked for.
+/// Error of an admin API request.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Connection refused.
     #[error("cannot reach the driver at {endpoint}: is it running, with --admin-endpoint={endpoint}?")]
     Unreachable {
-        /// Where.
+        /// The endpoint.
         endpoint: Endpoint,
-        /// How it failed.
+        /// The cause.
         source: io::Error,
     },
-    /// It took too long.
-    #[error("the driver at {endpoint} gave no answer within {waited:?}: is it stopped?")]
+    /// Timeout.
+    #[error("request to {endpoint} timed out after {waited:?}")]
     Late {
-        /// Where.
+        /// The endpoint.
         endpoint: Endpoint,
-        /// How long it was waited for.
+        /// The timeout.
         waited: Duration,
     },
     /// The connection broke.
-    #[error("the driver at {endpoint} gave no answer")]
+    #[error("{endpoint} closed the connection without a response")]
     Broken {
-        /// Where.
+        /// The endpoint.
         endpoint: Endpoint,
-        /// How it failed.
+        /// The cause.
         source: hyper::Error,
     },
     /// The driver refused.
     #[error("{}", problem.message)]
     Refused {
-        /// The status of the answer.
+        /// HTTP status.
         status: StatusCode,
         /// Why.
         problem: Problem,
     },
-    /// An answer that is not understood: another version, or no driver at all.
-    #[error("{endpoint} gave an answer that no csi-mock-driver gives: {reason}")]
+    /// Unexpected response: another version, or not a csi-mock-driver.
+    #[error("unexpected response from {endpoint}: {reason} (version mismatch, or not a csi-mock-driver)")]
     Foreign {
-        /// Where.
+        /// The endpoint.
         endpoint: Endpoint,
-        /// What is wrong with it.
+        /// What is wrong with the response.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! One request and its answer, on a connection of its own.
+//! One request and its response, on its own connection.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -15,7 +15,7 @@ use tokio::net::{TcpStream, UnixStream};
 use super::error::Error;
 use crate::admin_api::endpoint::Endpoint;
 
-/// Sends a request and reads the whole answer.
+/// Sends a request and reads the whole response.
 pub(super) async fn exchange(
     endpoint: &Endpoint,
     method: Method,
@@ -30,11 +30,11 @@ pub(super) async fn exchange(
     .await
 }
 
-/// Reads a stream of server-sent events, each with its name and its data, until `hear` breaks.
+/// Reads a stream of server-sent events, each with its name and data, until `on_event` breaks.
 pub(super) async fn follow(
     endpoint: &Endpoint,
     path: &str,
-    mut hear: impl FnMut(&str, &str) -> ControlFlow<()>,
+    mut on_event: impl FnMut(&str, &str) -> ControlFlow<()>,
 ) -> Result<(), Error> {
     talk(endpoint, Method::GET, path, None, async |response| {
         let mut body = response.into_body();
@@ -43,7 +43,7 @@ pub(super) async fn follow(
             unread.extend_from_slice(frame?.data_ref().map_or(&[][..], Bytes::as_ref));
             while let Some(end) = unread.windows(2).position(|ends| ends == b"\n\n") {
                 let event: Vec<u8> = unread.drain(..end + 2).collect();
-                if read(&String::from_utf8_lossy(&event), &mut hear).is_break() {
+                if read(&String::from_utf8_lossy(&event), &mut on_event).is_break() {
                     return Ok(());
                 }
             }
@@ -53,7 +53,7 @@ pub(super) async fn follow(
     .await
 }
 
-fn read(event: &str, hear: &mut impl FnMut(&str, &str) -> ControlFlow<()>) -> ControlFlow<()> {
+fn read(event: &str, on_event: &mut impl FnMut(&str, &str) -> ControlFlow<()>) -> ControlFlow<()> {
     let field = |name: &str| {
         let mut lines = event.lines();
         lines.find_map(|line| {
@@ -62,7 +62,7 @@ fn read(event: &str, hear: &mut impl FnMut(&str, &str) -> ControlFlow<()>) -> Co
         })
     };
     match (field("event:"), field("data:")) {
-        (Some(name), Some(data)) => hear(name, data),
+        (Some(name), Some(data)) => on_event(name, data),
         // A comment, by which the server keeps the connection alive.
         (Some(_), None) | (None, Some(_) | None) => ControlFlow::Continue(()),
     }

@@ -1,4 +1,4 @@
-//! Requests about capabilities, fault rules, backend faults and scenarios.
+//! Requests for capabilities, fault rules, backend faults and scenarios.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::super::resource::{
 use super::{Client, Error, part};
 
 impl Client {
-    /// Every capability there is.
+    /// Lists all capabilities.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -17,7 +17,7 @@ impl Client {
         self.get("/api/v1/capabilities", &[]).await
     }
 
-    /// Gives the driver a capability or takes it away.
+    /// Enables or disables a capability.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -27,7 +27,7 @@ impl Client {
             .await
     }
 
-    /// The fault rules and how they fare.
+    /// Lists the fault rules with their counters.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -35,7 +35,7 @@ impl Client {
         self.get("/api/v1/faults", &[]).await
     }
 
-    /// Puts a fault rule into force, written as in the fault file.
+    /// Creates or replaces a fault rule, written as in the fault file.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -51,7 +51,7 @@ impl Client {
         self.send(Method::POST, "/api/v1/scripts", Some(script)).await
     }
 
-    /// Takes a fault rule out of force.
+    /// Deletes a fault rule.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -59,7 +59,7 @@ impl Client {
         self.delete(&format!("/api/v1/faults/{}", part(id))).await
     }
 
-    /// Switches a fault rule on or off.
+    /// Enables or disables a fault rule.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -78,7 +78,7 @@ impl Client {
         self.send(Method::POST, &path, Some(&json!({}))).await
     }
 
-    /// Sets all counts of all fault rules to zero.
+    /// Resets the counters of all fault rules.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -122,7 +122,7 @@ impl Client {
             .await
     }
 
-    /// Every built-in scenario.
+    /// Lists the built-in scenarios.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -130,7 +130,7 @@ impl Client {
         self.get("/api/v1/scenarios", &[]).await
     }
 
-    /// Plays a scenario or ends it.
+    /// Starts or stops a scenario.
     ///
     /// # Errors
     /// As for every request: [`Error`].

@@ -1,4 +1,4 @@
-//! Requests about snapshots, groups of them, pools and the health of the storage.
+//! Requests for snapshots, group snapshots, pools and storage health.
 
 use http::Method;
 
@@ -9,7 +9,7 @@ use super::super::resource::{
 use super::{Client, Error, part};
 
 impl Client {
-    /// Snapshots, as the parameters of `GET /api/v1/snapshots` choose them.
+    /// Lists snapshots; the query has the parameters of `GET /api/v1/snapshots`.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -17,7 +17,7 @@ impl Client {
         self.get("/api/v1/snapshots", query).await
     }
 
-    /// One snapshot.
+    /// Reads a snapshot.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -26,7 +26,7 @@ impl Client {
             .await
     }
 
-    /// Takes a snapshot.
+    /// Creates a snapshot.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -43,7 +43,7 @@ impl Client {
             .await
     }
 
-    /// Groups of snapshots, as the parameters of `GET /api/v1/group-snapshots` choose them.
+    /// Lists group snapshots; the query has the parameters of `GET /api/v1/group-snapshots`.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -51,7 +51,7 @@ impl Client {
         self.get("/api/v1/group-snapshots", query).await
     }
 
-    /// One group of snapshots.
+    /// Reads a group snapshot.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -60,7 +60,7 @@ impl Client {
             .await
     }
 
-    /// Takes a group of snapshots.
+    /// Creates a group snapshot.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -69,7 +69,7 @@ impl Client {
             .await
     }
 
-    /// Deletes a group with its snapshots.
+    /// Deletes a group snapshot with its snapshots.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -78,7 +78,7 @@ impl Client {
             .await
     }
 
-    /// The pools and how they are filled.
+    /// Lists the storage pools with their usage.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -86,7 +86,7 @@ impl Client {
         self.get("/api/v1/pools", &[]).await
     }
 
-    /// One pool.
+    /// Reads a pool.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -94,7 +94,7 @@ impl Client {
         self.get(&format!("/api/v1/pools/{}", part(pool)), &[]).await
     }
 
-    /// Gives a pool more space or less.
+    /// Resizes a pool.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -104,7 +104,7 @@ impl Client {
             .await
     }
 
-    /// Health issues of the storage behind nodes.
+    /// Reads the health issues of the storage of nodes.
     ///
     /// # Errors
     /// As for every request: [`Error`].
@@ -112,7 +112,7 @@ impl Client {
         self.get("/api/v1/storage", &[]).await
     }
 
-    /// Sets the health issues of the storage behind all nodes; none means healthy.
+    /// Sets the health issues of the storage of all nodes; none means healthy.
     ///
     /// # Errors
     /// As for every request: [`Error`].

@@ -11,50 +11,50 @@ use super::storage::StorageHealthIssue;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Volume {
-    /// Its id on the wire.
+    /// CSI id.
     pub id: String,
-    /// The name by which it was asked for; empty if it was there from the start.
+    /// CreateVolumeRequest.name; empty for volumes of `--volumes`.
     pub name: String,
     /// Its size.
     pub capacity_bytes: u64,
-    /// The uses it was made for, such as `mount(ext4) SINGLE_NODE_WRITER`; none for every use.
+    /// Capabilities of CreateVolumeRequest, such as `mount(ext4) SINGLE_NODE_WRITER`; empty for all.
     pub capabilities: Vec<String>,
-    /// The class parameters it was made with.
+    /// Parameters of CreateVolumeRequest.
     pub parameters: BTreeMap<String, String>,
-    /// The snapshot or volume it was made of; absent for one that was made empty.
+    /// Source snapshot or volume; absent for a volume that was created empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// The pool it lies in.
+    /// Its pool.
     #[serde(default)]
     pub pool: String,
-    /// The mutable parameters it was made or modified with.
+    /// Mutable parameters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mutable_parameters: BTreeMap<String, String>,
-    /// The nodes that hold it.
+    /// Published node ids.
     pub attachments: Vec<Attachment>,
     /// Health issues; absent for a healthy volume.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<HealthIssue>,
 }
 
-/// Something wrong with a volume.
+/// A health issue of a volume (VolumeHealth).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HealthIssue {
-    /// How bad it is: `UNKNOWN`, `DEGRADED`, `INACCESSIBLE` or `DATA_LOSS`.
+    /// `UNKNOWN`, `DEGRADED`, `INACCESSIBLE` or `DATA_LOSS`.
     pub status: String,
-    /// A driver's own word, for machines.
+    /// Machine-readable reason (CamelCase).
     pub reason: String,
-    /// The same for people.
+    /// Human-readable message.
     #[serde(default)]
     pub message: String,
 }
 
-/// What is to become of a volume. What is absent stays as it is.
+/// Partial update of a volume. Absent fields stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VolumeChange {
-    /// The size to grow to.
+    /// The new size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_bytes: Option<u64>,
     /// Mutable parameters to set.
@@ -65,16 +65,16 @@ pub struct VolumeChange {
     pub health: Option<Vec<HealthIssue>>,
 }
 
-/// A volume to be made.
+/// A volume to create.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VolumeNew {
-    /// The name to ask for it by; asking again gives the same volume.
+    /// Name; creation is idempotent by name.
     pub name: String,
-    /// Its size; absent leaves it to the array.
+    /// Size; default: the array's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_bytes: Option<u64>,
-    /// How it may be used; absent for a filesystem on one node.
+    /// Access mode; default: `SINGLE_NODE_WRITER`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_mode: Option<String>,
     /// Whether it is a raw block volume.
@@ -93,11 +93,11 @@ pub struct Attachment {
     pub volume: String,
     /// The node.
     pub node: String,
-    /// The number of this attachment, never used twice.
+    /// Number of this attachment; unique.
     pub number: u64,
-    /// How the node holds it, such as `mount SINGLE_NODE_WRITER`.
+    /// The capability, such as `mount SINGLE_NODE_WRITER`.
     pub capability: String,
-    /// Whether it was asked for read-only.
+    /// Whether it is read-only.
     pub readonly: bool,
 }
 
@@ -120,86 +120,86 @@ pub struct Attach {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Node {
-    /// Its id on the wire.
+    /// CSI id.
     pub id: String,
-    /// Whether the array knows it. One that it does not know any more is in the list as long as volumes
+    /// Whether it is registered with the array. A deregistered node is listed as long as volumes
     /// are attached to it.
     pub registered: bool,
-    /// The id that the machine has by now, if it was renamed.
+    /// Its present id, if it was renamed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub became: Option<String>,
-    /// How many volumes it holds.
+    /// Number of attached volumes.
     pub attached: usize,
-    /// How many it takes; absent for as many as come.
+    /// Maximum number of attached volumes; absent if unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// How many it says it takes, which may not be true; absent for as many as come.
+    /// max_volumes_per_node as NodeGetInfo reports it; absent if unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advertised_limit: Option<usize>,
-    /// Where it is.
+    /// Its topology.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub topology: BTreeMap<String, String>,
-    /// The first of the volumes it holds, sorted by id.
+    /// The first of its attached volumes, sorted by id.
     pub volumes: Vec<String>,
-    /// Health issues of the storage behind it, without those of all nodes; absent if there are none.
+    /// Health issues of its storage, without those of all nodes; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<StorageHealthIssue>,
 }
 
-/// A node to be registered.
+/// A node to register.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeNew {
-    /// Its id on the wire.
+    /// CSI id.
     pub id: String,
-    /// How many volumes it takes; 0 for as many as come.
+    /// Maximum number of attached volumes. 0 means unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// Where it is.
+    /// Its topology.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<BTreeMap<String, String>>,
 }
 
-/// What is to become of a node. What is absent stays as it is.
+/// Partial update of a node. Absent fields stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeChange {
     /// Another id: to the array it is another node, and volumes stay attached to the old one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Whether the array knows it. One that it does not know refuses attaching; what is attached stays.
+    /// Whether it is registered with the array. No volume can be attached to a deregistered node; attached volumes stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<bool>,
-    /// How many volumes it takes; 0 for as many as come.
+    /// Maximum number of attached volumes. 0 means unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// How many volumes it says it takes; 0 for as many as come.
+    /// max_volumes_per_node of NodeGetInfo. 0 means unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advertised_limit: Option<usize>,
-    /// Where it is.
+    /// Its topology.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<BTreeMap<String, String>>,
-    /// The new health issues of the storage behind it; an empty list makes it healthy.
+    /// The new health issues of its storage; an empty list makes it healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Vec<StorageHealthIssue>>,
 }
 
-/// Something the driver says it can do, or could say.
+/// A CSI capability.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Capability {
-    /// Its name, as the flag `--capabilities` has it.
+    /// Its name, as in `--capabilities`.
     pub name: String,
-    /// Whether the driver has it.
+    /// Whether it is enabled.
     pub enabled: bool,
-    /// Whether it has it unless told otherwise.
+    /// Whether it is enabled by default.
     pub default: bool,
 }
 
-/// What is to become of a capability.
+/// Partial update of a capability.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct CapabilityChange {
-    /// Whether the driver is to have it.
+    /// Whether it is enabled.
     pub(crate) enabled: bool,
 }

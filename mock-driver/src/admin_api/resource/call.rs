@@ -1,103 +1,103 @@
-//! Calls, and which ones a test expects.
+//! Calls and assertions about them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// A call, running or ended.
+/// A call, in flight or finished.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Call {
-    /// Its number in the order of arrival, from 1 on.
+    /// Its number in order of arrival, starting at 1.
     pub number: u64,
-    /// Its place in the order of ends, the cursor of `after` and `before`; absent while it runs.
+    /// Its journal sequence number, the cursor of `after` and `before`; absent while in flight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<u64>,
-    /// The method's name without its service.
+    /// Method without service.
     pub method: String,
-    /// Its path on the wire.
+    /// gRPC path.
     pub path: String,
-    /// Who called, as the socket tells.
+    /// The calling process, from the socket's peer credentials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<Caller>,
-    /// When it arrived.
+    /// Start time.
     pub start: String,
-    /// The volume or snapshot it names, or the name of what it wants created; empty if none.
+    /// The volume or snapshot of the request, or the name of the object to create; empty if none.
     pub volume: String,
-    /// The node it names; empty if none.
+    /// The node of the request; empty if none.
     pub node: String,
-    /// The fault rule that has a hand in it.
+    /// Id of the fault rule that affected the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
-    /// Its answer; absent while it runs.
+    /// Its response; absent while in flight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<Answer>,
-    /// How its work ended after its client had left.
+    /// Result of the operation if the client disconnected before it completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late: Option<Answer>,
-    /// The request, without secrets; absent where messages were not asked for.
+    /// The request, without secrets; absent if messages were not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub request: Option<Value>,
-    /// The response, without secrets; absent as long as there is none or it was not asked for.
+    /// The response, without secrets; absent if there is none or messages were not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub response: Option<Value>,
 }
 
-/// A process that calls.
+/// A calling process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Caller {
-    /// Its process.
+    /// Process id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
-    /// Its user.
+    /// User id.
     pub uid: u32,
 }
 
-/// The answer of a call.
+/// The response of a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer {
-    /// Its code, such as `OK` or `NOT_FOUND`.
+    /// gRPC code, such as `OK` or `NOT_FOUND`.
     pub code: String,
-    /// Its text; empty with `OK`.
+    /// Status message; empty with `OK`.
     pub message: String,
-    /// When it was known.
+    /// End time.
     pub end: String,
-    /// How long the call had taken by then.
+    /// Duration in seconds.
     pub seconds: f64,
 }
 
-/// The calls a test expects, in order. Neighbours with the same method and code count as one, as
-/// often as they come: a caller may repeat itself.
+/// The expected calls, in order. Consecutive calls with the same method and code count as one, because
+/// a client may retry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Expectation {
     /// The calls.
     pub expected: Vec<Expected>,
-    /// The methods to look at; absent for those that are expected. All others are passed over.
+    /// Methods to check; default: the expected ones. Other methods are ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracked: Option<Vec<String>>,
-    /// Looks at calls about this volume only; a pattern with `*` and `?`.
+    /// Only calls whose volume id matches this pattern with `*` and `?`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
-    /// Looks at calls that ended after this place only.
+    /// Only calls with a sequence number above this.
     #[serde(default)]
     pub after: u64,
-    /// How long to wait for calls that are missing, such as `10s`; absent for not at all.
+    /// How long to wait for missing calls, such as `10s`; default: do not wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<String>,
 }
 
-/// A call that is expected.
+/// An expected call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Expected {
-    /// The method, with or without its service.
+    /// Method, with or without service.
     pub method: String,
-    /// Its code; absent for `OK`.
+    /// gRPC code; default: `OK`.
     #[serde(default = "ok", skip_serializing_if = "is_ok")]
     pub code: String,
 }
@@ -106,29 +106,29 @@ pub struct Expected {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExpectationResult {
-    /// Whether the calls came.
+    /// Result of the comparison.
     pub status: ExpectationStatus,
-    /// How many of the expected calls came, from the first on.
+    /// Number of expected calls that matched, from the first.
     pub matched: usize,
-    /// The same in words.
+    /// Human-readable result.
     pub message: String,
-    /// The calls that were looked at, neighbours that are alike put together.
+    /// The checked calls; consecutive equal calls are merged.
     pub calls: Vec<Squashed>,
 }
 
-/// Whether expected calls came.
+/// Result of comparing the calls with the expected ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ExpectationStatus {
-    /// All of them, and nothing else.
+    /// All expected calls finished, and no others.
     Complete,
-    /// The first ones, and nothing else.
+    /// Only the first of the expected calls finished, and no others.
     Incomplete,
-    /// Another one came.
+    /// An unexpected call finished.
     Mismatch,
 }
 
-/// Calls with the same method and code that came one after the other.
+/// Consecutive calls with the same method and code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Squashed {
@@ -136,9 +136,9 @@ pub struct Squashed {
     pub method: String,
     /// The code.
     pub code: String,
-    /// How many.
+    /// Number of calls.
     pub calls: usize,
-    /// The place of the last of them.
+    /// Sequence number of the last one.
     pub(crate) place: u64,
 }
 

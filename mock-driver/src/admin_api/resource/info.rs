@@ -1,9 +1,9 @@
-//! The driver as a whole.
+//! Driver information.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What the driver is and how it was started.
+/// Driver version and configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Info {
@@ -11,18 +11,18 @@ pub struct Info {
     pub driver: String,
     /// The version of the program.
     pub version: String,
-    /// The id of the node it stands on, if it has a Node service.
+    /// Id of its node, if it has a Node service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// When the admin API came up.
+    /// Start time of the admin API.
     pub(crate) started: String,
-    /// How long attaching and detaching take, in seconds.
+    /// Duration of attach and detach in seconds.
     pub(crate) latency_seconds: f64,
-    /// How much there is of everything.
+    /// Object counts.
     pub counts: Counts,
 }
 
-/// How much there is of everything.
+/// Object counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
@@ -30,28 +30,28 @@ pub struct Counts {
     pub volumes: usize,
     /// Registered nodes.
     pub nodes: usize,
-    /// Volumes on nodes.
+    /// Attachments.
     pub attachments: usize,
     /// Snapshots of the array.
     pub snapshots: usize,
-    /// Groups of snapshots.
+    /// Group snapshots.
     pub groups: usize,
-    /// Calls that run.
+    /// In-flight calls.
     pub(crate) running: usize,
-    /// Calls that have ended.
+    /// Finished calls.
     pub calls: u64,
-    /// Those of them that ended with an error.
+    /// Failed calls.
     pub failed: u64,
-    /// Fault rules in force.
+    /// Active fault rules.
     pub faults: usize,
 }
 
-/// That something has changed, and how much there is now.
+/// Change event with the present object counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Changed {
     /// A number that grows with each change.
     pub(crate) revision: u64,
-    /// How much there is of everything.
+    /// Object counts.
     pub(crate) counts: Counts,
 }

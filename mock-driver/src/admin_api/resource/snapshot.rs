@@ -1,4 +1,4 @@
-//! Snapshots and groups of them.
+//! Snapshots and group snapshots.
 
 use std::collections::BTreeMap;
 
@@ -9,69 +9,69 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
-    /// Its id on the wire.
+    /// CSI id.
     pub id: String,
-    /// The name by which it was asked for; empty for a member of a group.
+    /// CreateSnapshotRequest.name; empty for a member of a group.
     pub name: String,
-    /// The volume it was made of, which may be gone.
+    /// Source volume, which may be deleted.
     pub source: String,
-    /// The size of a volume made of it.
+    /// Size of a volume restored from it.
     pub size_bytes: u64,
-    /// When it was taken.
+    /// Creation time.
     pub created: String,
-    /// Whether volumes can be made of it by now.
+    /// ready_to_use.
     pub ready: bool,
-    /// The pool it lies in.
+    /// Its pool.
     pub pool: String,
-    /// The parameters of its class.
+    /// Class parameters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
-    /// The group it belongs to.
+    /// Its group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
 }
 
-/// A snapshot to be taken.
+/// A snapshot to create.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SnapshotNew {
-    /// The name to ask for it by; asking again gives the same snapshot.
+    /// Name; creation is idempotent by name.
     pub name: String,
     /// The volume.
     pub source: String,
-    /// The parameters of its class.
+    /// Class parameters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
 }
 
-/// Snapshots of several volumes, taken together.
+/// A group snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupSnapshot {
-    /// Its id on the wire.
+    /// CSI id.
     pub id: String,
-    /// The name by which it was asked for.
+    /// Name of the create request.
     pub name: String,
-    /// When it was taken.
+    /// Creation time.
     pub created: String,
-    /// Whether volumes can be made of all of its snapshots by now.
+    /// ready_to_use of all of its snapshots.
     pub ready: bool,
-    /// The parameters of its class.
+    /// Class parameters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
-    /// Its snapshots, sorted by the volumes they are of.
+    /// Its snapshots, sorted by source volume.
     pub snapshots: Vec<Snapshot>,
 }
 
-/// A group of snapshots to be taken.
+/// A group snapshot to create.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GroupSnapshotNew {
-    /// The name to ask for it by; asking again gives the same group.
+    /// Name; creation is idempotent by name.
     pub name: String,
-    /// The volumes, each once.
+    /// Source volumes, each once.
     pub sources: Vec<String>,
-    /// The parameters of its class.
+    /// Class parameters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
 }

@@ -1,46 +1,46 @@
-//! The array's space, and the health of the storage.
+//! Storage pools and storage health.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A part of the array's space, in one place.
+/// A storage pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Pool {
-    /// Its name, by which the class parameter `pool` chooses it.
+    /// Its name, the value of the class parameter `pool`.
     pub name: String,
-    /// How many bytes it has.
+    /// Capacity in bytes.
     pub capacity_bytes: u64,
-    /// How many of them are promised to volumes and snapshots.
+    /// Allocated bytes.
     pub used_bytes: u64,
-    /// How many are left.
+    /// Available bytes.
     pub available_bytes: u64,
-    /// Where it lies; absent for everywhere.
+    /// Accessible topology; absent if accessible from every node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub topology: BTreeMap<String, String>,
 }
 
-/// What is to become of a pool.
+/// Partial update of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct PoolChange {
-    /// How many bytes it has from now on, restarts included: no fewer than are promised.
+    /// The new capacity in bytes, also after restarts; at least the allocated bytes.
     pub(crate) capacity_bytes: u64,
 }
 
-/// Health issues of the storage behind nodes, as NodeGetStorageHealth reports them.
+/// Storage health issues, as NodeGetStorageHealth reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Storage {
-    /// Health issues of the storage behind all nodes.
+    /// Health issues of the storage of all nodes.
     pub health: Vec<StorageHealthIssue>,
-    /// Health issues of the storage behind single nodes, without healthy ones.
+    /// Health issues of the storage of single nodes, without healthy ones.
     pub nodes: Vec<NodeStorage>,
 }
 
-/// Health issues of the storage behind one node.
+/// Health issues of the storage of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeStorage {
@@ -50,7 +50,7 @@ pub struct NodeStorage {
     pub health: Vec<StorageHealthIssue>,
 }
 
-/// What is to become of the storage behind all nodes.
+/// Partial update of the storage of all nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct StorageChange {
@@ -58,18 +58,18 @@ pub(crate) struct StorageChange {
     pub(crate) health: Vec<StorageHealthIssue>,
 }
 
-/// Something wrong with storage as nodes see it.
+/// A health issue of the storage of nodes (StorageHealth).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StorageHealthIssue {
-    /// How bad it is: `UNKNOWN`, `DEGRADED` or `UNREACHABLE`.
+    /// `UNKNOWN`, `DEGRADED` or `UNREACHABLE`.
     pub status: String,
-    /// A driver's own word, for machines.
+    /// Machine-readable reason (CamelCase).
     pub reason: String,
-    /// The same for people.
+    /// Human-readable message.
     #[serde(default)]
     pub message: String,
-    /// The only use of volumes it concerns, such as `block SINGLE_NODE_WRITER` or
+    /// The only capability that it affects, such as `block SINGLE_NODE_WRITER` or
     /// `mount(ext4) MULTI_NODE_MULTI_WRITER`; absent for all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capability: Option<String>,

@@ -22,7 +22,7 @@ pub enum Error {
         act: &'static str,
         /// On what.
         path: PathBuf,
-        /// How it failed.
+        /// The cause.
         source: io::Error,
     },
     /// A program failed.
@@ -31,7 +31,7 @@ pub enum Error {
     /// Other processes took every free loop device first.
     #[error("no free loop device in {tries} attempts: other processes took them")]
     Contended {
-        /// How many.
+        /// Number of attempts.
         tries: usize,
     },
     /// The device found is not the volume's.

@@ -34,8 +34,8 @@ const TUNE2FS: Program = Program {
 // === impl Mounter ===
 
 impl Mounter {
-    /// Lets a disk be found spoilt by who is about to mount it at `path` as `fs_type`. What is mounted there
-    /// already, or has no filesystem yet, has no errors.
+    /// Applies the disk fault before the mount at `path` as `fs_type`. It does not affect a disk that is mounted there
+    /// already or has no filesystem yet.
     ///
     /// # Errors
     /// That of who finds what cannot be mounted.

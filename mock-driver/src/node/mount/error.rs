@@ -26,7 +26,7 @@ pub enum Error {
         path: PathBuf,
         /// Group id.
         group: u32,
-        /// How it failed.
+        /// The cause.
         source: io::Error,
     },
     /// No such filesystem.
@@ -36,9 +36,7 @@ pub enum Error {
         fs_type: String,
     },
     /// There is data on the disk, and it is no filesystem we know.
-    #[error(
-        "the volume holds {found}, which is no filesystem of ours; it is not formatted: wipe it to use it as {fs}"
-    )]
+    #[error("the volume contains {found}; refusing to format it: wipe it to use it as {fs}")]
     UnknownData {
         /// What it looks like.
         found: &'static str,
@@ -96,7 +94,7 @@ pub enum Error {
         act: &'static str,
         /// Path.
         path: PathBuf,
-        /// How it failed.
+        /// The cause.
         source: io::Error,
     },
     /// A program failed.

@@ -57,7 +57,7 @@ impl AdminArgs {
     }
 }
 
-/// Only clients look names up.
+/// Only clients resolve DNS names.
 fn listening(text: &str) -> Result<Endpoint, String> {
     match text.parse() {
         Ok(Endpoint::Host { name, .. }) => Err(format!("{name} is a name: give the address to listen on")),

@@ -1,4 +1,4 @@
-//! Whose files they are, and their file names: ids may be any text, so a name is never a path, never too long, never
+//! Ids of volume files and their file names: ids may be any text, so a name is never a path, never too long, never
 //! the same for two ids.
 
 use std::path::{Path, PathBuf};

@@ -46,7 +46,7 @@ pub enum ClaimError {
         act: &'static str,
         /// On what.
         path: PathBuf,
-        /// How it failed.
+        /// The cause.
         source: io::Error,
     },
     /// Another process has its array in it.
