@@ -1,6 +1,6 @@
 //! The attacher under test: ours, or the Go one, run the same way.
 //!
-//! An [`AttacherProcess`] runs under the ServiceAccount and the rights of `deploy/`, never as cluster admin, and with
+//! An [`AttacherProcess`] runs under the ServiceAccount and the permissions of `deploy/`, never as cluster admin, and with
 //! the same flags whichever it is. As in a pod with restart policy Always, it is started again when it ends
 //! by itself (the Go one does so when it loses its driver); an attacher that was crashed or stopped on purpose
 //! stays down until it is revived.

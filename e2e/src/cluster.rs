@@ -1,7 +1,7 @@
 //! A Kubernetes cluster as scenarios see it, whatever it is made of.
 //!
 //! Owns the admin's client and credentials, and the accounts that attachers run under. Invariants: no credential
-//! of the admin is handed to an attacher; an attacher's account has the rights that `deploy/` gives its own, no
+//! of the admin is handed to an attacher; an attacher's account has the permissions that `deploy/` gives its own, no
 //! more and no fewer.
 
 mod account;
@@ -31,8 +31,8 @@ pub use metrics::{Metrics, Request};
 pub use settings::ClusterSettings;
 
 use crate::kubeconfig;
+use crate::permissions::{self, Permission};
 use crate::process::Run;
-use crate::rights::{self, Right};
 use crate::toolchain::Toolchain;
 use crate::wait::{self, Progress};
 use backend::Running;
@@ -73,7 +73,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A client with a cluster admin's rights, for the harness; attachers never get it.
+    /// A client with the permissions of a cluster admin, for the harness; attachers never get it.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
@@ -105,8 +105,8 @@ impl Cluster {
     }
 
     /// What `deploy/` grants an attacher, publish secrets included.
-    pub fn granted(&self) -> Result<BTreeSet<Right>> {
-        rights::granted(self.deploy.iter().chain(&self.publish_secrets))
+    pub fn granted(&self) -> Result<BTreeSet<Permission>> {
+        permissions::granted(self.deploy.iter().chain(&self.publish_secrets))
     }
 
     /// Makes a namespace and waits until pods can be made in it, which takes its default service account.

@@ -182,7 +182,7 @@ impl Driver {
     }
 
     /// Makes a volume for block and mount use in any access mode.
-    pub async fn create_versatile_volume(&self, name: &str) -> Result<Volume> {
+    pub async fn create_volume_with_all_access_modes(&self, name: &str) -> Result<Volume> {
         // What serves many writers on many nodes serves any fewer.
         let mode = Mode::MultiNodeMultiWriter;
         let uses = vec![

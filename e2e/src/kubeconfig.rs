@@ -41,12 +41,12 @@ pub fn save(path: &Path, kubeconfig: &impl Serialize) -> Result<()> {
         .with_context(|| format!("write {}", path.display()))
 }
 
-/// A client with the rights of the file's user.
+/// A client with the permissions of the file's user.
 pub async fn client(path: &Path) -> Result<Client> {
     Client::try_from(config(path).await?).with_context(|| format!("make a client of {}", path.display()))
 }
 
-/// How to talk to the cluster with the rights of the file's user.
+/// How to talk to the cluster with the permissions of the file's user.
 pub(crate) async fn config(path: &Path) -> Result<kube::Config> {
     let cluster = current_cluster(path)?;
     let mut config = kube::Config::from_custom_kubeconfig(read(path)?, &KubeConfigOptions::default())

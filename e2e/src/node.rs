@@ -25,7 +25,7 @@ use crate::driver::NodeDriver;
 use crate::fixture::{NODE_LEASE_NAMESPACE, SCENARIO_LABEL};
 use crate::invariant::observations::MountEvent;
 use crate::wait::{self, Progress};
-use mountless_driver::mountless_driver;
+use mountless_driver::driver_without_mounts;
 
 /// How long a kubelet may take to register its node and driver.
 const REGISTERED: Duration = Duration::from_secs(60);
@@ -77,7 +77,7 @@ impl Node {
                 NodeDisk::on(&driver.kubelet_dir()),
             ),
             None => (
-                DriverConnection::new(mountless_driver(driver_name, node_id)),
+                DriverConnection::new(driver_without_mounts(driver_name, node_id)),
                 NodeDisk::in_memory(Path::new("/var/lib/kubelet")),
             ),
         };
@@ -88,7 +88,7 @@ impl Node {
             labels: BTreeMap::from([(SCENARIO_LABEL.to_owned(), prefix.to_owned())]),
             driver: Some(connection),
             disk,
-            planted_bug: None,
+            injected_bug: None,
         };
         let kubelet = KubeletProcess::start(config.clone());
         let what = format!("the kubelet of {name} to register {driver_name}");

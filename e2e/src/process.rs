@@ -341,8 +341,8 @@ impl Shared {
 
 // === addresses ===
 
-/// An address on loopback for a program that cannot choose its port. It was free a moment ago: should another process be
-/// quicker, the program says so and ends.
+/// An address on loopback for a program that cannot choose its port. Another process may bind it
+/// first; then the program exits with an error.
 ///
 /// # Errors
 /// There is none.

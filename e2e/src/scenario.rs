@@ -1,8 +1,7 @@
-//! Scenarios: one way through the attach/detach path each, written once and run on any cluster with any
-//! attacher as the attacher.
+//! Scenarios: one path through attach/detach each, written once and run on any backend with any attacher under test.
 //!
 //! A [`Scenario`] sets up a [`TestEnv`] of its own, does its part, and is then verified by the invariants twice:
-//! as the scenario left things, and again when everything was taken back. Where the Go attacher is known to
+//! as the scenario left things, and again when everything was taken back. Where the Go sidecar is known to
 //! fail, the scenario says so ([`ExpectedOutcome`]).
 
 pub mod test_context;

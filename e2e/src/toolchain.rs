@@ -323,8 +323,8 @@ fn is_executable(file: &Path) -> bool {
     file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-/// Takes the lock at `path`, which is held until the returned file is dropped, and tells the person who waits
-/// when another process holds it.
+/// Takes the lock at `path`, which is held until the returned file is dropped. Prints a message if another process
+/// holds it.
 async fn lock(path: PathBuf, what: &str) -> Result<File> {
     let file = File::create(&path).with_context(|| format!("open the lock {}", path.display()))?;
     match file.try_lock() {

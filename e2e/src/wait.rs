@@ -17,7 +17,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 
-/// What a condition says of the state it was shown.
+/// Result of evaluating a condition.
 #[derive(Debug)]
 pub enum Progress<T> {
     /// The condition holds; the wait answers with this.

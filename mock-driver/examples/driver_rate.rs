@@ -1,4 +1,4 @@
-//! How fast drivers are, and how much memory they take: this one, and csi-driver-host-path beside it if it is there.
+//! Throughput and memory of drivers: this one, and csi-driver-host-path if given.
 //!
 //! ```text
 //! cargo build --release -p csi-mock-driver --bins --examples
@@ -6,8 +6,8 @@
 //! ```
 //! Each driver is started by itself on a Unix socket and measured over one connection. Publish and unpublish are counted
 //! with 64 calls in flight, each on a volume of its own; then volumes are made until there are as many as asked for, and
-//! listed at each size. Client and driver share the machine's cores, so the processor time of both is told: where the sum
-//! of the two is all there is, the machine is the limit.
+//! listed at each size. Client and driver share the cores, so the CPU time of both is reported: if the sum
+//! equals the elapsed time of all cores, the CPU is the limit.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -78,7 +78,7 @@ pub struct Settings {
     /// The mutable parameters it takes.
     pub qos: QosRule,
     /// What becomes of copies when what they were made of is deleted.
-    pub dependants: Dependants,
+    pub copy_mode: CopyMode,
     /// Where it is laxer or stricter than CSI asks.
     pub deviations: SpecDeviations,
     /// The most entries in one page of a listing, whatever the caller asks; none for no bound.
@@ -87,7 +87,7 @@ pub struct Settings {
 
 /// What becomes of copies when what they were made of is deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Dependants {
+pub enum CopyMode {
     /// Copies stand alone.
     #[default]
     Independent,
@@ -178,7 +178,7 @@ impl Default for Settings {
             pool_parameter: Pool::PARAMETER,
             sizes: SizeRule::default(),
             qos: QosRule::default(),
-            dependants: Dependants::default(),
+            copy_mode: CopyMode::default(),
             deviations: SpecDeviations::default(),
             page_limit: None,
         }

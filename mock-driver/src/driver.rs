@@ -98,7 +98,7 @@ impl Driver {
             name,
             array,
             config,
-            premade,
+            initial_volumes,
             latency,
             busy,
             mode,
@@ -110,7 +110,7 @@ impl Driver {
             state_dir,
             media_dir,
             journal,
-            readers,
+            journal_config,
             faults,
             scenarios,
             seed,
@@ -124,7 +124,7 @@ impl Driver {
         let places = places.collect();
         // First, because the caller repeats all of this while another process has the lock.
         let state = open_state(state_dir.as_deref())?;
-        let journal = open_journal(journal.as_deref(), readers, &clock)?;
+        let journal = open_journal(journal.as_deref(), journal_config, &clock)?;
         let (rules, fault_file) = open_faults(faults.as_deref(), seed_of_run(seed)?, &scenarios)?;
         let epoch = match seed {
             Some(_) => u128::from(rules.seed().keyed_hash(b"array")),
@@ -140,7 +140,7 @@ impl Driver {
             .map(Arc::new);
         // The directory of a process that has only a node is the node's own.
         let array_state = state.clone().filter(|_| mode.has_array());
-        let store = open_store(array_state, array, epoch, premade, &rules)?;
+        let store = open_store(array_state, array, epoch, initial_volumes, &rules)?;
         if mode.has_array() && proxy_to.is_none() {
             claim(&volume_files, &store, epoch, state_dir.as_deref())?;
         }

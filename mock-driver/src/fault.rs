@@ -30,7 +30,7 @@ pub use self::random::{DelayDistribution, Seed};
 pub(crate) use self::reservation::Reservation;
 pub use self::reservation::Reservations;
 pub(crate) use self::rule::Hang;
-pub use self::rule::{Action, End, Exit, Match, Methods, Part, Phase, Rule};
+pub use self::rule::{Action, End, Exit, Match, Methods, Phase, Rule, RuleKind};
 use self::rule_state::RuleState;
 pub use self::rule_state::{ActiveFault, Origin, Report};
 pub use self::script::Script;
@@ -110,7 +110,7 @@ impl Faults {
     /// # Errors
     /// If an id belongs to another origin; nothing has changed then.
     pub fn load(&self, origin: Origin, script: Script) -> Result<(), IdConflict> {
-        self.replace_parts(origin, &[Part::Rule, Part::BackendFault], script.rules)
+        self.replace_parts(origin, &[RuleKind::Rule, RuleKind::BackendFault], script.rules)
     }
 
     /// Puts other rules into force in place of all those of the same origin; its backend faults stay.
@@ -118,10 +118,10 @@ impl Faults {
     /// # Errors
     /// As for [`Faults::load`].
     pub fn replace(&self, origin: Origin, rules: Vec<Rule>) -> Result<(), IdConflict> {
-        self.replace_parts(origin, &[Part::Rule], rules)
+        self.replace_parts(origin, &[RuleKind::Rule], rules)
     }
 
-    fn replace_parts(&self, origin: Origin, parts: &[Part], rules: Vec<Rule>) -> Result<(), IdConflict> {
+    fn replace_parts(&self, origin: Origin, parts: &[RuleKind], rules: Vec<Rule>) -> Result<(), IdConflict> {
         self.change(|old, now| {
             check(old, origin, &rules)?;
             let same = |rule: &Rule| {
@@ -133,7 +133,7 @@ impl Faults {
                 .into_iter()
                 .map(|rule| same(&rule).unwrap_or_else(|| RuleState::new(rule, origin, now)));
             let new: Vec<_> = new.collect();
-            let is_replaced = |armed: &RuleState| armed.origin == origin && parts.contains(&armed.rule.part);
+            let is_replaced = |armed: &RuleState| armed.origin == origin && parts.contains(&armed.rule.kind);
             let others = old.iter().filter(|armed| !is_replaced(armed)).cloned();
             Ok(others.chain(new).collect())
         })
@@ -156,15 +156,17 @@ impl Faults {
         self.change(|old, now| {
             check(old, Origin::Admin, &script.rules)?;
             let mut new = old.to_vec();
-            let (rules, faults): (Vec<_>, Vec<_>) =
-                script.rules.into_iter().partition(|rule| rule.part == Part::Rule);
+            let (rules, faults): (Vec<_>, Vec<_>) = script
+                .rules
+                .into_iter()
+                .partition(|rule| rule.kind == RuleKind::Rule);
             for rule in rules.into_iter().chain(faults.into_iter().rev()) {
-                let known = position(&new, rule.part, &rule.id);
+                let known = position(&new, rule.kind, &rule.id);
                 let armed = RuleState::new(rule, Origin::Admin, now);
-                match (known, armed.rule.part) {
+                match (known, armed.rule.kind) {
                     (Some(place), _) => new[place] = armed,
-                    (None, Part::Rule) => new.push(armed),
-                    (None, Part::BackendFault) => new.insert(0, armed),
+                    (None, RuleKind::Rule) => new.push(armed),
+                    (None, RuleKind::BackendFault) => new.insert(0, armed),
                 }
             }
             Ok(new)
@@ -172,13 +174,13 @@ impl Faults {
     }
 
     /// Removes a rule or backend fault, and says whether there was one.
-    pub fn remove(&self, part: Part, id: &str) -> bool {
-        self.change_one(part, id, |rules, place, _| drop(rules.remove(place)))
+    pub fn remove(&self, kind: RuleKind, id: &str) -> bool {
+        self.change_one(kind, id, |rules, place, _| drop(rules.remove(place)))
     }
 
     /// Switches a rule or backend fault on or off, and says whether there is one.
-    pub fn set_enabled(&self, part: Part, id: &str, enabled: bool) -> bool {
-        self.change_one(part, id, |rules, place, now| {
+    pub fn set_enabled(&self, kind: RuleKind, id: &str, enabled: bool) -> bool {
+        self.change_one(kind, id, |rules, place, now| {
             rules[place].set_enabled(enabled, now)
         })
     }
@@ -188,14 +190,14 @@ impl Faults {
     pub fn release(&self, id: Option<&str>) -> Option<u64> {
         let rules = self.rules();
         match id {
-            Some(id) => position(&rules, Part::Rule, id).map(|place| rules[place].release()),
-            None => Some(of(&rules, Part::Rule).map(|armed| armed.release()).sum()),
+            Some(id) => position(&rules, RuleKind::Rule, id).map(|place| rules[place].release()),
+            None => Some(of(&rules, RuleKind::Rule).map(|armed| armed.release()).sum()),
         }
     }
 
     /// Sets the counts of all rules to zero, each rule on or off as it was written, and the state to the first one.
     pub(crate) fn reset(&self) {
-        for armed in of(&self.rules(), Part::Rule) {
+        for armed in of(&self.rules(), RuleKind::Rule) {
             armed.reset();
         }
         self.set_state(FIRST_STATE);
@@ -212,13 +214,13 @@ impl Faults {
     }
 
     /// Every rule or backend fault, in the order in which they are asked.
-    pub fn reports(&self, part: Part) -> Vec<Report> {
-        of(&self.rules(), part).map(|armed| armed.report()).collect()
+    pub fn reports(&self, kind: RuleKind) -> Vec<Report> {
+        of(&self.rules(), kind).map(|armed| armed.report()).collect()
     }
 
     /// How many rules there are, used-up ones included.
     pub fn len(&self) -> usize {
-        of(&self.rules(), Part::Rule).count()
+        of(&self.rules(), RuleKind::Rule).count()
     }
 
     /// Whether there is no rule.
@@ -227,9 +229,9 @@ impl Faults {
     }
 
     /// Whether an origin has this rule.
-    pub(crate) fn has(&self, origin: Origin, Rule { part, id, .. }: &Rule) -> bool {
+    pub(crate) fn has(&self, origin: Origin, Rule { kind, id, .. }: &Rule) -> bool {
         let rules = self.rules();
-        position(&rules, *part, id).is_some_and(|place| rules[place].origin == origin)
+        position(&rules, *kind, id).is_some_and(|place| rules[place].origin == origin)
     }
 
     /// Selects and counts the faults of a call: the first matching rule and, of the backend faults, the first that refuses the
@@ -247,9 +249,9 @@ impl Faults {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let mut reserved = reservation::lock(&self.reservations);
         for armed in rules.iter().filter(|armed| armed.is_enabled()) {
-            let is_asked = match armed.rule.part {
-                Part::Rule => decision.rule.is_none(),
-                Part::BackendFault => {
+            let is_asked = match armed.rule.kind {
+                RuleKind::Rule => decision.rule.is_none(),
+                RuleKind::BackendFault => {
                     has_backend_faults = true;
                     !decision.is_refused()
                 }
@@ -263,9 +265,9 @@ impl Faults {
             if fired.rule().phase != Phase::After {
                 fired.acts(&mut state);
             }
-            match armed.rule.part {
-                Part::Rule => decision.rule = Some(fired),
-                Part::BackendFault => decision.add(fired),
+            match armed.rule.kind {
+                RuleKind::Rule => decision.rule = Some(fired),
+                RuleKind::BackendFault => decision.add(fired),
             }
         }
         if has_backend_faults && !decision.is_refused() {
@@ -297,14 +299,14 @@ impl Faults {
     /// Changes the rule of an id, and says whether there is one.
     fn change_one(
         &self,
-        part: Part,
+        kind: RuleKind,
         id: &str,
         change: impl FnOnce(&mut Vec<Arc<RuleState>>, usize, Duration),
     ) -> bool {
         let mut found = None;
         let outcome: Result<(), IdConflict> = self.change(|old, now| {
             let mut new = old.to_vec();
-            found = position(old, part, id);
+            found = position(old, kind, id);
             if let Some(place) = found {
                 change(&mut new, place, now);
             }
@@ -348,14 +350,14 @@ impl Faults {
     }
 }
 
-fn of(rules: &[Arc<RuleState>], part: Part) -> impl Iterator<Item = &Arc<RuleState>> {
-    rules.iter().filter(move |armed| armed.rule.part == part)
+fn of(rules: &[Arc<RuleState>], kind: RuleKind) -> impl Iterator<Item = &Arc<RuleState>> {
+    rules.iter().filter(move |armed| armed.rule.kind == kind)
 }
 
-fn position(rules: &[Arc<RuleState>], part: Part, id: &str) -> Option<usize> {
+fn position(rules: &[Arc<RuleState>], kind: RuleKind, id: &str) -> Option<usize> {
     rules
         .iter()
-        .position(|armed| armed.rule.part == part && armed.rule.id == id)
+        .position(|armed| armed.rule.kind == kind && armed.rule.id == id)
 }
 
 /// The overlays in force, each with its begin since the driver's start. Earlier ones take precedence.
@@ -367,11 +369,11 @@ fn overlays(rules: &[Arc<RuleState>]) -> impl Iterator<Item = (&Overlay, Duratio
 /// Checks that no id of rules of an origin belongs to one of another origin.
 fn check(there: &[Arc<RuleState>], origin: Origin, rules: &[Rule]) -> Result<(), IdConflict> {
     for rule in rules {
-        let owner = position(there, rule.part, &rule.id).map(|place| there[place].origin);
+        let owner = position(there, rule.kind, &rule.id).map(|place| there[place].origin);
         if let Some(owner) = owner.filter(|owner| *owner != origin) {
             return Err(IdConflict {
                 id: rule.id.clone(),
-                kind: rule.part.name(),
+                kind: rule.kind.name(),
                 owner,
             });
         }

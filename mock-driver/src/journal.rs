@@ -107,7 +107,7 @@ impl Journal {
     /// If the file cannot be opened.
     pub fn open(
         file: Option<&Path>,
-        readers: JournalConfig,
+        config: JournalConfig,
         key: [u8; 16],
         clock: Clock,
     ) -> Result<Self, OpenError> {
@@ -115,7 +115,7 @@ impl Journal {
             kept,
             grpc_call_lines,
             show_secrets,
-        } = readers;
+        } = config;
         Ok(Self {
             file: file.map(File::open).transpose()?,
             renderer: Renderer::new(if show_secrets { None } else { Some(key) }),
@@ -152,8 +152,8 @@ impl Journal {
     }
 
     /// A secret as it may be shown: the same text as for an equal one in a call.
-    pub(crate) fn conceal(&self, secret: &str) -> String {
-        self.renderer.conceal(secret)
+    pub(crate) fn redact(&self, secret: &str) -> String {
+        self.renderer.redact(secret)
     }
 
     /// Looks at calls in memory.

@@ -334,9 +334,9 @@ fn panicked(_: Box<dyn Any + Send>) -> http::Response<Body> {
 }
 
 /// Ties the driver's socket to another one instead of being a driver, until told to stop.
-async fn relay(clients: &Endpoint, drivers: &relay::Place) -> Result<(), Error> {
+async fn relay(clients: &Endpoint, drivers: &relay::RelayAddress) -> Result<(), Error> {
     let mut signals = Signals::new().map_err(Error::Signals)?;
-    let relay = Relay::bind(&relay::Place::Unix(clients.clone()), drivers).await?;
+    let relay = Relay::bind(&relay::RelayAddress::Unix(clients.clone()), drivers).await?;
     tracing::info!(clients = %clients.path().display(), ?drivers, "passing bytes between connections");
     tokio::select! {
         biased;

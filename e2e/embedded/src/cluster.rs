@@ -212,7 +212,7 @@ impl EmbeddedCluster {
             labels: node.options.labels.clone(),
             driver: node.options.driver.clone(),
             disk: node.options.disk.clone(),
-            planted_bug: self.options.attach_detach.planted_bug,
+            injected_bug: self.options.attach_detach.injected_bug,
         }));
     }
 

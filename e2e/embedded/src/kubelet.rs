@@ -36,7 +36,7 @@ use volume_manager::{Operation, VolumeManager};
 
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::WatchBackoff;
-use crate::planted_bug::PlantedBug;
+use crate::injected_bug::InjectedBug;
 use crate::volume::UniqueVolumeName;
 
 pub(crate) use csi_mounter::with_timeout;
@@ -110,7 +110,7 @@ async fn run(config: KubeletConfig, recorder: EventRecorder, commands: Unbounded
     };
     let mut volumes = VolumeManager::default();
     for volume in config.disk.volumes() {
-        if volume.pod.is_none() && config.planted_bug == Some(PlantedBug::StagedVolumeNotReconstructed) {
+        if volume.pod.is_none() && config.injected_bug == Some(InjectedBug::StagedVolumeNotReconstructed) {
             continue;
         }
         volumes.add_reconstructed(volume.spec, volume.pod.as_deref());

@@ -1,4 +1,4 @@
-//! What controllers ask of nodes.
+//! Helpers for Node objects.
 
 use k8s_openapi::api::core::v1::Node;
 

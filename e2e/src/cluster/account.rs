@@ -1,6 +1,6 @@
 //! The accounts that attachers run under.
 //!
-//! Invariants: an account has the rights that `deploy/` gives its own, no more and no fewer; and it is handed out
+//! Invariants: an account has the permissions that `deploy/` gives its own, no more and no fewer; and it is handed out
 //! only when the API server grants them. It learns of a new binding by a watch of its own, so the first requests
 //! of a fast client would be refused otherwise.
 
@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Cluster, SETTLED, ignore_not_found, manifest};
 use crate::kubeconfig;
-use crate::rights::{self, Right};
+use crate::permissions::{self, Permission};
 
 /// How long an attacher's token is valid: longer than any run.
 const TOKEN_SECONDS: i64 = 24 * 60 * 60;
@@ -27,7 +27,7 @@ const TOKEN_SECONDS: i64 = 24 * 60 * 60;
 const ATTACH_DETACH_ROLE: &str = "system:controller:attachdetach-controller";
 /// The rule by which the attach/detach controller patches node statuses.
 const NODES_STATUS: &str = "nodes/status";
-/// Between two questions whether a right has taken effect: there is nothing to watch for it.
+/// Between two questions whether a permission has taken effect: there is nothing to watch for it.
 const PAUSE: Duration = Duration::from_millis(20);
 
 // === impl Cluster ===
@@ -59,7 +59,7 @@ impl Cluster {
         let deadline = Instant::now() + SETTLED;
         for (binding, role) in bindings(&own, objects)? {
             let of_namespace = binding.metadata.namespace.as_deref();
-            for right in rights::granted([role])? {
+            for permission in permissions::granted([role])? {
                 while !self.grants(namespace, name, of_namespace, &right).await? {
                     ensure!(
                         Instant::now() < deadline,
@@ -128,7 +128,7 @@ impl Cluster {
         of_namespace: &str,
     ) -> Result<()> {
         let deadline = Instant::now() + SETTLED;
-        let right = Right {
+        let right = Permission {
             verb: "get".to_owned(),
             group: String::new(),
             resource: "secrets".to_owned(),
@@ -177,13 +177,13 @@ impl Cluster {
             .context("change the attach/detach controller's role")
     }
 
-    /// Whether the API server would let the account use a right in `of_namespace`, or everywhere if there is none.
+    /// Whether the API server would let the account use a permission in `of_namespace`, or everywhere if there is none.
     pub async fn grants(
         &self,
         namespace: &str,
         name: &str,
         of_namespace: Option<&str>,
-        right: &Right,
+        right: &Permission,
     ) -> Result<bool> {
         if !self.has_authorization() {
             return Ok(true);

@@ -112,7 +112,7 @@ fn out_of_reach<T>() -> Result<T> {
 // === impl Cluster ===
 
 impl Cluster {
-    /// Kubeconfig with a cluster admin's rights.
+    /// Kubeconfig with the permissions of a cluster admin.
     pub fn admin_kubeconfig(&self) -> &Path {
         &self.admin
     }
@@ -269,7 +269,7 @@ impl Cluster {
     }
 
     /// Has the API server refuse the controllers' patches of a resource, or not any more, where the backend does so by a
-    /// fault rule instead of a right.
+    /// fault rule instead of a permission.
     pub(super) fn deny_by_fault(&self, resource: &str, denied: bool) -> bool {
         match &self.running {
             Running::Embedded(embedded) => embedded.deny_patches(resource, denied),

@@ -24,7 +24,7 @@ struct Kustomization {
     resources: Vec<String>,
 }
 
-/// The attacher and its rights: everything in `deploy/base`.
+/// The attacher and its permissions: everything in `deploy/base`.
 pub fn base() -> Result<Vec<DynamicObject>> {
     kustomization(&workspace_root().join("deploy/base"))
 }

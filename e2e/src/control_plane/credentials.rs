@@ -72,7 +72,7 @@ impl Credentials {
     }
 
     /// Token, user, uid and groups. The admin's group passes every authorisation; the components get their
-    /// rights from the roles that every cluster has for their user names.
+    /// permissions from the roles that every cluster has for their user names.
     fn token_file(&self) -> String {
         format!(
             "{},admin,admin,\"system:masters\"\n\

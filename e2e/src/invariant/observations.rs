@@ -15,7 +15,7 @@ pub struct Observations {
     /// The finalizer of the driver's attacher.
     pub finalizer: String,
     /// The scenario's volumes by the name of their PersistentVolume.
-    pub volumes: BTreeMap<String, VolumeFacts>,
+    pub volumes: BTreeMap<String, VolumeSpec>,
     /// The driver's ids of the nodes, by node name.
     pub node_ids: BTreeMap<String, String>,
     /// Calls of the driver in the order they arrived.
@@ -33,8 +33,8 @@ pub struct Observations {
     /// Volumes (by handle) and nodes (by name) the controller was made to force-detach, or the scenario took
     /// from them itself.
     pub force_detached: BTreeSet<(String, String)>,
-    /// Volumes (by handle) and nodes (by the driver's id) about which no attacher can be right all the time:
-    /// the scenario took the volume away behind its back, or the driver its calls.
+    /// Volumes (by handle) and nodes (by the driver's id) that are exempt from the invariant: the scenario detached
+    /// them out of band, or the driver lost calls.
     pub exempt: BTreeSet<(String, String)>,
     /// Values that must not be written anywhere.
     pub secrets: Vec<String>,
@@ -44,7 +44,7 @@ pub struct Observations {
 
 /// What a scenario knows of a volume.
 #[derive(Clone, Debug)]
-pub struct VolumeFacts {
+pub struct VolumeSpec {
     /// The driver's id.
     pub handle: String,
     /// How many nodes may have it.
@@ -120,7 +120,7 @@ pub(super) mod samples {
     }
 
     pub(in crate::invariant) fn mk_observations() -> Observations {
-        let facts = |handle: &str, access| VolumeFacts {
+        let facts = |handle: &str, access| VolumeSpec {
             handle: handle.to_owned(),
             access,
         };

@@ -14,7 +14,7 @@ struct Plugin {
 }
 
 /// The services of a driver that calls itself `name` and its node `node_id`.
-pub(super) fn mountless_driver(name: &str, node_id: &str) -> Routes {
+pub(super) fn driver_without_mounts(name: &str, node_id: &str) -> Routes {
     let plugin = Plugin {
         name: name.to_owned(),
         node_id: node_id.to_owned(),

@@ -187,7 +187,7 @@ impl MarkedProcesses {
     }
 
     /// The processes that still carry the marker after they were given until `patience` to end.
-    pub(super) fn survivors(&self, burst_timeout: Duration) -> Result<Vec<Pid>> {
+    pub(super) fn remaining_processes(&self, burst_timeout: Duration) -> Result<Vec<Pid>> {
         let deadline = Instant::now() + burst_timeout;
         for (_, process) in self.found()? {
             readable_within(&process, deadline.saturating_duration_since(Instant::now()))?;

@@ -105,7 +105,7 @@ impl Run {
         };
         let force_cleanup = MarkedProcesses::of(&self.dir);
         let leaked: Vec<String> = force_cleanup
-            .survivors(DYING)?
+            .remaining_processes(DYING)?
             .into_iter()
             .map(|pid| format!("{} {}", pid.as_raw_nonzero(), procfs::command_line(pid)))
             .collect();

@@ -1,4 +1,4 @@
-//! The attacher is killed (-9) at the two moments at which only the cluster and the array know the truth.
+//! SIGKILL of the attacher between driver call and status write, for attach and for detach.
 
 use std::time::Duration;
 

@@ -114,8 +114,8 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the attach/detach controller has attached the pod's volume after `restored`. It must have listed the restored pod:
-/// of one that is gone before, it would never detach the volume.
+/// Waits until the attach/detach controller has attached the pod's volume after `restored`. It must have listed the restored
+/// pod: it would never detach the volume of a pod that was deleted before.
 async fn wait_for_attach_event(env: &TestEnv<'_>, pod: &str, restored: Timestamp) -> Result<()> {
     let events: Api<Event> = Api::namespaced(env.client(), env.prefix());
     let of_pod = watcher::Config::default().fields(&format!(

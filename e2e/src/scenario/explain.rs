@@ -1,7 +1,7 @@
 //! A pod's volume gets stuck for one cause after the other, and `kubectl csi-attach explain` names the component that must
 //! act, and why.
 //!
-//! The attacher is ours or the Go one; the plugin runs with no more rights than `deploy/components/explain` gives.
+//! The attacher is ours or the Go one; the plugin runs with no more permissions than `deploy/components/explain` gives.
 
 mod explain_cli;
 mod lost_objects;
@@ -40,7 +40,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     before_the_call(env, &cli).await?;
     without_volume(env, &cli).await?;
     if env.ctx().cluster().has_authorization() {
-        without_rights(env, &cli).await?;
+        without_permissions(env, &cli).await?;
     }
     without_object(env, &cli).await?;
     cli.teardown(env).await
@@ -193,7 +193,7 @@ async fn without_volume(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
 }
 
 /// An account that may read only some of the objects gets those, and the list of the others.
-async fn without_rights(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
+async fn without_permissions(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     let volume = env.volume_named("third")?;
     let attachment = format!("va/{}", env.attachment_name(&volume, A));
     let answer = cli.ask(Reader::Unprivileged, env, &attachment).await?;

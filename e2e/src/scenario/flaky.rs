@@ -1,11 +1,10 @@
-//! Thousands of attaches and detaches through a driver of which one call in ten goes wrong, while attacher and
-//! driver are killed now and then: at the end the array has what the attachments say, and nothing else.
+//! Thousands of attaches and detaches through a driver of which one call in ten fails, while attacher and driver are
+//! killed now and then: at the end the published volumes of the array match the VolumeAttachments.
 //!
-//! VolumeAttachments are made and deleted by hand: the attach/detach controller would take its time, and would
-//! keep away from the attacher most of what makes it hard here, such as an attachment that is deleted before it
-//! is attached. All chance comes from the test context's seed: who attaches what where and how long it stays, when
-//! which program is killed, and which call goes wrong how. In which order the calls of different volumes meet
-//! is up to the machine.
+//! The scenario creates and deletes the VolumeAttachments itself: the attach/detach controller is slower and avoids most
+//! of the difficult cases, such as an attachment that is deleted before it is attached. The seed determines all random
+//! choices: which volume is attached to which node and for how long, when which program is killed, and which call fails
+//! how. The order of calls for different volumes is not deterministic.
 
 mod worker;
 

@@ -1,5 +1,4 @@
-//! Two attachers and one lease: it passes from one to the other, whatever becomes of the first, and never do
-//! two hold it.
+//! Failover between two replicas; at most one holds the Lease.
 
 use std::time::Duration;
 
@@ -302,8 +301,7 @@ impl History {
         states.iter().any(|(_, lease)| holder_of(lease).is_empty())
     }
 
-    /// Fails if the lease was taken from a holder who may still have believed that it was his, or changed hands
-    /// without its count saying so.
+    /// Fails if the Lease was acquired before it expired, or leaseTransitions did not increase.
     pub(crate) fn ensure_one_at_a_time(&self, terms: i32) -> Result<()> {
         let states = self.states.borrow();
         let mut held = None::<(&Instant, String)>;

@@ -1,6 +1,6 @@
-//! The namespace of a publish secret is deleted, and with it what let the attacher read secrets there.
+//! The namespace of a publish Secret is deleted, including its RoleBinding for the attacher.
 //!
-//! The API server then answers that reading the secret is forbidden, not that there is none.
+//! The API server then returns Forbidden for the Secret, not NotFound.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -11,7 +11,7 @@ use super::test_env::{A, ACCOUNT, SECRET, SECRET_KEY, STEP_TIMEOUT, ScenarioConf
 use super::{ExpectedOutcome, KnownIssue, Scenario};
 use crate::driver::journal::{PUBLISH, UNPUBLISH};
 use crate::fixture::SCENARIO_LABEL;
-use crate::rights::SECRET_NAMESPACE_GONE;
+use crate::permissions::SECRET_NAMESPACE_GONE;
 use crate::wait;
 
 pub(super) const SCENARIO: Scenario = Scenario {

@@ -36,8 +36,8 @@ use crate::cluster::ClusterSettings;
 use crate::driver::{Driver, DriverSpec};
 use crate::fixture::{self, SCENARIO_LABEL, mk_csi_driver, mk_secret};
 use crate::invariant::Observations;
-use crate::invariant::observations::{MountEvent, VolumeFacts};
-use crate::invariant::settled::unsettled;
+use crate::invariant::observations::{MountEvent, VolumeSpec};
+use crate::invariant::settled::unreconciled_reason;
 use crate::invariant::va_recorder::VaRecorder;
 use crate::node::{Node, NodeSpec};
 use crate::process::Process;
@@ -252,7 +252,7 @@ impl<'ctx> TestEnv<'ctx> {
         Ok(())
     }
 
-    /// A client with the harness's rights.
+    /// A client with the harness's permissions.
     pub fn client(&self) -> Client {
         self.ctx.cluster().client()
     }
@@ -326,7 +326,13 @@ impl<'ctx> TestEnv<'ctx> {
                 let open: Vec<_> = seen
                     .values()
                     .filter(|va| va.spec.attacher == attacher)
-                    .filter_map(|va| Some(format!("{}: {}", va.metadata.name.as_deref()?, unsettled(va)?)))
+                    .filter_map(|va| {
+                        Some(format!(
+                            "{}: {}",
+                            va.metadata.name.as_deref()?,
+                            unreconciled_reason(va)?
+                        ))
+                    })
                     .collect();
                 Progress::of(open.is_empty(), || open.join("; "))
             },
@@ -358,7 +364,7 @@ impl<'ctx> TestEnv<'ctx> {
         let facts = self.volumes.iter().map(|(pv, volume)| {
             (
                 pv.clone(),
-                VolumeFacts {
+                VolumeSpec {
                     handle: volume.handle.clone(),
                     access: volume.access,
                 },

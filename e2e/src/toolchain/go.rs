@@ -213,7 +213,7 @@ impl Toolchain {
             .with_context(|| format!("run {}", recipe.go.executable.display()))?;
         let mut stdout = child.stdout.take().expect("stdout must be piped");
         let mut stderr = child.stderr.take().expect("stderr must be piped");
-        let (mut listed, mut complaints) = (String::new(), String::new());
+        let (mut listed, mut permission_errors) = (String::new(), String::new());
         let downloading = || "its Go modules are downloaded and looked through".to_owned();
         let (status, ..) = tokio::try_join!(
             progress::watch(&mut child, program.what, Instant::now(), downloading),
@@ -225,7 +225,7 @@ impl Toolchain {
             },
             async {
                 stderr
-                    .read_to_string(&mut complaints)
+                    .read_to_string(&mut permission_errors)
                     .await
                     .context("read what `go list` says")
             },
@@ -234,7 +234,7 @@ impl Toolchain {
             status.success(),
             "`go list` in {} failed (is the Go module proxy reachable? GOPROXY names it):\n{}",
             program.module,
-            complaints.trim()
+            permission_errors.trim()
         );
         Ok(listed.lines().count())
     }

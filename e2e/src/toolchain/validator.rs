@@ -1,4 +1,4 @@
-//! The programs of `e2e/verifies`, which say what `deploy/` means: kustomize itself, Prometheus' own parser, and readers of
+//! The Go programs of `e2e/validators`, which validate `deploy/`: kustomize itself, Prometheus' own parser, and readers of
 //! what Kubernetes' storage tests and the sidecars beside the attacher accept.
 
 use std::collections::{BTreeMap, BTreeSet};

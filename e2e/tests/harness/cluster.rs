@@ -64,7 +64,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
 }
 
 /// Every permission of an attacher, and requests that must be forbidden.
-const RIGHTS: &[(bool, &str, &str, &[&str])] = &[
+const PERMISSIONS: &[(bool, &str, &str, &[&str])] = &[
     (true, "", "persistentvolumes", &["get", "list", "watch", "patch"]),
     (true, "storage.k8s.io", "csinodes", &["list", "watch"]),
     (
@@ -133,10 +133,10 @@ const RIGHTS: &[(bool, &str, &str, &[&str])] = &[
 
 async fn an_attacher_may_do_its_work(harness: Arc<Harness>) -> Result<()> {
     let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
-    let client = attacher(&harness, cluster, "rights", false).await?;
-    for (allowed, group, resource, verbs) in RIGHTS {
+    let client = attacher(&harness, cluster, "permissions", false).await?;
+    for (allowed, group, resource, verbs) in PERMISSIONS {
         for verb in *verbs {
-            let may = may(&client, "rights", group, resource, verb).await?;
+            let may = may(&client, "permissions", group, resource, verb).await?;
             ensure!(
                 may == *allowed,
                 "{verb} {resource} in group {group:?}: allowed is {may}"
@@ -188,10 +188,10 @@ async fn accounts_are_independent(harness: Arc<Harness>) -> Result<()> {
     };
     tokio::time::timeout(DEADLINE, forgotten)
         .await
-        .context("the first account keeps its rights")??;
+        .context("the first account keeps its permissions")??;
     ensure!(
         may(&second, "second", "storage.k8s.io", "volumeattachments", "list").await?,
-        "both lost their rights"
+        "both lost their permissions"
     );
     Ok(())
 }
@@ -358,7 +358,7 @@ async fn may(client: &Client, namespace: &str, group: &str, resource: &str, verb
 fn expect_forbidden<T>(answer: kube::Result<T>) -> Result<()> {
     match answer {
         Err(kube::Error::Api(status)) if status.is_forbidden() => Ok(()),
-        Err(error) => Err(error).context("the request failed, but not for want of rights"),
+        Err(error) => Err(error).context("the request failed, but not for want of permissions"),
         Ok(_) => bail!("the request was allowed"),
     }
 }

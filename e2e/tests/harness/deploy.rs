@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::cluster::{Cluster, manifest};
-use csi_e2e::rights::{Right, granted};
+use csi_e2e::permissions::{Permission, granted};
 use csi_e2e::wait::{self, Progress};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
@@ -57,8 +57,8 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
         ),
         trial(
             harness,
-            "deploy::rights_given_to_the_go_sidecar_are_enough_for_ours",
-            rights_of_the_go_sidecar_are_enough,
+            "deploy::permissions_given_to_the_go_sidecar_are_enough_for_ours",
+            permissions_of_the_go_sidecar_are_enough,
         ),
     ];
     trials.extend(certificate::trials(harness));
@@ -130,7 +130,7 @@ async fn every_use_is_taken(harness: Arc<Harness>) -> Result<()> {
             pods_are_made(cluster, &namespace, &deployment)
                 .await
                 .with_context(|| what.clone())?;
-            rights_arrive(cluster, &namespace, &deployment, shape.may_read_secrets())
+            permissions_arrive(cluster, &namespace, &deployment, shape.may_read_secrets())
                 .await
                 .with_context(|| what.clone())?;
         }
@@ -162,7 +162,7 @@ async fn pods_are_made(cluster: &Cluster, namespace: &str, deployment: &Deployme
 }
 
 /// The roles are bound to the pods' account, whatever a kustomization renames.
-async fn rights_arrive(
+async fn permissions_arrive(
     cluster: &Cluster,
     namespace: &str,
     deployment: &Deployment,
@@ -179,7 +179,7 @@ async fn rights_arrive(
         (true, "coordination.k8s.io", "leases", "update"),
         (secrets, "", "secrets", "get"),
     ] {
-        let right = Right {
+        let right = Permission {
             verb: verb.to_owned(),
             group: group.to_owned(),
             resource: resource.to_owned(),
@@ -194,7 +194,7 @@ async fn becomes_allowed(
     cluster: &Cluster,
     namespace: &str,
     account: &str,
-    right: &Right,
+    right: &Permission,
     expected: bool,
 ) -> Result<()> {
     let settled = async {
@@ -261,7 +261,7 @@ async fn follow_the_namespace(harness: &Harness, shape: &Shape) -> Result<()> {
 }
 
 /// Replacing the image needs no other change. Events are optional.
-async fn rights_of_the_go_sidecar_are_enough(harness: Arc<Harness>) -> Result<()> {
+async fn permissions_of_the_go_sidecar_are_enough(harness: Arc<Harness>) -> Result<()> {
     let theirs = manifest::parse(&Shape::overlay("existing-driver").build(&harness).await?)?;
     let (theirs, ours) = (granted(&theirs)?, granted(&manifest::base()?)?);
     let missing: Vec<_> = ours

@@ -10,7 +10,7 @@
 //! it longer: `CSI_E2E_ATTACHMENTS=10000 cargo test -p csi-e2e --test scenarios ours::flaky`.
 
 mod attacher_process;
-mod rights;
+mod permissions;
 mod secrets;
 mod shared_cluster;
 

@@ -17,7 +17,7 @@ use csi_e2e::toolchain::{Settings, Toolchain};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 
-use crate::rights;
+use crate::permissions;
 
 /// The cluster of a trial, and the way to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ impl SharedCluster {
 
     /// Verifies the used permissions, stops everything in order and checks that nothing is left.
     pub(crate) fn close(self) -> Result<()> {
-        let rights = self.verify_rights();
+        let permissions = self.verify_permissions();
         self.runtime.block_on(async {
             for ctx in [self.kubeconfig, self.control_plane, self.embedded] {
                 if let Some(Ok(ctx)) = ctx.into_inner() {
@@ -143,10 +143,10 @@ impl SharedCluster {
                 Some(Err(_)) | None => Ok(()),
             }
         })?;
-        rights
+        permissions
     }
 
-    fn verify_rights(&self) -> Result<()> {
+    fn verify_permissions(&self) -> Result<()> {
         let Some(Ok(ctx)) = self.control_plane.get() else {
             return Ok(());
         };
@@ -154,7 +154,7 @@ impl SharedCluster {
         let everything = scenario::ALL
             .iter()
             .all(|scenario| passed.contains(scenario.name));
-        rights::verify(ctx.cluster(), everything)
+        permissions::verify(ctx.cluster(), everything)
     }
 
     /// The run all processes of the trials belong to, and the programs they are made of.

@@ -1,4 +1,4 @@
-//! What a world comes to when nothing disturbs it.
+//! Convergence checks after the last fault.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -60,7 +60,7 @@ impl World {
         .await
     }
 
-    /// Plays on until no problem is found or an invariant is broken.
+    /// Advances simulated time until the condition holds or an invariant is violated.
     async fn until(
         &self,
         what: &str,

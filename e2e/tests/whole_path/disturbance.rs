@@ -1,4 +1,4 @@
-//! The ways in which a history disturbs its world.
+//! Fault injection of the simulation.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use embedded_cluster::cluster::{CONTROLLERS, KUBELETS};
 use fastrand::Rng;
 use jiff::SignedDuration;
 
-use crate::history::{Conductor, REPLICAS, Step};
+use crate::history::{FaultInjector, REPLICAS, Step};
 use crate::world::NODES;
 
 /// The clients of the API server, for faults that concern one of them.
 const CLIENTS: [&str; 3] = ["csi-attacher", CONTROLLERS, KUBELETS];
 
-// === impl Conductor ===
+// === impl FaultInjector ===
 
-impl Conductor {
+impl FaultInjector {
     pub(crate) async fn move_pod(&mut self) {
         let pods = self.world.users.wanted();
         let pod = self.random.usize(..pods.len());

@@ -60,7 +60,7 @@ pub(crate) struct VolumeCall {
     pub place: String,
 }
 
-/// What a machine has mounted, as far as its driver's answers say.
+/// Staged and published volumes of a node, from the responses of Node calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mounts {
     pub staged: BTreeSet<String>,
@@ -200,7 +200,7 @@ impl Connect for DriverSocket {
                 let mut process = process.clone();
                 process.call(request.map(Body::new))
             });
-            // How a connection ends is the client's affair.
+            // Connection errors are handled by the client.
             http2::Builder::new(TokioExecutor::new())
                 .serve_connection(TokioIo::new(server), service)
                 .await

@@ -1,4 +1,4 @@
-//! A history: pods come and go, parties fail and come back, all by one seed.
+//! One simulation run: workload and faults derived from a seed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,7 +20,7 @@ pub(crate) struct Plan {
 }
 
 /// Disturbs the world, and undoes that later.
-pub(crate) struct Conductor {
+pub(crate) struct FaultInjector {
     pub world: World,
     pub random: Rng,
     /// When what comes next, in the order of time and then of planning.
@@ -53,32 +53,32 @@ pub(crate) const REPLICAS: [&str; 2] = ["attacher-0", "attacher-1"];
 /// # Errors
 /// The invariant that was broken, with the timeline of its volume.
 pub(crate) async fn play(seed: u64, plan: Plan) -> Result<String, String> {
-    let mut conductor = Conductor {
+    let mut injector = FaultInjector {
         world: World::start(seed, plan.bug).await,
         random: Rng::with_seed(seed ^ 0x5eed),
         planned: BinaryHeap::new(),
         count: 0,
         disturbed: Vec::new(),
     };
-    let latencies = latencies(&mut conductor.random);
-    conductor.world.cluster.api_server().set_faults(latencies);
-    conductor.world.until_all_run().await?;
+    let latencies = latencies(&mut injector.random);
+    injector.world.cluster.api_server().set_faults(latencies);
+    injector.world.until_all_run().await?;
     if plan.faults {
-        conductor.disturb().await?;
+        injector.disturb().await?;
     } else {
-        for pod in conductor.world.users.wanted() {
-            conductor.world.users.delete(&pod, false).await;
+        for pod in injector.world.users.wanted() {
+            injector.world.users.delete(&pod, false).await;
         }
     }
-    conductor.world.until_all_run().await?;
-    conductor.world.tear_down().await?;
-    conductor.world.verdict()?;
-    Ok(conductor.world.timeline.of(None))
+    injector.world.until_all_run().await?;
+    injector.world.tear_down().await?;
+    injector.world.verdict()?;
+    Ok(injector.world.timeline.of(None))
 }
 
-// === impl Conductor ===
+// === impl FaultInjector ===
 
-impl Conductor {
+impl FaultInjector {
     /// Disturbs for a while, then waits until every disturbance is undone.
     async fn disturb(&mut self) -> Result<(), String> {
         for _ in 0..self.random.u32(6..16) {
@@ -126,7 +126,7 @@ impl Conductor {
         Duration::from_millis(self.random.u64(shortest * 1_000..longest * 1_000))
     }
 
-    /// Marks a party as disturbed; false if it is already.
+    /// Marks a component as faulty; false if it already is.
     pub(crate) fn take(&mut self, party: &'static str) -> bool {
         let free = !self.disturbed.contains(&party);
         if free {

@@ -1,7 +1,7 @@
-//! What must hold at every moment of a history.
+//! Safety invariants.
 //!
 //! - A volume for one node is published to one node.
-//! - A volume is not unpublished from a machine that has it mounted, unless the detach began while the node was unhealthy or
+//! - A volume is not unpublished from a node that has it mounted, unless the detach began while the node was unhealthy or
 //!   out of service: then it was forced.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,8 @@
 //! Simulation of the whole attach/detach path: the embedded API server, controllers and kubelets, two replicas of the
 //! attacher with leader election, and the mock driver with one array, in one thread on simulated time.
 //!
-//! A seed decides everything: where pods go, which party fails when, and how. A history that breaks an invariant prints the
-//! timeline of the volume concerned, and the same seed plays it again. See e2e/README.md.
+//! The seed determines scheduling of pods, faults and their times. A run that violates an invariant prints the timeline of
+//! the volume concerned, and the same seed reproduces it. See e2e/README.md.
 
 mod attacher;
 mod convergence;
@@ -19,14 +19,14 @@ mod world;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use embedded_cluster::planted_bug::PlantedBug;
+use embedded_cluster::injected_bug::InjectedBug;
 
 use history::Plan;
 use planted::{Bug, SidecarBug};
 
 /// Histories of CI.
 const SEEDS: Range<u64> = 0..40;
-/// Histories within which a planted bug must be found.
+/// Histories within which a injected bug must be found.
 const SEEDS_FOR_BUGS: Range<u64> = 0..2_000;
 /// The histories to play, as in `7` or `0..1000`.
 const SEEDS_VARIABLE: &str = "WHOLE_PATH_SEEDS";
@@ -46,7 +46,7 @@ fn play(seed: u64, plan: Plan) -> Result<String, String> {
         .block_on(history::play(seed, plan))
 }
 
-/// Plays histories on all processors until one fails: then the failed one with the lowest seed.
+/// Runs seeds in parallel until one fails; returns the lowest failing seed.
 fn first_failure(seeds: Range<u64>, plan: Plan) -> Option<(u64, String)> {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let (next, lowest) = (AtomicU64::new(seeds.start), AtomicU64::new(seeds.end));
@@ -123,7 +123,7 @@ fn a_seed_repeats_its_history() {
     }
 }
 
-/// Plays histories with a planted bug until one breaks an invariant, which holds without the bug.
+/// Plays histories with a injected bug until one breaks an invariant, which holds without the bug.
 #[expect(clippy::print_stdout, reason = "the seed is the test's result")]
 fn is_found(bug: Bug) {
     let plan = Plan {
@@ -148,17 +148,17 @@ macro_rules! planted_bugs {
 }
 
 planted_bugs! {
-    finds_kubernetes_101791: Bug::Kubernetes(PlantedBug::StagedVolumeNotReconstructed);
-    finds_kubernetes_115297: Bug::Kubernetes(PlantedBug::MigratedVolumeNotRecognized);
+    finds_kubernetes_101791: Bug::Kubernetes(InjectedBug::StagedVolumeNotReconstructed);
+    finds_kubernetes_115297: Bug::Kubernetes(InjectedBug::MigratedVolumeNotRecognized);
     finds_sidecar_issue_12: Bug::Sidecar(SidecarBug::UnpublishesFromPresentNodeId);
-    #[ignore = "no history has found it yet"]
-    finds_kubernetes_81078: Bug::Kubernetes(PlantedBug::DeletedPodStaysDesired);
-    #[ignore = "no history has found it yet"]
-    finds_kubernetes_106710: Bug::Kubernetes(PlantedBug::ForcedDetachFromHealthyNode);
-    #[ignore = "no history has found it yet"]
-    finds_kubernetes_120571: Bug::Kubernetes(PlantedBug::AttachedAfterFailedDetach);
-    #[ignore = "no history has found it yet"]
+    #[ignore = "not found by the default seeds yet"]
+    finds_kubernetes_81078: Bug::Kubernetes(InjectedBug::DeletedPodStaysDesired);
+    #[ignore = "not found by the default seeds yet"]
+    finds_kubernetes_106710: Bug::Kubernetes(InjectedBug::ForcedDetachFromHealthyNode);
+    #[ignore = "not found by the default seeds yet"]
+    finds_kubernetes_120571: Bug::Kubernetes(InjectedBug::AttachedAfterFailedDetach);
+    #[ignore = "not found by the default seeds yet"]
     finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid);
-    #[ignore = "no history has found it yet"]
+    #[ignore = "not found by the default seeds yet"]
     finds_sidecar_issue_4: Bug::Sidecar(SidecarBug::PvFinalizerAppended);
 }

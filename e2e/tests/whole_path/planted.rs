@@ -1,8 +1,8 @@
-//! Bugs that are planted to show that the histories find them.
+//! Injected bugs, to test that the simulation finds them (mutation testing).
 
 use csi_attacher::leader_election::Fenced;
 use embedded_cluster::apiserver::{ApiServer, ResponseBody};
-use embedded_cluster::planted_bug::PlantedBug;
+use embedded_cluster::injected_bug::InjectedBug;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, Full};
@@ -15,7 +15,7 @@ use tower::{BoxError, Service, ServiceExt as _, service_fn};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
     /// In the controllers or kubelets.
-    Kubernetes(PlantedBug),
+    Kubernetes(InjectedBug),
     /// In the attacher, around which it is wrapped.
     Sidecar(SidecarBug),
 }
@@ -34,7 +34,7 @@ pub(crate) enum SidecarBug {
 // === impl Bug ===
 
 impl Bug {
-    pub(crate) fn of_kubernetes(self) -> Option<PlantedBug> {
+    pub(crate) fn of_kubernetes(self) -> Option<InjectedBug> {
         match self {
             Self::Kubernetes(bug) => Some(bug),
             Self::Sidecar(_) => None,

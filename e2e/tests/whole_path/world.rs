@@ -15,8 +15,8 @@ use embedded_cluster::apiserver::Clock;
 use embedded_cluster::attach_detach::AttachDetachOptions;
 use embedded_cluster::cluster::{ClusterOptions, EmbeddedCluster, NodeOptions};
 use embedded_cluster::driver_connection::DriverConnection;
+use embedded_cluster::injected_bug::InjectedBug;
 use embedded_cluster::kubelet::NodeDisk;
-use embedded_cluster::planted_bug::PlantedBug;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::CSIDriver;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -291,12 +291,12 @@ impl World {
 
 // === functions ===
 
-fn mk_cluster(seed: u64, clock: &Clock, planted_bug: Option<PlantedBug>) -> EmbeddedCluster {
+fn mk_cluster(seed: u64, clock: &Clock, injected_bug: Option<InjectedBug>) -> EmbeddedCluster {
     EmbeddedCluster::start(ClusterOptions {
         clock: clock.clone(),
         seed,
         attach_detach: AttachDetachOptions {
-            planted_bug,
+            injected_bug,
             ..AttachDetachOptions::default()
         },
         ..ClusterOptions::default()

@@ -18,7 +18,7 @@ use super::problem::Refusal;
 use super::route::info::counts;
 use super::state::Admin;
 use crate::admin_api::resource::Counts;
-use crate::fault::Part;
+use crate::fault::RuleKind;
 use crate::journal::{BOUNDS, CallStats, StatsKey};
 use crate::rpc::code;
 
@@ -149,7 +149,7 @@ fn calls(admin: &Admin, families: &mut Families) {
 }
 
 fn faults(admin: &Admin, families: &mut Families) {
-    let reports = admin.driver.faults.reports(Part::Rule);
+    let reports = admin.driver.faults.reports(RuleKind::Rule);
     let injected = reports.iter().flat_map(|report| {
         let code = report.code.map_or("", code::name);
         report.methods.iter().map(move |(method, fired)| {
@@ -172,7 +172,7 @@ fn faults(admin: &Admin, families: &mut Families) {
             .iter()
             .map(|report| gauge(&[("rule", &report.id)], report.blocked_calls)),
     );
-    let backend_faults = admin.driver.faults.reports(Part::BackendFault);
+    let backend_faults = admin.driver.faults.reports(RuleKind::BackendFault);
     families.counters(
         "csi_mock_backend_faults_total",
         "Total number of calls affected by a backend fault.",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::error::listed;
 use super::pool::PlacementRequest;
 use super::volume::{CreateVolumeParams, SizeRange, Source, Spec};
-use super::{Array, Change, Dependants, Done, Error, Kind, PoolName, UnixTime, VolumeId};
+use super::{Array, Change, CopyMode, Done, Error, Kind, PoolName, UnixTime, VolumeId};
 
 /// What would come of a request for a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,9 +192,9 @@ impl Array {
 
     /// Refuses to delete what others depend on, if the array is built so.
     pub(super) fn spare_source(&self, source: &Source) -> Result<(), Error> {
-        match self.settings.dependants {
-            Dependants::Independent => return Ok(()),
-            Dependants::Linked => {}
+        match self.settings.copy_mode {
+            CopyMode::Independent => return Ok(()),
+            CopyMode::Linked => {}
         }
         let mut dependants: Vec<String> = Vec::new();
         for child in self.made_from.get(source).into_iter().flatten() {

@@ -43,13 +43,13 @@ pub(super) fn volume_files_in(
 /// The journal, if it has a reader.
 pub(super) fn open_journal(
     file: Option<&Path>,
-    readers: JournalConfig,
+    journal_config: JournalConfig,
     clock: &Clock,
 ) -> Result<Option<Arc<Journal>>, OpenError> {
-    if file.is_none() && !readers.any() {
+    if file.is_none() && !journal_config.any() {
         return Ok(None);
     }
-    let journal = Journal::open(file, readers, random()?, clock.clone())?;
+    let journal = Journal::open(file, journal_config, random()?, clock.clone())?;
     Ok(Some(Arc::new(journal)))
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct RemoteArray {
     patient: Client,
     endpoint: Endpoint,
     /// A task that acts on an answer about a volume holds its lock from the question on.
-    turns: LockTable,
+    locks: LockTable,
     /// Reading by those who bring devices, which takes no longer than that: the sweep takes none away meanwhile.
     devices: RwLock<()>,
     /// Whether this process has said where its node is.
@@ -77,7 +77,7 @@ impl RemoteArray {
             client: Client::new(endpoint.clone()).within(ANSWER_WITHIN),
             patient: Client::new(endpoint.clone()),
             endpoint,
-            turns: LockTable::new(BusyRule::Wait),
+            locks: LockTable::new(BusyRule::Wait),
             devices: RwLock::default(),
             has_said: Mutex::default(),
             seen: std::sync::Mutex::default(),
@@ -127,24 +127,24 @@ impl RemoteArray {
     /// The right to act on answers about a volume.
     pub(crate) async fn turn(&self, volume: &str) -> Option<Guard> {
         let key = Key::OnNode(volume.to_owned());
-        self.turns
+        self.locks
             .lock(Scope::Operation, key, LockMode::Exclusive)
             .await
             .ok()
     }
 
     /// Held while a device is brought here.
-    pub(crate) async fn a_device_comes(&self) -> RwLockReadGuard<'_, ()> {
+    pub(crate) async fn read_device_lock(&self) -> RwLockReadGuard<'_, ()> {
         self.devices.read().await
     }
 
     /// Held while devices are taken away.
-    pub(crate) async fn no_device_comes(&self) -> RwLockWriteGuard<'_, ()> {
+    pub(crate) async fn write_device_lock(&self) -> RwLockWriteGuard<'_, ()> {
         self.devices.write().await
     }
 
     /// The right to speak for this process's node, and whether it has said where that is.
-    pub(crate) async fn introduction(&self) -> MutexGuard<'_, bool> {
+    pub(crate) async fn registration_lock(&self) -> MutexGuard<'_, bool> {
         self.has_said.lock().await
     }
 
@@ -338,7 +338,7 @@ mod tests {
         for refused in refused {
             let error = refused.unwrap_err();
             assert_eq!(error.code(), Code::Unavailable);
-            assert!(error.to_string().contains("within 5s"), "{error}");
+            assert!(error.to_string().contains("timed out after 5s"), "{error}");
         }
     }
 

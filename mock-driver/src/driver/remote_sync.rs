@@ -83,7 +83,7 @@ impl Driver {
         remote.begin_sweep();
         let known = decide(remote, node).await?;
         {
-            let _no_device_comes = remote.no_device_comes().await;
+            let _no_device_comes = remote.write_device_lock().await;
             let kept = remote.end_sweep(&known.attached);
             node.retain_devices(kept, self.ways()).await?;
         }
@@ -104,7 +104,7 @@ impl Driver {
 
 /// Brings a volume's device here if the array has it attached. It goes with the sweep.
 async fn settle(remote: &RemoteArray, node: &Arc<Node>, volume: &str, view: &View) -> Result<(), Error> {
-    let _a_device_comes = remote.a_device_comes().await;
+    let _a_device_comes = remote.read_device_lock().await;
     remote.note(volume, view.attachment.is_some());
     if view.attachment.is_some() {
         node.reconcile_device(volume, Some(view)).await?;
@@ -119,7 +119,7 @@ async fn settle(remote: &RemoteArray, node: &Arc<Node>, volume: &str, view: &Vie
 /// # Errors
 /// If the array does not answer.
 pub(super) async fn decide(remote: &RemoteArray, node: &Node) -> Result<RemoteNode, Error> {
-    let mut has_said = remote.introduction().await;
+    let mut has_said = remote.registration_lock().await;
     let mut id = node.info().id;
     let known = loop {
         let known = remote.node(&id).await?;

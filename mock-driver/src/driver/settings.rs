@@ -28,7 +28,7 @@ pub struct Settings {
     /// How its services behave where CSI leaves a choice.
     pub config: ServiceConfig,
     /// How many volumes, `vol-0` and on, are there from the start.
-    pub premade: u64,
+    pub initial_volumes: u64,
     /// How long attaching and detaching take.
     pub latency: Duration,
     /// Behaviour for concurrent calls of one volume.
@@ -52,7 +52,7 @@ pub struct Settings {
     /// Where calls are recorded.
     pub journal: Option<PathBuf>,
     /// Who else reads what is recorded.
-    pub readers: journal::JournalConfig,
+    pub journal_config: journal::JournalConfig,
     /// Where fault rules come from.
     pub faults: Option<PathBuf>,
     /// The built-in scenarios to play.
@@ -116,7 +116,7 @@ impl Default for Settings {
                 ..array::Settings::default()
             },
             config: ServiceConfig::default(),
-            premade: 0,
+            initial_volumes: 0,
             latency: Duration::ZERO,
             busy: BusyRule::Abort,
             mode: Mode::All,
@@ -128,7 +128,7 @@ impl Default for Settings {
             state_dir: None,
             media_dir: None,
             journal: None,
-            readers: journal::JournalConfig::default(),
+            journal_config: journal::JournalConfig::default(),
             faults: None,
             scenarios: Vec::new(),
             seed: None,

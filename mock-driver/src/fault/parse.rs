@@ -11,7 +11,7 @@ use self::action::error_code;
 pub(super) use self::field_error::FieldError;
 use self::matching::RawMatch;
 use self::matching::read_methods;
-use super::rule::{Part, Phase, Rule};
+use super::rule::{Phase, Rule, RuleKind};
 
 mod action;
 mod backend_fault;
@@ -28,10 +28,10 @@ pub enum RuleError {
         reason: String,
     },
     /// One rule is wrong.
-    #[error("{} {number}{}: {field}: {reason}", part.name(), id.as_ref().map(|id| format!(" (\"{id}\")")).unwrap_or_default())]
+    #[error("{} {number}{}: {field}: {reason}", kind.name(), id.as_ref().map(|id| format!(" (\"{id}\")")).unwrap_or_default())]
     Rule {
         /// In which list.
-        part: Part,
+        kind: RuleKind,
         /// Its place, from 1.
         number: usize,
         /// Its id, if it has one.
@@ -59,10 +59,15 @@ struct RawRule {
 // === impl RuleError ===
 
 impl RuleError {
-    pub(super) fn at(part: Part, index: usize, item: &Value, FieldError(field, reason): FieldError) -> Self {
+    pub(super) fn at(
+        kind: RuleKind,
+        index: usize,
+        item: &Value,
+        FieldError(field, reason): FieldError,
+    ) -> Self {
         let id = item.get("id").and_then(Value::as_str).map(str::to_owned);
         Self::Rule {
-            part,
+            kind,
             number: index + 1,
             id,
             field,
@@ -91,13 +96,13 @@ impl Rule {
     /// # Errors
     /// If it is wrong, as in a list of one.
     pub fn from_value(item: Value) -> Result<Self, RuleError> {
-        Self::read(&item).map_err(|error| RuleError::at(Part::Rule, 0, &item, error))
+        Self::read(&item).map_err(|error| RuleError::at(RuleKind::Rule, 0, &item, error))
     }
 
     pub(super) fn from_items(items: Vec<Value>) -> Result<Vec<Self>, RuleError> {
         let mut rules: Vec<Self> = Vec::new();
         for (index, item) in items.into_iter().enumerate() {
-            let wrong = |error| RuleError::at(Part::Rule, index, &item, error);
+            let wrong = |error| RuleError::at(RuleKind::Rule, index, &item, error);
             let rule = Self::read(&item).map_err(wrong)?;
             if let Some(first) = rules.iter().position(|other| other.id == rule.id) {
                 let reason = format!("rule {} has the same: give each its own", first + 1);
@@ -139,7 +144,7 @@ impl Rule {
         let matches = written.matches.read()?;
         Ok(Self {
             id: written.id,
-            part: Part::Rule,
+            kind: RuleKind::Rule,
             enabled: written.enabled,
             action: written.action.read(phase, matches.method.as_ref())?,
             matches,

@@ -21,7 +21,7 @@ pub struct Rule {
     /// Its name in the journal.
     pub id: String,
     /// Whether it was written as a rule, or as a fault of the array.
-    pub(crate) part: Part,
+    pub(crate) kind: RuleKind,
     /// Whether it is in force from the start.
     pub enabled: bool,
     /// The calls it is for.
@@ -40,7 +40,7 @@ pub struct Rule {
 
 /// The lists a fault file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum RuleKind {
     /// Rules.
     Rule,
     /// Backend faults.
@@ -222,9 +222,9 @@ impl PartialEq for Rule {
     }
 }
 
-// === impl Part ===
+// === impl RuleKind ===
 
-impl Part {
+impl RuleKind {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Rule => "rule",

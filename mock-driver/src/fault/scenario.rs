@@ -123,7 +123,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::fault::Part;
+    use crate::fault::RuleKind;
 
     #[test]
     fn every_scenario_is_valid_tells_what_it_is_and_owns_its_ids() {
@@ -158,7 +158,7 @@ mod tests {
             .iter()
             .map(|scenario| scenario.script().rules.len())
             .sum();
-        let reports = [Part::Rule, Part::BackendFault].map(|part| faults.reports(part).len());
+        let reports = [RuleKind::Rule, RuleKind::BackendFault].map(|kind| faults.reports(kind).len());
         assert_eq!(reports[0] + reports[1], rules);
         assert_eq!(faults.len(), reports[0]);
     }

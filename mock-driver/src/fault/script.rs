@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::parse::{FieldError, RuleError, yaml_error};
-use super::rule::{Part, Rule};
+use super::rule::{Rule, RuleKind};
 
 /// Rules and backend faults that belong together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -67,7 +67,7 @@ impl Script {
                     "id".into(),
                     "another rule or backend fault has the same: give each its own".into(),
                 );
-                return Err(RuleError::at(Part::BackendFault, index, fault.text(), error));
+                return Err(RuleError::at(RuleKind::BackendFault, index, fault.text(), error));
             }
             rules.push(fault);
         }

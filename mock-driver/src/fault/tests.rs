@@ -116,16 +116,16 @@ fn turn_and_chance_of_a_call_that_failed_by_itself_are_the_next_ones() {
     drop(third);
     assert_eq!(
         (
-            faults.reports(Part::Rule)[0].seen,
-            faults.reports(Part::Rule)[0].fired
+            faults.reports(RuleKind::Rule)[0].seen,
+            faults.reports(RuleKind::Rule)[0].fired
         ),
         (3, 0)
     );
     assert_eq!(fired(&faults, [call.clone(), call.clone()]), ["third", ""]);
     assert_eq!(
         (
-            faults.reports(Part::Rule)[0].seen,
-            faults.reports(Part::Rule)[0].fired
+            faults.reports(RuleKind::Rule)[0].seen,
+            faults.reports(RuleKind::Rule)[0].fired
         ),
         (5, 1)
     );
@@ -143,8 +143,8 @@ fn turn_and_chance_of_a_call_that_failed_by_itself_are_the_next_ones() {
     drop(old);
     assert_eq!(
         (
-            faults.reports(Part::Rule)[0].seen,
-            faults.reports(Part::Rule)[0].fired
+            faults.reports(RuleKind::Rule)[0].seen,
+            faults.reports(RuleKind::Rule)[0].fired
         ),
         (1, 1)
     );
@@ -165,7 +165,7 @@ fn turn_and_chance_of_a_call_that_failed_by_itself_are_the_next_ones() {
 fn counter_of_injected_faults_never_decreases() {
     let faults = mk_rules("- {id: x, phase: after, action: {code: INTERNAL}}");
     let call = Publish::of("a");
-    let counted = || faults.reports(Part::Rule)[0].methods.values().sum::<u64>();
+    let counted = || faults.reports(RuleKind::Rule)[0].methods.values().sum::<u64>();
     let taken_back = faults.decide(&call).rule.unwrap();
     assert_eq!(counted(), 0, "it may be taken back");
     let acted = faults.decide(&call).rule.unwrap();
@@ -176,7 +176,7 @@ fn counter_of_injected_faults_never_decreases() {
     let before = mk_rules("- {id: x, action: {code: INTERNAL}}");
     drop(before.decide(&call));
     assert_eq!(
-        before.reports(Part::Rule)[0].methods.values().sum::<u64>(),
+        before.reports(RuleKind::Rule)[0].methods.values().sum::<u64>(),
         1,
         "a rule of phase before acts at once"
     );
@@ -200,8 +200,8 @@ fn calls_that_race_for_a_state_are_seen_once_each() {
     });
     let counts = |index: usize| {
         (
-            faults.reports(Part::Rule)[index].seen,
-            faults.reports(Part::Rule)[index].fired,
+            faults.reports(RuleKind::Rule)[index].seen,
+            faults.reports(RuleKind::Rule)[index].fired,
         )
     };
     assert_eq!(counts(0), (CALLS, 0), "asked once about each call");
@@ -227,7 +227,7 @@ fn state_is_set_when_the_rule_acts_and_by_one_call_only() {
     assert!(faults.act(other).is_some());
     assert_eq!(&*faults.state(), "sick");
     assert!(faults.act(one).is_none(), "the state it is for has ended");
-    assert_eq!(faults.reports(Part::Rule)[0].fired, 1);
+    assert_eq!(faults.reports(RuleKind::Rule)[0].fired, 1);
     assert_eq!(fired(&faults, [call]), ["sick"]);
 }
 

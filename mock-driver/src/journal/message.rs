@@ -128,7 +128,7 @@ impl Renderer {
     }
 
     /// A secret as it may be shown.
-    pub(super) fn conceal(&self, secret: &str) -> String {
+    pub(super) fn redact(&self, secret: &str) -> String {
         match &self.key {
             Some(key) => hide(key, secret),
             None => secret.to_owned(),

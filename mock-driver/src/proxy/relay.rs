@@ -14,7 +14,7 @@ use crate::socket::{BindError, Endpoint, InvalidEndpoint, Listener};
 
 /// Where a relay listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RelayAddress {
     /// A Unix socket.
     Unix(Endpoint),
     /// A TCP port.
@@ -54,9 +54,9 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-// === impl Place ===
+// === impl RelayAddress ===
 
-impl FromStr for Place {
+impl FromStr for RelayAddress {
     type Err = InvalidEndpoint;
 
     /// As endpoints are written, and `tcp://host:port` or `tcp://:port`, which is loopback only.
@@ -82,7 +82,7 @@ impl Relay {
     ///
     /// # Errors
     /// If one of them cannot be bound.
-    pub async fn bind(clients: &Place, drivers: &Place) -> Result<Self, RelayError> {
+    pub async fn bind(clients: &RelayAddress, drivers: &RelayAddress) -> Result<Self, RelayError> {
         Ok(Self {
             clients: End::bind(clients).await?,
             drivers: End::bind(drivers).await?,
@@ -119,10 +119,10 @@ impl Relay {
 // === impl End ===
 
 impl End {
-    async fn bind(place: &Place) -> Result<Self, RelayError> {
-        Ok(match place {
-            Place::Unix(endpoint) => Self::Unix(Listener::bind(endpoint)?),
-            Place::Tcp(address) => {
+    async fn bind(address: &RelayAddress) -> Result<Self, RelayError> {
+        Ok(match address {
+            RelayAddress::Unix(endpoint) => Self::Unix(Listener::bind(endpoint)?),
+            RelayAddress::Tcp(address) => {
                 let listener = TcpListener::bind(address).await;
                 Self::Tcp(listener.map_err(|source| RelayError::Tcp {
                     address: *address,

@@ -186,7 +186,7 @@ impl Args {
     /// With a text for the user, also for `--help` and `--version`.
     pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let words = with_two_dashes(args);
-        let is_host_path = HostPathArgs::are_meant(&words);
+        let is_host_path = HostPathArgs::is_host_path_command_line(&words);
         let command = if is_host_path {
             HostPathArgs::defaults(Self::command())
         } else {
@@ -227,7 +227,7 @@ impl Args {
                 limit_by_chance: self.attach_limit == AttachLimit::ByChance,
                 ..self.array.config()
             },
-            premade: self.volumes,
+            initial_volumes: self.volumes,
             latency: self.latency,
             busy: self.busy,
             mode: self.node.mode,
@@ -239,7 +239,7 @@ impl Args {
             state_dir: given(&self.state_dir),
             media_dir: given(&self.node.media_dir),
             journal: given(&self.journal),
-            readers: self.admin.readers(),
+            journal_config: self.admin.journal_config(),
             faults: given(&self.faults.faults),
             scenarios: self.faults.scenario.0.clone(),
             seed: self.faults.seed,

@@ -317,7 +317,7 @@ mod tests {
     #[tokio::test]
     async fn snapshot_that_is_being_deleted_is_waited_for_and_then_not_found() {
         let settings = Settings {
-            premade: 1,
+            initial_volumes: 1,
             ..Settings::default()
         };
         let (driver, _) = Driver::open(settings).unwrap();

@@ -384,7 +384,7 @@ async fn stopping_does_not_wait_for_a_hanging_call_beyond_the_grace() {
     )
     .unwrap();
     let settings = Settings {
-        premade: 1,
+        initial_volumes: 1,
         faults: Some(path("faults.yaml")),
         journal: Some(path("journal")),
         ..Default::default()

@@ -11,11 +11,11 @@ use futures::StreamExt;
 use http::{HeaderMap, Method, StatusCode};
 use tokio::time::{Instant, timeout_at};
 
-use super::fault::Verdict;
+use super::fault::FaultDecision;
 use super::handler::Reply;
 use super::list_options::ListOptions;
 use super::request::{self, Location, Query};
-use super::show::Shower;
+use super::show::ResponseEncoder;
 use super::status::Status;
 use super::strategy::Part;
 use super::{ResponseBody, Server, list, storage, subresource, watch};
@@ -38,12 +38,16 @@ pub(crate) struct Call<'a> {
 
 impl Call<'_> {
     /// Answers the request.
-    pub(crate) async fn answer(&mut self, method: &Method, verdict: &Verdict) -> Result<Reply, Status> {
-        if let Some(status) = &verdict.error {
+    pub(crate) async fn answer(
+        &mut self,
+        method: &Method,
+        decision: &FaultDecision,
+    ) -> Result<Reply, Status> {
+        if let Some(status) = &decision.error {
             return Err(status.clone());
         }
         let location = self.location;
-        if verdict.conflict {
+        if decision.conflict {
             return Err(Status::modified(location.resource, &location.name));
         }
         if !location.subresource.is_empty() {
@@ -55,7 +59,7 @@ impl Call<'_> {
             return Err(Status::method_not_allowed());
         }
         match (verb, location.name.is_empty()) {
-            ("watch", _) => self.watch(verdict),
+            ("watch", _) => self.watch(decision),
             ("list", _) => self.list().await,
             ("get", _) => self.get().await,
             ("create", true) => self.create(),
@@ -67,9 +71,9 @@ impl Call<'_> {
         }
     }
 
-    pub(crate) fn shower(&self) -> Result<Shower, Status> {
+    pub(crate) fn encoder(&self) -> Result<ResponseEncoder, Status> {
         let view = request::view(self.headers)?;
-        Ok(Shower::new(
+        Ok(ResponseEncoder::new(
             self.location.resource,
             view,
             self.server.clock().clone(),
@@ -98,26 +102,26 @@ impl Call<'_> {
     }
 
     pub(crate) async fn get(&mut self) -> Result<Reply, Status> {
-        let shower = self.shower()?;
+        let encoder = self.encoder()?;
         let version = list::parse_version(self.query.get("resourceVersion"))?;
         self.wait_for(version).await?;
-        self.read(&shower)
+        self.read(&encoder)
     }
 
     /// The object as it is.
-    pub(crate) fn read(&self, shower: &Shower) -> Result<Reply, Status> {
+    pub(crate) fn read(&self, encoder: &ResponseEncoder) -> Result<Reply, Status> {
         let location = self.location;
         let key = storage::key(&location.namespace, &location.name);
         let table = location.resource.table();
         let found = self.server.store().table(table).get(&key).cloned();
         match found {
-            Some(stored) => Ok(Reply::json(StatusCode::OK, shower.object(&stored))),
+            Some(stored) => Ok(Reply::json(StatusCode::OK, encoder.object(&stored))),
             None => Err(Status::not_found(location.resource, &location.name)),
         }
     }
 
     async fn list(&mut self) -> Result<Reply, Status> {
-        let shower = self.shower()?;
+        let encoder = self.encoder()?;
         let options = ListOptions::of(self.query, self.location)?;
         let version = list::parse_version(&options.resource_version)?;
         self.wait_for(version).await?;
@@ -128,13 +132,13 @@ impl Call<'_> {
             &location.namespace,
             &options,
         )?;
-        Ok(Reply::json(StatusCode::OK, shower.list(&page)))
+        Ok(Reply::json(StatusCode::OK, encoder.list(&page)))
     }
 
-    fn watch(&mut self, verdict: &Verdict) -> Result<Reply, Status> {
+    fn watch(&mut self, decision: &FaultDecision) -> Result<Reply, Status> {
         let view = request::view(self.headers)?;
         let options = ListOptions::of(self.query, self.location)?;
-        let fault = self.server.faults.of_watch(verdict);
+        let fault = self.server.faults.of_watch(decision);
         let stream = watch::watch(self.server, self.location, options, view, fault)?;
         Ok(Reply {
             code: StatusCode::OK,

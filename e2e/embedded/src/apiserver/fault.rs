@@ -55,15 +55,15 @@ pub struct Rule {
 
 /// A request, as rules see it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Subject<'a> {
+pub(crate) struct RequestInfo<'a> {
     pub(crate) verb: &'a str,
     pub(crate) location: Option<&'a Location>,
     pub(crate) user_agent: &'a str,
 }
 
-/// What happens to one request.
+/// The faults of one request.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Verdict {
+pub(crate) struct FaultDecision {
     pub(crate) latency: Duration,
     pub(crate) error: Option<Status>,
     pub(crate) conflict: bool,
@@ -73,7 +73,7 @@ pub(crate) struct Verdict {
     stale_for: Option<Duration>,
 }
 
-/// What happens to one watch.
+/// The faults of one watch.
 #[derive(Debug)]
 pub(crate) struct WatchFault {
     drop_at: Option<Instant>,
@@ -155,10 +155,10 @@ impl Rule {
         self
     }
 
-    fn matches(&self, subject: &Subject<'_>) -> bool {
-        let verb = self.verbs.is_empty() || self.verbs.contains(&subject.verb);
-        let agent = subject.user_agent.contains(&self.user_agent);
-        let place = match subject.location {
+    fn matches(&self, request: &RequestInfo<'_>) -> bool {
+        let verb = self.verbs.is_empty() || self.verbs.contains(&request.verb);
+        let agent = request.user_agent.contains(&self.user_agent);
+        let place = match request.location {
             None => self.resource.is_empty() && self.name.is_empty(),
             Some(location) => {
                 let plural = location.resource.plural;
@@ -209,14 +209,14 @@ impl Faults {
     }
 
     /// Decides what happens to a request.
-    pub(crate) fn judge(&self, subject: &Subject<'_>) -> Verdict {
+    pub(crate) fn decide(&self, request: &RequestInfo<'_>) -> FaultDecision {
         let mut state = self.state();
         let State { rules, rng, is_down } = &mut *state;
-        let mut verdict = Verdict {
+        let mut decision = FaultDecision {
             loses_request: *is_down,
-            ..Verdict::default()
+            ..FaultDecision::default()
         };
-        for rule in rules.iter_mut().filter(|rule| rule.matches(subject)) {
+        for rule in rules.iter_mut().filter(|rule| rule.matches(request)) {
             if rng.f64() >= rule.probability {
                 continue;
             }
@@ -224,26 +224,26 @@ impl Faults {
                 *times -= 1;
             }
             match &rule.fault {
-                Fault::Latency(time) => verdict.latency += *time,
-                Fault::Error(status) => verdict.error = Some(status.clone()),
-                Fault::Conflict => verdict.conflict = true,
-                Fault::LostAnswer => verdict.loses_answer = true,
-                Fault::LostRequest => verdict.loses_request = true,
-                Fault::DroppedWatch(time) => verdict.dropped_after = Some(*time),
-                Fault::StaleWatch(time) => verdict.stale_for = Some(*time),
+                Fault::Latency(time) => decision.latency += *time,
+                Fault::Error(status) => decision.error = Some(status.clone()),
+                Fault::Conflict => decision.conflict = true,
+                Fault::LostAnswer => decision.loses_answer = true,
+                Fault::LostRequest => decision.loses_request = true,
+                Fault::DroppedWatch(time) => decision.dropped_after = Some(*time),
+                Fault::StaleWatch(time) => decision.stale_for = Some(*time),
             }
         }
-        verdict
+        decision
     }
 
-    /// What of a verdict concerns the watch that the request begins.
-    pub(crate) fn of_watch(&self, verdict: &Verdict) -> WatchFault {
+    /// What of a decision concerns the watch that the request begins.
+    pub(crate) fn of_watch(&self, decision: &FaultDecision) -> WatchFault {
         let now = Instant::now();
         let disconnects = self.disconnects.subscribe();
         let seen = *disconnects.borrow();
         WatchFault {
-            drop_at: verdict.dropped_after.map(|time| now + time),
-            stale_until: verdict.stale_for.map(|time| now + time),
+            drop_at: decision.dropped_after.map(|time| now + time),
+            stale_until: decision.stale_for.map(|time| now + time),
             disconnects,
             seen,
         }

@@ -10,7 +10,7 @@ use serde_json::json;
 use tower::BoxError;
 
 use super::call::Call;
-use super::fault::Subject;
+use super::fault::RequestInfo;
 use super::request::{Query, Target};
 use super::status::Status;
 use super::{ConnectionReset, ResponseBody, Server, discovery};
@@ -58,15 +58,15 @@ where
         .headers
         .get(header::USER_AGENT)
         .and_then(|agent| agent.to_str().ok());
-    let verdict = server.faults.judge(&Subject {
+    let decision = server.faults.decide(&RequestInfo {
         verb,
         location,
         user_agent: agent.unwrap_or_default(),
     });
-    if !verdict.latency.is_zero() {
-        tokio::time::sleep(verdict.latency).await;
+    if !decision.latency.is_zero() {
+        tokio::time::sleep(decision.latency).await;
     }
-    if verdict.loses_request {
+    if decision.loses_request {
         return Err(ConnectionReset.into());
     }
     let body = match Limited::new(body, BODY_LIMIT).collect().await {
@@ -88,11 +88,11 @@ where
                 body,
                 warnings: Vec::new(),
             };
-            let reply = call.answer(&parts.method, &verdict).await;
+            let reply = call.answer(&parts.method, &decision).await;
             respond(reply, &call.warnings)
         }
     };
-    if verdict.loses_answer {
+    if decision.loses_answer {
         return Err(ConnectionReset.into());
     }
     Ok(response)

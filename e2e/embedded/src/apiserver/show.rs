@@ -14,7 +14,7 @@ use super::table;
 
 /// Shows objects of a resource.
 #[derive(Clone, Debug)]
-pub(crate) struct Shower {
+pub(crate) struct ResponseEncoder {
     resource: &'static Resource,
     view: View,
     /// `{"apiVersion":..,"kind":..,`
@@ -22,9 +22,9 @@ pub(crate) struct Shower {
     clock: Clock,
 }
 
-// === impl Shower ===
+// === impl ResponseEncoder ===
 
-impl Shower {
+impl ResponseEncoder {
     pub(crate) fn new(resource: &'static Resource, view: View, clock: Clock) -> Self {
         let head = format!(
             "{{\"kind\":\"{}\",\"apiVersion\":\"{}\",",

@@ -40,8 +40,8 @@ pub(crate) fn answer(call: &mut Call<'_>, method: &Method) -> Result<Reply, Stat
     }
     match (name, method.as_str()) {
         ("status", "GET") => {
-            let shower = call.shower()?;
-            call.read(&shower)
+            let encoder = call.encoder()?;
+            call.read(&encoder)
         }
         ("status", "PUT") => call.update(Part::Status),
         ("status", "PATCH") => call.patch(Part::Status),

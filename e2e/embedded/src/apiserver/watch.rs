@@ -18,7 +18,7 @@ use super::list;
 use super::list_options::ListOptions;
 use super::object::Object;
 use super::request::{Location, View};
-use super::show::Shower;
+use super::show::ResponseEncoder;
 use super::status::Status;
 use super::storage::{Change, Stored};
 
@@ -34,7 +34,7 @@ struct Watch {
     server: Arc<Server>,
     location: Location,
     options: ListOptions,
-    shower: Shower,
+    encoder: ResponseEncoder,
     /// Changes up to this revision were sent.
     sent: u64,
     changed: watch::Receiver<u64>,
@@ -90,7 +90,7 @@ pub(crate) fn watch(
     let mut watch = Watch {
         server: Arc::clone(server),
         location: location.clone(),
-        shower: Shower::new(location.resource, view, server.clock().clone()),
+        encoder: ResponseEncoder::new(location.resource, view, server.clock().clone()),
         sent: if from_now { revision } else { requested },
         changed,
         deadline: now + timeout,
@@ -208,7 +208,7 @@ impl Watch {
     }
 
     fn write_event(&self, frames: &mut BytesMut, kind: &str, stored: &Stored) {
-        write_frame(frames, kind, |frames| self.shower.write_object(frames, stored));
+        write_frame(frames, kind, |frames| self.encoder.write_object(frames, stored));
     }
 
     fn initial_events(&self, found: &[Arc<Stored>]) -> Bytes {

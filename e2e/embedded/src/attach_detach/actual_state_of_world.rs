@@ -1,4 +1,4 @@
-//! What the controller knows of the attached volumes: volume -> nodes, and what each node reports as attached.
+//! ActualStateOfWorld: the nodes of each attached volume, and the volumes that each node reports as attached.
 //!
 //! Invariants: a volume that is uncertain is not reported as attached; a volume whose detach was decided has left
 //! the report before the detach starts.

@@ -24,8 +24,8 @@ use super::{SharedState, State};
 use crate::event_recorder::EventRecorder;
 use crate::informer::{Change, Key};
 use crate::informers::Informers;
+use crate::injected_bug::InjectedBug;
 use crate::node;
-use crate::planted_bug::PlantedBug;
 use crate::pod;
 use crate::volume::{VolumeSpec, claim_name};
 
@@ -55,7 +55,7 @@ pub struct AttachDetachOptions {
     /// whose events the controller missed.
     pub populator_list_pods_retry_duration: Duration,
     /// A bug to plant.
-    pub planted_bug: Option<PlantedBug>,
+    pub injected_bug: Option<InjectedBug>,
 }
 
 /// Takes in what the informers report.
@@ -65,7 +65,7 @@ struct EventHandlers {
     state: Arc<SharedState>,
     /// The pods that name a claim.
     pods_by_claim: BTreeMap<Key, BTreeSet<Key>>,
-    planted_bug: Option<PlantedBug>,
+    injected_bug: Option<InjectedBug>,
 }
 
 // === impl AttachDetachOptions ===
@@ -78,7 +78,7 @@ impl Default for AttachDetachOptions {
             csi_timeout: Duration::from_secs(2 * 60),
             populator_loop_sleep_period: Duration::from_secs(60),
             populator_list_pods_retry_duration: Duration::from_secs(3 * 60),
-            planted_bug: None,
+            injected_bug: None,
         }
     }
 }
@@ -121,7 +121,7 @@ impl AttachDetachController {
                 plugin: self.plugin.clone(),
                 state: self.state.clone(),
                 pods_by_claim: BTreeMap::new(),
-                planted_bug: self.options.planted_bug,
+                injected_bug: self.options.injected_bug,
             };
             handlers.populate_actual_state_of_world();
             handlers.populate_desired_state_of_world();
@@ -130,7 +130,7 @@ impl AttachDetachController {
                 self.state.clone(),
                 self.plugin.clone(),
                 self.recorder,
-                self.options.planted_bug,
+                self.options.injected_bug,
             );
             let reconciler = Reconciler {
                 state: self.state.clone(),
@@ -142,7 +142,7 @@ impl AttachDetachController {
                     self.state.clone(),
                 ),
                 force_detach: self.options.force_detach,
-                planted_bug: self.options.planted_bug,
+                injected_bug: self.options.injected_bug,
             };
             let sync = StateSync {
                 state: self.state.clone(),
@@ -206,7 +206,7 @@ impl EventHandlers {
             };
             let (mut name, node) = (spec.unique_name(), &attachment.spec.node_name);
             let migrated = volume.spec.as_ref().is_some_and(|spec| spec.csi.is_none());
-            if migrated && self.planted_bug == Some(PlantedBug::MigratedVolumeNotRecognized) {
+            if migrated && self.injected_bug == Some(InjectedBug::MigratedVolumeNotRecognized) {
                 name = format!("kubernetes.io/in-tree/{}", spec.handle);
             }
             if state.actual.attach_state(&name, node) == AttachState::Detached {
@@ -217,10 +217,10 @@ impl EventHandlers {
         }
     }
 
-    /// With the planted bug, adds the pods of now to the desired state a few seconds later, as a controller does that has
+    /// With the injected bug, adds the pods of now to the desired state a few seconds later, as a controller does that has
     /// many pods to go through.
     fn late_population(&self) -> BoxFuture<'static, ()> {
-        if self.planted_bug != Some(PlantedBug::DeletedPodStaysDesired) {
+        if self.injected_bug != Some(InjectedBug::DeletedPodStaysDesired) {
             return std::future::ready(()).boxed();
         }
         let pods = self.informers.pods.list();

@@ -10,7 +10,7 @@ use super::csi_plugin::CsiPlugin;
 use super::pod_volumes::{determine_volume_action, process_pod_volumes};
 use super::{AttachDetachOptions, SharedState};
 use crate::informers::Informers;
-use crate::planted_bug::PlantedBug;
+use crate::injected_bug::InjectedBug;
 use crate::pod;
 
 /// The loop.
@@ -50,7 +50,7 @@ impl DesiredStateOfWorldPopulator {
                 .get(&known.namespace, &known.name)
                 .is_some_and(|pod| {
                     let same = pod::uid(&pod) == known.uid
-                        || self.options.planted_bug == Some(PlantedBug::DeletedPodStaysDesired);
+                        || self.options.injected_bug == Some(InjectedBug::DeletedPodStaysDesired);
                     same && determine_volume_action(&pod)
                 });
             if !keep {

@@ -15,8 +15,8 @@ use super::actual_state_of_world::AttachedVolume;
 use super::csi_plugin::CsiPlugin;
 use super::desired_state_of_world::{PodToAdd, VolumeToAttach};
 use crate::event_recorder::{EventRecorder, EventType};
+use crate::injected_bug::InjectedBug;
 use crate::pending_operations::{NotStarted, OperationKey};
-use crate::planted_bug::PlantedBug;
 use crate::volume::VolumeSpec;
 
 pub(crate) const ATTACH_OPERATION: &str = "volume_attach";
@@ -29,7 +29,7 @@ pub(crate) struct OperationExecutor {
     plugin: Arc<CsiPlugin>,
     recorder: EventRecorder,
     queue: mpsc::UnboundedSender<BoxFuture<'static, ()>>,
-    planted_bug: Option<PlantedBug>,
+    injected_bug: Option<InjectedBug>,
 }
 
 // === impl OperationExecutor ===
@@ -41,7 +41,7 @@ impl OperationExecutor {
         state: Arc<SharedState>,
         plugin: Arc<CsiPlugin>,
         recorder: EventRecorder,
-        planted_bug: Option<PlantedBug>,
+        injected_bug: Option<InjectedBug>,
     ) -> (Self, mpsc::UnboundedReceiver<BoxFuture<'static, ()>>) {
         let (queue, operations) = mpsc::unbounded_channel();
         let executor = Self {
@@ -49,7 +49,7 @@ impl OperationExecutor {
             plugin,
             recorder,
             queue,
-            planted_bug,
+            injected_bug,
         };
         (executor, operations)
     }
@@ -130,8 +130,8 @@ impl OperationExecutor {
                     .await?;
             }
             let mut name = name.clone();
-            if let (Some(spec), Some(PlantedBug::MigratedVolumeNotRecognized)) =
-                (&volume.spec, self.planted_bug)
+            if let (Some(spec), Some(InjectedBug::MigratedVolumeNotRecognized)) =
+                (&volume.spec, self.injected_bug)
             {
                 name = spec.unique_name();
             }
@@ -145,7 +145,7 @@ impl OperationExecutor {
             Err(error) => {
                 tracing::debug!(volume = %name, %node, %error, "DetachVolume.Detach failed");
                 let actual = &mut self.state.lock().actual;
-                if self.planted_bug == Some(PlantedBug::AttachedAfterFailedDetach) {
+                if self.injected_bug == Some(InjectedBug::AttachedAfterFailedDetach) {
                     actual.add_volume_to_report_as_attached(name, node);
                 } else {
                     // Only a successful attach puts the volume back into the node's report.

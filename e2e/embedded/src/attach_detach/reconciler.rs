@@ -16,8 +16,8 @@ use super::node_status_updater::NodeStatusUpdater;
 use super::operation_executor::{DETACH_OPERATION, OperationExecutor, operation_key};
 use crate::event_recorder::EventType;
 use crate::informer::Informer;
+use crate::injected_bug::InjectedBug;
 use crate::node;
-use crate::planted_bug::PlantedBug;
 
 /// Delay between two rounds.
 const LOOP_PERIOD: Duration = Duration::from_millis(100);
@@ -53,7 +53,7 @@ pub(crate) struct Reconciler {
     pub executor: OperationExecutor,
     pub node_status_updater: NodeStatusUpdater,
     pub force_detach: ForceDetach,
-    pub planted_bug: Option<PlantedBug>,
+    pub injected_bug: Option<InjectedBug>,
 }
 
 // === impl ForceDetach ===
@@ -160,7 +160,7 @@ impl Reconciler {
             return;
         };
         let mut health = NodeHealth::of(self.nodes.get("", &node).as_deref());
-        health.ready &= self.planted_bug != Some(PlantedBug::ForcedDetachFromHealthyNode);
+        health.ready &= self.injected_bug != Some(InjectedBug::ForcedDetachFromHealthyNode);
         let decision = DetachDecision::new(volume.mounted_by_node, elapsed, health, self.force_detach);
         if self.force_detach.disable_on_timeout && elapsed > self.force_detach.max_wait_for_unmount {
             tracing::debug!(

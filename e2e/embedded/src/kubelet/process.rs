@@ -10,12 +10,12 @@ use super::{Command, NodeDisk, run};
 use crate::apiserver::Clock;
 use crate::driver_connection::DriverConnection;
 use crate::event_recorder::EventBroadcaster;
-use crate::planted_bug::PlantedBug;
+use crate::injected_bug::InjectedBug;
 
 /// What a kubelet is started with.
 #[derive(Clone)]
 pub struct KubeletConfig {
-    /// A client with the rights of a kubelet.
+    /// A client with the permissions of a kubelet.
     pub client: Client,
     /// Clock of its timestamps.
     pub clock: Clock,
@@ -28,7 +28,7 @@ pub struct KubeletConfig {
     /// Where it keeps what is mounted.
     pub disk: NodeDisk,
     /// A bug to plant.
-    pub planted_bug: Option<PlantedBug>,
+    pub injected_bug: Option<InjectedBug>,
 }
 
 /// A running kubelet. Dropping it is a crash: nothing is unmounted or reported any more.

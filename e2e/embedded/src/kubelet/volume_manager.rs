@@ -132,7 +132,7 @@ impl VolumeManager {
         self.desired.retain(|_, volume| !volume.pods.is_empty());
     }
 
-    /// The `volumesInUse` that tells the truth: what is desired, and what is not yet unstaged.
+    /// `volumesInUse`: desired volumes, and volumes that are not yet unstaged.
     pub(crate) fn volumes_in_use(&self) -> BTreeSet<UniqueVolumeName> {
         let desired = self.desired.values().map(|volume| &volume.spec);
         let actual = self.actual.values().map(|volume| &volume.spec);

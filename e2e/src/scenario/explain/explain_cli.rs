@@ -14,26 +14,26 @@ use crate::toolchain::workspace_root;
 
 /// Where `deploy/components/explain` puts its account, and how it calls it.
 const ACCOUNT: (&str, &str) = ("csi-attacher", "csi-attacher-explain");
-/// An account with an attacher's rights that attaches nothing.
+/// An account with an attacher's permissions that attaches nothing.
 const UNPRIVILEGED: &str = "unprivileged";
 /// How long one answer may take.
 const ANSWER: Duration = Duration::from_secs(30);
 /// Between two questions: what is waited for is the answer itself.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Asks with the rights of `deploy/`.
+/// Asks with the permissions of `deploy/`.
 pub(super) struct ExplainCli {
     program: PathBuf,
     kubeconfig: PathBuf,
     unprivileged: PathBuf,
 }
 
-/// In whose name is asked.
+/// Credentials of the request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reader {
     /// The account for explanations.
     Explain,
-    /// An account with an attacher's rights, which may not read pods, claims and nodes.
+    /// An account with an attacher's permissions, which may not read pods, claims and nodes.
     Unprivileged,
 }
 
@@ -125,7 +125,7 @@ impl ExplainCli {
         cluster.delete_account(env.prefix(), UNPRIVILEGED).await
     }
 
-    /// Asks until the answer is as expected; what it is about comes about meanwhile.
+    /// Runs explain until its output matches.
     pub(super) async fn wait(&self, env: &TestEnv<'_>, object: &str, expected: Expected) -> Result<()> {
         let deadline = Instant::now() + STEP_TIMEOUT;
         // A test environment's volumes are named for it; in a scenario they are called as their claims are.
@@ -138,7 +138,7 @@ impl ExplainCli {
             let gaps = &answer.answer["gaps"];
             if expected.is_met_by(&answer) {
                 if gaps.as_array().is_none_or(|gaps| !gaps.is_empty()) {
-                    bail!("deploy/components/explain lacks a right: {gaps}");
+                    bail!("deploy/components/explain lacks a permission: {gaps}");
                 }
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! Those who make attachments and delete them again, each on volumes of their own.
+//! Workers that create and delete VolumeAttachments, each on its own volumes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -59,7 +59,7 @@ impl TestEnv<'_> {
     /// Makes a volume at the driver that any use will suit, and nothing in Kubernetes; answers with its handle.
     pub async fn unbound_volume(&mut self, name: &str) -> Result<String> {
         let pv = format!("{}-{name}", self.prefix);
-        let made = self.driver.create_versatile_volume(&pv).await?;
+        let made = self.driver.create_volume_with_all_access_modes(&pv).await?;
         let volume = TestVolume {
             pv: pv.clone(),
             claim: name.to_owned(),

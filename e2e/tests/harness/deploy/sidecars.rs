@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::cluster::{Cluster, manifest};
-use csi_e2e::rights::Right;
+use csi_e2e::permissions::Permission;
 use csi_proto::v1::group_controller_client::GroupControllerClient;
 use csi_proto::v1::identity_client::IdentityClient;
 use csi_proto::v1::snapshot_metadata_client::SnapshotMetadataClient;
@@ -266,7 +266,7 @@ pub(super) async fn may_do_their_work(cluster: &Cluster, namespace: &str, worklo
         let needs = sidecar.needs.iter();
         for need in needs.filter(|need| need.given.is_empty() || args.iter().any(|arg| arg == need.given)) {
             for verb in need.verbs {
-                let right = Right {
+                let right = Permission {
                     verb: (*verb).to_owned(),
                     group: need.group.to_owned(),
                     resource: need.resource.to_owned(),

@@ -9,12 +9,12 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{BackendFault, FaultChange, Problem};
-use crate::fault::{Part, Report, Rule};
+use crate::fault::{Report, Rule, RuleKind};
 
 /// Lists all backend faults, enabled or not.
 #[utoipa::path(get, path = "/backend-faults", tag = "faults", responses((status = 200, body = Vec<BackendFault>), (status = "default", body = Problem)))]
 pub(super) async fn list(State(admin): State<Admin>) -> Json<Vec<BackendFault>> {
-    let reports = admin.driver.faults.reports(Part::BackendFault);
+    let reports = admin.driver.faults.reports(RuleKind::BackendFault);
     Json(reports.into_iter().map(shown).collect())
 }
 
@@ -40,7 +40,7 @@ pub(super) async fn remove(
     State(admin): State<Admin>,
     Path(fault): Path<String>,
 ) -> Result<StatusCode, Refusal> {
-    if !admin.driver.faults.remove(Part::BackendFault, &fault) {
+    if !admin.driver.faults.remove(RuleKind::BackendFault, &fault) {
         return Err(Refusal::not_found("backend fault", &fault));
     }
     admin.persist_backend_faults().await?;
@@ -58,13 +58,13 @@ pub(super) async fn switch(
     admin
         .driver
         .faults
-        .set_enabled(Part::BackendFault, &fault, change.enabled);
+        .set_enabled(RuleKind::BackendFault, &fault, change.enabled);
     admin.persist_backend_faults().await?;
     find(&admin, &fault)
 }
 
 fn find(admin: &Admin, id: &str) -> Result<Json<BackendFault>, Refusal> {
-    let mut reports = admin.driver.faults.reports(Part::BackendFault).into_iter();
+    let mut reports = admin.driver.faults.reports(RuleKind::BackendFault).into_iter();
     let report = reports.find(|report| report.id == id);
     report
         .map(|report| Json(shown(report)))

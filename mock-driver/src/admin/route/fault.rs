@@ -9,7 +9,7 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{FaultChange, FaultRule, Faults, Problem, Released};
-use crate::fault::{IdConflict, Origin, Part, Report, Rule, RuleError};
+use crate::fault::{IdConflict, Origin, Report, Rule, RuleError, RuleKind};
 use crate::journal::TOKENS;
 
 /// Lists rules in evaluation order, with their counters.
@@ -20,7 +20,7 @@ pub(super) async fn list(State(admin): State<Admin>) -> Json<Faults> {
         seed: faults.seed().0,
         state: faults.state().to_string(),
         rules: faults
-            .reports(Part::Rule)
+            .reports(RuleKind::Rule)
             .into_iter()
             .map(|report| shown(&admin, report))
             .collect(),
@@ -72,7 +72,7 @@ pub(super) async fn remove(
     State(admin): State<Admin>,
     Path(rule): Path<String>,
 ) -> Result<StatusCode, Refusal> {
-    if !admin.driver.faults.remove(Part::Rule, &rule) {
+    if !admin.driver.faults.remove(RuleKind::Rule, &rule) {
         return Err(Refusal::not_found("fault rule", &rule));
     }
     admin.touch();
@@ -87,7 +87,10 @@ pub(super) async fn switch(
     Path(rule): Path<String>,
     Json(change): Json<FaultChange>,
 ) -> Result<Json<FaultRule>, Refusal> {
-    admin.driver.faults.set_enabled(Part::Rule, &rule, change.enabled);
+    admin
+        .driver
+        .faults
+        .set_enabled(RuleKind::Rule, &rule, change.enabled);
     admin.touch();
     find(&admin, &rule)
 }
@@ -114,7 +117,7 @@ pub(super) async fn reset(State(admin): State<Admin>) -> Json<Faults> {
 }
 
 fn find(admin: &Admin, id: &str) -> Result<Json<FaultRule>, Refusal> {
-    let mut reports = admin.driver.faults.reports(Part::Rule).into_iter();
+    let mut reports = admin.driver.faults.reports(RuleKind::Rule).into_iter();
     let report = reports.find(|report| report.id == id);
     report
         .map(|report| Json(shown(admin, report)))
@@ -139,13 +142,13 @@ fn shown(admin: &Admin, report: Report) -> FaultRule {
 /// A rule that matches secrets contains them. They are shown as hashes, like those of a
 /// call, so that both can be compared.
 fn hide_secrets(admin: &Admin, rule: &mut Value) {
-    let conceal = |secret: &str| match &admin.driver.journal {
-        Some(journal) => journal.conceal(secret),
+    let redact = |secret: &str| match &admin.driver.journal {
+        Some(journal) => journal.redact(secret),
         None => "hidden".to_owned(),
     };
     let hide = |value: &mut Value| {
         if let Some(secret) = value.as_str() {
-            *value = conceal(secret).into();
+            *value = redact(secret).into();
         }
     };
     if let Some(secrets) = rule.pointer_mut("/match/secrets").and_then(Value::as_object_mut) {

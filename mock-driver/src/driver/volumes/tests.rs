@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 /// A driver with volumes of 8 MiB, of which the first two are full of data.
 async fn mk_driver() -> Arc<Driver> {
     let mut settings = Settings {
-        premade: 3,
+        initial_volumes: 3,
         ..Settings::default()
     };
     settings.array.sizes.default = 8 * MIB;
@@ -153,7 +153,7 @@ async fn latency_of_a_class_holds_until_a_mutable_parameter_says_otherwise() {
 async fn copy_of_a_mounted_volume_waits_for_other_copies_and_not_for_delayed_calls() {
     let directory = tempfile::tempdir().unwrap();
     let settings = Settings {
-        premade: 1,
+        initial_volumes: 1,
         node_id: Some("node-0".to_owned()),
         config: ServiceConfig {
             attach_optional: true,

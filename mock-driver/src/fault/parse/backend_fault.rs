@@ -14,7 +14,7 @@ use crate::fault::call_info::is_for_array;
 use crate::fault::condition::Condition;
 use crate::fault::duration;
 use crate::fault::overlay::{DeviceOverlay, DiskOverlay, Loses, Overlay, VolumeNodePattern};
-use crate::fault::rule::{Action, End, Match, Methods, Part, Phase, Rule};
+use crate::fault::rule::{Action, End, Match, Methods, Phase, Rule, RuleKind};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -100,12 +100,12 @@ impl Rule {
     /// # Errors
     /// If it is wrong, as in a list of one.
     pub fn backend_fault_from_value(item: Value) -> Result<Self, RuleError> {
-        read(&item).map_err(|error| RuleError::at(Part::BackendFault, 0, &item, error))
+        read(&item).map_err(|error| RuleError::at(RuleKind::BackendFault, 0, &item, error))
     }
 
     pub(in crate::fault) fn backend_faults_from_items(items: Vec<Value>) -> Result<Vec<Self>, RuleError> {
         let read = |(index, item): (usize, Value)| {
-            read(&item).map_err(|error| RuleError::at(Part::BackendFault, index, &item, error))
+            read(&item).map_err(|error| RuleError::at(RuleKind::BackendFault, index, &item, error))
         };
         items.into_iter().enumerate().map(read).collect()
     }
@@ -120,7 +120,7 @@ fn read(item: &Value) -> Result<Rule, FieldError> {
     written.check_fields(item)?;
     let mut rule = Rule {
         id: written.id.clone(),
-        part: Part::BackendFault,
+        kind: RuleKind::BackendFault,
         enabled: written.enabled,
         matches: Match::default(),
         phase: Phase::Before,

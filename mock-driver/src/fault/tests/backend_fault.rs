@@ -254,13 +254,13 @@ async fn backend_faults_are_put_switched_and_removed_and_show_their_effects() {
     faults.load(Origin::File, script).unwrap();
     let decide = || faults.decide(&mk_call(PUBLISH, "v", "a")).backend;
     assert!(decide().is_some_and(|fired| fired.rule().id == "gone" && fired.answer().is_some()));
-    assert_eq!(faults.reports(Part::BackendFault)[0].fired, 1);
+    assert_eq!(faults.reports(RuleKind::BackendFault)[0].fired, 1);
     assert_eq!(faults.listing().lacks.len(), 1);
     let frozen = || faults.frozen().read().unwrap().map(|freeze| freeze.age);
     assert_eq!((faults.listing().is_frozen, frozen()), (false, None));
     assert!(
-        faults.set_enabled(Part::BackendFault, "old", true)
-            && !faults.set_enabled(Part::BackendFault, "new", true)
+        faults.set_enabled(RuleKind::BackendFault, "old", true)
+            && !faults.set_enabled(RuleKind::BackendFault, "new", true)
     );
     assert!(faults.listing().is_frozen);
     assert_eq!(frozen(), Some(Some(Duration::from_secs(5))));
@@ -287,14 +287,16 @@ async fn backend_faults_are_put_switched_and_removed_and_show_their_effects() {
         "{clash}"
     );
     assert_eq!(faults.device("v", "n"), DeviceOverlay::Absent);
-    assert!(faults.remove(Part::BackendFault, "absent") && !faults.remove(Part::BackendFault, "absent"));
+    assert!(
+        faults.remove(RuleKind::BackendFault, "absent") && !faults.remove(RuleKind::BackendFault, "absent")
+    );
 
     assert!(!faults.is_ready());
     tokio::time::advance(Duration::from_secs(11)).await;
     assert!(faults.is_ready());
 
     faults.load(Origin::File, Script::default()).unwrap();
-    assert!(decide().is_none() && faults.reports(Part::BackendFault).is_empty());
+    assert!(decide().is_none() && faults.reports(RuleKind::BackendFault).is_empty());
 }
 
 #[tokio::test]
@@ -322,10 +324,10 @@ async fn backend_fault_that_refuses_wins_over_delays() {
         ("slower".to_owned(), false),
         "the longest delay"
     );
-    faults.remove(Part::BackendFault, "gone");
+    faults.remove(RuleKind::BackendFault, "gone");
     assert_eq!(decide("w", PUBLISH), ("slower".to_owned(), true));
     let fired: Vec<u64> = faults
-        .reports(Part::BackendFault)
+        .reports(RuleKind::BackendFault)
         .iter()
         .map(|report| report.fired)
         .collect();
@@ -356,10 +358,11 @@ async fn first_active_backend_fault_decides_disks_and_losses() {
     );
     assert_eq!(faults.device("v", "here"), DeviceOverlay::Right);
     assert_eq!(now(), Some(Loses::Everything));
-    assert!(faults.set_enabled(Part::BackendFault, "lost", true));
+    assert!(faults.set_enabled(RuleKind::BackendFault, "lost", true));
     assert_eq!(now(), Some(Loses::Changes), "unless it says otherwise");
     assert!(
-        faults.remove(Part::BackendFault, "lost") && faults.set_enabled(Part::BackendFault, "blank", false)
+        faults.remove(RuleKind::BackendFault, "lost")
+            && faults.set_enabled(RuleKind::BackendFault, "blank", false)
     );
     assert_eq!(now(), None);
     faults

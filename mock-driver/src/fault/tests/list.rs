@@ -33,19 +33,19 @@ fn rules_are_put_replaced_switched_and_removed_at_run_time() {
         assert_eq!(faults.put_all(Script::read(&all).unwrap()), Err(clash));
     }
     assert_eq!(faults.len(), 4, "nothing has changed");
-    assert!(faults.set_enabled(Part::Rule, "file", false));
+    assert!(faults.set_enabled(RuleKind::Rule, "file", false));
     assert_eq!(first(), "scene");
-    assert!(faults.set_enabled(Part::Rule, "idle", true));
+    assert!(faults.set_enabled(RuleKind::Rule, "idle", true));
     assert_eq!(first(), "idle");
     assert!(
-        faults.remove(Part::Rule, "idle")
-            && !faults.remove(Part::Rule, "idle")
-            && !faults.set_enabled(Part::Rule, "idle", true)
+        faults.remove(RuleKind::Rule, "idle")
+            && !faults.remove(RuleKind::Rule, "idle")
+            && !faults.set_enabled(RuleKind::Rule, "idle", true)
     );
-    assert!(faults.set_enabled(Part::Rule, "scene", false));
+    assert!(faults.set_enabled(RuleKind::Rule, "scene", false));
     assert_eq!(first(), "");
 
-    let reports = faults.reports(Part::Rule);
+    let reports = faults.reports(RuleKind::Rule);
     let list: Vec<_> = reports
         .iter()
         .map(|report| {
@@ -70,7 +70,7 @@ fn rules_are_put_replaced_switched_and_removed_at_run_time() {
     faults.set_state("odd");
     faults.reset();
     assert_eq!((first(), &*faults.state()), ("mine".into(), FIRST_STATE));
-    assert!(faults.reports(Part::Rule)[2].enabled, "as it was written");
+    assert!(faults.reports(RuleKind::Rule)[2].enabled, "as it was written");
 
     let clash = faults.replace(Origin::File, scenario).unwrap_err();
     assert!(clash.to_string().contains("\"scene\""), "{clash}");
@@ -86,15 +86,15 @@ async fn release_or_removal_of_a_rule_ends_its_hanging_calls() {
         ("release", |faults| assert_eq!(faults.release(Some("x")), Some(1))),
         ("release all", |faults| assert_eq!(faults.release(None), Some(1))),
         ("switch off", |faults| {
-            assert!(faults.set_enabled(Part::Rule, "x", false))
+            assert!(faults.set_enabled(RuleKind::Rule, "x", false))
         }),
-        ("remove", |faults| assert!(faults.remove(Part::Rule, "x"))),
+        ("remove", |faults| assert!(faults.remove(RuleKind::Rule, "x"))),
         ("reload", |faults| faults.replace(Origin::File, vec![]).unwrap()),
     ];
     for (case, end) in ends {
         let faults = mk_rules("- {id: x, action: {hang: release}}");
         let mut fired = faults.decide(&Publish::of("a")).rule.unwrap();
-        assert_eq!(faults.reports(Part::Rule)[0].blocked_calls, 1, "{case}");
+        assert_eq!(faults.reports(RuleKind::Rule)[0].blocked_calls, 1, "{case}");
         assert_eq!(faults.release(Some("y")), None, "{case}");
         let mut hanging = task::spawn(fired.released());
         assert_pending!(hanging.poll(), "{case}");
@@ -104,7 +104,7 @@ async fn release_or_removal_of_a_rule_ends_its_hanging_calls() {
         drop(fired);
         assert!(
             faults
-                .reports(Part::Rule)
+                .reports(RuleKind::Rule)
                 .iter()
                 .all(|report| report.blocked_calls == 0),
             "{case}"

@@ -44,7 +44,7 @@ pub struct AdminArgs {
 
 impl AdminArgs {
     /// Who reads the journal, beside its file.
-    pub(super) fn readers(&self) -> journal::JournalConfig {
+    pub(super) fn journal_config(&self) -> journal::JournalConfig {
         journal::JournalConfig {
             kept: if self.admin_endpoint.is_given() {
                 self.journal_size

@@ -8,7 +8,7 @@ use clap::{ArgAction, Args};
 
 use super::value::switch;
 use crate::array::{
-    self, Dependants, NodeId, Pool, PoolName, QosRule, Segments, SizeRule, SpecDeviations, quantity,
+    self, CopyMode, NodeId, Pool, PoolName, QosRule, Segments, SizeRule, SpecDeviations, quantity,
 };
 use crate::driver::service_config::{BlockRuns, RequiredSecret, ServiceConfig};
 use crate::fault::duration;
@@ -138,10 +138,10 @@ impl ArrayArgs {
                 max: self.max_volume_size,
             },
             qos: self.mutable_parameters.clone(),
-            dependants: if self.linked_copies {
-                Dependants::Linked
+            copy_mode: if self.linked_copies {
+                CopyMode::Linked
             } else {
-                Dependants::Independent
+                CopyMode::Independent
             },
             deviations: SpecDeviations {
                 delete_in_use: self.delete_in_use,

@@ -48,7 +48,7 @@ pub(crate) struct Scenarios(pub Vec<&'static Scenario>, bool);
 
 /// Where drivers make their connections in; nowhere for the empty text.
 #[derive(Clone, Debug)]
-pub(crate) struct Dialled(pub Option<relay::Place>);
+pub(crate) struct Dialled(pub Option<relay::RelayAddress>);
 
 // === impl FaultArgs ===
 

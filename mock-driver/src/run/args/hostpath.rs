@@ -151,7 +151,7 @@ pub enum AttachLimit {
 
 impl HostPathArgs {
     /// Whether the words, each a flag with its value, have a name that only host-path has.
-    pub(super) fn are_meant(words: &[OsString]) -> bool {
+    pub(super) fn is_host_path_command_line(words: &[OsString]) -> bool {
         let name = |word: &OsString| {
             let word = word.to_str()?.strip_prefix("--")?;
             Some(word.split_once('=').map_or(word, |(name, _)| name).to_owned())

@@ -13,8 +13,8 @@ use crate::store::tests::mk_store_on_a_full_disk;
 
 fn mk_driver() -> Arc<Driver> {
     let settings = Settings {
-        premade: 1,
-        readers: JournalConfig {
+        initial_volumes: 1,
+        journal_config: JournalConfig {
             kept: 10,
             ..JournalConfig::default()
         },

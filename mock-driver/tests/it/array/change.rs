@@ -92,7 +92,7 @@ async fn expansion_is_refused_with_the_code_for_the_reason() {
         ("no range", rangeless, Code::InvalidArgument, "capacity_range"),
         ("gone", mk_expand("gone", MIB, 0), Code::NotFound, "gone"),
         ("not made for that", with(mk_block(Mode::SingleNodeWriter)), Code::InvalidArgument, "volume_capability"),
-        ("no space", mk_expand(&a, 60 * MIB, 0), Code::ResourceExhausted, "room"),
+        ("no space", mk_expand(&a, 60 * MIB, 0), Code::ResourceExhausted, "insufficient capacity"),
     ];
     for (case, request, code, word) in table {
         assert_refused(case, expand(request).await, code, &[word]);

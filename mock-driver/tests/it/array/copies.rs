@@ -146,7 +146,7 @@ async fn sources_need_their_capability() {
 #[tokio::test]
 async fn linked_copies_keep_what_they_were_made_of() {
     let mut world = World::start_with(|_, settings| {
-        settings.array.dependants = csi_mock_driver::array::Dependants::Linked;
+        settings.array.copy_mode = csi_mock_driver::array::CopyMode::Linked;
     })
     .await;
     let a = world.volume("a").await;

@@ -89,7 +89,7 @@ async fn group_is_taken_whole_or_not_at_all() {
         "no space",
         world.group("g", &[&a, &b]).await,
         Code::ResourceExhausted,
-        &["room"],
+        &["insufficient capacity"],
     );
     assert!(world.snapshots().await.is_empty());
     world.group("g", &[&a]).await.unwrap();

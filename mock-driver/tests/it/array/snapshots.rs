@@ -257,7 +257,7 @@ async fn snapshot_takes_space_of_its_pool_and_is_refused_without() {
         "no space",
         world.take(mk_snapshot("t", &a)).await,
         Code::ResourceExhausted,
-        &["room"],
+        &["insufficient capacity"],
     );
     world.drop_snapshot(&snapshot).await.unwrap();
     world.snapshot("t", &a).await;
@@ -269,6 +269,6 @@ async fn snapshot_takes_space_of_its_pool_and_is_refused_without() {
         "no space",
         world.create(big).await,
         Code::ResourceExhausted,
-        &["room"],
+        &["insufficient capacity"],
     );
 }

@@ -99,7 +99,12 @@ async fn full_zone_is_passed_over_if_it_may_be() {
     let zone_0 = world.create(large("a", wanted(&["zone-0"], &[]))).await.unwrap();
     assert_eq!(zone_0.accessible_topology, [mk_place("zone-0")]);
     let outcome = world.create(large("b", wanted(&["zone-0"], &[]))).await;
-    assert_refused("full", outcome, Code::ResourceExhausted, &["room"]);
+    assert_refused(
+        "full",
+        outcome,
+        Code::ResourceExhausted,
+        &["insufficient capacity"],
+    );
     let either = wanted(&["zone-0", "zone-1"], &["zone-0"]);
     let zone_1 = world.create(large("b", either)).await.unwrap();
     assert_eq!(zone_1.accessible_topology, [mk_place("zone-1")]);

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use csi_mock_driver::fault::{Exit, Part, Rule};
+use csi_mock_driver::fault::{Exit, Rule, RuleKind};
 use csi_mock_driver::run;
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
@@ -73,7 +73,7 @@ async fn hang_until_released_goes_on_with_the_call_or_its_code() {
             let faults = server.driver().faults();
             let holds = || {
                 faults
-                    .reports(Part::Rule)
+                    .reports(RuleKind::Rule)
                     .iter()
                     .any(|report| report.id == rule && report.blocked_calls == 1)
             };
@@ -321,7 +321,7 @@ async fn rules_put_at_run_time_come_first_and_outlive_a_reload() {
     })
     .await;
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Aborted);
-    assert!(server.driver().faults().remove(Part::Rule, "mine"));
+    assert!(server.driver().faults().remove(RuleKind::Rule, "mine"));
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
 
     // A file that takes a rule's name in vain is refused as a whole.

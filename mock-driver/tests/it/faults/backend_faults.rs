@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use csi_mock_driver::admin_api::client::Client;
-use csi_mock_driver::fault::{Part, Rule};
+use csi_mock_driver::fault::{Rule, RuleKind};
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use rustix::process::Signal;
@@ -58,7 +58,7 @@ async fn refusals_are_answered_and_journalled_and_leave_the_array_alone() {
         server
             .driver()
             .faults()
-            .set_enabled(Part::BackendFault, "frozen", false)
+            .set_enabled(RuleKind::BackendFault, "frozen", false)
     );
     assert_eq!(publish(&mut client, "vol-0", "node-1").await, Code::Ok);
 }
@@ -139,7 +139,7 @@ async fn listing_can_be_frozen_behind_incomplete_and_wrong() {
     assert_eq!(listed.len(), 5, "the new volume is not told");
     assert_eq!(listed[0].1, ["node-0"]);
     assert!(listed[1].1.is_empty());
-    assert!(server.driver().faults().remove(Part::BackendFault, "still"));
+    assert!(server.driver().faults().remove(RuleKind::BackendFault, "still"));
     let listed = published(&mut client).await;
     assert_eq!(listed.len(), 6);
     assert_eq!(nodes_of(&mut client, "vol-1").await, ["node-1"]);
@@ -156,7 +156,7 @@ async fn listing_can_be_frozen_behind_incomplete_and_wrong() {
         assert!(start.elapsed() < Duration::from_secs(20), "must follow");
     }
     assert!(start.elapsed() >= Duration::from_millis(300));
-    assert!(server.driver().faults().remove(Part::BackendFault, "behind"));
+    assert!(server.driver().faults().remove(RuleKind::BackendFault, "behind"));
 
     inject(
         &server,
@@ -189,7 +189,7 @@ async fn expired_tokens_end_a_list_in_its_middle_and_a_new_one_begins() {
         server
             .driver()
             .faults()
-            .set_enabled(Part::BackendFault, "old", false)
+            .set_enabled(RuleKind::BackendFault, "old", false)
     );
     let second = client.list_volumes(page(&first.next_token)).await.unwrap();
     assert_eq!(second.into_inner().entries.len(), 2);

@@ -244,7 +244,7 @@ async fn driver_that_is_away_is_told_and_found_again() {
     );
 
     let settings = Settings {
-        premade: 1,
+        initial_volumes: 1,
         ..Settings::default()
     };
     let (driver, _) = Driver::open(settings).unwrap();
@@ -421,7 +421,7 @@ async fn relay_pairs_connections_of_its_two_ends() {
 
     // A driver that dials in instead of listening.
     let (driver, _) = Driver::open(Settings {
-        premade: 1,
+        initial_volumes: 1,
         ..Settings::default()
     })
     .unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use csi_mock_driver::fault::scenario::{self, Scenario};
 use csi_mock_driver::fault::{
-    CallInfo, DeviceOverlay, DiskOverlay, Faults, Origin, Part, Script, Seed, VolumeLocation,
+    CallInfo, DeviceOverlay, DiskOverlay, Faults, Origin, RuleKind, Script, Seed, VolumeLocation,
 };
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
@@ -118,7 +118,7 @@ async fn detaches_go_wrong_as_their_scenarios_say() {
     publishes(&mut client, 1).await;
     let faults = server.driver().faults();
     let (detached, ()) = tokio::join!(unpublish(&mut client, "vol-0", "node-0"), async {
-        while faults.reports(Part::Rule)[0].blocked_calls == 0 {
+        while faults.reports(RuleKind::Rule)[0].blocked_calls == 0 {
             tokio::task::yield_now().await;
         }
         faults.release(Some("detach-hangs"));
@@ -239,7 +239,7 @@ async fn probes_are_not_ready_or_hang() {
     let faults = server.driver().faults();
     for number in 1..=3 {
         let held = async {
-            while faults.reports(Part::Rule)[0].fired < number {
+            while faults.reports(RuleKind::Rule)[0].fired < number {
                 tokio::task::yield_now().await;
             }
         };
@@ -302,7 +302,7 @@ async fn flaky_calls_fail_at_their_rate_and_trying_again_always_helps() {
             .all(|(_, nodes)| nodes.is_empty()),
         "nothing is left"
     );
-    let reports = server.driver().faults().reports(Part::Rule);
+    let reports = server.driver().faults().reports(RuleKind::Rule);
     let (fired, seen) = (
         reports.iter().map(|report| report.fired).sum::<u64>(),
         reports[0].seen,

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use csi_mock_driver::driver::service_config::BlockRuns;
-use csi_mock_driver::fault::{Part, Rule};
+use csi_mock_driver::fault::{Rule, RuleKind};
 use csi_mock_driver::store::volume_files::FileId;
 use csi_proto::v1::snapshot_metadata_client::SnapshotMetadataClient;
 use csi_proto::v1::{self, GetMetadataAllocatedRequest, GetMetadataDeltaRequest};
@@ -214,7 +214,7 @@ async fn array_that_tracks_no_changes_refuses_deltas_and_nothing_else() {
     assert_eq!(ended.unwrap_err().code(), Code::FailedPrecondition);
     assert_eq!(scene.told(), (json!("FAILED_PRECONDITION"), json!("off")));
     assert!(matches!(scene.stream(false).await, (5, Ok(()))));
-    faults.remove(Part::BackendFault, "off");
+    faults.remove(RuleKind::BackendFault, "off");
     assert!(
         matches!(scene.stream(true).await, (1, Ok(()))),
         "nothing has changed"

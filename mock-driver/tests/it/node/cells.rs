@@ -233,7 +233,7 @@ async fn publish_context_that_a_rule_has_edited_is_noticed_on_the_node() {
         site.server
             .driver()
             .faults()
-            .remove(csi_mock_driver::fault::Part::Rule, "odd")
+            .remove(csi_mock_driver::fault::RuleKind::Rule, "odd")
     );
     let volume = site.attach(volume, false).await;
     site.stage(&volume).await.unwrap();

@@ -339,7 +339,7 @@ async fn device_that_comes_late_is_waited_for() {
         line_in(&journal, staging).await;
         driver
             .faults()
-            .remove(csi_mock_driver::fault::Part::BackendFault, "x");
+            .remove(csi_mock_driver::fault::RuleKind::BackendFault, "x");
     };
     let (staged, ()) = tokio::join!(site.stage(&volume), comes);
     assert_eq!(staged, Ok(()));

@@ -34,7 +34,7 @@ impl Call<'_> {
     }
 
     pub(super) fn create(&mut self) -> Result<Reply, Status> {
-        let shower = self.shower()?;
+        let encoder = self.encoder()?;
         request::accepts_body(self.headers)?;
         let (dry_run, validation) = self.query.write_options("CreateOptions")?;
         let object = self.object(validation)?;
@@ -44,11 +44,11 @@ impl Call<'_> {
         if self.location.resource.kind == Kind::Namespace && !dry_run {
             self.server.namespace_created(written.name());
         }
-        Ok(Reply::json(StatusCode::CREATED, shower.object(&written)))
+        Ok(Reply::json(StatusCode::CREATED, encoder.object(&written)))
     }
 
     pub(crate) fn update(&mut self, part: Part) -> Result<Reply, Status> {
-        let shower = self.shower()?;
+        let encoder = self.encoder()?;
         let (dry_run, validation) = self.query.write_options("UpdateOptions")?;
         let object = self.object(validation)?;
         self.check_name(&object)?;
@@ -62,7 +62,7 @@ impl Call<'_> {
         } else {
             StatusCode::OK
         };
-        Ok(Reply::json(code, shower.object(&written)))
+        Ok(Reply::json(code, encoder.object(&written)))
     }
 
     /// The name in the body must be the one in the path.
@@ -95,7 +95,7 @@ impl Call<'_> {
             content_type.unwrap_or_default(),
             !self.query.get("fieldManager").is_empty(),
         )?;
-        let shower = self.shower()?;
+        let encoder = self.encoder()?;
         let (dry_run, validation) = self.query.write_options("PatchOptions")?;
         let document = self.document();
         let resource = self.location.resource;
@@ -127,7 +127,7 @@ impl Call<'_> {
         });
         let (written, _) = result?;
         self.warnings.extend(warnings);
-        Ok(Reply::json(StatusCode::OK, shower.object(&written)))
+        Ok(Reply::json(StatusCode::OK, encoder.object(&written)))
     }
 
     fn delete_options(&self) -> Result<DeleteOptions, Status> {
@@ -158,12 +158,12 @@ impl Call<'_> {
     }
 
     pub(super) fn delete(&mut self) -> Result<Reply, Status> {
-        let shower = self.shower()?;
+        let encoder = self.encoder()?;
         let options = self.delete_options()?;
         let dry_run = !options.dry_run.is_empty();
         let name = self.location.name.as_str();
         match self.write(dry_run, |writer| writer.delete(name, options))? {
-            Deleted::Object(object) => Ok(Reply::json(StatusCode::OK, shower.object(&object))),
+            Deleted::Object(object) => Ok(Reply::json(StatusCode::OK, encoder.object(&object))),
             Deleted::Status(status) => Ok(Reply::json(StatusCode::OK, status.to_string())),
         }
     }
@@ -172,7 +172,7 @@ impl Call<'_> {
         if self.location.resource.kind == Kind::Namespace {
             return Err(Status::method_not_allowed());
         }
-        let shower = self.shower()?;
+        let encoder = self.encoder()?;
         let list_options = ListOptions::of(self.query, self.location)?;
         let options = self.delete_options()?;
         let dry_run = !options.dry_run.is_empty();
@@ -203,6 +203,6 @@ impl Call<'_> {
                 _ => {}
             }
         }
-        Ok(Reply::json(StatusCode::OK, shower.list(&page)))
+        Ok(Reply::json(StatusCode::OK, encoder.list(&page)))
     }
 }

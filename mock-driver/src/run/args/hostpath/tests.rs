@@ -55,7 +55,7 @@ fn its_defaults_hold_as_soon_as_one_of_its_names_is_used() {
     assert_eq!(nodes, ["worker"]);
     assert_eq!(theirs.config.block_runs, BlockRuns::Fixed);
     assert!(!theirs.array.deviations.delete_in_use);
-    assert!(!theirs.readers.grpc_call_lines);
+    assert!(!theirs.journal_config.grpc_call_lines);
     let [pool] = &theirs.array.pools[..] else {
         panic!("one pool: {:?}", theirs.array.pools)
     };
@@ -202,9 +202,13 @@ fn mutable_parameters_are_those_named_or_all() {
 
 #[test]
 fn calls_are_logged_from_the_level_at_which_host_path_does() {
-    assert!(!with(&["-v=4"]).readers.grpc_call_lines);
-    assert!(with(&["-v=5"]).readers.grpc_call_lines);
-    assert!(!with(&["-v=5", "--log-grpc-calls=false"]).readers.grpc_call_lines);
+    assert!(!with(&["-v=4"]).journal_config.grpc_call_lines);
+    assert!(with(&["-v=5"]).journal_config.grpc_call_lines);
+    assert!(
+        !with(&["-v=5", "--log-grpc-calls=false"])
+            .journal_config
+            .grpc_call_lines
+    );
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! Historical bugs of Kubernetes, which a simulation plants to show that it finds them.
+//! Reintroduces historical Kubernetes bugs, to test that the simulation finds them.
 
-/// A bug that was in a released Kubernetes. Nothing but a simulation plants one.
+/// A bug that was in a released Kubernetes. Only a simulation injects one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlantedBug {
+pub enum InjectedBug {
     /// [kubernetes#81078]: at its start the attach/detach controller adds pods from a list that is older than the
     /// deletions it has handled, and its populator takes the re-created pod of the same name for the deleted one.
     ///

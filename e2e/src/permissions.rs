@@ -1,5 +1,4 @@
-//! Rights that `deploy/` grants an attacher, and rights it uses: none may be missing, and none may be there for
-//! nothing.
+//! Permissions (RBAC) that `deploy/` grants an attacher, and permissions it uses: none may be missing, none superfluous.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,9 +10,9 @@ use kube::api::DynamicObject;
 
 use crate::control_plane::Request;
 
-/// One thing that may be done, as roles say it.
+/// A permission, as in a PolicyRule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Right {
+pub struct Permission {
     /// Verb.
     pub verb: String,
     /// API group; empty for the core.
@@ -22,9 +21,9 @@ pub struct Right {
     pub resource: String,
 }
 
-/// A right that may go unused.
+/// A permission that may go unused.
 #[derive(Clone, Copy, Debug)]
-pub struct Reserve {
+pub struct UnusedPermission {
     /// Verbs.
     pub verbs: &'static [&'static str],
     /// API group; empty for the core.
@@ -35,21 +34,21 @@ pub struct Reserve {
     pub why: &'static str,
 }
 
-/// Rights that need not be seen in use, because they are for what cannot be made to happen.
-pub const RESERVES: &[Reserve] = &[
-    Reserve {
+/// Permissions that no scenario uses, because no scenario can cause the condition they are for.
+pub const ALLOWED_UNUSED: &[UnusedPermission] = &[
+    UnusedPermission {
         verbs: &["get"],
         group: "storage.k8s.io",
         resource: "volumeattachments",
         why: "read only after a write was refused or its answer lost",
     },
-    Reserve {
+    UnusedPermission {
         verbs: &["get"],
         group: "",
         resource: "persistentvolumes",
         why: "read only after a write was refused or its answer lost",
     },
-    Reserve {
+    UnusedPermission {
         verbs: &["create", "patch"],
         group: "",
         resource: "events",
@@ -67,9 +66,9 @@ pub fn is_refused_on_purpose(request: &Request) -> bool {
         && request.resource == "secrets"
 }
 
-// === impl Right ===
+// === impl Permission ===
 
-impl Right {
+impl Permission {
     fn new(verb: &str, group: &str, resource: &str) -> Self {
         Self {
             verb: verb.to_owned(),
@@ -79,7 +78,7 @@ impl Right {
     }
 }
 
-impl fmt::Display for Right {
+impl fmt::Display for Permission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.verb, self.resource)?;
         if self.group.is_empty() {
@@ -96,8 +95,8 @@ impl fmt::Display for Right {
 ///
 /// # Errors
 /// A rule grants more than can be listed, or what no attacher needs: wildcards, paths.
-pub fn granted<'a>(objects: impl IntoIterator<Item = &'a DynamicObject>) -> Result<BTreeSet<Right>> {
-    let mut rights = BTreeSet::new();
+pub fn granted<'a>(objects: impl IntoIterator<Item = &'a DynamicObject>) -> Result<BTreeSet<Permission>> {
+    let mut permissions = BTreeSet::new();
     for object in objects {
         let kind = object.types.as_ref().map_or("", |types| types.kind.as_str());
         if !matches!(kind, "Role" | "ClusterRole") {
@@ -122,47 +121,58 @@ pub fn granted<'a>(objects: impl IntoIterator<Item = &'a DynamicObject>) -> Resu
                 .iter()
                 .flat_map(|group| resources.iter().map(move |of| (group, of)))
             {
-                rights.extend(rule.verbs.iter().map(|verb| Right::new(verb, group, resource)));
+                permissions.extend(
+                    rule.verbs
+                        .iter()
+                        .map(|verb| Permission::new(verb, group, resource)),
+                );
             }
         }
     }
-    Ok(rights)
+    Ok(permissions)
 }
 
 /// What was asked for by the requests that `wanted` picks.
-pub fn used(requests: &BTreeSet<Request>, wanted: impl Fn(&Request) -> bool) -> BTreeSet<Right> {
+pub fn used(requests: &BTreeSet<Request>, wanted: impl Fn(&Request) -> bool) -> BTreeSet<Permission> {
     let wanted = requests.iter().filter(|request| wanted(request));
     wanted
-        .map(|request| Right::new(&request.verb, &request.group, &request.resource))
+        .map(|request| Permission::new(&request.verb, &request.group, &request.resource))
         .collect()
 }
 
-/// What is wrong with the rights: those that were wanting, and, if everything was run that can need one, those
-/// that were not used and are no [`RESERVES`].
-pub fn complaints(granted: &BTreeSet<Right>, used: &BTreeSet<Right>, everything_played: bool) -> Vec<String> {
+/// What is wrong with the permissions: those that were wanting, and, if everything was run that can need one, those
+/// that were not used and are no [`ALLOWED_UNUSED`].
+pub fn permission_errors(
+    granted: &BTreeSet<Permission>,
+    used: &BTreeSet<Permission>,
+    everything_played: bool,
+) -> Vec<String> {
     let wanting = used
         .difference(granted)
-        .map(|right| format!("{right}: used, but not granted"));
-    let mut complaints: Vec<_> = wanting.collect();
+        .map(|permission| format!("{permission}: used, but not granted"));
+    let mut permission_errors: Vec<_> = wanting.collect();
     let reserves = reserves();
-    complaints.extend(
+    permission_errors.extend(
         reserves
             .difference(granted)
-            .map(|right| format!("{right}: held in reserve, but not granted")),
+            .map(|permission| format!("{permission}: held in reserve, but not granted")),
     );
     if everything_played {
-        let idle = granted.difference(used).filter(|right| !reserves.contains(right));
-        complaints.extend(idle.map(|right| format!("{right}: granted, but not used by any scenario")));
+        let idle = granted
+            .difference(used)
+            .filter(|permission| !reserves.contains(permission));
+        permission_errors
+            .extend(idle.map(|permission| format!("{permission}: granted, but not used by any scenario")));
     }
-    complaints
+    permission_errors
 }
 
-fn reserves() -> BTreeSet<Right> {
-    let rights = |reserve: &'static Reserve| {
-        let right = |verb: &&str| Right::new(verb, reserve.group, reserve.resource);
-        reserve.verbs.iter().map(right)
+fn reserves() -> BTreeSet<Permission> {
+    let permissions = |reserve: &'static UnusedPermission| {
+        let permission = |verb: &&str| Permission::new(verb, reserve.group, reserve.resource);
+        reserve.verbs.iter().map(permission)
     };
-    RESERVES.iter().flat_map(rights).collect()
+    ALLOWED_UNUSED.iter().flat_map(permissions).collect()
 }
 
 #[cfg(test)]
@@ -179,8 +189,8 @@ mod tests {
         serde_json::from_value(role).unwrap()
     }
 
-    fn text(rights: &BTreeSet<Right>) -> Vec<String> {
-        rights.iter().map(ToString::to_string).collect()
+    fn text(permissions: &BTreeSet<Permission>) -> Vec<String> {
+        permissions.iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -218,16 +228,19 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_compared_both_ways() {
+    fn permissions_are_compared_both_ways() {
         let mut granted = reserves();
-        granted.insert(Right::new("list", "", "pods"));
-        granted.insert(Right::new("watch", "", "pods"));
-        let used = BTreeSet::from([Right::new("list", "", "pods"), Right::new("get", "", "secrets")]);
+        granted.insert(Permission::new("list", "", "pods"));
+        granted.insert(Permission::new("watch", "", "pods"));
+        let used = BTreeSet::from([
+            Permission::new("list", "", "pods"),
+            Permission::new("get", "", "secrets"),
+        ]);
         let wanting = "get secrets: used, but not granted";
         let idle = "watch pods: granted, but not used by any scenario";
-        assert_eq!(complaints(&granted, &used, false), [wanting]);
-        assert_eq!(complaints(&granted, &used, true), [wanting, idle]);
-        let stale = complaints(&BTreeSet::new(), &BTreeSet::new(), false);
+        assert_eq!(permission_errors(&granted, &used, false), [wanting]);
+        assert_eq!(permission_errors(&granted, &used, true), [wanting, idle]);
+        let stale = permission_errors(&BTreeSet::new(), &BTreeSet::new(), false);
         assert_eq!(stale.len(), reserves().len(), "{stale:?}");
     }
 }

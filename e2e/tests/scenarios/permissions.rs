@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use csi_e2e::cluster::Cluster;
 use csi_e2e::control_plane::Request;
-use csi_e2e::rights::{complaints, is_refused_on_purpose, used};
+use csi_e2e::permissions::{is_refused_on_purpose, permission_errors, used};
 use csi_e2e::scenario::test_env::ACCOUNT;
 
 /// Compares granted and used permissions by the API server's audit log.
@@ -20,8 +20,8 @@ pub(crate) fn verify(cluster: &Cluster, everything_played: bool) -> Result<()> {
     };
     requests.retain(|request| request.account == ACCOUNT);
     let granted = cluster.granted()?;
-    let mut wrong = complaints(&granted, &used(&requests, is_ours), everything_played);
-    let go = complaints(&granted, &used(&requests, |request| !is_ours(request)), false);
+    let mut wrong = permission_errors(&granted, &used(&requests, is_ours), everything_played);
+    let go = permission_errors(&granted, &used(&requests, |request| !is_ours(request)), false);
     wrong.extend(
         go.into_iter()
             .map(|complaint| format!("the Go attacher: {complaint}")),
@@ -41,7 +41,7 @@ pub(crate) fn verify(cluster: &Cluster, everything_played: bool) -> Result<()> {
     }));
     ensure!(
         wrong.is_empty(),
-        "the rights in deploy/ are wrong:\n{}",
+        "the permissions in deploy/ are wrong:\n{}",
         wrong.join("\n")
     );
     Ok(())
