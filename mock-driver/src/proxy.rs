@@ -224,7 +224,7 @@ impl Journey {
             reply.edit(&fired, &passing.path);
         }
         if let Some(record) = self.record.take() {
-            record.end_wire(&reply.outcome(), reply.message());
+            record.end_wire(reply.outcome(), reply.message());
         }
         reply.into_http()
     }
@@ -234,17 +234,17 @@ impl Journey {
         let mut record = self.record.take();
         // A reply that ends at once has its status among the headers.
         if let Some(status) = Status::from_header_map(response.headers()) {
-            end(&mut record, &outcome(&status));
+            end(&mut record, &status);
         }
         response.map(|body| {
             let frames = BodyStream::new(body).map(move |frame| {
                 match &frame {
                     Ok(frame) => {
                         if let Some(status) = frame.trailers_ref().and_then(Status::from_header_map) {
-                            end(&mut record, &outcome(&status));
+                            end(&mut record, &status);
                         }
                     }
-                    Err(status) => end(&mut record, &outcome(status)),
+                    Err(status) => end(&mut record, status),
                 }
                 frame
             });
@@ -263,7 +263,7 @@ impl Journey {
     }
 
     fn refuse(&mut self, status: Status) -> http::Response<Body> {
-        end(&mut self.record, &outcome(&status));
+        end(&mut self.record, &status);
         status.into_http()
     }
 }

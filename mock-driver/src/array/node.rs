@@ -86,7 +86,7 @@ impl Array {
                 registered: false,
                 limit: self.limit(id),
                 advertised: changed.advertised.filter(|limit| *limit > 0),
-                segments: self.said_of(id).cloned().unwrap_or_default(),
+                segments: self.explicit_topology(id).cloned().unwrap_or_default(),
                 attached: BTreeSet::new(),
                 became: changed.became.clone(),
             })
@@ -210,7 +210,7 @@ impl Array {
 
     /// Whether a node reaches what lies in `place`.
     pub(super) fn reaches(&self, id: &NodeId, place: &Segments) -> bool {
-        let found = || self.place_of(id, self.nodes.get(id)?);
+        let found = || self.topology_of(id, self.nodes.get(id)?);
         place.is_empty() || found().is_some_and(|here| here.reaches(place))
     }
 
@@ -239,7 +239,7 @@ impl Array {
         if self.settings.nodes.contains(id) {
             return None;
         }
-        let place = self.place_in_turn(self.number(id))?;
+        let place = self.round_robin_topology(self.number(id))?;
         Some(place.clone()).filter(|place| !place.is_empty())
     }
 
@@ -256,7 +256,7 @@ impl Array {
             .unwrap_or(self.nodes.len())
     }
 
-    fn place_in_turn(&self, number: usize) -> Option<&Segments> {
+    fn round_robin_topology(&self, number: usize) -> Option<&Segments> {
         let pools = &self.settings.pools;
         let pool = pools.get(number.checked_rem(pools.len())?)?;
         Some(&pool.segments)
@@ -273,19 +273,20 @@ impl Array {
             registered: entry.registered,
             limit,
             advertised,
-            segments: self.place_of(id, entry).cloned().unwrap_or_default(),
+            segments: self.topology_of(id, entry).cloned().unwrap_or_default(),
             attached: entry.attached.clone(),
             became: self.changed.get(id).and_then(|changed| changed.became.clone()),
         }
     }
 
     /// Explicit topology, else the topology assigned round-robin.
-    fn place_of(&self, id: &NodeId, entry: &Entry) -> Option<&Segments> {
-        self.said_of(id).or_else(|| self.place_in_turn(entry.number))
+    fn topology_of(&self, id: &NodeId, entry: &Entry) -> Option<&Segments> {
+        self.explicit_topology(id)
+            .or_else(|| self.round_robin_topology(entry.number))
     }
 
     /// What was set for it, at run time or by flag; else where it was put, if a pool is still there.
-    fn said_of(&self, id: &NodeId) -> Option<&Segments> {
+    fn explicit_topology(&self, id: &NodeId) -> Option<&Segments> {
         let changed = self.changed.get(id);
         let pools = &self.settings.pools;
         let is_of_pool = |place: &&Segments| pools.iter().any(|pool| pool.segments == **place);

@@ -30,7 +30,7 @@ impl Array {
         params: &PublishParams,
     ) -> Result<Done<PublishInfo>, Error> {
         let held = self.volume(volume)?;
-        let (node, room) = self.room(node)?;
+        let node = self.registered(node)?;
         let id = held.spec.id.clone();
 
         if let Some(attachment) = held.attachments.get(&node) {
@@ -71,7 +71,7 @@ impl Array {
                 held: other.params.capability.mode.name(),
             });
         }
-        room?;
+        self.check_attach_limit(&node)?;
 
         let attachment = Attachment {
             number: self.attached + 1,
@@ -139,18 +139,16 @@ impl Array {
         }
     }
 
-    /// The node, and whether it has room for one more volume.
-    fn room(&self, node: &str) -> Result<(NodeId, Result<(), Error>), Error> {
-        let id = self.registered(node)?;
-        let attached = self.nodes.get(&id).map_or(0, |entry| entry.attached.len());
-        let room = match self.limit(&id) {
+    /// Checks that one more volume can be attached to a node.
+    fn check_attach_limit(&self, node: &NodeId) -> Result<(), Error> {
+        let attached = self.nodes.get(node).map_or(0, |entry| entry.attached.len());
+        match self.limit(node) {
             Some(limit) if attached >= limit => Err(Error::NodeFull {
-                node: id.clone(),
+                node: node.clone(),
                 limit,
             }),
             _ => Ok(()),
-        };
-        Ok((id, room))
+        }
     }
 }
 

@@ -42,7 +42,7 @@ pub struct Call {
     pub(super) subject: Subject,
     pub(super) fault: Mutex<Option<String>>,
     pub(super) end: OnceLock<End>,
-    pub(super) late: OnceLock<LateResult>,
+    pub(super) late: OnceLock<End>,
 }
 
 /// How a call ended.
@@ -53,14 +53,6 @@ pub struct End {
     /// With which answer.
     pub outcome: Outcome,
     pub(super) response: Option<RedactedMessage>,
-}
-
-/// How the array's work ended after the client had left.
-#[derive(Debug)]
-pub(crate) struct LateResult {
-    /// When.
-    pub(crate) time: Timestamp,
-    pub(crate) outcome: Outcome,
 }
 
 // === impl Call ===
@@ -91,8 +83,8 @@ impl Call {
         self.end.get()
     }
 
-    /// What became of its work after its client had left.
-    pub(crate) fn late(&self) -> Option<&LateResult> {
+    /// How its operation ended after the client disconnected.
+    pub(crate) fn late(&self) -> Option<&End> {
         self.late.get()
     }
 

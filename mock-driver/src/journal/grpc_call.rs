@@ -97,7 +97,7 @@ mod tests {
             code,
             message: message.to_owned(),
         };
-        record.end(&outcome, response);
+        record.end(outcome, response);
         let call = journal.look(|look| look.after(0).next().unwrap().1.clone());
         let line = line(&call, &journal.request(&call), journal.response(&call).as_ref()).unwrap();
         assert!(!line.contains('\n'), "one call, one line: {line}");

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
-use super::call::{Call, End, LateResult, Peer};
+use super::call::{Call, End, Peer};
 use crate::rpc::code;
 
 /// A line of the journal.
@@ -117,7 +117,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    pub(super) fn late(call: &'a Call, late: &'a LateResult) -> Self {
+    pub(super) fn late(call: &'a Call, late: &'a End) -> Self {
         Self::Late {
             call: call.number,
             method: Cow::Borrowed(&call.method),

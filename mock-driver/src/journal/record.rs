@@ -9,7 +9,7 @@ use prost::Message;
 use serde_json::Value;
 use tonic::Code;
 
-use super::call::{Call, End, LateResult, Outcome, Peer};
+use super::call::{Call, End, Outcome, Peer};
 use super::line::Line;
 use super::message::{Direction, RedactedMessage};
 use super::{Event, Journal};
@@ -131,17 +131,17 @@ impl CallRecord {
     }
 
     /// Records the answer.
-    pub(crate) fn end<M: Message + Secrets + Clone>(mut self, outcome: &Outcome, response: Option<&M>) {
+    pub(crate) fn end<M: Message + Secrets + Clone>(mut self, outcome: Outcome, response: Option<&M>) {
         let response = response.map(|response| self.work.journal.renderer.keep(response));
-        self.conclude(outcome.clone(), response);
+        self.conclude(outcome, response);
     }
 
     /// Records an answer that is known as bytes only.
-    pub(crate) fn end_wire(mut self, outcome: &Outcome, response: Option<&[u8]>) {
+    pub(crate) fn end_wire(mut self, outcome: Outcome, response: Option<&[u8]>) {
         let renderer = &self.work.journal.renderer;
         let method = &self.work.call.method;
         let response = response.map(|bytes| renderer.keep_wire(method, Direction::Response, bytes));
-        self.conclude(outcome.clone(), response);
+        self.conclude(outcome, response);
     }
 
     fn conclude(&mut self, outcome: Outcome, response: Option<RedactedMessage>) {
@@ -207,9 +207,10 @@ impl WorkRecord {
     }
 
     fn late(&self, outcome: Outcome) {
-        let late = LateResult {
+        let late = End {
             time: self.journal.clock.now(),
             outcome,
+            response: None,
         };
         if self.call.late.set(late).is_ok() {
             self.journal.late(&self.call);

@@ -38,7 +38,7 @@ fn begin(journal: &Arc<Journal>, volume: &str, node: &str) -> CallRecord {
 
 fn publish(journal: &Arc<Journal>, volume: &str, code: Code) {
     let response = ControllerPublishVolumeResponse::default();
-    begin(journal, volume, "node-0").end(&mk_outcome(code), Some(&response));
+    begin(journal, volume, "node-0").end(mk_outcome(code), Some(&response));
 }
 
 fn volumes(journal: &Journal) -> Vec<String> {
@@ -53,7 +53,7 @@ fn last_calls_are_kept_in_the_order_of_their_ends() {
     publish(&journal, "b", Code::Ok);
     assert_eq!(volumes(&journal), ["a", "b"]);
     slow.end(
-        &mk_outcome(Code::Ok),
+        mk_outcome(Code::Ok),
         Some(&ControllerPublishVolumeResponse::default()),
     );
     assert_eq!(volumes(&journal), ["b", "slow"]);
@@ -78,7 +78,7 @@ fn memory_is_bounded_by_bytes_too() {
     };
     for _ in 0..100 {
         let record = journal.begin(LIST, None, &ListVolumesRequest::default());
-        record.end(&mk_outcome(Code::Ok), Some(&listing));
+        record.end(mk_outcome(Code::Ok), Some(&listing));
     }
     assert_eq!(journal.look(|look| look.after(0).count()), 63);
 }

@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 use super::message::outcome;
 use crate::driver::Driver;
 use crate::fault::ActiveFault;
-use crate::journal::{CallRecord, Outcome};
+use crate::journal::CallRecord;
 use crate::socket::ConnectionInfo;
 
 /// Length of what stands before each message.
@@ -59,7 +59,7 @@ impl Cut {
         // Nothing came of the call, so nothing can go wrong after it.
         if let Some(status) = Status::from_header_map(response.headers()) {
             self.fired = None;
-            end(&mut self.record, &outcome(&status));
+            end(&mut self.record, &status);
         }
         response.map(|body| {
             let journey = Journey {
@@ -84,7 +84,7 @@ impl Journey {
                 // The driver behind sees its call cancelled.
                 self.frames = None;
                 self.held = None;
-                end(&mut self.cut.record, &outcome(&status));
+                end(&mut self.cut.record, &status);
                 return Some((Ok(Frame::trailers(trailers(&status))), self));
             }
         }
@@ -94,7 +94,7 @@ impl Journey {
                 Ok(frame) => frame,
                 Err(status) => {
                     self.cut.fired = None;
-                    end(&mut self.cut.record, &outcome(&status));
+                    end(&mut self.cut.record, &status);
                     return Some((Err(status), self));
                 }
             },
@@ -112,7 +112,7 @@ impl Journey {
                 } else {
                     if let Some(status) = status {
                         self.cut.fired = None;
-                        end(&mut self.cut.record, &outcome(&status));
+                        end(&mut self.cut.record, &status);
                     }
                     last
                 }
@@ -199,9 +199,9 @@ fn trailers(status: &Status) -> HeaderMap {
 }
 
 /// Ends the record of a stream, unless it has ended.
-pub(super) fn end(record: &mut Option<CallRecord>, outcome: &Outcome) {
+pub(super) fn end(record: &mut Option<CallRecord>, status: &Status) {
     if let Some(record) = record.take() {
-        record.end_wire(outcome, None);
+        record.end_wire(outcome(status), None);
     }
 }
 

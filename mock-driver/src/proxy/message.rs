@@ -198,10 +198,7 @@ impl Reply {
         let status = self.trailers.as_ref().and_then(Status::from_header_map);
         let status = status.or_else(|| Status::from_header_map(&self.head.headers));
         match status {
-            Some(status) => Outcome {
-                code: status.code(),
-                message: status.message().to_owned(),
-            },
+            Some(status) => outcome(&status),
             None => Outcome {
                 code: Code::Unknown,
                 message: format!("the driver answered {} without a gRPC status", self.head.status),

@@ -8,7 +8,6 @@
 
 use std::sync::Arc;
 
-use csi_proto::Secrets;
 use prost::Message;
 use tokio::sync::oneshot;
 use tokio::time;
@@ -48,23 +47,18 @@ impl Call {
         }
     }
 
-    /// Journal, end: the reply becomes the answer.
-    fn end<R: Message + Secrets + Clone>(self, result: Result<R, Error>) -> Result<Response<R>, Status> {
+    /// Stage 7: journal, end. `end` ends the record with the response.
+    fn end<R>(
+        self,
+        result: Result<R, Error>,
+        end: impl FnOnce(CallRecord, Outcome, Option<&R>),
+    ) -> Result<Response<R>, Status> {
         let outcome = outcome(&result);
+        let status = Status::new(outcome.code, outcome.message.as_str());
         if let Some(record) = self.record {
-            record.end(&outcome, result.as_ref().ok());
+            end(record, outcome, result.as_ref().ok());
         }
-        response(result, outcome)
-    }
-
-    /// The same for a reply that is sent as another message than the services know.
-    fn end_wire<O: Message>(self, result: Result<O, Error>) -> Result<Response<O>, Status> {
-        let outcome = outcome(&result);
-        if let Some(record) = self.record {
-            let wire = result.as_ref().ok().map(Message::encode_to_vec);
-            record.end_wire(&outcome, wire.as_deref());
-        }
-        response(result, outcome)
+        result.map(Response::new).map_err(|_| status)
     }
 }
 
@@ -81,7 +75,7 @@ impl Driver {
     ) -> Result<Response<Q::Reply>, Status> {
         let mut call = self.begin(&request);
         let result = self.run_stages(&request.into_inner(), &mut call).await;
-        call.end(result)
+        call.end(result, CallRecord::end)
     }
 
     /// Answers a call with another message than today's, made of the reply. If that cannot be had the call has
@@ -99,9 +93,13 @@ impl Driver {
     {
         let mut call = self.begin(&request);
         let result = self.run_stages(&request.into_inner(), &mut call).await;
-        call.end_wire(match result {
+        let result = match result {
             Ok(reply) => remake(reply).await,
             Err(error) => Err(error),
+        };
+        call.end(result, |record, outcome, reply| {
+            let wire = reply.map(Message::encode_to_vec);
+            record.end_wire(outcome, wire.as_deref());
         })
     }
 
@@ -135,7 +133,8 @@ impl Driver {
                 let answer = fired.background_answer();
                 decision.rule = Some(fired);
                 let operation = self.clone().operate::<Q>(params, keys, decision);
-                self.run_in_background(operation, locked, call.record.as_mut().map(CallRecord::part));
+                // Nothing waits for the result.
+                drop(self.spawn_operation(operation, locked, call.record.as_mut().map(CallRecord::part)));
                 return Err(answer);
             }
             before => decision.rule = before,
@@ -147,7 +146,8 @@ impl Driver {
             Kind::Read => (operation.await, locked),
             Kind::Change | Kind::Move | Kind::OnNode => {
                 let record = call.record.as_ref().map(CallRecord::work);
-                self.run_to_its_end(operation, locked, record).await
+                let ended = self.spawn_operation(operation, locked, record).await;
+                ended.unwrap_or((Err(Error::Broken), Vec::new()))
             }
         };
         // An operation that failed has no effect that something could go wrong after.
@@ -166,11 +166,16 @@ impl Driver {
 
     /// Stage 1: journal, begin.
     fn begin<Q: Rpc>(&self, request: &Request<Q>) -> Call {
-        let begin =
-            |journal: &Arc<_>| Journal::begin(journal, Q::METHOD.path(), peer(request), request.get_ref());
+        let connection = request.extensions().get::<ConnectionInfo>().cloned();
+        let peer = connection.as_ref().and_then(|connection| connection.peer);
+        let peer = peer.map(|peer| Peer {
+            pid: peer.pid(),
+            uid: peer.uid(),
+        });
+        let begin = |journal: &Arc<_>| Journal::begin(journal, Q::METHOD.path(), peer, request.get_ref());
         Call {
             record: self.journal.as_ref().map(begin),
-            connection: request.extensions().get::<ConnectionInfo>().cloned(),
+            connection,
             pending: None,
         }
     }
@@ -221,47 +226,25 @@ impl Driver {
         Q::execute(params, self).await
     }
 
-    /// Runs an operation whose caller is answered without waiting for it.
-    fn run_in_background<R: Send + 'static>(
+    /// Runs an operation that no client can interrupt. If the receiver is dropped, the volume stays locked until the
+    /// operation has ended, and the journal records its result.
+    fn spawn_operation<R: Send + 'static>(
         &self,
         operation: impl Future<Output = Result<R, Error>> + Send + 'static,
         locked: Vec<Guard>,
         record: Option<WorkRecord>,
-    ) {
+    ) -> oneshot::Receiver<(Result<R, Error>, Vec<Guard>)> {
+        let (ended_tx, ended) = oneshot::channel();
         self.spawn_work(async move {
             let result = operation.await;
             if let Some(record) = record {
                 record.done(outcome(&result));
             }
-            drop(locked);
+            // Without a receiver this drops the guards.
+            drop(ended_tx.send((result, locked)));
         });
+        ended
     }
-
-    /// Runs an operation that no client can interrupt. If the client leaves, the volume stays locked until the
-    /// operation has ended, and the journal tells how.
-    async fn run_to_its_end<R: Send + 'static>(
-        &self,
-        operation: impl Future<Output = Result<R, Error>> + Send + 'static,
-        locked: Vec<Guard>,
-        record: Option<WorkRecord>,
-    ) -> (Result<R, Error>, Vec<Guard>) {
-        let (result_tx, result) = oneshot::channel();
-        self.spawn_work(async move {
-            let result = operation.await;
-            if let Some(record) = record {
-                record.done(outcome(&result));
-            }
-            // Without a receiver the client has left; the volume is unlocked all the same.
-            drop(result_tx.send((result, locked)));
-        });
-        result.await.unwrap_or((Err(Error::Broken), Vec::new()))
-    }
-}
-
-fn response<R>(result: Result<R, Error>, outcome: Outcome) -> Result<Response<R>, Status> {
-    result
-        .map(Response::new)
-        .map_err(|_| Status::new(outcome.code, outcome.message))
 }
 
 fn outcome<R>(result: &Result<R, Error>) -> Outcome {
@@ -275,14 +258,6 @@ fn outcome<R>(result: &Result<R, Error>) -> Outcome {
             message: error.message(),
         },
     }
-}
-
-fn peer<Q>(request: &Request<Q>) -> Option<Peer> {
-    let credentials = request.extensions().get::<ConnectionInfo>()?.peer?;
-    Some(Peer {
-        pid: credentials.pid(),
-        uid: credentials.uid(),
-    })
 }
 
 #[cfg(test)]

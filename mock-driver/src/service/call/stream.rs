@@ -11,6 +11,7 @@ use tonic::{Request, Response, Status};
 use super::{Call, Rpc};
 use crate::driver::Driver;
 use crate::fault::ActiveFault;
+use crate::journal::CallRecord;
 
 /// A stream that a rule waits for.
 struct InterruptedStream<R> {
@@ -44,7 +45,7 @@ impl Driver {
         let (whole, fired) = match (result, call.pending.take()) {
             (Ok(whole), Some(fired)) => (whole, fired),
             (result, _) => {
-                let messages = call.end(result)?.map(|whole| messages(&whole));
+                let messages = call.end(result, CallRecord::end)?.map(|whole| messages(&whole));
                 return Ok(messages.map(|all| Box::pin(stream::iter(all).map(Ok)) as BoxStream<M>));
             }
         };
@@ -97,6 +98,6 @@ impl<R: Message + Secrets + Clone> InterruptedStream<R> {
             Some(error) => Err(error),
             None => Ok(self.whole),
         };
-        self.call.end(result).map(drop)
+        self.call.end(result, CallRecord::end).map(drop)
     }
 }
