@@ -237,9 +237,6 @@ impl Node {
     /// # Guarantees
     /// Afterwards it is there exactly if the volume is attached. May be repeated, and taken up again
     /// after a crash.
-    ///
-    /// # Errors
-    /// If the device cannot be made or taken away.
     pub(crate) async fn reconcile_device(
         self: &Arc<Self>,
         volume: &str,

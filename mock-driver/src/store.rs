@@ -233,9 +233,6 @@ impl Store {
     /// Looks at the past that is wanted, or at the array as it is if none is.
     ///
     /// The result is durable, as with [`Store::read`].
-    ///
-    /// # Errors
-    /// As for [`Store::change`].
     pub(crate) async fn read_past<T>(
         &self,
         look: impl FnOnce(&Array) -> Result<T, array::Error>,

@@ -146,17 +146,11 @@ impl Client {
     }
 
     /// Lists the finished calls in memory.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn journal(&self, calls: &Calls) -> Result<Page<Call>, Error> {
         self.get("/api/v1/journal", &calls.0).await
     }
 
     /// Lists the in-flight calls.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn running(&self) -> Result<Vec<Call>, Error> {
         self.get("/api/v1/calls", &[]).await
     }
@@ -183,17 +177,11 @@ impl Client {
     }
 
     /// Clears the journal in memory.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn clear_journal(&self) -> Result<(), Error> {
         self.delete("/api/v1/journal").await
     }
 
     /// Streams call events to `on_event` until it breaks or the driver exits.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn follow(
         &self,
         calls: &Calls,
@@ -208,9 +196,6 @@ impl Client {
     }
 
     /// A page of text, such as `/metrics`.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn text(&self, path: &str) -> Result<String, Error> {
         let body = self.exchange(Method::GET, path, None).await?;
         String::from_utf8(body).map_err(|_| self.foreign("no UTF-8"))

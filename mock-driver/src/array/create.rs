@@ -27,9 +27,6 @@ struct Plan {
 
 impl Array {
     /// What would come of a request, without doing anything.
-    ///
-    /// # Errors
-    /// As for [`Array::create_volume`].
     pub(crate) fn validate_create(
         &self,
         wanted: &CreateVolumeParams,
@@ -65,9 +62,6 @@ impl Array {
     }
 
     /// Makes a volume as `id`, which is from [`Array::volume_id`].
-    ///
-    /// # Errors
-    /// As for [`Array::create_volume`].
     pub(crate) fn create_volume_as(
         &mut self,
         wanted: &CreateVolumeParams,
@@ -142,9 +136,6 @@ impl Array {
     }
 
     /// How large a volume would become, without doing anything.
-    ///
-    /// # Errors
-    /// As for [`Array::expand_volume`].
     pub(crate) fn validate_expand(&self, id: &str, range: SizeRange, online: bool) -> Result<u64, Error> {
         let volume = self.volume(id)?;
         let spec = &volume.spec;
@@ -182,9 +173,6 @@ impl Array {
     }
 
     /// Checks whether a volume would take mutable parameters, without doing anything.
-    ///
-    /// # Errors
-    /// As for [`Array::modify_volume`].
     pub(crate) fn validate_modify(&self, id: &str, asked: &BTreeMap<String, String>) -> Result<(), Error> {
         self.volume(id)?;
         self.check_qos(asked)

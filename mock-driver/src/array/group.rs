@@ -70,9 +70,6 @@ impl Members {
 impl Array {
     /// The group made for the same request before, if there is one; an error if a new one could not be
     /// made.
-    ///
-    /// # Errors
-    /// As for [`Array::create_group`].
     pub(crate) fn find_group(&self, wanted: &CreateGroupParams) -> Result<Option<Members>, Error> {
         if let Some(existing) = self.group_names.get(&wanted.name) {
             let existing = self.group(existing.as_str(), &[])?;

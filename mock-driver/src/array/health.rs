@@ -111,9 +111,6 @@ impl Array {
     }
 
     /// Health issues of a volume.
-    ///
-    /// # Errors
-    /// If it does not exist.
     pub(crate) fn volume_health(&self, id: &str) -> Result<UnhealthyVolume, Error> {
         let volume = self.volume(id)?;
         Ok(UnhealthyVolume {
@@ -123,9 +120,6 @@ impl Array {
     }
 
     /// The sick volumes, page by page.
-    ///
-    /// # Errors
-    /// If the token is not one this array gave out for this listing.
     pub(crate) fn list_health(
         &self,
         max_entries: usize,

@@ -75,9 +75,6 @@ impl Array {
 
     /// Looks a node up, or one that was taken out of the register and holds nothing: the process on it must
     /// be able to tell that from never having been there.
-    ///
-    /// # Errors
-    /// If the array has never heard of it.
     pub(crate) fn node_or_former(&self, id: &str) -> Result<Node, Error> {
         let former = || {
             let (id, changed) = self.changed.get_key_value(id)?;
@@ -179,9 +176,6 @@ impl Array {
     }
 
     /// Checks that no registered node has this id.
-    ///
-    /// # Errors
-    /// If one has.
     pub(crate) fn check_new_node_id(&self, id: &str) -> Result<(), Error> {
         match self.registered(id) {
             Err(_) => Ok(()),

@@ -86,9 +86,6 @@ impl Snapshot {
 impl Array {
     /// The snapshot made for the same request before, if there is one; an error if a new one could not
     /// be made.
-    ///
-    /// # Errors
-    /// As for [`Array::create_snapshot`].
     pub(crate) fn find_snapshot(
         &self,
         wanted: &CreateSnapshotParams,

@@ -22,9 +22,6 @@ impl Driver {
     ///
     /// # Guarantees
     /// Without ControllerPublishVolume and another process has the array, it is attached then.
-    ///
-    /// # Errors
-    /// If there is no such volume, or the array refuses or does not answer.
     pub(crate) async fn view_to_use(&self, volume: &str, capability: &Capability) -> Result<View, Error> {
         let view = self.view(volume).await?;
         let Some(remote) = self.remote.as_ref().filter(|_| !self.ways().attaches) else {
@@ -52,9 +49,6 @@ impl Driver {
 
     /// Removes the device of a volume that no controller attached and that is no longer mounted at any path: without
     /// ControllerPublishVolume nothing else removes it. Detaches the volume at the array if that runs in another process.
-    ///
-    /// # Errors
-    /// If it cannot be taken away, or the array does not answer.
     pub(crate) async fn release_device(&self, volume: &str) -> Result<(), Error> {
         let is_kept = self.node().is_none_or(|node| node.knows(volume));
         if is_kept || self.ways().attaches {

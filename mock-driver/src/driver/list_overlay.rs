@@ -8,9 +8,6 @@ use crate::store;
 
 impl Driver {
     /// A page of the volumes, with the backend faults of the listing.
-    ///
-    /// # Errors
-    /// As for [`store::Store::read`].
     pub(crate) async fn page(&self, max_entries: usize, token: Option<&str>) -> Result<Page, store::Error> {
         let view = self.faults.listing();
         let list = |array: &crate::array::Array| array.list(max_entries, token);

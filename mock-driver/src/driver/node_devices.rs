@@ -36,9 +36,6 @@ impl Driver {
     }
 
     /// A volume as the array has it for the node of this process.
-    ///
-    /// # Errors
-    /// If there is no such volume, or the array does not answer.
     pub(crate) async fn view(&self, volume: &str) -> Result<View, Error> {
         let node = self.own_node();
         self.inject_device_fault(volume, &node);
@@ -81,9 +78,6 @@ impl Driver {
     }
 
     /// What the node tells about itself: what was set for this process, else what the array has.
-    ///
-    /// # Errors
-    /// If the array's state cannot be made safe, or it does not answer.
     pub(crate) async fn info(&self) -> Result<NodeInfo, Error> {
         let node = self.node().ok_or(Error::Broken)?;
         let known = match &self.remote {
@@ -146,9 +140,6 @@ impl Driver {
     }
 
     /// Health issues of the storage as seen from the node.
-    ///
-    /// # Errors
-    /// If the array's state cannot be made safe.
     pub(crate) async fn storage_health(&self) -> Result<Vec<StorageHealthIssue>, Error> {
         let id = self.node().ok_or(Error::Broken)?.info().id;
         if let Some(remote) = &self.remote {
@@ -214,9 +205,6 @@ impl Driver {
 
     /// Brings the volume's device on the node of this process in line with the array: call it after
     /// every change of the volume's attachments.
-    ///
-    /// # Errors
-    /// If the device cannot be made or taken away.
     pub(crate) async fn reconcile_device(&self, volume: &str) -> Result<(), Error> {
         let Some(node) = self.node() else {
             return Ok(());
@@ -238,9 +226,6 @@ impl Driver {
 
     /// Takes the volume's device away from the node of this process, before the array is told that it is
     /// detached: a crash in between leaves a volume that is attached, and its device comes back.
-    ///
-    /// # Errors
-    /// If it cannot be taken away.
     pub(crate) async fn remove_device(&self, volume: &str) -> Result<(), Error> {
         match self.node() {
             // It is removed when the volume is unstaged.

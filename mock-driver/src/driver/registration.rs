@@ -114,9 +114,6 @@ impl Registration for Answers {
 }
 
 /// Connects to a registration socket.
-///
-/// # Errors
-/// If nothing listens there.
 pub(crate) async fn dial(socket: &Path) -> std::io::Result<()> {
     UnixStream::connect(socket).await.map(drop)
 }

@@ -149,9 +149,6 @@ impl RemoteArray {
     }
 
     /// A volume as the array has it for a node; none if there is no such volume.
-    ///
-    /// # Errors
-    /// If the array does not answer.
     pub(crate) async fn view(&self, volume: &str, node: &str) -> Result<Option<View>, node::Error> {
         let found = match self.client.volume(volume).await {
             Ok(found) => found,
@@ -171,9 +168,6 @@ impl RemoteArray {
 
     /// What the array has of a node; none if it has never heard of it. One that was taken out of the
     /// register is not forgotten: it must not join again by itself.
-    ///
-    /// # Errors
-    /// If the array does not answer.
     pub(crate) async fn node(&self, id: &str) -> Result<Option<RemoteNode>, node::Error> {
         match self.client.node(id).await {
             Ok(node) => Ok(Some(RemoteNode {
@@ -189,9 +183,6 @@ impl RemoteArray {
     }
 
     /// Attaches a volume to a node.
-    ///
-    /// # Errors
-    /// If the array refuses or does not answer.
     pub(crate) async fn attach(
         &self,
         volume: &str,
@@ -208,9 +199,6 @@ impl RemoteArray {
     }
 
     /// Takes a volume off a node; nothing happens if it is not attached there.
-    ///
-    /// # Errors
-    /// If the array refuses or does not answer.
     pub(crate) async fn detach(&self, volume: &str, node: &str) -> Result<(), node::Error> {
         match self.patient.detach(volume, node).await {
             Err(error) if !is_not_found(&error) => Err(refusal(error)),
@@ -219,9 +207,6 @@ impl RemoteArray {
     }
 
     /// Health issues of the storage as seen from a node: those of all nodes first.
-    ///
-    /// # Errors
-    /// If the array does not answer.
     pub(crate) async fn storage_health(&self, node: &str) -> Result<Vec<StorageHealthIssue>, node::Error> {
         let storage = self.client.storage().await.map_err(|error| no_array(&error))?;
         let own = storage.nodes.into_iter().filter(|own| own.node == node);
@@ -230,9 +215,6 @@ impl RemoteArray {
     }
 
     /// Makes a node known to the array.
-    ///
-    /// # Errors
-    /// If the array does not answer, or refuses it.
     pub(crate) async fn join(&self, id: &str, place: &Segments) -> Result<(), node::Error> {
         let new = resource::NodeNew {
             id: id.to_owned(),
@@ -244,9 +226,6 @@ impl RemoteArray {
     }
 
     /// Tells the array where a node is that it knows, registered or not.
-    ///
-    /// # Errors
-    /// If the array does not answer, or refuses that.
     pub(crate) async fn move_node(&self, id: &str, place: &Segments) -> Result<(), node::Error> {
         let change = resource::NodeChange {
             topology: Some(topology(place)),

@@ -115,9 +115,6 @@ async fn settle(remote: &RemoteArray, node: &Arc<Node>, volume: &str, view: &Vie
 /// The record of this process's node in an array in another process. The node joins if the array does not know it, takes
 /// its new id if it was renamed there, and reports its configured topology once. A node that was removed from the array
 /// does not join again, and keeps the volumes that are attached to it.
-///
-/// # Errors
-/// If the array does not answer.
 pub(super) async fn decide(remote: &RemoteArray, node: &Node) -> Result<RemoteNode, Error> {
     let mut has_said = remote.registration_lock().await;
     let mut id = node.info().id;

@@ -28,9 +28,6 @@ impl Script {
     }
 
     /// Reads what a fault file says, for example from a request of the admin API.
-    ///
-    /// # Errors
-    /// As for [`Script::read`].
     pub(crate) fn from_value(whole: Value) -> Result<Self, RuleError> {
         let not_a_list = |reason: String| RuleError::NotAList { reason };
         let (rules, backend_faults) = match whole {

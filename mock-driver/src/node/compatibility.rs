@@ -20,9 +20,6 @@ fn is_shared(mode: AccessMode) -> bool {
 }
 
 /// Judges a call to stage or publish by what is there of the volume, and at its path.
-///
-/// # Errors
-/// If the two exclude one another.
 pub(super) fn compare(
     there: Option<&Record>,
     of_volume: &[Record],
@@ -80,9 +77,6 @@ pub(super) fn compare(
 }
 
 /// Checks that what a volume was staged for covers what it is to be published for.
-///
-/// # Errors
-/// If not.
 pub(super) fn covered(
     volume: &str,
     done: &'static str,
@@ -101,9 +95,6 @@ pub(super) fn covered(
 }
 
 /// Checks that a caller hands on the publish context that it was given, whole and unchanged.
-///
-/// # Errors
-/// If not.
 pub(super) fn same_context(volume: &str, expected: &Map, given: &Map) -> Result<(), Error> {
     let fault = |key: &String| match (expected.get(key), given.get(key)) {
         (Some(expected), None) => Some(format!("is missing, must be \"{expected}\"")),

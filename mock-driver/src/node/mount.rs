@@ -108,9 +108,6 @@ impl Mounter {
     }
 
     /// Whether the disk's filesystem is mounted at `path`.
-    ///
-    /// # Errors
-    /// If that cannot be found out.
     pub(crate) fn is_mounted(self, disk: &Disk, path: &Path) -> Result<bool, Error> {
         match self {
             Self::Emulated => Ok(disk.tree.is_dir()),
@@ -119,9 +116,6 @@ impl Mounter {
     }
 
     /// Shows what is mounted at `from` at `target` as well.
-    ///
-    /// # Errors
-    /// If something is in the way, or the kernel refuses.
     pub(crate) fn show_files(
         self,
         disk: &Disk,
@@ -142,9 +136,6 @@ impl Mounter {
     }
 
     /// Shows the device at `target`.
-    ///
-    /// # Errors
-    /// If something is in the way, or the kernel refuses.
     pub(crate) fn show_device(self, disk: &Disk, target: &Path, readonly: bool) -> Result<(), Error> {
         match self {
             Self::Emulated => emulated::link(&disk.device, target),
@@ -153,9 +144,6 @@ impl Mounter {
     }
 
     /// Whether a filesystem may still be mounted at `path`: no if a reboot has undone it.
-    ///
-    /// # Errors
-    /// If that cannot be found out.
     pub(crate) fn may_be_mounted(self, path: &Path) -> Result<bool, Error> {
         match self {
             Self::Emulated => Ok(true),
@@ -165,9 +153,6 @@ impl Mounter {
 
     /// Lets the filesystem mounted at `path` stand still until what is returned is dropped. What is emulated
     /// cannot, nor can the filesystem that has the media.
-    ///
-    /// # Errors
-    /// If it cannot be frozen.
     pub(crate) fn freeze(
         self,
         path: &Path,
@@ -189,9 +174,6 @@ impl Mounter {
     }
 
     /// Makes the filesystem mounted at `path` as large as the disk.
-    ///
-    /// # Errors
-    /// If it cannot grow.
     pub(crate) fn grow(self, disk: &Disk, path: &Path) -> Result<(), Error> {
         match self {
             Self::Emulated => Ok(()),
@@ -203,9 +185,6 @@ impl Mounter {
     }
 
     /// How full the filesystem at `path` is.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub(crate) fn stats(self, disk: &Disk, path: &Path) -> Result<Stats, Error> {
         match self {
             Self::Emulated => emulated::stats(disk),

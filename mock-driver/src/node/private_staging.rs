@@ -23,9 +23,6 @@ impl Node {
     ///
     /// # Guarantees
     /// As for [`Node::stage`]; a volume of a call that failed or was cut off is gone.
-    ///
-    /// # Errors
-    /// As for [`Node::publish`].
     pub(crate) async fn publish_inline(
         self: &Arc<Self>,
         wish: Publish,

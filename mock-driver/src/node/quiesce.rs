@@ -18,9 +18,6 @@ impl Node {
     }
 
     /// Lets the volume's filesystem stand still, if it is mounted here, until what is returned is dropped.
-    ///
-    /// # Errors
-    /// If it cannot be frozen.
     pub(crate) async fn freeze(self: &Arc<Self>, volume: &str) -> Result<Option<Frozen>, Error> {
         let Some(record) = self.mounted(volume) else {
             return Ok(None);

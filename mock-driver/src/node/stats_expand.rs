@@ -31,9 +31,6 @@ pub(crate) enum NodeVolumeIssue {
 
 impl Node {
     /// How full the volume at a path is.
-    ///
-    /// # Errors
-    /// If it is not there.
     pub(crate) async fn stats(
         self: &Arc<Self>,
         volume: &str,
@@ -92,9 +89,6 @@ impl Node {
     }
 
     /// Whether the volume at a path is used as a raw device.
-    ///
-    /// # Errors
-    /// If it is not there.
     pub(crate) fn is_block_at(&self, volume: &str, path: &str) -> Result<bool, Error> {
         Ok(self.recorded(volume, path)?.capability.is_block())
     }
@@ -103,9 +97,6 @@ impl Node {
     ///
     /// # Guarantees
     /// Nothing ever shrinks; a repeated call does nothing.
-    ///
-    /// # Errors
-    /// If the volume is not there, is not as large as asked, or cannot grow.
     pub(crate) async fn expand(
         self: &Arc<Self>,
         volume: &str,

@@ -43,9 +43,6 @@ impl Node {
     ///
     /// # Guarantees
     /// After an error or a crash the same call goes on where this one ended.
-    ///
-    /// # Errors
-    /// If the target is in use, or something that is not ours is there.
     pub(crate) async fn unpublish(self: &Arc<Self>, volume: &str, target: &str) -> Result<(), Error> {
         match self.records.at(target) {
             Some(record) if record.volume == volume && !record.is_staged() => self.undo(record).await,
@@ -63,9 +60,6 @@ impl Node {
     ///
     /// # Guarantees
     /// As for [`Node::unpublish`].
-    ///
-    /// # Errors
-    /// If it is still published from there, or in use.
     pub(crate) async fn unstage(self: &Arc<Self>, volume: &str, path: &str) -> Result<(), Error> {
         let published = self
             .records
@@ -283,9 +277,6 @@ impl Node {
 
     /// Takes away the devices of volumes that are not attached any more. Without ControllerPublishVolume, one that
     /// is on record here keeps its device.
-    ///
-    /// # Errors
-    /// If one cannot be taken away.
     pub(crate) async fn retain_devices(
         self: &Arc<Self>,
         attached: Vec<String>,

@@ -111,9 +111,6 @@ impl VolumeFiles {
     }
 
     /// Extends the disk to `bytes` if it exists and is shorter.
-    ///
-    /// # Errors
-    /// If its file cannot be changed.
     pub(crate) async fn grow(&self, file_id: &FileId, bytes: u64) -> Result<(), Error> {
         if self.is_nowhere() {
             return Ok(());
@@ -154,9 +151,6 @@ impl VolumeFiles {
 
     /// Removes what unfinished copies and deletions left behind, and moves files that `known` does not have into
     /// `orphaned`. Only in a directory that was claimed. Call it before anything works on them.
-    ///
-    /// # Errors
-    /// If the directory cannot be read, or files cannot be moved or removed.
     pub(crate) async fn sweep(&self, known: Vec<FileId>) -> Result<SweepReport, Error> {
         let FilesLocation::Persistent { directory, lock } = &*self.place else {
             return Ok(SweepReport::default());
@@ -170,9 +164,6 @@ impl VolumeFiles {
 
     /// The parts of the disk that are in use, in order and whole [`BLOCK`]s, from the first one that ends
     /// after `from`. What has no file has none.
-    ///
-    /// # Errors
-    /// If its file cannot be read.
     pub(crate) async fn extents(&self, file_id: &FileId, from: u64) -> Result<Vec<Extent>, Error> {
         if self.is_nowhere() {
             return Ok(Vec::new());

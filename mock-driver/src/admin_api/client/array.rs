@@ -9,116 +9,74 @@ use super::{Client, Error, part};
 
 impl Client {
     /// Reads the driver information.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn info(&self) -> Result<Info, Error> {
         self.get("/api/v1/info", &[]).await
     }
 
     /// Lists volumes; the query has the parameters of `GET /api/v1/volumes`.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn volumes(&self, query: &[(&str, String)]) -> Result<Page<Volume>, Error> {
         self.get("/api/v1/volumes", query).await
     }
 
     /// Reads a volume.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn volume(&self, volume: &str) -> Result<Volume, Error> {
         self.get(&format!("/api/v1/volumes/{}", part(volume)), &[]).await
     }
 
     /// Creates a volume.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn create_volume(&self, new: &VolumeNew) -> Result<Volume, Error> {
         self.send(Method::POST, "/api/v1/volumes", Some(new)).await
     }
 
     /// Deletes a volume.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn delete_volume(&self, volume: &str) -> Result<(), Error> {
         self.delete(&format!("/api/v1/volumes/{}", part(volume))).await
     }
 
     /// Changes a volume.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn change_volume(&self, volume: &str, change: &VolumeChange) -> Result<Volume, Error> {
         let path = format!("/api/v1/volumes/{}", part(volume));
         self.send(Method::PATCH, &path, Some(change)).await
     }
 
     /// Lists nodes; the query has the parameters of `GET /api/v1/nodes`.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn nodes(&self, query: &[(&str, String)]) -> Result<Page<Node>, Error> {
         self.get("/api/v1/nodes", query).await
     }
 
     /// Reads a node.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn node(&self, node: &str) -> Result<Node, Error> {
         self.get(&format!("/api/v1/nodes/{}", part(node)), &[]).await
     }
 
     /// Registers a node.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn register_node(&self, new: &NodeNew) -> Result<Node, Error> {
         self.send(Method::POST, "/api/v1/nodes", Some(new)).await
     }
 
     /// Changes a node.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn change_node(&self, node: &str, change: &NodeChange) -> Result<Node, Error> {
         let path = format!("/api/v1/nodes/{}", part(node));
         self.send(Method::PATCH, &path, Some(change)).await
     }
 
     /// Deregisters a node. Its volumes stay attached.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn remove_node(&self, node: &str) -> Result<(), Error> {
         self.delete(&format!("/api/v1/nodes/{}", part(node))).await
     }
 
     /// Lists attachments; the query has the parameters of `GET /api/v1/attachments`.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn attachments(&self, query: &[(&str, String)]) -> Result<Page<Attachment>, Error> {
         self.get("/api/v1/attachments", query).await
     }
 
     /// Attaches a volume out of band.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn attach(&self, volume: &str, node: &str, attach: &Attach) -> Result<Attachment, Error> {
         self.send(Method::PUT, &attachment(volume, node), Some(attach))
             .await
     }
 
     /// Detaches a volume out of band: the attacher does not see it.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn detach(&self, volume: &str, node: &str) -> Result<(), Error> {
         self.delete(&attachment(volume, node)).await
     }

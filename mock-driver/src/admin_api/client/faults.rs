@@ -10,17 +10,11 @@ use super::{Client, Error, part};
 
 impl Client {
     /// Lists all capabilities.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn capabilities(&self) -> Result<Vec<Capability>, Error> {
         self.get("/api/v1/capabilities", &[]).await
     }
 
     /// Enables or disables a capability.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn set_capability(&self, name: &str, enabled: bool) -> Result<Capability, Error> {
         let path = format!("/api/v1/capabilities/{}", part(name));
         self.send(Method::PUT, &path, Some(&CapabilityChange { enabled }))
@@ -28,41 +22,26 @@ impl Client {
     }
 
     /// Lists the fault rules with their counters.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn faults(&self) -> Result<Faults, Error> {
         self.get("/api/v1/faults", &[]).await
     }
 
     /// Creates or replaces a fault rule, written as in the fault file.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn put_fault(&self, rule: &Value) -> Result<FaultRule, Error> {
         self.send(Method::POST, "/api/v1/faults", Some(rule)).await
     }
 
     /// Applies a fault file atomically.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub(crate) async fn put_script(&self, script: &Value) -> Result<Faults, Error> {
         self.send(Method::POST, "/api/v1/scripts", Some(script)).await
     }
 
     /// Deletes a fault rule.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn remove_fault(&self, id: &str) -> Result<(), Error> {
         self.delete(&format!("/api/v1/faults/{}", part(id))).await
     }
 
     /// Enables or disables a fault rule.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn set_fault(&self, id: &str, enabled: bool) -> Result<FaultRule, Error> {
         let path = format!("/api/v1/faults/{}", part(id));
         self.send(Method::PATCH, &path, Some(&FaultChange { enabled }))
@@ -70,52 +49,34 @@ impl Client {
     }
 
     /// Releases the calls that a fault rule blocks.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn release_fault(&self, id: &str) -> Result<Released, Error> {
         let path = format!("/api/v1/faults/{}/release", part(id));
         self.send(Method::POST, &path, Some(&json!({}))).await
     }
 
     /// Resets the counters of all fault rules.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn reset_faults(&self) -> Result<Faults, Error> {
         self.send(Method::POST, "/api/v1/faults/reset", Some(&json!({})))
             .await
     }
 
     /// Lists the backend faults.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn backend_faults(&self) -> Result<Vec<BackendFault>, Error> {
         self.get("/api/v1/backend-faults", &[]).await
     }
 
     /// Creates or replaces a backend fault, written as in the fault file.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn put_backend_fault(&self, fault: &Value) -> Result<BackendFault, Error> {
         self.send(Method::POST, "/api/v1/backend-faults", Some(fault))
             .await
     }
 
     /// Deletes a backend fault.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub(crate) async fn remove_backend_fault(&self, id: &str) -> Result<(), Error> {
         self.delete(&format!("/api/v1/backend-faults/{}", part(id))).await
     }
 
     /// Enables or disables a backend fault.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn set_backend_fault(&self, id: &str, enabled: bool) -> Result<BackendFault, Error> {
         let path = format!("/api/v1/backend-faults/{}", part(id));
         self.send(Method::PATCH, &path, Some(&FaultChange { enabled }))
@@ -123,17 +84,11 @@ impl Client {
     }
 
     /// Lists the built-in scenarios.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn scenarios(&self) -> Result<Vec<Scenario>, Error> {
         self.get("/api/v1/scenarios", &[]).await
     }
 
     /// Starts or stops a scenario.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn set_scenario(&self, name: &str, enabled: bool) -> Result<Scenario, Error> {
         let path = format!("/api/v1/scenarios/{}", part(name));
         self.send(Method::PUT, &path, Some(&FaultChange { enabled }))

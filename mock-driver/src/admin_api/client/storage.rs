@@ -10,94 +10,61 @@ use super::{Client, Error, part};
 
 impl Client {
     /// Lists snapshots; the query has the parameters of `GET /api/v1/snapshots`.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn snapshots(&self, query: &[(&str, String)]) -> Result<Page<Snapshot>, Error> {
         self.get("/api/v1/snapshots", query).await
     }
 
     /// Reads a snapshot.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn snapshot(&self, snapshot: &str) -> Result<Snapshot, Error> {
         self.get(&format!("/api/v1/snapshots/{}", part(snapshot)), &[])
             .await
     }
 
     /// Creates a snapshot.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn create_snapshot(&self, new: &SnapshotNew) -> Result<Snapshot, Error> {
         self.send(Method::POST, "/api/v1/snapshots", Some(new)).await
     }
 
     /// Deletes a snapshot.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn delete_snapshot(&self, snapshot: &str) -> Result<(), Error> {
         self.delete(&format!("/api/v1/snapshots/{}", part(snapshot)))
             .await
     }
 
     /// Lists group snapshots; the query has the parameters of `GET /api/v1/group-snapshots`.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn group_snapshots(&self, query: &[(&str, String)]) -> Result<Page<GroupSnapshot>, Error> {
         self.get("/api/v1/group-snapshots", query).await
     }
 
     /// Reads a group snapshot.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn group_snapshot(&self, group: &str) -> Result<GroupSnapshot, Error> {
         self.get(&format!("/api/v1/group-snapshots/{}", part(group)), &[])
             .await
     }
 
     /// Creates a group snapshot.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn create_group_snapshot(&self, new: &GroupSnapshotNew) -> Result<GroupSnapshot, Error> {
         self.send(Method::POST, "/api/v1/group-snapshots", Some(new))
             .await
     }
 
     /// Deletes a group snapshot with its snapshots.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn delete_group_snapshot(&self, group: &str) -> Result<(), Error> {
         self.delete(&format!("/api/v1/group-snapshots/{}", part(group)))
             .await
     }
 
     /// Lists the storage pools with their usage.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn pools(&self) -> Result<Vec<Pool>, Error> {
         self.get("/api/v1/pools", &[]).await
     }
 
     /// Reads a pool.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn pool(&self, pool: &str) -> Result<Pool, Error> {
         self.get(&format!("/api/v1/pools/{}", part(pool)), &[]).await
     }
 
     /// Resizes a pool.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn resize_pool(&self, pool: &str, capacity_bytes: u64) -> Result<Pool, Error> {
         let path = format!("/api/v1/pools/{}", part(pool));
         self.send(Method::PATCH, &path, Some(&PoolChange { capacity_bytes }))
@@ -105,17 +72,11 @@ impl Client {
     }
 
     /// Reads the health issues of the storage of nodes.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn storage(&self) -> Result<Storage, Error> {
         self.get("/api/v1/storage", &[]).await
     }
 
     /// Sets the health issues of the storage of all nodes; none means healthy.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`].
     pub async fn set_storage_health(&self, health: Vec<StorageHealthIssue>) -> Result<Storage, Error> {
         self.send(Method::PATCH, "/api/v1/storage", Some(&StorageChange { health }))
             .await

@@ -17,9 +17,6 @@ impl Devices {
     ///
     /// # Guarantees
     /// As for [`Devices::attach`].
-    ///
-    /// # Errors
-    /// If it cannot be set up.
     pub(crate) fn attach_read_only_device(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
         if self.kind() == Kind::Loop {
             self.attach(&link::read_only(serial), disk, false)?;
@@ -28,9 +25,6 @@ impl Devices {
     }
 
     /// The read-only device of the device with that serial, if it has one.
-    ///
-    /// # Errors
-    /// If the link leads to a device of another disk.
     pub(crate) fn read_only(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
         match self.kind() {
             Kind::Loop => self.find(&link::read_only(serial), disk),
@@ -39,9 +33,6 @@ impl Devices {
     }
 
     /// Removes the read-only device of the device with that serial, if it has one.
-    ///
-    /// # Errors
-    /// If it cannot be removed.
     pub(crate) fn detach_read_only_device(&self, serial: &str) -> Result<(), Error> {
         match self.kind() {
             Kind::Loop => {

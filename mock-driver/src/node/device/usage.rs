@@ -9,9 +9,6 @@ use super::{Devices, Error, Kind, loopback};
 impl Devices {
     /// Another device of the same disk whose filesystem is mounted, if one of the
     /// two is writable.
-    ///
-    /// # Errors
-    /// If the devices cannot be looked at.
     pub(crate) fn mounted_elsewhere(
         &self,
         device: &Path,
@@ -25,9 +22,6 @@ impl Devices {
     }
 
     /// The loop devices of a disk, also those that no link leads to.
-    ///
-    /// # Errors
-    /// If the devices cannot be looked at.
     pub(crate) fn all_of(&self, disk: &Path) -> Result<Vec<PathBuf>, Error> {
         match self.kind {
             Kind::Loop => loopback::all_of(disk),

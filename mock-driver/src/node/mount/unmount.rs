@@ -12,9 +12,6 @@ use super::{Mounter, emulated, kernel};
 
 impl Mounter {
     /// The topmost mount at `target`, if any.
-    ///
-    /// # Errors
-    /// If that cannot be found out.
     pub(crate) fn source_at(self, target: &Path) -> Result<Option<MountSource>, Error> {
         match self {
             Self::Emulated => emulated::source_at(target),
@@ -23,17 +20,11 @@ impl Mounter {
     }
 
     /// Whether something is shown at `target`.
-    ///
-    /// # Errors
-    /// If that cannot be found out.
     pub(crate) fn is_shown(self, target: &Path) -> Result<bool, Error> {
         Ok(self.source_at(target)?.is_some())
     }
 
     /// The mount source of a disk's filesystem.
-    ///
-    /// # Errors
-    /// If the device cannot be looked at.
     pub(crate) fn files_of(self, disk: &Disk) -> Result<MountSource, Error> {
         Ok(match self {
             Self::Emulated => MountSource::Link(disk.tree.clone()),
@@ -42,9 +33,6 @@ impl Mounter {
     }
 
     /// The mount source of a raw block device.
-    ///
-    /// # Errors
-    /// If it cannot be looked at.
     pub(crate) fn device_of(self, device: &Path) -> Result<MountSource, Error> {
         Ok(match self {
             Self::Emulated => MountSource::Link(device.to_owned()),
@@ -54,9 +42,6 @@ impl Mounter {
 
     /// Whether `target`, mounted from `from`, is read-only exactly if requested. An emulated link is never
     /// read-only and always passes.
-    ///
-    /// # Errors
-    /// If one of the two cannot be looked at.
     pub(crate) fn has_read_only_mode(
         self,
         target: &Path,
@@ -78,9 +63,6 @@ impl Mounter {
     }
 
     /// Checks that nothing would be lost or covered by showing something at `target`, where nothing is shown.
-    ///
-    /// # Errors
-    /// If something is in the way.
     pub(crate) fn check_empty(self, target: &Path) -> Result<(), Error> {
         match self {
             Self::Emulated | Self::Kernel => kernel::check_empty(target),
@@ -88,9 +70,6 @@ impl Mounter {
     }
 
     /// Unmounts the driver's mounts at `path`, or removes its link. Keeps the path of a mount.
-    ///
-    /// # Errors
-    /// If it is in use, or something else is shown there.
     pub(crate) fn unmount(self, path: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Result<(), Error> {
         match self {
             Self::Emulated => emulated::unlink(path, is_ours),
@@ -99,9 +78,6 @@ impl Mounter {
     }
 
     /// Removes a target at which nothing is shown any more, if nothing is in it.
-    ///
-    /// # Errors
-    /// If something is.
     pub(crate) fn remove(self, target: &Path) -> Result<(), Error> {
         match self {
             Self::Emulated | Self::Kernel => kernel::remove_empty(target),

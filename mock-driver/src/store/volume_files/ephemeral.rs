@@ -49,9 +49,6 @@ impl VolumeFiles {
     }
 
     /// The volumes that were made for pods of a node.
-    ///
-    /// # Errors
-    /// If the directory cannot be read.
     pub(crate) async fn ephemeral_of(&self, node: &str) -> Result<Vec<NodeNote>, Error> {
         if !self.is_kept() {
             return Ok(Vec::new());
