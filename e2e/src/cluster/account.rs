@@ -60,10 +60,10 @@ impl Cluster {
         for (binding, role) in bindings(&own, objects)? {
             let of_namespace = binding.metadata.namespace.as_deref();
             for permission in permissions::granted([role])? {
-                while !self.grants(namespace, name, of_namespace, &right).await? {
+                while !self.grants(namespace, name, of_namespace, &permission).await? {
                     ensure!(
                         Instant::now() < deadline,
-                        "{} gives {namespace}/{name} the right to {right}, but the API server does not know it",
+                        "{} gives {namespace}/{name} the permission to {permission}, but the API server does not know it",
                         binding.name_any()
                     );
                     sleep(PAUSE).await;
@@ -128,17 +128,20 @@ impl Cluster {
         of_namespace: &str,
     ) -> Result<()> {
         let deadline = Instant::now() + SETTLED;
-        let right = Permission {
+        let permission = Permission {
             verb: "get".to_owned(),
             group: String::new(),
             resource: "secrets".to_owned(),
         };
         while self.has_authorization()
-            && self.grants(namespace, name, Some(of_namespace), &right).await? != readable
+            && self
+                .grants(namespace, name, Some(of_namespace), &permission)
+                .await?
+                != readable
         {
             ensure!(
                 Instant::now() < deadline,
-                "whether {namespace}/{name} may {right} of {of_namespace} should be: {readable}"
+                "whether {namespace}/{name} may {permission} of {of_namespace} should be: {readable}"
             );
             sleep(PAUSE).await;
         }
@@ -183,24 +186,24 @@ impl Cluster {
         namespace: &str,
         name: &str,
         of_namespace: Option<&str>,
-        right: &Permission,
+        permission: &Permission,
     ) -> Result<bool> {
         if !self.has_authorization() {
             return Ok(true);
         }
-        let (resource, subresource) = match right.resource.split_once('/') {
+        let (resource, subresource) = match permission.resource.split_once('/') {
             Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
-            None => (right.resource.as_str(), None),
+            None => (permission.resource.as_str(), None),
         };
         let review = SubjectAccessReview {
             spec: SubjectAccessReviewSpec {
                 user: Some(format!("system:serviceaccount:{namespace}:{name}")),
                 resource_attributes: Some(ResourceAttributes {
-                    group: Some(right.group.clone()),
+                    group: Some(permission.group.clone()),
                     namespace: of_namespace.map(str::to_owned),
                     resource: Some(resource.to_owned()),
                     subresource,
-                    verb: Some(right.verb.clone()),
+                    verb: Some(permission.verb.clone()),
                     ..ResourceAttributes::default()
                 }),
                 ..SubjectAccessReviewSpec::default()
@@ -210,7 +213,7 @@ impl Cluster {
         let reviewed = Api::<SubjectAccessReview>::all(self.client())
             .create(&PostParams::default(), &review)
             .await
-            .with_context(|| format!("ask whether {namespace}/{name} may {right}"))?;
+            .with_context(|| format!("ask whether {namespace}/{name} may {permission}"))?;
         Ok(reviewed.status.is_some_and(|status| status.allowed))
     }
 }

@@ -10,7 +10,7 @@ pub fn check(observations: &Observations) -> Vec<Violation> {
         .attachments
         .iter()
         .filter_map(|attachment| {
-            let missing = unreconciled_reason(attachment)?;
+            let missing = unsettled(attachment)?;
             let name = attachment.metadata.name.as_deref().unwrap_or_default();
             Some(Violation::new(
                 4,
@@ -21,7 +21,7 @@ pub fn check(observations: &Observations) -> Vec<Violation> {
 }
 
 /// Why an attachment has not converged; `None` if it has.
-pub fn unreconciled_reason(attachment: &VolumeAttachment) -> Option<&'static str> {
+pub fn unsettled(attachment: &VolumeAttachment) -> Option<&'static str> {
     let status = attachment.status.as_ref();
     if attachment.metadata.deletion_timestamp.is_some() {
         let error = status.and_then(|status| status.detach_error.as_ref());

@@ -37,7 +37,7 @@ use crate::driver::{Driver, DriverSpec};
 use crate::fixture::{self, SCENARIO_LABEL, mk_csi_driver, mk_secret};
 use crate::invariant::Observations;
 use crate::invariant::observations::{MountEvent, VolumeSpec};
-use crate::invariant::settled::unreconciled_reason;
+use crate::invariant::settled::unsettled;
 use crate::invariant::va_recorder::VaRecorder;
 use crate::node::{Node, NodeSpec};
 use crate::process::Process;
@@ -326,13 +326,7 @@ impl<'ctx> TestEnv<'ctx> {
                 let open: Vec<_> = seen
                     .values()
                     .filter(|va| va.spec.attacher == attacher)
-                    .filter_map(|va| {
-                        Some(format!(
-                            "{}: {}",
-                            va.metadata.name.as_deref()?,
-                            unreconciled_reason(va)?
-                        ))
-                    })
+                    .filter_map(|va| Some(format!("{}: {}", va.metadata.name.as_deref()?, unsettled(va)?)))
                     .collect();
                 Progress::of(open.is_empty(), || open.join("; "))
             },

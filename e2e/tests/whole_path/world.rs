@@ -311,7 +311,7 @@ fn mk_array(seed: u64, clock: &Clock) -> Arc<Driver> {
             nodes: NODES.map(|node| NodeId::from(format!("{node}-0"))).to_vec(),
             ..array::Settings::default()
         },
-        premade: VOLUMES.len() as u64,
+        initial_volumes: VOLUMES.len() as u64,
         latency: Duration::from_millis(300),
         seed: Some(seed),
         clock: journal::clock::Clock::new(move || clock.now()),

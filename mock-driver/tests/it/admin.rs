@@ -25,7 +25,7 @@ mod wire;
 
 /// A driver with five volumes, three nodes and an admin API.
 pub(crate) async fn administered() -> (Server, Client) {
-    Server::start_administered(|_, settings| settings.premade = 5).await
+    Server::start_administered(|_, settings| settings.initial_volumes = 5).await
 }
 
 fn refusal(result: Result<impl std::fmt::Debug, Error>) -> (StatusCode, String, String, Option<String>) {
@@ -69,7 +69,7 @@ async fn array_is_shown_as_csi_calls_leave_it() {
 
 #[tokio::test]
 async fn lists_come_in_pages_that_join_to_the_whole() {
-    let (_server, client) = Server::start_administered(|_, settings| settings.premade = 25).await;
+    let (_server, client) = Server::start_administered(|_, settings| settings.initial_volumes = 25).await;
     let (mut ids, mut after) = (Vec::new(), None::<String>);
     loop {
         let mut query = vec![("limit", "10".to_owned())];
@@ -655,7 +655,7 @@ async fn mistakes_in_what_is_expected_are_told_although_nothing_is_to_be_waited_
 #[tokio::test]
 async fn calls_are_told_as_they_happen() {
     let (server, client) = Server::start_administered(|_, settings| {
-        settings.premade = 1;
+        settings.initial_volumes = 1;
         settings.latency = Duration::from_millis(200);
     })
     .await;
@@ -811,7 +811,7 @@ async fn metrics_count_what_happened() {
 #[tokio::test]
 async fn a_proxy_tells_of_no_array() {
     let (_server, client) = Server::start_administered(|directory, settings| {
-        settings.premade = 5;
+        settings.initial_volumes = 5;
         settings.proxy_to = Some(directory.join("other.sock"));
     })
     .await;

@@ -262,7 +262,7 @@ async fn node_that_is_no_longer_there_keeps_its_volumes_until_they_are_taken_off
     let start = async |nodes: usize| {
         Server::start_with(|_, settings| {
             settings.array.nodes.truncate(nodes);
-            settings.premade = 1;
+            settings.initial_volumes = 1;
             settings.state_dir = Some(state.path().to_owned());
         })
         .await

@@ -28,7 +28,7 @@ async fn with_rules(rules: &[&str]) -> (Server, ControllerClient<Channel>) {
     let yaml: String = rules.iter().map(|rule| format!("- {rule}\n")).collect();
     let server = Server::start_with(|directory, settings| {
         fs::write(directory.join("faults.yaml"), yaml).unwrap();
-        settings.premade = 5;
+        settings.initial_volumes = 5;
         settings.faults = Some(directory.join("faults.yaml"));
         settings.journal = Some(directory.join("journal"));
     })

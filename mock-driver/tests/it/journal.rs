@@ -17,7 +17,7 @@ const SECRET: &str = "hunter2-is-no-good-password";
 
 async fn journalled() -> Server {
     Server::start_with(|directory, settings| {
-        settings.premade = 5;
+        settings.initial_volumes = 5;
         settings.journal = Some(directory.join("journal"));
     })
     .await
@@ -174,7 +174,7 @@ async fn no_secret_is_written_whatever_becomes_of_the_call() {
 #[tokio::test]
 async fn journals_cancelled_call_and_later_the_result_of_its_operation() {
     let server = Server::start_with(|directory, settings| {
-        settings.premade = 1;
+        settings.initial_volumes = 1;
         settings.latency = Duration::from_millis(300);
         settings.journal = Some(directory.join("journal"));
     })

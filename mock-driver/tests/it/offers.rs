@@ -120,7 +120,7 @@ async fn disabled_capability_is_neither_reported_nor_served() {
     let offer = "-CONTROLLER_SERVICE,-PUBLISH_UNPUBLISH_VOLUME,-LIST_VOLUMES_PUBLISHED_NODES";
     let server = Server::start_with(|_, settings| {
         settings.capabilities = offer.parse().unwrap();
-        settings.premade = 1;
+        settings.initial_volumes = 1;
     })
     .await;
     let plugin = server
@@ -248,7 +248,7 @@ async fn uses_of_a_volume_that_the_driver_does_not_know_are_refused_by_every_cal
         let server = Server::start_with(|_, settings| {
             settings.capabilities = offer.parse().unwrap();
             settings.node_id = Some("node-0".into());
-            settings.premade = 1;
+            settings.initial_volumes = 1;
         })
         .await;
         let question = v1::ValidateVolumeCapabilitiesRequest {

@@ -45,7 +45,7 @@ async fn walk(client: &mut ControllerClient<Channel>, max_entries: i32) -> Vec<S
 
 #[tokio::test]
 async fn pages_of_every_size_join_to_the_whole_in_order() {
-    let server = Server::start_with(|_, settings| settings.premade = 23).await;
+    let server = Server::start_with(|_, settings| settings.initial_volumes = 23).await;
     let mut client = server.controller().await;
     let all = walk(&mut client, 0).await;
     assert_eq!(all.len(), 23);
@@ -80,7 +80,7 @@ async fn nodes_are_listed_with_their_volumes() {
 #[tokio::test]
 async fn driver_cuts_pages_down_to_its_own_limit() {
     let server = Server::start_with(|_, settings| {
-        settings.premade = 10;
+        settings.initial_volumes = 10;
         settings.array.page_limit = Some(4);
     })
     .await;

@@ -21,7 +21,7 @@ const LATENCY: Duration = Duration::from_secs(1);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_attaches_do_not_wait_for_one_another() {
     let server = Server::start_with(|_, settings| {
-        settings.premade = 1000;
+        settings.initial_volumes = 1000;
         settings.latency = LATENCY;
     })
     .await;
@@ -49,7 +49,7 @@ async fn a_thousand_attaches_do_not_wait_for_one_another() {
 #[tokio::test]
 async fn second_call_for_a_busy_volume_is_aborted() {
     let server = Server::start_with(|directory, settings| {
-        settings.premade = 2;
+        settings.initial_volumes = 2;
         settings.latency = Duration::from_secs(3600);
         settings.journal = Some(directory.join("journal"));
     })
@@ -98,7 +98,7 @@ async fn second_call_for_a_busy_volume_is_aborted() {
 #[tokio::test]
 async fn calls_for_a_busy_volume_wait_for_their_turn_if_told_to() {
     let server = Server::start_with(|_, settings| {
-        settings.premade = 1;
+        settings.initial_volumes = 1;
         settings.latency = Duration::from_millis(20);
         settings.busy = BusyRule::Wait;
     })
@@ -155,7 +155,7 @@ async fn one_name_makes_one_volume_however_many_ask() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_for_few_volumes_never_attaches_one_twice() {
-    let server = Server::start_with(|_, settings| settings.premade = 3).await;
+    let server = Server::start_with(|_, settings| settings.initial_volumes = 3).await;
     let client = server.controller().await;
     let storm = |number: usize| {
         let mut client = client.clone();

@@ -45,7 +45,7 @@ pub(crate) struct Server {
 impl Server {
     /// With five volumes and three nodes.
     pub(crate) async fn start() -> Self {
-        Self::start_with(|_, settings| settings.premade = 5).await
+        Self::start_with(|_, settings| settings.initial_volumes = 5).await
     }
 
     /// With what `change` makes of the defaults; it also gets the directory for files.
@@ -95,7 +95,7 @@ impl Server {
             .await
             .unwrap();
         let server = Self::start_all(directory, admin, |directory, settings| {
-            settings.readers.kept = 1000;
+            settings.journal_config.kept = 1000;
             change(directory, settings);
         })
         .await;

@@ -33,7 +33,7 @@ pub(crate) type Row = (&'static str, Vec<Call>, Call, Expected);
 pub(crate) async fn check(limit: Option<NonZeroUsize>, rows: Vec<Row>) {
     for (case, before, call, expected) in rows {
         let server = Server::start_with(|_, settings: &mut Settings| {
-            settings.premade = 5;
+            settings.initial_volumes = 5;
             settings.array.attach_limit = limit.map(NonZeroUsize::get);
         })
         .await;

@@ -1,12 +1,14 @@
 //! Storage health.
 
 use axum::extract::State;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::admin::problem::Refusal;
 use crate::admin::request::Json;
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{NodeStorage, Problem, Storage, StorageChange, StorageHealthIssue};
-use crate::array::{self, Array, Capability, StorageSeverity};
+use crate::array::{self, Array, Capability};
 
 /// Lists the health issues of the storage of all nodes and of single nodes.
 #[utoipa::path(get, path = "/storage", tag = "storage",
@@ -58,16 +60,7 @@ pub(super) fn read(health: Vec<StorageHealthIssue>) -> Result<Vec<array::Storage
 }
 
 fn read_one(issue: StorageHealthIssue) -> Result<array::StorageHealthIssue, Refusal> {
-    let status = match issue.status.as_str() {
-        "UNKNOWN" => StorageSeverity::Unknown,
-        "DEGRADED" => StorageSeverity::Degraded,
-        "UNREACHABLE" => StorageSeverity::Unreachable,
-        other => {
-            let message =
-                format!("health.status: \"{other}\" is none; there are UNKNOWN, DEGRADED, UNREACHABLE");
-            return Err(Refusal::invalid("health.status", message));
-        }
-    };
+    let status = parse_status(issue.status)?;
     let capability = match &issue.capability {
         None => None,
         Some(text) => Some(Capability::read(text).ok_or_else(|| {
@@ -87,15 +80,24 @@ fn read_one(issue: StorageHealthIssue) -> Result<array::StorageHealthIssue, Refu
 }
 
 fn shown(issue: &array::StorageHealthIssue) -> StorageHealthIssue {
-    let status = match issue.status {
-        StorageSeverity::Unknown => "UNKNOWN",
-        StorageSeverity::Degraded => "DEGRADED",
-        StorageSeverity::Unreachable => "UNREACHABLE",
-    };
     StorageHealthIssue {
-        status: status.to_owned(),
+        status: status_name(issue.status),
         reason: issue.reason.clone(),
         message: issue.message.clone(),
         capability: issue.capability.as_ref().map(ToString::to_string),
     }
+}
+
+/// Parses the status of a health issue by its name in the array's state.
+pub(super) fn parse_status<T: DeserializeOwned>(status: String) -> Result<T, Refusal> {
+    let field = "health.status";
+    serde_json::from_value(status.into())
+        .map_err(|error| Refusal::invalid(field, format!("{field}: {error}")))
+}
+
+pub(super) fn status_name(status: impl Serialize) -> String {
+    let name = serde_json::to_value(status).expect("a status must be representable as JSON");
+    name.as_str()
+        .expect("a status must serialize as a string")
+        .to_owned()
 }

@@ -13,12 +13,13 @@ use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::storage;
 use crate::admin::page::{limit, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Attachment, HealthIssue, Page, Problem, Volume, VolumeChange, VolumeNew};
-use crate::array::{self, Array, Severity, Source};
+use crate::array::{self, Array, Source};
 use crate::rpc::capabilities::Capability;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
@@ -198,34 +199,16 @@ fn range(bytes: u64) -> Result<CapacityRange, Refusal> {
 }
 
 fn issue(issue: &array::HealthIssue) -> HealthIssue {
-    let status = match issue.status {
-        Severity::Unknown => "UNKNOWN",
-        Severity::Degraded => "DEGRADED",
-        Severity::Inaccessible => "INACCESSIBLE",
-        Severity::DataLoss => "DATA_LOSS",
-    };
     HealthIssue {
-        status: status.to_owned(),
+        status: storage::status_name(issue.status),
         reason: issue.reason.clone(),
         message: issue.message.clone(),
     }
 }
 
 fn from_issue(issue: HealthIssue) -> Result<array::HealthIssue, Refusal> {
-    let status = match issue.status.as_str() {
-        "UNKNOWN" => Severity::Unknown,
-        "DEGRADED" => Severity::Degraded,
-        "INACCESSIBLE" => Severity::Inaccessible,
-        "DATA_LOSS" => Severity::DataLoss,
-        other => {
-            let message = format!(
-                "health.status: \"{other}\" is none; there are UNKNOWN, DEGRADED, INACCESSIBLE, DATA_LOSS"
-            );
-            return Err(Refusal::invalid("health.status", message));
-        }
-    };
     Ok(array::HealthIssue {
-        status,
+        status: storage::parse_status(issue.status)?,
         reason: issue.reason,
         message: issue.message,
     })

@@ -18,7 +18,7 @@ fn url(server: &Server, panel: &str) -> String {
 
 #[tokio::test]
 async fn people_see_who_is_attached_where_and_break_it() {
-    let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 5).await;
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 5).await;
     let mut csi = server.controller().await;
     csi.controller_publish_volume(mk_publish("vol-1", "node-2"))
         .await
@@ -69,7 +69,7 @@ async fn people_see_who_is_attached_where_and_break_it() {
 
 #[tokio::test]
 async fn people_switch_faults_and_capabilities_and_read_the_journal() {
-    let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 5).await;
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 5).await;
     let mut csi = server.controller().await;
     let Some(browser) = Browser::open(&url(&server, "nodes")).await else {
         return;
@@ -131,7 +131,7 @@ async fn people_switch_faults_and_capabilities_and_read_the_journal() {
 #[tokio::test]
 async fn keys_alone_will_do_and_names_are_never_markup() {
     const EVIL: &str = "<img src=x onerror=alert(1)>";
-    let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 2).await;
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 2).await;
     let new = VolumeNew {
         name: EVIL.to_owned(),
         ..VolumeNew::default()
@@ -223,7 +223,7 @@ async fn keys_alone_will_do_and_names_are_never_markup() {
 
 #[tokio::test]
 async fn people_take_snapshots_and_delete_them() {
-    let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 3).await;
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 3).await;
     let Some(browser) = Browser::open(&url(&server, "snapshots")).await else {
         return;
     };
@@ -285,7 +285,7 @@ async fn people_take_snapshots_and_delete_them() {
 
 #[tokio::test]
 async fn people_size_pools_and_make_storage_sick() {
-    let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 3).await;
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 3).await;
     let Some(browser) = Browser::open(&url(&server, "storage")).await else {
         return;
     };
@@ -335,7 +335,7 @@ async fn people_size_pools_and_make_storage_sick() {
 
 #[tokio::test]
 async fn what_is_no_number_is_not_taken_for_one() {
-    let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 1).await;
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 1).await;
     let Some(browser) = Browser::open(&url(&server, "nodes")).await else {
         return;
     };
@@ -399,7 +399,7 @@ async fn what_is_no_number_is_not_taken_for_one() {
 
 #[tokio::test]
 async fn calls_stand_still_for_whoever_reads_them() {
-    let (server, _client) = Server::start_on_tcp(|_, settings| settings.premade = 200).await;
+    let (server, _client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 200).await;
     let mut csi = server.controller().await;
     for number in 0..60 {
         let publish = mk_publish(&format!("vol-{number}"), "node-0");
@@ -467,7 +467,7 @@ async fn calls_stand_still_for_whoever_reads_them() {
 
 #[tokio::test]
 async fn raw_block_volumes_are_attached_as_what_they_are() {
-    let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 0).await;
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 0).await;
     let new = |name: &str, block, access_mode: Option<&str>| VolumeNew {
         name: name.to_owned(),
         block,
@@ -507,7 +507,7 @@ async fn raw_block_volumes_are_attached_as_what_they_are() {
 
 #[tokio::test]
 async fn keys_lead_on_from_where_they_were() {
-    let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 2).await;
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 2).await;
     let Some(browser) = Browser::open(&url(&server, "volumes")).await else {
         return;
     };
@@ -554,7 +554,7 @@ async fn keys_lead_on_from_where_they_were() {
 
 #[tokio::test]
 async fn every_control_has_a_name_and_every_table_its_heads() {
-    let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 2).await;
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 2).await;
     let rule = json!({"id": "idle", "match": {"method": "Probe"}, "action": {"delay": "1ms"}});
     client.put_fault(&rule).await.unwrap();
     let mut csi = server.controller().await;
@@ -594,7 +594,7 @@ async fn every_control_has_a_name_and_every_table_its_heads() {
 #[tokio::test]
 async fn a_thousand_nodes_and_ten_thousand_volumes_are_turned_page_by_page() {
     let (server, client) = Server::start_on_tcp(|_, settings| {
-        settings.premade = 10_000;
+        settings.initial_volumes = 10_000;
         settings.array.nodes = csi_mock_driver::array::Settings::numbered_nodes(1000);
     })
     .await;
@@ -643,7 +643,7 @@ async fn a_thousand_nodes_and_ten_thousand_volumes_are_turned_page_by_page() {
 
 #[tokio::test]
 async fn page_fits_narrow_screens_and_the_colours_people_prefer() {
-    let (server, _client) = Server::start_on_tcp(|_, settings| settings.premade = 5).await;
+    let (server, _client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 5).await;
     let Some(browser) = Browser::open(&url(&server, "nodes")).await else {
         return;
     };

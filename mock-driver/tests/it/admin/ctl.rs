@@ -373,7 +373,7 @@ async fn exit_codes_tell_refusal_from_misuse_from_absence() {
 #[tokio::test(flavor = "multi_thread")]
 async fn state_is_dumped_once_the_driver_has_stopped() {
     let (server, _client) = Server::start_administered(|directory, settings| {
-        settings.premade = 2;
+        settings.initial_volumes = 2;
         settings.state_dir = Some(directory.join("state"));
     })
     .await;

@@ -26,7 +26,7 @@ fn small_pool(_: &std::path::Path, settings: &mut Settings) {
     }];
     settings.array.sizes.default = 10 * MIB;
     settings.array.sizes.min = MIB;
-    settings.premade = 1;
+    settings.initial_volumes = 1;
 }
 
 fn mk_snapshot(name: &str, source: &str) -> SnapshotNew {
@@ -361,7 +361,7 @@ async fn bring(server: &Server, target: &std::path::Path) {
 #[tokio::test]
 async fn condition_set_over_the_api_is_seen_by_all_who_tell_it() {
     let (server, client) = Server::start_administered(|_, settings| {
-        settings.premade = 1;
+        settings.initial_volumes = 1;
         settings.node_id = Some("node-0".to_owned());
         settings.node.devices = csi_mock_driver::node::device::Choice::Emulated;
     })

@@ -22,7 +22,7 @@ pub(super) async fn ask(server: &Server, request: &str) -> (u16, String) {
 
 #[tokio::test]
 async fn foreign_pages_are_kept_out() {
-    let (server, client) = Server::start_on_tcp(|_, settings| settings.premade = 1).await;
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 1).await;
     // (case, request, status)
     let table = [
         (

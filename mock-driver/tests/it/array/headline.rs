@@ -8,7 +8,7 @@ use super::{MIB, World, assert_refused, from_volume, mk_range, mk_volume};
 use crate::server::{mk_unpublish, published};
 
 async fn world() -> World {
-    World::start_with(|_, settings| settings.premade = 3).await
+    World::start_with(|_, settings| settings.initial_volumes = 3).await
 }
 
 fn page(max_entries: i32, starting_token: &str) -> v1::ListVolumesRequest {

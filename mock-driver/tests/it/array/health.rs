@@ -49,7 +49,7 @@ impl World {
 
 #[tokio::test]
 async fn only_the_sick_are_listed_page_by_page() {
-    let mut world = World::start_with(|_, settings| settings.premade = 9).await;
+    let mut world = World::start_with(|_, settings| settings.initial_volumes = 9).await;
     assert_eq!(world.sick(0, "").await.unwrap(), (vec![], String::new()));
     for volume in ["vol-1", "vol-4", "vol-7"] {
         world
@@ -97,7 +97,7 @@ async fn only_the_sick_are_listed_page_by_page() {
 
 #[tokio::test]
 async fn all_that_ails_a_volume_is_told() {
-    let mut world = World::start_with(|_, settings| settings.premade = 2).await;
+    let mut world = World::start_with(|_, settings| settings.initial_volumes = 2).await;
     let all = [Severity::Degraded, Severity::Inaccessible, Severity::DataLoss].map(mk_ailment);
     world.set_health("vol-0", all.to_vec()).await;
     let health = world.health("vol-0").await.unwrap();
@@ -158,7 +158,7 @@ struct OlderList {
 
 #[tokio::test]
 async fn older_callers_find_the_condition_where_it_was_and_only_if_that_is_offered() {
-    let mut world = World::start_with(|_, settings| settings.premade = 2).await;
+    let mut world = World::start_with(|_, settings| settings.initial_volumes = 2).await;
     world
         .set_health("vol-1", vec![mk_ailment(Severity::Degraded)])
         .await;

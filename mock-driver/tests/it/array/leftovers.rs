@@ -13,7 +13,7 @@ use crate::server::{Server, mk_create};
 fn same_array(directory: &Path, settings: &mut Settings) {
     settings.media_dir = Some(directory.join("media"));
     settings.seed = Some(7);
-    settings.premade = 1;
+    settings.initial_volumes = 1;
 }
 
 async fn create(server: &Server) -> FileId {

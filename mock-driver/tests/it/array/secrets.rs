@@ -43,7 +43,7 @@ async fn missing_secret_is_an_argument_and_a_wrong_one_is_nobody() {
     let world = World::start_with(|_, settings| {
         let required = METHODS.map(|method| format!("{method}:password=xyzzy").parse().unwrap());
         settings.config.secrets = required.into_iter().collect();
-        settings.premade = 1;
+        settings.initial_volumes = 1;
     })
     .await;
     let right = mk_map(&[("password", "xyzzy")]);

@@ -203,7 +203,7 @@ async fn lists_are_filtered_and_paged() {
 
 #[tokio::test]
 async fn tokens_of_others_are_refused() {
-    let mut world = World::start_with(|_, settings| settings.premade = 3).await;
+    let mut world = World::start_with(|_, settings| settings.initial_volumes = 3).await;
     let a = world.volume("a").await;
     for name in ["s", "t", "u"] {
         world.snapshot(name, &a).await;

@@ -12,7 +12,7 @@ async fn lax_array_deletes_what_is_in_use() {
     let mut world = World::start_with(|_, settings| {
         settings.array.deviations.delete_in_use = true;
         settings.array.attach_limit = Some(1);
-        settings.premade = 2;
+        settings.initial_volumes = 2;
     })
     .await;
     world.publish("vol-0", "node-0").await.unwrap();
@@ -27,7 +27,7 @@ async fn lax_array_deletes_what_is_in_use() {
 async fn strict_array_finds_nothing_to_detach() {
     let mut world = World::start_with(|_, settings| {
         settings.array.deviations.unpublish_not_found = true;
-        settings.premade = 1;
+        settings.initial_volumes = 1;
     })
     .await;
     world.publish("vol-0", "node-0").await.unwrap();

@@ -350,7 +350,7 @@ async fn one_seed_repeats_which_calls_fail_and_the_ids_of_volumes() {
         let server = Server::start_with(|directory, settings| {
             let rules = "- {id: x, match: {method: Controller*ublishVolume, probability: 0.3}, action: {code: ABORTED}}";
             std::fs::write(directory.join("faults.yaml"), rules).unwrap();
-            settings.premade = 5;
+            settings.initial_volumes = 5;
             settings.seed = Some(seed);
             settings.faults = Some(directory.join("faults.yaml"));
             settings.journal = Some(directory.join("journal"));

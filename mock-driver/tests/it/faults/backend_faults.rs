@@ -20,7 +20,7 @@ use crate::server::{DEADLINE, Server, line_in, mk_create, mk_publish, published}
 
 async fn start() -> (Server, ControllerClient<Channel>) {
     let server = Server::start_with(|directory, settings| {
-        settings.premade = 5;
+        settings.initial_volumes = 5;
         settings.journal = Some(directory.join("journal"));
     })
     .await;
@@ -90,7 +90,7 @@ async fn quota_and_node_limit_count_the_real_array() {
 #[tokio::test]
 async fn concurrent_calls_do_not_exceed_limits() {
     let server = Server::start_with(|_, settings| {
-        settings.premade = 10;
+        settings.initial_volumes = 10;
         settings.latency = Duration::from_millis(100);
     })
     .await;
@@ -260,7 +260,7 @@ async fn backend_faults_come_from_the_file_too_and_go_with_it() {
         let script = "rules: [{id: r, match: {volume: vol-1}, action: {code: ABORTED}}]\n\
                       backend-faults: [{id: t, type: busy, volume: vol-0, code: UNAVAILABLE}]\n";
         fs::write(directory.join("faults.yaml"), script).unwrap();
-        settings.premade = 5;
+        settings.initial_volumes = 5;
         settings.faults = Some(directory.join("faults.yaml"));
         settings.journal = Some(directory.join("journal"));
     })
@@ -344,7 +344,7 @@ async fn loss_of_a_file_is_there_from_the_start_and_goes_when_the_file_says_so()
     let script = "backend-faults: [{id: t, type: state-loss, loses: everything}]";
     let start = async |directory| {
         Server::start_in(directory, |directory, settings| {
-            settings.premade = 1;
+            settings.initial_volumes = 1;
             settings.state_dir = Some(directory.join("state"));
             settings.faults = Some(directory.join("faults.yaml"));
         })

@@ -33,7 +33,7 @@ pub(super) struct Fronted {
 impl Fronted {
     pub(super) async fn start(rules: &[&str]) -> Self {
         let behind = Server::start_with(|directory, settings| {
-            settings.premade = 5;
+            settings.initial_volumes = 5;
             settings.journal = Some(directory.join("journal"));
         })
         .await;
@@ -445,7 +445,7 @@ async fn relay_pairs_connections_of_its_two_ends() {
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
     assert!(
         "tcp://nowhere"
-            .parse::<csi_mock_driver::proxy::relay::Place>()
+            .parse::<csi_mock_driver::proxy::relay::RelayAddress>()
             .is_err()
     );
     let mut identity = v1::identity_client::IdentityClient::new(connect(&own_socket(&directory)).await);

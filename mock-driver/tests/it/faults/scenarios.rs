@@ -26,7 +26,7 @@ const COOKBOOK: &str = include_str!("../../../docs/faults.md");
 async fn play(name: &str) -> (Server, ControllerClient<Channel>) {
     let scenario = Scenario::named(name).unwrap();
     let server = Server::start_with(|directory, settings| {
-        settings.premade = 12;
+        settings.initial_volumes = 12;
         settings.scenarios = vec![scenario];
         settings.seed = Some(1);
         settings.journal = Some(directory.join("journal"));

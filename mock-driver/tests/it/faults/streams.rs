@@ -29,7 +29,7 @@ struct Scene {
 impl Scene {
     async fn start(by_proxy: bool) -> Self {
         let behind = Server::start_with(|directory, settings| {
-            settings.premade = 1;
+            settings.initial_volumes = 1;
             settings.array.sizes.default = 1 << 20;
             settings.journal = Some(directory.join("journal"));
             settings.config.block_runs = BlockRuns::Fixed;
