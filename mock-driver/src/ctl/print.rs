@@ -124,7 +124,12 @@ fn nodes(nodes: &[Node]) -> Table {
         };
         table.row([
             node.id.clone(),
-            if node.registered { "known" } else { "gone" }.to_owned(),
+            if node.registered {
+                "registered"
+            } else {
+                "deregistered"
+            }
+            .to_owned(),
             issues(&node.health),
             node.attached.to_string(),
             limit(node.limit),
@@ -275,7 +280,7 @@ fn issues(health: &[StorageHealthIssue]) -> String {
 
 fn well_or(issues: &[&str]) -> String {
     if issues.is_empty() {
-        "well".to_owned()
+        "healthy".to_owned()
     } else {
         issues.join(",")
     }

@@ -20,8 +20,8 @@ export function calls(panel, refresh) {
     ...CODES.map((name) => make("option", { value: name }, name)));
   const live = make("input", { type: "checkbox", checked: true, onchange: refresh });
   const clear = make("button", { type: "button", onclick: async () => {
-    if (await change("DELETE", "/journal", undefined, "Forgot the calls that had ended")) again();
-  } }, "Forget all");
+    if (await change("DELETE", "/journal", undefined, "Journal cleared")) again();
+  } }, "Clear journal");
   const list = table("Calls, the newest first", "Time", "Method", "Volume", "Node", "Code", ["Took", "number"], "Fault", ["", "acts"]);
   for (const pattern of [volume, node, fault]) pattern.placeholder = "* and ? allowed";
   method.placeholder = "whole name";
@@ -96,7 +96,7 @@ export function item(call) {
     } else {
       element.dataset.start = now.start;
       dress(element, now.fault ? "held" : "");
-      say(what, now.fault ? `held up by ${now.fault}` : "");
+      say(what, now.fault ? `blocked by ${now.fault}` : "");
       tick(element);
     }
   };

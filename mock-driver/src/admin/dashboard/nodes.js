@@ -1,4 +1,4 @@
-// Nodes, how full they are, and what they hold.
+// Nodes with their attach limits and attached volumes.
 
 import { ask, change, get, part, query } from "./api.js";
 import { dress, field, make, say, sync, table } from "./dom.js";
@@ -23,7 +23,7 @@ export function nodes(panel, refresh) {
 }
 
 async function register(refresh) {
-  const id = await ask("Register a node", "The array will know it from now on.", "Register", { label: "Node id" });
+  const id = await ask("Register a node", "Registers the node with the array.", "Register", { label: "Node id" });
   if (id && await change("POST", "/nodes", { id }, `Registered ${id}`)) refresh();
 }
 
@@ -45,7 +45,7 @@ function row(id, refresh) {
     const over = node.limit !== undefined && node.attached > node.limit;
     const full = node.limit !== undefined && node.attached >= node.limit;
     const sick = (node.health ?? []).map((ailment) => `${ailment.status} ${ailment.reason}`).join("; ");
-    const [word, style] = !node.registered ? ["gone", "bad"] : over ? ["over limit", "bad"] : sick ? ["storage sick", "bad"] : full ? ["full", "warn"] : ["known", "good"];
+    const [word, style] = !node.registered ? ["deregistered", "bad"] : over ? ["over limit", "bad"] : sick ? ["storage issue", "bad"] : full ? ["full", "warn"] : ["registered", "good"];
     say(state, word);
     dress(state, `badge ${style}`);
     state.title = sick;
@@ -54,13 +54,13 @@ function row(id, refresh) {
     meter.optimum = 0;
     meter.high = Math.max(0, (node.limit || 1) - 0.5);
     meter.value = node.attached;
-    const lie = node.advertisedLimit !== node.limit ? ` (says ${node.advertisedLimit ?? "no limit"})` : "";
+    const lie = node.advertisedLimit !== node.limit ? ` (reports ${node.advertisedLimit ?? "no limit"})` : "";
     say(count, node.limit === undefined ? `${node.attached}${lie}` : `${node.attached} / ${node.limit}${lie}`);
     sync(chips, node.volumes, (volume) => volume, (volume) => chip(volume, id, volume, refresh));
     const rest = node.attached - node.volumes.length;
     say(more, rest > 0 ? `and ${rest} more` : "");
-    say(lose, node.registered ? "Node gone" : "Bring back");
-    lose.setAttribute("aria-label", node.registered ? `Take node ${id} away` : `Bring node ${id} back`);
+    say(lose, node.registered ? "Deregister" : "Register");
+    lose.setAttribute("aria-label", node.registered ? `Deregister node ${id}` : `Register node ${id}`);
     dress(lose, node.registered ? "danger" : "");
     lose.onclick = () => flip(node, refresh);
     limit.onclick = () => setLimit(node, refresh);
@@ -70,26 +70,26 @@ function row(id, refresh) {
 
 async function flip(node, refresh) {
   const gone = node.registered;
-  const text = `The array will not know ${node.id} any more. Its ${node.attached} attachments stay until somebody detaches them.`;
-  if (gone && !await ask(`Take ${node.id} away?`, text, "Take away")) return;
-  const done = gone ? `${node.id} is gone; register it to bring it back` : `${node.id} is back`;
+  const text = `Deregisters node ${node.id}. Its ${node.attached} volumes stay attached.`;
+  if (gone && !await ask(`Deregister ${node.id}?`, text, "Deregister")) return;
+  const done = gone ? `Deregistered ${node.id}` : `Registered ${node.id}`;
   if (await change("PATCH", `/nodes/${part(node.id)}`, { registered: !gone }, done)) refresh();
 }
 
 async function setLimit(node, refresh) {
-  const text = "How many volumes the array lets it have; 0 for as many as come. What it says in NodeGetInfo changes apart from that.";
+  const text = "Maximum attached volumes. 0 means unlimited. Does not change max_volumes_per_node of NodeGetInfo.";
   const limit = await ask(`Limit of ${node.id}`, text, "Set", { label: "Volumes", value: String(node.limit ?? 0), number: true });
   if (limit === false) return;
-  if (await change("PATCH", `/nodes/${part(node.id)}`, { limit }, `${node.id} takes ${limit || "any number of"} volumes`)) refresh();
+  if (await change("PATCH", `/nodes/${part(node.id)}`, { limit }, `Limit of ${node.id}: ${limit || "unlimited"}`)) refresh();
 }
 
-/** A held volume, to be detached out of band. */
+/** An attached volume, to be detached out of band. */
 export function chip(volume, node, text, refresh) {
   const label = `Detach ${volume} from ${node} out of band`;
   return make("button", {
     type: "button", class: "chip id", "aria-label": label, title: label,
     onclick: async () => {
-      const told = `Nobody who believes ${volume} attached to ${node} is told.`;
+      const told = `No CSI call is made: the attacher and kubelet are not notified.`;
       if (!await ask("Detach out of band?", told, "Detach")) return;
       if (await change("DELETE", `/attachments/${part(volume)}/${part(node)}`, undefined, `Detached ${volume} from ${node}`)) refresh();
     },

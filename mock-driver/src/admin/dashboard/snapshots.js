@@ -34,9 +34,9 @@ export function snapshots(panel, refresh) {
 }
 
 async function create(refresh) {
-  const source = await ask("Take a snapshot", "Of what the volume holds now.", "Next", { label: "Of volume" });
+  const source = await ask("Take a snapshot", "Of the volume's present content.", "Next", { label: "Of volume" });
   if (!source) return;
-  const name = await ask(`Take a snapshot of ${source}`, "Asking again by the same name gives the same snapshot.", "Take", { label: "Name" });
+  const name = await ask(`Take a snapshot of ${source}`, "CreateSnapshot is idempotent by name.", "Take", { label: "Name" });
   if (name && await change("POST", "/snapshots", { name, source }, `Took ${name} of ${source}`)) refresh();
 }
 
@@ -44,7 +44,7 @@ async function createGroup(refresh) {
   const text = await ask("Take a group of snapshots", "All of them or none. Write the volumes with commas between them.", "Next", { label: "Of volumes" });
   if (!text) return;
   const sources = text.split(",").map((volume) => volume.trim()).filter(Boolean);
-  const name = await ask(`Take a group of ${sources.length} snapshots`, "Asking again by the same name gives the same group.", "Take", { label: "Name" });
+  const name = await ask(`Take a group of ${sources.length} snapshots`, "CreateVolumeGroupSnapshot is idempotent by name.", "Take", { label: "Name" });
   if (name && await change("POST", "/group-snapshots", { name, sources }, `Took ${name} of ${sources.join(", ")}`)) refresh();
 }
 

@@ -1,16 +1,16 @@
-// Storage pools, and health issues of the storage behind nodes.
+// Storage pools, and health issues of the storage of nodes.
 
 import { ask, change, get, part } from "./api.js";
 import { dress, make, say, size, sync, table } from "./dom.js";
 
 export function storage(panel, refresh) {
-  const pools = table("Pools and how they are filled", "Pool", "Used", ["Capacity", "number"], ["Available", "number"], "Where", ["", "acts"]);
+  const pools = table("Storage pools", "Pool", "Used", ["Capacity", "number"], ["Available", "number"], "Where", ["", "acts"]);
   const ailments = table("Storage health issues", "Behind", "Status", "Reason", "For", "Message", ["", "acts"]);
-  const hurt = make("button", { type: "button", onclick: () => makeSick(refresh) }, "Make storage sick…");
+  const setHealth = make("button", { type: "button", onclick: () => setStorageHealth(refresh) }, "Set storage health…");
   const deltas = make("button", { type: "button" });
   panel.append(
     make("h2", {}, "Pools"), pools.whole,
-    make("h2", {}, "Health"), make("div", { class: "bar" }, hurt), ailments.whole,
+    make("h2", {}, "Health"), make("div", { class: "bar" }, setHealth), ailments.whole,
     make("h2", {}, "Changed blocks"), make("div", { class: "bar" }, deltas));
 
   return async () => {
@@ -31,7 +31,7 @@ function follow(button, faults, refresh) {
   button.onclick = async () => {
     if (off.length === 0) {
       const fault = { id: "tracking-off", type: "tracking-off" };
-      if (await change("POST", "/backend-faults", fault, "GetMetadataDelta is refused from now on")) refresh();
+      if (await change("POST", "/backend-faults", fault, "GetMetadataDelta is refused")) refresh();
       return;
     }
     for (const one of off) {
@@ -66,31 +66,31 @@ function poolRow(pool, refresh) {
 }
 
 async function resizePool(pool, refresh) {
-  const text = `No fewer than the ${pool.usedBytes} bytes that its volumes and snapshots have.`;
+  const text = `At least the ${pool.usedBytes} allocated bytes.`;
   const bytes = await ask(`Resize ${pool.name}`, text, "Resize", { label: "Bytes", value: String(pool.capacityBytes), number: true });
   if (bytes === false) return;
   if (await change("PATCH", `/pools/${part(pool.name)}`, { capacityBytes: bytes }, `${pool.name} has ${size(bytes)}`)) refresh();
 }
 
-/** Where the health of the storage behind a node, or behind all of them, is set. */
+/** The path of the storage health of a node, or of all nodes. */
 const pathOf = (node) => (node ? `/nodes/${part(node)}` : "/storage");
 
-async function makeSick(refresh) {
-  const text = "As NodeGetStorageHealth will tell it: DEGRADED. Write * for the storage behind all nodes.";
-  const node = await ask("Make storage sick", text, "Make sick", { label: "Behind node", value: "*" });
+async function setStorageHealth(refresh) {
+  const text = "Sets DEGRADED, as NodeGetStorageHealth reports it. * is the storage of all nodes.";
+  const node = await ask("Set storage health", text, "Set", { label: "Node", value: "*" });
   if (!node) return;
-  const health = [{ status: "DEGRADED", reason: "SetByHand", message: "made sick on the dashboard" }];
+  const health = [{ status: "DEGRADED", reason: "SetByHand", message: "set on the dashboard" }];
   const behind = node === "*" ? undefined : node;
-  if (await change("PATCH", pathOf(behind), { health }, `Storage behind ${behind ?? "all nodes"} is degraded`)) refresh();
+  if (await change("PATCH", pathOf(behind), { health }, `Storage of ${behind ?? "all nodes"} is degraded`)) refresh();
 }
 
 function sickRow(node, refresh) {
   const name = node ?? "all nodes";
   const [status, reason, use, message] = [make("span", { class: "badge bad" }), make("td"), make("td", { class: "id" }), make("td", { class: "wide" })];
-  const heal = make("button", { type: "button", "aria-label": `Heal storage behind ${name}`, onclick: async () => {
-    if (await change("PATCH", pathOf(node), { health: [] }, `Storage behind ${name} is well again`)) refresh();
-  } }, "Heal");
-  const line = make("tr", {}, make("th", { scope: "row", class: "id" }, name), make("td", {}, status), reason, use, message, make("td", { class: "acts" }, heal));
+  const clear = make("button", { type: "button", "aria-label": `Clear storage health of ${name}`, onclick: async () => {
+    if (await change("PATCH", pathOf(node), { health: [] }, `Storage of ${name} is healthy`)) refresh();
+  } }, "Clear");
+  const line = make("tr", {}, make("th", { scope: "row", class: "id" }, name), make("td", {}, status), reason, use, message, make("td", { class: "acts" }, clear));
   line.update = (now) => {
     const all = (field, none) => now.health.map((ailment) => ailment[field] ?? none).join("; ");
     say(status, all("status"));

@@ -13,8 +13,8 @@ export function volumes(panel, refresh) {
   const search = make("input", { type: "search", autocomplete: "off", oninput: again });
   const held = make("select", { onchange: again },
     make("option", { value: "" }, "all"), make("option", { value: "true" }, "attached"), make("option", { value: "false" }, "not attached"));
-  const add = make("button", { type: "button", onclick: () => create(refresh) }, "Make a volume…");
-  const list = table("Volumes and the nodes that hold them", "Volume", "Name", ["Size", "number"], "Attached to", "Health", ["", "acts"]);
+  const add = make("button", { type: "button", onclick: () => create(refresh) }, "Create volume…");
+  const list = table("Volumes and their attachments", "Volume", "Name", ["Size", "number"], "Attached to", "Health", ["", "acts"]);
   panel.append(make("div", { class: "bar" }, field("Search", search, "grow"), field("Show", held), add, pager.whole), list.whole);
 
   return async () => {
@@ -25,8 +25,8 @@ export function volumes(panel, refresh) {
 }
 
 async function create(refresh) {
-  const name = await ask("Make a volume", "Of the array's usual size, for a filesystem on one node.", "Make", { label: "Name" });
-  if (name && await change("POST", "/volumes", { name }, `Made ${name}`)) refresh();
+  const name = await ask("Create a volume", "Of the default size, for a filesystem on one node.", "Create", { label: "Name" });
+  if (name && await change("POST", "/volumes", { name }, `Created ${name}`)) refresh();
 }
 
 function row(id, refresh) {
@@ -36,26 +36,26 @@ function row(id, refresh) {
   const none = make("span", { class: "quiet" });
   const health = make("span");
   const attach = make("button", { type: "button", "aria-label": `Attach ${id}` }, "Attach…");
-  const hurt = make("button", { type: "button" });
+  const setHealth = make("button", { type: "button" });
   const remove = make("button", { type: "button", class: "danger", "aria-label": `Delete ${id}`, onclick: () => destroy(id, refresh) }, "Delete");
   const line = make("tr", {},
     make("th", { scope: "row", class: "id" }, id), name, bytes, make("td", {}, make("div", { class: "chips" }, chips, none)),
-    make("td", {}, health), make("td", { class: "acts" }, attach, " ", hurt, " ", remove));
+    make("td", {}, health), make("td", { class: "acts" }, attach, " ", setHealth, " ", remove));
 
   line.update = (volume) => {
     say(name, volume.name);
     say(bytes, size(volume.capacityBytes));
     sync(chips, volume.attachments, (held) => held.node, (held) => chip(id, held.node, held.readonly ? `${held.node} (read-only)` : held.node, refresh));
-    say(none, volume.attachments.length ? "" : "nobody");
+    say(none, volume.attachments.length ? "" : "none");
     const sick = volume.health ?? [];
-    say(health, sick.length ? sick.map((ailment) => ailment.status).join(", ") : "well");
+    say(health, sick.length ? sick.map((ailment) => ailment.status).join(", ") : "healthy");
     dress(health, sick.length ? "badge bad" : "quiet");
     health.title = sick.map((ailment) => `${ailment.reason} ${ailment.message}`).join("; ");
-    say(hurt, sick.length ? "Heal" : "Make sick");
-    hurt.setAttribute("aria-label", sick.length ? `Heal ${id}` : `Make ${id} sick`);
-    hurt.onclick = async () => {
-      const ailment = { status: "DEGRADED", reason: "SetByHand", message: "made sick on the dashboard" };
-      const done = sick.length ? `${id} is well again` : `${id} is degraded`;
+    say(setHealth, sick.length ? "Clear health" : "Set DEGRADED");
+    setHealth.setAttribute("aria-label", sick.length ? `Clear the health issues of ${id}` : `Set ${id} DEGRADED`);
+    setHealth.onclick = async () => {
+      const ailment = { status: "DEGRADED", reason: "SetByHand", message: "set on the dashboard" };
+      const done = sick.length ? `${id} is healthy` : `${id} is degraded`;
       if (await change("PATCH", `/volumes/${part(id)}`, { health: sick.length ? [] : [ailment] }, done)) refresh();
     };
     attach.onclick = () => attachTo(volume, refresh);
@@ -66,7 +66,7 @@ function row(id, refresh) {
 
 async function attachTo({ id, capabilities }, refresh) {
   const use = useOf(capabilities);
-  const text = `Out of band: no CSI call is made, and nobody is told.${use.block ? " As the raw block device it was made for." : ""}`;
+  const text = `Out of band: without a CSI call.${use.block ? " As a raw block device." : ""}`;
   const node = await ask(`Attach ${id}`, text, "Attach", { label: "To node" });
   if (node && await change("PUT", `/attachments/${part(id)}/${part(node)}`, use, `Attached ${id} to ${node}`)) refresh();
 }

@@ -122,7 +122,7 @@ impl Print for Storage {
             ]);
         }
         if self.health.is_empty() && self.nodes.is_empty() {
-            table.row(["all nodes", "well", "", "", ""].map(str::to_owned));
+            table.row(["all nodes", "healthy", "", "", ""].map(str::to_owned));
         }
         table.text(None)
     }

@@ -56,13 +56,19 @@ async fn people_see_who_is_attached_where_and_break_it() {
     let loses = "#panel-nodes tr[data-key='node-2'] td.acts button:last-child";
     browser.click(loses).await;
     browser.click("#ask-yes").await;
-    // The button's text before is "Node gone".
+    // The button's text before is "Deregister".
     browser
-        .until(&format!("{row}.innerText.includes('Bring back')"))
+        .until(&format!(
+            "[...{row}.querySelectorAll('button')].some((b) => b.textContent === 'Register')"
+        ))
         .await;
     assert!(!client.node("node-2").await.unwrap().registered);
     browser.click(loses).await;
-    browser.until(&format!("{row}.innerText.includes('known')")).await;
+    browser
+        .until(&format!(
+            "{row}.innerText.includes('registered') && !{row}.innerText.includes('deregistered')"
+        ))
+        .await;
     assert!(client.node("node-2").await.unwrap().registered);
     browser.close().await;
 }
@@ -81,7 +87,7 @@ async fn people_switch_faults_and_capabilities_and_read_the_journal() {
     browser.click("#tab-faults").await;
     let (deleted, ()) = tokio::join!(csi.delete_volume(crate::server::mk_delete("vol-4")), async {
         browser
-            .until("document.querySelector('#running').innerText.includes('held up by hold')")
+            .until("document.querySelector('#running').innerText.includes('blocked by hold')")
             .await;
         browser.until("!document.querySelector('#panel-faults tr[data-key=\"hold\"] [aria-label^=Release]').disabled").await;
         browser
@@ -284,7 +290,7 @@ async fn people_take_snapshots_and_delete_them() {
 }
 
 #[tokio::test]
-async fn people_size_pools_and_make_storage_sick() {
+async fn dashboard_resizes_pools_and_sets_storage_health() {
     let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 3).await;
     let Some(browser) = Browser::open(&url(&server, "storage")).await else {
         return;
@@ -301,7 +307,7 @@ async fn people_size_pools_and_make_storage_sick() {
     browser.until(&format!("{panel}.includes('1 TiB')")).await;
     assert_eq!(client.pool("pool-0").await.unwrap().capacity_bytes, 1 << 40);
 
-    browser.run("[...document.querySelectorAll('#panel-storage button')].find((b) => b.textContent.startsWith('Make storage')).click()").await;
+    browser.run("[...document.querySelectorAll('#panel-storage button')].find((b) => b.textContent.startsWith('Set storage health')).click()").await;
     browser.until("document.activeElement.id === 'ask-input'").await;
     browser.run("document.activeElement.value = ''").await;
     browser.press("node-1").await;
@@ -310,10 +316,12 @@ async fn people_size_pools_and_make_storage_sick() {
     assert_eq!(client.node("node-1").await.unwrap().health.len(), 1);
     browser.click("#tab-nodes").await;
     browser
-        .until("document.querySelector('#panel-nodes tr[data-key=\"node-1\"]')?.innerText.includes('storage sick')")
+        .until("document.querySelector('#panel-nodes tr[data-key=\"node-1\"]')?.innerText.includes('storage issue')")
         .await;
     browser.click("#tab-storage").await;
-    browser.click("[aria-label='Heal storage behind node-1']").await;
+    browser
+        .click("[aria-label='Clear storage health of node-1']")
+        .await;
     browser
         .until(&format!("{panel}.includes('No storage health issues')"))
         .await;
@@ -341,7 +349,7 @@ async fn what_is_no_number_is_not_taken_for_one() {
     };
     let row = "document.querySelector('#panel-nodes tr[data-key=\"node-1\"]')";
     browser
-        .until(&format!("{row}?.innerText.includes('known')"))
+        .until(&format!("{row}?.innerText.includes('registered')"))
         .await;
     let ask = async |words: &str| {
         browser.click("[aria-label='Change the limit of node-1']").await;
@@ -371,11 +379,11 @@ async fn what_is_no_number_is_not_taken_for_one() {
     browser.until(&format!("{row}.innerText.includes('0 / 3')")).await;
     assert_eq!(client.node("node-1").await.unwrap().limit, Some(3));
     browser
-        .until("document.querySelector('#done').textContent === 'node-1 takes 3 volumes'")
+        .until("document.querySelector('#done').textContent === 'Limit of node-1: 3'")
         .await;
     ask("0").await;
     browser
-        .until("document.querySelector('#done').textContent === 'node-1 takes any number of volumes'")
+        .until("document.querySelector('#done').textContent === 'Limit of node-1: unlimited'")
         .await;
     assert_eq!(client.node("node-1").await.unwrap().limit, None);
 
