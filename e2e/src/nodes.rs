@@ -11,6 +11,7 @@ mod kubelet_identity;
 mod network;
 mod real_node;
 mod requirements;
+mod suite;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -31,6 +32,7 @@ pub use image::BUSYBOX;
 pub use init::init_main_if_requested;
 pub use real_node::RealNode;
 pub use requirements::missing_requirement;
+pub use suite::{Results, SUITE_OVERLAY};
 
 use crate::cluster::{Backend, Cluster};
 use crate::control_plane::{Component, Options};
@@ -48,8 +50,8 @@ pub const NODES: [&str; 2] = ["node-a", "node-b"];
 pub const DRIVER: &str = "mock.csi.local";
 /// Namespace of driver and attacher.
 pub const DRIVER_NAMESPACE: &str = "csi-mock-driver";
-/// What is deployed.
-const OVERLAY: &str = "deploy/overlays/mock-driver-nodes";
+/// What is deployed for scenarios.
+pub const OVERLAY: &str = "deploy/overlays/mock-driver-nodes";
 /// How long a node or a pod of the driver may take to get ready when other work shares the cores.
 const READY: Duration = Duration::from_secs(180);
 
@@ -66,17 +68,23 @@ pub struct RealNodes {
 // === impl RealNodes ===
 
 impl RealNodes {
-    /// Starts control plane and nodes, and waits until the nodes are ready.
+    /// Starts control plane and nodes with the images of `overlay`, and waits until the nodes are ready.
     ///
     /// # Errors
     /// The error holds the last log lines of a program that ended.
-    pub async fn start(run: &Arc<Run>, toolchain: &Toolchain, programs: NodePrograms) -> Result<Self> {
+    pub async fn start(
+        run: &Arc<Run>,
+        toolchain: &Toolchain,
+        programs: NodePrograms,
+        overlay: &str,
+    ) -> Result<Self> {
         let programs = Arc::new(programs);
         let dir = run.subdir("nodes")?;
-        let manifests = toolchain.kustomize(&workspace_root().join(OVERLAY)).await?;
+        let manifests = toolchain.kustomize(&workspace_root().join(overlay)).await?;
         let layout = {
             let (dir, programs) = (run.subdir("images")?, Arc::clone(&programs));
-            let named = images(&manifests);
+            let mut named = images(&manifests);
+            named.extend(programs.suite_images.iter().cloned());
             tokio::task::spawn_blocking(move || Layout::make(&dir, &named, &programs))
                 .await
                 .context("make images")??

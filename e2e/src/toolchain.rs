@@ -31,7 +31,7 @@ use crate::process::Run;
 use cargo::named_program;
 use go::GoProgram;
 pub use go::MissingGo;
-pub use node_programs::NodePrograms;
+pub use node_programs::{NodePrograms, SuitePrograms};
 pub use peer::Peer;
 use peer::SIDECARS;
 

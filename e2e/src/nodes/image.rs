@@ -56,10 +56,21 @@ impl Layout {
                 "csi-mock-driver" | "csi-mock-driver-node" => (&programs.driver, "csi-mock-driver"),
                 "csi-provisioner" => (&programs.provisioner, "csi-provisioner"),
                 "csi-resizer" => (&programs.resizer, "csi-resizer"),
+                "csi-snapshotter" => (&programs.snapshotter, "csi-snapshotter"),
+                "agnhost" => {
+                    let agnhost = programs.agnhost.as_ref();
+                    (agnhost.context("agnhost belongs to the suite")?, "agnhost")
+                }
+                "busybox" => {
+                    images.image(name, &[], &[&busybox])?;
+                    continue;
+                }
                 other => bail!("{name}: there is no program for an image named {other}"),
             };
             let layer = images.layer(&single(dir, program, entrypoint)?)?;
-            let base = name.contains("csi-mock-driver-node").then_some(&debian);
+            // Tests run a shell and programs for filesystems in agnhost.
+            let has_base = name.contains("csi-mock-driver-node") || entrypoint == "agnhost";
+            let base = has_base.then_some(&debian);
             let layers: Vec<_> = base.into_iter().chain([&layer]).collect();
             images.image(name, &[&format!("/{entrypoint}")], &layers)?;
         }

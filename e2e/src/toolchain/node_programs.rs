@@ -50,6 +50,17 @@ const SHIM: GoProgram = node_program(
     "containerd-shim-runc-v2",
 );
 const CTR: GoProgram = node_program("github.com/containerd/containerd/v2/cmd/ctr", "ctr");
+const SIDECARS: [Peer; 3] = [
+    Peer::ExternalProvisioner,
+    Peer::ExternalResizer,
+    Peer::ExternalSnapshotter,
+];
+/// The storage part of Kubernetes' e2e.test.
+const SUITE: GoProgram = suite_program(".", "suite");
+const AGNHOST: GoProgram = suite_program("k8s.io/kubernetes/test/images/agnhost", "agnhost");
+const GINKGO: GoProgram = suite_program("github.com/onsi/ginkgo/v2/ginkgo", "ginkgo");
+/// Images of the suite that tests of CSI drivers use.
+const SUITE_IMAGES: [&str; 2] = ["/e2e-test-images/agnhost:", "/e2e-test-images/busybox:"];
 
 /// The programs of real nodes and of the images on them.
 #[derive(Clone, Debug)]
@@ -61,12 +72,34 @@ pub struct NodePrograms {
     pub(crate) ctr: PathBuf,
     pub(crate) provisioner: PathBuf,
     pub(crate) resizer: PathBuf,
+    pub(crate) snapshotter: PathBuf,
     /// Static.
     pub(crate) attacher: PathBuf,
     /// Static.
     pub(crate) driver: PathBuf,
     /// Image layer with Debian's programs for devices and filesystems.
     pub(crate) debian: PathBuf,
+    /// Only for Kubernetes' storage suite.
+    pub(crate) agnhost: Option<PathBuf>,
+    /// The images that the suite asks for.
+    pub(crate) suite_images: Vec<String>,
+}
+
+/// What Kubernetes' storage suite needs.
+#[derive(Clone, Debug)]
+pub struct SuitePrograms {
+    pub(crate) suite: PathBuf,
+    pub(crate) ginkgo: PathBuf,
+    pub(crate) snapshot_controller: PathBuf,
+    agnhost: PathBuf,
+    images: Vec<String>,
+}
+
+const fn suite_program(package: &'static str, name: &'static str) -> GoProgram {
+    GoProgram {
+        module: "e2e/suite",
+        ..node_program(package, name)
+    }
 }
 
 const fn node_program(package: &'static str, name: &'static str) -> GoProgram {
@@ -80,10 +113,44 @@ const fn node_program(package: &'static str, name: &'static str) -> GoProgram {
     }
 }
 
+// === impl NodePrograms ===
+
+impl NodePrograms {
+    /// Adds the images that the suite asks for.
+    pub fn add_suite(&mut self, suite: &SuitePrograms) {
+        self.agnhost = Some(suite.agnhost.clone());
+        self.suite_images.clone_from(&suite.images);
+    }
+}
+
+// === impl Toolchain ===
+
 impl Toolchain {
+    /// The programs of Kubernetes' storage suite, built on first use.
+    pub async fn build_suite_programs(&self) -> Result<SuitePrograms> {
+        let suite = self.go_program(&SUITE).await?;
+        let listed = self
+            .command(&suite, workspace_root())
+            .arg("--list-images")
+            .output()
+            .await;
+        let listed = listed.context("ask the suite for its images")?;
+        let images = String::from_utf8_lossy(&listed.stdout);
+        let used = images
+            .lines()
+            .filter(|name| SUITE_IMAGES.iter().any(|image| name.contains(image)));
+        Ok(SuitePrograms {
+            images: used.map(|name| name.trim().to_owned()).collect(),
+            suite,
+            ginkgo: self.go_program(&GINKGO).await?,
+            snapshot_controller: self.peer(Peer::SnapshotController).await?,
+            agnhost: self.go_program(&AGNHOST).await?,
+        })
+    }
+
     /// The programs, if all are built; our own are brought up to date.
     pub async fn built_node_programs(&self) -> Result<Option<NodePrograms>> {
-        let sidecars = [Peer::ExternalProvisioner, Peer::ExternalResizer].map(Peer::program);
+        let sidecars = SIDECARS.map(Peer::program);
         for program in [KUBELET, CONTAINERD, SHIM, CTR].iter().chain(&sidecars) {
             if self.built_go_program(program).await?.is_none() {
                 return Ok(None);
@@ -108,9 +175,12 @@ impl Toolchain {
             ctr: self.go_program(&CTR).await?,
             provisioner: self.peer(Peer::ExternalProvisioner).await?,
             resizer: self.peer(Peer::ExternalResizer).await?,
+            snapshotter: self.peer(Peer::ExternalSnapshotter).await?,
             attacher,
             driver,
             debian,
+            agnhost: None,
+            suite_images: Vec::new(),
         })
     }
 

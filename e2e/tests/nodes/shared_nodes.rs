@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use csi_e2e::nodes::{RealNodes, missing_requirement};
+use csi_e2e::nodes::{OVERLAY, RealNodes, missing_requirement};
 use csi_e2e::process::Run;
 use csi_e2e::toolchain::{NodePrograms, Settings, Toolchain};
 use futures::future::LocalBoxFuture;
@@ -106,7 +106,7 @@ impl Start {
             Err(reason) => return Ok(Self::Skipped(reason)),
         };
         let since = Instant::now();
-        let nodes = RealNodes::start(&run, &toolchain, programs).await?;
+        let nodes = RealNodes::start(&run, &toolchain, programs, OVERLAY).await?;
         let ready = since.elapsed();
         nodes.deploy().await?;
         let deployed = since.elapsed() - ready;

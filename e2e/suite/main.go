@@ -1,9 +1,9 @@
-// Package suite is Kubernetes' External.Storage suite as a test program: the storage part of e2e.test, with its flags.
-package suite
+// Command suite is the storage part of Kubernetes' e2e.test: External.Storage for the driver that -storage.testdriver
+// describes, with the flags of e2e.test. It is a test program, which ginkgo runs.
+package main
 
 import (
 	"flag"
-	"os"
 	"testing"
 
 	"k8s.io/kubernetes/test/e2e"
@@ -18,17 +18,14 @@ import (
 	_ "k8s.io/kubernetes/test/utils/format"
 )
 
-func TestMain(m *testing.M) {
+func main() {
+	testing.Init()
 	config.CopyFlags(config.Flags, flag.CommandLine)
 	framework.RegisterCommonFlags(flag.CommandLine)
 	framework.RegisterClusterFlags(flag.CommandLine)
 	flag.Parse()
 	testfiles.AddFileSource(e2etestingmanifests.GetE2ETestingManifestsFS())
 	framework.AfterReadingAllFlags(&framework.TestContext)
-	os.Exit(m.Run())
-}
-
-// TestE2E runs what -ginkgo.focus selects.
-func TestE2E(t *testing.T) {
-	e2e.RunE2ETests(t)
+	every := func(_, _ string) (bool, error) { return true, nil }
+	testing.Main(every, []testing.InternalTest{{Name: "TestE2E", F: e2e.RunE2ETests}}, nil, nil)
 }
