@@ -62,7 +62,7 @@ pub(super) fn remove(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The loop devices whose backing files lie in `dir`.
+/// The loop devices whose backing files lie in `dir`, and those on top of them, which come first.
 pub(crate) fn loop_devices(dir: &Path) -> Result<Vec<PathBuf>> {
     let in_use = |device: &fs::DirEntry| device.path().join("loop/backing_file").exists();
     let devices = fs::read_dir("/sys/block").map(|devices| devices.flatten().any(|device| in_use(&device)));
@@ -82,12 +82,37 @@ pub(crate) fn loop_devices(dir: &Path) -> Result<Vec<PathBuf>> {
     let listing: Listing = serde_json::from_slice(&output.stdout).context("understand losetup")?;
     let mut files = BTreeSet::new();
     inodes(dir, &mut files)?;
-    let ours = |device: &LoopDevice| {
-        let file = device.back_dev.clone().zip(device.back_ino);
-        file.is_some_and(|(dev, inode)| files.contains(&(dev.trim().to_owned(), inode)))
-    };
-    let devices = listing.loopdevices.into_iter();
-    Ok(devices.filter(ours).map(|device| device.name).collect())
+    // kubelet attaches a device of its own to the device of each raw block volume; it must be detached first.
+    let mut found = Vec::new();
+    loop {
+        let is_new = |device: &&LoopDevice| {
+            let file = device.back_dev.clone().zip(device.back_ino);
+            !found.contains(&device.name)
+                && file.is_some_and(|(dev, inode)| files.contains(&(dev.trim().to_owned(), inode)))
+        };
+        let new: Vec<_> = listing
+            .loopdevices
+            .iter()
+            .filter(is_new)
+            .map(|device| device.name.clone())
+            .collect();
+        if new.is_empty() {
+            found.reverse();
+            return Ok(found);
+        }
+        for device in &new {
+            let metadata = fs::metadata(device).with_context(|| format!("look at {}", device.display()))?;
+            files.insert(identity(&metadata));
+        }
+        found.extend(new);
+    }
+}
+
+/// A file, as losetup prints it: `major:minor` of its device, and its inode.
+fn identity(metadata: &fs::Metadata) -> (String, u64) {
+    let (dev, inode) = (metadata.dev(), metadata.ino());
+    let dev = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    (dev, inode)
 }
 
 /// The regular files below `dir`, each by `major:minor` of its device and its inode. Files may vanish meanwhile.
@@ -103,9 +128,7 @@ fn inodes(dir: &Path, files: &mut BTreeSet<(String, u64)>) -> Result<()> {
         if metadata.is_dir() {
             inodes(&entry.path(), files)?;
         } else if metadata.is_file() {
-            let (dev, inode) = (metadata.dev(), metadata.ino());
-            let dev = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
-            files.insert((dev, inode));
+            files.insert(identity(&metadata));
         }
     }
     Ok(())
