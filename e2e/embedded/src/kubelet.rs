@@ -32,7 +32,7 @@ use csi_mounter::{CsiMounter, Finished};
 use node_registration::NodeRegistration;
 use pod_status::PodStatusManager;
 use pod_workers::{PodAction, PodWorkers};
-use volume_manager::{Operation, VolumeManager};
+use volume_manager::{Operation, Outcome, VolumeManager};
 
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::WatchBackoff;
@@ -49,6 +49,9 @@ pub use process::{KubeletConfig, KubeletProcess};
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Delay before a registration that failed is repeated.
 const REGISTRATION_RETRY: Duration = Duration::from_secs(1);
+/// Delay of the reconciler's next round after a failed operation. Without it, two different operations on one volume that fail
+/// at once would start each other for ever: each replaces the other's backoff.
+const LOOP_PERIOD: Duration = Duration::from_millis(100);
 /// Delay before a write of `volumesInUse` that failed is repeated.
 const IN_USE_RETRY: Duration = Duration::from_millis(500);
 
@@ -76,6 +79,8 @@ struct Kubelet {
     synced: bool,
     /// The pods of the first list are in the desired state; before, every mount would look orphaned.
     populated: bool,
+    /// When the reconciler's next round may start, after a failed operation.
+    next_round: Option<Instant>,
     /// The `volumesInUse` that the API server has; unknown after a start.
     stored_in_use: Option<BTreeSet<UniqueVolumeName>>,
     storing_in_use: bool,
@@ -130,6 +135,7 @@ async fn run(config: KubeletConfig, recorder: EventRecorder, commands: Unbounded
         listed: Vec::new(),
         synced: false,
         populated: false,
+        next_round: None,
         stored_in_use: None,
         storing_in_use: false,
         running: FuturesUnordered::new(),
@@ -159,6 +165,7 @@ impl Kubelet {
                 .next_retry(now)
                 .into_iter()
                 .chain(self.pods.next_due())
+                .chain(self.next_round)
                 .min();
             tokio::select! {
                 biased;
@@ -185,8 +192,11 @@ impl Kubelet {
         if let (Some(stored), false) = (&self.stored_in_use, self.storing_in_use) {
             self.volumes.mark_volumes_as_reported_in_use(stored);
         }
-        for operation in self.volumes.reconcile(now) {
-            self.start_operation(operation);
+        if self.next_round.is_none_or(|next| now >= next) {
+            self.next_round = None;
+            for operation in self.volumes.reconcile(now) {
+                self.start_operation(operation);
+            }
         }
         // A pod that waits for nothing more moves on in the same round.
         for action in self.pods.actions(&mut self.volumes, now) {
@@ -301,9 +311,14 @@ impl Kubelet {
     }
 
     fn operation_finished(&mut self, operation: &Operation, finished: Finished) {
-        self.volumes.finish(operation, finished.outcome, Instant::now());
+        let now = Instant::now();
+        if finished.outcome != Outcome::Done {
+            self.next_round.get_or_insert(now + LOOP_PERIOD);
+        }
+        self.volumes.finish(operation, finished.outcome, now);
         match operation {
-            Operation::MountVolume { pod, .. } => {
+            Operation::MountVolume { spec, pod, .. } => {
+                self.forget_what_is_not_mounted(spec, pod, finished.outcome);
                 if let (Some(message), Some(pod)) = (finished.message, self.pods.get(pod)) {
                     self.recorder
                         .event(pod, EventType::Warning, "FailedMount", &message);
@@ -315,6 +330,26 @@ impl Kubelet {
             Operation::VerifyControllerAttachedVolume(_)
             | Operation::UnmountVolume { .. }
             | Operation::UnmountDevice(_) => {}
+        }
+    }
+
+    /// The disk keeps what the actual state of world has: a restarted kubelet must find the same.
+    fn forget_what_is_not_mounted(&self, spec: &mount_spec::MountSpec, pod: &str, outcome: Outcome) {
+        let disk = &self.config.disk;
+        match outcome {
+            Outcome::NotStaged if !self.volumes.may_be_staged(&spec.unique_name) => {
+                disk.remove(&disk.staging_path(spec));
+            }
+            Outcome::NotPublished if self.volumes.mount_state(&spec.unique_name, pod).is_none() => {
+                disk.remove(&disk.target_path(spec, pod));
+            }
+            Outcome::Done
+            | Outcome::NotAttachedYet
+            | Outcome::Failed
+            | Outcome::NotStaged
+            | Outcome::StageUncertain
+            | Outcome::NotPublished
+            | Outcome::PublishUncertain => {}
         }
     }
 

@@ -191,15 +191,12 @@ impl CsiMounter {
         });
         match driver.node().node_stage_volume(request).await {
             Ok(_) => Ok(()),
-            Err(status) if is_final(status.code()) => {
-                self.disk.remove(&path);
-                Err(Finished::failed(
-                    Outcome::NotStaged,
-                    STEP,
-                    spec,
-                    &describe(&status),
-                ))
-            }
+            Err(status) if is_final(status.code()) => Err(Finished::failed(
+                Outcome::NotStaged,
+                STEP,
+                spec,
+                &describe(&status),
+            )),
             Err(status) => Err(Finished::failed(
                 Outcome::StageUncertain,
                 STEP,
@@ -252,7 +249,6 @@ impl CsiMounter {
         match driver.node().node_publish_volume(request).await {
             Ok(_) => Finished::new(Outcome::Done),
             Err(status) if is_final(status.code()) => {
-                self.disk.remove(&path);
                 Finished::failed(Outcome::NotPublished, STEP, spec, &describe(&status))
             }
             Err(status) => Finished::failed(Outcome::PublishUncertain, STEP, spec, &describe(&status)),

@@ -52,8 +52,10 @@ pub(crate) enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MountState {
     Mounted,
-    /// A call ended without a final answer, or the volume was found after a restart.
+    /// A call ended without a final answer.
     Uncertain,
+    /// Found on the disk after a restart. A mount that fails does not prove the contrary.
+    Reconstructed,
 }
 
 /// The state of one node's volumes.
@@ -135,9 +137,8 @@ impl VolumeManager {
     /// `volumesInUse`: desired volumes, and volumes that are not yet unstaged.
     pub(crate) fn volumes_in_use(&self) -> BTreeSet<UniqueVolumeName> {
         let desired = self.desired.values().map(|volume| &volume.spec);
-        let actual = self.actual.values().map(|volume| &volume.spec);
         desired
-            .chain(actual)
+            .chain(self.actual.values().map(|volume| &volume.spec))
             .filter(|spec| spec.attachable)
             .map(|spec| spec.unique_name.clone())
             .collect()
@@ -177,8 +178,8 @@ impl VolumeManager {
 
     /// The pods that need the volume.
     pub(crate) fn pods_of(&self, name: &str) -> Vec<String> {
-        let pods = self.desired.get(name).map(|volume| volume.pods.iter().cloned());
-        pods.into_iter().flatten().collect()
+        let volumes = self.desired.get(name).into_iter();
+        volumes.flat_map(|volume| volume.pods.clone()).collect()
     }
 }
 
@@ -197,9 +198,9 @@ impl VolumeManager {
             });
         match pod {
             Some(pod) => {
-                volume.pods.insert(pod.to_owned(), MountState::Uncertain);
+                volume.pods.insert(pod.to_owned(), MountState::Reconstructed);
             }
-            None => volume.device = Some(MountState::Uncertain),
+            None => volume.device = Some(MountState::Reconstructed),
         }
     }
 
@@ -236,13 +237,12 @@ impl VolumeManager {
 
     fn verified(&mut self, name: &str, outcome: Outcome) {
         if let (Outcome::Done, Some(desired)) = (outcome, self.desired.get(name)) {
-            self.actual
-                .entry(name.to_owned())
-                .or_insert_with(|| AttachedVolume {
-                    spec: desired.spec.clone(),
-                    device: None,
-                    pods: BTreeMap::new(),
-                });
+            let attached = || AttachedVolume {
+                spec: desired.spec.clone(),
+                device: None,
+                pods: BTreeMap::new(),
+            };
+            self.actual.entry(name.to_owned()).or_insert_with(attached);
         }
     }
 
@@ -254,30 +254,46 @@ impl VolumeManager {
             Outcome::Done | Outcome::NotPublished | Outcome::PublishUncertain => {
                 volume.device = Some(MountState::Mounted);
             }
-            Outcome::StageUncertain => volume.device = Some(MountState::Uncertain),
+            Outcome::StageUncertain if volume.device != Some(MountState::Reconstructed) => {
+                volume.device = Some(MountState::Uncertain);
+            }
             // A final error after an uncertain one proves that nothing is staged.
             Outcome::NotStaged => {
                 if volume.device == Some(MountState::Uncertain) {
                     volume.device = None;
                 }
             }
-            Outcome::Failed | Outcome::NotAttachedYet => {}
+            Outcome::StageUncertain | Outcome::Failed | Outcome::NotAttachedYet => {}
         }
+        let reconstructed = volume.pods.get(pod) == Some(&MountState::Reconstructed);
         match outcome {
             Outcome::Done => {
                 volume.pods.insert(pod.to_owned(), MountState::Mounted);
             }
-            Outcome::PublishUncertain => {
+            Outcome::PublishUncertain if !reconstructed => {
                 volume.pods.insert(pod.to_owned(), MountState::Uncertain);
             }
-            Outcome::NotPublished => {
+            Outcome::NotPublished if !reconstructed => {
                 volume.pods.remove(pod);
             }
-            Outcome::NotStaged | Outcome::StageUncertain | Outcome::Failed | Outcome::NotAttachedYet => {}
+            Outcome::PublishUncertain
+            | Outcome::NotPublished
+            | Outcome::NotStaged
+            | Outcome::StageUncertain
+            | Outcome::Failed
+            | Outcome::NotAttachedYet => {}
         }
     }
 
-    fn mount_state(&self, name: &str, pod: &str) -> Option<MountState> {
+    /// Whether the volume is or may be staged.
+    pub(crate) fn may_be_staged(&self, name: &str) -> bool {
+        self.actual
+            .get(name)
+            .is_some_and(|volume| volume.device.is_some())
+    }
+
+    /// The state of the volume's mount for the pod, if there may be one.
+    pub(crate) fn mount_state(&self, name: &str, pod: &str) -> Option<MountState> {
         self.actual.get(name)?.pods.get(pod).copied()
     }
 }

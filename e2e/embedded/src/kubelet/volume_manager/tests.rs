@@ -177,3 +177,32 @@ fn restarted_kubelet_cleans_up_what_no_pod_needs_and_mounts_the_rest_again() {
     assert_eq!(needed.run(Outcome::Done), "volume_mount");
     assert!(needed.manager.unmounted_volumes(POD).is_empty());
 }
+
+#[test]
+fn failed_mount_of_a_reconstructed_volume_does_not_prove_that_it_is_unmounted() {
+    for failed in [Outcome::NotPublished, Outcome::PublishUncertain] {
+        let mut node = Node::new();
+        node.manager.add_reconstructed(mk_spec(), Some(POD));
+        node.manager.add_reconstructed(mk_spec(), None);
+        node.manager.add_pod_to_volume(POD, mk_spec());
+        node.report_in_use();
+        assert_eq!(node.run(failed), "volume_mount");
+        node.after_backoff();
+        // Even a final error after an uncertain one.
+        assert_eq!(node.run(Outcome::NotPublished), "volume_mount");
+        node.manager.delete_pod(POD);
+        assert!(node.manager.has_mounts(POD), "{failed:?}");
+        assert_eq!(node.run(Outcome::Done), "volume_unmount", "{failed:?}");
+        assert_eq!(node.run(Outcome::Done), "unmount_device", "{failed:?}");
+    }
+    let mut node = Node::new();
+    node.manager.add_reconstructed(mk_spec(), None);
+    node.manager.add_pod_to_volume(POD, mk_spec());
+    node.report_in_use();
+    assert_eq!(node.run(Outcome::StageUncertain), "volume_mount");
+    node.after_backoff();
+    assert_eq!(node.run(Outcome::NotStaged), "volume_mount");
+    node.manager.delete_pod(POD);
+    node.after_backoff();
+    assert_eq!(node.run(Outcome::Done), "unmount_device");
+}
