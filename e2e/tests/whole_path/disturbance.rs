@@ -170,22 +170,19 @@ impl FaultInjector {
         }
         let generation = self.world.switch_off(node);
         self.world.users.set_in_service(node, false);
-        let (tainted, returned) = (self.within(60, 90), self.within(100, 180));
-        self.plan(tainted, Step::TaintLostNode(node));
-        self.plan(returned, Step::ReturnNode(node, generation));
+        let after = self.within(60, 90);
+        self.plan(after, Step::TaintLostNode(node, generation));
     }
 
     /// A machine is replaced by another one, and its node registers with another id.
-    pub(crate) async fn lose_machine(&mut self) {
+    pub(crate) fn lose_machine(&mut self) {
         let node = NODES[self.random.usize(..NODES.len())];
         if self.disturbed.iter().any(|party| NODES.contains(party)) || !self.take(node) {
             return;
         }
         self.world.switch_off(node);
         self.world.users.set_in_service(node, false);
-        self.world.delete_node(node).await;
-        let after = self.within(1, 120);
-        self.plan(after, Step::ReplaceMachine(node));
+        self.plan(Duration::ZERO, Step::DeleteNode(node));
     }
 
     pub(crate) fn disturb_watches(&mut self) {

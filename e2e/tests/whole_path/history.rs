@@ -30,7 +30,7 @@ pub(crate) struct FaultInjector {
     pub disturbed: Vec<&'static str>,
 }
 
-/// The end of a disturbance.
+/// A later step of a disturbance, mostly its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
     StartReplica(usize),
@@ -41,13 +41,17 @@ pub(crate) enum Step {
     ApiServerUp,
     EndApiFaults,
     EndDriverFaults,
-    TaintLostNode(&'static str),
+    TaintLostNode(&'static str, u32),
     ReturnNode(&'static str, u32),
     RemoveTaint(&'static str),
+    DeleteNode(&'static str),
     ReplaceMachine(&'static str),
 }
 
 pub(crate) const REPLICAS: [&str; 2] = ["attacher-0", "attacher-1"];
+/// Delay before an administrator repeats a step that the API server did not confirm.
+const RETRY: Duration = Duration::from_secs(1);
+
 /// Plays the history of `seed` and returns its timeline.
 ///
 /// # Errors
@@ -150,7 +154,7 @@ impl FaultInjector {
             70..80 => self.api_faults(),
             80..88 => self.driver_faults(),
             88..92 => self.lose_node(),
-            92..95 => self.lose_machine().await,
+            92..95 => self.lose_machine(),
             95..97 => self.disturb_watches(),
             _ => self.jump(),
         }
@@ -203,9 +207,13 @@ impl FaultInjector {
                 loaded.expect("no other origin has rules");
                 self.release("driver faults");
             }
-            Step::TaintLostNode(node) => {
-                world.set_out_of_service(node, true).await;
-                world.users.drain(node).await;
+            Step::TaintLostNode(node, generation) => {
+                if world.set_out_of_service(node, true).await && world.users.drain(node).await {
+                    let after = self.within(10, 120);
+                    self.plan(after, Step::ReturnNode(node, generation));
+                } else {
+                    self.plan(RETRY, step);
+                }
             }
             Step::ReturnNode(node, generation) => {
                 world.switch_on(node, generation);
@@ -213,15 +221,35 @@ impl FaultInjector {
                 self.plan(after, Step::RemoveTaint(node));
             }
             Step::RemoveTaint(node) => {
-                world.set_out_of_service(node, false).await;
-                world.users.set_in_service(node, true);
-                self.release(node);
+                if world.set_out_of_service(node, false).await {
+                    world.users.set_in_service(node, true);
+                    self.release(node);
+                } else {
+                    self.plan(RETRY, step);
+                }
             }
-            Step::ReplaceMachine(node) => {
-                world.replace_machine(node).await;
-                world.users.set_in_service(node, true);
-                self.release(node);
+            Step::DeleteNode(node) => {
+                if world.delete_node(node).await {
+                    let after = self.within(1, 120);
+                    self.plan(after, Step::ReplaceMachine(node));
+                } else {
+                    self.plan(RETRY, step);
+                }
             }
+            Step::ReplaceMachine(node) => self.replace_machine(node).await,
+        }
+    }
+
+    /// Drains the node first: controllers that are down do not see that the Node was absent, so its pods would keep their
+    /// attachments to the old machine.
+    async fn replace_machine(&mut self, node: &'static str) {
+        let world = &mut self.world;
+        if world.users.drain(node).await {
+            world.replace_machine(node).await;
+            world.users.set_in_service(node, true);
+            self.release(node);
+        } else {
+            self.plan(RETRY, Step::ReplaceMachine(node));
         }
     }
 }

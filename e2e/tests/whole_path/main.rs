@@ -151,7 +151,6 @@ planted_bugs! {
     finds_kubernetes_101791: Bug::Kubernetes(InjectedBug::StagedVolumeNotReconstructed);
     finds_kubernetes_115297: Bug::Kubernetes(InjectedBug::MigratedVolumeNotRecognized);
     finds_sidecar_issue_12: Bug::Sidecar(SidecarBug::UnpublishesFromPresentNodeId);
-    #[ignore = "not found by the default seeds yet"]
     finds_kubernetes_81078: Bug::Kubernetes(InjectedBug::DeletedPodStaysDesired);
     #[ignore = "not found by the default seeds yet"]
     finds_kubernetes_106710: Bug::Kubernetes(InjectedBug::ForcedDetachFromHealthyNode);

@@ -12,6 +12,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::timeline::Timeline;
+use crate::world::is_deleted;
 
 /// How often the users look at their pods.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -73,30 +74,28 @@ impl Users {
         }
     }
 
-    /// Deletes a pod, at once without waiting for its node if `force`.
-    pub(crate) async fn delete(&self, pod: &str, force: bool) {
+    /// Deletes a pod, at once without waiting for its node if `force`. Returns false if the API server did not confirm it.
+    pub(crate) async fn delete(&self, pod: &str, force: bool) -> bool {
         let mut params = DeleteParams::default();
         if force {
             params = params.grace_period(0);
         }
         let how = if force { "force-delete" } else { "delete" };
         self.timeline.note("users", None, format!("{how} pod {pod}"));
-        self.pods().delete(pod, &params).await.ok();
+        is_deleted(self.pods().delete(pod, &params).await)
     }
 
-    /// Deletes all pods of a node.
-    pub(crate) async fn drain(&self, node: &str) {
-        for pod in self
-            .pods()
-            .list(&ListParams::default())
-            .await
-            .into_iter()
-            .flatten()
-        {
-            if pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node) {
-                self.delete(&pod.name_any(), false).await;
-            }
+    /// Deletes all pods of a node. Returns false if the API server did not confirm it.
+    pub(crate) async fn drain(&self, node: &str) -> bool {
+        let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        let Ok(pods) = self.pods().list(&params).await else {
+            return false;
+        };
+        let mut drained = true;
+        for pod in pods {
+            drained &= self.delete(&pod.name_any(), false).await;
         }
+        drained
     }
 
     /// Lets new pods go to a node or not.

@@ -23,7 +23,6 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 
 use crate::attacher::{self, Replica};
 use crate::driver::{DriverProcess, DriverSocket};
@@ -45,8 +44,6 @@ pub(crate) const VOLUMES: [(&str, bool); 4] = [
 ];
 /// Pods and the numbers of their volumes.
 pub(crate) const PODS: [(&str, usize); 5] = [("db", 0), ("old", 1), ("web-0", 2), ("web-1", 2), ("log", 3)];
-/// Delay before a write that failed is repeated.
-const RETRY: Duration = Duration::from_millis(500);
 
 /// The world of one history.
 pub(crate) struct World {
@@ -253,43 +250,47 @@ impl World {
         self.switch_on(node, generation);
     }
 
-    pub(crate) async fn delete_node(&mut self, node: &str) {
+    /// Deletes a Node. Returns false if the API server did not confirm it.
+    pub(crate) async fn delete_node(&mut self, node: &str) -> bool {
         self.timeline.note("admin", None, format!("delete node {node}"));
         self.cluster.remove_node(node);
-        self.all::<Node>()
-            .delete(node, &DeleteParams::default())
-            .await
-            .ok();
+        let deleted = self.all::<Node>().delete(node, &DeleteParams::default()).await;
+        is_deleted(deleted)
     }
 
-    /// Adds or removes the out-of-service taint.
-    pub(crate) async fn set_out_of_service(&self, node: &str, out: bool) {
+    /// Adds or removes the out-of-service taint. Returns false if the API server did not confirm it.
+    pub(crate) async fn set_out_of_service(&self, node: &str, out: bool) -> bool {
         self.timeline
             .note("admin", None, format!("out-of-service taint of {node}: {out}"));
-        loop {
-            let Ok(Some(known)) = self.all::<Node>().get_opt(node).await else {
-                return;
-            };
-            let mut taints = known.spec.and_then(|spec| spec.taints).unwrap_or_default();
-            taints.retain(|taint| taint.key != OUT_OF_SERVICE);
-            if out {
-                let taint = json!({"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"});
-                taints.push(mk(taint));
-            }
-            let patch = Patch::Merge(json!({
-                "metadata": {"resourceVersion": known.metadata.resource_version},
-                "spec": {"taints": taints},
-            }));
-            let nodes = self.all::<Node>();
-            if nodes.patch(node, &PatchParams::default(), &patch).await.is_ok() {
-                return;
-            }
-            sleep(RETRY).await;
+        let nodes = self.all::<Node>();
+        let known = match nodes.get_opt(node).await {
+            Ok(Some(known)) => known,
+            Ok(None) => return true,
+            Err(_) => return false,
+        };
+        let mut taints = known.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        taints.retain(|taint| taint.key != OUT_OF_SERVICE);
+        if out {
+            let taint = json!({"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"});
+            taints.push(mk(taint));
         }
+        let patch = Patch::Merge(json!({
+            "metadata": {"resourceVersion": known.metadata.resource_version},
+            "spec": {"taints": taints},
+        }));
+        nodes.patch(node, &PatchParams::default(), &patch).await.is_ok()
     }
 }
 
 // === functions ===
+
+/// Whether the response to a deletion says that the object is or will be gone.
+pub(crate) fn is_deleted<T>(response: kube::Result<T>) -> bool {
+    match response {
+        Ok(_) => true,
+        Err(error) => matches!(error, kube::Error::Api(status) if status.code == 404),
+    }
+}
 
 fn mk_cluster(seed: u64, clock: &Clock, injected_bug: Option<InjectedBug>) -> EmbeddedCluster {
     EmbeddedCluster::start(ClusterOptions {
