@@ -39,6 +39,7 @@ mod strategy;
 mod subresource;
 mod table;
 mod validate;
+mod warnings;
 mod watch;
 mod write;
 
@@ -257,6 +258,7 @@ impl Server {
                 resource,
                 namespace,
                 dry_run: false,
+                warnings: Vec::new(),
             };
             writer.create(object)
         };

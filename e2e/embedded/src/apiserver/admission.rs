@@ -53,8 +53,13 @@ pub(crate) fn create(
 }
 
 /// Changes a new version of an object.
-pub(crate) fn mutate_update(resource: &Resource, object: &mut Object) {
+pub(crate) fn mutate_update(resource: &Resource, object: &mut Object, old: &Object) {
     if resource.kind == Kind::Pod {
+        for field in ["/spec/priority", "/spec/preemptionPolicy"] {
+            if !object::has(object, field) {
+                object::copy(object, old, field);
+            }
+        }
         default_tolerations(object);
     }
 }
@@ -110,8 +115,7 @@ fn pod(
 ) -> Result<(), Status> {
     service_account(store, rng, resource, object, namespace)?;
     default_tolerations(object);
-    priority(object);
-    Ok(())
+    priority(resource, object)
 }
 
 /// ServiceAccount: names the namespace's default account and mounts a token of the account.
@@ -215,14 +219,30 @@ fn default_tolerations(object: &mut Object) {
     set(object, "/spec/tolerations", tolerations);
 }
 
-fn priority(object: &mut Object) {
+/// Priority: the server has no other PriorityClasses than those that kube-apiserver creates.
+fn priority(resource: &Resource, object: &mut Object) -> Result<(), Status> {
     let priority = match text(object, "/spec/priorityClassName") {
+        "" => 0,
         "system-node-critical" => 2_000_001_000,
         "system-cluster-critical" => 2_000_000_000,
-        _ => 0,
+        other => {
+            let why = format!("no PriorityClass with name {other} was found");
+            return Err(Status::forbidden(resource, object::name(object), &why));
+        }
     };
+    if let Some(given) = at(object, "/spec/priority")
+        .as_i64()
+        .filter(|given| *given != priority)
+    {
+        let why = format!(
+            "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller \
+             computed {priority} from the given PriorityClass name"
+        );
+        return Err(Status::forbidden(resource, object::name(object), &why));
+    }
     set(object, "/spec/priority", priority);
     object::set_default(object, "/spec/preemptionPolicy", "PreemptLowerPriority");
+    Ok(())
 }
 
 /// TaintNodesByCondition: a new node takes no pods before it is ready.

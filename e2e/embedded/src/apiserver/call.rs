@@ -14,7 +14,8 @@ use tokio::time::{Instant, timeout_at};
 use super::fault::FaultDecision;
 use super::handler::Reply;
 use super::list_options::ListOptions;
-use super::request::{self, Location, Query};
+use super::request::{self, Location, Query, View};
+use super::resource::Kind;
 use super::show::ResponseEncoder;
 use super::status::Status;
 use super::strategy::Part;
@@ -58,7 +59,7 @@ impl Call<'_> {
         if everywhere && !matches!(verb, "list" | "watch") {
             return Err(Status::method_not_allowed());
         }
-        match (verb, location.name.is_empty()) {
+        let reply = match (verb, location.name.is_empty()) {
             ("watch", _) => self.watch(decision),
             ("list", _) => self.list().await,
             ("get", _) => self.get().await,
@@ -68,11 +69,21 @@ impl Call<'_> {
             ("delete", _) => self.delete(),
             ("deletecollection", _) => self.delete_collection(),
             _ => Err(Status::method_not_allowed()),
+        }?;
+        if verb != "watch"
+            && let View::Table(_) = request::view(self.headers, self.query, false)?
+        {
+            request::include_object(self.query)?;
         }
+        Ok(reply)
     }
 
     pub(crate) fn encoder(&self) -> Result<ResponseEncoder, Status> {
-        let view = request::view(self.headers)?;
+        self.encoder_of_route(false)
+    }
+
+    fn encoder_of_route(&self, streams: bool) -> Result<ResponseEncoder, Status> {
+        let view = request::view(self.headers, self.query, streams)?;
         Ok(ResponseEncoder::new(
             self.location.resource,
             view,
@@ -103,9 +114,19 @@ impl Call<'_> {
 
     pub(crate) async fn get(&mut self) -> Result<Reply, Status> {
         let encoder = self.encoder()?;
-        let version = list::parse_version(self.query.get("resourceVersion"))?;
+        let version = self.version_of_read()?;
         self.wait_for(version).await?;
         self.read(&encoder)
+    }
+
+    pub(crate) fn version_of_read(&self) -> Result<u64, Status> {
+        let text = self.query.get("resourceVersion");
+        // Events are not cached for watches, and the store behind the cache has its own error.
+        if self.location.resource.kind == Kind::Event {
+            list::parse_version(text)
+        } else {
+            list::version_of_read(text)
+        }
     }
 
     /// The object as it is.
@@ -121,7 +142,7 @@ impl Call<'_> {
     }
 
     async fn list(&mut self) -> Result<Reply, Status> {
-        let encoder = self.encoder()?;
+        let encoder = self.encoder_of_route(true)?;
         let options = ListOptions::of(self.query, self.location)?;
         let version = list::parse_version(&options.resource_version)?;
         self.wait_for(version).await?;
@@ -136,7 +157,7 @@ impl Call<'_> {
     }
 
     fn watch(&mut self, decision: &FaultDecision) -> Result<Reply, Status> {
-        let view = request::view(self.headers)?;
+        let view = request::view(self.headers, self.query, true)?;
         let options = ListOptions::of(self.query, self.location)?;
         let fault = self.server.faults.of_watch(decision);
         let stream = watch::watch(self.server, self.location, options, view, fault)?;

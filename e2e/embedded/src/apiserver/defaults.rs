@@ -6,6 +6,9 @@ use super::object::{self, Object, set_default};
 use super::quantity::Quantity;
 use super::resource::Kind;
 
+/// Longest name of an image.
+const IMAGE_LIMIT: usize = 255;
+
 /// Fills in defaults.
 pub(crate) fn apply(kind: Kind, object: &mut Object) {
     match kind {
@@ -39,7 +42,6 @@ pub(crate) fn apply(kind: Kind, object: &mut Object) {
         Kind::Pod => {
             let status = object::struct_mut(object, "/status");
             first_of_list(status, "podIP", "podIPs", "ip");
-            first_of_list(status, "hostIP", "hostIPs", "ip");
             pod(object);
         }
         Kind::Secret => set_default(object, "/type", "Opaque"),
@@ -318,8 +320,12 @@ fn probe_defaults(probe: &mut Object) {
     }
 }
 
-/// The tag of an image, `latest` if it has neither tag nor digest.
+/// The tag of an image, `latest` if it has neither tag nor digest; none if the name is no valid reference.
 fn tag(image: &str) -> &str {
+    let is_valid = |letter: char| letter.is_ascii_alphanumeric() || "._-/:@".contains(letter);
+    if image.is_empty() || image.len() > IMAGE_LIMIT || !image.chars().all(is_valid) {
+        return "";
+    }
     let name = image.rsplit('/').next().unwrap_or_default();
     match name.split_once('@') {
         Some((name, _)) => name.split_once(':').map_or("", |(_, tag)| tag),

@@ -1,6 +1,8 @@
 //! Deletes objects: preconditions, grace periods of pods, finalizers, and the phases of a namespace
 //! (`Store.Delete` of `k8s.io/apiserver`'s generic registry and `rest.BeforeDelete`).
 
+use std::sync::LazyLock;
+
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
@@ -8,10 +10,14 @@ use super::admission;
 use super::field::{FieldError, Path};
 use super::object::{self, Object, at, set, text};
 use super::resource::Kind;
+use super::schema::{self, Schema};
 use super::status::Status;
 use super::storage::{Stored, key};
 use super::write::{Writer, Written};
 
+/// The fields of the options.
+static SCHEMA: LazyLock<Schema> =
+    LazyLock::new(Schema::of::<k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions>);
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
@@ -47,6 +53,39 @@ enum Grace {
 // === impl DeleteOptions ===
 
 impl DeleteOptions {
+    /// # Errors
+    /// 400 if a field has the wrong type, or if the document is of another kind.
+    pub(crate) fn decode(document: Object) -> Result<Self, Status> {
+        let kind = text(&document, "/kind");
+        let version = text(&document, "/apiVersion");
+        if !kind.is_empty() && kind != "DeleteOptions" {
+            let version = if version.is_empty() {
+                "meta.k8s.io/__internal"
+            } else {
+                version
+            };
+            return Err(Status::bad_request(format!(
+                "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
+            )));
+        }
+        let decoded =
+            schema::decode(&SCHEMA, document).map_err(|error| Status::bad_request(error.of_decoder))?;
+        let options = decoded.object;
+        let given =
+            |pointer: &str| object::has(&options, pointer).then(|| text(&options, pointer).to_owned());
+        let dry_run = object::list(&options, "/dryRun").iter();
+        Ok(Self {
+            grace_period_seconds: at(&options, "/gracePeriodSeconds").as_i64(),
+            uid: given("/preconditions/uid"),
+            resource_version: given("/preconditions/resourceVersion"),
+            propagation_policy: given("/propagationPolicy"),
+            orphan_dependents: at(&options, "/orphanDependents").as_bool(),
+            dry_run: dry_run
+                .filter_map(|value| value.as_str().map(str::to_owned))
+                .collect(),
+        })
+    }
+
     pub(crate) fn validate(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         let path = Path::new("propagationPolicy");
@@ -124,17 +163,18 @@ impl Writer<'_> {
                 self.mark_as_deleting(&mut object)?;
                 return Ok(Deleted::Object(self.put_changed(&key, object, &existing)));
             }
-            Grace::Started(_) => {
-                self.put_changed(&key, object, &existing);
-            }
-            Grace::None | Grace::Pending => {}
+            Grace::Started(_) | Grace::None | Grace::Pending => {}
         }
-        let last = if self.dry_run {
+        let last = match grace {
+            Grace::Started(_) => self.put_changed(&key, object, &existing),
+            Grace::None | Grace::Pending => existing,
+        };
+        let deleted = if self.dry_run {
             None
         } else {
             self.store.delete(resource.table(), &key)
         };
-        Ok(self.answer(last.unwrap_or(existing)))
+        Ok(self.answer(deleted.unwrap_or(last)))
     }
 
     fn put_changed(&mut self, key: &str, mut object: Object, existing: &Written) -> Written {
@@ -191,11 +231,12 @@ impl Writer<'_> {
             let why = format!(
                 "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). {hint}"
             );
-            let mut status = Status::conflict(self.resource, object::name(object), &why);
             // Kubernetes names the kind here where it names the resource elsewhere.
-            let kind = super::resource::qualified(self.resource.kind_name, self.resource.group);
-            status.message = status.message.replacen(&self.resource.group_resource(), &kind, 1);
-            status.details["kind"] = self.resource.kind_name.into();
+            let resource = super::resource::of_kind(self.resource.kind);
+            let mut status = Status::conflict(resource, object::name(object), &why);
+            let kind = super::resource::qualified(resource.kind_name, resource.group);
+            status.message = status.message.replacen(&resource.group_resource(), &kind, 1);
+            status.details["kind"] = resource.kind_name.into();
             return Err(status);
         }
         Ok(())

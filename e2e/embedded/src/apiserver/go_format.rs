@@ -14,6 +14,78 @@ pub(crate) fn kind(value: &Value) -> &'static str {
     }
 }
 
+/// Where Go's base64 decoder stops.
+pub(crate) fn base64_offset(error: &base64::DecodeError, text: &str) -> usize {
+    match error {
+        base64::DecodeError::InvalidByte(at, _) => *at,
+        base64::DecodeError::InvalidLastSymbol { offset, .. } => *offset,
+        base64::DecodeError::InvalidLength(_) | base64::DecodeError::InvalidPadding => text.len() / 4 * 4,
+    }
+}
+
+/// Why Go's `time.Parse` rejects a time of RFC 3339 with this fraction of a second.
+pub(crate) fn time_error(text: &str, fraction: &str) -> Option<String> {
+    let layout = [
+        ("2006", "", 0, 9999),
+        ("-", "", 0, 0),
+        ("01", "month", 1, 12),
+        ("-", "", 0, 0),
+        ("02", "day", 1, 31),
+        ("T", "", 0, 0),
+        ("15", "hour", 0, 23),
+        (":", "", 0, 0),
+        ("04", "minute", 0, 59),
+        (":", "", 0, 0),
+        ("05", "second", 0, 59),
+    ];
+    let mut rest = text;
+    for (element, range, least, most) in layout {
+        let cannot = || Some(format!(": cannot parse {rest:?} as {element:?}"));
+        let Some((given, after)) = rest.split_at_checked(element.len()) else {
+            return cannot();
+        };
+        if element.len() == 1 {
+            if given != element {
+                return cannot();
+            }
+        } else {
+            let number = given
+                .bytes()
+                .all(|byte| byte.is_ascii_digit())
+                .then(|| given.parse().ok());
+            let Some(number) = number.flatten() else {
+                return cannot();
+            };
+            if !(least..=most).contains(&number) {
+                return Some(format!(": {range} out of range"));
+            }
+        }
+        rest = after;
+    }
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    if fraction.is_empty() {
+        // A fraction that the layout does not have is accepted.
+        if let Some(after) = rest.strip_prefix('.').filter(|after| digits(after) > 0) {
+            rest = &after[digits(after)..];
+        }
+    } else if rest.starts_with('.') && digits(&rest[1..]) >= fraction.len() - 1 {
+        rest = &rest[fraction.len()..];
+    } else {
+        return Some(format!(": cannot parse {rest:?} as {fraction:?}"));
+    }
+    let zone = match rest.as_bytes() {
+        [b'Z', ..] => 1,
+        [b'+' | b'-', h1, h2, b':', m1, m2, ..]
+            if [h1, h2, m1, m2].iter().all(|byte| byte.is_ascii_digit()) =>
+        {
+            6
+        }
+        _ => return Some(format!(": cannot parse {rest:?} as \"Z07:00\"")),
+    };
+    let extra = &rest[zone..];
+    (!extra.is_empty()).then(|| format!(": extra text: {extra:?}"))
+}
+
 /// A value.
 pub(crate) fn value(value: &Value) -> String {
     match value {

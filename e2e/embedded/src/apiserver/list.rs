@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use serde_json::json;
 
+use super::go_format;
 use super::list_options::ListOptions;
 use super::resource::Resource;
 use super::selector::Fields;
@@ -107,6 +108,12 @@ fn start(options: &ListOptions, prefix: &str) -> Result<Start, Status> {
 
 /// A resource version in a request.
 pub(crate) fn parse_version(text: &str) -> Result<u64, Status> {
+    version_of_read(text)
+        .map_err(|status| Status::bad_request(format!("invalid resource version: {}", status.message)))
+}
+
+/// The resource version of a read of one object or of a watch.
+pub(crate) fn version_of_read(text: &str) -> Result<u64, Status> {
     if text.is_empty() {
         return Ok(0);
     }
@@ -114,7 +121,7 @@ pub(crate) fn parse_version(text: &str) -> Result<u64, Status> {
         let field = super::field::Path::new("resourceVersion");
         let why = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
         let error = super::field::FieldError::invalid(&field, text, why);
-        Status::bad_request(format!("invalid resource version: {error}"))
+        Status::unclassified(error.to_string())
     })
 }
 
@@ -137,7 +144,9 @@ fn page<'a>(
         if selected(stored) {
             page.items.push(Arc::clone(stored));
         }
-        if limit > 0 && page.items.len() >= limit && objects.peek().is_some() {
+        // A list of one name reads one key.
+        let is_single = options.fields.required("metadata.name").is_some();
+        if limit > 0 && page.items.len() >= limit && objects.peek().is_some() && !is_single {
             let key = key.strip_prefix(prefix).unwrap_or(key);
             page.continue_token = encode_token(key, revision);
             let everything = options.labels.is_empty() && options.fields.is_empty();
@@ -159,8 +168,11 @@ fn decode_token(token: &str) -> Result<(String, u64), Status> {
         |why: &str| Status::bad_request(format!("invalid continue token: continue key is not valid{why}"));
     let bytes = URL_SAFE_NO_PAD
         .decode(token)
-        .or_else(|_| STANDARD_NO_PAD.decode(token))
-        .map_err(|_| invalid(": illegal base64 data at input byte 0"))?;
+        .or_else(|error| STANDARD_NO_PAD.decode(token).map_err(|_| error))
+        .map_err(|error| {
+            let at = go_format::base64_offset(&error, token);
+            invalid(&format!(": illegal base64 data at input byte {at}"))
+        })?;
     let value: serde_json::Value =
         serde_json::from_slice(&bytes).map_err(|_| invalid(": invalid character"))?;
     let version = value["v"].as_str().unwrap_or_default();

@@ -26,6 +26,9 @@ pub(crate) struct ListOptions {
 impl ListOptions {
     /// Options of a list or a watch.
     pub(crate) fn of(query: &Query, location: &Location) -> Result<Self, Status> {
+        // The query is decoded before the selectors are parsed.
+        let timeout_seconds = query.number("timeoutSeconds")?;
+        let limit = query.number("limit")?;
         let labels = Labels::parse(query.get("labelSelector")).map_err(Status::bad_request)?;
         let fields = Fields::parse(query.get("fieldSelector")).map_err(Status::bad_request)?;
         let mut options = Self {
@@ -35,13 +38,8 @@ impl ListOptions {
             bookmarks: query.flag("allowWatchBookmarks"),
             resource_version: query.get("resourceVersion").to_owned(),
             version_match: query.get("resourceVersionMatch").to_owned(),
-            timeout_seconds: query
-                .number("timeoutSeconds")?
-                .and_then(|seconds| u64::try_from(seconds).ok()),
-            limit: query
-                .number("limit")?
-                .and_then(|limit| usize::try_from(limit).ok())
-                .unwrap_or(0),
+            timeout_seconds: timeout_seconds.and_then(|seconds| u64::try_from(seconds).ok()),
+            limit: limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(0),
             continue_token: query.get("continue").to_owned(),
             send_initial_events: query
                 .has("sendInitialEvents")
@@ -140,6 +138,12 @@ fn selectable(resource: &Resource, fields: &mut Fields) -> Result<(), Status> {
         let metadata = name == "metadata.name" || name == "metadata.namespace";
         let namespace_of_none = name == "metadata.namespace" && !resource.namespaced && !own.is_empty();
         if own.contains(&name) || (metadata && !namespace_of_none) {
+            // The store has core events.
+            if let Some(field) = name.strip_prefix("regarding.") {
+                term.field = format!("involvedObject.{field}");
+            } else if name == "reportingController" {
+                term.field = "reportingComponent".to_owned();
+            }
             continue;
         }
         if own.is_empty() {

@@ -1,5 +1,7 @@
 //! Applies patches to objects: JSON patch (RFC 6902), merge patch (RFC 7386) and strategic merge patch.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use super::event_view;
@@ -7,6 +9,7 @@ use super::field::{FieldError, Path};
 use super::go_format;
 use super::object::Object;
 use super::resource::Resource;
+use super::schema;
 use super::status::Status;
 use super::strategic;
 use super::write::decode_object;
@@ -86,12 +89,16 @@ impl Patch {
         document.insert("kind".into(), resource.kind_name.into());
         document.extend(view);
         let patched = match self.kind {
-            PatchType::Json => self.json(document)?,
+            PatchType::Json | PatchType::Strategic if self.document.is_null() => Value::Object(document),
+            PatchType::Json => sorted(self.json(document)?),
+            PatchType::Merge if self.document.is_null() => {
+                return Err(Status::bad_request("Invalid JSON Patch"));
+            }
             PatchType::Merge if !self.document.is_object() => return Err(self.no_object()),
             PatchType::Merge => {
                 let mut document = Value::Object(document);
                 json_patch::merge(&mut document, &self.document);
-                document
+                sorted(document)
             }
             PatchType::Strategic => self.strategic(resource, document)?,
         };
@@ -114,6 +121,9 @@ impl Patch {
         let mut document = Value::Object(document);
         for operation in patch.0 {
             let operation = as_go(operation, &document);
+            if is_test_of_missing(&operation, &document) {
+                continue;
+            }
             json_patch::patch(&mut document, &[operation]).map_err(|_| Status::unprocessable_patch())?;
         }
         Ok(document)
@@ -195,6 +205,14 @@ impl Patch {
                 .unwrap_or_default()
                 .to_owned()
         };
+        if self.kind == PatchType::Strategic {
+            let named = ["apiVersion", "kind"]
+                .into_iter()
+                .filter_map(|name| document.get(name));
+            if let Some(why) = named.filter_map(schema::type_error_of_text).next() {
+                return Err(Status::invalid_patch(shown(), why));
+            }
+        }
         let (version, kind) = (text("apiVersion"), text("kind"));
         let other_version = !version.is_empty() && version != resource.api_version();
         let other_kind = !kind.is_empty() && kind != resource.kind_name;
@@ -221,6 +239,41 @@ impl Patch {
             FieldValidation::Strict | FieldValidation::Ignore => Ok((object, Vec::new())),
             FieldValidation::Warn => Ok((object, unknown)),
         }
+    }
+}
+
+/// The document as Go writes maps: with sorted members.
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(object) => {
+            let sorted: BTreeMap<String, Value> = object
+                .into_iter()
+                .map(|(name, value)| (name, sorted(value)))
+                .collect();
+            Value::Object(sorted.into_iter().collect())
+        }
+        Value::Array(items) => items.into_iter().map(sorted).collect(),
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => other,
+    }
+}
+
+/// Whether an operation tests that a member is null that is missing, which Kubernetes' library accepts.
+fn is_test_of_missing(operation: &json_patch::PatchOperation, document: &Value) -> bool {
+    match operation {
+        json_patch::PatchOperation::Test(test) => {
+            let parent = test
+                .path
+                .parent()
+                .and_then(|parent| parent.resolve(document).ok());
+            test.value.is_null()
+                && parent.is_some_and(Value::is_object)
+                && test.path.resolve(document).is_err()
+        }
+        json_patch::PatchOperation::Add(_)
+        | json_patch::PatchOperation::Remove(_)
+        | json_patch::PatchOperation::Replace(_)
+        | json_patch::PatchOperation::Move(_)
+        | json_patch::PatchOperation::Copy(_) => false,
     }
 }
 

@@ -44,7 +44,15 @@ pub(crate) enum View {
     Full,
     /// `PartialObjectMetadata`.
     Metadata,
-    Table,
+    Table(IncludeObject),
+}
+
+/// What the rows of a table hold beside their cells (`includeObject`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IncludeObject {
+    None,
+    Metadata,
+    Object,
 }
 
 /// Media types of answers, as the error for another one names them.
@@ -66,6 +74,9 @@ impl Target {
                 (*group, rest)
             }
             ["api", version, ..] if *version != "v1" => return Self::Unknown,
+            ["apis", group, version, ..] if *version != "v1" && resource::GROUPS.contains(group) => {
+                return Self::Unknown;
+            }
             _ => return Self::Other(decoded),
         };
         let (watches, rest) = match rest {
@@ -227,17 +238,41 @@ impl Query {
     }
 }
 
-/// The view that a client accepts.
+/// What `includeObject` asks for.
+///
+/// # Errors
+/// 400 for an unknown value.
+pub(crate) fn include_object(query: &Query) -> Result<IncludeObject, Status> {
+    match query.get("includeObject") {
+        "" | "Metadata" => Ok(IncludeObject::Metadata),
+        "None" => Ok(IncludeObject::None),
+        "Object" => Ok(IncludeObject::Object),
+        other => {
+            let why = "must be 'Metadata', 'Object', 'None', or empty";
+            let error = FieldError::invalid(&Path::new("includeObject"), other, why);
+            Err(Status::bad_request(format!(
+                "Unable to convert to Table as requested: {error}"
+            )))
+        }
+    }
+}
+
+/// The view that a client accepts; `streams` if the path can be watched, too.
 ///
 /// # Errors
 /// 406 if it accepts nothing that the server can write.
-pub(crate) fn view(headers: &HeaderMap) -> Result<View, Status> {
+pub(crate) fn view(headers: &HeaderMap, query: &Query, streams: bool) -> Result<View, Status> {
     let accepted = headers
         .get(header::ACCEPT)
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default();
     if accepted.trim().is_empty() {
         return Ok(View::Full);
+    }
+    let media = |clause: &str| clause.split(';').next().unwrap_or_default().trim().to_owned();
+    let is_routed = |clause: &str| media(clause) == "*/*" || ACCEPTED.contains(&media(clause).as_str());
+    if !accepted.split(',').any(is_routed) {
+        return Err(Status::no_representation(&ACCEPTED, streams));
     }
     for clause in accepted.split(',') {
         let mut parts = clause.split(';').map(str::trim);
@@ -254,7 +289,11 @@ pub(crate) fn view(headers: &HeaderMap) -> Result<View, Status> {
         };
         match (parameter("as"), parameter("v")) {
             (None, _) => return Ok(View::Full),
-            (Some("Table"), Some("v1")) => return Ok(View::Table),
+            (Some("Table"), Some("v1")) => {
+                // An unknown value fails when the answer is converted, after the request had its effect.
+                let include = include_object(query).unwrap_or(IncludeObject::Metadata);
+                return Ok(View::Table(include));
+            }
             (Some("PartialObjectMetadata" | "PartialObjectMetadataList"), Some("v1")) => {
                 return Ok(View::Metadata);
             }

@@ -69,6 +69,18 @@ const EVENT_FIELDS: &[&str] = &[
     "source",
     "type",
 ];
+const EVENTS_VIEW_FIELDS: &[&str] = &[
+    "regarding.kind",
+    "regarding.namespace",
+    "regarding.name",
+    "regarding.uid",
+    "regarding.apiVersion",
+    "regarding.resourceVersion",
+    "regarding.fieldPath",
+    "reason",
+    "reportingController",
+    "type",
+];
 const POD_FIELDS: &[&str] = &[
     "spec.nodeName",
     "spec.restartPolicy",
@@ -130,7 +142,7 @@ static RESOURCES: LazyLock<Vec<Resource>> = LazyLock::new(|| {
         resource::<Lease>(Kind::Lease, "coordination.k8s.io", "Lease", "leases", true),
         resource::<EventsEvent>(Kind::Event, "events.k8s.io", "Event", "events", true)
             .short(&["ev"])
-            .fields(EVENT_FIELDS),
+            .fields(EVENTS_VIEW_FIELDS),
         resource::<CSIDriver>(Kind::CsiDriver, STORAGE, "CSIDriver", "csidrivers", false),
         resource::<CSINode>(Kind::CsiNode, STORAGE, "CSINode", "csinodes", false),
         resource::<CSIStorageCapacity>(

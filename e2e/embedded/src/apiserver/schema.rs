@@ -4,6 +4,7 @@
 //! (pointers, merge keys, fields that Go always writes) is in [`tables`].
 
 mod decode;
+mod go_types;
 mod probe;
 mod tables;
 
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-pub(crate) use decode::{DecodeError, decode, seconds};
+pub(crate) use decode::{DecodeError, decode, seconds, type_error_of_text};
 
 /// The type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +87,18 @@ pub(crate) struct Schema {
     by_name: HashMap<&'static str, usize>,
 }
 
+// === impl Type ===
+
+impl Type {
+    /// Whether Go's type has a decoder of its own.
+    fn decodes_itself(self) -> bool {
+        matches!(
+            self,
+            Self::Time | Self::MicroTime | Self::Quantity | Self::IntOrString
+        )
+    }
+}
+
 // === impl Schema ===
 
 impl Schema {
@@ -98,6 +111,25 @@ impl Schema {
 
     pub(crate) fn get(&self, number: usize) -> &Struct {
         self.structs.get(number).expect("a struct's number must exist")
+    }
+
+    /// The struct of a field or of its elements.
+    fn struct_of(&self, ty: Type) -> Option<&Struct> {
+        match ty {
+            Type::Struct(number) => Some(self.get(number)),
+            Type::List(element) | Type::Map(element) => self.struct_of(self.element(element)),
+            Type::Bool
+            | Type::Int32
+            | Type::Int64
+            | Type::Float
+            | Type::String
+            | Type::Time
+            | Type::MicroTime
+            | Type::Quantity
+            | Type::Bytes
+            | Type::IntOrString
+            | Type::Any => None,
+        }
     }
 
     pub(crate) fn element(&self, number: usize) -> Type {

@@ -7,7 +7,7 @@ use super::clock::Clock;
 use super::event_view;
 use super::list::Page;
 use super::object::Object;
-use super::request::View;
+use super::request::{IncludeObject, View};
 use super::resource::Resource;
 use super::storage::{Stored, to_json};
 use super::table;
@@ -47,6 +47,26 @@ impl ResponseEncoder {
         stored.json().clone()
     }
 
+    fn table(&self, metadata: Value, objects: &[&Object], include: IncludeObject) -> Value {
+        let shown = |object: &Object| match include {
+            IncludeObject::None => Value::Null,
+            IncludeObject::Metadata => partial_metadata(object),
+            IncludeObject::Object => {
+                let body = if self.resource.is_events_view() {
+                    event_view::from_core(object.clone())
+                } else {
+                    object.clone()
+                };
+                let mut shown = Map::new();
+                shown.insert("kind".into(), self.resource.kind_name.into());
+                shown.insert("apiVersion".into(), self.resource.api_version().into());
+                shown.extend(body);
+                Value::Object(shown)
+            }
+        };
+        table::table(self.resource, &self.clock, metadata, objects, shown)
+    }
+
     /// Writes an object.
     pub(crate) fn write_object(&self, out: &mut BytesMut, stored: &Stored) {
         match self.view {
@@ -54,10 +74,10 @@ impl ResponseEncoder {
                 out.put_slice(&self.head);
                 out.put_slice(&self.body(stored)[1..]);
             }
-            View::Metadata => out.put_slice(partial_metadata(&stored.object, true).to_string().as_bytes()),
-            View::Table => {
+            View::Metadata => out.put_slice(partial_metadata(&stored.object).to_string().as_bytes()),
+            View::Table(include) => {
                 let metadata = list_metadata(stored);
-                let table = table::table(self.resource, &self.clock, metadata, &[&stored.object]);
+                let table = self.table(metadata, &[&stored.object], include);
                 out.put_slice(table.to_string().as_bytes());
             }
         }
@@ -82,17 +102,23 @@ impl ResponseEncoder {
         }
         let metadata = Value::Object(metadata);
         match self.view {
-            View::Table => {
+            View::Table(include) => {
                 let objects: Vec<&Object> = page.items.iter().map(|stored| &stored.object).collect();
-                let table = table::table(self.resource, &self.clock, metadata, &objects);
+                let table = self.table(metadata, &objects, include);
                 table.to_string().into()
             }
             View::Metadata => {
                 let items: Vec<Value> = page
                     .items
                     .iter()
-                    .map(|stored| partial_metadata(&stored.object, false))
+                    .map(|stored| partial_metadata(&stored.object))
                     .collect();
+                // An empty list is a nil slice in Go.
+                let items = if items.is_empty() {
+                    Value::Null
+                } else {
+                    items.into()
+                };
                 json!({
                     "kind": "PartialObjectMetadataList",
                     "apiVersion": "meta.k8s.io/v1",
@@ -126,13 +152,9 @@ impl ResponseEncoder {
 }
 
 /// `PartialObjectMetadata` of an object.
-pub(crate) fn partial_metadata(object: &Object, typed: bool) -> Value {
+fn partial_metadata(object: &Object) -> Value {
     let metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
-    if typed {
-        json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata })
-    } else {
-        json!({ "metadata": metadata })
-    }
+    json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata })
 }
 
 fn list_metadata(stored: &Stored) -> Value {

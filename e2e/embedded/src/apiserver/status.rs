@@ -224,6 +224,18 @@ impl Status {
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message, Value::Null)
     }
 
+    /// The error of the router for a client that accepts none of its media types.
+    pub(crate) fn no_representation(accepted: &[&str], streams: bool) -> Self {
+        let mut available = accepted.join(", ");
+        if streams {
+            available.push_str(
+                ", application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch",
+            );
+        }
+        let message = format!("406: Not Acceptable\n\nAvailable representations: {available}");
+        Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message, json!({}))
+    }
+
     pub(crate) fn too_large(limit: usize) -> Self {
         let message = format!("Request entity too large: limit is {limit}");
         Self::new(

@@ -19,6 +19,8 @@ pub(crate) type Key = Arc<str>;
 pub(crate) struct Stored {
     pub(crate) object: Object,
     pub(crate) revision: u64,
+    /// Whether nothing was stored under its key before.
+    pub(crate) is_first: bool,
     json: OnceLock<Bytes>,
 }
 
@@ -68,6 +70,7 @@ impl Stored {
         Self {
             object,
             revision,
+            is_first: false,
             json: OnceLock::new(),
         }
     }
@@ -77,6 +80,7 @@ impl Stored {
         Self {
             object,
             revision: 0,
+            is_first: false,
             json: OnceLock::new(),
         }
     }
@@ -137,9 +141,11 @@ impl Store {
     /// Stores a new object or a new version of one.
     pub(crate) fn put(&mut self, table: usize, key: &str, object: Object) -> Arc<Stored> {
         self.revision += 1;
-        let after = Arc::new(Stored::new(object, self.revision));
         let table = self.tables.get_mut(table).expect("a table's number must exist");
         let key: Key = key.into();
+        let mut after = Stored::new(object, self.revision);
+        after.is_first = !table.objects.contains_key(&key);
+        let after = Arc::new(after);
         let before = table.objects.insert(Arc::clone(&key), Arc::clone(&after));
         table.record(Change {
             key,

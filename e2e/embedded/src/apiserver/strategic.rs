@@ -1,7 +1,8 @@
 //! Strategic merge patches (`k8s.io/apimachinery/pkg/util/strategicpatch`).
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
+use super::go_format;
 use super::schema::{Merge, Schema, Type};
 
 const DIRECTIVE: &str = "$patch";
@@ -155,8 +156,15 @@ impl Patcher<'_> {
         if original.is_empty() && patch.is_empty() {
             return Ok(original);
         }
-        let structs = original.iter().chain(&patch).all(Value::is_object);
-        if !structs {
+        let items = || original.iter().chain(&patch);
+        let kind = items().next().map(go_format::kind);
+        if items().any(|item| Some(go_format::kind(item)) != kind) {
+            let lists = go_format::value(&json!([original, patch]));
+            return Err(Error::Other(format!(
+                "list element types are not identical: {lists}"
+            )));
+        }
+        if !items().all(Value::is_object) {
             let mut merged: Vec<Value> = Vec::new();
             for item in original.iter().chain(&patch) {
                 if !merged.contains(item) {
@@ -216,6 +224,10 @@ impl Patcher<'_> {
                 return Err(Error::Other(why));
             }
             patch.remove(&name);
+            let is_empty = |list: &Option<Vec<Value>>| list.as_ref().is_none_or(Vec::is_empty);
+            if changes.is_some() && is_empty(&changes) && is_empty(&before) {
+                return Err(Error::Other("no elements in any of the given slices".to_owned()));
+            }
             let merged = match (before.clone(), changes) {
                 (Some(before), None) => before,
                 (None, Some(changes)) => changes.into_iter().filter_map(without_directives).collect(),
@@ -337,8 +349,12 @@ fn ordered(merged: Vec<Value>, order: &[Value], server: &[Value], key: &str) -> 
 fn without_directives(value: Value) -> Option<Value> {
     match value {
         Value::Object(mut fields) => {
+            // `removeDirectives` drops what has one of these directives.
             let directive = fields.remove(DIRECTIVE);
-            if directive.as_ref().and_then(Value::as_str) == Some("delete") {
+            if matches!(
+                directive.as_ref().and_then(Value::as_str),
+                Some("delete" | "replace")
+            ) {
                 return None;
             }
             fields.remove(RETAIN_KEYS);

@@ -61,44 +61,6 @@ pub(crate) fn prepare_for_create(kind: Kind, object: &mut Object, now: &str) {
     }
 }
 
-/// Warnings for the client that writes an object.
-pub(crate) fn warnings(kind: Kind, object: &Object) -> Option<String> {
-    let fractional = |pointer: &str, field: &str| {
-        let value = text(object, pointer);
-        let parsed = super::quantity::Quantity::parse(value);
-        let warns = parsed.is_some_and(|amount| !amount.is_whole());
-        warns.then(|| {
-            format!("{field}[storage]: fractional byte value {value:?} is invalid, must be an integer")
-        })
-    };
-    match kind {
-        Kind::CsiDriver => {
-            let requests = !list(object, "/spec/tokenRequests").is_empty();
-            let warns = requests && !object::has(object, "/spec/serviceAccountTokenInSecrets");
-            warns.then(|| {
-                "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent \
-                 possible logging of tokens in volume attributes"
-                    .to_owned()
-            })
-        }
-        Kind::PersistentVolume => fractional("/spec/capacity/storage", "spec.capacity"),
-        Kind::PersistentVolumeClaim => {
-            fractional("/spec/resources/requests/storage", "spec.resources.requests")
-        }
-        Kind::CsiNode
-        | Kind::CsiStorageCapacity
-        | Kind::Event
-        | Kind::Lease
-        | Kind::Namespace
-        | Kind::Node
-        | Kind::Pod
-        | Kind::Secret
-        | Kind::ServiceAccount
-        | Kind::StorageClass
-        | Kind::VolumeAttachment => None,
-    }
-}
-
 /// Prepares a new version of an object: takes from the old one what this part must not change.
 pub(crate) fn prepare_for_update(
     kind: Kind,

@@ -41,6 +41,7 @@ pub(crate) fn answer(call: &mut Call<'_>, method: &Method) -> Result<Reply, Stat
     match (name, method.as_str()) {
         ("status", "GET") => {
             let encoder = call.encoder()?;
+            call.version_of_read()?;
             call.read(&encoder)
         }
         ("status", "PUT") => call.update(Part::Status),

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::clock::Clock;
 use super::object::Object;
 use super::resource::{Kind, Resource};
-use super::show::partial_metadata;
 
 /// A column: name, type, format, priority (1: only in wide output).
 type Column = (&'static str, &'static str, &'static str, u8);
@@ -127,8 +126,14 @@ fn claim_columns() -> Vec<Column> {
     ]
 }
 
-/// A table of objects.
-pub(crate) fn table(resource: &Resource, clock: &Clock, metadata: Value, objects: &[&Object]) -> Value {
+/// A table of objects; `shown` is the object of a row.
+pub(crate) fn table(
+    resource: &Resource,
+    clock: &Clock,
+    metadata: Value,
+    objects: &[&Object],
+    shown: impl Fn(&Object) -> Value,
+) -> Value {
     let definitions: Vec<Value> = columns(resource.kind)
         .into_iter()
         .map(|(name, ty, format, priority)| {
@@ -137,7 +142,7 @@ pub(crate) fn table(resource: &Resource, clock: &Clock, metadata: Value, objects
         .collect();
     let rows: Vec<Value> = objects
         .iter()
-        .map(|object| json!({ "cells": cells::cells(resource.kind, clock, object), "object": partial_metadata(object, true) }))
+        .map(|object| json!({ "cells": cells::cells(resource.kind, clock, object), "object": shown(object) }))
         .collect();
     json!({
         "kind": "Table",

@@ -10,6 +10,7 @@ mod core;
 mod metadata;
 mod node;
 mod pod;
+mod pod_update;
 mod storage;
 mod volume;
 
@@ -77,8 +78,8 @@ pub(crate) fn update(resource: &Resource, part: Part, object: &Object, old: &Obj
         (Kind::PersistentVolume, _) => volume::persistent_volume_update(object, old, &mut errors),
         (Kind::PersistentVolumeClaim, Part::Status) => claim::claim_status(object, old, &mut errors),
         (Kind::PersistentVolumeClaim, _) => claim::claim_update(object, old, &mut errors),
-        (Kind::Pod, Part::Status) => pod::status(object, old, &mut errors),
-        (Kind::Pod, _) => pod::update(object, old, &mut errors),
+        (Kind::Pod, Part::Status) => pod_update::status(object, old, &mut errors),
+        (Kind::Pod, _) => pod_update::update(object, old, &mut errors),
         (Kind::Secret, _) => core::secret_update(object, old, &mut errors),
         (Kind::ServiceAccount, _) => {
             metadata::validate_update(object, old, &mut errors);
@@ -104,8 +105,17 @@ fn each(errors: &mut Errors, path: &Path, value: &str, found: Vec<String>) {
 fn immutable(errors: &mut Errors, path: &Path, object: &Object, old: &Object, pointer: &str) {
     let value = object::at(object, pointer);
     if value != object::at(old, pointer) {
-        errors.push(FieldError::invalid(path, value.clone(), IMMUTABLE));
+        errors.push(FieldError::invalid(path, sorted(value), IMMUTABLE));
     }
+}
+
+/// A map as Go shows it: with sorted keys.
+fn sorted(value: &serde_json::Value) -> serde_json::Value {
+    let Some(entries) = value.as_object() else {
+        return value.clone();
+    };
+    let sorted: std::collections::BTreeMap<_, _> = entries.clone().into_iter().collect();
+    serde_json::Value::Object(sorted.into_iter().collect())
 }
 
 /// An error if the value is none of `supported`.

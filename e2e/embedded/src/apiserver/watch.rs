@@ -63,10 +63,7 @@ pub(crate) fn watch(
     view: View,
     fault: WatchFault,
 ) -> Result<impl Stream<Item = Bytes> + Send + use<>, Status> {
-    let requested = list::parse_version(&options.resource_version).map_err(|status| {
-        let why = status.message.trim_start_matches("invalid resource version: ");
-        Status::unclassified(why)
-    })?;
+    let requested = list::version_of_read(&options.resource_version)?;
     let now = Instant::now();
     let timeout = match options.timeout_seconds.filter(|seconds| *seconds > 0) {
         Some(seconds) => Duration::from_secs(seconds),

@@ -8,12 +8,13 @@ use serde_json::Value;
 use super::admission;
 use super::field::{FieldError, Path};
 use super::object::{self, Object, set, text};
-use super::resource::Resource;
+use super::resource::{Kind, Resource};
 use super::schema;
 use super::status::Status;
 use super::storage::{Store, Stored, key};
 use super::strategy::{self, Part};
 use super::validate;
+use super::warnings;
 use super::{defaults, event_view};
 
 /// How often a name is generated if the one before is taken.
@@ -34,6 +35,8 @@ pub(crate) struct Writer<'a> {
     pub(crate) namespace: &'a str,
     /// Whether nothing is stored.
     pub(crate) dry_run: bool,
+    /// Warnings for the client.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// The object after a write.
@@ -121,8 +124,9 @@ impl Writer<'_> {
         if !errors.is_empty() {
             return Err(invalid(errors));
         }
+        self.warnings = warnings::create(resource.kind, &object);
         self.canonicalize(&mut object);
-        if !text(&object, "/metadata/resourceVersion").is_empty() {
+        if !text(&object, "/metadata/resourceVersion").is_empty() && !self.dry_run {
             let why = "resourceVersion should not be set on objects to be created";
             return Err(Status::unclassified(why));
         }
@@ -167,7 +171,9 @@ impl Writer<'_> {
             }
         }
         let Some(existing) = existing else {
-            let object = updated(&Object::new())?;
+            let mut object = updated(&Object::new())?;
+            parse_version(&object)?;
+            set(&mut object, "/metadata/resourceVersion", Value::Null);
             return self.create(object).map(|written| (written, true));
         };
         let mut object = updated(&existing.object)?;
@@ -178,15 +184,19 @@ impl Writer<'_> {
         if finalized && should_delete(&object, &existing.object) {
             return Ok((self.delete_finalized(&key, object, existing.revision), false));
         }
-        if object == existing.object {
+        // A new claim is stored without the phase that is read, so that the first update always writes.
+        let is_stored = !(existing.is_first && resource.kind == Kind::PersistentVolumeClaim);
+        if object == existing.object && is_stored {
             return Ok((existing, false));
         }
         Ok((self.put(&key, object), false))
     }
 
     fn precondition_failed(&self, key: &str, name: &str, what: &str, wanted: &str, found: &str) -> Status {
+        // A dry run does not reach the store, which adds the prefix.
+        let registry = if self.dry_run { "" } else { "/registry" };
         let why = format!(
-            "StorageError: invalid object, Code: 4, Key: /registry/{}/{key}, ResourceVersion: 0, \
+            "StorageError: invalid object, Code: 4, Key: {registry}/{}/{key}, ResourceVersion: 0, \
              AdditionalErrorMsg: Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}",
             self.resource.storage_prefix()
         );
@@ -196,14 +206,7 @@ impl Writer<'_> {
     /// Optimistic locking.
     fn check_version(&self, object: &mut Object, existing: &Stored, name: &str) -> Result<(), Status> {
         let resource = self.resource;
-        let given = text(object, "/metadata/resourceVersion");
-        let version = match given {
-            "" => 0,
-            given => given.parse::<u64>().map_err(|_| {
-                let why = format!("strconv.ParseUint: parsing {given:?}: invalid syntax");
-                Status::unclassified(why)
-            })?,
-        };
+        let version = parse_version(object)?;
         if version == 0 && resource.allows_unconditional_update() {
             let current = text(&existing.object, "/metadata/resourceVersion").to_owned();
             set(object, "/metadata/resourceVersion", current);
@@ -227,7 +230,7 @@ impl Writer<'_> {
         set(object, "/metadata/managedFields", Value::Null);
         object::copy(object, old, "/metadata/generation");
         if part == Part::Main {
-            admission::mutate_update(resource, object);
+            admission::mutate_update(resource, object, old);
         }
         let schema = &super::resource::of_kind(resource.kind).schema;
         strategy::prepare_for_update(resource.kind, part, schema, object, old, &self.now);
@@ -253,6 +256,7 @@ impl Writer<'_> {
                 &errors,
             ));
         }
+        self.warnings = warnings::update(resource.kind, part, object, old);
         if part == Part::Main {
             admission::validate_update(self.store, resource, object, old)?;
         }
@@ -278,11 +282,16 @@ impl Writer<'_> {
 
     /// Brings the object into the form in which it is stored.
     fn canonicalize(&self, object: &mut Object) {
-        if self.resource.kind == super::resource::Kind::Namespace {
+        if self.resource.kind == Kind::Namespace {
             defaults::apply(self.resource.kind, object);
         }
         let schema = &super::resource::of_kind(self.resource.kind).schema;
         schema.normalize(object);
+        if self.resource.kind == Kind::Node {
+            // An empty map is stored as none, and defaulted when it is read.
+            defaults::apply(self.resource.kind, object);
+            schema.normalize(object);
+        }
     }
 
     /// Stores the object, or shows what would be stored.
@@ -307,6 +316,17 @@ impl Writer<'_> {
 /// The group that errors name: events are core events, whichever API they come through.
 fn kind_group(resource: &Resource) -> &'static str {
     super::resource::of_kind(resource.kind).group
+}
+
+/// The resource version of an object, 0 if it has none.
+fn parse_version(object: &Object) -> Result<u64, Status> {
+    match text(object, "/metadata/resourceVersion") {
+        "" => Ok(0),
+        given => given.parse().map_err(|_| {
+            let why = format!("strconv.ParseUint: parsing {given:?}: invalid syntax");
+            Status::unclassified(why)
+        }),
+    }
 }
 
 /// Whether an update of an object that is being deleted ends in its removal.

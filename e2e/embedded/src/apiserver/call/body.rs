@@ -22,11 +22,10 @@ impl Call<'_> {
             } else {
                 let at = error.column().saturating_sub(1);
                 let found = self.body.get(at).map_or(' ', |byte| char::from(*byte));
-                let expected = if error.to_string().starts_with("key must be a string") {
-                    "object key string"
-                } else {
-                    "value"
-                };
+                let text = error.to_string();
+                let in_object = text.starts_with("key must be a string")
+                    || (text.starts_with("trailing comma") && found == '}');
+                let expected = if in_object { "object key string" } else { "value" };
                 format!("invalid character '{found}' looking for beginning of {expected}")
             }
         })
@@ -46,15 +45,14 @@ impl Call<'_> {
         };
         let document = match self.document() {
             Ok(Value::Object(document)) => document,
+            // Go decodes null into a struct without changing it.
+            Ok(Value::Null) => Object::new(),
             Ok(other) => {
-                let found = go_format::kind(&other);
-                return Err(unrecognized(format!(
-                    "json: cannot unmarshal {found} into Go value of type struct {{ APIVersion string \
-                     \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
-                )));
+                return Err(unrecognized(no_struct(&other)));
             }
             Err(why) => return Err(unrecognized(why)),
         };
+        type_of(&document).map_err(unrecognized)?;
         let text = |name: &str| document.get(name).and_then(Value::as_str).unwrap_or_default();
         let (version, kind) = (text("apiVersion").to_owned(), text("kind").to_owned());
         let expected = resource.api_version();
@@ -114,6 +112,34 @@ impl Call<'_> {
             FieldValidation::Strict | FieldValidation::Ignore => Ok(object),
         }
     }
+}
+
+/// The text of Go's decoder for a document that is no object.
+pub(super) fn no_struct(document: &Value) -> String {
+    let found = go_format::kind(document);
+    format!(
+        "json: cannot unmarshal {found} into Go value of type struct {{ APIVersion string \
+         \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
+    )
+}
+
+/// Checks that `apiVersion` and `kind` are texts.
+///
+/// # Errors
+/// The text of Go's decoder for the first that is not.
+pub(super) fn type_of(document: &Object) -> Result<(), String> {
+    let named = document
+        .iter()
+        .filter(|(name, _)| matches!(name.as_str(), "apiVersion" | "kind"));
+    for (name, value) in named {
+        if !value.is_string() && !value.is_null() {
+            let found = go_format::kind(value);
+            return Err(format!(
+                "json: cannot unmarshal {found} into Go struct field .{name} of type string"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// The beginning of a body that is no object, as errors show it.

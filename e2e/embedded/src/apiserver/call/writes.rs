@@ -8,29 +8,33 @@ use super::super::handler::Reply;
 use super::super::list;
 use super::super::list_options::ListOptions;
 use super::super::object::{self, Object};
-use super::super::patch::{Patch, PatchType};
-use super::super::request;
+use super::super::patch::{FieldValidation, Patch, PatchType};
+use super::super::request::{self, Location};
 use super::super::resource::Kind;
 use super::super::status::Status;
-use super::super::strategy::{self, Part};
+use super::super::strategy::Part;
 use super::super::write::Writer;
-use super::Call;
+use super::{Call, body};
 
 // === impl Call ===
 
 impl Call<'_> {
     /// Runs a write.
-    pub(crate) fn write<T>(&self, dry_run: bool, write: impl FnOnce(&mut Writer<'_>) -> T) -> T {
+    pub(crate) fn write<T>(&mut self, dry_run: bool, write: impl FnOnce(&mut Writer<'_>) -> T) -> T {
         let mut store = self.server.store();
         let mut rng = self.server.rng();
-        write(&mut Writer {
+        let mut writer = Writer {
             store: &mut store,
             rng: &mut rng,
             now: self.server.clock().now_text(),
             resource: self.location.resource,
             namespace: &self.location.namespace,
             dry_run,
-        })
+            warnings: Vec::new(),
+        };
+        let written = write(&mut writer);
+        self.warnings.append(&mut writer.warnings);
+        written
     }
 
     pub(super) fn create(&mut self) -> Result<Reply, Status> {
@@ -39,8 +43,6 @@ impl Call<'_> {
         let (dry_run, validation) = self.query.write_options("CreateOptions")?;
         let object = self.object(validation)?;
         let written = self.write(dry_run, |writer| writer.create(object))?;
-        self.warnings
-            .extend(strategy::warnings(self.location.resource.kind, &written.object));
         if self.location.resource.kind == Kind::Namespace && !dry_run {
             self.server.namespace_created(written.name());
         }
@@ -51,7 +53,8 @@ impl Call<'_> {
         let encoder = self.encoder()?;
         let (dry_run, validation) = self.query.write_options("UpdateOptions")?;
         let object = self.object(validation)?;
-        self.check_name(&object)?;
+        let location = self.location;
+        check_name(location, &object)?;
         let uid = object::text(&object, "/metadata/uid").to_owned();
         let name = self.location.name.as_str();
         let (written, created) = self.write(dry_run, |writer| {
@@ -63,27 +66,6 @@ impl Call<'_> {
             StatusCode::OK
         };
         Ok(Reply::json(code, encoder.object(&written)))
-    }
-
-    /// The name in the body must be the one in the path.
-    fn check_name(&self, object: &Object) -> Result<(), Status> {
-        let (given, name) = (object::name(object), self.location.name.as_str());
-        if given.is_empty() {
-            return Err(Status::bad_request(format!(
-                "the name of the object ({name} based on URL) was undeterminable: name must be provided"
-            )));
-        }
-        if given != name {
-            return Err(Status::bad_request(format!(
-                "the name of the object ({given}) does not match the name on the URL ({name})"
-            )));
-        }
-        let (given, namespace) = (object::namespace(object), self.location.namespace.as_str());
-        if !namespace.is_empty() && !given.is_empty() && given != namespace {
-            let why = "the namespace of the provided object does not match the namespace sent on the request";
-            return Err(Status::bad_request(why));
-        }
-        Ok(())
     }
 
     pub(crate) fn patch(&mut self, part: Part) -> Result<Reply, Status> {
@@ -98,8 +80,8 @@ impl Call<'_> {
         let encoder = self.encoder()?;
         let (dry_run, validation) = self.query.write_options("PatchOptions")?;
         let document = self.document();
-        let resource = self.location.resource;
-        let name = self.location.name.as_str();
+        let location = self.location;
+        let (resource, name) = (location.resource, location.name.as_str());
         let mut warnings = Vec::new();
         let result = self.write(dry_run, |writer| {
             writer.update(name, part, None, &mut |old| {
@@ -107,6 +89,9 @@ impl Call<'_> {
                     return Err(Status::not_found(resource, name));
                 }
                 let document = document.clone().map_err(|why| {
+                    if kind == PatchType::Merge && validation == FieldValidation::Ignore {
+                        return Status::bad_request("Invalid JSON Patch");
+                    }
                     let prefix = if kind == PatchType::Strategic {
                         ""
                     } else {
@@ -121,13 +106,27 @@ impl Call<'_> {
                 };
                 let (object, unknown) = patch.apply(resource, old)?;
                 warnings = unknown;
-                self.check_name(&object)?;
+                check_name(location, &object)?;
                 Ok(object)
             })
         });
+        self.warnings.splice(..0, warnings);
         let (written, _) = result?;
-        self.warnings.extend(warnings);
         Ok(Reply::json(StatusCode::OK, encoder.object(&written)))
+    }
+
+    /// The body of a deletion.
+    fn delete_document(&self) -> Result<Object, Status> {
+        let unrecognized =
+            |why: String| Status::bad_request(format!("couldn't get version/kind; json parse error: {why}"));
+        let document = match self.document() {
+            Ok(Value::Object(document)) => document,
+            Ok(Value::Null) => Object::new(),
+            Ok(other) => return Err(unrecognized(body::no_struct(&other))),
+            Err(why) => return Err(unrecognized(why)),
+        };
+        body::type_of(&document).map_err(unrecognized)?;
+        Ok(document)
     }
 
     fn delete_options(&self) -> Result<DeleteOptions, Status> {
@@ -135,19 +134,7 @@ impl Call<'_> {
             self.query.delete_options()?
         } else {
             request::accepts_body(self.headers)?;
-            let document = self.document().map_err(|why| {
-                Status::bad_request(format!("couldn't get version/kind; json parse error: {why}"))
-            })?;
-            let text = |value: &Value| value.as_str().map(str::to_owned);
-            let dry_run = document["dryRun"].as_array();
-            DeleteOptions {
-                grace_period_seconds: document["gracePeriodSeconds"].as_i64(),
-                uid: text(&document["preconditions"]["uid"]),
-                resource_version: text(&document["preconditions"]["resourceVersion"]),
-                propagation_policy: text(&document["propagationPolicy"]),
-                orphan_dependents: document["orphanDependents"].as_bool(),
-                dry_run: dry_run.into_iter().flatten().filter_map(text).collect(),
-            }
+            DeleteOptions::decode(self.delete_document()?)?
         };
         let errors = options.validate();
         if errors.is_empty() {
@@ -195,6 +182,7 @@ impl Call<'_> {
                     resource: location.resource,
                     namespace,
                     dry_run,
+                    warnings: Vec::new(),
                 };
                 writer.delete(stored.name(), options.clone())
             };
@@ -205,4 +193,25 @@ impl Call<'_> {
         }
         Ok(Reply::json(StatusCode::OK, encoder.list(&page)))
     }
+}
+
+/// The name in the body must be the one in the path.
+fn check_name(location: &Location, object: &Object) -> Result<(), Status> {
+    let (given, name) = (object::name(object), location.name.as_str());
+    if given.is_empty() {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        )));
+    }
+    if given != name {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({given}) does not match the name on the URL ({name})"
+        )));
+    }
+    let (given, namespace) = (object::namespace(object), location.namespace.as_str());
+    if !namespace.is_empty() && !given.is_empty() && given != namespace {
+        let why = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(Status::bad_request(why));
+    }
+    Ok(())
 }

@@ -3,8 +3,9 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
+use super::super::go_format;
 use super::super::quantity::{self, Quantity};
-use super::{Schema, Type};
+use super::{Presence, Schema, Type, go_types};
 
 /// A decoded object.
 #[derive(Debug)]
@@ -26,6 +27,9 @@ pub(crate) struct DecodeError {
 
 struct Decoder<'a> {
     schema: &'a Schema,
+    /// The first field of a wrong type. Go decodes the rest all the same, and an error of a type that decodes itself
+    /// (times and quantities) takes precedence.
+    mismatch: Option<DecodeError>,
     /// Field names down to the current one.
     path: Vec<String>,
     unknown: Vec<String>,
@@ -35,15 +39,21 @@ struct Decoder<'a> {
 ///
 /// # Errors
 /// The text of Go's decoder if a field has the wrong type.
-pub(crate) fn decode(schema: &Schema, mut object: Map<String, Value>) -> Result<Decoded, DecodeError> {
-    object.remove("apiVersion");
-    object.remove("kind");
+pub(crate) fn decode(schema: &Schema, object: Map<String, Value>) -> Result<Decoded, DecodeError> {
+    let fields = object.into_iter();
+    let object = fields
+        .filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind"))
+        .collect();
     let mut decoder = Decoder {
         schema,
+        mismatch: None,
         path: Vec::new(),
         unknown: Vec::new(),
     };
     let object = decoder.object(0, object)?;
+    if let Some(error) = decoder.mismatch {
+        return Err(error);
+    }
     Ok(Decoded {
         object,
         unknown: decoder.unknown,
@@ -84,7 +94,12 @@ impl Decoder<'_> {
             self.path.push(name.clone());
             let value = self.value(known.name, field.ty, value)?;
             self.path.pop();
-            decoded.insert(name, value);
+            // The zero value of a field that is no pointer is the same as none.
+            let is_empty =
+                !matches!(field.ty, Type::List(_) | Type::Map(_)) && super::is_zero(field.ty, &value);
+            if !(is_empty && field.presence == Presence::OmitEmpty) {
+                decoded.insert(name, value);
+            }
         }
         Ok(decoded)
     }
@@ -124,7 +139,7 @@ impl Decoder<'_> {
         self.value(owner, ty, value)
     }
 
-    fn scalar(&self, owner: &'static str, ty: Type, value: Value) -> Result<Value, DecodeError> {
+    fn scalar(&mut self, owner: &'static str, ty: Type, value: Value) -> Result<Value, DecodeError> {
         let fits = match (ty, &value) {
             (Type::Bool, Value::Bool(_)) | (Type::String, Value::String(_)) | (Type::Any, _) => true,
             (Type::Int32, Value::Number(number)) => number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
@@ -132,23 +147,34 @@ impl Decoder<'_> {
             (Type::Float, Value::Number(_)) => true,
             (Type::IntOrString, Value::String(_)) => true,
             (Type::IntOrString, Value::Number(number)) => number.as_i64().is_some(),
-            (Type::Bytes, Value::String(text)) => return decoded_bytes(text).map(|()| value),
+            (Type::Bytes, Value::String(text)) => {
+                if let Err(error) = decoded_bytes(text) {
+                    self.mismatch.get_or_insert(error);
+                }
+                return Ok(value);
+            }
             (Type::Time | Type::MicroTime, Value::String(text)) => return time(ty, text),
             (Type::Quantity, Value::String(text)) => return quantity(text),
             (Type::Quantity, Value::Number(number)) => return quantity(&number.to_string()),
+            (Type::Quantity, _) => return Err(DecodeError::same(quantity::SYNTAX.to_owned())),
             _ => false,
         };
         if fits {
             return Ok(value);
         }
-        Err(DecodeError {
-            of_decoder: self.mismatch(owner, ty, &value),
-            of_converter: converter_mismatch(ty, &value),
-        })
+        let error = DecodeError {
+            of_decoder: self.type_error(owner, ty, &value),
+            of_converter: converter_mismatch(ty, &value, self.named(owner).as_deref()),
+        };
+        if ty.decodes_itself() {
+            return Err(error);
+        }
+        self.mismatch.get_or_insert(error);
+        Ok(super::zero(ty))
     }
 
     /// The text of `json.UnmarshalTypeError`.
-    fn mismatch(&self, owner: &str, ty: Type, value: &Value) -> String {
+    fn type_error(&self, owner: &str, ty: Type, value: &Value) -> String {
         let found = match value {
             Value::Null => "null",
             Value::Bool(_) => "bool",
@@ -158,20 +184,40 @@ impl Decoder<'_> {
             Value::Array(_) => "array",
             Value::Object(_) => "object",
         };
-        let field: Vec<&str> = self
-            .path
-            .iter()
-            .map(|name| name.split('[').next().unwrap_or_default())
-            .collect();
+        let named = self.named(owner);
         format!(
             "json: cannot unmarshal {found} into Go struct field {owner}.{} of type {}",
-            field.join("."),
-            self.go_type(ty)
+            self.go_path(),
+            self.go_type(ty, named.as_deref())
         )
     }
 
-    fn go_type(&self, ty: Type) -> String {
+    /// The current field with the structs that are embedded on the way to it.
+    fn go_path(&self) -> String {
+        let mut path = Vec::new();
+        let mut current = Some(self.schema.get(0));
+        for part in &self.path {
+            let name = part.split('[').next().unwrap_or_default();
+            path.extend(current.and_then(|found| go_types::embedded(found.name, name)));
+            path.push(name);
+            let ty = current
+                .and_then(|found| found.fields.get(name))
+                .map(|field| field.ty);
+            current = ty.and_then(|ty| self.schema.struct_of(ty));
+        }
+        path.join(".")
+    }
+
+    /// The name of the type of the current field, if it has one.
+    fn named(&self, owner: &str) -> Option<String> {
+        let field = self.path.last()?.split('[').next()?;
+        go_types::name(owner, field)
+    }
+
+    fn go_type(&self, ty: Type, named: Option<&str>) -> String {
         match ty {
+            Type::String if named.is_some() => named.unwrap_or_default().to_owned(),
+            Type::Map(_) if named == Some("v1.ResourceList") => "v1.ResourceList".into(),
             Type::Bool => "bool".into(),
             Type::Int32 => "int32".into(),
             Type::Int64 => "int64".into(),
@@ -182,8 +228,8 @@ impl Decoder<'_> {
             Type::Bytes => "[]uint8".into(),
             Type::IntOrString => "intstr.IntOrString".into(),
             Type::Any => "interface {}".into(),
-            Type::List(element) => format!("[]{}", self.go_type(self.schema.element(element))),
-            Type::Map(element) => format!("map[string]{}", self.go_type(self.schema.element(element))),
+            Type::List(element) => format!("[]{}", self.go_type(self.schema.element(element), named)),
+            Type::Map(element) => format!("map[string]{}", self.go_type(self.schema.element(element), named)),
             Type::Struct(number) => format!("v1.{}", self.schema.get(number).name),
         }
     }
@@ -200,31 +246,17 @@ impl Decoder<'_> {
 
 /// `parsing time` is the text of Go's `time.Parse`.
 fn time(ty: Type, text: &str) -> Result<Value, DecodeError> {
-    let layout = if ty == Type::Time {
-        "2006-01-02T15:04:05Z07:00"
-    } else {
-        "2006-01-02T15:04:05.000000Z07:00"
-    };
-    let strict = text.len() >= 20 && text.as_bytes()[10] == b'T';
-    let parsed: Option<Timestamp> = text.parse().ok().filter(|_| strict);
-    let Some(parsed) = parsed else {
+    let fraction = if ty == Type::MicroTime { ".000000" } else { "" };
+    let parsed: Option<Timestamp> = text.parse().ok();
+    let why = go_format::time_error(text, fraction)
+        .or_else(|| parsed.is_none().then(|| ": day out of range".to_owned()));
+    let (Some(parsed), None) = (parsed, &why) else {
+        let layout = format!("2006-01-02T15:04:05{fraction}Z07:00");
+        let why = why.unwrap_or_default();
         return Err(DecodeError::same(format!(
-            "parsing time {:?} as {layout:?}: cannot parse {:?} as \"2006\"",
-            text, text
+            "parsing time {text:?} as {layout:?}{why}"
         )));
     };
-    let fraction = text.as_bytes().get(19..27).unwrap_or_default();
-    let digits = fraction
-        .iter()
-        .skip(1)
-        .take_while(|byte| byte.is_ascii_digit())
-        .count();
-    if ty == Type::MicroTime && (fraction.first() != Some(&b'.') || digits != 6) {
-        let rest = &text[19..];
-        return Err(DecodeError::same(format!(
-            "parsing time {text:?} as {layout:?}: cannot parse {rest:?} as \".000000\""
-        )));
-    }
     Ok(if ty == Type::Time {
         seconds(parsed).into()
     } else {
@@ -253,25 +285,14 @@ fn quantity(text: &str) -> Result<Value, DecodeError> {
 fn decoded_bytes(text: &str) -> Result<(), DecodeError> {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
-    match STANDARD.decode(text) {
-        Ok(_) => Ok(()),
-        Err(
-            base64::DecodeError::InvalidByte(at, _)
-            | base64::DecodeError::InvalidLastSymbol { offset: at, .. },
-        ) => Err(DecodeError::same(format!(
-            "illegal base64 data at input byte {at}"
-        ))),
-        Err(_) => {
-            let at = text.len();
-            Err(DecodeError::same(format!(
-                "illegal base64 data at input byte {at}"
-            )))
-        }
-    }
+    STANDARD.decode(text).map(drop).map_err(|error| {
+        let at = go_format::base64_offset(&error, text);
+        DecodeError::same(format!("illegal base64 data at input byte {at}"))
+    })
 }
 
 /// The text of `runtime.DefaultUnstructuredConverter`.
-fn converter_mismatch(ty: Type, value: &Value) -> String {
+fn converter_mismatch(ty: Type, value: &Value, named: Option<&str>) -> String {
     let found = match value {
         Value::Null => "invalid",
         Value::Bool(_) => "bool",
@@ -281,6 +302,10 @@ fn converter_mismatch(ty: Type, value: &Value) -> String {
         Value::Array(_) => "slice",
         Value::Object(_) => "map",
     };
+    if ty.decodes_itself() {
+        let found = super::super::go_format::kind(value);
+        return format!("json: cannot unmarshal {found} into Go value of type string");
+    }
     let wanted = match ty {
         Type::Struct(_) => return format!("cannot restore struct from: {found}"),
         Type::List(_) | Type::Bytes => return format!("cannot restore slice from {found}"),
@@ -289,9 +314,8 @@ fn converter_mismatch(ty: Type, value: &Value) -> String {
         Type::Int32 => "int32",
         Type::Int64 => "int64",
         Type::Float => "float64",
-        Type::String | Type::Time | Type::MicroTime | Type::Quantity | Type::IntOrString | Type::Any => {
-            "string"
-        }
+        Type::String => named.unwrap_or("string"),
+        Type::Time | Type::MicroTime | Type::Quantity | Type::IntOrString | Type::Any => "string",
     };
     // Go converts numbers among themselves and to strings.
     if matches!(value, Value::Number(_))
@@ -301,6 +325,12 @@ fn converter_mismatch(ty: Type, value: &Value) -> String {
         return format!("cannot convert {found} to {wanted}");
     }
     format!("unrecognized type: {wanted}")
+}
+
+/// The same text if the value of a text is none.
+pub(crate) fn type_error_of_text(value: &Value) -> Option<String> {
+    let is_text = value.is_string() || value.is_null();
+    (!is_text).then(|| converter_mismatch(Type::String, value, None))
 }
 
 fn number_is_float(value: &Value) -> bool {

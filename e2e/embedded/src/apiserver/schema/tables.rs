@@ -3,7 +3,7 @@
 use super::Presence;
 
 /// Scalar fields that are pointers: their zero value is kept.
-const POINTERS: [(&str, &str); 65] = [
+const POINTERS: [(&str, &str); 67] = [
     ("AppArmorProfile", "localhostProfile"),
     ("AzureDiskVolumeSource", "cachingMode fsType readOnly kind"),
     ("AzureFilePersistentVolumeSource", "secretNamespace"),
@@ -21,6 +21,10 @@ const POINTERS: [(&str, &str); 65] = [
     ("ContainerStatus", "started stopSignal"),
     ("DownwardAPIVolumeFile", "mode"),
     ("DownwardAPIVolumeSource", "defaultMode"),
+    (
+        "DeleteOptions",
+        "gracePeriodSeconds orphanDependents propagationPolicy",
+    ),
     ("EphemeralContainer", "restartPolicy"),
     ("FCVolumeSource", "lun"),
     ("FileKeySelector", "optional"),
@@ -63,6 +67,7 @@ const POINTERS: [(&str, &str); 65] = [
         "PodSpec",
         "terminationGracePeriodSeconds activeDeadlineSeconds automountServiceAccountToken shareProcessNamespace priority runtimeClassName enableServiceLinks preemptionPolicy setHostnameAsFQDN hostUsers hostnameOverride",
     ),
+    ("Preconditions", "uid resourceVersion"),
     ("Probe", "terminationGracePeriodSeconds"),
     ("ProjectedVolumeSource", "defaultMode"),
     ("ResourceHealth", "message"),

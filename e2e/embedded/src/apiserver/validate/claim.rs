@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::super::field::{Errors, FieldError, Path};
 use super::super::names;
 use super::super::object::{self, Object, at, entries, text};
+use super::super::quantity::Quantity;
 use super::volume::{VOLUME_MODES, access_modes, whole_units};
 use super::{amount, each, immutable, label_selector, metadata, one_of};
 
@@ -72,6 +73,25 @@ fn data_sources(spec: &Object, path: &Path, errors: &mut Errors) {
             each(errors, &path, group, names::dns1123_subdomain(group));
         }
     }
+    let (Some(source), Some(reference)) = (
+        at(spec, "/dataSource").as_object(),
+        at(spec, "/dataSourceRef").as_object(),
+    ) else {
+        return;
+    };
+    let fields = ["/apiGroup", "/kind", "/name"];
+    let why = if !text(reference, "/namespace").is_empty() {
+        "may not be specified when dataSourceRef.namespace is specified"
+    } else if fields
+        .iter()
+        .any(|field| at(source, field) != at(reference, field))
+    {
+        "must match dataSourceRef"
+    } else {
+        return;
+    };
+    // Kubernetes shows the path of the field as the value, which has no exported members.
+    errors.push(FieldError::invalid(path, Value::Object(Object::new()), why));
 }
 
 pub(super) fn claim_update(object: &Object, old: &Object, errors: &mut Errors) {
@@ -99,15 +119,14 @@ pub(super) fn claim_update(object: &Object, old: &Object, errors: &mut Errors) {
     }
     let size = |object: &Object, pointer: &str| amount(at(object, pointer));
     let requested = "/spec/resources/requests/storage";
-    if let (Some(new), Some(before)) = (size(object, requested), size(old, requested))
-        && new.compare(before).is_lt()
-    {
-        let status = size(old, "/status/capacity/storage");
-        if status.map_or(new.cmp_zero().is_le(), |status| new.compare(status).is_le()) {
-            let path = path.child("resources").child("requests").child("storage");
-            let why = "field can not be less than status.capacity";
-            errors.push(FieldError::forbidden(&path, why));
-        }
+    let zero = || Quantity::parse("0").expect("zero must be a quantity");
+    let size = |object: &Object, pointer: &str| size(object, pointer).unwrap_or_else(zero);
+    let new = size(object, requested);
+    let is_less = new.compare(size(old, requested)).is_lt();
+    if is_less && new.compare(size(old, "/status/capacity/storage")).is_le() {
+        let path = path.child("resources").child("requests").child("storage");
+        let why = "field can not be less than status.capacity";
+        errors.push(FieldError::forbidden(&path, why));
     }
     immutable(errors, &Path::new("volumeMode"), object, old, "/spec/volumeMode");
 }
@@ -124,12 +143,14 @@ fn take(spec: &mut Value, other: &Value, name: &str) {
 
 pub(super) fn claim_status(object: &Object, old: &Object, errors: &mut Errors) {
     metadata::validate_update(object, old, errors);
-    let path = Path::new("status").child("capacity");
-    for (name, value) in entries(object, "/status/capacity") {
-        if amount(value).is_some_and(|amount| amount.cmp_zero().is_lt()) {
-            let whole = whole_units(value);
-            let why = "must be a valid resource quantity";
-            errors.push(FieldError::invalid(&path.key(name), whole, why));
+    for list in ["capacity", "allocatedResources"] {
+        let path = Path::new("status").child(list);
+        for (name, value) in entries(object, &format!("/status/{list}")) {
+            if amount(value).is_some_and(|amount| amount.cmp_zero().is_lt()) {
+                let whole = whole_units(value);
+                let why = "must be a valid resource quantity";
+                errors.push(FieldError::invalid(&path.key(name), whole, why));
+            }
         }
     }
     let supported = [

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use serde_json::Value;
+
 use super::super::field::{Errors, FieldError, Path};
 use super::super::names;
 use super::super::object::{Object, at, entries, list, text};
 use super::node::resource_quantity;
-use super::{each, one_of, structs};
+use super::{amount, each, one_of, structs};
 
 /// All containers; `volumes` has the names of the pod's valid volumes and whether each can be a block device.
 pub(super) fn containers(object: &Object, volumes: &BTreeMap<&str, bool>, spec: &Path, errors: &mut Errors) {
@@ -60,7 +62,26 @@ fn container(container: &Object, volumes: &BTreeMap<&str, bool>, path: &Path, er
     for kind in ["limits", "requests"] {
         for (name, value) in entries(container, &format!("/resources/{kind}")) {
             let path = path.child("resources").child(kind).key(name);
+            let is_standard = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage")
+                || name.starts_with("hugepages-");
+            if !name.contains('/') && !is_standard {
+                let why = "must be a standard resource for containers";
+                errors.push(FieldError::invalid(&path, name.as_str(), why));
+            }
             resource_quantity(errors, &path, name, value);
+        }
+    }
+    let path = path.child("resources").child("requests");
+    for (name, value) in entries(container, "/resources/requests") {
+        let limit = at(container, "/resources/limits")
+            .get(name)
+            .unwrap_or(&Value::Null);
+        if let (Some(request), Some(most)) = (amount(value), amount(limit))
+            && request.compare(most).is_gt()
+        {
+            let limit = limit.as_str().unwrap_or_default();
+            let why = format!("must be less than or equal to {name} limit of {limit}");
+            errors.push(FieldError::invalid(&path, value.clone(), why));
         }
     }
 }

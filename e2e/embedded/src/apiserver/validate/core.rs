@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::super::field::{Errors, FieldError, Path};
+use super::super::field::{Errors, FieldError, IMMUTABLE, Path};
 use super::super::names;
 use super::super::object::{self, Object, at, entries, text};
 use super::super::resource::Resource;
@@ -167,7 +167,12 @@ pub(super) fn event(resource: &Resource, object: &Object, old: Option<&Object>, 
             "action",
             "related",
         ] {
-            immutable(errors, &Path::new(name), object, old, &format!("/{name}"));
+            let pointer = format!("/{name}");
+            let value = at(object, &pointer);
+            if value != at(old, &pointer) {
+                let shown = internal(name, value);
+                errors.push(FieldError::invalid(&Path::new(name), shown, IMMUTABLE));
+            }
         }
         let path = Path::new("reportingController");
         immutable(errors, &path, object, old, "/reportingComponent");
@@ -196,6 +201,36 @@ pub(super) fn event(resource: &Resource, object: &Object, old: Option<&Object>, 
             errors.push(FieldError::invalid(&Path::new(name), "", "needs to be unset"));
         }
     }
+}
+
+/// A struct of an event as Kubernetes' internal type shows it: all fields, under their names in Go.
+fn internal(name: &str, value: &Value) -> Value {
+    let fields: &[(&str, &str)] = match name {
+        "involvedObject" | "related" => &[
+            ("kind", "Kind"),
+            ("namespace", "Namespace"),
+            ("name", "Name"),
+            ("uid", "UID"),
+            ("apiVersion", "APIVersion"),
+            ("resourceVersion", "ResourceVersion"),
+            ("fieldPath", "FieldPath"),
+        ],
+        "source" => &[("component", "Component"), ("host", "Host")],
+        "count" if value.is_null() => return 0.into(),
+        "reason" | "message" | "type" | "action" if value.is_null() => return "".into(),
+        _ => return value.clone(),
+    };
+    let empty = Object::new();
+    let given = match value.as_object() {
+        // Only `related` is a pointer.
+        None if name == "related" => return Value::Null,
+        given => given.unwrap_or(&empty),
+    };
+    let field = |(name, shown): &(&str, &str)| {
+        let value = given.get(*name).cloned().unwrap_or_else(|| "".into());
+        ((*shown).to_owned(), value)
+    };
+    Value::Object(fields.iter().map(field).collect())
 }
 
 fn event_series(object: &Object, errors: &mut Errors) {

@@ -16,6 +16,10 @@ const FOREGROUND: &str = "foregroundDeletion";
 /// `ValidateObjectMeta` of the core group, which also asks for qualified finalizers.
 pub(super) fn validate(object: &Object, namespaced: bool, name: NameFn, errors: &mut Errors) {
     validate_apimachinery(object, namespaced, name, errors);
+    qualified_finalizers(object, errors);
+}
+
+fn qualified_finalizers(object: &Object, errors: &mut Errors) {
     let path = Path::new("metadata").child("finalizers");
     for (index, finalizer) in super::texts(object, "/metadata/finalizers").enumerate() {
         let standard = matches!(finalizer, "kubernetes" | ORPHAN | FOREGROUND);
@@ -74,12 +78,18 @@ pub(crate) fn common(resource: &Resource, object: &Object) -> Errors {
 /// The same for a new version of an object.
 pub(crate) fn common_update(resource: &Resource, object: &Object, old: &Object) -> Errors {
     let mut errors = common(resource, object);
-    validate_update(object, old, &mut errors);
+    validate_update_apimachinery(object, old, &mut errors);
     errors
 }
 
-/// `ValidateObjectMetaUpdate`.
+/// `ValidateObjectMetaUpdate` of the core group.
 pub(super) fn validate_update(object: &Object, old: &Object, errors: &mut Errors) {
+    validate_update_apimachinery(object, old, errors);
+    qualified_finalizers(object, errors);
+}
+
+/// `ValidateObjectMetaUpdate` of apimachinery.
+fn validate_update_apimachinery(object: &Object, old: &Object, errors: &mut Errors) {
     let path = Path::new("metadata");
     if object::is_deleting(old) {
         let before = list(old, "/metadata/finalizers");
@@ -170,7 +180,11 @@ fn owner_references(errors: &mut Errors, object: &Object) {
         }
         if version == "v1" && text(owner, "/kind") == "Event" {
             let why = "/v1, Kind=Event is disallowed from being an owner";
-            errors.push(FieldError::invalid(&path, Value::Object(owner.clone()), why));
+            errors.push(FieldError::invalid(
+                &path,
+                shown_owner(&Value::Object(owner.clone())),
+                why,
+            ));
         }
         if object::at(owner, "/controller").as_bool() == Some(true) {
             let this = format!("{}/{}", text(owner, "/kind"), text(owner, "/name"));
@@ -178,13 +192,32 @@ fn owner_references(errors: &mut Errors, object: &Object) {
                 let why = format!(
                     "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
                 );
-                let all = object::at(object, "/metadata/ownerReferences").clone();
+                let all: Value = object::list(object, "/metadata/ownerReferences")
+                    .iter()
+                    .map(shown_owner)
+                    .collect();
                 errors.push(FieldError::invalid(&path, all, why));
             } else {
                 controller = Some(this);
             }
         }
     }
+}
+
+/// An owner with its fields in Go's order.
+fn shown_owner(owner: &Value) -> Value {
+    let fields = [
+        "apiVersion",
+        "kind",
+        "name",
+        "uid",
+        "controller",
+        "blockOwnerDeletion",
+    ];
+    let given = fields
+        .into_iter()
+        .filter_map(|name| Some((name.to_owned(), owner.get(name)?.clone())));
+    Value::Object(given.collect())
 }
 
 fn finalizers(errors: &mut Errors, object: &Object) {

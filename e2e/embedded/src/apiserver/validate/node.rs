@@ -1,6 +1,7 @@
 //! Validation of Nodes.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 
 use serde_json::Value;
 
@@ -15,6 +16,32 @@ pub(super) fn node(object: &Object, errors: &mut Errors) {
     metadata::validate(object, false, names::subdomain_name, errors);
     taints(object, errors);
     resources(object, errors);
+    pod_cidrs(object, errors);
+}
+
+fn pod_cidrs(object: &Object, errors: &mut Errors) {
+    let path = Path::new("spec").child("podCIDRs");
+    let cidrs: Vec<&str> = texts(object, "/spec/podCIDRs").collect();
+    let families: Vec<Option<bool>> = cidrs.iter().map(|cidr| is_ipv6_cidr(cidr)).collect();
+    for (index, cidr) in cidrs.iter().enumerate() {
+        if families[index].is_none() {
+            let why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+            errors.push(FieldError::invalid(&path.index(index), *cidr, why));
+        }
+    }
+    let is_pair = matches!(families[..], [Some(first), Some(second)] if first != second);
+    if cidrs.len() > 1 && !is_pair {
+        let why = "may specify no more than one CIDR for each IP family";
+        errors.push(FieldError::invalid(&path, cidrs, why));
+    }
+}
+
+/// Whether a range of addresses is one of IPv6; none if it is no range.
+fn is_ipv6_cidr(text: &str) -> Option<bool> {
+    let (address, bits) = text.split_once('/')?;
+    let address: IpAddr = address.parse().ok()?;
+    let bits: u8 = bits.parse().ok()?;
+    (bits <= if address.is_ipv6() { 128 } else { 32 }).then_some(address.is_ipv6())
 }
 
 fn taints(object: &Object, errors: &mut Errors) {

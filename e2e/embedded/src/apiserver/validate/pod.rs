@@ -1,6 +1,6 @@
 //! Validation of Pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::super::field::{Errors, FieldError, Path};
 use super::super::names;
 use super::super::object::{self, Object, at, list, text};
 use super::node::tolerated_effect;
-use super::{claim, container, csi_driver_name, each, immutable, metadata, node_selector, one_of, structs};
+use super::{claim, container, csi_driver_name, each, metadata, node_selector, one_of, structs};
 
 /// Volume sources of a pod in the order in which they are looked at, and the field that each requires.
 const SOURCES: [(&str, &str); 29] = [
@@ -63,7 +63,13 @@ pub(super) fn metadata_and_spec(object: &Object, errors: &mut Errors) {
         &spec.child("nodeSelector"),
         at(object, "/spec/nodeSelector"),
     );
+    security_context(object, &spec.child("securityContext"), errors);
     affinity(object, &spec, errors);
+    if dns == "None" && !object::has(object, "/spec/dnsConfig") {
+        let why = "must provide `dnsConfig` when `dnsPolicy` is None";
+        errors.push(FieldError::required(&spec.child("dnsConfig"), why));
+    }
+    scheduling_gates(object, &spec.child("schedulingGates"), errors);
     for name in ["serviceAccountName", "nodeName"] {
         let value = text(object, &format!("/spec/{name}"));
         if !value.is_empty() {
@@ -86,6 +92,35 @@ pub(super) fn metadata_and_spec(object: &Object, errors: &mut Errors) {
         }
     }
     tolerations(object, &spec.child("tolerations"), errors);
+}
+
+fn security_context(object: &Object, path: &Path, errors: &mut Errors) {
+    for name in ["fsGroup", "runAsUser", "runAsGroup"] {
+        let id = at(object, &format!("/spec/securityContext/{name}")).as_i64();
+        if let Some(id) = id.filter(|id| !(0..=i64::from(i32::MAX)).contains(id)) {
+            let why = "must be between 0 and 2147483647, inclusive";
+            errors.push(FieldError::invalid(&path.child(name), id, why));
+        }
+    }
+    if let Some(policy) = at(object, "/spec/securityContext/fsGroupChangePolicy").as_str() {
+        one_of(
+            errors,
+            &path.child("fsGroupChangePolicy"),
+            policy,
+            &["Always", "OnRootMismatch"],
+        );
+    }
+}
+
+fn scheduling_gates(object: &Object, path: &Path, errors: &mut Errors) {
+    let mut seen = HashSet::new();
+    for (index, gate) in structs(object, "/spec/schedulingGates") {
+        let name = text(gate, "/name");
+        each(errors, &path.index(index), name, names::qualified(name));
+        if !seen.insert(name) {
+            errors.push(FieldError::duplicate(&path.index(index), name));
+        }
+    }
 }
 
 pub(super) fn only_on_create(object: &Object, errors: &mut Errors) {
@@ -154,21 +189,28 @@ fn volume_source(pod: &Object, volume: &Object, path: &Path, errors: &mut Errors
                     errors.push(FieldError::required(&path, ""));
                 }
             }
-            "ephemeral" => ephemeral(pod, volume, source, &path, errors),
+            "ephemeral" => ephemeral(source, &path, errors),
             _ => {}
         }
+    }
+    if object::has(volume, "/ephemeral") {
+        claim_name(pod, volume, path, errors);
     }
     if first {
         errors.push(FieldError::required(path, "must specify a volume type"));
     }
 }
 
-fn ephemeral(pod: &Object, volume: &Object, source: &Object, path: &Path, errors: &mut Errors) {
+fn ephemeral(source: &Object, path: &Path, errors: &mut Errors) {
     let field = path.child("volumeClaimTemplate");
     match source.get("volumeClaimTemplate").and_then(Value::as_object) {
         Some(template) => claim::claim_template(template, &field, errors),
         None => errors.push(FieldError::required(&field, "")),
     }
+}
+
+/// The name of an ephemeral volume's claim.
+fn claim_name(pod: &Object, volume: &Object, path: &Path, errors: &mut Errors) {
     let claim = format!("{}-{}", object::name(pod), text(volume, "/name"));
     for why in names::dns1123_subdomain(&claim) {
         let why = format!("PVC name {claim:?}: {why}");
@@ -189,7 +231,7 @@ fn affinity(object: &Object, spec: &Path, errors: &mut Errors) {
     }
 }
 
-fn tolerations(object: &Object, path: &Path, errors: &mut Errors) {
+pub(super) fn tolerations(object: &Object, path: &Path, errors: &mut Errors) {
     for (index, toleration) in structs(object, "/spec/tolerations") {
         let path = path.index(index);
         let field = |name: &str| text(toleration, &format!("/{name}"));
@@ -224,112 +266,4 @@ fn tolerations(object: &Object, path: &Path, errors: &mut Errors) {
         }
         tolerated_effect(errors, &path.child("effect"), effect);
     }
-}
-
-pub(super) fn update(object: &Object, old: &Object, errors: &mut Errors) {
-    metadata::validate_update(object, old, errors);
-    metadata_and_spec(object, errors);
-    let path = Path::new("spec");
-    for field in ["containers", "initContainers"] {
-        let pointer = format!("/spec/{field}");
-        if list(object, &pointer).len() != list(old, &pointer).len() {
-            let why = "pod updates may not add or remove containers";
-            errors.push(FieldError::forbidden(&path.child(field), why));
-            return;
-        }
-        for (index, container) in structs(object, &pointer) {
-            if text(container, "/image").is_empty() {
-                let path = path.child(field).index(index).child("image");
-                errors.push(FieldError::required(&path, ""));
-            }
-        }
-    }
-    if !deadline(object, old, &path, errors) {
-        return;
-    }
-    added_tolerations(object, old, &path.child("tolerations"), errors);
-    if fixed_spec(object, old) != *at(old, "/spec") {
-        let why = "pod updates may not change fields other than `spec.containers[*].image`,\
-                   `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to \
-                   existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was \
-                   previously negative)\n";
-        errors.push(FieldError::forbidden(&path, why));
-    }
-}
-
-/// Whether validation goes on.
-fn deadline(object: &Object, old: &Object, path: &Path, errors: &mut Errors) -> bool {
-    let path = path.child("activeDeadlineSeconds");
-    let seconds = |object: &Object| at(object, "/spec/activeDeadlineSeconds").as_i64();
-    match (seconds(object), seconds(old)) {
-        (Some(new), Some(before)) if before < new => {
-            let why = "must be less than or equal to previous value";
-            errors.push(FieldError::invalid(&path, new, why));
-            false
-        }
-        (None, Some(_)) => {
-            let why = "must not update from a positive integer to nil value";
-            errors.push(FieldError::invalid(&path, Value::Null, why));
-            true
-        }
-        _ => true,
-    }
-}
-
-fn added_tolerations(object: &Object, old: &Object, path: &Path, errors: &mut Errors) {
-    let without_seconds = |toleration: &Value| {
-        let mut toleration = toleration.clone();
-        if let Value::Object(toleration) = &mut toleration {
-            toleration.remove("tolerationSeconds");
-        }
-        toleration
-    };
-    let after: Vec<Value> = list(object, "/spec/tolerations")
-        .iter()
-        .map(without_seconds)
-        .collect();
-    let kept = |toleration: &Value| after.contains(&without_seconds(toleration));
-    if !list(old, "/spec/tolerations").iter().all(kept) {
-        let why = "existing toleration can not be modified except its tolerationSeconds";
-        errors.push(FieldError::forbidden(path, why));
-        return;
-    }
-    tolerations(object, path, errors);
-}
-
-/// The new spec with all that may change set back.
-fn fixed_spec(object: &Object, old: &Object) -> Value {
-    let mut fixed = at(object, "/spec").clone();
-    for field in ["containers", "initContainers"] {
-        let before = list(old, &format!("/spec/{field}"));
-        let containers = fixed.get_mut(field).and_then(Value::as_array_mut);
-        for (container, old) in containers.into_iter().flatten().zip(before) {
-            container["image"] = old["image"].clone();
-        }
-    }
-    if let Value::Object(fixed) = &mut fixed {
-        for name in ["activeDeadlineSeconds", "schedulingGates", "tolerations"] {
-            let before = at(old, &format!("/spec/{name}")).clone();
-            object::set(fixed, &format!("/{name}"), before);
-        }
-    }
-    fixed
-}
-
-pub(super) fn status(object: &Object, old: &Object, errors: &mut Errors) {
-    metadata::validate_update(object, old, errors);
-    let path = Path::new("status");
-    for (index, condition) in structs(object, "/status/conditions") {
-        let kind = text(condition, "/type");
-        if !matches!(kind, "PodScheduled" | "Ready" | "Initialized") {
-            let path = path.child("conditions").index(index).child("Type");
-            each(errors, &path, kind, names::qualified(kind));
-        }
-    }
-    let nominated = text(object, "/status/nominatedNodeName");
-    if !nominated.is_empty() && nominated != text(old, "/status/nominatedNodeName") {
-        let path = path.child("nominatedNodeName");
-        each(errors, &path, nominated, names::dns1123_subdomain(nominated));
-    }
-    immutable(errors, &path.child("qosClass"), object, old, "/status/qosClass");
 }

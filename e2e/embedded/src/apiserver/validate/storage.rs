@@ -133,7 +133,8 @@ fn parameters(object: &Object, errors: &mut Errors) {
 fn allowed_topologies(object: &Object, errors: &mut Errors) {
     let path = Path::new("allowedTopologies");
     // Kubernetes compares with as many empty terms as there are terms, and with the terms before.
-    let mut seen: Vec<Value> = Vec::new();
+    let count = object::list(object, "/allowedTopologies").len();
+    let mut seen: Vec<Value> = vec![json!({}); count];
     for (index, term) in structs(object, "/allowedTopologies") {
         let path = path.index(index).child("matchLabelExpressions");
         let mut keys = serde_json::Map::new();
@@ -157,7 +158,7 @@ fn allowed_topologies(object: &Object, errors: &mut Errors) {
             }
         }
         let term = Value::Object(keys);
-        if seen.contains(&term) {
+        for _ in seen.iter().filter(|found| **found == term) {
             errors.push(FieldError::duplicate(&path, ""));
         }
         seen.push(term);

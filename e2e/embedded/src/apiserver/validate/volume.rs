@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::super::field::{Errors, FieldError, Path};
+use super::super::field::{Errors, FieldError, IMMUTABLE, Path};
 use super::super::names;
 use super::super::object::{self, Object, at, entries, text};
 use super::{amount, csi_driver_name, each, immutable, metadata, node_selector, one_of, texts};
@@ -163,7 +163,11 @@ fn capacity(spec: &Object, path: &Path, errors: &mut Errors) {
         let amounts = amounts
             .into_iter()
             .map(|(name, value)| (name.clone(), value.clone()));
-        let value = Value::Object(amounts.collect());
+        let value = if object::has(spec, "/capacity") {
+            Value::Object(amounts.collect())
+        } else {
+            Value::Null
+        };
         errors.push(FieldError::not_supported(&field, value, &["storage"]));
     }
     for (name, value) in entries(spec, "/capacity") {
@@ -220,9 +224,11 @@ fn sources(spec: &Object, path: &Path, errors: &mut Errors) {
         if !first && name != "flexVolume" {
             let why = "may not specify more than 1 volume type";
             errors.push(FieldError::forbidden(&path.child(shown), why));
+            local_affinity(name, spec, path, errors);
             continue;
         }
         first = false;
+        local_affinity(name, spec, path, errors);
         let path = path.child(fields_shown);
         for field in required {
             let value = at(source, &format!("/{field}"));
@@ -255,12 +261,15 @@ fn sources(spec: &Object, path: &Path, errors: &mut Errors) {
             csi_source(source, &path, errors);
         }
     }
-    if object::has(spec, "/local") && !object::has(spec, "/nodeAffinity") {
-        let why = "Local volume requires node affinity";
-        errors.push(FieldError::required(&path.child("nodeAffinity"), why));
-    }
     if first {
         errors.push(FieldError::required(path, "must specify a volume type"));
+    }
+}
+
+fn local_affinity(source: &str, spec: &Object, path: &Path, errors: &mut Errors) {
+    if source == "local" && !object::has(spec, "/nodeAffinity") {
+        let why = "Local volume requires node affinity";
+        errors.push(FieldError::required(&path.child("nodeAffinity"), why));
     }
 }
 
@@ -347,14 +356,14 @@ pub(super) fn persistent_volume_update(object: &Object, old: &Object, errors: &m
         errors.push(FieldError::forbidden(&path, why));
     }
     immutable(errors, &Path::new("volumeMode"), object, old, "/spec/volumeMode");
-    if object::has(old, "/spec/nodeAffinity") {
-        immutable(
-            errors,
+    let affinity = at(object, "/spec/nodeAffinity");
+    if object::has(old, "/spec/nodeAffinity") && affinity != at(old, "/spec/nodeAffinity") {
+        let why = format!("{IMMUTABLE}, except for updating from beta label to GA");
+        errors.push(FieldError::invalid(
             &Path::new("nodeAffinity"),
-            object,
-            old,
-            "/spec/nodeAffinity",
-        );
+            affinity.clone(),
+            why,
+        ));
     }
     let class = "/spec/volumeAttributesClassName";
     if object::has(old, class) && !object::has(object, class) {
