@@ -22,7 +22,6 @@ mod run;
 pub mod state;
 mod sync_error;
 mod undo;
-mod unpublish;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard};

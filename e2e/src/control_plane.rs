@@ -52,6 +52,8 @@ const TAIL_LINES: usize = 25;
 /// What to start, and how it differs from the usual.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
+    /// Start etcd and kube-apiserver only.
+    pub api_server_only: bool,
     /// Start kube-scheduler too.
     pub scheduler: bool,
     /// Log what service accounts ask the API server for, for [`ControlPlane::audited`].
@@ -266,7 +268,8 @@ impl ControlPlane {
         match component {
             Component::Scheduler => self.options.scheduler,
             Component::StandbyControllerManager => self.options.standby_controller_manager,
-            Component::Etcd | Component::ApiServer | Component::ControllerManager => true,
+            Component::ControllerManager => !self.options.api_server_only,
+            Component::Etcd | Component::ApiServer => true,
         }
     }
 

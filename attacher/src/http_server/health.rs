@@ -89,21 +89,21 @@ fn standby_problem(view: &View) -> Option<String> {
 
 /// The caches that are not synced.
 fn unsynced(view: &View, leads: bool) -> Vec<String> {
-    let Some(synced) = view.stats(0).map(|stats| stats.caches_synced) else {
+    let Some(listed) = view.stats(0).map(|stats| stats.listed) else {
         return vec!["the controller has not started".to_owned()];
     };
     let watches = view.requests.state().watches;
     [
         (
-            !leads || synced.attachments,
+            !leads || listed.attachments,
             "VolumeAttachments",
             "volumeattachments",
         ),
-        (synced.volumes, "PersistentVolumes", "persistentvolumes"),
-        (synced.nodes, "CSINodes", "csinodes"),
+        (listed.volumes, "PersistentVolumes", "persistentvolumes"),
+        (listed.nodes, "CSINodes", "csinodes"),
     ]
     .into_iter()
-    .filter(|(is_synced, ..)| !is_synced)
+    .filter(|(synced, ..)| !synced)
     .map(|(_, kind, resource)| {
         let why = because(watches.get(resource));
         format!("the cache of {kind} is not synced{why}")

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Class, Entry, Key, Lane, Queue, Stage};
+use super::{Class, Entry, Key, Lane, Queue, State};
 use crate::model::Uid;
 
 /// The result of [`Queue::finish`].
@@ -12,12 +12,12 @@ use crate::model::Uid;
 pub struct Finished {
     /// Whether the key was enqueued while it ran.
     pub dirty: bool,
-    pub(super) failures: Option<Failures>,
+    pub(super) failure: Option<Failure>,
 }
 
 /// A failure that needs a backoff.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+#[derive(Clone, Debug)]
+pub struct Failed {
     /// The object. A successor of the same name has a backoff of its own.
     pub uid: Uid,
     /// The operation. Failures of an attach do not delay the following detach.
@@ -32,15 +32,17 @@ pub struct Failure {
     pub retry_after: Option<Duration>,
 }
 
-/// Failures in a row of an operation on an object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failures {
-    /// The last one.
-    pub last: Failure,
-    /// How many.
-    pub times: u32,
+/// The last failure of an operation on an object.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    uid: Uid,
+    lane: Lane,
+    pub(super) class: Class,
+    pub(super) code: Option<i32>,
+    pub(super) times: u32,
+    pub(super) message: Arc<str>,
     /// When the first of them occurred.
-    pub since: Instant,
+    pub(super) since: Instant,
 }
 
 /// How many times in a row a key may lose the driver during its call and still run at its reconnect.
@@ -53,27 +55,39 @@ impl Queue {
     /// once, but the failure counts.
     ///
     /// `jitter` is in `0.0..1.0`.
-    pub fn fail(&mut self, key: &Key, finished: Finished, failure: Failure, now: Instant, jitter: f64) {
-        let lane = failure.lane;
-        let (times, since) = finished
-            .failures
-            .filter(|before| before.last.uid == failure.uid && before.last.lane == lane)
-            .map_or((1, now), |before| (before.times.saturating_add(1), before.since));
-        self.metrics(lane).retries.inc();
-        let delay = self.backoff.delay(failure.class, times, jitter);
-        let delay = delay.max(failure.retry_after.unwrap_or_default());
-        let until = (now + delay, self.sequence());
-        self.waiting.insert(until, key.clone());
-        let entry = Entry {
+    pub fn fail(&mut self, key: &Key, finished: Finished, failed: Failed, now: Instant, jitter: f64) {
+        let Failed {
+            uid,
             lane,
-            stage: Stage::Waiting { until },
-            failures: Some(Failures {
-                last: failure,
-                times,
-                since,
-            }),
-        };
-        self.entries.insert(key.clone(), entry);
+            class,
+            code,
+            message,
+            retry_after,
+        } = failed;
+        let (times, since) = finished
+            .failure
+            .filter(|last| last.uid == uid && last.lane == lane)
+            .map_or((1, now), |last| (last.times.saturating_add(1), last.since));
+        self.metrics(lane).retries.inc();
+        let delay = self.backoff.delay(class, times, jitter);
+        let until = (now + delay.max(retry_after.unwrap_or_default()), self.sequence());
+        self.waiting.insert(until, key.clone());
+        let failure = Some(Failure {
+            uid,
+            lane,
+            class,
+            code,
+            times,
+            message,
+            since,
+        });
+        self.entries.insert(
+            key.clone(),
+            Entry {
+                state: State::Waiting { lane, until },
+                failure,
+            },
+        );
         if finished.dirty {
             self.enqueue(key, lane);
         }
@@ -81,24 +95,24 @@ impl Queue {
 
     /// The gRPC code of the last failure of `key` on this object, unless it succeeded since.
     pub fn failed_with(&self, key: &Key, uid: &Uid) -> Option<i32> {
-        let Failure { uid: of, code, .. } = &self.entries.get(key)?.failures.as_ref()?.last;
-        code.filter(|_| of == uid)
+        let failure = self.entries.get(key)?.failure.as_ref()?;
+        failure.code.filter(|_| failure.uid == *uid)
     }
 
     /// Ends the backoff of keys that wait for the driver's reconnect, and marks running ones dirty. A key that lost the driver
     /// `TRIES_ON_RETURN` times in a row keeps its backoff: a call that crashes the driver must not do so for ever.
     pub fn enqueue_disconnected(&mut self) {
-        let concerns = |entry: &Entry| match (&entry.stage, &entry.failures) {
-            (Stage::Ready { .. }, _) => false,
-            (Stage::Running { .. }, failures) => failures
+        let concerns = |entry: &Entry| match (&entry.state, &entry.failure) {
+            (State::Ready { .. }, _) => false,
+            (State::Running { .. }, failure) => failure
                 .as_ref()
-                .is_none_or(|failures| failures.times < TRIES_ON_RETURN),
-            (Stage::Waiting { .. }, Some(failures)) => match failures.last.class {
+                .is_none_or(|failure| failure.times < TRIES_ON_RETURN),
+            (State::Waiting { .. }, Some(failure)) => match failure.class {
                 Class::Disconnected => true,
-                Class::Interrupted => failures.times < TRIES_ON_RETURN,
+                Class::Interrupted => failure.times < TRIES_ON_RETURN,
                 Class::Final | Class::Refused | Class::Uncertain => false,
             },
-            (Stage::Waiting { .. }, None) => false,
+            (State::Waiting { .. }, None) => false,
         };
         let mut concerned: Vec<Key> = self
             .entries

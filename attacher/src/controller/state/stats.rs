@@ -11,7 +11,7 @@ use super::{ControllerState, LastRound};
 use crate::informer::ObjectCounts;
 use crate::metrics::histogram;
 use crate::plan::Operation;
-use crate::workqueue::{self, Entry, Failures, Key, Lane, Stage};
+use crate::workqueue::{self, Class, Key, KeyStatus, Lane, Stage};
 
 /// A snapshot, computed when it is requested.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub struct Stats {
     /// Metrics of the work queue of PersistentVolumes.
     pub volumes: workqueue::QueueMetrics,
     /// Which caches are synced.
-    pub caches_synced: CachesSynced,
+    pub listed: Listed,
     /// How many objects the stores hold.
     pub objects: ObjectCounts,
     /// Latencies of completed operations.
@@ -76,15 +76,26 @@ pub struct Pending {
     pub wanted_since: Option<Timestamp>,
     /// How long it has been running or waiting for a place; zero in backoff.
     pub elapsed: Duration,
-    /// The rest of its backoff.
-    pub next: Option<Duration>,
-    /// Its failures in a row.
-    pub failures: Option<Failures>,
+    /// The rest of its backoff, and the class of the failure.
+    pub next: Option<(Duration, Class)>,
+    /// Its last failure.
+    pub failure: Option<LastFailure>,
+}
+
+/// The last failure of an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastFailure {
+    /// The error.
+    pub message: Arc<str>,
+    /// How often in a row it failed.
+    pub times: u32,
+    /// How long ago that began.
+    pub since: Duration,
 }
 
 /// Which caches are synced. No sync starts before all are: a node that is not listed yet looks deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CachesSynced {
+pub struct Listed {
     /// Of VolumeAttachments.
     pub attachments: bool,
     /// Of PersistentVolumes.
@@ -122,15 +133,15 @@ impl ControllerState {
                 (lane, stats)
             })
             .into();
-        for (key, entry) in self.queue.items() {
+        for item in self.queue.items() {
             lanes
-                .entry(entry.lane)
+                .entry(item.lane)
                 .or_default()
-                .add(entry, self.wanted_since(key), now);
+                .add(&item, self.wanted_since(item.key), now);
         }
         let first = |stage: fn(&Stage) -> bool| {
-            let items = self.queue.items().filter(|(_, entry)| stage(&entry.stage));
-            self.longest(items.collect(), now, most)
+            let items = self.queue.items().filter(|item| stage(&item.stage)).collect();
+            self.longest(items, now, most)
         };
         Stats {
             lanes,
@@ -139,7 +150,7 @@ impl ControllerState {
             waiting: first(|stage| matches!(stage, Stage::Waiting { .. })),
             attachments: self.queue.metrics(Lane::Attach).clone(),
             volumes: self.queue.metrics(Lane::Volume).clone(),
-            caches_synced: self.caches_synced,
+            listed: self.listed,
             objects: self.index.counts(),
             latency: self.latency.clone(),
             reconcile: self.reconcile_metrics(),
@@ -148,8 +159,8 @@ impl ControllerState {
     }
 
     /// Which caches are synced.
-    pub fn caches_synced(&self) -> CachesSynced {
-        self.caches_synced
+    pub fn listed(&self) -> Listed {
+        self.listed
     }
 
     /// Sets the time, by which the queue measures how long items wait.
@@ -184,28 +195,27 @@ impl ControllerState {
         }
     }
 
-    fn longest(&self, mut items: Vec<(&Key, &Entry)>, now: Instant, most: usize) -> Vec<Pending> {
+    fn longest(&self, mut items: Vec<KeyStatus<'_>>, now: Instant, most: usize) -> Vec<Pending> {
         // Keys make the order deterministic.
-        let by_age = |(key, entry): &(&Key, &Entry)| (entry.since().unwrap_or(now), (*key).clone());
+        let by_age = |item: &KeyStatus<'_>| (item.since().unwrap_or(now), item.key.clone());
         if items.len() > most {
             items.select_nth_unstable_by_key(most, by_age);
             items.truncate(most);
         }
         items.sort_unstable_by_key(by_age);
-        items
-            .into_iter()
-            .map(|(key, entry)| self.pending_item(key, entry, now))
-            .collect()
+        items.into_iter().map(|item| self.pending(&item, now)).collect()
     }
 
-    fn pending_item(&self, key: &Key, entry: &Entry, now: Instant) -> Pending {
-        let (elapsed, next) = match entry.stage {
-            Stage::Ready { since, .. } | Stage::Running { since, .. } => (ago(since, now), None),
-            Stage::Waiting { until: (until, _) } => {
-                (Duration::ZERO, Some(until.saturating_duration_since(now)))
-            }
+    fn pending(&self, item: &KeyStatus<'_>, now: Instant) -> Pending {
+        let ago = |since: Instant| now.saturating_duration_since(since);
+        let (elapsed, next) = match item.stage {
+            Stage::Ready { since } | Stage::Running { since } => (since.map_or(Duration::ZERO, ago), None),
+            Stage::Waiting { until, class } => (
+                Duration::ZERO,
+                Some((until.saturating_duration_since(now), class)),
+            ),
         };
-        let (node, volume) = match key {
+        let (node, volume) = match item.key {
             Key::Attachment(name) => match self.index.attachment(name) {
                 Some(attachment) => (Some(attachment.node.clone()), attachment.volume_name().cloned()),
                 None => (None, None),
@@ -217,36 +227,39 @@ impl ControllerState {
             ),
         };
         Pending {
-            key: key.clone(),
-            lane: entry.lane,
+            key: item.key.clone(),
+            lane: item.lane,
             node,
             volume,
-            wanted_since: self.wanted_since(key),
+            wanted_since: self.wanted_since(item.key),
             elapsed,
             next,
-            failures: entry.failures.clone(),
+            failure: item.failure.map(|(message, times, since)| LastFailure {
+                message: message.clone(),
+                times,
+                since: ago(since),
+            }),
         }
     }
-}
-
-fn ago(since: Option<Instant>, now: Instant) -> Duration {
-    since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
 }
 
 // === impl QueueStats ===
 
 impl QueueStats {
-    fn add(&mut self, entry: &Entry, wanted_since: Option<Timestamp>, now: Instant) {
-        match entry.stage {
+    fn add(&mut self, item: &KeyStatus<'_>, wanted_since: Option<Timestamp>, now: Instant) {
+        let ago = |since: Option<Instant>| {
+            since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+        };
+        match item.stage {
             Stage::Ready { .. } => self.ready += 1,
-            Stage::Running { since, .. } => {
+            Stage::Running { since } => {
                 self.running += 1;
-                self.unfinished += ago(since, now);
-                self.longest_running = self.longest_running.max(ago(since, now));
+                self.unfinished += ago(since);
+                self.longest_running = self.longest_running.max(ago(since));
             }
             Stage::Waiting { .. } => self.waiting += 1,
         }
-        self.longest = self.longest.max(ago(entry.since(), now));
+        self.longest = self.longest.max(ago(item.since()));
         self.oldest = [self.oldest, wanted_since].into_iter().flatten().min();
     }
 
@@ -266,9 +279,9 @@ impl QueueStats {
     }
 }
 
-// === impl CachesSynced ===
+// === impl Listed ===
 
-impl CachesSynced {
+impl Listed {
     /// Whether all caches are synced.
     pub fn all(self) -> bool {
         self.attachments && self.volumes && self.nodes

@@ -1,0 +1,212 @@
+//! Generates reads and deletions, and the options of requests.
+
+use http::Method;
+use serde_json::json;
+
+use super::super::kinds::Kind;
+use super::super::request::{Body, Request};
+use super::{Generator, JSON, request};
+
+const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+const METADATA: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json";
+const METADATA_LIST: &str =
+    "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json";
+
+const LABEL_SELECTORS: [&str; 13] = [
+    "app=x",
+    "app!=x",
+    "app in (x,y),tier",
+    "app notin (x)",
+    "!app",
+    "app==y",
+    "tier",
+    "app=",
+    "app in ()",
+    "-a=x",
+    "app=not valid",
+    "app in (x",
+    "a>5",
+];
+
+// === impl Generator ===
+
+impl Generator {
+    pub(super) fn get(&mut self, kind: &Kind) -> Request {
+        let (path, _) = self.object_path(kind);
+        let status = kind.has_status && self.chance(20);
+        let (action, path) = super::with_status(status, "GET", "GET status", path);
+        let mut request = request(kind, action, Method::GET, path);
+        match self.rng.u8(..12) {
+            0 => request.query.push(("resourceVersion", "0".to_owned())),
+            1 => request.query.push(("resourceVersion", "x".to_owned())),
+            _ => {}
+        }
+        self.accept(&mut request, METADATA);
+        request
+    }
+
+    pub(super) fn list(&mut self, kind: &Kind) -> Request {
+        let path = kind.collection("$ns");
+        let mut request = request(kind, "LIST", Method::GET, path);
+        self.accept(&mut request, METADATA_LIST);
+        self.selectors(kind, &mut request);
+        self.paging(&mut request);
+        request
+    }
+
+    fn selectors(&mut self, kind: &Kind, request: &mut Request) {
+        if self.chance(35) {
+            let selector = LABEL_SELECTORS[self.rng.usize(..LABEL_SELECTORS.len())];
+            request.query.push(("labelSelector", selector.to_owned()));
+        }
+        if self.chance(35) {
+            let field = match self.rng.u8(..8) {
+                0..2 => "metadata.name",
+                2 => "metadata.namespace",
+                3 => "unknown.field",
+                _ => {
+                    let field = kind
+                        .selectable
+                        .get(self.rng.usize(..kind.selectable.len().max(1)));
+                    field.copied().unwrap_or("spec.unknown")
+                }
+            };
+            let value = ["a", "b", "", "true", "Running", "Opaque", "Active", "x\\", "a,b"];
+            let value = value[self.rng.usize(..value.len())];
+            let operator = ["=", "!=", "==", ">", ""][self.rng.usize(..5)];
+            request
+                .query
+                .push(("fieldSelector", format!("{field}{operator}{value}")));
+        }
+    }
+
+    fn paging(&mut self, request: &mut Request) {
+        let path = request.path.clone();
+        match self.rng.u8(..10) {
+            0..3 => {
+                let limit = ["1", "2", "0", "-1", "x"][self.rng.usize(..5)];
+                request.query.push(("limit", limit.to_owned()));
+            }
+            3 => {
+                request.query.push(("limit", "1".to_owned()));
+                request.query.push(("continue", format!("$continue:{path}$$")));
+            }
+            4 => request.query.push(("continue", "not a token".to_owned())),
+            5 => {
+                let version = ["0", "x", "-1", "1000000000"][self.rng.usize(..3)];
+                request.query.push(("resourceVersion", version.to_owned()));
+                if self.rng.bool() {
+                    let kind = ["Exact", "NotOlderThan", "Other"][self.rng.usize(..3)];
+                    request.query.push(("resourceVersionMatch", kind.to_owned()));
+                }
+            }
+            6 => {
+                let version = format!("$rv:{path}/a$$");
+                request.query.push(("resourceVersion", version));
+                let kind = ["NotOlderThan", "Other", ""][self.rng.usize(..3)];
+                request.query.push(("resourceVersionMatch", kind.to_owned()));
+            }
+            7 if self.chance(30) => request.query.push(("sendInitialEvents", "true".to_owned())),
+            7 if self.chance(30) => request.query.push(("resourceVersionMatch", "Exact".to_owned())),
+            _ => {}
+        }
+    }
+
+    fn accept(&mut self, request: &mut Request, metadata: &'static str) {
+        request.accept = match self.rng.u8(..12) {
+            0 => TABLE,
+            1 => metadata,
+            2 => JSON,
+            3 => "text/html",
+            4 => "application/json;as=Table;v=v2;g=meta.k8s.io",
+            _ => "",
+        };
+        if request.accept == TABLE && self.rng.bool() {
+            let include = ["None", "Object", "Metadata", "Other"][self.rng.usize(..4)];
+            request.query.push(("includeObject", include.to_owned()));
+        }
+    }
+
+    pub(super) fn delete(&mut self, kind: &Kind) -> Request {
+        let (path, _) = self.object_path(kind);
+        let mut request = request(kind, "DELETE", Method::DELETE, path.clone());
+        match self.rng.u8(..12) {
+            0 => request.query.push(("gracePeriodSeconds", "0".to_owned())),
+            1 => request.query.push(("dryRun", "All".to_owned())),
+            2 => {
+                let policy = ["Background", "Foreground", "Orphan", "Other"][self.rng.usize(..4)];
+                request.query.push(("propagationPolicy", policy.to_owned()));
+            }
+            3 => request.query.push(("gracePeriodSeconds", "x".to_owned())),
+            4..8 => {
+                let bodies = [
+                    json!({ "preconditions": { "uid": format!("$uid:{path}$$") } }),
+                    json!({ "preconditions": { "uid": "00000000-0000-4000-8000-000000000009" } }),
+                    json!({ "preconditions": { "resourceVersion": format!("$rv:{path}$$") } }),
+                    json!({ "preconditions": { "resourceVersion": format!("$old:{path}$$") } }),
+                    json!({ "gracePeriodSeconds": 0 }),
+                    json!({ "gracePeriodSeconds": 10 }),
+                    json!({ "gracePeriodSeconds": -1 }),
+                    json!({ "gracePeriodSeconds": "x" }),
+                    json!({ "propagationPolicy": "Foreground", "kind": "DeleteOptions", "apiVersion": "v1" }),
+                    json!({ "propagationPolicy": "Orphan" }),
+                    json!({ "propagationPolicy": "Other" }),
+                    json!({ "propagationPolicy": "Orphan", "orphanDependents": true }),
+                    json!({ "dryRun": ["All"] }),
+                    json!({ "dryRun": ["Some"] }),
+                    json!({ "kind": "Pod", "apiVersion": "v1" }),
+                    json!({ "unknown": 1 }),
+                ];
+                request.content_type = JSON;
+                request.body = Body::Json(self.rng.choice(bodies).expect("the list must not be empty"));
+                self.damage(&mut request);
+            }
+            _ => {}
+        }
+        self.accept(&mut request, METADATA);
+        request
+    }
+
+    pub(super) fn delete_collection(&mut self, kind: &Kind) -> Request {
+        let path = kind.collection("$ns");
+        let mut request = request(kind, "DELETE collection", Method::DELETE, path);
+        self.selectors(kind, &mut request);
+        if kind.plural == "namespaces" || request.query.is_empty() {
+            request.query.push(("labelSelector", "app=x".to_owned()));
+        }
+        request
+    }
+
+    /// A method that the path does not have.
+    pub(super) fn odd(&mut self, kind: &Kind) -> Request {
+        let (path, name) = self.object_path(kind);
+        let collection = path.trim_end_matches(&format!("/{name}")).to_owned();
+        let (method, path) = match self.rng.u8(..6) {
+            0 => (Method::PUT, collection),
+            1 => (Method::PATCH, collection),
+            2 => (Method::POST, path),
+            3 => (Method::OPTIONS, path),
+            4 => (Method::POST, format!("{path}/status")),
+            _ => (Method::DELETE, format!("{path}/status")),
+        };
+        let mut request = request(kind, "other", method, path);
+        request.content_type = JSON;
+        request.body = Body::Json(json!({ "metadata": { "name": "a" } }));
+        request
+    }
+
+    pub(super) fn write_options(&mut self, request: &mut Request) {
+        match self.rng.u8(..30) {
+            0..3 => request.query.push(("dryRun", "All".to_owned())),
+            3 => request.query.push(("dryRun", "Some".to_owned())),
+            4..8 => {
+                let value = ["Strict", "Warn", "Ignore", "Other"][self.rng.usize(..4)];
+                request.query.push(("fieldValidation", value.to_owned()));
+            }
+            8 => request.query.push(("fieldManager", "m".repeat(130))),
+            9 => request.query.push(("force", "true".to_owned())),
+            10 => self.accept(request, METADATA),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Differential test of the embedded API server: seeded sequences of requests go to it and to the real kube-apiserver,
+//! and both must answer alike.
+//!
+//! `DIFFERENTIAL_REQUESTS` sets the number of requests, `DIFFERENTIAL_SEED` the first seed. See e2e/README.md.
+
+mod explained;
+mod generator;
+mod kinds;
+mod normalize;
+mod report;
+mod request;
+mod server;
+mod session;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use csi_e2e::control_plane::{ControlPlane, Options};
+use csi_e2e::process::{Run, reaper_main_if_requested};
+use csi_e2e::toolchain::{MissingGo, Settings, Toolchain};
+use libtest_mimic::{Arguments, Completion, Trial};
+use tokio::runtime::Runtime;
+
+use report::Report;
+use session::Session;
+
+/// Requests of `cargo test`.
+const REQUESTS: u64 = 3_000;
+/// Sequences with differences after which a run ends.
+const DIFFERENCES_LIMIT: usize = 20;
+
+fn main() -> Result<ExitCode> {
+    reaper_main_if_requested();
+    let arguments = Arguments::from_args();
+    let run = Run::start()?;
+    let runtime = Arc::new(Runtime::new()?);
+    let toolchain = Toolchain::new(&run, Settings::from_env());
+    let trial = {
+        let (run, runtime) = (Arc::clone(&run), Arc::clone(&runtime));
+        Trial::ignorable_test("api servers answer alike", move || {
+            let skipped = MissingGo::skips(runtime.block_on(api_servers_answer_alike(&run, &toolchain)));
+            let skipped = skipped.map_err(|error| format!("{error:#}"))?;
+            Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
+        })
+    };
+    let conclusion = libtest_mimic::run(&arguments, vec![trial]);
+    runtime.block_on(run.finish())?;
+    Ok(conclusion.exit_code())
+}
+
+async fn api_servers_answer_alike(run: &Arc<Run>, toolchain: &Toolchain) -> Result<()> {
+    toolchain.settings().require_go()?;
+    let requests = setting("DIFFERENTIAL_REQUESTS")?.unwrap_or(REQUESTS);
+    let seed = setting("DIFFERENTIAL_SEED")?.unwrap_or(0);
+    let options = Options {
+        api_server_only: true,
+        ..Options::default()
+    };
+    let plane = ControlPlane::start(run, toolchain, &options).await?;
+    let report = plane.while_alive(compare(&plane, requests, seed)).await?;
+    plane.stop().await?;
+    show(&report);
+    report.verify()
+}
+
+#[expect(clippy::print_stdout, reason = "the table is the test's result")]
+fn show(report: &Report) {
+    println!("{report}");
+}
+
+/// Runs sequences until `requests` have been sent.
+async fn compare(plane: &ControlPlane, requests: u64, first_seed: u64) -> Result<Report> {
+    let limit = setting("DIFFERENTIAL_DIFFERENCES")?.map_or(DIFFERENCES_LIMIT, |limit| {
+        usize::try_from(limit).unwrap_or(usize::MAX)
+    });
+    let session = Session::new(csi_e2e::kubeconfig::client(plane.kubeconfig()).await?);
+    let mut report = Report::new();
+    let mut seed = first_seed;
+    while report.requests() < requests && report.differences() < limit {
+        let sequence = generator::sequence(seed);
+        let compared = session.send(&sequence.kinds, &sequence.requests).await;
+        let compared = compared.with_context(|| format!("DIFFERENTIAL_SEED={seed}"))?;
+        report.add(&sequence, &compared);
+        for difference in &compared.differences {
+            let request = &sequence.requests[difference.index];
+            if report.count(request, difference) {
+                let before = session.shorten(&sequence, difference).await?;
+                report.show(seed, request, difference, &before);
+            }
+        }
+        seed += 1;
+    }
+    Ok(report)
+}
+
+/// A number from the environment.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the test harness has no flags for tests"
+)]
+fn setting(variable: &str) -> Result<Option<u64>> {
+    let Ok(text) = std::env::var(variable) else {
+        return Ok(None);
+    };
+    let number = text.parse();
+    ensure!(number.is_ok(), "{variable} must be a number, but is {text:?}");
+    Ok(number.ok())
+}

@@ -1,0 +1,202 @@
+//! Counts requests and collects differences.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+
+use super::generator::Sequence;
+use super::request::Request;
+use super::server::Answer;
+use super::session::Compared;
+
+/// Least share of requests that are refused, in percent.
+const INVALID_SHARE: u64 = 30;
+
+pub(crate) struct Report {
+    /// Number of answers by kind, action and code.
+    counts: BTreeMap<(String, &'static str), BTreeMap<u16, u64>>,
+    explained: BTreeMap<&'static str, u64>,
+    /// Number of differences that look alike.
+    signatures: BTreeMap<String, u64>,
+    shown: Vec<String>,
+}
+
+/// Answers to one request that differ.
+pub(crate) struct Difference {
+    pub(crate) index: usize,
+    pub(crate) ours: Answer,
+    pub(crate) real: Answer,
+}
+
+// === impl Report ===
+
+impl Report {
+    pub(crate) fn new() -> Self {
+        Self {
+            counts: BTreeMap::new(),
+            explained: BTreeMap::new(),
+            signatures: BTreeMap::new(),
+            shown: Vec::new(),
+        }
+    }
+
+    pub(crate) fn requests(&self) -> u64 {
+        self.counts.values().flat_map(BTreeMap::values).sum()
+    }
+
+    pub(crate) fn differences(&self) -> usize {
+        self.signatures.len()
+    }
+
+    pub(crate) fn add(&mut self, sequence: &Sequence, compared: &Compared) {
+        for (request, code) in sequence.requests.iter().zip(&compared.codes) {
+            let row = self
+                .counts
+                .entry((request.kind.clone(), request.action))
+                .or_default();
+            *row.entry(*code).or_default() += 1;
+        }
+        for reason in &compared.explained {
+            *self.explained.entry(reason).or_default() += 1;
+        }
+    }
+
+    /// Counts a difference; whether it is the first of its kind.
+    pub(crate) fn count(&mut self, request: &Request, difference: &Difference) -> bool {
+        let count = self.signatures.entry(difference.signature(request)).or_default();
+        *count += 1;
+        *count == 1
+    }
+
+    /// Adds a difference, with the requests before it that it needs.
+    pub(crate) fn show(&mut self, seed: u64, request: &Request, difference: &Difference, before: &[Request]) {
+        self.shown.push(shown(seed, request, difference, before));
+    }
+
+    /// # Errors
+    /// The servers differ, or too few requests were invalid.
+    pub(crate) fn verify(&self) -> Result<()> {
+        ensure!(
+            self.shown.is_empty(),
+            "{} differences, of {} kinds:\n{}",
+            self.signatures.values().sum::<u64>(),
+            self.shown.len(),
+            self.shown.join("\n")
+        );
+        let refused = self.refused();
+        ensure!(
+            refused * 100 >= self.requests() * INVALID_SHARE,
+            "only {refused} of {} requests were refused",
+            self.requests()
+        );
+        Ok(())
+    }
+
+    fn refused(&self) -> u64 {
+        let counts = self.counts.values().flatten();
+        counts
+            .filter(|(code, _)| **code >= 400)
+            .map(|(_, count)| count)
+            .sum()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for ((kind, action), codes) in &self.counts {
+            let codes: Vec<String> = codes
+                .iter()
+                .map(|(code, count)| format!("{code}: {count}"))
+                .collect();
+            writeln!(f, "{kind:<24}{action:<24}{}", codes.join("  "))?;
+        }
+        writeln!(
+            f,
+            "{} requests, {} of them refused",
+            self.requests(),
+            self.refused()
+        )?;
+        for (reason, count) in &self.explained {
+            writeln!(f, "explained: {count} times: {reason}")?;
+        }
+        write!(f, "{} differences", self.differences())
+    }
+}
+
+// === impl Difference ===
+
+impl Difference {
+    /// The same for differences that probably have the same cause.
+    fn signature(&self, request: &Request) -> String {
+        let paths = differing(&self.ours, &self.real).join("; ");
+        let text = format!("{} {} {paths}", request.kind, request.action);
+        text.chars().filter(|letter| !letter.is_ascii_digit()).collect()
+    }
+}
+
+fn shown(seed: u64, request: &Request, difference: &Difference, before: &[Request]) -> String {
+    let mut text = format!("DIFFERENTIAL_SEED={seed} request {}\n", difference.index);
+    for request in before {
+        text.push_str(&format!("  after {request}\n"));
+    }
+    let paths = differing(&difference.ours, &difference.real).join("\n    ");
+    let Difference { ours, real, .. } = difference;
+    text.push_str(&format!(
+        "  {request}\n    {paths}\n  embedded: {ours}\n  real:     {real}\n"
+    ));
+    text
+}
+
+/// Where the answers differ, as `pointer: ours != real`.
+fn differing(ours: &Answer, real: &Answer) -> Vec<String> {
+    let mut found = Vec::new();
+    if ours.code != real.code {
+        found.push(format!("code: {} != {}", ours.code, real.code));
+    }
+    if ours.content_type != real.content_type {
+        found.push(format!(
+            "content type: {} != {}",
+            ours.content_type, real.content_type
+        ));
+    }
+    if ours.warnings != real.warnings {
+        found.push(format!("warnings: {:?} != {:?}", ours.warnings, real.warnings));
+    }
+    if let (Some(ours), Some(real)) = (ours.body.as_str(), real.body.as_str())
+        && ours != real
+    {
+        found.push(format!("body: {ours} != {real}"));
+    }
+    differing_values("", &ours.body, &real.body, &mut found);
+    found
+}
+
+/// Where two documents differ.
+pub(crate) fn differing_values(pointer: &str, ours: &Value, real: &Value, found: &mut Vec<String>) {
+    match (ours, real) {
+        (Value::Object(ours), Value::Object(real)) => {
+            for (name, value) in ours {
+                differing_values(
+                    &format!("{pointer}/{name}"),
+                    value,
+                    real.get(name).unwrap_or(&Value::Null),
+                    found,
+                );
+            }
+            for (name, value) in real {
+                if !ours.contains_key(name) {
+                    differing_values(&format!("{pointer}/{name}"), &Value::Null, value, found);
+                }
+            }
+        }
+        (Value::Array(ours), Value::Array(real)) if ours.len() == real.len() => {
+            for (at, (ours, real)) in ours.iter().zip(real).enumerate() {
+                differing_values(&format!("{pointer}/{at}"), ours, real, found);
+            }
+        }
+        (ours, real) if ours != real => found.push(format!("{pointer}: {ours} != {real}")),
+        _ => {}
+    }
+}

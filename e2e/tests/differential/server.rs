@@ -1,0 +1,250 @@
+//! One of the two API servers: sends requests with its versions and UIDs, and makes its answers comparable.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use anyhow::{Context as _, Result};
+use http::{StatusCode, header};
+use http_body_util::BodyExt as _;
+use kube::Client;
+use kube::client::Body as ClientBody;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+
+use super::normalize::{Symbols, sorted};
+use super::request::{Body, Request};
+
+/// Version and UID of an object that no answer has shown.
+const UNKNOWN_VERSION: &str = "1";
+const UNKNOWN_UID: &str = "00000000-0000-4000-8000-000000000000";
+
+/// An API server, and what its answers have shown in a sequence.
+pub(crate) struct Server {
+    client: Client,
+    namespace: String,
+    /// Objects as they were returned last, by path.
+    objects: HashMap<String, Value>,
+    first_versions: HashMap<String, String>,
+    continue_tokens: HashMap<String, String>,
+    symbols: Symbols,
+}
+
+/// An answer without anything in which servers may differ.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) code: StatusCode,
+    pub(crate) content_type: String,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) body: Value,
+}
+
+// === impl Server ===
+
+impl Server {
+    pub(crate) fn new(client: Client, namespace: &str) -> Self {
+        Self {
+            client,
+            namespace: namespace.to_owned(),
+            objects: HashMap::new(),
+            first_versions: HashMap::new(),
+            continue_tokens: HashMap::new(),
+            symbols: Symbols::new(namespace),
+        }
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Sends the request and returns the answer, normalized.
+    pub(crate) async fn send(&mut self, request: &Request) -> Result<Answer> {
+        let (code, headers, bytes) = self.exchange(request).await?;
+        let text = |name: &header::HeaderName| {
+            let values = headers.get_all(name).into_iter();
+            let texts = values.filter_map(|value| value.to_str().ok().map(str::to_owned));
+            texts.collect::<Vec<String>>()
+        };
+        let mut body = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
+        if code.is_success() {
+            self.remember(request, &body);
+        }
+        self.symbols.normalize(&mut body);
+        let mut warnings = text(&header::WARNING);
+        for warning in &mut warnings {
+            *warning = self.symbols.text(warning);
+        }
+        Ok(Answer {
+            code,
+            content_type: text(&header::CONTENT_TYPE).concat(),
+            warnings,
+            body,
+        })
+    }
+
+    async fn exchange(&self, request: &Request) -> Result<(StatusCode, http::HeaderMap, Vec<u8>)> {
+        let http_request = self.http_request(request)?;
+        let response = self.client.send(http_request).await.context("send a request")?;
+        let (parts, body) = response.into_parts();
+        let bytes = body
+            .collect()
+            .await
+            .context("read an answer")?
+            .to_bytes()
+            .to_vec();
+        Ok((parts.status, parts.headers, bytes))
+    }
+
+    /// The request with this server's versions and UIDs.
+    pub(crate) fn http_request(&self, request: &Request) -> Result<http::Request<ClientBody>> {
+        let mut uri = self.path(&request.path);
+        for (number, (name, value)) in request.query.iter().enumerate() {
+            let value = self.text(value);
+            let value = utf8_percent_encode(&value, NON_ALPHANUMERIC);
+            uri.push_str(&format!("{}{name}={value}", if number == 0 { '?' } else { '&' }));
+        }
+        let body = match &request.body {
+            Body::None => Vec::new(),
+            Body::Text(text) => self.text(text).into_bytes(),
+            Body::Json(value) => self.value(value).to_string().into_bytes(),
+            Body::Stored { fallback, edits } => {
+                let mut object = match self.objects.get(&request.path) {
+                    Some(object) => object.clone(),
+                    None => self.value(fallback),
+                };
+                for edit in edits {
+                    edit.apply(&mut object);
+                }
+                // Decoders report the first error of a document.
+                sorted(self.value(&object)).to_string().into_bytes()
+            }
+        };
+        let mut built = http::Request::builder()
+            .method(request.method.clone())
+            .uri(uri)
+            .header(header::USER_AGENT, "differential");
+        if !request.content_type.is_empty() {
+            built = built.header(header::CONTENT_TYPE, request.content_type);
+        }
+        if !request.accept.is_empty() {
+            built = built.header(header::ACCEPT, request.accept);
+        }
+        built.body(ClientBody::from(body)).context("build a request")
+    }
+
+    /// Remembers the objects of an answer.
+    fn remember(&mut self, request: &Request, body: &Value) {
+        let path = request.path.trim_end_matches("/status");
+        if let Some(items) = body["items"].as_array() {
+            for item in items {
+                let name = item["metadata"]["name"].as_str().unwrap_or_default();
+                self.remember_object(format!("{path}/{name}"), item);
+            }
+            if let Some(token) = body["metadata"]["continue"].as_str() {
+                self.continue_tokens.insert(path.to_owned(), token.to_owned());
+            }
+            return;
+        }
+        let Some(name) = body["metadata"]["name"].as_str() else {
+            return;
+        };
+        if request.method != http::Method::POST {
+            return self.remember_object(path.to_owned(), body);
+        }
+        if body["metadata"]["generateName"].is_string()
+            && let Body::Json(sent) = &request.body
+            && sent["metadata"]["name"].is_null()
+        {
+            self.remember_object(format!("{path}/$gen"), body);
+        }
+        self.remember_object(format!("{path}/{name}"), body);
+    }
+
+    fn remember_object(&mut self, key: String, object: &Value) {
+        if !object["metadata"]["uid"].is_string()
+            || object
+                .get("kind")
+                .is_some_and(|kind| kind == "PartialObjectMetadata")
+        {
+            return;
+        }
+        let version = object["metadata"]["resourceVersion"].as_str();
+        if let Some(version) = version {
+            self.first_versions
+                .entry(key.clone())
+                .or_insert_with(|| version.to_owned());
+        }
+        let mut object = object.clone();
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.remove("managedFields");
+        }
+        self.objects.insert(key, object);
+    }
+
+    /// A path with the names that this server has generated.
+    pub(crate) fn path(&self, path: &str) -> String {
+        let path = match path.find("/$gen") {
+            Some(at) => {
+                let key = &path[..at + "/$gen".len()];
+                let object = self.objects.get(key);
+                let name = object.and_then(|object| object["metadata"]["name"].as_str());
+                format!("{}/{}{}", &path[..at], name.unwrap_or("none"), &path[key.len()..])
+            }
+            None => path.to_owned(),
+        };
+        path.replace("$ns", &self.namespace)
+    }
+
+    fn value(&self, value: &Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.text(text)),
+            Value::Array(items) => items.iter().map(|item| self.value(item)).collect(),
+            Value::Object(object) => object
+                .iter()
+                .map(|(name, value)| (name.clone(), self.value(value)))
+                .collect(),
+            other @ (Value::Null | Value::Bool(_) | Value::Number(_)) => other.clone(),
+        }
+    }
+
+    /// Replaces the symbols in a text.
+    fn text(&self, text: &str) -> String {
+        let replaced = ["rv", "old", "uid", "continue"].iter().find_map(|symbol| {
+            let (before, rest) = text.split_once(&format!("${symbol}:"))?;
+            let (key, after) = rest.split_once("$$")?;
+            Some(format!("{before}{}{after}", self.symbol(symbol, key)))
+        });
+        replaced
+            .unwrap_or_else(|| text.to_owned())
+            .replace("$ns", &self.namespace)
+    }
+
+    fn symbol(&self, symbol: &str, key: &str) -> &str {
+        let known = self.objects.get(key).map(|object| &object["metadata"]);
+        match symbol {
+            "rv" => known
+                .and_then(|metadata| metadata["resourceVersion"].as_str())
+                .unwrap_or(UNKNOWN_VERSION),
+            "uid" => known
+                .and_then(|metadata| metadata["uid"].as_str())
+                .unwrap_or(UNKNOWN_UID),
+            "old" => self
+                .first_versions
+                .get(key)
+                .map_or(UNKNOWN_VERSION, String::as_str),
+            _ => self.continue_tokens.get(key).map_or("", String::as_str),
+        }
+    }
+}
+
+// === impl Answer ===
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.code.as_u16(), self.content_type, self.body)?;
+        if !self.warnings.is_empty() {
+            write!(f, " warnings {:?}", self.warnings)?;
+        }
+        Ok(())
+    }
+}

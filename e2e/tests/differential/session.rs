@@ -1,0 +1,203 @@
+//! Sends sequences of requests to both servers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use embedded_cluster::apiserver::{ApiServer, Options};
+use http::Method;
+use kube::Client;
+use serde_json::{Value, json};
+
+use super::explained;
+use super::generator::{JSON, Sequence, request};
+use super::kinds::{self, Kind};
+use super::report::Difference;
+use super::request::{Body, Request};
+use super::server::{Answer, Server};
+
+/// Admission plugins of kube-apiserver read StorageClasses from informers, which follow the store some milliseconds later;
+/// nothing shows when they have.
+const INFORMER_DELAY: Duration = Duration::from_millis(30);
+
+pub(crate) struct Session {
+    real: Client,
+    /// Number of namespaces that were used.
+    namespaces: AtomicU64,
+}
+
+/// What became of a sequence.
+pub(crate) struct Compared {
+    /// Codes of the real answers.
+    pub(crate) codes: Vec<u16>,
+    pub(crate) explained: Vec<&'static str>,
+    pub(crate) differences: Vec<Difference>,
+}
+
+// === impl Session ===
+
+impl Session {
+    pub(crate) fn new(real: Client) -> Self {
+        Self {
+            real,
+            namespaces: AtomicU64::new(0),
+        }
+    }
+
+    /// Sends requests to both servers until they differ.
+    pub(crate) async fn send(&self, kinds: &[&'static Kind], requests: &[Request]) -> Result<Compared> {
+        let number = self.namespaces.fetch_add(1, Ordering::Relaxed);
+        let namespace = format!("sequence{number}x");
+        let embedded = ApiServer::new(&Options {
+            default_service_accounts: false,
+            seed: number,
+            ..Options::default()
+        });
+        let mut ours = Server::new(embedded.client(), &namespace);
+        let mut real = Server::new(self.real.clone(), &namespace);
+        for server in [&mut ours, &mut real] {
+            prepare(server).await?;
+        }
+        let mut compared = Compared {
+            codes: Vec::new(),
+            explained: Vec::new(),
+            differences: Vec::new(),
+        };
+        for (index, request) in requests.iter().enumerate() {
+            let (ours, real) = tokio::try_join!(ours.send(request), real.send(request))?;
+            compared.codes.push(real.code.as_u16());
+            if request.kind == "StorageClass" && request.method != Method::GET && real.code.is_success() {
+                tokio::time::sleep(INFORMER_DELAY).await;
+            }
+            if ours == real {
+                continue;
+            }
+            let is_success = ours.code.is_success() || real.code.is_success();
+            match explained::find(request, &ours, &real) {
+                Some(reason) => compared.explained.push(reason),
+                None => compared.differences.push(Difference { index, ours, real }),
+            }
+            if is_success {
+                // From here on the servers have different objects.
+                break;
+            }
+        }
+        clean_up(&mut real, kinds).await?;
+        Ok(compared)
+    }
+
+    /// The requests that are needed for a difference to show, without its own.
+    pub(crate) async fn shorten(&self, sequence: &Sequence, difference: &Difference) -> Result<Vec<Request>> {
+        let last = &sequence.requests[difference.index];
+        let mut needed = sequence.requests[..difference.index].to_vec();
+        let mut size = needed.len();
+        while size > 0 {
+            let mut start = 0;
+            while start < needed.len() {
+                let mut fewer = needed.clone();
+                fewer.drain(start..(start + size).min(fewer.len()));
+                fewer.push(last.clone());
+                if self.shows(&sequence.kinds, &fewer, difference).await? {
+                    fewer.pop();
+                    needed = fewer;
+                } else {
+                    start += size;
+                }
+            }
+            size /= 2;
+        }
+        Ok(needed)
+    }
+
+    /// Whether the last of the requests shows a difference like this one.
+    async fn shows(
+        &self,
+        kinds: &[&'static Kind],
+        requests: &[Request],
+        difference: &Difference,
+    ) -> Result<bool> {
+        let compared = self.send(kinds, requests).await?;
+        Ok(compared.differences.iter().any(|found| {
+            found.index == requests.len() - 1
+                && found.ours.code == difference.ours.code
+                && found.real.code == difference.real.code
+                && message(&found.real) == message(&difference.real)
+        }))
+    }
+}
+
+fn message(answer: &Answer) -> &Value {
+    &answer.body["message"]
+}
+
+/// Creates the namespace of a sequence, and what a controller would create in it.
+async fn prepare(server: &mut Server) -> Result<()> {
+    let namespaces = kinds::find("", "namespaces");
+    let accounts = kinds::find("", "serviceaccounts");
+    for (kind, name) in [(namespaces, "$ns"), (accounts, "default")] {
+        let mut create = request(kind, "POST", Method::POST, kind.collection("$ns"));
+        create.content_type = JSON;
+        create.body = Body::Json(json!({ "metadata": { "name": name } }));
+        let answer = server.send(&create).await?;
+        ensure!(answer.code.is_success(), "{create}: {answer}");
+    }
+    Ok(())
+}
+
+/// Deletes what a sequence may have left.
+async fn clean_up(server: &mut Server, kinds: &[&'static Kind]) -> Result<()> {
+    let namespaces = kinds::find("", "namespaces");
+    let accounts = kinds::find("", "serviceaccounts");
+    for kind in kinds.iter().copied().chain([accounts, namespaces]) {
+        let client = server.client().clone();
+        let collection = server.path(&kind.collection("$ns"));
+        let listed = call(&client, Method::GET, &collection, None).await?;
+        for item in listed["items"].as_array().into_iter().flatten() {
+            let name = item["metadata"]["name"].as_str().unwrap_or_default();
+            let is_of_cluster = kind.plural == "namespaces" && !name.starts_with("sequence");
+            if !is_of_cluster {
+                remove(&client, &format!("{collection}/{name}"), item).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn remove(client: &Client, path: &str, item: &Value) -> Result<()> {
+    let finalizers = &item["metadata"]["finalizers"];
+    if finalizers.is_array() {
+        let patch = json!({ "metadata": { "finalizers": null } });
+        call(client, Method::PATCH, path, Some(patch)).await?;
+    }
+    let is_namespace = path.starts_with("/api/v1/namespaces/") && path.matches('/').count() == 4;
+    let grace = if is_namespace { "" } else { "?gracePeriodSeconds=0" };
+    call(client, Method::DELETE, &format!("{path}{grace}"), None).await?;
+    if is_namespace {
+        let body = json!({ "metadata": { "name": item["metadata"]["name"] } });
+        call(client, Method::PUT, &format!("{path}/finalize"), Some(body)).await?;
+    }
+    let left = call(client, Method::GET, path, None).await?;
+    ensure!(left["code"] == 404, "{path} is left: {left}");
+    Ok(())
+}
+
+/// Sends a request without comparing the answer.
+async fn call(client: &Client, method: Method, path: &str, body: Option<Value>) -> Result<Value> {
+    let content_type = if method == Method::PATCH {
+        "application/merge-patch+json"
+    } else {
+        JSON
+    };
+    let body = body.map_or_else(Vec::new, |body| body.to_string().into_bytes());
+    let request = http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header(http::header::CONTENT_TYPE, content_type)
+        .body(kube::client::Body::from(body))
+        .context("build a request")?;
+    let response = client.send(request).await.context("send a request")?;
+    let body = http_body_util::BodyExt::collect(response.into_body())
+        .await
+        .context("read an answer")?;
+    serde_json::from_slice(&body.to_bytes()).context("an answer must be JSON")
+}
