@@ -16,9 +16,10 @@ pub use connection_manager::{ConnectionManager, ConnectionState, Lost};
 pub use metrics::Calls;
 pub use session::{Connect, OpenError, Session, Socket, SocketError};
 
+use csi_proto::v1::VolumeCapability;
+
 use crate::kube_api::Secrets;
 use crate::model::{Capabilities, PublishTarget};
-use crate::plan::Capability;
 
 /// The Controller service, as far as the attacher uses it.
 ///
@@ -50,7 +51,7 @@ pub struct PublishRequest {
     /// Volume and node.
     pub target: PublishTarget,
     /// `volume_capability`.
-    pub capability: Capability,
+    pub capability: VolumeCapability,
     /// `readonly`.
     pub read_only: bool,
     /// `volume_context`.

@@ -128,12 +128,12 @@ impl Informer {
     }
 
     /// Names of the attachments that name this PersistentVolume.
-    pub fn attachments_of_volume(&self, volume: &str) -> impl ExactSizeIterator<Item = &Arc<str>> {
+    pub fn attachments_of_volume(&self, volume: &str) -> impl Iterator<Item = &Arc<str>> {
         self.by_volume.get(volume)
     }
 
     /// Names of the attachments to this node.
-    pub fn attachments_of_node(&self, node: &str) -> impl ExactSizeIterator<Item = &Arc<str>> {
+    pub fn attachments_of_node(&self, node: &str) -> impl Iterator<Item = &Arc<str>> {
         self.by_node.get(node)
     }
 
@@ -153,7 +153,7 @@ impl Informer {
     }
 
     /// Names of the attachments of this volume handle.
-    pub fn attachments_of_handle(&self, handle: &str) -> impl ExactSizeIterator<Item = &Arc<str>> {
+    pub fn attachments_of_handle(&self, handle: &str) -> impl Iterator<Item = &Arc<str>> {
         self.by_handle.get(handle)
     }
 

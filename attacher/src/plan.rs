@@ -14,7 +14,7 @@ mod target_usage;
 use std::sync::Arc;
 
 pub use attach::{AttachPlan, PvFinalizer, Record, Stale, attach};
-pub use capability::{Access, AccessMode, Capability, Unsupported};
+pub use capability::Unsupported;
 pub use detach::{DetachOutcome, DetachPlan, PresentNodeId, UnpublishResult, detach, detach_outcome};
 pub use pv_finalizer::release;
 pub use target_usage::{OtherAttachment, TargetUsage, UsedBy, target_usage};

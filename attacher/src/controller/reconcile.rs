@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::controller::state::{ControllerState, Event, Fault, Finding, Round, lock};
+use crate::controller::state::{ControllerState, Event, Round, lock};
 use crate::csi::{CallError, ConnectionState, ControllerClient, ListRequest};
 use crate::model::Driver;
 use crate::plan::reconcile::ListVolumesResult;
@@ -201,27 +201,6 @@ impl CycleDetector {
             token.clone_into(&mut self.kept);
         }
         false
-    }
-}
-
-/// Logs a drift.
-pub(super) fn log(finding: &Finding) {
-    let Finding {
-        attachment,
-        target,
-        fault,
-        times,
-    } = finding;
-    let (va, node) = (&attachment.name, &attachment.node);
-    match fault {
-        Fault::Lost => tracing::warn!(
-            %va, %node, volume = %target.volume_id, node_id = %target.node_id, times,
-            "the driver does not list an attached volume on its node; publishing it again"
-        ),
-        Fault::Leftover => tracing::warn!(
-            %va, %node, volume = %target.volume_id, node_id = %target.node_id, times,
-            "the driver lists a detached volume on its node; unpublishing it again"
-        ),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tracing::{Span, field, info_span};
 
-use super::state::{Fault, Finding, Item};
+use super::state::{Finding, Item};
 use super::sync_error::{MESSAGE_BYTES, cut};
 use super::{Controller, SyncError};
 use crate::csi::{Code, ControllerClient};
@@ -129,18 +129,28 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         self.state().observe_latency(operation, after);
     }
 
-    /// Sends an Event for a drift that may have cost a pod its volume.
+    /// Logs a drift, and sends an Event if it may have cost a pod its volume.
     pub(super) fn announce_finding(&self, finding: &Finding) {
-        let Attachment { name, node, .. } = &*finding.attachment;
-        match finding.fault {
-            Fault::Lost => {
+        let Finding {
+            attachment,
+            target,
+            repair,
+            times,
+        } = finding;
+        let Attachment { name, node, .. } = &**attachment;
+        let what = match repair {
+            Operation::Attach => {
                 let message = format!(
                     "the driver does not list the volume on node {node} any more (VolumeAttachment {name}); publishing it again"
                 );
-                self.announce(&finding.attachment, Reason::AttachmentLost, None, message);
+                self.announce(attachment, Reason::AttachmentLost, None, message);
+                "the driver does not list an attached volume on its node; publishing it again"
             }
-            Fault::Leftover => {}
-        }
+            Operation::Detach => "the driver lists a detached volume on its node; unpublishing it again",
+        };
+        tracing::warn!(
+            va = %name, %node, volume = %target.volume_id, node_id = %target.node_id, times, "{what}"
+        );
     }
 
     /// Sends an Event about a VolumeAttachment and its PersistentVolume.

@@ -13,7 +13,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::state::{ControllerState, Event, Item, lock};
-use super::{Controller, Heartbeat, SyncError, reconcile};
+use super::{Controller, Heartbeat, SyncError};
 use crate::csi::{ConnectionState, ControllerClient};
 use crate::kube_api::Cluster;
 
@@ -143,7 +143,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             tracing::info!("caches synced, starting workers");
         }
         for finding in &findings {
-            reconcile::log(finding);
             self.announce_finding(finding);
         }
     }

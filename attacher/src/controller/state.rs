@@ -29,7 +29,7 @@ use crate::plan::reconcile::ListVolumesResult;
 use crate::plan::{self, Operation, release};
 use crate::workqueue::{Backoff, Class, Finished, Key, Lane, Limits, Queue};
 pub use item::{AbandonedTarget, Item, PendingStatusWrite};
-pub use reconcile::{Fault, Finding, LastRound, ReconcileMetrics, Round};
+pub use reconcile::{Finding, LastRound, ReconcileMetrics, Round};
 use repair::{Repairs, lane};
 
 /// See the module.
@@ -337,7 +337,7 @@ impl ControllerState {
     /// Whether our finalizer must be removed from this PersistentVolume.
     pub fn is_releasable(&self, volume: &str) -> bool {
         self.index.volume(volume).is_some_and(|v| {
-            let users = self.index.attachments_of_volume(volume).len() + self.abandoned_of_volume(volume);
+            let users = self.index.attachments_of_volume(volume).count() + self.abandoned_of_volume(volume);
             release(v, users, self.publishes())
         })
     }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::v1;
-use csi_proto::v1::volume_capability::{AccessType, BlockVolume, MountVolume, access_mode};
 use tokio::sync::watch;
 use tracing::Instrument as _;
 
@@ -18,7 +17,6 @@ use super::{ControllerClient, ListRequest, Listed, Page, PublishRequest, Unpubli
 use crate::kube_api::Secrets;
 use crate::leader_election::Leadership;
 use crate::model::Capabilities;
-use crate::plan::{Access, AccessMode, Capability};
 use crate::trace;
 
 /// Calls the connected driver.
@@ -119,7 +117,7 @@ impl ControllerClient for Caller {
         let request = v1::ControllerPublishVolumeRequest {
             volume_id: request.target.volume_id.to_string(),
             node_id: request.target.node_id.to_string(),
-            volume_capability: Some(request.capability.into()),
+            volume_capability: Some(request.capability),
             readonly: request.read_only,
             secrets: request.secrets.0.into_iter().collect(),
             volume_context: request.volume_context.into_iter().collect(),
@@ -234,34 +232,6 @@ impl ControllerClient for Caller {
             },
             Ok(Err(_)) => Err(CallError::unsent("the attacher is shutting down")),
             Err(_) => Err(CallError::unsent("the CSI driver is not connected")),
-        }
-    }
-}
-
-// === impl VolumeCapability ===
-
-impl From<Capability> for v1::VolumeCapability {
-    fn from(capability: Capability) -> Self {
-        use access_mode::Mode;
-        let access_type = match capability.access {
-            Access::Block => AccessType::Block(BlockVolume {}),
-            Access::Mount { fs_type, flags } => AccessType::Mount(MountVolume {
-                fs_type,
-                mount_flags: flags,
-                // Kubernetes sets the group only in node calls (KEP-2317).
-                volume_mount_group: String::new(),
-            }),
-        };
-        let mode = match capability.mode {
-            AccessMode::SingleNodeWriter => Mode::SingleNodeWriter,
-            AccessMode::SingleNodeSingleWriter => Mode::SingleNodeSingleWriter,
-            AccessMode::SingleNodeMultiWriter => Mode::SingleNodeMultiWriter,
-            AccessMode::MultiNodeReaderOnly => Mode::MultiNodeReaderOnly,
-            AccessMode::MultiNodeMultiWriter => Mode::MultiNodeMultiWriter,
-        };
-        Self {
-            access_type: Some(access_type),
-            access_mode: Some(v1::volume_capability::AccessMode { mode: mode.into() }),
         }
     }
 }

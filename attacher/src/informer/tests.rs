@@ -65,7 +65,7 @@ fn older_events_do_not_restore_a_deleted_object() {
         only(index.attachments_changed(Change::Applied(va("a", "u", 2, "pv", "n")))),
         StoreDelta::Stale
     );
-    assert_eq!(index.attachments_of_volume("pv").len(), 0);
+    assert_eq!(index.attachments_of_volume("pv").count(), 0);
     // Another object has the same name.
     assert!(matches!(
         only(index.attachments_changed(Change::Applied(va("a", "u2", 4, "pv", "n")))),
@@ -204,8 +204,8 @@ fn replaced_object_leaves_the_indexes() {
     index.attachments_changed(Change::Applied(va("a", "u1", 1, "pv-1", "n-1")));
     let delta = only(index.attachments_changed(Change::Applied(va("a", "u2", 2, "pv-2", "n-2"))));
     assert!(matches!(delta, StoreDelta::Added { replaced: Some(old) } if *old.uid.0 == *"u1"));
-    assert_eq!(index.attachments_of_volume("pv-1").len(), 0);
-    assert_eq!(index.attachments_of_node("n-1").len(), 0);
+    assert_eq!(index.attachments_of_volume("pv-1").count(), 0);
+    assert_eq!(index.attachments_of_node("n-1").count(), 0);
     assert_eq!(names(index.attachments_of_volume("pv-2")), ["a"]);
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use http::{Method, Request, Response, Uri};
+use http::{Method, Request, Response, StatusCode, Uri};
 use prometheus::{HistogramVec, IntCounter, IntCounterVec};
 use tokio::time::Instant;
 
@@ -57,26 +57,12 @@ pub struct OngoingFailure {
     pub why: Arc<str>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct What {
-    verb: &'static str,
-    resource: &'static str,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Code {
-    Http(u16),
-    /// Dropped, by its deadline or by us.
-    Canceled,
-    /// The connection failed.
-    Error,
-}
-
 /// A running request. Dropping it counts as canceled.
 #[derive(Debug)]
 struct Running {
     requests: Requests,
-    what: What,
+    verb: &'static str,
+    resource: &'static str,
     begun: Instant,
     ended: bool,
 }
@@ -140,9 +126,9 @@ impl Requests {
         let mut running = self.begin(request.method(), request.uri());
         let result = send(request).await;
         match &result {
-            Ok(answer) => running.end(Code::Http(answer.status().as_u16())),
+            Ok(answer) => running.answered(answer.status()),
             Err(error) => {
-                running.end(Code::Error);
+                running.end("error");
                 let why = crate::report::chain(error);
                 self.lock().state.unanswered.add(why);
             }
@@ -186,7 +172,8 @@ impl Requests {
     #[cfg(test)]
     pub(crate) fn count_one(&self, uri: &'static str, status: u16) {
         let uri = Uri::from_static(uri);
-        self.begin(&Method::GET, &uri).end(Code::Http(status));
+        let status = StatusCode::from_u16(status).expect("a test has a status");
+        self.begin(&Method::GET, &uri).answered(status);
     }
 
     #[cfg(test)]
@@ -196,9 +183,11 @@ impl Requests {
 
     fn begin(&self, method: &Method, uri: &Uri) -> Running {
         self.lock().state.in_flight += 1;
+        let (verb, resource) = verb_and_resource(method, uri);
         Running {
             requests: self.clone(),
-            what: What::of(method, uri),
+            verb,
+            resource,
             begun: Instant::now(),
             ended: false,
         }
@@ -208,28 +197,6 @@ impl Requests {
         self.0
             .lock()
             .expect("nothing must panic while the counts are locked")
-    }
-}
-
-// === impl RequestStats ===
-
-impl RequestStats {
-    fn answered(&mut self, what: What, status: u16, now: Instant) {
-        self.answered = Some(now);
-        match status {
-            200..=299 => {
-                self.granted = Some(now);
-                if what.verb == WATCH {
-                    self.watches.remove(what.resource);
-                }
-            }
-            401 | 403 | 429 | 500..=599 => {
-                self.refused
-                    .add(format!("{} {}: HTTP {status}", what.verb, what.resource));
-            }
-            // Regular responses: not found, conflict and so on.
-            _ => {}
-        }
     }
 }
 
@@ -265,52 +232,63 @@ impl OngoingFailure {
 // === impl Running ===
 
 impl Running {
-    fn end(&mut self, code: Code) {
+    fn answered(&mut self, status: StatusCode) {
+        self.end(status.as_str());
+        let now = Instant::now();
+        let mut counts = self.requests.lock();
+        let state = &mut counts.state;
+        state.answered = Some(now);
+        match status.as_u16() {
+            200..=299 => {
+                state.granted = Some(now);
+                if self.verb == WATCH {
+                    state.watches.remove(self.resource);
+                }
+            }
+            401 | 403 | 429 | 500..=599 => {
+                let (verb, resource, code) = (self.verb, self.resource, status.as_str());
+                state.refused.add(format!("{verb} {resource}: HTTP {code}"));
+            }
+            // Regular responses: not found, conflict and so on.
+            _ => {}
+        }
+    }
+
+    /// `code` is the HTTP status; `canceled` after a drop, by its deadline or by us; `error` if the connection failed.
+    fn end(&mut self, code: &str) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        let now = Instant::now();
         let mut counts = self.requests.lock();
         counts.state.in_flight -= 1;
-        if let Code::Http(status) = code {
-            counts.state.answered(self.what, status, now);
-        }
-        let What { verb, resource } = self.what;
-        let code = code.label();
-        counts
-            .responses
-            .with_label_values(&[verb, resource, &*code])
-            .inc();
+        let labels = [self.verb, self.resource, code];
+        counts.responses.with_label_values(&labels).inc();
         counts
             .seconds
-            .with_label_values(&[verb, resource])
-            .observe((now - self.begun).as_secs_f64());
+            .with_label_values(&labels[..2])
+            .observe(self.begun.elapsed().as_secs_f64());
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.end(Code::Canceled);
+        self.end("canceled");
     }
 }
 
-// === impl What ===
-
-impl What {
-    fn of(method: &Method, uri: &Uri) -> Self {
-        let (resource, named) = resource(uri.path());
-        let verb = match *method {
-            Method::GET if named => "get",
-            Method::GET if is_watch(uri) => WATCH,
-            Method::GET => "list",
-            Method::POST => "create",
-            Method::PUT => "update",
-            Method::PATCH => "patch",
-            Method::DELETE => "delete",
-            _ => "other",
-        };
-        Self { verb, resource }
-    }
+fn verb_and_resource(method: &Method, uri: &Uri) -> (&'static str, &'static str) {
+    let (resource, named) = resource(uri.path());
+    let verb = match *method {
+        Method::GET if named => "get",
+        Method::GET if is_watch(uri) => WATCH,
+        Method::GET => "list",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => "other",
+    };
+    (verb, resource)
 }
 
 /// Whether a GET of this URI is a watch.
@@ -343,18 +321,6 @@ fn resource(path: &str) -> (&'static str, bool) {
         .iter()
         .find(|(p, s, _)| *p == plural && *s == subresource);
     (known.map_or(OTHER, |(_, _, label)| *label), named)
-}
-
-// === impl Code ===
-
-impl Code {
-    fn label(self) -> String {
-        match self {
-            Self::Http(status) => status.to_string(),
-            Self::Canceled => "canceled".to_owned(),
-            Self::Error => "error".to_owned(),
-        }
-    }
 }
 
 #[cfg(test)]

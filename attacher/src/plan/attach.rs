@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::capability::{Capability, capability};
+use csi_proto::v1::VolumeCapability;
+
+use super::capability::capability;
 use super::{AttachInputs, Refusal, csi, node_id, spec};
 use crate::model::{Attachment, CsiSource, Driver, PublishTarget, Recorded, SecretRef, Uid, Volume};
 
@@ -17,7 +19,7 @@ pub struct AttachPlan {
     /// The node's present id, to publish to if the driver does not know that of `target`.
     pub other_node_id: Option<Arc<str>>,
     /// CSI `volume_capability`.
-    pub capability: Capability,
+    pub capability: VolumeCapability,
     /// CSI `readonly`.
     pub read_only: bool,
     /// CSI `volume_context`.

@@ -1,44 +1,10 @@
 //! Kubernetes' volume mode and access modes as a CSI VolumeCapability.
 
+use csi_proto::v1::VolumeCapability;
+use csi_proto::v1::volume_capability::access_mode::Mode;
+use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+
 use crate::model::{AccessModes, Driver, VolumeSpec};
-
-/// A CSI VolumeCapability.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Capability {
-    /// Raw device or filesystem.
-    pub access: Access,
-    /// The access mode.
-    pub mode: AccessMode,
-}
-
-/// CSI `access_type`. `volume_mount_group` is never set on the controller's side.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// A raw block device.
-    Block,
-    /// A filesystem.
-    Mount {
-        /// Filesystem type; empty leaves it to the driver.
-        fs_type: String,
-        /// Mount options.
-        flags: Vec<String>,
-    },
-}
-
-/// The CSI access modes that Kubernetes' modes map to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AccessMode {
-    /// SINGLE_NODE_WRITER.
-    SingleNodeWriter,
-    /// SINGLE_NODE_SINGLE_WRITER.
-    SingleNodeSingleWriter,
-    /// SINGLE_NODE_MULTI_WRITER.
-    SingleNodeMultiWriter,
-    /// MULTI_NODE_READER_ONLY.
-    MultiNodeReaderOnly,
-    /// MULTI_NODE_MULTI_WRITER.
-    MultiNodeMultiWriter,
-}
 
 /// Access modes that have no CSI equivalent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,25 +23,30 @@ pub enum Unsupported {
 }
 
 /// The capability with which `spec` is published.
-pub(super) fn capability(spec: &VolumeSpec, driver: &Driver) -> Result<Capability, Unsupported> {
+pub(super) fn capability(spec: &VolumeSpec, driver: &Driver) -> Result<VolumeCapability, Unsupported> {
     let mode = access_mode(spec.access_modes, driver.capabilities.single_node_multi_writer)?;
-    let access = if spec.block {
-        Access::Block
+    let access_type = if spec.block {
+        AccessType::Block(BlockVolume {})
     } else {
         let fs_type = match spec.csi() {
             Some(csi) if !csi.fs_type.is_empty() => csi.fs_type.clone(),
             Some(_) | None => driver.default_fs_type.to_string(),
         };
-        Access::Mount {
+        AccessType::Mount(MountVolume {
             fs_type,
-            flags: spec.mount_options.clone(),
-        }
+            mount_flags: spec.mount_options.clone(),
+            // Kubernetes sets the group only in node calls (KEP-2317).
+            volume_mount_group: String::new(),
+        })
     };
-    Ok(Capability { access, mode })
+    Ok(VolumeCapability {
+        access_type: Some(access_type),
+        access_mode: Some(AccessMode { mode: mode.into() }),
+    })
 }
 
 /// ReadWriteMany includes the weaker modes; with SINGLE_NODE_MULTI_WRITER the mode distinguishes one pod from one node.
-fn access_mode(modes: AccessModes, single_node_multi_writer: bool) -> Result<AccessMode, Unsupported> {
+fn access_mode(modes: AccessModes, single_node_multi_writer: bool) -> Result<Mode, Unsupported> {
     let AccessModes {
         read_write_once,
         read_only_many,
@@ -88,14 +59,14 @@ fn access_mode(modes: AccessModes, single_node_multi_writer: bool) -> Result<Acc
         read_only_many,
         read_write_once,
     ) {
-        (true, false, false, false) if single_node_multi_writer => Ok(AccessMode::SingleNodeSingleWriter),
-        (true, false, false, false) => Ok(AccessMode::SingleNodeWriter),
+        (true, false, false, false) if single_node_multi_writer => Ok(Mode::SingleNodeSingleWriter),
+        (true, false, false, false) => Ok(Mode::SingleNodeWriter),
         (true, _, _, _) => Err(Unsupported::OncePodWithOthers),
-        (false, true, _, _) => Ok(AccessMode::MultiNodeMultiWriter),
+        (false, true, _, _) => Ok(Mode::MultiNodeMultiWriter),
         (false, false, true, true) => Err(Unsupported::ReadOnlyManyAndReadWriteOnce),
-        (false, false, true, false) => Ok(AccessMode::MultiNodeReaderOnly),
-        (false, false, false, true) if single_node_multi_writer => Ok(AccessMode::SingleNodeMultiWriter),
-        (false, false, false, true) => Ok(AccessMode::SingleNodeWriter),
+        (false, false, true, false) => Ok(Mode::MultiNodeReaderOnly),
+        (false, false, false, true) if single_node_multi_writer => Ok(Mode::SingleNodeMultiWriter),
+        (false, false, false, true) => Ok(Mode::SingleNodeWriter),
         (false, false, false, false) => Err(Unsupported::Nothing),
     }
 }
@@ -106,9 +77,9 @@ mod tests {
 
     #[test]
     fn access_modes_map_as_in_the_go_sidecar() {
-        use AccessMode::*;
+        use Mode::*;
         use Unsupported::*;
-        type Mapped = Result<AccessMode, Unsupported>;
+        type Mapped = Result<Mode, Unsupported>;
         #[rustfmt::skip]
         let table: &[(&[&str], Mapped, Mapped)] = &[
             // modes, plain driver, driver with SINGLE_NODE_MULTI_WRITER

@@ -15,10 +15,11 @@ use csi_attacher::csi::{
 use csi_attacher::kube_api::Secrets;
 use csi_attacher::leader_election::{ElectionStatus, Leadership, LeaseMeta, Settings, Timings};
 use csi_attacher::model::{Capabilities, PublishTarget};
-use csi_attacher::plan::{Access, AccessMode, Capability};
 use csi_attacher::workqueue::Class;
 use csi_proto::v1::controller_server::{Controller, ControllerServer};
 use csi_proto::v1::identity_server::{Identity, IdentityServer};
+use csi_proto::v1::volume_capability::access_mode::Mode;
+use csi_proto::v1::volume_capability::{AccessMode, AccessType, MountVolume};
 use csi_proto::v1::{self, controller_service_capability, plugin_capability};
 use futures::future::{self, Either};
 use tempfile::TempDir;
@@ -184,12 +185,15 @@ fn publish(handle: &str) -> PublishRequest {
             volume_id: handle.into(),
             node_id: "id".into(),
         },
-        capability: Capability {
-            access: Access::Mount {
+        capability: v1::VolumeCapability {
+            access_type: Some(AccessType::Mount(MountVolume {
                 fs_type: "ext4".into(),
-                flags: vec!["noatime".into()],
-            },
-            mode: AccessMode::SingleNodeWriter,
+                mount_flags: vec!["noatime".into()],
+                volume_mount_group: String::new(),
+            })),
+            access_mode: Some(AccessMode {
+                mode: Mode::SingleNodeWriter.into(),
+            }),
         },
         read_only: true,
         volume_context: [("k".to_owned(), "v".to_owned())].into(),

@@ -44,19 +44,11 @@ pub struct Finding {
     pub attachment: Arc<Attachment>,
     /// Its volume and node id.
     pub target: PublishTarget,
-    /// The drift.
-    pub fault: Fault,
+    /// The repair: an attach if the volume is attached but not listed on its node, a detach if it is listed there although
+    /// its VolumeAttachment is being deleted without our finalizer.
+    pub repair: Operation,
     /// How many times in a row it was repaired without a list that agreed in between.
     pub times: u32,
-}
-
-/// A drift between VolumeAttachment and ListVolumes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The volume is attached, but not listed on its node.
-    Lost,
-    /// The volume is listed on its node, but its VolumeAttachment is being deleted without our finalizer.
-    Leftover,
 }
 
 /// Counts since the start, for metrics.
@@ -66,9 +58,9 @@ pub struct ReconcileMetrics {
     pub rounds: u64,
     /// Failed rounds: the call failed, or the list was invalid.
     pub failed_rounds: u64,
-    /// [`Fault::Lost`].
+    /// Drifts that an attach repairs.
     pub lost: u64,
-    /// [`Fault::Leftover`].
+    /// Drifts that a detach repairs.
     pub leftover: u64,
     /// Successful repairs.
     pub repaired: u64,

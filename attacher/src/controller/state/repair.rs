@@ -11,7 +11,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::reconcile::{Fault, Finding, LastRound, ReconcileMetrics};
+use super::reconcile::{Finding, LastRound, ReconcileMetrics};
 use super::{ControllerState, PendingStatusWrite};
 use crate::model::{Attachment, Uid};
 use crate::plan::reconcile::Candidate;
@@ -74,18 +74,17 @@ impl ControllerState {
         suspect.pass = 1u32
             .checked_shl(times - 1)
             .map_or(MOST_PASSED, |twice| (twice - 1).min(MOST_PASSED));
-        let (fault, count) = match wanted {
-            Operation::Attach => (Fault::Lost, &mut self.repairs.metrics.lost),
-            Operation::Detach => (Fault::Leftover, &mut self.repairs.metrics.leftover),
-        };
-        *count += 1;
+        match wanted {
+            Operation::Attach => self.repairs.metrics.lost += 1,
+            Operation::Detach => self.repairs.metrics.leftover += 1,
+        }
         self.repairs.wanted.insert(attachment.uid.clone(), wanted);
         self.queue
             .enqueue(&Key::Attachment(attachment.name.clone()), Lane::Repair);
         self.repairs.findings.push(Finding {
             attachment,
             target,
-            fault,
+            repair: wanted,
             times,
         });
     }

@@ -6,8 +6,7 @@ use futures::FutureExt;
 use super::*;
 
 fn what(method: &Method, uri: &str) -> (&'static str, &'static str) {
-    let What { verb, resource } = What::of(method, &uri.parse().expect("a URI"));
-    (verb, resource)
+    verb_and_resource(method, &uri.parse().expect("a URI"))
 }
 
 #[test]
@@ -141,7 +140,9 @@ async fn watch_fails_until_its_next_success() {
         (format!("{storage}/csinodes?watch=true"), 403),
     ] {
         let uri = uri.parse().expect("a URI");
-        requests.begin(&Method::GET, &uri).end(Code::Http(status));
+        requests
+            .begin(&Method::GET, &uri)
+            .answered(StatusCode::from_u16(status).expect("a status"));
     }
     assert_eq!(trouble(&requests), Some(expected), "none of these is it");
     requests.count_one("/apis/storage.k8s.io/v1/csinodes?watch=true", 200);

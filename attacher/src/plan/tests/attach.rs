@@ -1,5 +1,7 @@
 //! What an attach checks, stores and sends.
 
+use csi_proto::v1::volume_capability::{AccessType, BlockVolume, MountVolume};
+
 use super::*;
 
 #[test]
@@ -213,18 +215,24 @@ fn default_fstype_applies_to_volumes_without_one() {
         ..mk_driver()
     };
     let fs_type = |change: fn(&mut Attachment, &mut Volume, &mut Node)| {
-        attach(&mk_inputs(change), &driver).unwrap().capability.access
+        let plan = attach(&mk_inputs(change), &driver).unwrap();
+        plan.capability.access_type.unwrap()
     };
-    let mount = |fs_type: &str| Access::Mount {
-        fs_type: fs_type.into(),
-        flags: vec![],
+    let mount = |fs_type: &str| {
+        AccessType::Mount(MountVolume {
+            fs_type: fs_type.into(),
+            ..MountVolume::default()
+        })
     };
     assert_eq!(fs_type(|_, _, _| ()), mount("ext4"));
     assert_eq!(
         fs_type(|_, volume, _| csi_of(volume).fs_type = "xfs".into()),
         mount("xfs")
     );
-    assert_eq!(fs_type(|_, volume, _| volume.spec.block = true), Access::Block);
+    assert_eq!(
+        fs_type(|_, volume, _| volume.spec.block = true),
+        AccessType::Block(BlockVolume {})
+    );
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn republishes_and_reports_a_lost_attachment() {
     bench.reconcile(Listed::Nowhere);
     let findings = bench.state.take_findings();
     assert_eq!(findings.len(), 1);
-    assert_eq!((findings[0].fault, findings[0].times), (Fault::Lost, 1));
+    assert_eq!((findings[0].repair, findings[0].times), (Operation::Attach, 1));
     let item = bench.starts(Operation::Attach);
     bench.finish(&item, Ok(()));
     assert!(bench.start().is_none(), "once is enough");
@@ -271,7 +271,7 @@ fn ignores_attachments_whose_target_another_changed_during_the_round() {
 fn unpublishes_a_leftover_unless_the_target_is_in_use() {
     let mut bench = Bench::new([without_finalizer("va")]);
     bench.reconcile(Listed::OnNode);
-    assert_eq!(bench.state.take_findings()[0].fault, Fault::Leftover);
+    assert_eq!(bench.state.take_findings()[0].repair, Operation::Detach);
     bench.starts(Operation::Detach);
 
     let mut bench = Bench::new([without_finalizer("va"), attached("twin")]);
