@@ -22,6 +22,7 @@ mod run;
 pub mod state;
 mod sync_error;
 mod undo;
+mod unpublish;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard};

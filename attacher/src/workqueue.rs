@@ -8,7 +8,6 @@
 
 mod backoff;
 mod failure;
-mod key_status;
 mod metrics;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -17,9 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::model::PublishTarget;
 pub use backoff::{Backoff, Class};
-use failure::Failure;
-pub use failure::{Failed, Finished};
-pub use key_status::{KeyStatus, Stage};
+pub use failure::{Failure, Failures, Finished};
 pub(crate) use metrics::{ATTACHMENT_QUEUE, QueueMetrics, VOLUME_QUEUE};
 
 /// A key of the queue.
@@ -84,27 +81,37 @@ struct LaneQueue {
     untimed: usize,
 }
 
+/// The state of one key.
 #[derive(Debug)]
-struct Entry {
-    state: State,
-    /// The last failure, for as long as the same operation on the same object keeps failing.
-    failure: Option<Failure>,
+pub struct Entry {
+    /// Its lane.
+    pub lane: Lane,
+    /// Its stage.
+    pub stage: Stage,
+    /// Its last failure, for as long as the same operation on the same object keeps failing.
+    pub failures: Option<Failures>,
 }
 
-#[derive(Debug)]
-enum State {
+/// The stage of a key. `since` is `None` until the time is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It waits for a free place of its lane.
     Ready {
-        lane: Lane,
+        /// Its place in the queue.
         sequence: u64,
+        /// Since when.
         since: Option<Instant>,
     },
+    /// It runs.
     Running {
-        lane: Lane,
+        /// Whether it was enqueued meanwhile.
         dirty: bool,
+        /// Since when.
         since: Option<Instant>,
     },
+    /// It is in backoff.
     Waiting {
-        lane: Lane,
+        /// Until when; the number distinguishes equal times.
         until: (Instant, u64),
     },
 }
@@ -158,36 +165,31 @@ impl Queue {
     /// Enqueues `key`, ending its backoff. A running key is marked dirty, as [`Queue::finish`] returns.
     pub fn enqueue(&mut self, key: &Key, lane: Lane) {
         let sequence = self.sequence();
+        let stage = Stage::Ready {
+            sequence,
+            since: None,
+        };
         match self.entries.get_mut(key) {
-            Some(Entry {
-                state: State::Running { dirty, .. },
-                ..
-            }) => {
-                *dirty = true;
-                return;
-            }
-            Some(Entry {
-                state: State::Ready { lane: ready, .. },
-                ..
-            }) if *ready == lane => return,
             Some(entry) => {
-                if let State::Waiting { until, .. } = entry.state {
-                    self.waiting.remove(&until);
+                match &mut entry.stage {
+                    Stage::Running { dirty, .. } => {
+                        *dirty = true;
+                        return;
+                    }
+                    Stage::Ready { .. } if entry.lane == lane => return,
+                    Stage::Ready { .. } => {}
+                    Stage::Waiting { until } => {
+                        self.waiting.remove(until);
+                    }
                 }
-                entry.state = State::Ready {
-                    lane,
-                    sequence,
-                    since: None,
-                };
+                entry.lane = lane;
+                entry.stage = stage;
             }
             None => {
                 let entry = Entry {
-                    state: State::Ready {
-                        lane,
-                        sequence,
-                        since: None,
-                    },
-                    failure: None,
+                    lane,
+                    stage,
+                    failures: None,
                 };
                 self.entries.insert(key.clone(), entry);
             }
@@ -200,19 +202,16 @@ impl Queue {
 
     /// Like [`Queue::enqueue`] for a key that runs or is in backoff, in its lane. Ignores other keys.
     pub fn enqueue_if_pending(&mut self, key: &Key) {
-        match self.entries.get(key).map(|entry| &entry.state) {
-            Some(State::Running { lane, .. } | State::Waiting { lane, .. }) => self.enqueue(key, *lane),
-            Some(State::Ready { .. }) | None => {}
-        }
+        self.enqueue_if_pending_in(key, &Lane::ALL);
     }
 
     /// Like [`Queue::enqueue_if_pending`], for a key in one of these lanes.
     pub fn enqueue_if_pending_in(&mut self, key: &Key, lanes: &[Lane]) {
-        match self.entries.get(key).map(|entry| &entry.state) {
-            Some(State::Running { lane, .. } | State::Waiting { lane, .. }) if lanes.contains(lane) => {
-                self.enqueue(key, *lane);
-            }
-            Some(_) | None => {}
+        let Some(Entry { lane, stage, .. }) = self.entries.get(key) else {
+            return;
+        };
+        if lanes.contains(lane) && !matches!(stage, Stage::Ready { .. }) {
+            self.enqueue(key, *lane);
         }
     }
 
@@ -222,10 +221,8 @@ impl Queue {
         self.now = Some(now);
         for queue in self.lanes.values_mut() {
             for (_, key) in queue.ready.iter().rev().take(queue.untimed) {
-                if let Some(Entry {
-                    state: State::Ready { since, .. },
-                    ..
-                }) = self.entries.get_mut(key)
+                if let Some(entry) = self.entries.get_mut(key)
+                    && let Stage::Ready { since, .. } = &mut entry.stage
                 {
                     since.get_or_insert(now);
                 }
@@ -239,14 +236,7 @@ impl Queue {
         self.set_now(now);
         while let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= now) {
             let key = first.remove();
-            let Some(Entry {
-                state: State::Waiting { lane, .. },
-                ..
-            }) = self.entries.get(&key)
-            else {
-                continue;
-            };
-            self.enqueue(&key, *lane);
+            self.enqueue_if_pending(&key);
         }
     }
 
@@ -282,16 +272,14 @@ impl Queue {
             let Some(entry) = self.entries.get_mut(&key) else {
                 continue;
             };
-            if let State::Ready {
-                lane: l,
-                sequence: t,
+            if let Stage::Ready {
+                sequence: newest,
                 since,
-            } = entry.state
-                && l == lane
-                && t == sequence
+            } = entry.stage
+                && entry.lane == lane
+                && newest == sequence
             {
-                entry.state = State::Running {
-                    lane,
+                entry.stage = Stage::Running {
                     dirty: false,
                     since: self.now,
                 };
@@ -306,24 +294,18 @@ impl Queue {
 
     /// Ends the run of `key`, which leaves the queue. The caller enqueues it dirty if necessary.
     pub fn finish(&mut self, key: &Key) -> Finished {
-        let Some(entry) = self.entries.remove(key) else {
+        let Some(Entry { lane, stage, .. }) = self.entries.get(key) else {
             return Finished::default();
         };
-        match entry.state {
-            State::Running { lane, dirty, since } => {
-                self.lane_queue(lane).running -= 1;
-                let worked = elapsed(since, self.now);
-                self.metrics(lane).worked.observe(worked.as_secs_f64());
-                Finished {
-                    dirty,
-                    failure: entry.failure,
-                }
-            }
-            State::Ready { .. } | State::Waiting { .. } => {
-                self.entries.insert(key.clone(), entry);
-                Finished::default()
-            }
-        }
+        let &Stage::Running { dirty, since } = stage else {
+            return Finished::default();
+        };
+        let lane = *lane;
+        self.lane_queue(lane).running -= 1;
+        let worked = elapsed(since, self.now);
+        self.metrics(lane).worked.observe(worked.as_secs_f64());
+        let failures = self.entries.remove(key).and_then(|entry| entry.failures);
+        Finished { dirty, failures }
     }
 
     /// Removes `key`, unless it is running.
@@ -331,26 +313,32 @@ impl Queue {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        entry.failure = None;
-        match entry.state {
-            State::Running { .. } => return,
-            State::Waiting { until, .. } => {
+        entry.failures = None;
+        match entry.stage {
+            Stage::Running { .. } => return,
+            Stage::Waiting { until } => {
                 self.waiting.remove(&until);
             }
-            State::Ready { .. } => {}
+            Stage::Ready { .. } => {}
         }
         self.entries.remove(key);
     }
 
     /// Whether `key` is running.
     pub fn is_running(&self, key: &Key) -> bool {
-        matches!(
-            self.entries.get(key),
-            Some(Entry {
-                state: State::Running { .. },
-                ..
-            })
-        )
+        self.entries
+            .get(key)
+            .is_some_and(|entry| matches!(entry.stage, Stage::Running { .. }))
+    }
+
+    /// All keys, unordered.
+    pub fn items(&self) -> impl Iterator<Item = (&Key, &Entry)> {
+        self.entries.iter()
+    }
+
+    /// How many items of a lane may run at once.
+    pub fn limit(&self, lane: Lane) -> usize {
+        self.lanes.get(&lane).map_or(0, |queue| queue.limit)
     }
 
     /// How many keys run in all lanes.
@@ -367,6 +355,19 @@ impl Queue {
     fn sequence(&mut self) -> u64 {
         self.sequences += 1;
         self.sequences
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// Since its first failure in a row; without one, since its stage began.
+    pub fn since(&self) -> Option<Instant> {
+        let stage = match self.stage {
+            Stage::Ready { since, .. } | Stage::Running { since, .. } => since,
+            Stage::Waiting { .. } => None,
+        };
+        self.failures.as_ref().map(|failures| failures.since).or(stage)
     }
 }
 

@@ -5,13 +5,10 @@ use std::sync::Arc;
 use super::keyed_mutex::KeyedGuard;
 use super::state::PendingStatusWrite;
 use super::{Controller, SyncError};
-use crate::csi::{CallError, ControllerClient, UnpublishRequest};
-use crate::kube_api::{Cluster, Error, Secrets};
-use crate::model::{Attachment, Driver, PublishTarget, Recorded, SecretRef};
-use crate::plan::{
-    self, AttachInputs, DetachOutcome, DetachPlan, Operation, TargetUsage, UnpublishResult, UsedBy,
-};
-use crate::report::chain;
+use crate::csi::{ControllerClient, UnpublishRequest};
+use crate::kube_api::{Cluster, Error};
+use crate::model::{Attachment, Driver, PublishTarget, Recorded};
+use crate::plan::{self, AttachInputs, DetachOutcome, DetachPlan, Operation, UsedBy};
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Detaches the volume, or completes what an earlier sync began. A `repair` is of a VolumeAttachment whose finalizer
@@ -95,14 +92,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             secrets: secrets.clone(),
             migrated: plan.migrated,
         };
-        let failed = |error| SyncError::call_without(missing, &error);
         // Both at once: a publish under the present id may be of the same machine as the recorded one.
         let _guards = self.unless_draining(self.lock_targets(plan)).await?;
-        let recorded = request(plan.target.clone());
-        let recorded = self
-            .unpublish_unless_in_use(attachment, recorded, UsedBy::Record)
+        let (recorded, mut error) = self
+            .unpublish(attachment, request(plan.target.clone()), missing, UsedBy::Record)
             .await?;
-        let (recorded, mut error) = summarized(recorded, missing);
         let mut outcome = plan::detach_outcome(recorded, &plan.present, None);
         let mut unpublished = vec![plan.target.node_id.clone()];
         if let (DetachOutcome::UnpublishPresent, Some(present)) = (outcome, plan.present_target()) {
@@ -110,17 +104,17 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             // The next process repeats the first call.
             self.unless_draining(std::future::ready(Ok(()))).await?;
             unpublished.push(present.node_id.clone());
-            let result = self
-                .unpublish_unless_in_use(attachment, request(present), UsedBy::RecordOrPresentId)
+            let (present, present_error) = self
+                .unpublish(attachment, request(present), missing, UsedBy::RecordOrPresentId)
                 .await?;
-            let (present, present_error) = summarized(result, missing);
             outcome = plan::detach_outcome(recorded, &plan.present, Some(present));
             error = present_error.or(error);
         }
+        let error = error.map(|error| SyncError::call_without(missing, &error));
         match (outcome, error) {
             (DetachOutcome::Detached, _) => self.verify_unpublished(attachment, &unpublished),
-            (DetachOutcome::Unresolved, Some(error)) => Err(SyncError::unresolved(plan, &failed(error))),
-            (_, Some(error)) => Err(failed(error)),
+            (DetachOutcome::Unresolved, Some(error)) => Err(SyncError::unresolved(plan, &error)),
+            (_, Some(error)) => Err(error),
             (_, None) => Err(SyncError::outdated()),
         }
     }
@@ -145,78 +139,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         match present.is_none_or(|id| unpublished.contains(&id)) {
             true => Ok(()),
             false => Err(SyncError::outdated()),
-        }
-    }
-
-    /// Whether another VolumeAttachment uses the target, and unpublishes it when it is deleted. Its finalizer ensures that,
-    /// so an unpublish waits for one that lacks it, and for one that may use the target under another node id.
-    pub(super) fn is_in_use(
-        &self,
-        attachment: &Attachment,
-        target: &PublishTarget,
-        used_by: UsedBy,
-    ) -> Result<bool, SyncError> {
-        let mut state = self.state();
-        let PublishTarget { volume_id, node_id } = target;
-        match state.usage_besides(attachment, target, used_by) {
-            TargetUsage::Unused | TargetUsage::Deleting => Ok(false),
-            // Its detach ended before. If the volume is published there all the same, reconcile finds it.
-            TargetUsage::Ambiguous if attachment.deleting && !attachment.finalizer => Ok(true),
-            // The attach of the other one may need this very unpublish, and publishes again after it.
-            TargetUsage::Ambiguous
-                if !attachment.deleting && !state.may_be_attached_on_node(attachment, volume_id) =>
-            {
-                Ok(false)
-            }
-            TargetUsage::Ambiguous => Err(SyncError::ambiguous_node_id(target)),
-            TargetUsage::MissingFinalizer => {
-                state.restore_finalizers(attachment, target, used_by);
-                match used_by {
-                    UsedBy::Record => Err(SyncError::missing_finalizer(target)),
-                    // The volume was not published there for this VolumeAttachment, so it does not wait.
-                    UsedBy::RecordOrPresentId => Ok(true),
-                }
-            }
-            TargetUsage::InUse => {
-                tracing::info!(volume = %volume_id, %node_id, "another VolumeAttachment uses the volume there; not unpublishing");
-                Ok(true)
-            }
-        }
-    }
-
-    /// Calls the driver, unless another VolumeAttachment uses the target (`None`). The target's lock keeps others from
-    /// publishing there between this check and the response.
-    async fn unpublish_unless_in_use(
-        &self,
-        attachment: &Attachment,
-        request: UnpublishRequest,
-        used_by: UsedBy,
-    ) -> Result<Option<Result<(), CallError>>, SyncError> {
-        if self.is_in_use(attachment, &request.target, used_by)? {
-            return Ok(None);
-        }
-        let PublishTarget { volume_id, node_id } = request.target.clone();
-        let result = self.csi.unpublish(request).await;
-        if result.is_ok() {
-            tracing::debug!(volume = %volume_id, %node_id, "detached");
-        }
-        Ok(Some(result))
-    }
-
-    /// Reads a Secret that a detach can do without: one that is gone must not block it for ever, and a driver that needs it
-    /// says so. A forbidden one may be gone as well: its namespace's deletion takes the RoleBinding along that lets us
-    /// read it.
-    pub(super) async fn secrets_if_present<'s>(
-        &self,
-        reference: Option<&'s SecretRef>,
-    ) -> Result<(Secrets, Option<&'s SecretRef>), SyncError> {
-        match self.secrets(reference).await {
-            Ok(secrets) => Ok((secrets, None)),
-            Err((secret, error)) if error.is_gone() || error.is_forbidden() => {
-                tracing::warn!(%secret, error = chain(&error), "cannot read the Secret for the detach; calling the driver without it");
-                Ok((Secrets::default(), reference))
-            }
-            Err((secret, error)) => Err(SyncError::secret(&secret, &error)),
         }
     }
 
@@ -255,27 +177,4 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             .keep_pending(attachment, PendingStatusWrite::Unpublished);
         SyncError::api("could not mark as detached", error)
     }
-}
-
-/// The result as the plan's table has it. After a call without the Secret that is `missing`, INVALID_ARGUMENT may be
-/// about that.
-fn summarized(
-    result: Option<Result<(), CallError>>,
-    missing: Option<&SecretRef>,
-) -> (UnpublishResult, Option<CallError>) {
-    match result {
-        None => (UnpublishResult::InUse, None),
-        Some(Ok(())) => (UnpublishResult::Unpublished, None),
-        Some(Err(error)) if error.code.is_not_found() => (UnpublishResult::NotFound, Some(error)),
-        Some(Err(error)) if is_unknown_target(&error, missing) => {
-            (UnpublishResult::InvalidArgument, Some(error))
-        }
-        Some(Err(error)) => (UnpublishResult::Failed, Some(error)),
-    }
-}
-
-/// Whether an unpublish failed because the driver does not know the volume or the node, so that nothing is published. After
-/// a call without the Secret that is `missing`, INVALID_ARGUMENT may be about that.
-pub(super) fn is_unknown_target(error: &CallError, missing: Option<&SecretRef>) -> bool {
-    error.code.is_not_found() || missing.is_none() && error.code.is_unknown_object()
 }

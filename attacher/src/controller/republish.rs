@@ -8,7 +8,7 @@ use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, UnpublishRequest};
 use crate::kube_api::{Cluster, Secrets, Side};
 use crate::model::{Attachment, Problem, PublishTarget, Recorded};
-use crate::plan::{AttachPlan, Record, UsedBy};
+use crate::plan::{AttachPlan, Record, UnpublishResult, UsedBy};
 use crate::report::time;
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
@@ -129,21 +129,17 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         secrets: Secrets,
         error: &CallError,
     ) -> Result<(), SyncError> {
-        if self.is_in_use(attachment, &plan.target, UsedBy::Record)? {
-            return Ok(());
-        }
         let request = UnpublishRequest {
             target: plan.target.clone(),
             secrets,
             migrated: plan.migrated,
         };
-        match self.csi.unpublish(request).await {
-            Ok(()) => Ok(()),
-            Err(left) if left.code.is_not_found() => Ok(()),
-            Err(left) => {
+        match self.unpublish(attachment, request, None, UsedBy::Record).await? {
+            (UnpublishResult::Failed | UnpublishResult::InvalidArgument, Some(left)) => {
                 tracing::warn!(error = %left, "the volume may still be published under the recorded node id, which stays recorded");
                 Err(SyncError::call(error))
             }
+            (_, _) => Ok(()),
         }
     }
 }

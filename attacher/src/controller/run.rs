@@ -68,7 +68,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             let next_start = {
                 let mut state = self.state();
                 state.set_now(now());
-                let synced = state.listed().all();
+                let synced = state.caches_synced().all();
                 while let Some(item) = synced.then(|| state.start(now())).flatten() {
                     running.push(self.sync_and_return(item));
                 }
@@ -133,11 +133,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     fn handle(&self, events: impl Iterator<Item = Event>) {
         let (findings, now_synced) = {
             let mut state = self.state();
-            let synced = state.listed().all();
+            let synced = state.caches_synced().all();
             for event in events {
                 state.handle(event);
             }
-            (state.take_findings(), !synced && state.listed().all())
+            (state.take_findings(), !synced && state.caches_synced().all())
         };
         if now_synced {
             tracing::info!("caches synced, starting workers");

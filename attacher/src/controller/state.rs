@@ -16,11 +16,11 @@ mod repair;
 mod stats;
 mod target_usage;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-pub use stats::{LastFailure, LatencyMetrics, Listed, Pending, QueueStats, Stats};
+pub use stats::{CachesSynced, LatencyMetrics, Pending, QueueStats, Stats};
 
 use super::SyncError;
 use crate::informer::{Change, Indexer, Informer};
@@ -41,17 +41,10 @@ pub struct ControllerState {
     queue: Queue,
     /// Targets to unpublish although their attachments are gone.
     abandoned: BTreeMap<PublishTarget, Arc<AbandonedTarget>>,
-    /// Targets that may be published although no status says so yet. If the VolumeAttachment goes, the target is abandoned.
-    unwritten_publishes: HashMap<Uid, AbandonedTarget>,
-    /// Results of the driver whose write failed. The next sync repeats the write without another call.
-    pending: HashMap<Uid, PendingStatusWrite>,
-    /// VolumeAttachments whose sync began before the last reconnect: its result may come from the previous driver process.
-    started_before_reconnect: HashSet<Uid>,
-    /// VolumeAttachments whose record is being changed to another target: the stored one is uncertain.
-    node_id_update_pending: HashSet<Uid>,
+    attachment_states: HashMap<Uid, AttachmentState>,
     /// By node, VolumeAttachments whose last sync failed for lack of capacity, and possibly others.
     resource_exhausted_by_node: Indexer,
-    listed: Listed,
+    caches_synced: CachesSynced,
     latency: LatencyMetrics,
     random: fastrand::Rng,
     /// The driver's, since its first connection.
@@ -59,6 +52,19 @@ pub struct ControllerState {
     repairs: Repairs,
     /// Whether syncs have started: until the caches are synced, a node that is not listed yet looks deleted.
     started: bool,
+}
+
+/// What the state knows of a VolumeAttachment besides the stored object.
+#[derive(Debug, Default, PartialEq)]
+struct AttachmentState {
+    /// Its target that may be published although no status says so yet. If the VolumeAttachment goes, it is abandoned.
+    unwritten_publish: Option<AbandonedTarget>,
+    /// A result of the driver whose write failed. The next sync repeats the write without another call.
+    pending: Option<PendingStatusWrite>,
+    /// Whether the running sync began before the last reconnect: its result may come from the previous driver process.
+    started_before_reconnect: bool,
+    /// Whether its record is being changed to another target: the stored one is uncertain.
+    node_id_update_pending: bool,
 }
 
 /// A change outside of the state.
@@ -90,12 +96,9 @@ impl ControllerState {
             deleted_volumes: HashMap::new(),
             queue: Queue::new(limits, backoff),
             abandoned: BTreeMap::new(),
-            unwritten_publishes: HashMap::new(),
-            pending: HashMap::new(),
-            started_before_reconnect: HashSet::new(),
-            node_id_update_pending: HashSet::new(),
+            attachment_states: HashMap::new(),
             resource_exhausted_by_node: Indexer::default(),
-            listed: Listed::default(),
+            caches_synced: CachesSynced::default(),
             latency: LatencyMetrics::default(),
             random: fastrand::Rng::with_seed(seed),
             capabilities: None,
@@ -108,15 +111,15 @@ impl ControllerState {
     pub fn handle(&mut self, event: Event) {
         match event {
             Event::Attachments(change) => {
-                self.listed.attachments |= change == Change::Replaced;
+                self.caches_synced.attachments |= change == Change::Replaced;
                 self.attachments_changed(change);
             }
             Event::Volumes(change) => {
-                self.listed.volumes |= change == Change::Replaced;
+                self.caches_synced.volumes |= change == Change::Replaced;
                 self.volumes_changed(change);
             }
             Event::Nodes(change) => {
-                self.listed.nodes |= change == Change::Replaced;
+                self.caches_synced.nodes |= change == Change::Replaced;
                 self.nodes_changed(change);
             }
             Event::DriverBack(capabilities) => self.driver_back(capabilities),
@@ -159,7 +162,14 @@ impl ControllerState {
                 attachment,
                 operation,
                 ..
-            } => self.attachment_finished(*operation, attachment, result, now),
+            } => {
+                self.attachment_finished(*operation, attachment, result, now);
+                // Most VolumeAttachments rest for long.
+                let known = self.attachment_states.get(&attachment.uid);
+                if known == Some(&AttachmentState::default()) {
+                    self.attachment_states.remove(&attachment.uid);
+                }
+            }
             Item::Target(abandoned) => self.target_finished(abandoned, result, now),
             Item::Volume(volume) | Item::DeletedVolume { volume, .. } => {
                 self.volume_finished(volume, result, now);
@@ -188,9 +198,10 @@ impl ControllerState {
             .operation(&attachment)
             .filter(|operation| repair::lane(*operation, &attachment) == lane)?;
         self.mark_dirty(&attachment.name);
+        let known = self.attachment_states.get_mut(&attachment.uid);
         Some(Item::Attachment {
             operation,
-            pending: self.pending.remove(&attachment.uid),
+            pending: known.and_then(|known| known.pending.take()),
             repair: plan::operation(&attachment, self.publishes()).is_none(),
             attachment,
         })
@@ -215,13 +226,16 @@ impl ControllerState {
                 self.enqueue_waiting_for(attachment);
             }
         }
-        let started_before_reconnect = self.started_before_reconnect.remove(&attachment.uid);
+        let started_before_reconnect = self
+            .attachment_states
+            .get_mut(&attachment.uid)
+            .is_some_and(|known| std::mem::take(&mut known.started_before_reconnect));
         let newest = self.index.attachment(&attachment.name).cloned();
         let (Some(newest), Err(error)) = (&newest, result) else {
             return self.enqueue_next(done, attachment, newest.as_ref(), finished, now);
         };
         if newest.uid != attachment.uid || self.operation(newest) != Some(done) {
-            self.pending.remove(&attachment.uid);
+            self.drop_pending(&attachment.uid);
             return self.enqueue_next(done, attachment, Some(newest), finished, now);
         }
         // The driver came back while this sync reported its absence: no other event will end the wait.
@@ -233,8 +247,8 @@ impl ControllerState {
         if error.code == Some(RESOURCE_EXHAUSTED) {
             self.resource_exhausted_by_node.insert(&newest.node, &newest.name);
         }
-        let failed = error.into_failed(newest.uid.clone(), lane(done, newest));
-        self.queue.fail(&key, finished, failed, now, self.random.f64());
+        let failure = error.into_failure(newest.uid.clone(), lane(done, newest));
+        self.queue.fail(&key, finished, failure, now, self.random.f64());
     }
 
     /// Enqueues what the newest state requires after a sync that left nothing to repeat.
@@ -252,8 +266,8 @@ impl ControllerState {
         let key = Key::Attachment(newest.name.clone());
         if next == done && newest.uid == attachment.uid {
             // The watch has not shown the result yet. It will; backoff keeps the sync from spinning until then.
-            let failed = SyncError::watch_is_late().into_failed(newest.uid.clone(), lane(next, newest));
-            self.queue.fail(&key, finished, failed, now, self.random.f64());
+            let failure = SyncError::watch_is_late().into_failure(newest.uid.clone(), lane(next, newest));
+            self.queue.fail(&key, finished, failure, now, self.random.f64());
         } else {
             self.queue.enqueue(&key, lane(next, newest));
         }
@@ -265,10 +279,23 @@ impl ControllerState {
             .index
             .attachment(&attachment.name)
             .is_some_and(|newest| newest.uid == attachment.uid);
-        let is_outdated =
-            write.ends_with_connection() && self.started_before_reconnect.contains(&attachment.uid);
-        if is_known && !is_outdated {
-            self.pending.insert(attachment.uid.clone(), write);
+        let known = self.state_of(&attachment.uid);
+        if is_known && !(write.ends_with_connection() && known.started_before_reconnect) {
+            known.pending = Some(write);
+        }
+    }
+
+    fn state_of(&mut self, uid: &Uid) -> &mut AttachmentState {
+        self.attachment_states.entry(uid.clone()).or_default()
+    }
+
+    fn pending(&self, uid: &Uid) -> Option<&PendingStatusWrite> {
+        self.attachment_states.get(uid)?.pending.as_ref()
+    }
+
+    fn drop_pending(&mut self, uid: &Uid) {
+        if let Some(known) = self.attachment_states.get_mut(uid) {
+            known.pending = None;
         }
     }
 
@@ -306,18 +333,14 @@ impl ControllerState {
             Some(lane) => self.queue.enqueue(key, lane),
             None => {
                 self.queue.forget(key);
-                self.forget_pending(key);
+                // The write turned out to have succeeded. Its result must not replace the call of a later repair.
+                if let Key::Attachment(name) = key
+                    && let Some(attachment) = self.index.attachment(name).cloned()
+                    && !self.queue.is_running(key)
+                {
+                    self.drop_pending(&attachment.uid);
+                }
             }
-        }
-    }
-
-    /// Forgets a result whose write turned out to have succeeded: it must not replace the call of a later repair.
-    fn forget_pending(&mut self, key: &Key) {
-        if let Key::Attachment(name) = key
-            && let Some(attachment) = self.index.attachment(name)
-            && !self.queue.is_running(key)
-        {
-            self.pending.remove(&attachment.uid);
         }
     }
 

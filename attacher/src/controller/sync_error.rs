@@ -7,7 +7,7 @@ use crate::kube_api::Error;
 use crate::model::{PublishTarget, SecretRef, Uid};
 use crate::plan::{DetachPlan, PresentNodeId, Refusal};
 use crate::report::chain;
-use crate::workqueue::{Class, Failed, Lane};
+use crate::workqueue::{Class, Failure, Lane};
 
 /// Why a sync failed and must be repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,8 +188,8 @@ impl SyncError {
     }
 
     /// The failure as the queue keeps it.
-    pub(super) fn into_failed(self, uid: Uid, lane: Lane) -> Failed {
-        Failed {
+    pub(super) fn into_failure(self, uid: Uid, lane: Lane) -> Failure {
+        Failure {
             uid,
             lane,
             class: self.class,

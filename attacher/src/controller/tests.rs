@@ -252,7 +252,7 @@ impl ControllerClient for World {
     async fn ready(&self) -> Result<Capabilities, CallError> {
         self.take("ready").await.expect("calls are refused otherwise");
         if self.state().away {
-            return Err(CallError::unsent("not connected"));
+            return Err(CallError::not_connected("not connected"));
         }
         Ok(Capabilities {
             publish: !self.state().without_publish,

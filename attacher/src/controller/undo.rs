@@ -1,13 +1,12 @@
 //! Unpublishes targets that no detach will unpublish: those of an earlier attach, and of one whose VolumeAttachment is gone.
 
-use super::detach::is_unknown_target;
 use super::keyed_mutex::KeyedGuard;
 use super::state::AbandonedTarget;
 use super::{Controller, SyncError};
 use crate::csi::{ControllerClient, UnpublishRequest};
 use crate::kube_api::Cluster;
-use crate::model::{Attachment, PublishTarget};
-use crate::plan::{self, AttachPlan, Operation, Stale, TargetUsage, UsedBy};
+use crate::model::{Attachment, PublishTarget, SecretRef};
+use crate::plan::{self, AttachPlan, Operation, Stale, UnpublishResult, UsedBy};
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Reads the VolumeAttachment from the API server: if the response to an earlier status write was lost and the watch is
@@ -37,9 +36,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let (secrets, missing) = self.unless_draining(read).await?;
         let locked = async { Ok(self.target_mutexes.lock_both(&stale.target, &plan.target).await) };
         let guards = <[_; 2]>::from(self.unless_draining(locked).await?);
-        if self.is_in_use(attachment, &stale.target, UsedBy::Record)? {
-            return Ok(guards);
-        }
         tracing::info!(
             volume = %stale.target.volume_id,
             node_id = %stale.target.node_id,
@@ -50,16 +46,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             secrets,
             migrated: plan.migrated,
         };
-        match self.csi.unpublish(request).await {
-            Ok(()) => Ok(guards),
-            // Nothing is published for a volume or node that the driver does not know; the CSI specification leaves
-            // NOT_FOUND to drivers that cannot tell. Waiting for another response would block the pod.
-            Err(error) if is_unknown_target(&error, missing) => {
-                tracing::info!(%error, "the driver does not know the target");
-                Ok(guards)
-            }
-            Err(error) => Err(SyncError::call_without(missing, &error)),
-        }
+        self.unpublish_or_fail(attachment, request, missing).await?;
+        Ok(guards)
     }
 
     /// Unpublishes a target whose VolumeAttachment is deleted, unless another one uses it now.
@@ -68,7 +56,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             target,
             secret,
             migrated,
-            ..
+            attachment,
         } = abandoned;
         let driver = self.unless_draining(self.ready_driver()).await?;
         if !driver.capabilities.publish {
@@ -82,9 +70,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let read = self.secrets_if_present(secret.as_ref());
         let (secrets, missing) = self.unless_draining(read).await?;
         let _guard = self.lock_target(target).await?;
-        if self.is_left_to_another(abandoned)? {
-            return Ok(());
-        }
         tracing::warn!(
             volume = %target.volume_id,
             node_id = %target.node_id,
@@ -95,33 +80,27 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             secrets,
             migrated: *migrated,
         };
-        match self.csi.unpublish(request).await {
-            Ok(()) => Ok(()),
-            Err(error) if is_unknown_target(&error, missing) => Ok(()),
-            Err(error) => Err(SyncError::call_without(missing, &error)),
-        }
+        self.unpublish_or_fail(attachment, request, missing).await
     }
 
-    /// Whether another VolumeAttachment with our finalizer uses the target, and unpublishes it when it is deleted. One that
-    /// has not stored our finalizer may be deleted before it does, or be attached elsewhere.
-    fn is_left_to_another(&self, abandoned: &AbandonedTarget) -> Result<bool, SyncError> {
-        let AbandonedTarget {
-            target, attachment, ..
-        } = abandoned;
-        let mut state = self.state();
-        match state.usage_besides(attachment, target, UsedBy::Record) {
-            // Its detach may rely on this very VolumeAttachment.
-            TargetUsage::Unused | TargetUsage::Deleting => Ok(false),
-            TargetUsage::Ambiguous if state.may_be_attached_on_node(attachment, &target.volume_id) => {
-                Err(SyncError::ambiguous_node_id(target))
+    /// Unpublishes a target. Nothing is published for a volume or node that the driver does not know; the CSI specification
+    /// leaves NOT_FOUND to drivers that cannot tell. Waiting for another response would block the pod.
+    async fn unpublish_or_fail(
+        &self,
+        attachment: &Attachment,
+        request: UnpublishRequest,
+        missing: Option<&SecretRef>,
+    ) -> Result<(), SyncError> {
+        match self
+            .unpublish(attachment, request, missing, UsedBy::Record)
+            .await?
+        {
+            (UnpublishResult::Failed, Some(error)) => Err(SyncError::call_without(missing, &error)),
+            (_, Some(error)) => {
+                tracing::info!(%error, "the driver does not know the target");
+                Ok(())
             }
-            // The driver may refuse its publish as long as the volume is published elsewhere.
-            TargetUsage::Ambiguous => Ok(false),
-            TargetUsage::MissingFinalizer => {
-                state.restore_finalizers(attachment, target, UsedBy::Record);
-                Ok(true)
-            }
-            TargetUsage::InUse => Ok(true),
+            (_, None) => Ok(()),
         }
     }
 }

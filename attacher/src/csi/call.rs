@@ -57,7 +57,7 @@ impl Caller {
         let link = self.link.borrow();
         link.session()
             .cloned()
-            .ok_or_else(|| CallError::unsent("the CSI driver is not connected"))
+            .ok_or_else(|| CallError::not_connected("the CSI driver is not connected"))
     }
 
     /// Sends a call with its deadline. Errors do not contain values of `secrets`.
@@ -228,10 +228,10 @@ impl ControllerClient for Caller {
             // Borrowing the watch again while this guard is held would deadlock with a sender between the two.
             Ok(Ok(link)) => match link.session() {
                 Some(session) => Ok(session.capabilities),
-                None => Err(CallError::unsent("the CSI driver is not connected")),
+                None => Err(CallError::not_connected("the CSI driver is not connected")),
             },
-            Ok(Err(_)) => Err(CallError::unsent("the attacher is shutting down")),
-            Err(_) => Err(CallError::unsent("the CSI driver is not connected")),
+            Ok(Err(_)) => Err(CallError::not_connected("the attacher is shutting down")),
+            Err(_) => Err(CallError::not_connected("the CSI driver is not connected")),
         }
     }
 }

@@ -34,8 +34,8 @@ pub enum Reach {
     /// The connection was lost during the call.
     Interrupted,
     /// Not connected, so nothing was sent.
-    Unsent,
-    /// Leadership ended, so nothing was sent.
+    NotConnected,
+    /// This replica does not lead or is shutting down, so nothing was sent.
     NotSent,
 }
 
@@ -149,12 +149,12 @@ impl CallError {
     }
 
     /// The driver is not connected.
-    pub(crate) fn unsent(message: impl Into<String>) -> Self {
+    pub(crate) fn not_connected(message: impl Into<String>) -> Self {
         let code = Code(tonic::Code::Unavailable);
         Self {
             code,
             message: message.into(),
-            reach: Reach::Unsent,
+            reach: Reach::NotConnected,
         }
     }
 
@@ -162,7 +162,7 @@ impl CallError {
     pub(crate) fn not_sent(message: impl Into<String>) -> Self {
         Self {
             reach: Reach::NotSent,
-            ..Self::unsent(message)
+            ..Self::not_connected(message)
         }
     }
 
@@ -171,14 +171,14 @@ impl CallError {
         match self.reach {
             Reach::Answered => !self.code.is_final(),
             Reach::Reset | Reach::Interrupted => true,
-            Reach::Unsent | Reach::NotSent => false,
+            Reach::NotConnected | Reach::NotSent => false,
         }
     }
 
     /// The class of the failure for the backoff.
     pub fn class(&self) -> Class {
         match self.reach {
-            Reach::Unsent => Class::Disconnected,
+            Reach::NotConnected => Class::Disconnected,
             Reach::Interrupted => Class::Interrupted,
             Reach::Answered | Reach::Reset if self.code.is_final() => Class::Final,
             Reach::Answered | Reach::Reset | Reach::NotSent => Class::Uncertain,
@@ -221,7 +221,7 @@ impl From<Status> for CallError {
                 .last()
                 .map_or_else(|| status.message().to_owned(), ToString::to_string);
             if chain().any(is_unsent) {
-                return Self::unsent(format!(
+                return Self::not_connected(format!(
                     "the connection to the CSI driver was lost before the call: {cause}"
                 ));
             }

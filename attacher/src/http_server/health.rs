@@ -89,21 +89,21 @@ fn standby_problem(view: &View) -> Option<String> {
 
 /// The caches that are not synced.
 fn unsynced(view: &View, leads: bool) -> Vec<String> {
-    let Some(listed) = view.stats(0).map(|stats| stats.listed) else {
+    let Some(synced) = view.stats(0).map(|stats| stats.caches_synced) else {
         return vec!["the controller has not started".to_owned()];
     };
     let watches = view.requests.state().watches;
     [
         (
-            !leads || listed.attachments,
+            !leads || synced.attachments,
             "VolumeAttachments",
             "volumeattachments",
         ),
-        (listed.volumes, "PersistentVolumes", "persistentvolumes"),
-        (listed.nodes, "CSINodes", "csinodes"),
+        (synced.volumes, "PersistentVolumes", "persistentvolumes"),
+        (synced.nodes, "CSINodes", "csinodes"),
     ]
     .into_iter()
-    .filter(|(synced, ..)| !synced)
+    .filter(|(is_synced, ..)| !is_synced)
     .map(|(_, kind, resource)| {
         let why = because(watches.get(resource));
         format!("the cache of {kind} is not synced{why}")

@@ -134,7 +134,7 @@ fn lanes(scrape: &Scrape, view: &View, stats: &Stats) {
     scrape.gauge(
         "csi_attacher_lists_complete",
         "Whether all caches are synced; the workers start after that",
-        f64::from(u8::from(stats.listed.all())),
+        f64::from(u8::from(stats.caches_synced.all())),
     );
 }
 

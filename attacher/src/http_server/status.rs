@@ -175,20 +175,20 @@ impl Status {
                 .flat_map(|stats| &stats.lanes)
                 .map(|(lane, stats)| LaneStatus::of(*lane, stats, view))
                 .collect(),
-            running: works(view, stats.as_ref().map(|stats| &stats.running)),
-            ready: works(view, stats.as_ref().map(|stats| &stats.ready)),
-            waiting: works(view, stats.as_ref().map(|stats| &stats.waiting)),
+            running: works(view, stats.as_ref().map(|stats| &stats.running), now),
+            ready: works(view, stats.as_ref().map(|stats| &stats.ready), now),
+            waiting: works(view, stats.as_ref().map(|stats| &stats.waiting), now),
         }
     }
 }
 
 fn lists(stats: &Stats, view: &View, now: Instant) -> Vec<ListStatus> {
-    let (listed, known) = (stats.listed, stats.objects);
+    let (synced, known) = (stats.caches_synced, stats.objects);
     let watches = view.requests.state().watches;
     [
-        ("volumeattachments", listed.attachments, known.attachments),
-        ("persistentvolumes", listed.volumes, known.volumes),
-        ("csinodes", listed.nodes, known.nodes),
+        ("volumeattachments", synced.attachments, known.attachments),
+        ("persistentvolumes", synced.volumes, known.volumes),
+        ("csinodes", synced.nodes, known.nodes),
     ]
     .map(|(resource, complete, objects)| ListStatus {
         resource,
@@ -201,11 +201,11 @@ fn lists(stats: &Stats, view: &View, now: Instant) -> Vec<ListStatus> {
     .into()
 }
 
-fn works(view: &View, pending: Option<&Vec<Pending>>) -> Vec<WorkStatus> {
+fn works(view: &View, pending: Option<&Vec<Pending>>, now: Instant) -> Vec<WorkStatus> {
     pending
         .into_iter()
         .flatten()
-        .map(|pending| WorkStatus::of(pending, view))
+        .map(|pending| WorkStatus::of(pending, view, now))
         .collect()
 }
 
@@ -328,28 +328,33 @@ impl LaneStatus {
 // === impl WorkStatus ===
 
 impl WorkStatus {
-    fn of(pending: &Pending, view: &View) -> Self {
+    fn of(pending: &Pending, view: &View, now: Instant) -> Self {
         let name = match &pending.key {
             Key::Attachment(name) | Key::Volume(name) => name.to_string(),
             Key::Target(target) => format!("{} on {}", target.volume_id, target.node_id),
         };
-        let failure = pending.failure.as_ref();
+        let failures = pending.failures.as_ref();
         let wanted = pending.wanted_since.map(|since| {
             let ago = view.now().duration_since(since);
             Duration::try_from(ago).unwrap_or_default().as_secs_f64()
         });
         Self {
             lane: pending.lane.name(),
-            name: name.to_string(),
+            name,
             volume: pending.volume.as_ref().map(ToString::to_string),
             node: pending.node.as_ref().map(ToString::to_string),
             wanted,
             elapsed: pending.next.is_none().then_some(pending.elapsed.as_secs_f64()),
-            next: pending.next.map(|(next, _)| next.as_secs_f64()),
-            why: pending.next.map(|(_, class)| why(class)),
-            failures: failure.map_or(0, |failure| failure.times),
-            failing: failure.map(|failure| failure.since.as_secs_f64()),
-            error: failure.map(|failure| failure.message.to_string()),
+            next: pending.next.map(|next| next.as_secs_f64()),
+            why: failures
+                .filter(|_| pending.next.is_some())
+                .map(|failures| why(failures.last.class)),
+            failures: failures.map_or(0, |failures| failures.times),
+            failing: failures.map(|failures| {
+                let failing = now.into_std().saturating_duration_since(failures.since);
+                failing.as_secs_f64()
+            }),
+            error: failures.map(|failures| failures.last.message.to_string()),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Class, Entry, Key, Lane, Queue, State};
+use super::{Class, Entry, Key, Lane, Queue, Stage};
 use crate::model::Uid;
 
 /// The result of [`Queue::finish`].
@@ -12,12 +12,12 @@ use crate::model::Uid;
 pub struct Finished {
     /// Whether the key was enqueued while it ran.
     pub dirty: bool,
-    pub(super) failure: Option<Failure>,
+    pub(super) failures: Option<Failures>,
 }
 
 /// A failure that needs a backoff.
-#[derive(Clone, Debug)]
-pub struct Failed {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
     /// The object. A successor of the same name has a backoff of its own.
     pub uid: Uid,
     /// The operation. Failures of an attach do not delay the following detach.
@@ -32,17 +32,15 @@ pub struct Failed {
     pub retry_after: Option<Duration>,
 }
 
-/// The last failure of an operation on an object.
-#[derive(Clone, Debug)]
-pub(super) struct Failure {
-    uid: Uid,
-    lane: Lane,
-    pub(super) class: Class,
-    pub(super) code: Option<i32>,
-    pub(super) times: u32,
-    pub(super) message: Arc<str>,
+/// Failures in a row of an operation on an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failures {
+    /// The last one.
+    pub last: Failure,
+    /// How many.
+    pub times: u32,
     /// When the first of them occurred.
-    pub(super) since: Instant,
+    pub since: Instant,
 }
 
 /// How many times in a row a key may lose the driver during its call and still run at its reconnect.
@@ -55,39 +53,27 @@ impl Queue {
     /// once, but the failure counts.
     ///
     /// `jitter` is in `0.0..1.0`.
-    pub fn fail(&mut self, key: &Key, finished: Finished, failed: Failed, now: Instant, jitter: f64) {
-        let Failed {
-            uid,
-            lane,
-            class,
-            code,
-            message,
-            retry_after,
-        } = failed;
+    pub fn fail(&mut self, key: &Key, finished: Finished, failure: Failure, now: Instant, jitter: f64) {
+        let lane = failure.lane;
         let (times, since) = finished
-            .failure
-            .filter(|last| last.uid == uid && last.lane == lane)
-            .map_or((1, now), |last| (last.times.saturating_add(1), last.since));
+            .failures
+            .filter(|before| before.last.uid == failure.uid && before.last.lane == lane)
+            .map_or((1, now), |before| (before.times.saturating_add(1), before.since));
         self.metrics(lane).retries.inc();
-        let delay = self.backoff.delay(class, times, jitter);
-        let until = (now + delay.max(retry_after.unwrap_or_default()), self.sequence());
+        let delay = self.backoff.delay(failure.class, times, jitter);
+        let delay = delay.max(failure.retry_after.unwrap_or_default());
+        let until = (now + delay, self.sequence());
         self.waiting.insert(until, key.clone());
-        let failure = Some(Failure {
-            uid,
+        let entry = Entry {
             lane,
-            class,
-            code,
-            times,
-            message,
-            since,
-        });
-        self.entries.insert(
-            key.clone(),
-            Entry {
-                state: State::Waiting { lane, until },
-                failure,
-            },
-        );
+            stage: Stage::Waiting { until },
+            failures: Some(Failures {
+                last: failure,
+                times,
+                since,
+            }),
+        };
+        self.entries.insert(key.clone(), entry);
         if finished.dirty {
             self.enqueue(key, lane);
         }
@@ -95,24 +81,24 @@ impl Queue {
 
     /// The gRPC code of the last failure of `key` on this object, unless it succeeded since.
     pub fn failed_with(&self, key: &Key, uid: &Uid) -> Option<i32> {
-        let failure = self.entries.get(key)?.failure.as_ref()?;
-        failure.code.filter(|_| failure.uid == *uid)
+        let Failure { uid: of, code, .. } = &self.entries.get(key)?.failures.as_ref()?.last;
+        code.filter(|_| of == uid)
     }
 
     /// Ends the backoff of keys that wait for the driver's reconnect, and marks running ones dirty. A key that lost the driver
     /// `TRIES_ON_RETURN` times in a row keeps its backoff: a call that crashes the driver must not do so for ever.
     pub fn enqueue_disconnected(&mut self) {
-        let concerns = |entry: &Entry| match (&entry.state, &entry.failure) {
-            (State::Ready { .. }, _) => false,
-            (State::Running { .. }, failure) => failure
+        let concerns = |entry: &Entry| match (&entry.stage, &entry.failures) {
+            (Stage::Ready { .. }, _) => false,
+            (Stage::Running { .. }, failures) => failures
                 .as_ref()
-                .is_none_or(|failure| failure.times < TRIES_ON_RETURN),
-            (State::Waiting { .. }, Some(failure)) => match failure.class {
+                .is_none_or(|failures| failures.times < TRIES_ON_RETURN),
+            (Stage::Waiting { .. }, Some(failures)) => match failures.last.class {
                 Class::Disconnected => true,
-                Class::Interrupted => failure.times < TRIES_ON_RETURN,
+                Class::Interrupted => failures.times < TRIES_ON_RETURN,
                 Class::Final | Class::Refused | Class::Uncertain => false,
             },
-            (State::Waiting { .. }, None) => false,
+            (Stage::Waiting { .. }, None) => false,
         };
         let mut concerned: Vec<Key> = self
             .entries

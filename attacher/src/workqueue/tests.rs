@@ -30,8 +30,8 @@ fn epoch() -> Instant {
     Instant::now()
 }
 
-fn failed(lane: Lane, class: Class) -> Failed {
-    Failed {
+fn failed(lane: Lane, class: Class) -> Failure {
+    Failure {
         uid: "u".into(),
         lane,
         class,
@@ -46,7 +46,7 @@ fn drain(queue: &mut Queue) -> Vec<(Key, Lane)> {
 }
 
 /// Lets `name` run and fail once; returns the end of its backoff.
-fn run_and_fail(queue: &mut Queue, name: &str, failure: Failed, now: Instant) -> Instant {
+fn run_and_fail(queue: &mut Queue, name: &str, failure: Failure, now: Instant) -> Instant {
     assert_eq!(queue.start(), Some((key(name), failure.lane)));
     let finished = queue.finish(&key(name));
     queue.fail(&key(name), finished, failure, now, 0.0);
@@ -175,7 +175,7 @@ fn attach_failures_do_not_delay_a_detach_nor_a_successor_of_the_same_name() {
         SECOND
     );
     queue.enqueue(&key("a"), Lane::Detach);
-    let successor = Failed {
+    let successor = Failure {
         uid: "u2".into(),
         ..failed(Lane::Detach, Class::Final)
     };

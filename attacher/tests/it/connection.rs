@@ -374,7 +374,7 @@ async fn nothing_is_in_doubt_about_calls_that_a_driver_does_not_take_any_more() 
         };
         assert_eq!(
             (error.reach, error.class(), error.code.number()),
-            (Reach::Unsent, Class::Disconnected, 14),
+            (Reach::NotConnected, Class::Disconnected, 14),
             "{attempt}: {error}"
         );
     }

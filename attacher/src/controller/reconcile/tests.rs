@@ -23,11 +23,11 @@ struct Lister<F> {
 
 impl<F: Fn(u32) -> Page + Send + Sync + 'static> ControllerClient for Lister<F> {
     async fn publish(&self, _: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
-        Err(CallError::unsent("not in this test"))
+        Err(CallError::not_connected("not in this test"))
     }
 
     async fn unpublish(&self, _: UnpublishRequest) -> Result<(), CallError> {
-        Err(CallError::unsent("not in this test"))
+        Err(CallError::not_connected("not in this test"))
     }
 
     async fn list(&self, _: ListRequest) -> Result<Page, CallError> {
@@ -37,7 +37,7 @@ impl<F: Fn(u32) -> Page + Send + Sync + 'static> ControllerClient for Lister<F> 
     }
 
     async fn ready(&self) -> Result<Capabilities, CallError> {
-        Err(CallError::unsent("not in this test"))
+        Err(CallError::not_connected("not in this test"))
     }
 }
 

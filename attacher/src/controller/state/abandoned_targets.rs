@@ -14,12 +14,13 @@ impl ControllerState {
     /// VolumeAttachment is deleted before that, or is deleted already. An attached VolumeAttachment is an exception: a pod may
     /// use the volume, and only an administrator deletes such a VolumeAttachment without a detach.
     pub fn may_be_published(&mut self, published: AbandonedTarget) {
-        let Attachment { name, uid, .. } = &*published.attachment;
-        match self.index.attachment(name).filter(|newest| newest.uid == *uid) {
-            _ if published.attachment.attached => {}
+        let attachment = published.attachment.clone();
+        let newest = self.index.attachment(&attachment.name);
+        match newest.filter(|newest| newest.uid == attachment.uid) {
+            _ if attachment.attached => {}
             Some(newest) if newest.attached => {}
             Some(_) => {
-                self.unwritten_publishes.insert(uid.clone(), published);
+                self.state_of(&attachment.uid).unwritten_publish = Some(published);
             }
             None => self.abandon(published),
         }
@@ -27,18 +28,13 @@ impl ControllerState {
 
     /// The volume of `attachment` is unpublished.
     pub fn unpublished(&mut self, attachment: &Attachment) {
-        self.unwritten_publishes.remove(&attachment.uid);
-    }
-
-    /// Abandons the target that may be published for a deleted VolumeAttachment.
-    pub(super) fn abandon_unwritten(&mut self, attachment: &Attachment) {
-        if let Some(published) = self.unwritten_publishes.remove(&attachment.uid) {
-            self.abandon(published);
+        if let Some(known) = self.attachment_states.get_mut(&attachment.uid) {
+            known.unwritten_publish = None;
         }
     }
 
     /// Enqueues the target until it is unpublished or another VolumeAttachment uses it.
-    fn abandon(&mut self, abandoned: AbandonedTarget) {
+    pub(super) fn abandon(&mut self, abandoned: AbandonedTarget) {
         let key = Key::Target(abandoned.target.clone());
         self.abandoned
             .insert(abandoned.target.clone(), Arc::new(abandoned));
@@ -84,8 +80,8 @@ impl ControllerState {
                 if error.class == Class::Refused {
                     error.class = Class::Final;
                 }
-                let failed = error.into_failed(abandoned.attachment.uid.clone(), Lane::Detach);
-                self.queue.fail(&key, finished, failed, now, self.random.f64());
+                let failure = error.into_failure(abandoned.attachment.uid.clone(), Lane::Detach);
+                self.queue.fail(&key, finished, failure, now, self.random.f64());
             }
         }
     }

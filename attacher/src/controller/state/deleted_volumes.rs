@@ -80,8 +80,8 @@ impl ControllerState {
             return;
         }
         let error = result.err().unwrap_or_else(SyncError::watch_is_late);
-        let failed = error.into_failed(volume.uid.clone(), Lane::Volume);
-        self.queue.fail(&key, finished, failed, now, self.random.f64());
+        let failure = error.into_failure(volume.uid.clone(), Lane::Volume);
+        self.queue.fail(&key, finished, failure, now, self.random.f64());
     }
 
     fn attachments_missing_id(&self, volume: &str) -> impl Iterator<Item = &Arc<Attachment>> {

@@ -15,8 +15,10 @@ impl ControllerState {
             if delta != StoreDelta::Stale {
                 self.mark_dirty(&name);
                 // The response to the status write may have been lost.
-                if let Some(attached) = self.index.attachment(&name).filter(|newest| newest.attached) {
-                    self.unwritten_publishes.remove(&attached.uid);
+                if let Some(attached) = self.index.attachment(&name).filter(|newest| newest.attached)
+                    && let Some(known) = self.attachment_states.get_mut(&attached.uid)
+                {
+                    known.unwritten_publish = None;
                 }
             }
             let key = Key::Attachment(name);
@@ -59,12 +61,13 @@ impl ControllerState {
     }
 
     fn attachment_gone(&mut self, attachment: &Attachment) {
-        self.pending.remove(&attachment.uid);
-        self.node_id_update_pending.remove(&attachment.uid);
         self.resource_exhausted_by_node
             .remove(&attachment.node, &attachment.name);
         self.forget_repairs(attachment);
-        self.abandon_unwritten(attachment);
+        let known = self.attachment_states.remove(&attachment.uid);
+        if let Some(published) = known.and_then(|known| known.unwritten_publish) {
+            self.abandon(published);
+        }
         if let Some(volume) = attachment.volume_name() {
             self.forget_deleted(volume);
             self.reevaluate(&Key::Volume(volume.clone()));
@@ -131,13 +134,15 @@ impl ControllerState {
     pub(super) fn driver_back(&mut self, capabilities: Capabilities) {
         let published = self.publishes();
         let changed = self.capabilities.replace(capabilities) != Some(capabilities);
-        self.pending.retain(|_, write| !write.ends_with_connection());
-        let running = self
-            .index
-            .attachments()
-            .filter(|attachment| self.queue.is_running(&Key::Attachment(attachment.name.clone())));
-        self.started_before_reconnect
-            .extend(running.map(|attachment| attachment.uid.clone()));
+        for known in self.attachment_states.values_mut() {
+            known.pending.take_if(|write| write.ends_with_connection());
+        }
+        for attachment in self.index.attachments() {
+            if self.queue.is_running(&Key::Attachment(attachment.name.clone())) {
+                let known = self.attachment_states.entry(attachment.uid.clone()).or_default();
+                known.started_before_reconnect = true;
+            }
+        }
         self.queue.enqueue_disconnected();
         if !changed {
             return;

@@ -100,7 +100,7 @@ impl ControllerState {
     /// Whether the status of a VolumeAttachment without our finalizer must be corrected. If the driver has no publish calls, a
     /// published volume stays published: then the wrong status gets it unpublished when the driver has calls again.
     fn is_to_be_marked(&self, attachment: &Attachment) -> bool {
-        let is_unpublished = || self.pending.get(&attachment.uid) == Some(&PendingStatusWrite::Unpublished);
+        let is_unpublished = || self.pending(&attachment.uid) == Some(&PendingStatusWrite::Unpublished);
         let is_known = || self.publishes() || attachment.recorded.node_id.is_none() || is_unpublished();
         plan::has_stale_status(attachment) && is_known()
     }
@@ -141,8 +141,8 @@ impl ControllerState {
         self.repairs.suspects.remove(uid);
         if self.is_parked(Operation::Attach, attachment) {
             self.repairs.wanted.remove(uid);
-            if attachment.attach_error.is_some() && !self.pending.contains_key(uid) {
-                self.pending.insert(uid.clone(), PendingStatusWrite::Listed);
+            if attachment.attach_error.is_some() && self.pending(uid).is_none() {
+                self.state_of(uid).pending = Some(PendingStatusWrite::Listed);
                 self.repairs.parked.remove(uid);
                 self.queue.enqueue(&key, Lane::Repair);
             }
@@ -156,8 +156,8 @@ impl ControllerState {
 
     /// The driver's list contradicts an earlier one.
     fn discard_listed(&mut self, attachment: &Attachment) {
-        if self.pending.get(&attachment.uid) == Some(&PendingStatusWrite::Listed) {
-            self.pending.remove(&attachment.uid);
+        if self.pending(&attachment.uid) == Some(&PendingStatusWrite::Listed) {
+            self.drop_pending(&attachment.uid);
         }
     }
 

@@ -11,7 +11,7 @@ use super::{ControllerState, LastRound};
 use crate::informer::ObjectCounts;
 use crate::metrics::histogram;
 use crate::plan::Operation;
-use crate::workqueue::{self, Class, Key, KeyStatus, Lane, Stage};
+use crate::workqueue::{self, Entry, Failures, Key, Lane, Stage};
 
 /// A snapshot, computed when it is requested.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub struct Stats {
     /// Metrics of the work queue of PersistentVolumes.
     pub volumes: workqueue::QueueMetrics,
     /// Which caches are synced.
-    pub listed: Listed,
+    pub caches_synced: CachesSynced,
     /// How many objects the stores hold.
     pub objects: ObjectCounts,
     /// Latencies of completed operations.
@@ -76,26 +76,15 @@ pub struct Pending {
     pub wanted_since: Option<Timestamp>,
     /// How long it has been running or waiting for a place; zero in backoff.
     pub elapsed: Duration,
-    /// The rest of its backoff, and the class of the failure.
-    pub next: Option<(Duration, Class)>,
-    /// Its last failure.
-    pub failure: Option<LastFailure>,
-}
-
-/// The last failure of an item.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LastFailure {
-    /// The error.
-    pub message: Arc<str>,
-    /// How often in a row it failed.
-    pub times: u32,
-    /// How long ago that began.
-    pub since: Duration,
+    /// The rest of its backoff.
+    pub next: Option<Duration>,
+    /// Its failures in a row.
+    pub failures: Option<Failures>,
 }
 
 /// Which caches are synced. No sync starts before all are: a node that is not listed yet looks deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Listed {
+pub struct CachesSynced {
     /// Of VolumeAttachments.
     pub attachments: bool,
     /// Of PersistentVolumes.
@@ -133,15 +122,15 @@ impl ControllerState {
                 (lane, stats)
             })
             .into();
-        for item in self.queue.items() {
+        for (key, entry) in self.queue.items() {
             lanes
-                .entry(item.lane)
+                .entry(entry.lane)
                 .or_default()
-                .add(&item, self.wanted_since(item.key), now);
+                .add(entry, self.wanted_since(key), now);
         }
         let first = |stage: fn(&Stage) -> bool| {
-            let items = self.queue.items().filter(|item| stage(&item.stage)).collect();
-            self.longest(items, now, most)
+            let items = self.queue.items().filter(|(_, entry)| stage(&entry.stage));
+            self.longest(items.collect(), now, most)
         };
         Stats {
             lanes,
@@ -150,7 +139,7 @@ impl ControllerState {
             waiting: first(|stage| matches!(stage, Stage::Waiting { .. })),
             attachments: self.queue.metrics(Lane::Attach).clone(),
             volumes: self.queue.metrics(Lane::Volume).clone(),
-            listed: self.listed,
+            caches_synced: self.caches_synced,
             objects: self.index.counts(),
             latency: self.latency.clone(),
             reconcile: self.reconcile_metrics(),
@@ -159,8 +148,8 @@ impl ControllerState {
     }
 
     /// Which caches are synced.
-    pub fn listed(&self) -> Listed {
-        self.listed
+    pub fn caches_synced(&self) -> CachesSynced {
+        self.caches_synced
     }
 
     /// Sets the time, by which the queue measures how long items wait.
@@ -195,27 +184,28 @@ impl ControllerState {
         }
     }
 
-    fn longest(&self, mut items: Vec<KeyStatus<'_>>, now: Instant, most: usize) -> Vec<Pending> {
+    fn longest(&self, mut items: Vec<(&Key, &Entry)>, now: Instant, most: usize) -> Vec<Pending> {
         // Keys make the order deterministic.
-        let by_age = |item: &KeyStatus<'_>| (item.since().unwrap_or(now), item.key.clone());
+        let by_age = |(key, entry): &(&Key, &Entry)| (entry.since().unwrap_or(now), (*key).clone());
         if items.len() > most {
             items.select_nth_unstable_by_key(most, by_age);
             items.truncate(most);
         }
         items.sort_unstable_by_key(by_age);
-        items.into_iter().map(|item| self.pending(&item, now)).collect()
+        items
+            .into_iter()
+            .map(|(key, entry)| self.pending_item(key, entry, now))
+            .collect()
     }
 
-    fn pending(&self, item: &KeyStatus<'_>, now: Instant) -> Pending {
-        let ago = |since: Instant| now.saturating_duration_since(since);
-        let (elapsed, next) = match item.stage {
-            Stage::Ready { since } | Stage::Running { since } => (since.map_or(Duration::ZERO, ago), None),
-            Stage::Waiting { until, class } => (
-                Duration::ZERO,
-                Some((until.saturating_duration_since(now), class)),
-            ),
+    fn pending_item(&self, key: &Key, entry: &Entry, now: Instant) -> Pending {
+        let (elapsed, next) = match entry.stage {
+            Stage::Ready { since, .. } | Stage::Running { since, .. } => (ago(since, now), None),
+            Stage::Waiting { until: (until, _) } => {
+                (Duration::ZERO, Some(until.saturating_duration_since(now)))
+            }
         };
-        let (node, volume) = match item.key {
+        let (node, volume) = match key {
             Key::Attachment(name) => match self.index.attachment(name) {
                 Some(attachment) => (Some(attachment.node.clone()), attachment.volume_name().cloned()),
                 None => (None, None),
@@ -227,39 +217,36 @@ impl ControllerState {
             ),
         };
         Pending {
-            key: item.key.clone(),
-            lane: item.lane,
+            key: key.clone(),
+            lane: entry.lane,
             node,
             volume,
-            wanted_since: self.wanted_since(item.key),
+            wanted_since: self.wanted_since(key),
             elapsed,
             next,
-            failure: item.failure.map(|(message, times, since)| LastFailure {
-                message: message.clone(),
-                times,
-                since: ago(since),
-            }),
+            failures: entry.failures.clone(),
         }
     }
+}
+
+fn ago(since: Option<Instant>, now: Instant) -> Duration {
+    since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
 }
 
 // === impl QueueStats ===
 
 impl QueueStats {
-    fn add(&mut self, item: &KeyStatus<'_>, wanted_since: Option<Timestamp>, now: Instant) {
-        let ago = |since: Option<Instant>| {
-            since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
-        };
-        match item.stage {
+    fn add(&mut self, entry: &Entry, wanted_since: Option<Timestamp>, now: Instant) {
+        match entry.stage {
             Stage::Ready { .. } => self.ready += 1,
-            Stage::Running { since } => {
+            Stage::Running { since, .. } => {
                 self.running += 1;
-                self.unfinished += ago(since);
-                self.longest_running = self.longest_running.max(ago(since));
+                self.unfinished += ago(since, now);
+                self.longest_running = self.longest_running.max(ago(since, now));
             }
             Stage::Waiting { .. } => self.waiting += 1,
         }
-        self.longest = self.longest.max(ago(item.since()));
+        self.longest = self.longest.max(ago(entry.since(), now));
         self.oldest = [self.oldest, wanted_since].into_iter().flatten().min();
     }
 
@@ -279,9 +266,9 @@ impl QueueStats {
     }
 }
 
-// === impl Listed ===
+// === impl CachesSynced ===
 
-impl Listed {
+impl CachesSynced {
     /// Whether all caches are synced.
     pub fn all(self) -> bool {
         self.attachments && self.volumes && self.nodes

@@ -28,9 +28,11 @@ impl ControllerState {
         self.others_of_volume(attachment, volume_id)
             .filter(|other| other.uid != attachment.uid && other.node == attachment.node && !other.deleting)
             .any(|other| {
-                let pending = self.pending.get(&other.uid);
                 other.attached
-                    || matches!(pending, Some(PendingStatusWrite::Published { .. }))
+                    || matches!(
+                        self.pending(&other.uid),
+                        Some(PendingStatusWrite::Published { .. })
+                    )
                     || self.queue.is_running(&Key::Attachment(other.name.clone()))
             })
     }
@@ -53,17 +55,21 @@ impl ControllerState {
     /// A write begins that changes the recorded target of `attachment`. Until its result is known, the stored record is
     /// uncertain: the response may be lost.
     pub fn node_id_update_begins(&mut self, attachment: &Attachment) {
-        self.node_id_update_pending.insert(attachment.uid.clone());
+        self.state_of(&attachment.uid).node_id_update_pending = true;
     }
 
     /// The stored record of `attachment` is certain again.
     pub fn node_id_update_ends(&mut self, attachment: &Attachment) {
-        self.node_id_update_pending.remove(&attachment.uid);
+        if let Some(known) = self.attachment_states.get_mut(&attachment.uid) {
+            known.node_id_update_pending = false;
+        }
     }
 
     /// Whether the stored record of `attachment` is uncertain.
     pub fn is_node_id_update_pending(&self, attachment: &Attachment) -> bool {
-        self.node_id_update_pending.contains(&attachment.uid)
+        self.attachment_states
+            .get(&attachment.uid)
+            .is_some_and(|known| known.node_id_update_pending)
     }
 
     fn usage_by(

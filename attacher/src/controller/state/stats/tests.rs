@@ -8,6 +8,7 @@ use crate::controller::SyncError;
 use crate::controller::state::Item;
 use crate::informer::Change;
 use crate::plan::tests::{mk_attachment, mk_node, mk_volume};
+use crate::workqueue::Class;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -76,26 +77,23 @@ fn stats_distinguish_running_ready_and_waiting_items() {
 
     assert_eq!(stats.running[0].elapsed, 3 * SECOND);
     assert_eq!(stats.ready[0].elapsed, 4 * SECOND);
-    assert_eq!(stats.ready[0].failure, None);
+    assert_eq!(stats.ready[0].failures, None);
     let waiting = &stats.waiting[0];
     assert_eq!(
         (waiting.node.as_deref(), waiting.volume.as_deref()),
         (Some("node"), Some("pv"))
     );
-    let (next, class) = waiting.next.expect("it will be tried again");
-    assert_eq!(class, Class::Final);
+    let next = waiting.next.expect("it will be tried again");
     assert!(
         next <= SECOND,
         "it failed a second ago and waits at most one more: {next:?}"
     );
+    let failures = waiting.failures.as_ref().expect("it failed");
     assert_eq!(
-        waiting.failure,
-        Some(LastFailure {
-            message: "no room".into(),
-            times: 1,
-            since: SECOND,
-        })
+        (&*failures.last.message, failures.last.class),
+        ("no room", Class::Final)
     );
+    assert_eq!((failures.times, failures.since), (1, begin + 3 * SECOND));
 }
 
 #[test]
@@ -114,15 +112,12 @@ fn stats_show_the_first_time_and_last_error_of_repeated_failures() {
     );
     let stats = state.stats(begin + 9 * SECOND, 10);
     let waiting = &stats.waiting[0];
-    assert_eq!(waiting.next.map(|(_, class)| class), Some(Class::Disconnected));
+    let failures = waiting.failures.as_ref().expect("it failed");
     assert_eq!(
-        waiting.failure,
-        Some(LastFailure {
-            message: "second".into(),
-            times: 2,
-            since: 9 * SECOND,
-        })
+        (&*failures.last.message, failures.last.class),
+        ("second", Class::Disconnected)
     );
+    assert_eq!((failures.times, failures.since), (2, begin));
     assert_eq!(stats.lanes[&Lane::Attach].longest, 9 * SECOND);
     assert_eq!(stats.attachments.retries.get(), 2);
 }
@@ -181,12 +176,12 @@ fn measures_queue_and_work_durations() {
 #[test]
 fn synced_when_all_three_lists_are_complete() {
     let mut state = mk_state(&[]);
-    assert!(!state.listed().all());
+    assert!(!state.caches_synced().all());
     state.handle(Event::Attachments(Change::Replaced));
     state.handle(Event::Volumes(Change::Replaced));
-    assert!(!state.listed().all());
+    assert!(!state.caches_synced().all());
     state.handle(Event::Nodes(Change::Replaced));
-    assert!(state.listed().all());
+    assert!(state.caches_synced().all());
     let known = state.stats(epoch(), 0).objects;
     assert_eq!((known.attachments, known.volumes, known.nodes), (0, 1, 1));
 }
