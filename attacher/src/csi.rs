@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 pub use call::Caller;
 pub use code::{CallError, Code, Reach};
-pub use connection_manager::{ConnectionManager, ConnectionState, Lost};
+pub use connection_manager::{ConnectionManager, ConnectionState, DriverChanged};
 pub use metrics::Calls;
 pub use session::{Connect, OpenError, Session, Socket, SocketError};
 

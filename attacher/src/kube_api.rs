@@ -116,16 +116,8 @@ pub enum Error {
         status: u16,
         /// Its explanation.
         message: Arc<str>,
-    },
-    /// Retry-After exceeds what a request may wait.
-    #[error("{message}")]
-    Throttled {
-        /// HTTP status.
-        status: u16,
-        /// Its explanation.
-        message: Arc<str>,
-        /// Retry-After.
-        after: Duration,
+        /// Its Retry-After, if that exceeds what a request may wait.
+        retry_after: Option<Duration>,
     },
     /// The object's content is invalid.
     #[error("{0}")]
@@ -151,19 +143,6 @@ impl Error {
         matches!(self, Self::Refused { status: 403, .. })
     }
 
-    /// The API server's Retry-After.
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Throttled { after, .. } => Some(*after),
-            Self::NotFound(_)
-            | Self::Replaced(_)
-            | Self::Refused { .. }
-            | Self::Unusable(_)
-            | Self::Unanswered(_)
-            | Self::NotLeading(_) => None,
-        }
-    }
-
     /// Whether our credentials or rights do not suffice.
     pub fn is_unauthorized(&self) -> bool {
         matches!(
@@ -185,7 +164,6 @@ impl Error {
             Self::NotFound(_)
             | Self::Replaced(_)
             | Self::Unusable(_)
-            | Self::Throttled { .. }
             | Self::Unanswered(_)
             | Self::NotLeading(_) => false,
         }
@@ -196,7 +174,7 @@ impl Error {
         match self {
             Self::NotFound(_) => 404,
             Self::Replaced(_) => 422,
-            Self::Refused { status, .. } | Self::Throttled { status, .. } => (*status).into(),
+            Self::Refused { status, .. } => (*status).into(),
             Self::Unusable(_) | Self::Unanswered(_) | Self::NotLeading(_) => 0,
         }
     }

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-pub use election_state::{ElectionState, LeaseError, Lost, Request, Step};
+pub use election_state::{ElectionState, LeadershipLost, LeaseError, Request, Step};
 pub use fence::Fenced;
 pub use leader_elector::{Change, LeaderElector};
 pub use leadership::{ElectionStatus, Leadership, NotLeading, Unrenewed};
@@ -35,7 +35,7 @@ use crate::model::driver::sanitized;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The Lease.
-    pub place: LeaseMeta,
+    pub lease_meta: LeaseMeta,
     /// Our `holderIdentity`.
     pub identity: String,
     /// Labels of the Lease; others are kept.
@@ -164,9 +164,9 @@ mod tests {
             (None, None, &blank, "default"),
             (None, None, &none, "default"),
         ] {
-            let place = LeaseMeta::with_file("ebs.csi.aws.com", flag, variable, file);
-            assert_eq!(place.namespace, namespace, "{flag:?} {variable:?} {file:?}");
-            assert_eq!(place.name, "external-attacher-leader-ebs-csi-aws-com");
+            let meta = LeaseMeta::with_file("ebs.csi.aws.com", flag, variable, file);
+            assert_eq!(meta.namespace, namespace, "{flag:?} {variable:?} {file:?}");
+            assert_eq!(meta.name, "external-attacher-leader-ebs-csi-aws-com");
         }
     }
 

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::Args;
 use crate::controller::state::ControllerState;
-use crate::csi::{Connect, ConnectionManager, ConnectionState, Lost, Session};
+use crate::csi::{Connect, ConnectionManager, ConnectionState, DriverChanged, Session};
 use crate::http_server::View;
 use crate::kube_api::{Access, Clients, ConnectError, RateLimit};
 use crate::leader_election::{self, IdentityError, Leadership};
@@ -64,15 +64,15 @@ pub enum Error {
     /// No signal handler can be installed.
     #[error("cannot listen for signals")]
     Signals(#[source] std::io::Error),
-    /// The driver is lost for good.
+    /// Another driver answers.
     #[error(transparent)]
-    Lost(#[from] Lost),
+    DriverChanged(#[from] DriverChanged),
     /// There is no identity for the leader election.
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// Leadership was lost. The restarted process is a standby.
     #[error("stopped leading: {0}")]
-    StoppedLeading(#[from] leader_election::Lost),
+    StoppedLeading(#[from] leader_election::LeadershipLost),
     /// A task ended unexpectedly.
     #[error("the task {0} ended unexpectedly")]
     Task(Task),

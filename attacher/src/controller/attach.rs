@@ -353,8 +353,15 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 };
                 self.state().keep_pending(attachment, published);
                 // Missing rights are no fault of this VolumeAttachment; the log has them.
-                let reported =
-                    matches!(error, Error::Refused { status: 400..=499, .. } if !error.is_unauthorized());
+                let is_refused = matches!(
+                    error,
+                    Error::Refused {
+                        status: 400..=499,
+                        retry_after: None,
+                        ..
+                    }
+                );
+                let reported = is_refused && !error.is_unauthorized();
                 Err(SyncError {
                     reported,
                     ..SyncError::api("failed to mark as attached", &error)

@@ -55,14 +55,14 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         } = options;
         let state = &*self.state;
         let mut running = FuturesUnordered::new();
-        driver_back(state, &mut connection);
+        driver_connected(state, &mut connection);
         let mut resyncs = resyncs(resync);
         loop {
             heartbeat.beat(Instant::now());
             // Each iteration handles events, results and a reconnect, so that a flood of one does not delay the others. A
             // result of the driver's previous process must not be written after its reconnect.
             if connection.has_changed().unwrap_or(false) {
-                driver_back(state, &mut connection);
+                driver_connected(state, &mut connection);
             }
             self.handle(std::iter::from_fn(|| events.try_recv().ok()).take(EVENTS_AT_ONCE));
             let next_start = {
@@ -88,7 +88,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                         self.state().finish(&item, result, now());
                     }
                 }
-                Ok(()) = connection.changed() => driver_back(state, &mut connection),
+                Ok(()) = connection.changed() => driver_connected(state, &mut connection),
                 event = events.recv() => {
                     // The watches never end; the manager stops this task if one does.
                     let Some(event) = event else { break };
@@ -149,9 +149,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
 }
 
 /// Tells the state that the driver can be called, if it can.
-fn driver_back(state: &Mutex<ControllerState>, connection: &mut watch::Receiver<ConnectionState>) {
+fn driver_connected(state: &Mutex<ControllerState>, connection: &mut watch::Receiver<ConnectionState>) {
     if let Some(session) = connection.borrow_and_update().session() {
-        lock(state).handle(Event::DriverBack(session.capabilities));
+        lock(state).handle(Event::DriverConnected(session.capabilities));
     }
 }
 

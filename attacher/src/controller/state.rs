@@ -20,7 +20,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-pub use stats::{CachesSynced, LatencyMetrics, Pending, QueueStats, Stats};
+use stats::{CachesSynced, LatencyMetrics};
+pub(crate) use stats::{Pending, QueueStats, Stats};
 
 use super::SyncError;
 use crate::informer::{Change, Indexer, Informer};
@@ -77,7 +78,7 @@ pub enum Event {
     /// CSINodes.
     Nodes(Change<Node>),
     /// The driver is connected, for the first time or again, with these capabilities.
-    DriverBack(Capabilities),
+    DriverConnected(Capabilities),
     /// A round that [`ControllerState::begin_reconcile`] began is complete.
     VolumesListed(ListVolumesResult, Round),
     /// It failed, for this reason.
@@ -122,7 +123,7 @@ impl ControllerState {
                 self.caches_synced.nodes |= change == Change::Replaced;
                 self.nodes_changed(change);
             }
-            Event::DriverBack(capabilities) => self.driver_back(capabilities),
+            Event::DriverConnected(capabilities) => self.driver_connected(capabilities),
             Event::VolumesListed(volumes, round) => self.volumes_listed(volumes, round),
             Event::ListVolumesFailed(round, why) => self.list_volumes_failed(round, why),
             Event::Resync => self.reevaluate_all(),

@@ -48,8 +48,10 @@ impl SyncError {
         let class = match error {
             // Transient: it may succeed as soon as the API server recovers.
             Error::Unanswered(_)
-            | Error::Throttled { .. }
             | Error::NotLeading(_)
+            | Error::Refused {
+                retry_after: Some(_), ..
+            }
             | Error::Refused {
                 status: 429 | 500..=599,
                 ..
@@ -58,8 +60,13 @@ impl SyncError {
                 Class::Final
             }
         };
+        let retry_after = if let Error::Refused { retry_after, .. } = error {
+            *retry_after
+        } else {
+            None
+        };
         Self {
-            retry_after: error.retry_after(),
+            retry_after,
             // A replica that does not lead must not write.
             reported: !matches!(error, Error::NotLeading(_)),
             ..Self::new(class, format!("{what}: {}", chain(error)))

@@ -282,7 +282,7 @@ impl Bench {
     /// A process that has just started.
     fn on(world: World) -> Self {
         let mut state = mk_state(10);
-        state.handle(Event::DriverBack(mk_driver().capabilities));
+        state.handle(Event::DriverConnected(mk_driver().capabilities));
         state.handle(Event::Volumes(Change::Applied(mk_secret_volume())));
         state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
         if let Some(attachment) = world.state().attachment.clone() {
@@ -384,6 +384,7 @@ fn forbidden() -> Error {
     Error::Refused {
         status: 403,
         message: "forbidden".into(),
+        retry_after: None,
     }
 }
 

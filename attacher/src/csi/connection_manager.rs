@@ -26,17 +26,14 @@ pub enum ConnectionState {
     Up(Arc<Session>),
 }
 
-/// The connection cannot be kept.
+/// Another driver answers on the socket.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Lost {
-    /// Another driver answers on the socket.
-    #[error("the CSI driver at the socket was {was:?} and is now {is:?}: start an attacher for that one")]
-    OtherDriver {
-        /// Name of the previous driver.
-        was: Arc<str>,
-        /// Name of the present driver.
-        is: Arc<str>,
-    },
+#[error("the CSI driver at the socket was {was:?} and is now {is:?}: start an attacher for that one")]
+pub struct DriverChanged {
+    /// Name of the previous driver.
+    pub was: Arc<str>,
+    /// Name of the present driver.
+    pub is: Arc<str>,
 }
 
 /// Keeps one session open.
@@ -95,18 +92,18 @@ impl<C: Connect> ConnectionManager<C> {
     ///
     /// # Errors
     ///
-    /// [`Lost`] if the socket now belongs to another driver.
-    pub async fn run(self, shutdown: CancellationToken) -> Result<(), Lost> {
+    /// [`DriverChanged`] if the socket now belongs to another driver.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), DriverChanged> {
         shutdown.run_until_cancelled(self.keep()).await.unwrap_or(Ok(()))
     }
 
-    async fn keep(self) -> Result<(), Lost> {
+    async fn keep(self) -> Result<(), DriverChanged> {
         let mut served: Option<Arc<str>> = None;
         loop {
             let (session, loss) = self.open().await;
             match &served {
                 Some(was) if *was != session.name => {
-                    return Err(Lost::OtherDriver {
+                    return Err(DriverChanged {
                         was: was.clone(),
                         is: session.name,
                     });

@@ -40,7 +40,7 @@ pub(super) fn mk_standby(holder: Option<&str>, trouble: Option<&str>) -> Leaders
 
 fn mk_settings() -> Settings {
     Settings {
-        place: LeaseMeta {
+        lease_meta: LeaseMeta {
             namespace: "kube-system".to_owned(),
             name: "external-attacher-leader-d-example".to_owned(),
         },

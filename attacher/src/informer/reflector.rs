@@ -12,11 +12,11 @@ use std::time::Duration;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, stream};
 use kube::Api;
-use kube::core::Resource;
+use kube::core::{Resource, Status};
 use kube::runtime::watcher::{self, Event, watcher};
 use tokio::time::{Instant, sleep};
 
-use self::backoff::{Progress, Stage, WatchBackoff};
+use self::backoff::{Stage, WatchBackoff};
 use super::Change;
 use crate::kube_api::{Clients, Requests, attempt};
 use crate::migration;
@@ -72,6 +72,8 @@ struct Watch<K> {
 
 /// The first of consecutive failures is a warning, and then every tenth: about one in five minutes.
 const LOG_EVERY: u32 = 10;
+/// The resourceVersion is too old.
+const GONE: u16 = 410;
 /// Objects per page of a list (docs/adr/0020-paginated-lists.md).
 const PAGE_SIZE: u32 = 2_500;
 
@@ -108,15 +110,13 @@ where
     }
 
     fn on_event(&mut self, event: &Event<K>) {
-        let proof = match event {
-            // Comes before the request.
-            Event::Init => return,
-            // The next page of the list may fail.
-            Event::InitApply(_) => return,
-            Event::InitDone => Progress::Listed,
-            Event::Apply(_) | Event::Delete(_) => Progress::Watched,
+        let stage = match event {
+            // The first one comes before the request, and after the others the next page may fail.
+            Event::Init | Event::InitApply(_) => return,
+            Event::InitDone => Stage::List,
+            Event::Apply(_) | Event::Delete(_) => Stage::Watch,
         };
-        if let Some(failures) = self.backoff.proven(proof) {
+        if let Some(failures) = self.backoff.succeeded(stage) {
             let kind = &*K::kind(&());
             tracing::info!(kind, failures, "the watch works again");
         }
@@ -124,8 +124,8 @@ where
 
     async fn on_error(&mut self, error: &watcher::Error, in_header: Option<Duration>) {
         let (stage, why) = describe(error);
-        let asked_for = in_header.max(in_body(error)).unwrap_or_default();
-        if is_expired(error) {
+        let asked_for = in_header.max(retry_after(error)).unwrap_or_default();
+        if response(error).is_some_and(|status| status.code == GONE) {
             // kube's watcher would resume from the expired resourceVersion again and again. A new watcher starts with a list.
             self.restart();
         }
@@ -190,17 +190,17 @@ fn config() -> watcher::Config {
     watcher::Config::default().page_size(PAGE_SIZE)
 }
 
-fn is_expired(error: &watcher::Error) -> bool {
-    const GONE: u16 = 410;
+/// The API server's response to the list or watch.
+fn response(error: &watcher::Error) -> Option<&Status> {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
         | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchFailed(kube::Error::Api(status)) => status.code == GONE,
-        watcher::Error::WatchError(status) => status.code == GONE,
+        | watcher::Error::WatchFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => Some(status),
         watcher::Error::InitialListFailed(_)
         | watcher::Error::WatchStartFailed(_)
         | watcher::Error::WatchFailed(_)
-        | watcher::Error::NoResourceVersion => false,
+        | watcher::Error::NoResourceVersion => None,
     }
 }
 
@@ -223,18 +223,8 @@ fn describe(error: &watcher::Error) -> (Stage, String) {
 }
 
 /// `retryAfterSeconds` of the response's Status.
-fn in_body(error: &watcher::Error) -> Option<Duration> {
-    let status = match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchFailed(kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => status,
-        watcher::Error::InitialListFailed(_)
-        | watcher::Error::WatchStartFailed(_)
-        | watcher::Error::WatchFailed(_)
-        | watcher::Error::NoResourceVersion => return None,
-    };
-    let seconds = status.details.as_ref()?.retry_after_seconds;
+fn retry_after(error: &watcher::Error) -> Option<Duration> {
+    let seconds = response(error)?.details.as_ref()?.retry_after_seconds;
     Some(Duration::from_secs(seconds.into()).min(attempt::MAX_RETRY_AFTER))
 }
 

@@ -24,7 +24,7 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 /// Sends an idempotent request until it has a final response or its deadline passes.
 ///
 /// Retried are 429, 5xx and requests without a response; a Retry-After of more than a second (at most five minutes) fails with
-/// [`Error::Throttled`]. Each attempt waits for the limiter, which rejects writes while we do not lead. A write without a
+/// [`Error::Refused`]. Each attempt waits for the limiter, which rejects writes while we do not lead. A write without a
 /// response is abandoned when leadership ends.
 pub(super) async fn until_answered<T, F>(
     limiter: &RequestLimiter,
@@ -44,7 +44,7 @@ where
         let fence = limiter.fence(kind);
         // A request's state has several kilobytes: on the heap it exists only while the attempt runs.
         let attempt = Box::pin(attempt::attempt(fence, request()));
-        let failure = match timely(fence, until, attempt).await {
+        let mut failure = match timely(fence, until, attempt).await {
             Some((Ok(answer), _)) => return Ok(answer),
             Some((Err(error), retry_after)) => Failure::from(error).waiting(retry_after),
             None => Failure::again(Error::Unanswered("no answer from the API server in time".into())),
@@ -54,7 +54,13 @@ where
             return Err(failure.error);
         };
         if retry_after > MAX_WAIT {
-            return Err(failure.error.throttled(retry_after));
+            if let Error::Refused {
+                retry_after: after, ..
+            } = &mut failure.error
+            {
+                *after = Some(retry_after);
+            }
+            return Err(failure.error);
         }
         let wait = retry_after.max(pause);
         let resume = Instant::now() + wait;
@@ -89,22 +95,6 @@ struct Failure {
     retry_after: Option<Duration>,
 }
 
-// === impl Error ===
-
-impl Error {
-    /// Adds Retry-After.
-    fn throttled(self, after: Duration) -> Self {
-        if let Self::Refused { status, message } = self {
-            return Self::Throttled {
-                status,
-                message,
-                after,
-            };
-        }
-        self
-    }
-}
-
 // === impl Failure ===
 
 impl Failure {
@@ -136,45 +126,31 @@ impl From<kube::Error> for Failure {
 
 impl Failure {
     fn from_status(status: &Status) -> Self {
-        let message = status.message.as_str().into();
+        let message = || status.message.as_str().into();
+        let refused = || Error::Refused {
+            status: status.code,
+            message: message(),
+            retry_after: None,
+        };
         let details = status.details.as_ref();
         let concerns_uid = || {
             details.is_some_and(|details| details.causes.iter().any(|cause| cause.field == "metadata.uid"))
         };
-        match status.code {
+        let (error, retry_after) = match status.code {
             // A load balancer may return 404, too, and the volume of an absent VolumeAttachment is unpublished.
-            404 if status.reason != "NotFound" => Self::again(Error::Refused { status: 404, message }),
-            404 => Self {
-                error: Error::NotFound(message),
-                retry_after: None,
-            },
-            422 if concerns_uid() => Self {
-                error: Error::Replaced(message),
-                retry_after: None,
-            },
+            404 if status.reason != "NotFound" => (refused(), Some(Duration::ZERO)),
+            404 => (Error::NotFound(message()), None),
+            422 if concerns_uid() => (Error::Replaced(message()), None),
             code @ (409 | 429 | 500..=599) => {
                 // Usually also in the header; an overloaded API server answers in plain text with the header only.
                 let seconds = details.map_or(0, |details| details.retry_after_seconds);
                 let least = u32::from(code == TOO_MANY_REQUESTS);
-                let error = Error::Refused {
-                    status: code,
-                    message,
-                };
-                Self {
-                    error,
-                    retry_after: Some(
-                        Duration::from_secs(seconds.max(least).into()).min(attempt::MAX_RETRY_AFTER),
-                    ),
-                }
+                let wait = Duration::from_secs(seconds.max(least).into());
+                (refused(), Some(wait.min(attempt::MAX_RETRY_AFTER)))
             }
-            code => Self {
-                error: Error::Refused {
-                    status: code,
-                    message,
-                },
-                retry_after: None,
-            },
-        }
+            _ => (refused(), None),
+        };
+        Self { error, retry_after }
     }
 }
 
@@ -211,6 +187,7 @@ mod tests {
         let refused = |status| Error::Refused {
             status,
             message: "m".into(),
+            retry_after: None,
         };
         for (failure, error, again) in [
             (

@@ -13,7 +13,7 @@ use kube::core::ObjectMeta;
 
 use super::Settings;
 use record::{Observed, Record, micros};
-pub use step::{LeaseError, Lost, Request, Step};
+pub use step::{LeadershipLost, LeaseError, Request, Step};
 
 /// See the module.
 #[derive(Debug)]
@@ -21,9 +21,9 @@ pub struct ElectionState {
     settings: Settings,
     observed: Option<Observed>,
     /// Whether the Lease was read. It may not exist.
-    looked: bool,
+    was_read: bool,
     term: Option<Term>,
-    turn: Turn,
+    next_request: NextRequest,
     /// Whether we wrote the known version, and no conflict has shown another since.
     current: bool,
     /// The `acquireTime` of claims that may have succeeded without a response.
@@ -46,15 +46,15 @@ struct Term {
 
 /// The next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum NextRequest {
     /// Read the lease.
-    Look,
+    Get,
     /// Update the version that was just read.
     Write,
     /// Update the version that was read or written last, without another read.
     Renew,
     /// None until then.
-    Rest(Instant),
+    WaitUntil(Instant),
 }
 
 /// The jitter of a standby's reads, as a factor of the retry period; client-go's.
@@ -72,9 +72,9 @@ impl ElectionState {
         Self {
             settings,
             observed: None,
-            looked: false,
+            was_read: false,
             term: None,
-            turn: Turn::Look,
+            next_request: NextRequest::Get,
             current: false,
             pending_renew: None,
             marks: BTreeSet::new(),
@@ -86,24 +86,24 @@ impl ElectionState {
     /// The next step. `wall` becomes the Lease's timestamp.
     pub fn next(&mut self, now: Instant, wall: Timestamp) -> Step {
         if self.valid_until().is_some_and(|until| now >= until) {
-            return Step::Stop(self.lost(Lost::Unrenewed {
-                lease: self.settings.place.to_string(),
+            return Step::Stop(self.lost(LeadershipLost::Unrenewed {
+                lease: self.settings.lease_meta.to_string(),
                 within: self.settings.timings.renew_deadline,
             }));
         }
-        if let Turn::Rest(until) = self.turn {
+        if let NextRequest::WaitUntil(until) = self.next_request {
             if now < until {
                 return Step::Wait(until);
             }
-            self.turn = if self.term.is_some() && self.current {
-                Turn::Renew
+            self.next_request = if self.term.is_some() && self.current {
+                NextRequest::Renew
             } else {
-                Turn::Look
+                NextRequest::Get
             };
         }
-        let request = match self.turn {
-            Turn::Look | Turn::Rest(_) => Request::Look,
-            Turn::Write | Turn::Renew => self.written(wall),
+        let request = match self.next_request {
+            NextRequest::Get | NextRequest::WaitUntil(_) => Request::Get,
+            NextRequest::Write | NextRequest::Renew => self.write_request(wall),
         };
         // A slow API server executes a write whose response we no longer await, so a retry gets the time that there is.
         let timeout = if self.slow {
@@ -118,41 +118,41 @@ impl ElectionState {
         }
     }
 
-    /// Handles the response to a [`Request::Look`] that was sent at `sent`. `random` is from 0 to 1, here and below.
+    /// Handles the response to a [`Request::Get`] that was sent at `sent`. `random` is from 0 to 1, here and below.
     ///
     /// # Errors
     ///
     /// When it shows that leadership was lost.
-    pub fn looked(
+    pub fn on_get(
         &mut self,
         answer: Result<Option<Lease>, LeaseError>,
         sent: Instant,
         now: Instant,
         random: f64,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), LeadershipLost> {
         self.slow = now >= sent + self.first_timeout();
         let Ok(lease) = answer else {
-            self.rest(now, random);
+            self.wait(now, random);
             return Ok(());
         };
         self.observe(lease, now);
         if let Some(term) = self.term {
             self.still_ours(term)?;
             self.slow_renewals += 1;
-            self.turn = Turn::Write;
+            self.next_request = NextRequest::Write;
         } else if self.is_claimable(now) {
-            self.turn = Turn::Write;
+            self.next_request = NextRequest::Write;
         } else {
             // A successful claim of ours would be visible.
             self.pending_renew = None;
             self.marks.clear();
-            self.rest(now, random);
+            self.wait(now, random);
         }
         Ok(())
     }
 
     /// Handles the response to a [`Request::Create`] or [`Request::Update`] that was sent at `sent`.
-    pub fn wrote(&mut self, answer: Result<Lease, LeaseError>, sent: Instant, now: Instant, random: f64) {
+    pub fn on_write(&mut self, answer: Result<Lease, LeaseError>, sent: Instant, now: Instant, random: f64) {
         self.slow = now >= sent + self.first_timeout();
         match answer {
             Ok(lease) => {
@@ -160,12 +160,12 @@ impl ElectionState {
                 self.marks = Record::of(&lease).renewed.into_iter().collect();
                 self.observe(Some(lease), now);
                 self.current = true;
-                self.turn = Turn::Rest(sent + self.settings.timings.retry_period);
+                self.next_request = NextRequest::WaitUntil(sent + self.settings.timings.retry_period);
                 if let Some(term) = &mut self.term {
                     term.renewed = sent;
                 } else if now >= sent + self.settings.timings.renew_deadline {
                     // It took so long that the lease may have expired for other replicas.
-                    self.turn = Turn::Look;
+                    self.next_request = NextRequest::Get;
                 } else if let Some(acquired) = self.pending_renew.take() {
                     self.term = Some(Term {
                         acquired,
@@ -181,25 +181,25 @@ impl ElectionState {
                         self.marks.clear();
                     }
                 }
-                if self.turn == Turn::Renew {
-                    self.turn = Turn::Look;
+                if self.next_request == NextRequest::Renew {
+                    self.next_request = NextRequest::Get;
                 } else {
-                    self.rest(now, random);
+                    self.wait(now, random);
                 }
             }
         }
     }
 
     /// Handles a watch event of a standby; `None` is a deletion.
-    pub fn seen(&mut self, lease: Option<Lease>, now: Instant, random: f64) {
+    pub fn on_watch_event(&mut self, lease: Option<Lease>, now: Instant, random: f64) {
         if self.term.is_some() {
             return;
         }
         self.observe(lease, now);
         if self.is_claimable(now) {
-            self.turn = Turn::Write;
+            self.next_request = NextRequest::Write;
         } else {
-            self.rest(now, random);
+            self.wait(now, random);
         }
     }
 
@@ -245,14 +245,14 @@ impl ElectionState {
 
     /// Whether we are about to claim the lease.
     pub fn is_claiming(&self) -> bool {
-        self.term.is_none() && matches!(self.turn, Turn::Write)
+        self.term.is_none() && matches!(self.next_request, NextRequest::Write)
     }
 
     /// The last observed holder. Empty: the lease is free. `None`: it has not been read yet.
     pub fn holder(&self) -> Option<&str> {
         match &self.observed {
             Some(observed) => Some(&observed.record.holder),
-            None => self.looked.then_some(""),
+            None => self.was_read.then_some(""),
         }
     }
 
@@ -271,7 +271,7 @@ impl ElectionState {
     }
 
     fn observe(&mut self, lease: Option<Lease>, now: Instant) {
-        self.looked = true;
+        self.was_read = true;
         match (lease, &mut self.observed) {
             (None, None) => {}
             // The former holder may still work, so its record stays.
@@ -287,7 +287,7 @@ impl ElectionState {
         }
     }
 
-    fn still_ours(&mut self, term: Term) -> Result<(), Lost> {
+    fn still_ours(&mut self, term: Term) -> Result<(), LeadershipLost> {
         let Some(Observed {
             lease: Some(_),
             record,
@@ -297,14 +297,14 @@ impl ElectionState {
             // It was deleted, and the first replica that creates it holds it.
             return Ok(());
         };
-        let lease = self.settings.place.to_string();
+        let lease = self.settings.lease_meta.to_string();
         let lost = if record.holder != self.settings.identity {
-            Lost::Taken {
+            LeadershipLost::Taken {
                 lease,
                 holder: record.holder.clone(),
             }
         } else if !self.is_of_term(record, term.acquired) {
-            Lost::SameIdentity {
+            LeadershipLost::SameIdentity {
                 lease,
                 identity: self.settings.identity.clone(),
             }
@@ -323,7 +323,7 @@ impl ElectionState {
         record.acquired == Some(acquired) && is_marked
     }
 
-    fn lost(&mut self, lost: Lost) -> Lost {
+    fn lost(&mut self, lost: LeadershipLost) -> LeadershipLost {
         self.term = None;
         self.pending_renew = None;
         lost
@@ -338,7 +338,7 @@ impl ElectionState {
         holder.is_empty() || *holder == self.settings.identity || now >= observed.expiry()
     }
 
-    fn rest(&mut self, now: Instant, random: f64) {
+    fn wait(&mut self, now: Instant, random: f64) {
         let period = self.settings.timings.retry_period;
         let until = if self.term.is_some() {
             let pause = period / HASTE;
@@ -350,11 +350,12 @@ impl ElectionState {
                 .filter(|expiry| *expiry > now)
                 .map_or(look, |expiry| look.min(expiry))
         };
-        self.turn = Turn::Rest(self.valid_until().map_or(until, |valid| until.min(valid)));
+        self.next_request =
+            NextRequest::WaitUntil(self.valid_until().map_or(until, |valid| until.min(valid)));
     }
 
     /// The Lease with our identity.
-    fn written(&mut self, wall: Timestamp) -> Request {
+    fn write_request(&mut self, wall: Timestamp) -> Request {
         let now = micros(wall);
         let known = self.observed.as_ref();
         let record = known.map(|observed| observed.record.clone()).unwrap_or_default();
@@ -362,8 +363,8 @@ impl ElectionState {
         let exists = existing.is_some();
         let mut lease = existing.unwrap_or_else(|| Lease {
             metadata: ObjectMeta {
-                name: Some(self.settings.place.name.clone()),
-                namespace: Some(self.settings.place.namespace.clone()),
+                name: Some(self.settings.lease_meta.name.clone()),
+                namespace: Some(self.settings.lease_meta.namespace.clone()),
                 ..ObjectMeta::default()
             },
             ..Lease::default()

@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ElectionState, ElectionStatus, Leadership, LeaseError, LeaseServer, Lost, Request, Settings, Step,
+    ElectionState, ElectionStatus, Leadership, LeadershipLost, LeaseError, LeaseServer, Request, Settings,
+    Step,
 };
 use crate::kube_api::OngoingFailure;
 
@@ -74,12 +75,12 @@ impl<S: LeaseServer> LeaderElector<S> {
     ///
     /// # Errors
     ///
-    /// [`Lost`], when leadership was lost. The [`Leadership`] has expired by then.
+    /// [`LeadershipLost`], when leadership was lost. The [`Leadership`] has expired by then.
     ///
     /// # Cancellation
     ///
     /// Like a crash: other replicas wait until the lease expires.
-    pub async fn run(mut self, stop: CancellationToken) -> Result<(), Lost> {
+    pub async fn run(mut self, stop: CancellationToken) -> Result<(), LeadershipLost> {
         let result = self.run_until_lost(&stop).await;
         match &result {
             Ok(()) => self.leave().await,
@@ -88,7 +89,7 @@ impl<S: LeaseServer> LeaderElector<S> {
         result
     }
 
-    async fn run_until_lost(&mut self, stop: &CancellationToken) -> Result<(), Lost> {
+    async fn run_until_lost(&mut self, stop: &CancellationToken) -> Result<(), LeadershipLost> {
         loop {
             let step = self.state.next(now(), (self.clock)());
             self.publish();
@@ -100,7 +101,7 @@ impl<S: LeaseServer> LeaderElector<S> {
                         biased;
                         () = stop.cancelled() => return Ok(()),
                         change = next_change(&mut self.changes) => {
-                            self.state.seen(change, now(), self.random.f64());
+                            self.state.on_watch_event(change, now(), self.random.f64());
                             // A watch shows a new holder minutes before the next read.
                             self.note(None, false);
                         }
@@ -136,28 +137,28 @@ impl<S: LeaseServer> LeaderElector<S> {
         request: Request,
         sent: std::time::Instant,
         deadline: Instant,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), LeadershipLost> {
         let is_claim = self.state.is_claiming();
         let (silent, failure, result) = match request {
-            Request::Look => {
+            Request::Get => {
                 let (silent, answer) = answer(deadline, self.server.get()).await;
                 let failure = answer.as_ref().err().cloned();
                 (
                     silent,
                     failure,
-                    self.state.looked(answer, sent, now(), self.random.f64()),
+                    self.state.on_get(answer, sent, now(), self.random.f64()),
                 )
             }
             Request::Create(lease) => {
                 let (silent, answer) = answer(deadline, self.server.create(&lease)).await;
                 let failure = answer.as_ref().err().cloned();
-                self.state.wrote(answer, sent, now(), self.random.f64());
+                self.state.on_write(answer, sent, now(), self.random.f64());
                 (silent, failure, Ok(()))
             }
             Request::Update(lease) => {
                 let (silent, answer) = answer(deadline, self.server.update(&lease)).await;
                 let failure = answer.as_ref().err().cloned();
-                self.state.wrote(answer, sent, now(), self.random.f64());
+                self.state.on_write(answer, sent, now(), self.random.f64());
                 (silent, failure, Ok(()))
             }
         };

@@ -170,7 +170,7 @@ impl ElectionStatus {
             identity: settings.identity.clone(),
             ongoing_failure: None,
             slow_renewals: 0,
-            lease: settings.place.to_string(),
+            lease: settings.lease_meta.to_string(),
             lease_duration: settings.timings.lease_duration,
         }
     }

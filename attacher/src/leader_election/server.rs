@@ -36,7 +36,7 @@ pub trait LeaseServer: Send + Sync + 'static {
 /// The API server over a connection of its own, so that no other request delays a renewal.
 pub struct ApiLease {
     access: Access,
-    place: LeaseMeta,
+    lease_meta: LeaseMeta,
     counts: Requests,
     api: Api<Lease>,
 }
@@ -44,13 +44,13 @@ pub struct ApiLease {
 // === impl ApiLease ===
 
 impl ApiLease {
-    /// The Lease at `place`; `counts` counts the requests. Connects with the first request.
-    pub fn new(access: Access, place: LeaseMeta, counts: Requests) -> Self {
+    /// The Lease at `lease_meta`; `counts` counts the requests. Connects with the first request.
+    pub fn new(access: Access, lease_meta: LeaseMeta, counts: Requests) -> Self {
         let client = access.connect(None, counts.clone());
-        let api = Api::namespaced(client, &place.namespace);
+        let api = Api::namespaced(client, &lease_meta.namespace);
         Self {
             access,
-            place,
+            lease_meta,
             counts,
             api,
         }
@@ -59,7 +59,7 @@ impl ApiLease {
 
 impl LeaseServer for ApiLease {
     async fn get(&self) -> Result<Option<Lease>, LeaseError> {
-        match self.api.get(&self.place.name).await {
+        match self.api.get(&self.lease_meta.name).await {
             Ok(lease) => Ok(Some(lease)),
             // A load balancer may return 404, too.
             Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Ok(None),
@@ -75,21 +75,21 @@ impl LeaseServer for ApiLease {
     async fn update(&self, lease: &Lease) -> Result<Lease, LeaseError> {
         let replaced = self
             .api
-            .replace(&self.place.name, &PostParams::default(), lease)
+            .replace(&self.lease_meta.name, &PostParams::default(), lease)
             .await;
         replaced.map_err(|error| failure(&error))
     }
 
     fn changes(&self, version: &str) -> BoxStream<'static, Option<Lease>> {
         let (api, version) = (self.api.clone(), version.to_owned());
-        let params = WatchParams::default().fields(&format!("metadata.name={}", self.place.name));
+        let params = WatchParams::default().fields(&format!("metadata.name={}", self.lease_meta.name));
         let events = async move {
             match api.watch(&params, &version).await {
                 Ok(events) => events.left_stream(),
                 Err(error) => {
                     tracing::debug!(
                         error = chain(&error),
-                        "the lease cannot be watched; looking must do"
+                        "cannot watch the lease; it is read periodically"
                     );
                     stream::empty().right_stream()
                 }
@@ -111,7 +111,7 @@ impl LeaseServer for ApiLease {
 
     fn reconnect(&mut self) {
         let client = self.access.connect(None, self.counts.clone());
-        self.api = Api::namespaced(client, &self.place.namespace);
+        self.api = Api::namespaced(client, &self.lease_meta.namespace);
     }
 }
 

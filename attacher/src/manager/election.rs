@@ -29,7 +29,7 @@ pub(super) fn spawn(
 ) -> Result<Leadership, Error> {
     let election = &args.election;
     let settings = Settings {
-        place: LeaseMeta::of(
+        lease_meta: LeaseMeta::of(
             &driver.name,
             election.namespace.as_deref(),
             pod.namespace.as_deref(),
@@ -42,13 +42,13 @@ pub(super) fn spawn(
             retry_period: election.retry_period,
         },
     };
-    tracing::info!(lease = %settings.place, identity = settings.identity, "attempting to acquire leader lease");
-    let server = ApiLease::new(access, settings.place.clone(), view.requests.clone());
-    let (place, identity) = (settings.place.clone(), settings.identity.clone());
+    tracing::info!(lease = %settings.lease_meta, identity = settings.identity, "attempting to acquire leader lease");
+    let server = ApiLease::new(access, settings.lease_meta.clone(), view.requests.clone());
+    let (lease_meta, identity) = (settings.lease_meta.clone(), settings.identity.clone());
     let (elector, leadership) = LeaderElector::new(server, settings, pod.clock, fastrand::u64(..));
     let elector = elector.with_callback(move |change, lease| {
         let uid = lease.metadata.uid.as_deref().unwrap_or_default();
-        let lease = Regarding::lease(&place.namespace, &place.name, uid);
+        let lease = Regarding::lease(&lease_meta.namespace, &lease_meta.name, uid);
         // client-go's texts.
         let message = match change {
             Change::StartedLeading => format!("{identity} became leader"),
@@ -110,7 +110,7 @@ mod tests {
     #[tokio::test]
     async fn reports_a_lease_lost_while_the_controller_ended() {
         let (mut tasks, stop) = (Tasks::default(), CancellationToken::new());
-        let lost = leader_election::Lost::Taken {
+        let lost = leader_election::LeadershipLost::Taken {
             lease: "ns/lease".to_owned(),
             holder: "other".to_owned(),
         };

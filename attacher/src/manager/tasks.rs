@@ -86,7 +86,7 @@ mod tests {
     use crate::leader_election;
 
     fn lost() -> Error {
-        let lost = leader_election::Lost::Unrenewed {
+        let lost = leader_election::LeadershipLost::Unrenewed {
             lease: "ns/lease".to_owned(),
             within: std::time::Duration::from_secs(10),
         };

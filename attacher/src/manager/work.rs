@@ -24,12 +24,6 @@ use crate::workqueue::{Backoff, Limits};
 /// The capacity of the channel between watches and controller.
 const EVENTS: usize = 1024;
 
-/// Forwards a reflector's events to the controller.
-struct EventForwarder {
-    state: Arc<Mutex<ControllerState>>,
-    events_tx: mpsc::Sender<Event>,
-}
-
 /// Starts all of them. The controller's task ends after `shutdown`, when its syncs have ended. The returned state knows those
 /// that were cut off.
 #[expect(clippy::too_many_arguments, reason = "all parts meet here, once")]
@@ -62,22 +56,21 @@ pub(super) fn spawn(
     )));
     view.work_begins(state.clone());
     let (events_tx, events) = mpsc::channel(EVENTS);
-    let forwarder = || EventForwarder {
-        state: state.clone(),
-        events_tx: events_tx.clone(),
-    };
     let changes = reflector::attachments(clients, shared.clone(), fastrand::u64(..));
-    let (leads, attachments) = (leadership.clone(), forwarder());
+    let attachments = forward(state.clone(), events_tx.clone(), changes, Event::Attachments);
+    let leads = leadership.clone();
     tasks.spawn(Task::Attachments, async move {
         // Only a list that begins after the election shows all writes of earlier leaders. Volumes and nodes, which leaders
         // hardly write, are listed before.
         leads.begun().await;
-        attachments.run(changes, Event::Attachments).await
+        attachments.await
     });
     let changes = reflector::volumes(clients, shared.clone(), fastrand::u64(..));
-    tasks.spawn(Task::Volumes, forwarder().run(changes, Event::Volumes));
+    let volumes = forward(state.clone(), events_tx.clone(), changes, Event::Volumes);
+    tasks.spawn(Task::Volumes, volumes);
     let changes = reflector::nodes(clients, shared.clone(), fastrand::u64(..));
-    tasks.spawn(Task::Nodes, forwarder().run(changes, Event::Nodes));
+    let nodes = forward(state.clone(), events_tx.clone(), changes, Event::Nodes);
+    tasks.spawn(Task::Nodes, nodes);
 
     let reconciler = Reconciler {
         state: state.clone(),
@@ -140,25 +133,23 @@ pub(super) fn events(
     recorder
 }
 
-// === impl EventForwarder ===
-
-impl EventForwarder {
-    async fn run<T>(
-        self,
-        changes: impl futures::Stream<Item = Change<T>>,
-        event: fn(Change<T>) -> Event,
-    ) -> Result<(), Error> {
-        let mut changes = std::pin::pin!(changes);
-        while let Some(change) = changes.next().await {
-            if let Change::ReplaceStarted = change {
-                // Handled before the events in the channel: the reflector lists when it is polled next.
-                lock(&self.state).handle(event(Change::RelistStarting));
-            }
-            if self.events_tx.send(event(change)).await.is_err() {
-                // The controller ended, and the manager stops this task.
-                std::future::pending::<()>().await;
-            }
+/// Forwards a reflector's events to the controller.
+async fn forward<T>(
+    state: Arc<Mutex<ControllerState>>,
+    events_tx: mpsc::Sender<Event>,
+    changes: impl futures::Stream<Item = Change<T>>,
+    event: fn(Change<T>) -> Event,
+) -> Result<(), Error> {
+    let mut changes = std::pin::pin!(changes);
+    while let Some(change) = changes.next().await {
+        if let Change::ReplaceStarted = change {
+            // Handled before the events in the channel: the reflector lists when it is polled next.
+            lock(&state).handle(event(Change::RelistStarting));
         }
-        Ok(())
+        if events_tx.send(event(change)).await.is_err() {
+            // The controller ended, and the manager stops this task.
+            std::future::pending::<()>().await;
+        }
     }
+    Ok(())
 }

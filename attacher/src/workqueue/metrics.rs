@@ -12,7 +12,7 @@ pub(crate) const VOLUME_QUEUE: &str = "csi-attacher-pv";
 
 /// Metrics of the keys of one kind. Clones share them.
 #[derive(Clone, Debug)]
-pub struct QueueMetrics {
+pub(crate) struct QueueMetrics {
     pub(crate) adds: IntCounter,
     pub(crate) retries: IntCounter,
     pub(crate) waited: Histogram,

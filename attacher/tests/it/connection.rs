@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_attacher::csi::{
-    CallError, Caller, ConnectionManager, ConnectionState, ControllerClient as _, ListRequest, Listed, Lost,
-    PublishRequest, Reach, Socket, UnpublishRequest,
+    CallError, Caller, ConnectionManager, ConnectionState, ControllerClient as _, DriverChanged, ListRequest,
+    Listed, PublishRequest, Reach, Socket, UnpublishRequest,
 };
 use csi_attacher::kube_api::Secrets;
 use csi_attacher::leader_election::{ElectionStatus, Leadership, LeaseMeta, Settings, Timings};
@@ -138,7 +138,7 @@ struct Fixture {
     _dir: TempDir,
     socket: PathBuf,
     link: watch::Receiver<ConnectionState>,
-    keeper: JoinHandle<Result<(), Lost>>,
+    keeper: JoinHandle<Result<(), DriverChanged>>,
     stop: CancellationToken,
 }
 
@@ -480,7 +480,7 @@ async fn another_driver_on_the_socket_is_not_served() {
         .expect("without panic");
     assert_eq!(
         lost,
-        Err(Lost::OtherDriver {
+        Err(DriverChanged {
             was: "d.example".into(),
             is: "other.example".into()
         })
@@ -494,7 +494,7 @@ async fn sends_nothing_without_leadership() {
     let _server = driver.serve(&fixture.socket);
     fixture.link_is(true).await;
     let settings = Settings {
-        place: LeaseMeta::of("d", None, None),
+        lease_meta: LeaseMeta::of("d", None, None),
         identity: "a".to_owned(),
         labels: BTreeMap::new(),
         timings: Timings {

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use csi_attacher::leader_election::{LeaderElector, Leadership, LeaseMeta, Lost, Settings, Timings};
+use csi_attacher::leader_election::{
+    LeaderElector, Leadership, LeadershipLost, LeaseMeta, Settings, Timings,
+};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
@@ -36,7 +38,7 @@ pub(crate) const QUICK: Timings = Timings {
 
 pub(crate) fn settings(identity: &str, timings: Timings) -> Settings {
     Settings {
-        place: LeaseMeta {
+        lease_meta: LeaseMeta {
             namespace: "default".to_owned(),
             name: "lease".to_owned(),
         },
@@ -67,13 +69,13 @@ async fn stand_after(
     before: &Leadership,
     elector: LeaderElector<Server>,
     stop: CancellationToken,
-) -> Result<(), Lost> {
+) -> Result<(), LeadershipLost> {
     before.begun().await;
     elector.run(stop).await
 }
 
 async fn while_stands<T>(
-    elector: impl Future<Output = Result<(), Lost>>,
+    elector: impl Future<Output = Result<(), LeadershipLost>>,
     script: impl Future<Output = T>,
 ) -> T {
     tokio::select! {
@@ -260,7 +262,10 @@ async fn a_leader_whose_api_server_freezes_stops_before_others_may_begin() {
     let renewed = server.changed();
     server.freeze(100 * SECOND);
     let ended = a.await;
-    assert!(matches!(ended, Err(Lost::Unrenewed { .. })), "{ended:?}");
+    assert!(
+        matches!(ended, Err(LeadershipLost::Unrenewed { .. })),
+        "{ended:?}"
+    );
     assert!(leads.check().is_err());
     assert!(renewed.elapsed() <= 10 * SECOND, "{:?}", renewed.elapsed());
 }

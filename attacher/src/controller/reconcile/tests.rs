@@ -55,7 +55,7 @@ async fn round(interval: Duration, page: impl Fn(u32) -> Page + Send + Sync + 's
     let mut driver = mk_driver();
     driver.capabilities.list_published = true;
     let mut state = ControllerState::new(limits, backoff, 1);
-    state.handle(Event::DriverBack(driver.capabilities));
+    state.handle(Event::DriverConnected(driver.capabilities));
     state.handle(Event::Volumes(Change::Applied(mk_volume("pv"))));
     state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
     state.handle(Event::Attachments(Change::Applied(Attachment {

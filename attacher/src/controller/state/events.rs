@@ -131,7 +131,7 @@ impl ControllerState {
     }
 
     /// The driver is connected again, maybe with other capabilities.
-    pub(super) fn driver_back(&mut self, capabilities: Capabilities) {
+    pub(super) fn driver_connected(&mut self, capabilities: Capabilities) {
         let published = self.publishes();
         let changed = self.capabilities.replace(capabilities) != Some(capabilities);
         for known in self.attachment_states.values_mut() {

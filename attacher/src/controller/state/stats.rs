@@ -15,91 +15,71 @@ use crate::workqueue::{self, Entry, Failures, Key, Lane, Stage};
 
 /// A snapshot, computed when it is requested.
 #[derive(Clone, Debug)]
-pub struct Stats {
-    /// Each lane.
-    pub lanes: BTreeMap<Lane, QueueStats>,
+pub(crate) struct Stats {
+    pub(crate) lanes: BTreeMap<Lane, QueueStats>,
     /// Running items, the longest first. Limited in number, as are the next two.
-    pub running: Vec<Pending>,
+    pub(crate) running: Vec<Pending>,
     /// Items that wait for a free place of their lane, in order.
-    pub ready: Vec<Pending>,
+    pub(crate) ready: Vec<Pending>,
     /// Items in backoff, the longest failing first.
-    pub waiting: Vec<Pending>,
-    /// Metrics of the work queue of VolumeAttachments.
-    pub attachments: workqueue::QueueMetrics,
-    /// Metrics of the work queue of PersistentVolumes.
-    pub volumes: workqueue::QueueMetrics,
-    /// Which caches are synced.
-    pub caches_synced: CachesSynced,
-    /// How many objects the stores hold.
-    pub objects: ObjectCounts,
-    /// Latencies of completed operations.
-    pub latency: LatencyMetrics,
-    /// Metrics of reconcile.
-    pub reconcile: super::ReconcileMetrics,
-    /// The last reconcile round.
-    pub last_round: Option<LastRound>,
+    pub(crate) waiting: Vec<Pending>,
+    pub(crate) attachments: workqueue::QueueMetrics,
+    pub(crate) volumes: workqueue::QueueMetrics,
+    pub(crate) caches_synced: CachesSynced,
+    pub(crate) objects: ObjectCounts,
+    pub(crate) latency: LatencyMetrics,
+    pub(crate) reconcile: super::ReconcileMetrics,
+    pub(crate) last_round: Option<LastRound>,
 }
 
-/// One lane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct QueueStats {
+pub(crate) struct QueueStats {
     /// How many may run at once.
-    pub limit: usize,
-    /// How many run.
-    pub running: usize,
-    /// How many wait for a free place.
-    pub ready: usize,
-    /// How many are in backoff.
-    pub waiting: usize,
+    pub(crate) limit: usize,
+    pub(crate) running: usize,
+    pub(crate) ready: usize,
+    pub(crate) waiting: usize,
     /// The oldest creation or deletion timestamp of an unfinished item.
-    pub oldest: Option<Timestamp>,
+    pub(crate) oldest: Option<Timestamp>,
     /// How long the oldest item has been running, waiting or failing.
-    pub longest: Duration,
+    pub(crate) longest: Duration,
     /// The sum of the running items' times.
-    pub unfinished: Duration,
+    pub(crate) unfinished: Duration,
     /// The longest of them.
-    pub longest_running: Duration,
+    pub(crate) longest_running: Duration,
 }
 
 /// One unfinished item.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pending {
-    /// Its key.
-    pub key: Key,
-    /// Its lane.
-    pub lane: Lane,
-    /// Its node.
-    pub node: Option<Arc<str>>,
-    /// Its PersistentVolume.
-    pub volume: Option<Arc<str>>,
+pub(crate) struct Pending {
+    pub(crate) key: Key,
+    pub(crate) lane: Lane,
+    pub(crate) node: Option<Arc<str>>,
+    pub(crate) volume: Option<Arc<str>>,
     /// The object's creation or deletion timestamp.
-    pub wanted_since: Option<Timestamp>,
+    pub(crate) wanted_since: Option<Timestamp>,
     /// How long it has been running or waiting for a place; zero in backoff.
-    pub elapsed: Duration,
+    pub(crate) elapsed: Duration,
     /// The rest of its backoff.
-    pub next: Option<Duration>,
-    /// Its failures in a row.
-    pub failures: Option<Failures>,
+    pub(crate) next: Option<Duration>,
+    pub(crate) failures: Option<Failures>,
 }
 
 /// Which caches are synced. No sync starts before all are: a node that is not listed yet looks deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CachesSynced {
-    /// Of VolumeAttachments.
-    pub attachments: bool,
-    /// Of PersistentVolumes.
-    pub volumes: bool,
-    /// Of CSINodes.
-    pub nodes: bool,
+pub(crate) struct CachesSynced {
+    pub(crate) attachments: bool,
+    pub(crate) volumes: bool,
+    pub(crate) nodes: bool,
 }
 
 /// Latencies since the start. Clones share them.
 #[derive(Clone, Debug)]
-pub struct LatencyMetrics {
+pub(crate) struct LatencyMetrics {
     /// From the creation of a VolumeAttachment to `status.attached`.
-    pub attached: Histogram,
+    pub(crate) attached: Histogram,
     /// From the deletion of a VolumeAttachment to the removal of our finalizer.
-    pub detached: Histogram,
+    pub(crate) detached: Histogram,
 }
 
 /// Kubernetes' timestamps have a resolution of one second.
@@ -111,7 +91,7 @@ const END_TO_END_BOUNDS: &[f64] = &[
 
 impl ControllerState {
     /// A snapshot with at most `most` items of each stage.
-    pub fn stats(&self, now: Instant, most: usize) -> Stats {
+    pub(crate) fn stats(&self, now: Instant, most: usize) -> Stats {
         let mut lanes: BTreeMap<Lane, QueueStats> = Lane::ALL
             .map(|lane| {
                 let limit = self.queue.limit(lane);
@@ -147,13 +127,12 @@ impl ControllerState {
         }
     }
 
-    /// Which caches are synced.
-    pub fn caches_synced(&self) -> CachesSynced {
+    pub(crate) fn caches_synced(&self) -> CachesSynced {
         self.caches_synced
     }
 
     /// Sets the time, by which the queue measures how long items wait.
-    pub fn set_now(&mut self, now: Instant) {
+    pub(crate) fn set_now(&mut self, now: Instant) {
         self.queue.set_now(now);
     }
 
@@ -163,7 +142,7 @@ impl ControllerState {
     }
 
     /// Observes the time from the request of an operation to its end.
-    pub fn observe_latency(&mut self, operation: Operation, after: Duration) {
+    pub(crate) fn observe_latency(&mut self, operation: Operation, after: Duration) {
         match operation {
             Operation::Attach => &mut self.latency.attached,
             Operation::Detach => &mut self.latency.detached,
@@ -250,13 +229,11 @@ impl QueueStats {
         self.oldest = [self.oldest, wanted_since].into_iter().flatten().min();
     }
 
-    /// The number of unfinished items.
-    pub fn depth(&self) -> usize {
+    pub(crate) fn depth(&self) -> usize {
         self.running + self.ready + self.waiting
     }
 
-    /// The age of the oldest item.
-    pub fn age(&self, now: Timestamp) -> Duration {
+    pub(crate) fn age(&self, now: Timestamp) -> Duration {
         let since = |oldest: Timestamp| now.duration_since(oldest);
         let since_timestamp = self
             .oldest
@@ -269,8 +246,7 @@ impl QueueStats {
 // === impl CachesSynced ===
 
 impl CachesSynced {
-    /// Whether all caches are synced.
-    pub fn all(self) -> bool {
+    pub(crate) fn all(self) -> bool {
         self.attachments && self.volumes && self.nodes
     }
 }

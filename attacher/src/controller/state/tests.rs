@@ -107,7 +107,7 @@ fn own_writes_and_reconnects_do_not_reset_the_backoff_of_a_failing_detach() {
     };
     let mut bench = Bench::new([va.clone()]);
     let capabilities = mk_driver().capabilities;
-    bench.state.handle(Event::DriverBack(capabilities));
+    bench.state.handle(Event::DriverConnected(capabilities));
     let mut pauses = Vec::new();
     for attempt in 0..8 {
         let item = bench.starts("va");
@@ -128,7 +128,7 @@ fn own_writes_and_reconnects_do_not_reset_the_backoff_of_a_failing_detach() {
         bench.put(told.clone());
         va = told;
         // The driver reconnects, which is unrelated to the failure.
-        bench.state.handle(Event::DriverBack(capabilities));
+        bench.state.handle(Event::DriverConnected(capabilities));
         assert!(bench.start().is_none(), "{attempt}");
         let until = bench.state.next_start().expect("it waits");
         pauses.push(until - bench.now);
@@ -243,10 +243,14 @@ fn a_reconnect_ends_the_backoff_of_disconnected_items() {
     let item = bench.starts("va");
     bench.finish(&item, failed(Class::Disconnected));
     assert!(bench.start().is_none());
-    bench.state.handle(Event::DriverBack(mk_driver().capabilities));
+    bench
+        .state
+        .handle(Event::DriverConnected(mk_driver().capabilities));
     let item = bench.starts("va");
     // It reconnects while the failure is being reported.
-    bench.state.handle(Event::DriverBack(mk_driver().capabilities));
+    bench
+        .state
+        .handle(Event::DriverConnected(mk_driver().capabilities));
     bench.finish(&item, failed(Class::Disconnected));
     bench.starts("va");
 }

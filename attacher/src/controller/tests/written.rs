@@ -342,10 +342,10 @@ async fn requeues_a_throttled_status_write_and_frees_lane_and_lock() {
     let message = "later".into();
     bench.refuse(
         "mark attached",
-        Error::Throttled {
+        Error::Refused {
             status: 503,
             message,
-            after,
+            retry_after: Some(after),
         },
     );
     let begun = tokio::time::Instant::now();
@@ -373,7 +373,7 @@ async fn a_reconnect_drops_pending_publish_results() {
     for while_it_is_written in [false, true] {
         let mut bench = Bench::new(mk_attachment("va"));
         bench.refuse("mark attached", Error::Unanswered("no answer".into()));
-        let back = Event::DriverBack(mk_driver().capabilities);
+        let back = Event::DriverConnected(mk_driver().capabilities);
         let item = bench.item().expect("an attach");
         let result = bench.controller.sync(&item).await;
         if while_it_is_written {
@@ -396,7 +396,13 @@ async fn publishes_again_only_if_the_api_server_rejects_the_result() {
     for (status, calls, shown) in [(401, 1, false), (403, 1, false), (409, 1, true), (422, 2, true)] {
         let mut bench = Bench::new(mk_attachment("va"));
         let message = "no".into();
-        bench.refuse("mark attached", Error::Refused { status, message });
+        let retry_after = None;
+        let refused = Error::Refused {
+            status,
+            message,
+            retry_after,
+        };
+        bench.refuse("mark attached", refused);
         bench.fails().await;
         assert_eq!(bench.attachment().attach_error.is_some(), shown, "{status}");
         assert_eq!(bench.sync_next().await, Some(Ok(())));

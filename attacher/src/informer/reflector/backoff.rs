@@ -22,16 +22,6 @@ pub(super) enum Stage {
     Watch,
 }
 
-/// Proof that the API server works again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
-    /// A list is complete. It does not reset the backoff of a watch: otherwise a server that ends each watch would get a list
-    /// every second.
-    Listed,
-    /// The watch sent an event.
-    Watched,
-}
-
 /// client-go's values. Jitter adds up to 100 %, as in client-go.
 const FIRST_PAUSE: Duration = Duration::from_millis(800);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -67,16 +57,17 @@ impl WatchBackoff {
         (self.failures, pause)
     }
 
-    /// Records a success. Returns the number of failures before it, if it resets the backoff.
-    pub(super) fn proven(&mut self, proof: Progress) -> Option<u32> {
-        let ended = match (proof, self.last?.0) {
-            (Progress::Listed, Stage::Watch) => return None,
-            (Progress::Listed, Stage::List) | (Progress::Watched, Stage::List | Stage::Watch) => {
-                self.failures
-            }
-        };
+    /// Records a complete list or a watch event. Returns the number of failures before it, if it resets the backoff.
+    ///
+    /// A list does not reset the backoff of a watch: otherwise a server that ends each watch would get a list every second.
+    pub(super) fn succeeded(&mut self, stage: Stage) -> Option<u32> {
+        let (failed, _) = self.last?;
+        if stage == Stage::List && failed == Stage::Watch {
+            return None;
+        }
+        let failures = self.failures;
         self.forget();
-        Some(ended)
+        Some(failures)
     }
 
     fn forget(&mut self) {
@@ -119,18 +110,18 @@ mod tests {
     #[test]
     fn only_what_failed_can_prove_that_it_works_again() {
         for (failed, proof, ended) in [
-            (Stage::List, Progress::Listed, Some(5)),
-            (Stage::List, Progress::Watched, Some(5)),
-            (Stage::Watch, Progress::Watched, Some(5)),
-            (Stage::Watch, Progress::Listed, None),
+            (Stage::List, Stage::List, Some(5)),
+            (Stage::List, Stage::Watch, Some(5)),
+            (Stage::Watch, Stage::Watch, Some(5)),
+            (Stage::Watch, Stage::List, None),
         ] {
             let (mut backoff, now) = mk_backoff(failed, 5);
-            assert_eq!(backoff.proven(proof), ended, "{failed:?} {proof:?}");
+            assert_eq!(backoff.succeeded(proof), ended, "{failed:?} {proof:?}");
             let next = backoff.failed(failed, Duration::ZERO, now).0;
             assert_eq!(next, if ended.is_some() { 1 } else { 6 });
         }
         let (mut well, _) = mk_backoff(Stage::List, 0);
-        assert_eq!(well.proven(Progress::Watched), None, "nothing had failed");
+        assert_eq!(well.succeeded(Stage::Watch), None, "nothing had failed");
     }
 
     #[test]

@@ -82,8 +82,10 @@ async fn waits_for_a_second_at_most_and_reports_a_longer_retry_after() {
                 assert_eq!(times, [0, seconds]);
             }
             Err(seconds) => {
-                let Err(Error::Throttled {
-                    status: 503, after, ..
+                let Err(Error::Refused {
+                    status: 503,
+                    retry_after: Some(after),
+                    ..
                 }) = answer
                 else {
                     panic!("it must not be repeated: {answer:?}");

@@ -7,8 +7,8 @@ use k8s_openapi::api::coordination::v1::Lease;
 /// What to do next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Send this, and pass the response to [`ElectionState::looked`](super::ElectionState::looked) or
-    /// [`ElectionState::wrote`](super::ElectionState::wrote).
+    /// Send this, and pass the response to [`ElectionState::on_get`](super::ElectionState::on_get) or
+    /// [`ElectionState::on_write`](super::ElectionState::on_write).
     Send {
         /// The request.
         request: Request,
@@ -18,14 +18,14 @@ pub enum Step {
     /// Wait until then, or until the watch shows a change.
     Wait(Instant),
     /// Stop: leadership was lost for good.
-    Stop(Lost),
+    Stop(LeadershipLost),
 }
 
 /// A request to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// Read the lease.
-    Look,
+    Get,
     /// Create it.
     Create(Box<Lease>),
     /// Replace the version that was read.
@@ -45,7 +45,7 @@ pub enum LeaseError {
 
 /// Why leadership was lost.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Lost {
+pub enum LeadershipLost {
     /// The API server was unreachable, or the process suspended, for too long.
     #[error("the lease {lease} could not be renewed within {within:?}")]
     Unrenewed {

@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The Go sidecar's timings.
 pub(in crate::leader_election) fn mk_settings(identity: &str) -> Settings {
     Settings {
-        place: LeaseMeta {
+        lease_meta: LeaseMeta {
             namespace: "kube-system".to_owned(),
             name: "external-attacher-leader-d".to_owned(),
         },
@@ -109,7 +109,7 @@ impl Rig {
     fn update(&mut self) -> Lease {
         match self.request() {
             Request::Update(lease) => *lease,
-            request @ (Request::Look | Request::Create(_)) => panic!("{request:?}"),
+            request @ (Request::Get | Request::Create(_)) => panic!("{request:?}"),
         }
     }
 
@@ -117,7 +117,7 @@ impl Rig {
     fn create(&mut self) -> Lease {
         match self.request() {
             Request::Create(lease) => *lease,
-            request @ (Request::Look | Request::Update(_)) => panic!("{request:?}"),
+            request @ (Request::Get | Request::Update(_)) => panic!("{request:?}"),
         }
     }
 
@@ -134,24 +134,24 @@ impl Rig {
         self
     }
 
-    fn looks(&mut self, lease: Option<Lease>) -> Result<(), Lost> {
-        assert_eq!(self.request(), Request::Look);
-        self.state.looked(Ok(lease), self.now, self.now, 0.5)
+    fn looks(&mut self, lease: Option<Lease>) -> Result<(), LeadershipLost> {
+        assert_eq!(self.request(), Request::Get);
+        self.state.on_get(Ok(lease), self.now, self.now, 0.5)
     }
 
     /// Executes the request as the API server does.
     fn granted(&mut self, version: u32) -> Lease {
         let mut lease = match self.request() {
             Request::Update(lease) | Request::Create(lease) => *lease,
-            Request::Look => panic!("it only looks"),
+            Request::Get => panic!("it reads the lease again"),
         };
         lease.metadata.resource_version = Some(version.to_string());
-        self.state.wrote(Ok(lease.clone()), self.now, self.now, 0.5);
+        self.state.on_write(Ok(lease.clone()), self.now, self.now, 0.5);
         lease
     }
 
     fn refused(&mut self, failure: LeaseError) {
-        self.state.wrote(Err(failure), self.now, self.now, 0.5);
+        self.state.on_write(Err(failure), self.now, self.now, 0.5);
     }
 
     fn leads(&self) -> bool {

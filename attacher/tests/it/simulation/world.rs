@@ -199,7 +199,7 @@ impl World {
             attachments,
             self.watch_kind(&events_tx, |event| matches!(event, Event::Volumes(_))),
             self.watch_kind(&events_tx, |event| matches!(event, Event::Nodes(_))),
-            self.watch_kind(&events_tx, |event| matches!(event, Event::DriverBack(_))),
+            self.watch_kind(&events_tx, |event| matches!(event, Event::DriverConnected(_))),
         );
     }
 
@@ -337,7 +337,7 @@ impl State {
 
     fn list(&self) -> Vec<Event> {
         let mut list = vec![
-            Event::DriverBack(self.array.capabilities()),
+            Event::DriverConnected(self.array.capabilities()),
             Event::Attachments(Change::ReplaceStarted),
             Event::Volumes(Change::ReplaceStarted),
             Event::Nodes(Change::ReplaceStarted),

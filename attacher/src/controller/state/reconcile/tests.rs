@@ -30,7 +30,7 @@ impl Bench {
         let mut driver = mk_driver();
         driver.capabilities.list_published = true;
         let mut state = mk_state(10);
-        state.handle(Event::DriverBack(driver.capabilities));
+        state.handle(Event::DriverConnected(driver.capabilities));
         state.handle(Event::Volumes(Change::Applied(mk_volume("pv"))));
         state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
         for attachment in attachments {
@@ -95,7 +95,8 @@ impl Bench {
 
     pub(in crate::controller::state) fn capabilities(&mut self, change: impl FnOnce(&mut Capabilities)) {
         change(&mut self.driver.capabilities);
-        self.state.handle(Event::DriverBack(self.driver.capabilities));
+        self.state
+            .handle(Event::DriverConnected(self.driver.capabilities));
     }
 }
 

@@ -27,7 +27,7 @@ fn standby_waits_for_expiry_since_the_last_observed_change() {
     rig.at(8.0).look(Some(mk_lease("b", 1, 15)));
     assert_eq!(rig.wait(), 15.0, "the end of the lease comes first");
     rig.at(14.0);
-    rig.state.seen(Some(mk_lease("b", 2, 15)), rig.now, 0.5);
+    rig.state.on_watch_event(Some(mk_lease("b", 2, 15)), rig.now, 0.5);
     rig.at(22.0).look(Some(mk_lease("b", 2, 15)));
     assert_eq!(rig.wait(), 29.0, "a renewal, whatever it says, is a sign of life");
     rig.at(29.0).look(Some(mk_lease("b", 2, 15)));
@@ -51,7 +51,7 @@ fn acquires_a_released_lease_at_once() {
     let mut rig = Rig::new();
     rig.look(Some(mk_lease("b", 1, 15)));
     rig.at(1.0);
-    rig.state.seen(Some(mk_lease("", 2, 1)), rig.now, 0.5);
+    rig.state.on_watch_event(Some(mk_lease("", 2, 1)), rig.now, 0.5);
     let lease = rig.update();
     assert_eq!(lease.metadata.resource_version.as_deref(), Some("2"));
     assert_eq!(spec(&lease), ("a".to_owned(), 15, 8));
@@ -75,7 +75,7 @@ fn a_deleted_lease_does_not_end_the_term_of_its_holder() {
     let mut rig = Rig::new();
     rig.look(Some(mk_lease("b", 1, 15)));
     rig.at(1.0);
-    rig.state.seen(None, rig.now, 0.5);
+    rig.state.on_watch_event(None, rig.now, 0.5);
     assert!(rig.wait() > 1.0, "b may not know yet");
     rig.at(9.0).look(None);
     assert_eq!(rig.wait(), 15.0);
@@ -104,7 +104,7 @@ fn renews_a_late_claim_before_leading() {
     let mut lease = rig.create();
     lease.metadata.resource_version = Some("1".to_owned());
     rig.at(30.0);
-    rig.state.wrote(Ok(lease.clone()), sent, rig.now, 0.5);
+    rig.state.on_write(Ok(lease.clone()), sent, rig.now, 0.5);
     assert!(!rig.leads());
     rig.look(Some(lease));
     rig.granted(2);
@@ -117,14 +117,14 @@ fn waits_longer_after_a_timeout_until_a_quick_response() {
     assert!(rig.timeout() < 4.0, "a dead connection must be noticed");
     let sent = rig.now;
     rig.at(3.4);
-    rig.state.looked(Err(silence()), sent, rig.now, 0.5).unwrap();
+    rig.state.on_get(Err(silence()), sent, rig.now, 0.5).unwrap();
     let until = rig.wait();
     let sent = rig.at(until).now;
     assert_eq!(rig.timeout(), 10.0);
     // This response is too slow for a first attempt.
     rig.at(until + 9.0);
     rig.state
-        .looked(Ok(Some(mk_lease("", 1, 1))), sent, rig.now, 0.5)
+        .on_get(Ok(Some(mk_lease("", 1, 1))), sent, rig.now, 0.5)
         .unwrap();
     assert_eq!(rig.timeout(), 10.0, "the claim, too");
     rig.granted(2);

@@ -28,7 +28,7 @@ fn a_renewal_counts_from_when_it_was_sent() {
     let mut lease = rig.update();
     lease.metadata.resource_version = Some("2".to_owned());
     rig.at(8.0);
-    rig.state.wrote(Ok(lease), sent, rig.now, 0.5);
+    rig.state.on_write(Ok(lease), sent, rig.now, 0.5);
     assert_eq!(rig.state.valid_until(), Some(rig.begin + 15 * SECOND));
     assert_eq!(rig.wait(), 10.0);
 }
@@ -46,18 +46,18 @@ fn retries_a_failed_renewal_faster_until_expiry() {
     );
     rig.at(8.0).refused(silence());
     // A read shows its result.
-    assert_eq!(rig.request(), Request::Look);
-    rig.state.looked(Err(silence()), rig.now, rig.now, 0.5).unwrap();
+    assert_eq!(rig.request(), Request::Get);
+    rig.state.on_get(Err(silence()), rig.now, rig.now, 0.5).unwrap();
     let until = rig.wait();
     assert!(until > 8.0 && until < 10.0, "{until}");
     rig.at(until);
     let Step::Send { request, deadline } = rig.next() else {
         panic!()
     };
-    assert_eq!(request, Request::Look);
+    assert_eq!(request, Request::Get);
     assert_eq!(deadline, rig.begin + 10 * SECOND, "not longer than the term");
     rig.at(10.0);
-    assert!(matches!(rig.next(), Step::Stop(Lost::Unrenewed { .. })));
+    assert!(matches!(rig.next(), Step::Stop(LeadershipLost::Unrenewed { .. })));
     assert_eq!(rig.state.valid_until(), None);
     assert!(
         !rig.state.may_hold(),
@@ -95,7 +95,7 @@ fn another_holder_ends_the_term_at_once() {
         rig.at(5.0).update();
         rig.refused(LeaseError::Conflict);
         let lost = rig.looks(Some(mk_lease(holder, version, 15)));
-        assert!(matches!(lost, Err(Lost::Taken { holder: by, .. }) if by == holder));
+        assert!(matches!(lost, Err(LeadershipLost::Taken { holder: by, .. }) if by == holder));
         assert!(!rig.leads());
     }
 }
@@ -128,7 +128,7 @@ fn another_process_with_our_acquire_time_ends_the_term() {
     rig.refused(LeaseError::Conflict);
     let theirs = renewed(&ours, 2, "2026-01-02T03:04:59Z");
     let lost = rig.looks(Some(theirs)).unwrap_err();
-    assert!(matches!(lost, Lost::SameIdentity { .. }), "{lost}");
+    assert!(matches!(lost, LeadershipLost::SameIdentity { .. }), "{lost}");
 
     // Our own renewal without a response does not count as another process's.
     let mut rig = Rig::leading();
@@ -164,7 +164,7 @@ fn leader_recreates_a_deleted_lease() {
     let until = rig.wait();
     // Another replica was faster.
     let lost = rig.at(until).looks(Some(mk_lease("b", 1, 15)));
-    assert!(matches!(lost, Err(Lost::Taken { .. })));
+    assert!(matches!(lost, Err(LeadershipLost::Taken { .. })));
 }
 
 #[test]
@@ -176,9 +176,9 @@ fn suspension_ends_the_term_despite_a_successful_renewal() {
     lease.metadata.resource_version = Some("2".to_owned());
     rig.at(35.0);
     assert!(!rig.leads());
-    rig.state.wrote(Ok(lease), sent, rig.now, 0.5);
+    rig.state.on_write(Ok(lease), sent, rig.now, 0.5);
     assert!(!rig.leads());
-    assert!(matches!(rig.next(), Step::Stop(Lost::Unrenewed { .. })));
+    assert!(matches!(rig.next(), Step::Stop(LeadershipLost::Unrenewed { .. })));
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn after_a_slow_response_a_renewal_may_take_the_rest_of_the_term() {
     let mut lease = rig.create();
     lease.metadata.resource_version = Some("1".to_owned());
     rig.at(4.8);
-    rig.state.wrote(Ok(lease), sent, rig.now, 0.5);
+    rig.state.on_write(Ok(lease), sent, rig.now, 0.5);
     assert!((rig.at(5.0).timeout() - 5.0).abs() < 0.01);
     // It is quick, so a dead connection must be noticed again.
     rig.granted(2);

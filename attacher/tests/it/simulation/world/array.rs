@@ -230,7 +230,7 @@ impl State {
             self.note(format_args!("the driver has calls: {has_calls}"));
             self.array.has_calls = has_calls;
             self.array.switched = Some(Instant::now());
-            self.log.push(Event::DriverBack(self.array.capabilities()));
+            self.log.push(Event::DriverConnected(self.array.capabilities()));
         }
     }
 

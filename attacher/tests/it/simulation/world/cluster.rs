@@ -109,7 +109,11 @@ impl Cluster for FakeCluster {
             let adds = metadata["finalizers"] == json!([FINALIZER]);
             if adds && attachment.deleting && !attachment.finalizer {
                 let message = "no new finalizers can be added if the object is being deleted".into();
-                return Err(Error::Refused { status: 422, message });
+                return Err(Error::Refused {
+                    status: 422,
+                    message,
+                    retry_after: None,
+                });
             }
             attachment.finalizer |= adds;
             for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
@@ -131,6 +135,7 @@ impl Cluster for FakeCluster {
                 (true, false, true) => Err(Error::Refused {
                     status: 422,
                     message: "no new finalizers".into(),
+                    retry_after: None,
                 }),
                 (true, false, false) => Ok(state.put_volume(Volume {
                     finalizer: true,
