@@ -38,6 +38,7 @@ mod strategic;
 mod strategy;
 mod subresource;
 mod table;
+mod type_meta;
 mod validate;
 mod warnings;
 mod watch;

@@ -12,6 +12,7 @@ use super::resource::Resource;
 use super::schema;
 use super::status::Status;
 use super::strategic;
+use super::type_meta;
 use super::write::decode_object;
 
 /// Most operations in a JSON patch.
@@ -97,7 +98,9 @@ impl Patch {
             PatchType::Merge if !self.document.is_object() => return Err(self.no_object()),
             PatchType::Merge => {
                 let mut document = Value::Object(document);
-                json_patch::merge(&mut document, &self.document);
+                let mut patch = self.document.clone();
+                prune_lists(&mut patch, false);
+                json_patch::merge(&mut document, &patch);
                 sorted(document)
             }
             PatchType::Strategic => self.strategic(resource, document)?,
@@ -213,14 +216,23 @@ impl Patch {
                 return Err(Status::invalid_patch(shown(), why));
             }
         }
-        let (version, kind) = (text("apiVersion"), text("kind"));
-        let other_version = !version.is_empty() && version != resource.api_version();
-        let other_kind = !kind.is_empty() && kind != resource.kind_name;
-        if self.kind != PatchType::Strategic && (other_version || other_kind) {
-            let why = format!(
-                "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
-            );
-            return Err(Status::invalid_patch(shown(), why));
+        if self.kind != PatchType::Strategic {
+            type_meta::check(&document).map_err(|why| {
+                Status::invalid_patch(
+                    shown(),
+                    format!("couldn't get version/kind; json parse error: {why}"),
+                )
+            })?;
+            let given = |name: &str, default: String| {
+                Some(text(name))
+                    .filter(|text| !text.is_empty())
+                    .unwrap_or(default)
+            };
+            let version = given("apiVersion", resource.api_version());
+            let kind = given("kind", resource.kind_name.to_owned());
+            if let Some(why) = type_meta::conversion_error(resource, &kind, &version) {
+                return Err(Status::invalid_patch(shown(), why));
+            }
         }
         let decoded = decode_object(resource, document);
         let (object, mut unknown) = decoded.map_err(|error| {
@@ -239,6 +251,20 @@ impl Patch {
             FieldValidation::Strict | FieldValidation::Ignore => Ok((object, Vec::new())),
             FieldValidation::Warn => Ok((object, unknown)),
         }
+    }
+}
+
+/// Removes null members from objects in lists, as Kubernetes' merge patch library does.
+fn prune_lists(value: &mut Value, in_list: bool) {
+    match value {
+        Value::Object(object) => {
+            if in_list {
+                object.retain(|_, value| !value.is_null());
+            }
+            object.values_mut().for_each(|value| prune_lists(value, in_list));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| prune_lists(item, true)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 

@@ -20,6 +20,8 @@ pub(crate) struct ResponseEncoder {
     /// `{"apiVersion":..,"kind":..,`
     head: Bytes,
     clock: Clock,
+    /// Whether tables have columns; in a watch only the first has them.
+    has_columns: bool,
 }
 
 // === impl ResponseEncoder ===
@@ -36,6 +38,7 @@ impl ResponseEncoder {
             view,
             head: head.into(),
             clock,
+            has_columns: true,
         }
     }
 
@@ -67,6 +70,11 @@ impl ResponseEncoder {
         table::table(self.resource, &self.clock, metadata, objects, shown)
     }
 
+    /// Leaves the columns out of tables from now on.
+    pub(crate) fn omit_columns(&mut self) {
+        self.has_columns = false;
+    }
+
     /// Writes an object.
     pub(crate) fn write_object(&self, out: &mut BytesMut, stored: &Stored) {
         match self.view {
@@ -77,7 +85,10 @@ impl ResponseEncoder {
             View::Metadata => out.put_slice(partial_metadata(&stored.object).to_string().as_bytes()),
             View::Table(include) => {
                 let metadata = list_metadata(stored);
-                let table = self.table(metadata, &[&stored.object], include);
+                let mut table = self.table(metadata, &[&stored.object], include);
+                if !self.has_columns {
+                    table["columnDefinitions"] = Value::Null;
+                }
                 out.put_slice(table.to_string().as_bytes());
             }
         }

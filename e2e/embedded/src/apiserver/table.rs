@@ -5,7 +5,7 @@ mod cells;
 use serde_json::{Value, json};
 
 use super::clock::Clock;
-use super::object::Object;
+use super::object::{self, Object};
 use super::resource::{Kind, Resource};
 
 /// A column: name, type, format, priority (1: only in wide output).
@@ -126,6 +126,19 @@ fn claim_columns() -> Vec<Column> {
     ]
 }
 
+fn row(kind: Kind, clock: &Clock, object: &Object, shown: Value) -> Value {
+    let mut row = json!({ "cells": cells::cells(kind, clock, object), "object": shown });
+    let phase = object::text(object, "/status/phase");
+    let message = match (kind, phase) {
+        (Kind::Pod, "Succeeded") => "The pod has completed successfully.",
+        (Kind::Pod, "Failed") => "The pod failed.",
+        _ => return row,
+    };
+    row["conditions"] =
+        json!([{ "type": "Completed", "status": "True", "reason": phase, "message": message }]);
+    row
+}
+
 /// A table of objects; `shown` is the object of a row.
 pub(crate) fn table(
     resource: &Resource,
@@ -142,7 +155,7 @@ pub(crate) fn table(
         .collect();
     let rows: Vec<Value> = objects
         .iter()
-        .map(|object| json!({ "cells": cells::cells(resource.kind, clock, object), "object": shown(object) }))
+        .map(|object| row(resource.kind, clock, object, shown(object)))
         .collect();
     json!({
         "kind": "Table",

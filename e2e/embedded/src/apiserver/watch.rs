@@ -188,7 +188,7 @@ impl Watch {
         here && self.options.labels.matches(&stored.object) && self.options.fields.matches(&stored.object)
     }
 
-    fn write_change(&self, frames: &mut BytesMut, change: &Change) {
+    fn write_change(&mut self, frames: &mut BytesMut, change: &Change) {
         let before = change.before.as_ref().filter(|before| self.selects(before));
         let after = (!change.is_deletion && self.selects(&change.after)).then_some(&change.after);
         match (before, after) {
@@ -204,11 +204,12 @@ impl Watch {
         }
     }
 
-    fn write_event(&self, frames: &mut BytesMut, kind: &str, stored: &Stored) {
+    fn write_event(&mut self, frames: &mut BytesMut, kind: &str, stored: &Stored) {
         write_frame(frames, kind, |frames| self.encoder.write_object(frames, stored));
+        self.encoder.omit_columns();
     }
 
-    fn initial_events(&self, found: &[Arc<Stored>]) -> Bytes {
+    fn initial_events(&mut self, found: &[Arc<Stored>]) -> Bytes {
         let mut frames = BytesMut::new();
         for stored in found {
             self.write_event(&mut frames, "ADDED", stored);
@@ -219,7 +220,7 @@ impl Watch {
         frames.freeze()
     }
 
-    fn bookmark(&self, initial: bool) -> Bytes {
+    fn bookmark(&mut self, initial: bool) -> Bytes {
         let mut metadata = json!({ "resourceVersion": self.sent.to_string() });
         if initial {
             metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });

@@ -6,8 +6,8 @@ use super::super::go_format;
 use super::super::object::Object;
 use super::super::patch::FieldValidation;
 use super::super::request;
-use super::super::resource::{self, Resource};
 use super::super::status::Status;
+use super::super::type_meta;
 use super::super::write::decode_object;
 use super::Call;
 
@@ -52,7 +52,7 @@ impl Call<'_> {
             }
             Err(why) => return Err(unrecognized(why)),
         };
-        type_of(&document).map_err(unrecognized)?;
+        type_meta::check(&document).map_err(unrecognized)?;
         let text = |name: &str| document.get(name).and_then(Value::as_str).unwrap_or_default();
         let (version, kind) = (text("apiVersion").to_owned(), text("kind").to_owned());
         let expected = resource.api_version();
@@ -73,24 +73,7 @@ impl Call<'_> {
                 "{kind} in version {short:?} cannot be handled as a {name}: {why}"
             ))
         };
-        let is_registered =
-            |resource: &Resource| resource.kind_name == kind && resource.api_version() == version;
-        let registered = resource::all().iter().find(|resource| is_registered(resource));
-        let Some(registered) = registered else {
-            let why = format!(
-                "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
-            );
-            return Err(mishandled(&why));
-        };
-        if registered.kind != resource.kind {
-            let group = match resource.group.split('.').next() {
-                None | Some("" | "events") => "core",
-                Some(group) => group,
-            };
-            let why = format!(
-                "converting (v1.{kind}) to ({group}.{}): unknown conversion",
-                resource.kind_name
-            );
+        if let Some(why) = type_meta::conversion_error(resource, kind, &version) {
             return Err(mishandled(&why));
         }
         if version != expected {
@@ -121,25 +104,6 @@ pub(super) fn no_struct(document: &Value) -> String {
         "json: cannot unmarshal {found} into Go value of type struct {{ APIVersion string \
          \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
     )
-}
-
-/// Checks that `apiVersion` and `kind` are texts.
-///
-/// # Errors
-/// The text of Go's decoder for the first that is not.
-pub(super) fn type_of(document: &Object) -> Result<(), String> {
-    let named = document
-        .iter()
-        .filter(|(name, _)| matches!(name.as_str(), "apiVersion" | "kind"));
-    for (name, value) in named {
-        if !value.is_string() && !value.is_null() {
-            let found = go_format::kind(value);
-            return Err(format!(
-                "json: cannot unmarshal {found} into Go struct field .{name} of type string"
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// The beginning of a body that is no object, as errors show it.

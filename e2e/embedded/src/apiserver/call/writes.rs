@@ -13,6 +13,7 @@ use super::super::request::{self, Location};
 use super::super::resource::Kind;
 use super::super::status::Status;
 use super::super::strategy::Part;
+use super::super::type_meta;
 use super::super::write::Writer;
 use super::{Call, body};
 
@@ -125,7 +126,7 @@ impl Call<'_> {
             Ok(other) => return Err(unrecognized(body::no_struct(&other))),
             Err(why) => return Err(unrecognized(why)),
         };
-        body::type_of(&document).map_err(unrecognized)?;
+        type_meta::check(&document).map_err(unrecognized)?;
         Ok(document)
     }
 

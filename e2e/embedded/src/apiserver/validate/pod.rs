@@ -8,7 +8,7 @@ use super::super::field::{Errors, FieldError, Path};
 use super::super::names;
 use super::super::object::{self, Object, at, list, text};
 use super::node::tolerated_effect;
-use super::{claim, container, csi_driver_name, each, metadata, node_selector, one_of, structs};
+use super::{amount, claim, container, csi_driver_name, each, metadata, node_selector, one_of, structs};
 
 /// Volume sources of a pod in the order in which they are looked at, and the field that each requires.
 const SOURCES: [(&str, &str); 29] = [
@@ -180,6 +180,10 @@ fn volume_source(pod: &Object, volume: &Object, path: &Path, errors: &mut Errors
             errors.push(FieldError::required(&path.child(required), ""));
         }
         match name {
+            "emptyDir" if amount(at(source, "/sizeLimit")).is_some_and(|limit| limit.cmp_zero().is_lt()) => {
+                let why = "SizeLimit field must be a valid resource quantity";
+                errors.push(FieldError::forbidden(&path.child("sizeLimit"), why));
+            }
             "csi" => {
                 csi_driver_name(errors, &path.child("driver"), text(source, "/driver"));
                 if object::has(source, "/nodePublishSecretRef")
