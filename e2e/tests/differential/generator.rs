@@ -7,9 +7,10 @@ use fastrand::Rng;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::kinds::{self, Kind, NAMES};
+use super::kinds::{self, Kind, LAST_NAME, NAMES};
 use super::request::{Body, Edit, Request};
 use documents::Documents;
+use options::watch;
 
 /// Kinds whose requests meet in a sequence.
 const GROUPS: &[&[(&str, &str)]] = &[
@@ -60,7 +61,8 @@ pub(crate) fn sequence(seed: u64) -> Sequence {
         .collect();
     let length = rng.usize(LENGTH);
     let mut generator = Generator { rng, created: 0 };
-    let mut requests = Vec::new();
+    let list = |kind: &&'static Kind| request(kind, "LIST", Method::GET, kind.collection("$ns"));
+    let mut requests: Vec<Request> = kinds.iter().map(list).collect();
     for kind in &kinds {
         requests.extend(["a", "b"].map(|name| generator.create_valid(kind, name)));
     }
@@ -69,8 +71,11 @@ pub(crate) fn sequence(seed: u64) -> Sequence {
         generator.request(kind)
     }));
     // What has become of everything.
+    requests.extend(kinds.iter().map(list));
+    requests.extend(kinds.iter().map(|kind| generator.create_last(kind)));
     for kind in &kinds {
-        requests.push(request(kind, "LIST", Method::GET, kind.collection("$ns")));
+        requests.push(watch(kind));
+        requests.push(generator.watch(kind));
     }
     Sequence { kinds, requests }
 }
@@ -141,6 +146,17 @@ impl Generator {
         let mut request = request(kind, "POST", Method::POST, kind.collection("$ns"));
         request.content_type = JSON;
         request.body = Body::Json(document);
+        request
+    }
+
+    /// Creates the object at which watches end.
+    fn create_last(&mut self, kind: &Kind) -> Request {
+        let mut request = self.create_valid(kind, LAST_NAME);
+        if let Body::Json(document) = &mut request.body {
+            *document = kind.base.clone();
+            Edit::set("/metadata/name", unique_name(kind, LAST_NAME)).apply(document);
+            Edit::set("/metadata/labels", json!({ "app": "x" })).apply(document);
+        }
         request
     }
 

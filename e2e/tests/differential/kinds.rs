@@ -46,6 +46,9 @@ pub(crate) static ALL: LazyLock<Vec<Kind>> = LazyLock::new(|| {
 /// Names of objects; few, so that requests meet.
 pub(crate) const NAMES: [&str; 3] = ["a", "b", "c.d"];
 
+/// Name of the object that a sequence creates last, behind all others in lists.
+pub(crate) const LAST_NAME: &str = "zz";
+
 /// Metadata, besides name and namespace.
 pub(crate) static METADATA: LazyLock<Vec<Field>> = LazyLock::new(|| {
     fields(&[

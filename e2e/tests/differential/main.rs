@@ -15,7 +15,7 @@ mod session;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use csi_e2e::control_plane::{ControlPlane, Options};
 use csi_e2e::process::{Run, reaper_main_if_requested};
 use csi_e2e::toolchain::{MissingGo, Settings, Toolchain};
@@ -26,7 +26,7 @@ use report::Report;
 use session::Session;
 
 /// Requests of `cargo test`.
-const REQUESTS: u64 = 3_000;
+const REQUESTS: u64 = 2_000;
 /// Sequences with differences after which a run ends.
 const DIFFERENCES_LIMIT: usize = 20;
 
@@ -80,7 +80,13 @@ async fn compare(plane: &ControlPlane, requests: u64, first_seed: u64) -> Result
     while report.requests() < requests && report.differences() < limit {
         let sequence = generator::sequence(seed);
         let compared = session.send(&sequence.kinds, &sequence.requests).await;
-        let compared = compared.with_context(|| format!("DIFFERENTIAL_SEED={seed}"))?;
+        let compared = match compared {
+            Ok(compared) => compared,
+            Err(error) => {
+                show(&report);
+                return Err(error.context(format!("DIFFERENTIAL_SEED={seed}")));
+            }
+        };
         report.add(&sequence, &compared);
         for difference in &compared.differences {
             let request = &sequence.requests[difference.index];

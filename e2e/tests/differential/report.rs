@@ -72,7 +72,8 @@ impl Report {
 
     /// Adds a difference, with the requests before it that it needs.
     pub(crate) fn show(&mut self, seed: u64, request: &Request, difference: &Difference, before: &[Request]) {
-        self.shown.push(shown(seed, request, difference, before));
+        let shown = shown(seed, request, difference, before);
+        self.shown.push(shown);
     }
 
     /// # Errors
@@ -121,7 +122,10 @@ impl fmt::Display for Report {
         for (reason, count) in &self.explained {
             writeln!(f, "explained: {count} times: {reason}")?;
         }
-        write!(f, "{} differences", self.differences())
+        for difference in &self.shown {
+            writeln!(f, "{difference}")?;
+        }
+        write!(f, "{} kinds of differences", self.differences())
     }
 }
 

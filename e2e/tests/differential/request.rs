@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 /// - `$ns`: the namespace of the sequence,
 /// - `$rv:KEY$$`, `$old:KEY$$`, `$uid:KEY$$`: newest and first known resource version, and UID, of the object at `KEY`,
 /// - `$continue:KEY$$`: the last continue token of the list at `KEY`,
+/// - `$list:KEY$$`: the version of the first list at `KEY`,
 /// - a path that ends in `/$gen`: the object whose name was generated last in its collection.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
@@ -111,6 +112,13 @@ fn unescaped(token: &str) -> String {
 }
 
 // === impl Request ===
+
+impl Request {
+    /// Whether the answer is a stream of events.
+    pub(crate) fn is_watch(&self) -> bool {
+        self.action == "WATCH"
+    }
+}
 
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -11,6 +11,7 @@ use kube::client::Body as ClientBody;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
+use super::kinds::LAST_NAME;
 use super::normalize::{Symbols, sorted};
 use super::request::{Body, Request};
 
@@ -26,6 +27,8 @@ pub(crate) struct Server {
     objects: HashMap<String, Value>,
     first_versions: HashMap<String, String>,
     continue_tokens: HashMap<String, String>,
+    /// Versions of the first lists, by path.
+    list_versions: HashMap<String, String>,
     symbols: Symbols,
 }
 
@@ -48,6 +51,7 @@ impl Server {
             objects: HashMap::new(),
             first_versions: HashMap::new(),
             continue_tokens: HashMap::new(),
+            list_versions: HashMap::new(),
             symbols: Symbols::new(namespace),
         }
     }
@@ -85,7 +89,15 @@ impl Server {
     async fn exchange(&self, request: &Request) -> Result<(StatusCode, http::HeaderMap, Vec<u8>)> {
         let http_request = self.http_request(request)?;
         let response = self.client.send(http_request).await.context("send a request")?;
-        let (parts, body) = response.into_parts();
+        let (parts, mut body) = response.into_parts();
+        if request.is_watch() && parts.status.is_success() {
+            let events = events(&mut body).await.context("read a watch")?;
+            return Ok((
+                parts.status,
+                parts.headers,
+                Value::Array(events).to_string().into_bytes(),
+            ));
+        }
         let bytes = body
             .collect()
             .await
@@ -100,7 +112,7 @@ impl Server {
         let mut uri = self.path(&request.path);
         for (number, (name, value)) in request.query.iter().enumerate() {
             let value = self.text(value);
-            let value = utf8_percent_encode(&value, NON_ALPHANUMERIC);
+            let value = encoded(&value);
             uri.push_str(&format!("{}{name}={value}", if number == 0 { '?' } else { '&' }));
         }
         let body = match &request.body {
@@ -139,6 +151,10 @@ impl Server {
             for item in items {
                 let name = item["metadata"]["name"].as_str().unwrap_or_default();
                 self.remember_object(format!("{path}/{name}"), item);
+            }
+            if let Some(version) = body["metadata"]["resourceVersion"].as_str() {
+                let first = self.list_versions.entry(path.to_owned());
+                first.or_insert_with(|| version.to_owned());
             }
             if let Some(token) = body["metadata"]["continue"].as_str() {
                 self.continue_tokens.insert(path.to_owned(), token.to_owned());
@@ -188,7 +204,8 @@ impl Server {
                 let key = &path[..at + "/$gen".len()];
                 let object = self.objects.get(key);
                 let name = object.and_then(|object| object["metadata"]["name"].as_str());
-                format!("{}/{}{}", &path[..at], name.unwrap_or("none"), &path[key.len()..])
+                let name = encoded(name.unwrap_or("none"));
+                format!("{}/{name}{}", &path[..at], &path[key.len()..])
             }
             None => path.to_owned(),
         };
@@ -209,11 +226,13 @@ impl Server {
 
     /// Replaces the symbols in a text.
     fn text(&self, text: &str) -> String {
-        let replaced = ["rv", "old", "uid", "continue"].iter().find_map(|symbol| {
-            let (before, rest) = text.split_once(&format!("${symbol}:"))?;
-            let (key, after) = rest.split_once("$$")?;
-            Some(format!("{before}{}{after}", self.symbol(symbol, key)))
-        });
+        let replaced = ["rv", "old", "uid", "continue", "list"]
+            .iter()
+            .find_map(|symbol| {
+                let (before, rest) = text.split_once(&format!("${symbol}:"))?;
+                let (key, after) = rest.split_once("$$")?;
+                Some(format!("{before}{}{after}", self.symbol(symbol, key)))
+            });
         replaced
             .unwrap_or_else(|| text.to_owned())
             .replace("$ns", &self.namespace)
@@ -232,9 +251,49 @@ impl Server {
                 .first_versions
                 .get(key)
                 .map_or(UNKNOWN_VERSION, String::as_str),
+            "list" => self
+                .list_versions
+                .get(key)
+                .map_or(UNKNOWN_VERSION, String::as_str),
             _ => self.continue_tokens.get(key).map_or("", String::as_str),
         }
     }
+}
+
+/// A text as a part of a path or of a query.
+pub(crate) fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+/// The events of a watch up to the one of the last object, or to the end of the watch.
+async fn events(body: &mut ClientBody) -> Result<Vec<Value>> {
+    let mut events = Vec::new();
+    let mut unread = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.context("read a frame")?.into_data() else {
+            continue;
+        };
+        unread.extend_from_slice(&data);
+        while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = unread.drain(..=end).collect();
+            let event: Value = serde_json::from_slice(&line).context("an event must be JSON")?;
+            let is_last = is_last_object(&event["object"]);
+            events.push(event);
+            if is_last {
+                return Ok(events);
+            }
+        }
+    }
+    Ok(events)
+}
+
+/// Whether an event is about the object that the sequence creates last; of a table, if its row is about it.
+fn is_last_object(object: &Value) -> bool {
+    let name = object
+        .pointer("/metadata/name")
+        .or_else(|| object.pointer("/rows/0/object/metadata/name"));
+    name.and_then(Value::as_str)
+        .is_some_and(|name| name == LAST_NAME || name.ends_with(&format!("-{LAST_NAME}")))
 }
 
 // === impl Answer ===

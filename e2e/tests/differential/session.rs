@@ -14,7 +14,7 @@ use super::generator::{JSON, Sequence, request};
 use super::kinds::{self, Kind};
 use super::report::Difference;
 use super::request::{Body, Request};
-use super::server::{Answer, Server};
+use super::server::{Answer, Server, encoded};
 
 /// Admission plugins of kube-apiserver read StorageClasses from informers, which follow the store some milliseconds later;
 /// nothing shows when they have.
@@ -156,7 +156,7 @@ async fn clean_up(server: &mut Server, kinds: &[&'static Kind]) -> Result<()> {
             let name = item["metadata"]["name"].as_str().unwrap_or_default();
             let is_of_cluster = kind.plural == "namespaces" && !name.starts_with("sequence");
             if !is_of_cluster {
-                remove(&client, &format!("{collection}/{name}"), item).await?;
+                remove(&client, &format!("{collection}/{}", encoded(name)), item).await?;
             }
         }
     }

@@ -12,6 +12,9 @@ const METADATA: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8
 const METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json";
 
+/// Watches end at the last object of a sequence, or after this time.
+const WATCH_SECONDS: &str = "2";
+
 const LABEL_SELECTORS: [&str; 13] = [
     "app=x",
     "app!=x",
@@ -27,6 +30,18 @@ const LABEL_SELECTORS: [&str; 13] = [
     "app in (x",
     "a>5",
 ];
+
+/// A watch of everything that the sequence did to a kind.
+pub(super) fn watch(kind: &Kind) -> Request {
+    let path = kind.collection("$ns");
+    let mut request = request(kind, "WATCH", Method::GET, path.clone());
+    request.query = vec![
+        ("watch", "true".to_owned()),
+        ("timeoutSeconds", WATCH_SECONDS.to_owned()),
+        ("resourceVersion", format!("$list:{path}$$")),
+    ];
+    request
+}
 
 // === impl Generator ===
 
@@ -51,6 +66,41 @@ impl Generator {
         self.accept(&mut request, METADATA_LIST);
         self.selectors(kind, &mut request);
         self.paging(&mut request);
+        request
+    }
+
+    /// A watch of a part, in another form, or from another version; those that select anything select the last object.
+    pub(super) fn watch(&mut self, kind: &Kind) -> Request {
+        let mut request = watch(kind);
+        match self.rng.u8(..12) {
+            0..3 => {
+                let selector = ["app=x", "app in (x,y)", "app", "app!=y,!tier"][self.rng.usize(..4)];
+                request.query.push(("labelSelector", selector.to_owned()));
+            }
+            3 => request
+                .query
+                .push(("fieldSelector", "metadata.name!=a".to_owned())),
+            4 => {
+                let field = kind
+                    .selectable
+                    .get(self.rng.usize(..kind.selectable.len().max(1)));
+                let field = field.copied().unwrap_or("metadata.name");
+                request.query.push(("fieldSelector", format!("{field}!=a")));
+            }
+            5 => request.accept = TABLE,
+            6 => request.accept = METADATA,
+            7 => request.query[2].1 = ["", "0"][self.rng.usize(..2)].to_owned(),
+            8 => {
+                request.query[2].1 = String::new();
+                request.query.push(("sendInitialEvents", "true".to_owned()));
+                request
+                    .query
+                    .push(("resourceVersionMatch", "NotOlderThan".to_owned()));
+            }
+            9 => request.query.push(("sendInitialEvents", "true".to_owned())),
+            10 => request.query[2].1 = "x".to_owned(),
+            _ => request.accept = "text/html",
+        }
         request
     }
 
@@ -122,7 +172,9 @@ impl Generator {
             _ => "",
         };
         if request.accept == TABLE && self.rng.bool() {
-            let include = ["None", "Object", "Metadata", "Other"][self.rng.usize(..4)];
+            // An unknown value hides what a write has changed.
+            let values = if request.method == Method::GET { 4 } else { 3 };
+            let include = ["None", "Object", "Metadata", "Other"][self.rng.usize(..values)];
             request.query.push(("includeObject", include.to_owned()));
         }
     }
