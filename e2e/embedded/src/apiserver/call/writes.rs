@@ -198,6 +198,11 @@ impl Call<'_> {
 
 /// The name in the body must be the one in the path.
 fn check_name(location: &Location, object: &Object) -> Result<(), Status> {
+    let (given, namespace) = (object::namespace(object), location.namespace.as_str());
+    if !namespace.is_empty() && !given.is_empty() && given != namespace {
+        let why = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(Status::bad_request(why));
+    }
     let (given, name) = (object::name(object), location.name.as_str());
     if given.is_empty() {
         return Err(Status::bad_request(format!(
@@ -208,11 +213,6 @@ fn check_name(location: &Location, object: &Object) -> Result<(), Status> {
         return Err(Status::bad_request(format!(
             "the name of the object ({given}) does not match the name on the URL ({name})"
         )));
-    }
-    let (given, namespace) = (object::namespace(object), location.namespace.as_str());
-    if !namespace.is_empty() && !given.is_empty() && given != namespace {
-        let why = "the namespace of the provided object does not match the namespace sent on the request";
-        return Err(Status::bad_request(why));
     }
     Ok(())
 }

@@ -97,10 +97,14 @@ fn event(clock: &Clock, object: &Object) -> Vec<Value> {
         (true, "") => first.clone(),
         (true, last) => since(clock, last),
     };
-    let count = series["count"]
-        .as_i64()
-        .or_else(|| at(object, "/count").as_i64().filter(|count| *count != 0))
-        .unwrap_or(1);
+    let count = if series.is_null() {
+        at(object, "/count")
+            .as_i64()
+            .filter(|count| *count != 0)
+            .unwrap_or(1)
+    } else {
+        series["count"].as_i64().unwrap_or_default()
+    };
     let kind = text(object, "/involvedObject/kind").to_lowercase();
     let target = match text(object, "/involvedObject/name") {
         "" => kind,
