@@ -196,7 +196,7 @@ impl Generator {
         let mut fallback = documents.create();
         Edit::set("/metadata/name", name).apply(&mut fallback);
         let mut edits = documents.edits(status);
-        if self.chance(15) {
+        if self.chance(25) {
             edits.push(self.precondition(&path));
         }
         let (action, path) = with_status(status, "PUT", "PUT status", path);
@@ -226,7 +226,7 @@ impl Generator {
         let (path, _) = self.object_path(kind);
         let status = kind.has_status && self.chance(40);
         let mut edits = Documents::new(&mut self.rng, kind).edits(status);
-        if self.chance(8) {
+        if self.chance(15) {
             edits.push(self.precondition(&path));
         }
         let (merge, json, strategic) = if status {

@@ -65,8 +65,9 @@ impl<'a> Documents<'a> {
             .collect();
         let mut edits: Vec<Edit> = (0..self.rng.usize(1..=2))
             .map(|_| {
-                if of_part.is_empty() || self.rng.u8(..100) < 30 {
-                    let field = &METADATA[self.rng.usize(..4)];
+                if of_part.is_empty() || self.rng.u8(..100) < 35 {
+                    // Labels most of all: they decide what watches select.
+                    let field = &METADATA[self.rng.usize(..8).saturating_sub(4)];
                     return self.valid_edit(field);
                 }
                 let field = of_part[self.rng.usize(..of_part.len())];

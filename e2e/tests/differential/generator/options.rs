@@ -72,8 +72,8 @@ impl Generator {
     /// A watch of a part, in another form, or from another version; those that select anything select the last object.
     pub(super) fn watch(&mut self, kind: &Kind) -> Request {
         let mut request = watch(kind);
-        match self.rng.u8(..12) {
-            0..3 => {
+        match self.rng.u8(..16) {
+            12..16 | 0..3 => {
                 let selector = ["app=x", "app in (x,y)", "app", "app!=y,!tier"][self.rng.usize(..4)];
                 request.query.push(("labelSelector", selector.to_owned()));
             }
