@@ -72,6 +72,10 @@ pub(crate) fn sequence(seed: u64) -> Sequence {
     }));
     // What has become of everything.
     requests.extend(kinds.iter().map(list));
+    // Watches with selectors see an object come and go.
+    for kind in &kinds {
+        requests.extend([json!("x"), json!(null)].map(|label| set_label(kind, label)));
+    }
     requests.extend(kinds.iter().map(|kind| generator.create_last(kind)));
     for kind in &kinds {
         requests.push(watch(kind));
@@ -352,6 +356,14 @@ impl Generator {
             _ => request.body = Body::Text("null".to_owned()),
         }
     }
+}
+
+fn set_label(kind: &Kind, label: Value) -> Request {
+    let path = format!("{}/{}", kind.collection("$ns"), unique_name(kind, "a"));
+    let mut request = request(kind, "PATCH merge", Method::PATCH, path);
+    request.content_type = "application/merge-patch+json";
+    request.body = Body::Json(json!({ "metadata": { "labels": { "app": label } } }));
+    request
 }
 
 /// Namespaces of a sequence have names that no other has.
