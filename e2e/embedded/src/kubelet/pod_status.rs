@@ -135,7 +135,7 @@ impl PodStatusManager {
         let pods = self.pods(pod);
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let patch = Patch::Strategic(json!({"metadata": {"uid": pod.metadata.uid}, "status": status}));
-        retry(|| async {
+        self.retry(pod, || async {
             pods.patch_status(name, &PatchParams::default(), &patch)
                 .await
                 .map(drop)
@@ -153,7 +153,36 @@ impl PodStatusManager {
                 uid: pod.metadata.uid.clone(),
                 resource_version: None,
             });
-        retry(|| async { pods.delete(name, &params).await.map(drop) }).await;
+        self.retry(pod, || async { pods.delete(name, &params).await.map(drop) })
+            .await;
+    }
+
+    /// Repeats a write until it succeeds, or until the pod is gone.
+    async fn retry<F>(&self, pod: &Pod, mut write: impl FnMut() -> F)
+    where
+        F: Future<Output = kube::Result<()>>,
+    {
+        let mut delay = FIRST_RETRY;
+        loop {
+            match write().await {
+                Ok(()) => return,
+                Err(kube::Error::Api(status)) if [404, 422].contains(&status.code) => return,
+                // A pod of the same name, or a write that lost a race.
+                Err(kube::Error::Api(status)) if status.code == 409 && !self.exists(pod).await => return,
+                Err(error) => tracing::debug!(%error, "call failed, trying again"),
+            }
+            sleep(delay).await;
+            delay = (delay * 2).min(MAX_RETRY);
+        }
+    }
+
+    /// Whether the pod exists with this UID, or may exist.
+    async fn exists(&self, pod: &Pod) -> bool {
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        match self.pods(pod).get_opt(name).await {
+            Ok(found) => found.is_some_and(|found| found.metadata.uid == pod.metadata.uid),
+            Err(_) => true,
+        }
     }
 
     fn pods(&self, pod: &Pod) -> Api<Pod> {
@@ -180,21 +209,4 @@ fn container_statuses(pod: &Pod, ready: bool, state: &Value) -> Vec<Value> {
             })
         })
         .collect()
-}
-
-/// Repeats a call until it succeeds, or until the object is gone or another one has its name.
-async fn retry<F>(mut call: impl FnMut() -> F)
-where
-    F: Future<Output = kube::Result<()>>,
-{
-    let mut delay = FIRST_RETRY;
-    loop {
-        match call().await {
-            Ok(()) => return,
-            Err(kube::Error::Api(status)) if [404, 409, 422].contains(&status.code) => return,
-            Err(error) => tracing::debug!(%error, "call failed, trying again"),
-        }
-        sleep(delay).await;
-        delay = (delay * 2).min(MAX_RETRY);
-    }
 }
