@@ -10,6 +10,7 @@ use fastrand::Rng;
 use http::StatusCode;
 use serde_json::Value;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::request::Location;
@@ -28,6 +29,8 @@ pub enum Fault {
     LostAnswer,
     /// The connection breaks before the server looks at the request.
     LostRequest,
+    /// The connection breaks at once, but the server does what the request asks for after so long.
+    LateExecution(Duration),
     /// A watch that begins breaks after so long.
     DroppedWatch(Duration),
     /// A watch that begins sends nothing for so long, then all that it held back.
@@ -69,6 +72,7 @@ pub(crate) struct FaultDecision {
     pub(crate) conflict: bool,
     pub(crate) loses_request: bool,
     pub(crate) loses_answer: bool,
+    pub(crate) late_by: Option<Duration>,
     dropped_after: Option<Duration>,
     stale_for: Option<Duration>,
 }
@@ -88,6 +92,8 @@ pub(crate) struct WatchFault {
 pub(crate) struct Faults {
     state: Mutex<State>,
     disconnects: Arc<watch::Sender<u64>>,
+    /// Requests that are executed late.
+    late: Mutex<JoinSet<()>>,
 }
 
 #[derive(Debug)]
@@ -185,7 +191,18 @@ impl Faults {
                 is_down: false,
             }),
             disconnects: Arc::new(watch::Sender::new(0)),
+            late: Mutex::new(JoinSet::new()),
         }
+    }
+
+    /// Executes a request after so long.
+    pub(crate) fn execute_late(&self, time: Duration, request: impl Future<Output = ()> + Send + 'static) {
+        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        while late.try_join_next().is_some() {}
+        late.spawn(async move {
+            tokio::time::sleep(time).await;
+            request.await;
+        });
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -229,6 +246,7 @@ impl Faults {
                 Fault::Conflict => decision.conflict = true,
                 Fault::LostAnswer => decision.loses_answer = true,
                 Fault::LostRequest => decision.loses_request = true,
+                Fault::LateExecution(time) => decision.late_by = Some(*time),
                 Fault::DroppedWatch(time) => decision.dropped_after = Some(*time),
                 Fault::StaleWatch(time) => decision.stale_for = Some(*time),
             }

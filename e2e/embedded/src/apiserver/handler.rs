@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
@@ -10,7 +12,7 @@ use serde_json::json;
 use tower::BoxError;
 
 use super::call::Call;
-use super::fault::RequestInfo;
+use super::fault::{FaultDecision, RequestInfo};
 use super::request::{Query, Target};
 use super::status::Status;
 use super::{ConnectionReset, ResponseBody, Server, discovery};
@@ -76,7 +78,28 @@ where
         }
         Err(error) => return Err(error),
     };
-    let response = match &target {
+    let (loses_answer, late_by) = (decision.loses_answer, decision.late_by);
+    let execution = execute(server.clone(), parts, target, query, body, decision);
+    if let Some(time) = late_by {
+        server.faults.execute_late(time, execution.map(drop));
+        return Err(ConnectionReset.into());
+    }
+    let response = execution.await;
+    if loses_answer {
+        return Err(ConnectionReset.into());
+    }
+    Ok(response)
+}
+
+async fn execute(
+    server: Arc<Server>,
+    parts: Parts,
+    target: Target,
+    query: Query,
+    body: Bytes,
+    decision: FaultDecision,
+) -> Response<ResponseBody> {
+    match &target {
         Target::Other(path) => other(path, &parts.headers, &parts.method),
         Target::Unknown => failure(&Status::no_such_path()),
         Target::Resource(location) => {
@@ -91,11 +114,7 @@ where
             let reply = call.answer(&parts.method, &decision).await;
             respond(reply, &call.warnings)
         }
-    };
-    if decision.loses_answer {
-        return Err(ConnectionReset.into());
     }
-    Ok(response)
 }
 
 fn respond(reply: Result<Reply, Status>, warnings: &[String]) -> Response<ResponseBody> {

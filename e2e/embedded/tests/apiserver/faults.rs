@@ -35,6 +35,22 @@ async fn loses_an_answer_after_the_write() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn executes_a_request_after_its_connection_broke() {
+    let server = mk_server(1);
+    let delay = Duration::from_secs(20);
+    let rule = Rule::always(Fault::LateExecution(delay))
+        .verbs(&["create"])
+        .times(1);
+    server.set_faults(vec![rule]);
+    assert!(create_breaks(&server, "a").await);
+    let count = || server.count("storage.k8s.io", "volumeattachments");
+    tokio::time::sleep(delay - Duration::from_millis(1)).await;
+    assert_eq!(count(), Some(0));
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    assert_eq!(count(), Some(1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn loses_a_request_before_the_write() {
     let server = mk_server(1);
     server.set_faults(vec![Rule::always(Fault::LostRequest).verbs(&["create"])]);
