@@ -57,11 +57,13 @@ impl Layout {
                 "csi-provisioner" => (&programs.provisioner, "csi-provisioner"),
                 "csi-resizer" => (&programs.resizer, "csi-resizer"),
                 "csi-snapshotter" => (&programs.snapshotter, "csi-snapshotter"),
-                "agnhost" => {
+                // The suite runs a shell with the programs of glibc in it.
+                "agnhost" | "glibc-dns-testing" => {
                     let agnhost = programs.agnhost.as_ref();
                     (agnhost.context("agnhost belongs to the suite")?, "agnhost")
                 }
-                "busybox" => {
+                // The suite runs a shell in nginx.
+                "busybox" | "nginx" => {
                     images.image(name, &[], &[&busybox])?;
                     continue;
                 }

@@ -60,7 +60,12 @@ const SUITE: GoProgram = suite_program(".", "suite");
 const AGNHOST: GoProgram = suite_program("k8s.io/kubernetes/test/images/agnhost", "agnhost");
 const GINKGO: GoProgram = suite_program("github.com/onsi/ginkgo/v2/ginkgo", "ginkgo");
 /// Images of the suite that tests of CSI drivers use.
-const SUITE_IMAGES: [&str; 2] = ["/e2e-test-images/agnhost:", "/e2e-test-images/busybox:"];
+const SUITE_IMAGES: [&str; 4] = [
+    "/e2e-test-images/agnhost:",
+    "/e2e-test-images/busybox:",
+    "/e2e-test-images/glibc-dns-testing:",
+    "/e2e-test-images/nginx:",
+];
 
 /// The programs of real nodes and of the images on them.
 #[derive(Clone, Debug)]
