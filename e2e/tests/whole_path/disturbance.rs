@@ -11,8 +11,9 @@ use jiff::SignedDuration;
 use crate::history::{FaultInjector, REPLICAS, Step};
 use crate::world::NODES;
 
+const ATTACHER: &str = "csi-attacher";
 /// The clients of the API server, for faults that concern one of them.
-const CLIENTS: [&str; 3] = ["csi-attacher", CONTROLLERS, KUBELETS];
+const CLIENTS: [&str; 3] = [ATTACHER, CONTROLLERS, KUBELETS];
 
 // === impl FaultInjector ===
 
@@ -87,11 +88,11 @@ impl FaultInjector {
         }
         let mut rules = Vec::new();
         for _ in 0..self.random.u32(1..4) {
-            let client = CLIENTS[self.random.usize(..CLIENTS.len())];
+            let mut client = CLIENTS[self.random.usize(..CLIENTS.len())];
             let (any, watches): (&[&'static str], &[&'static str]) = (&[], &["watch"]);
             let writes: &[&'static str] = &["create", "update", "patch", "delete"];
             let updates: &[&'static str] = &["update", "patch"];
-            let (verbs, fault) = match self.random.u32(..8) {
+            let (verbs, fault) = match self.random.u32(..9) {
                 0 => (any, Fault::Latency(self.within(0, 3))),
                 1 => (writes, Fault::Error(Status::storage_timeout())),
                 2 => (any, Fault::Error(Status::too_many_requests(1))),
@@ -99,6 +100,11 @@ impl FaultInjector {
                 4 => (writes, Fault::LostAnswer),
                 5 => (any, Fault::LostRequest),
                 6 => (watches, Fault::DroppedWatch(self.within(0, 10))),
+                7 => {
+                    // The attach/detach controller looks for VolumeAttachments that it does not expect only at its start.
+                    client = ATTACHER;
+                    (updates, Fault::LateExecution(self.within(5, 60)))
+                }
                 _ => (watches, Fault::StaleWatch(self.within(0, 20))),
             };
             let probability = 0.1 + 0.5 * self.random.f64();
@@ -121,28 +127,38 @@ impl FaultInjector {
         self.plan(after, Step::EndApiFaults);
     }
 
-    pub(crate) fn driver_faults(&mut self) {
+    pub(crate) async fn driver_faults(&mut self) {
         if !self.take("driver faults") {
             return;
         }
-        let method = [
+        let methods = [
             "ControllerPublishVolume",
             "ControllerUnpublishVolume",
             "NodeStageVolume",
-            "NodeUnstageVolume",
             "NodePublishVolume",
+            "NodeUnstageVolume",
             "NodeUnpublishVolume",
-        ][self.random.usize(..6)];
+        ];
+        // Sometimes no unmount succeeds for longer than the attach/detach controller waits for one.
+        let outlasts = self.random.u32(..8) == 0;
+        let method = methods[self.random.usize(if outlasts { 4..6 } else { 0..6 })];
         let end = match self.random.u32(..7) {
+            _ if outlasts => "action: {code: UNAVAILABLE}",
             0 => "action: {code: UNAVAILABLE}",
             1 => "action: {code: INTERNAL}",
             2 => "phase: after, action: {code: DEADLINE_EXCEEDED}",
+            // Kubelet takes a final code for proof that nothing is mounted.
+            3 if method.starts_with("Node") => "phase: after, action: {code: UNAVAILABLE}",
             3 => "phase: after, action: {code: INTERNAL}",
             4 => "action: {delay: {uniform: [1s, 30s]}}",
             5 => "phase: after, action: {delay: {uniform: [1s, 30s]}}",
             _ => "action: {hang: client-cancel}",
         };
-        let probability = [0.3, 0.7, 1.0][self.random.usize(..3)];
+        let probability = if outlasts {
+            1.0
+        } else {
+            [0.3, 0.7, 1.0][self.random.usize(..3)]
+        };
         let mut faults =
             format!("rules: [{{id: call, match: {{method: {method}, probability: {probability}}}, {end}}}]");
         match self.random.u32(..6) {
@@ -156,9 +172,12 @@ impl FaultInjector {
         let script = Script::read(&faults).expect("the rules must be valid");
         let loaded = self.world.array.faults().load(Origin::Admin, script);
         loaded.expect("no other origin has rules");
-        // Sometimes longer than the attach/detach controller waits for an unmount.
-        let longest = if self.random.u32(..5) == 0 { 8 * 60 } else { 60 };
-        let after = self.within(5, longest);
+        let after = if outlasts {
+            self.move_pod().await;
+            self.within(6 * 60 + 30, 9 * 60)
+        } else {
+            self.within(5, 60)
+        };
         self.plan(after, Step::EndDriverFaults);
     }
 

@@ -66,7 +66,12 @@ pub(crate) async fn play(seed: u64, plan: Plan) -> Result<String, String> {
     };
     let latencies = latencies(&mut injector.random);
     injector.world.cluster.api_server().set_faults(latencies);
-    injector.world.until_all_run().await?;
+    if plan.faults && injector.random.u32(..4) == 0 {
+        // The first attaches meet faults, too.
+        injector.api_faults();
+    } else {
+        injector.world.until_all_run().await?;
+    }
     if plan.faults {
         injector.disturb().await?;
     } else {
@@ -152,7 +157,7 @@ impl FaultInjector {
             60..66 => self.end_driver(),
             66..70 => self.api_server_down(),
             70..80 => self.api_faults(),
-            80..88 => self.driver_faults(),
+            80..88 => self.driver_faults().await,
             88..92 => self.lose_node(),
             92..95 => self.lose_machine(),
             95..97 => self.disturb_watches(),
@@ -230,7 +235,8 @@ impl FaultInjector {
             }
             Step::DeleteNode(node) => {
                 if world.delete_node(node).await {
-                    let after = self.within(1, 120);
+                    // Longer than an informer pauses after failed lists: no attach uses the former node id.
+                    let after = self.within(60, 180);
                     self.plan(after, Step::ReplaceMachine(node));
                 } else {
                     self.plan(RETRY, step);
@@ -240,11 +246,11 @@ impl FaultInjector {
         }
     }
 
-    /// Drains the node first: controllers that are down do not see that the Node was absent, so its pods would keep their
-    /// attachments to the old machine.
+    /// Waits first, as Cluster API does, until the node is drained and the controllers detach its volumes. Otherwise a pod that
+    /// comes at once would keep the attachment to the old machine.
     async fn replace_machine(&mut self, node: &'static str) {
         let world = &mut self.world;
-        if world.users.drain(node).await {
+        if world.users.drain(node).await && world.detaches_from(node).await {
             world.replace_machine(node).await;
             world.users.set_in_service(node, true);
             self.release(node);

@@ -90,6 +90,18 @@ impl Invariants {
         }
     }
 
+    /// A VolumeAttachment that is not being deleted says that the volume is attached.
+    pub(crate) fn reported_as_attached(&self, volume: &str, node: &str) {
+        let mut state = self.lock();
+        state.check();
+        // A machine's id is the name of its node and a generation.
+        let on_node = |id: &str| id.rsplit_once('-').is_some_and(|(name, _)| name == node);
+        if !state.published.iter().any(|(of, id)| of == volume && on_node(id)) {
+            let text = format!("the VolumeAttachment for {node} says attached, and the array does not");
+            state.timeline.violated(Some(volume), text);
+        }
+    }
+
     /// A driver process answered.
     pub(crate) fn called(&self, process: &str, call: &VolumeCall, code: Code) {
         let mut state = self.lock();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
-use k8s_openapi::api::storage::v1::VolumeAttachment;
+use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -56,7 +56,10 @@ pub(crate) async fn run(client: Client, timeline: Timeline, invariants: Invarian
         volume_line(volume, &timeline)
     });
     let pods = watch(&client, &timeline, |pod: &Pod, _| pod_line(pod));
-    futures::join!(nodes, attachments, volumes, pods);
+    let csi_nodes = watch(&client, &timeline, |csi_node: &CSINode, _| {
+        csi_node_line(csi_node)
+    });
+    futures::join!(nodes, csi_nodes, attachments, volumes, pods);
 }
 
 /// The handle of a PersistentVolume or claim by its name, which has the same number.
@@ -128,6 +131,9 @@ fn attachment_line(attachment: &VolumeAttachment, deleted: bool, invariants: &In
         invariants.attachment_changed(&volume, &spec.node_name, deleting);
     }
     let status = attachment.status.clone().unwrap_or_default();
+    if status.attached && !deleting && !deleted {
+        invariants.reported_as_attached(&volume, &spec.node_name);
+    }
     let mut text = format!("on {}: attached={}", spec.node_name, status.attached);
     if deleting {
         text += " deleting";
@@ -172,6 +178,19 @@ fn node_line(node: &Node, deleted: bool, invariants: &Invariants) -> Line {
         text += " out of service";
     }
     Line { volume: None, text }
+}
+
+fn csi_node_line(csi_node: &CSINode) -> Line {
+    let ids: Vec<_> = csi_node
+        .spec
+        .drivers
+        .iter()
+        .map(|driver| &driver.node_id)
+        .collect();
+    Line {
+        volume: None,
+        text: format!("nodeIDs={ids:?}"),
+    }
 }
 
 fn volume_line(volume: &PersistentVolume, timeline: &Timeline) -> Line {

@@ -18,8 +18,8 @@ use embedded_cluster::driver_connection::DriverConnection;
 use embedded_cluster::injected_bug::InjectedBug;
 use embedded_cluster::kubelet::NodeDisk;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::CSIDriver;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -250,12 +250,25 @@ impl World {
         self.switch_on(node, generation);
     }
 
-    /// Deletes a Node. Returns false if the API server did not confirm it.
+    /// Deletes a Node, and its CSINode in place of the garbage collector. Returns false if the API server did not
+    /// confirm both.
     pub(crate) async fn delete_node(&mut self, node: &str) -> bool {
         self.timeline.note("admin", None, format!("delete node {node}"));
         self.cluster.remove_node(node);
-        let deleted = self.all::<Node>().delete(node, &DeleteParams::default()).await;
-        is_deleted(deleted)
+        let params = DeleteParams::default();
+        is_deleted(self.all::<Node>().delete(node, &params).await)
+            && is_deleted(self.all::<CSINode>().delete(node, &params).await)
+    }
+
+    /// Whether each VolumeAttachment of the node is deleted or being deleted.
+    pub(crate) async fn detaches_from(&self, node: &str) -> bool {
+        let listed = self.all::<VolumeAttachment>().list(&ListParams::default()).await;
+        listed.is_ok_and(|attachments| {
+            let mut of_node = attachments
+                .iter()
+                .filter(|attachment| attachment.spec.node_name == node);
+            of_node.all(|attachment| attachment.metadata.deletion_timestamp.is_some())
+        })
     }
 
     /// Adds or removes the out-of-service taint. Returns false if the API server did not confirm it.
