@@ -58,12 +58,7 @@ async fn in_run(args: &Args) -> Result<()> {
     if !results.failures.is_empty() {
         run.keep_files()?;
     }
-    say(&format!(
-        "{}\n{}\nlog: {}",
-        results.table(),
-        results.failures.join("\n"),
-        log.display()
-    ));
+    say(&format!("{}\nlog: {}", results.table(), log.display()));
     if args.write {
         write_table(
             &workspace_root().join("docs/conformance.md"),

@@ -196,7 +196,7 @@ impl Results {
         self.suites.entry(suite.to_owned()).or_default()[place] += 1;
     }
 
-    /// A table in Markdown, and what was left out.
+    /// A table in Markdown, what failed, and what was left out.
     pub fn table(&self) -> String {
         let mut table = "| suite | passed | failed | skipped by itself |\n|---|---|---|---|\n".to_owned();
         let mut total = [0; 3];
@@ -207,6 +207,9 @@ impl Results {
             }
         }
         row(&mut table, "total", total);
+        for failure in &self.failures {
+            writeln!(table, "\nFailed: {failure}").expect("writing to a String must succeed");
+        }
         if self.without_growth {
             table += "\nNot run: three tests that grow a mounted ext4 filesystem, because the machine lacks CAP_SYS_RESOURCE.\n";
         }
@@ -256,11 +259,12 @@ mod tests {
         let results = Results::read(&file).unwrap();
         assert_eq!(
             results.table().lines().skip(2).collect::<Vec<_>>(),
-            ["| volumes | 1 | 1 | 1 |", "| total | 1 | 1 | 1 |"]
-        );
-        assert_eq!(
-            results.failures,
-            ["[Testpattern: Dynamic PV (ext4)] volumes should store data: it broke"]
+            [
+                "| volumes | 1 | 1 | 1 |",
+                "| total | 1 | 1 | 1 |",
+                "",
+                "Failed: [Testpattern: Dynamic PV (ext4)] volumes should store data: it broke",
+            ]
         );
     }
 }
