@@ -106,7 +106,7 @@ impl Call<'_> {
             if version <= current {
                 return Ok(());
             }
-            if timeout_at(deadline, changed.changed()).await.is_err() {
+            if timeout_at(deadline, changed.recv()).await.is_err() {
                 return Err(Status::version_too_large(version, current));
             }
         }

@@ -3,15 +3,15 @@
 //! A rule matches requests by verb and resource, fires with a probability and at most so many times; whether it
 //! fires depends only on the seed and on the requests before.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
 use http::StatusCode;
 use serde_json::Value;
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::request::Location;
 use super::status::Status;
@@ -82,16 +82,13 @@ pub(crate) struct FaultDecision {
 pub(crate) struct WatchFault {
     drop_at: Option<Instant>,
     stale_until: Option<Instant>,
-    /// Changes when all watches are to break.
-    disconnects: watch::Receiver<u64>,
-    seen: u64,
+    disconnected: CancellationToken,
 }
 
 /// The rules of a server.
 #[derive(Debug)]
 pub(crate) struct Faults {
     state: Mutex<State>,
-    disconnects: Arc<watch::Sender<u64>>,
     /// Requests that are executed late.
     late: Mutex<JoinSet<()>>,
 }
@@ -101,6 +98,8 @@ struct State {
     rules: Vec<Rule>,
     rng: Rng,
     is_down: bool,
+    /// Breaks the present watches.
+    disconnected: CancellationToken,
 }
 
 // === impl Rule ===
@@ -189,8 +188,8 @@ impl Faults {
                 rules: Vec::new(),
                 rng: Rng::with_seed(seed),
                 is_down: false,
+                disconnected: CancellationToken::new(),
             }),
-            disconnects: Arc::new(watch::Sender::new(0)),
             late: Mutex::new(JoinSet::new()),
         }
     }
@@ -222,13 +221,16 @@ impl Faults {
 
     /// Breaks all watches.
     pub(crate) fn disconnect(&self) {
-        self.disconnects.send_modify(|count| *count += 1);
+        let disconnected = std::mem::take(&mut self.state().disconnected);
+        disconnected.cancel();
     }
 
     /// Decides what happens to a request.
     pub(crate) fn decide(&self, request: &RequestInfo<'_>) -> FaultDecision {
         let mut state = self.state();
-        let State { rules, rng, is_down } = &mut *state;
+        let State {
+            rules, rng, is_down, ..
+        } = &mut *state;
         let mut decision = FaultDecision {
             loses_request: *is_down,
             ..FaultDecision::default()
@@ -257,13 +259,10 @@ impl Faults {
     /// What of a decision concerns the watch that the request begins.
     pub(crate) fn of_watch(&self, decision: &FaultDecision) -> WatchFault {
         let now = Instant::now();
-        let disconnects = self.disconnects.subscribe();
-        let seen = *disconnects.borrow();
         WatchFault {
             drop_at: decision.dropped_after.map(|time| now + time),
             stale_until: decision.stale_for.map(|time| now + time),
-            disconnects,
-            seen,
+            disconnected: self.state().disconnected.clone(),
         }
     }
 }
@@ -274,7 +273,7 @@ impl WatchFault {
     /// Whether the watch breaks now.
     pub(crate) fn drops_now(&self) -> bool {
         let due = self.drop_at.is_some_and(|at| at <= Instant::now());
-        due || *self.disconnects.borrow() != self.seen
+        due || self.disconnected.is_cancelled()
     }
 
     /// Until when the watch sends nothing.
@@ -292,11 +291,7 @@ impl WatchFault {
         };
         tokio::select! {
             biased;
-            result = self.disconnects.changed() => {
-                if result.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            }
+            () = self.disconnected.cancelled() => {}
             () = due => {}
         }
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use tokio::sync::watch;
+use tokio::sync::broadcast;
 
 use super::object::{self, Object};
 
@@ -52,7 +52,8 @@ pub(crate) struct Table {
     compacted: u64,
     /// How many changes are remembered.
     window: usize,
-    changed: watch::Sender<u64>,
+    /// Unlike a watch channel, it wakes its receivers in their order, so that a simulation repeats itself.
+    changed: broadcast::Sender<()>,
 }
 
 /// The changes since a revision are not remembered any more.
@@ -121,7 +122,7 @@ impl Store {
             log: VecDeque::new(),
             compacted: 0,
             window,
-            changed: watch::Sender::new(0),
+            changed: broadcast::Sender::new(1),
         };
         Self {
             // etcd begins with revision 1.
@@ -178,7 +179,7 @@ impl Store {
         for table in &mut self.tables {
             table.log.clear();
             table.compacted = self.revision;
-            table.changed.send_replace(self.revision);
+            table.notify();
         }
     }
 }
@@ -187,14 +188,18 @@ impl Store {
 
 impl Table {
     fn record(&mut self, change: Change) {
-        let revision = change.revision;
         self.log.push_back(change);
         while self.log.len() > self.window {
             if let Some(forgotten) = self.log.pop_front() {
                 self.compacted = forgotten.revision;
             }
         }
-        self.changed.send_replace(revision);
+        self.notify();
+    }
+
+    fn notify(&self) {
+        // It fails without watches.
+        self.changed.send(()).ok();
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<&Arc<Stored>> {
@@ -259,8 +264,8 @@ impl Table {
         Ok(self.log.range(first..))
     }
 
-    /// Tells of each change.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
+    /// A receiver that gets a message after each change.
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<()> {
         self.changed.subscribe()
     }
 }

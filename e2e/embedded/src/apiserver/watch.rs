@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream::{self, Stream};
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep_until};
 
 use super::Server;
@@ -37,7 +37,7 @@ struct Watch {
     encoder: ResponseEncoder,
     /// Changes up to this revision were sent.
     sent: u64,
-    changed: watch::Receiver<u64>,
+    changed: broadcast::Receiver<()>,
     deadline: Instant,
     next_bookmark: Instant,
     /// Events for the objects that were there at the start.
@@ -128,7 +128,7 @@ impl Watch {
             let next_bookmark = self.next_bookmark;
             tokio::select! {
                 biased;
-                _ = self.changed.changed() => {}
+                _ = self.changed.recv() => {}
                 () = self.fault.changed() => {}
                 () = sleep_until(deadline) => return None,
                 () = sleep_until(next_bookmark), if self.options.bookmarks => {
@@ -143,7 +143,6 @@ impl Watch {
     fn step(&mut self) -> Step {
         let batch: Result<Vec<Change>, u64> = {
             let store = self.server.store();
-            self.changed.mark_unchanged();
             let table = store.table(self.location.resource.table());
             let changes = table.changes_after(self.sent);
             changes
@@ -170,9 +169,6 @@ impl Watch {
         let mut frames = BytesMut::new();
         for change in &batch {
             self.write_change(&mut frames, change);
-        }
-        if full {
-            self.changed.mark_changed();
         }
         if frames.is_empty() {
             if full { self.step() } else { Step::Wait }
