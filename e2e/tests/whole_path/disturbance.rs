@@ -202,6 +202,12 @@ impl FaultInjector {
         self.world.switch_off(node);
         self.world.users.set_in_service(node, false);
         self.plan(Duration::ZERO, Step::DeleteNode(node));
+        if self.random.bool() && self.take("driver") {
+            // The machine ran the controller plugin, too, which may start only after the node registers again.
+            self.world.socket.set_down(true);
+            let after = self.within(120, 400);
+            self.plan(after, Step::StartDriver);
+        }
     }
 
     pub(crate) fn disturb_watches(&mut self) {

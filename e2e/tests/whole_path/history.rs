@@ -46,6 +46,7 @@ pub(crate) enum Step {
     RemoveTaint(&'static str),
     DeleteNode(&'static str),
     ReplaceMachine(&'static str),
+    MovePod,
 }
 
 pub(crate) const REPLICAS: [&str; 2] = ["attacher-0", "attacher-1"];
@@ -175,7 +176,8 @@ impl FaultInjector {
             Step::StartControllers => {
                 // Users do not wait for the controllers.
                 if self.random.bool() {
-                    self.move_pod().await;
+                    let after = self.within(0, 4);
+                    self.plan(after, Step::MovePod);
                 }
                 let world = &mut self.world;
                 world.timeline.note("controllers", None, "start");
@@ -242,6 +244,7 @@ impl FaultInjector {
                     self.plan(RETRY, step);
                 }
             }
+            Step::MovePod => self.move_pod().await,
             Step::ReplaceMachine(node) => self.replace_machine(node).await,
         }
     }
