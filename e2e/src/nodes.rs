@@ -28,7 +28,7 @@ use k8s_openapi::api::storage::v1::CSINode;
 use kube::{Api, Client};
 use serde_json::json;
 
-pub use image::BUSYBOX;
+pub use image::{BUSYBOX, GO_ATTACHER};
 pub use init::init_main_if_requested;
 pub use real_node::RealNode;
 pub use requirements::missing_requirement;

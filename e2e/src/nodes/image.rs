@@ -16,6 +16,8 @@ use crate::toolchain::NodePrograms;
 
 /// Image of the pods in tests.
 pub const BUSYBOX: &str = "busybox:1.37";
+/// Image of the Go attacher, as its project publishes it.
+pub const GO_ATTACHER: &str = "registry.k8s.io/sig-storage/csi-attacher:v4.13.0";
 
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -36,7 +38,7 @@ struct Blob {
 // === impl Layout ===
 
 impl Layout {
-    /// Makes the images in `dir` that the objects of `deploy/` name, the sandbox's and [`BUSYBOX`].
+    /// Makes the images in `dir` that the objects of `deploy/` name, the sandbox's, [`BUSYBOX`] and [`GO_ATTACHER`].
     pub(super) fn make(dir: &Path, named: &BTreeSet<String>, programs: &NodePrograms) -> Result<PathBuf> {
         let layout = dir.join("layout");
         let blobs = layout.join("blobs/sha256");
@@ -48,6 +50,8 @@ impl Layout {
         let busybox = images.layer(&busybox(dir)?)?;
         images.image(BUSYBOX, &["/bin/sh"], &[&busybox])?;
         images.image(SANDBOX_IMAGE, &["/bin/sleep", "1000000000"], &[&busybox])?;
+        let go_attacher = images.layer(&single(dir, &programs.external_attacher, "external-attacher")?)?;
+        images.image(GO_ATTACHER, &["/external-attacher"], &[&go_attacher])?;
         let debian = images.blob(&programs.debian)?;
         for name in named {
             let program = name.rsplit('/').next().and_then(|name| name.split(':').next());

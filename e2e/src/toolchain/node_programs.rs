@@ -50,7 +50,8 @@ const SHIM: GoProgram = node_program(
     "containerd-shim-runc-v2",
 );
 const CTR: GoProgram = node_program("github.com/containerd/containerd/v2/cmd/ctr", "ctr");
-const SIDECARS: [Peer; 3] = [
+const SIDECARS: [Peer; 4] = [
+    Peer::ExternalAttacher,
     Peer::ExternalProvisioner,
     Peer::ExternalResizer,
     Peer::ExternalSnapshotter,
@@ -75,6 +76,7 @@ pub struct NodePrograms {
     /// In containerd's `PATH`.
     pub(crate) shim: PathBuf,
     pub(crate) ctr: PathBuf,
+    pub(crate) external_attacher: PathBuf,
     pub(crate) provisioner: PathBuf,
     pub(crate) resizer: PathBuf,
     pub(crate) snapshotter: PathBuf,
@@ -178,6 +180,7 @@ impl Toolchain {
             containerd: self.go_program(&CONTAINERD).await?,
             shim: self.go_program(&SHIM).await?,
             ctr: self.go_program(&CTR).await?,
+            external_attacher: self.peer(Peer::ExternalAttacher).await?,
             provisioner: self.peer(Peer::ExternalProvisioner).await?,
             resizer: self.peer(Peer::ExternalResizer).await?,
             snapshotter: self.peer(Peer::ExternalSnapshotter).await?,

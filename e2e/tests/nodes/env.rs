@@ -122,6 +122,29 @@ impl<'a> PodSpec<'a> {
     }
 }
 
+/// Creates a claim of 512 MiB for one node: `mode` is `Filesystem` or `Block`.
+pub(crate) async fn create_claim(
+    claims: &Api<PersistentVolumeClaim>,
+    name: &str,
+    class: &str,
+    mode: &str,
+) -> Result<()> {
+    let claim = json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
+        "spec": {
+            "storageClassName": class,
+            "volumeMode": mode,
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "512Mi"}},
+        },
+    });
+    let claim = serde_json::from_value(claim).context("write a claim")?;
+    let created = claims.create(&PostParams::default(), &claim).await;
+    created.map(drop).with_context(|| format!("create claim {name}"))
+}
+
 // === impl Env ===
 
 impl<'a> Env<'a> {
@@ -143,22 +166,8 @@ impl<'a> Env<'a> {
         Api::all(self.nodes.client())
     }
 
-    /// Makes a claim of 512 MiB for one node: `mode` is `Filesystem` or `Block`.
     pub(crate) async fn claim(&self, name: &str, class: &str, mode: &str) -> Result<()> {
-        let claim = json!({
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": name},
-            "spec": {
-                "storageClassName": class,
-                "volumeMode": mode,
-                "accessModes": ["ReadWriteOnce"],
-                "resources": {"requests": {"storage": "512Mi"}},
-            },
-        });
-        let claim = serde_json::from_value(claim).context("write a claim")?;
-        let created = self.claims().create(&PostParams::default(), &claim).await;
-        created.map(drop).with_context(|| format!("create claim {name}"))
+        create_claim(&self.claims(), name, class, mode).await
     }
 
     pub(crate) async fn create_pod(&self, pod: &PodSpec<'_>) -> Result<()> {

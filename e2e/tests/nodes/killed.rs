@@ -16,7 +16,7 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::env::{PodSpec, STEP};
+use crate::env::{EXT4, PodSpec, STEP, create_claim};
 
 /// Between two looks at what has no event.
 const POLL: Duration = Duration::from_millis(100);
@@ -31,7 +31,7 @@ impl Drop for Harness {
     }
 }
 
-/// Kills the program that started the nodes while a pod has a volume mounted, and waits until processes, mounts, cgroups,
+/// Kills the program that started the nodes while one pod has a volume mounted and another a raw block volume, and waits until processes, mounts, cgroups,
 /// loop devices and files are gone.
 pub(crate) async fn nothing_survives_a_killed_harness() -> Result<()> {
     let child = Command::new(env!("CARGO_BIN_EXE_nodes"))
@@ -48,7 +48,7 @@ pub(crate) async fn nothing_survives_a_killed_harness() -> Result<()> {
         .nth(2)
         .context("the kubeconfig must lie in the run's directory")?;
 
-    run_pod(kubeconfig::client(&admin).await?).await?;
+    run_pods(kubeconfig::client(&admin).await?).await?;
     let devices = loop_devices(run)?;
     let backing = |device: &Path| {
         let name = device.file_name().unwrap_or_default();
@@ -56,8 +56,8 @@ pub(crate) async fn nothing_survives_a_killed_harness() -> Result<()> {
     };
     let before: Vec<_> = devices.iter().map(|device| backing(device)).collect();
     ensure!(
-        before.len() == 1 && before[0].is_some(),
-        "the pod must have a loop device: {devices:?}"
+        before.len() == 3 && before.iter().all(Option::is_some),
+        "each volume must have a loop device, and the raw block volume one of kubelet's: {devices:?}"
     );
     ensure!(
         !process::processes_of(run)?.is_empty(),
@@ -108,21 +108,27 @@ fn kubeconfig_of(stderr: impl BufRead) -> Result<PathBuf> {
     anyhow::bail!("the harness ended: {}", written.join("\n"))
 }
 
-/// Runs a pod with a volume.
-async fn run_pod(client: Client) -> Result<()> {
+async fn run_pods(client: Client) -> Result<()> {
+    create_claim(&Api::namespaced(client.clone(), "default"), "raw", EXT4, "Block").await?;
     let pods = Api::<Pod>::namespaced(client, "default");
     let source = json!({"csi": {"driver": DRIVER, "fsType": "ext4", "volumeAttributes": {"size": "256Mi"}}});
     let pod = PodSpec::new("web", "echo hello >/data/greeting");
-    let pod = pod.volume("data", source, json!({"mountPath": "/data"}));
-    let pod = serde_json::from_value(pod.object()).context("write a pod")?;
-    pods.create(&PostParams::default(), &pod)
-        .await
-        .context("create a pod")?;
-    wait::for_object(&pods, "web", STEP, "the pod to run", |pod| {
-        let status = pod.and_then(|pod| pod.status.clone()).unwrap_or_default();
-        Progress::of(status.phase.as_deref() == Some("Running"), || {
-            format!("{:?}", status.conditions)
+    let mounted = pod.volume("data", source, json!({"mountPath": "/data"}));
+    let raw = PodSpec::new("raw", "true").device("raw");
+    for pod in [&mounted, &raw] {
+        let pod = serde_json::from_value(pod.object()).context("write a pod")?;
+        let created = pods.create(&PostParams::default(), &pod).await;
+        created.context("create a pod")?;
+    }
+    for name in ["web", "raw"] {
+        let what = format!("pod {name} to run");
+        wait::for_object(&pods, name, STEP, &what, |pod| {
+            let status = pod.and_then(|pod| pod.status.clone()).unwrap_or_default();
+            Progress::of(status.phase.as_deref() == Some("Running"), || {
+                format!("{:?}", status.conditions)
+            })
         })
-    })
-    .await
+        .await?;
+    }
+    Ok(())
 }

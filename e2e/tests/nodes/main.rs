@@ -6,6 +6,7 @@
 
 mod disturbances;
 mod env;
+mod image_swap;
 mod killed;
 mod shared_nodes;
 mod volumes;
@@ -39,7 +40,10 @@ fn main() -> ExitCode {
         Ok(shared) => Arc::new(shared),
         Err(error) => return fail(&format!("the harness cannot start: {error:#}")),
     };
-    let scenarios = volumes::SCENARIOS.iter().chain(disturbances::SCENARIOS);
+    let scenarios = volumes::SCENARIOS
+        .iter()
+        .chain(disturbances::SCENARIOS)
+        .chain(image_swap::SCENARIOS);
     let mut trials = vec![killed_harness(&shared)];
     trials.extend(scenarios.map(|scenario| trial(&shared, scenario)));
     let conclusion = libtest_mimic::run(&arguments, trials);
