@@ -225,7 +225,7 @@ impl RealNodes {
         worked
     }
 
-    /// A client with an administrator's rights.
+    /// A client with the permissions of an administrator.
     pub fn client(&self) -> Client {
         self.cluster.client()
     }

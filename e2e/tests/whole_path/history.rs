@@ -8,29 +8,29 @@ use csi_mock_driver::fault::{Origin, Script};
 use fastrand::Rng;
 use tokio::time::{Instant, sleep_until};
 
-use crate::disturbance::latencies;
+use crate::fault_injection::latencies;
 use crate::planted::Bug;
 use crate::world::World;
 
-/// What happens in a history.
+/// Faults and injected bug of a history.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub faults: bool,
     pub bug: Option<Bug>,
 }
 
-/// Disturbs the world, and undoes that later.
+/// Injects faults and ends them later.
 pub(crate) struct FaultInjector {
     pub world: World,
     pub random: Rng,
-    /// When what comes next, in the order of time and then of planning.
+    /// Steps by time, then in the order of planning.
     planned: BinaryHeap<Reverse<(Instant, u32, Step)>>,
     count: u32,
-    /// Parties that are disturbed, so that one fault at a time is theirs.
-    pub disturbed: Vec<&'static str>,
+    /// Components with a fault: each has one at a time.
+    pub faulty: Vec<&'static str>,
 }
 
-/// A later step of a disturbance, mostly its end.
+/// A later step of a fault, mostly its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
     StartReplica(usize),
@@ -63,7 +63,7 @@ pub(crate) async fn play(seed: u64, plan: Plan) -> Result<String, String> {
         random: Rng::with_seed(seed ^ 0x5eed),
         planned: BinaryHeap::new(),
         count: 0,
-        disturbed: Vec::new(),
+        faulty: Vec::new(),
     };
     let latencies = latencies(&mut injector.random);
     injector.world.cluster.api_server().set_faults(latencies);
@@ -74,7 +74,7 @@ pub(crate) async fn play(seed: u64, plan: Plan) -> Result<String, String> {
         injector.world.until_all_run().await?;
     }
     if plan.faults {
-        injector.disturb().await?;
+        injector.inject_faults().await?;
     } else {
         for pod in injector.world.users.wanted() {
             injector.world.users.delete(&pod, false).await;
@@ -89,12 +89,12 @@ pub(crate) async fn play(seed: u64, plan: Plan) -> Result<String, String> {
 // === impl FaultInjector ===
 
 impl FaultInjector {
-    /// Disturbs for a while, then waits until every disturbance is undone.
-    async fn disturb(&mut self) -> Result<(), String> {
+    /// Injects faults for a while, then waits until all have ended.
+    async fn inject_faults(&mut self) -> Result<(), String> {
         for _ in 0..self.random.u32(6..16) {
             let pause = self.pause();
             self.pass(pause).await?;
-            self.strike().await;
+            self.inject_fault().await;
         }
         while let Some(Reverse((at, _, _))) = self.planned.peek() {
             let rest = at.saturating_duration_since(Instant::now());
@@ -103,13 +103,13 @@ impl FaultInjector {
         Ok(())
     }
 
-    /// Mostly short, so that disturbances meet operations that run.
+    /// Mostly short, so that faults meet running operations.
     fn pause(&mut self) -> Duration {
         let longest = [500, 4_000, 20_000][self.random.usize(..3)];
         Duration::from_millis(self.random.u64(..longest))
     }
 
-    /// Lets so much time pass, with what is planned for it.
+    /// Advances the time, and executes the steps that are due.
     async fn pass(&mut self, time: Duration) -> Result<(), String> {
         let end = Instant::now() + time;
         while let Some(Reverse((at, _, _))) = self.planned.peek()
@@ -118,7 +118,7 @@ impl FaultInjector {
             sleep_until(*at).await;
             self.world.verdict()?;
             if let Some(Reverse((_, _, step))) = self.planned.pop() {
-                self.undo(step).await;
+                self.execute(step).await;
             }
         }
         sleep_until(end).await;
@@ -137,19 +137,19 @@ impl FaultInjector {
     }
 
     /// Marks a component as faulty; false if it already is.
-    pub(crate) fn take(&mut self, party: &'static str) -> bool {
-        let free = !self.disturbed.contains(&party);
-        if free {
-            self.disturbed.push(party);
+    pub(crate) fn mark_faulty(&mut self, component: &'static str) -> bool {
+        let marks = !self.faulty.contains(&component);
+        if marks {
+            self.faulty.push(component);
         }
-        free
+        marks
     }
 
-    fn release(&mut self, party: &'static str) {
-        self.disturbed.retain(|disturbed| *disturbed != party);
+    fn clear_fault(&mut self, component: &'static str) {
+        self.faulty.retain(|faulty| *faulty != component);
     }
 
-    async fn strike(&mut self) {
+    async fn inject_fault(&mut self) {
         match self.random.u32(..100) {
             0..30 => self.move_pod().await,
             30..40 => self.end_replica(),
@@ -161,17 +161,17 @@ impl FaultInjector {
             80..88 => self.driver_faults().await,
             88..92 => self.lose_node(),
             92..95 => self.lose_machine(),
-            95..97 => self.disturb_watches(),
+            95..97 => self.end_watches(),
             _ => self.jump(),
         }
     }
 
-    async fn undo(&mut self, step: Step) {
+    async fn execute(&mut self, step: Step) {
         let world = &mut self.world;
         match step {
             Step::StartReplica(replica) => {
                 world.replicas[replica].start();
-                self.release(REPLICAS[replica]);
+                self.clear_fault(REPLICAS[replica]);
             }
             Step::StartControllers => {
                 // Users do not wait for the controllers.
@@ -182,37 +182,37 @@ impl FaultInjector {
                 let world = &mut self.world;
                 world.timeline.note("controllers", None, "start");
                 world.cluster.restart_controllers();
-                self.release("controllers");
+                self.clear_fault("controllers");
             }
             Step::StartKubelet(node) => {
                 world.timeline.note(node, None, "kubelet starts");
                 world.cluster.start_node(node);
-                self.release(node);
+                self.clear_fault(node);
             }
             Step::StartDriver => {
                 world.socket.set_down(false);
-                self.release("driver");
+                self.clear_fault("driver");
             }
             Step::StartNodeDriver(node) => {
                 world.machines[node].process.set_down(false);
-                self.release(node);
+                self.clear_fault(node);
             }
             Step::ApiServerUp => {
                 world.timeline.note("API server", None, "up");
                 world.cluster.api_server().set_down(false);
-                self.release("API server");
+                self.clear_fault("API server");
             }
             Step::EndApiFaults => {
                 world.timeline.note("API server", None, "no more faults");
                 let latencies = latencies(&mut self.random);
                 self.world.cluster.api_server().set_faults(latencies);
-                self.release("API faults");
+                self.clear_fault("API faults");
             }
             Step::EndDriverFaults => {
                 world.timeline.note("driver", None, "no more faults");
                 let loaded = world.array.faults().load(Origin::Admin, Script::default());
                 loaded.expect("no other origin has rules");
-                self.release("driver faults");
+                self.clear_fault("driver faults");
             }
             Step::TaintLostNode(node, generation) => {
                 if world.set_out_of_service(node, true).await && world.users.drain(node).await {
@@ -230,7 +230,7 @@ impl FaultInjector {
             Step::RemoveTaint(node) => {
                 if world.set_out_of_service(node, false).await {
                     world.users.set_in_service(node, true);
-                    self.release(node);
+                    self.clear_fault(node);
                 } else {
                     self.plan(RETRY, step);
                 }
@@ -256,7 +256,7 @@ impl FaultInjector {
         if world.users.drain(node).await && world.detaches_from(node).await {
             world.replace_machine(node).await;
             world.users.set_in_service(node, true);
-            self.release(node);
+            self.clear_fault(node);
         } else {
             self.plan(RETRY, Step::ReplaceMachine(node));
         }

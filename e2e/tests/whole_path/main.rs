@@ -6,8 +6,8 @@
 
 mod attacher;
 mod convergence;
-mod disturbance;
 mod driver;
+mod fault_injection;
 mod history;
 mod invariant;
 mod observer;

@@ -1,4 +1,4 @@
-//! What happened, in the order in which it happened, through all parties.
+//! Timeline: the events of all components in their order.
 
 use std::fmt::{Display, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,15 +43,15 @@ impl Timeline {
         })))
     }
 
-    /// Records an event of `party` about the volume with this handle, or about all volumes.
-    pub(crate) fn note(&self, party: impl Display, volume: Option<&str>, text: impl Display) {
+    /// Records an event of `component` about the volume with this handle, or about all volumes.
+    pub(crate) fn note(&self, component: impl Display, volume: Option<&str>, text: impl Display) {
         let mut events = self.lock();
         let at = events.began.elapsed();
         let about = volume.map(|volume| format!("{volume} ")).unwrap_or_default();
         events.events.push(Event {
             at,
             volume: volume.map(str::to_owned),
-            text: format!("{party:<12} {about}{text}"),
+            text: format!("{component:<12} {about}{text}"),
         });
     }
 

@@ -27,7 +27,7 @@ impl FaultInjector {
 
     pub(crate) fn end_replica(&mut self) {
         let replica = self.random.usize(..2);
-        if !self.take(REPLICAS[replica]) {
+        if !self.mark_faulty(REPLICAS[replica]) {
             return;
         }
         if self.random.u32(..3) == 0 {
@@ -40,7 +40,7 @@ impl FaultInjector {
     }
 
     pub(crate) fn crash_controllers(&mut self) {
-        if self.take("controllers") {
+        if self.mark_faulty("controllers") {
             self.world.timeline.note("controllers", None, "crash");
             self.world.cluster.crash_controllers();
             let after = self.within(0, 40);
@@ -50,7 +50,7 @@ impl FaultInjector {
 
     pub(crate) fn crash_kubelet(&mut self) {
         let node = NODES[self.random.usize(..NODES.len())];
-        if self.take(node) {
+        if self.mark_faulty(node) {
             self.world.timeline.note(node, None, "kubelet crashes");
             self.world.cluster.crash_node(node);
             let after = self.within(0, 40);
@@ -61,12 +61,12 @@ impl FaultInjector {
     pub(crate) fn end_driver(&mut self) {
         if self.random.bool() {
             let node = NODES[self.random.usize(..NODES.len())];
-            if self.take(node) {
+            if self.mark_faulty(node) {
                 self.world.machines[node].process.set_down(true);
                 let after = self.within(0, 60);
                 self.plan(after, Step::StartNodeDriver(node));
             }
-        } else if self.take("driver") {
+        } else if self.mark_faulty("driver") {
             self.world.socket.set_down(true);
             let after = self.within(0, 30);
             self.plan(after, Step::StartDriver);
@@ -74,7 +74,7 @@ impl FaultInjector {
     }
 
     pub(crate) fn api_server_down(&mut self) {
-        if self.take("API server") {
+        if self.mark_faulty("API server") {
             self.world.timeline.note("API server", None, "down");
             self.world.cluster.api_server().set_down(true);
             let after = self.within(0, 30);
@@ -83,7 +83,7 @@ impl FaultInjector {
     }
 
     pub(crate) fn api_faults(&mut self) {
-        if !self.take("API faults") {
+        if !self.mark_faulty("API faults") {
             return;
         }
         let mut rules = Vec::new();
@@ -128,7 +128,7 @@ impl FaultInjector {
     }
 
     pub(crate) async fn driver_faults(&mut self) {
-        if !self.take("driver faults") {
+        if !self.mark_faulty("driver faults") {
             return;
         }
         let methods = [
@@ -184,7 +184,7 @@ impl FaultInjector {
     /// A machine fails and comes back, after an administrator has said that it is off.
     pub(crate) fn lose_node(&mut self) {
         let node = NODES[self.random.usize(..NODES.len())];
-        if self.disturbed.iter().any(|party| NODES.contains(party)) || !self.take(node) {
+        if self.faulty.iter().any(|component| NODES.contains(component)) || !self.mark_faulty(node) {
             return;
         }
         let generation = self.world.switch_off(node);
@@ -196,13 +196,13 @@ impl FaultInjector {
     /// A machine is replaced by another one, and its node registers with another id.
     pub(crate) fn lose_machine(&mut self) {
         let node = NODES[self.random.usize(..NODES.len())];
-        if self.disturbed.iter().any(|party| NODES.contains(party)) || !self.take(node) {
+        if self.faulty.iter().any(|component| NODES.contains(component)) || !self.mark_faulty(node) {
             return;
         }
         self.world.switch_off(node);
         self.world.users.set_in_service(node, false);
         self.plan(Duration::ZERO, Step::DeleteNode(node));
-        if self.random.bool() && self.take("driver") {
+        if self.random.bool() && self.mark_faulty("driver") {
             // The machine ran the controller plugin, too, which may start only after the node registers again.
             self.world.socket.set_down(true);
             let after = self.within(120, 400);
@@ -210,7 +210,7 @@ impl FaultInjector {
         }
     }
 
-    pub(crate) fn disturb_watches(&mut self) {
+    pub(crate) fn end_watches(&mut self) {
         let server = self.world.cluster.api_server();
         self.world
             .timeline
@@ -230,7 +230,7 @@ impl FaultInjector {
 
 // === functions ===
 
-/// What requests take in any history, so that those of different clients overtake each other.
+/// Latencies of requests in every history, so that requests of different clients overtake each other.
 pub(crate) fn latencies(random: &mut Rng) -> Vec<Rule> {
     let mut latency = |client: &'static str| {
         let time = Duration::from_millis(random.u64(1..60));
