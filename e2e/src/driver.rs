@@ -21,7 +21,8 @@ use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, Moun
 use csi_proto::v1::{CreateVolumeRequest, DeleteVolumeRequest, Volume, VolumeCapability};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
 use self::fault::FaultRule;
@@ -212,13 +213,22 @@ impl Driver {
             .with_context(|| format!("CreateVolume {name} answered without a volume"))
     }
 
-    /// Deletes a volume.
+    /// Deletes a volume, after a call that runs for it: a provisioner may delete it, too.
     pub async fn delete_volume(&self, handle: &str) -> Result<()> {
         let request = DeleteVolumeRequest {
             volume_id: handle.to_owned(),
             ..DeleteVolumeRequest::default()
         };
-        timeout(CALL, self.controller().delete_volume(request))
+        let deleted = async {
+            loop {
+                match self.controller().delete_volume(request.clone()).await {
+                    // The CSI specification asks callers to repeat it.
+                    Err(status) if status.code() == Code::Aborted => sleep(POLL_INTERVAL).await,
+                    answer => return answer,
+                }
+            }
+        };
+        timeout(CALL, deleted)
             .await
             .with_context(|| format!("DeleteVolume {handle} had no answer in {CALL:?}"))?
             .with_context(|| format!("DeleteVolume {handle}"))?;
