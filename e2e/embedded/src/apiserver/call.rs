@@ -51,15 +51,14 @@ impl Call<'_> {
         if decision.conflict {
             return Err(Status::modified(location.resource, &location.name));
         }
-        if !location.subresource.is_empty() {
-            return subresource::answer(self, method);
-        }
         let verb = location.verb(method, self.query);
+        let of_subresource = !location.subresource.is_empty();
         let everywhere = location.resource.namespaced && location.namespace.is_empty();
-        if everywhere && !matches!(verb, "list" | "watch") {
+        if everywhere && !of_subresource && !matches!(verb, "list" | "watch") {
             return Err(Status::method_not_allowed());
         }
         let reply = match (verb, location.name.is_empty()) {
+            _ if of_subresource => subresource::answer(self, method),
             ("watch", _) => self.watch(decision),
             ("list", _) => self.list().await,
             ("get", _) => self.get().await,

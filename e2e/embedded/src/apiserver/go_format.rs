@@ -14,6 +14,15 @@ pub(crate) fn kind(value: &Value) -> &'static str {
     }
 }
 
+/// The text of Go's decoder for a document that is no object.
+pub(crate) fn no_struct(document: &Value) -> String {
+    let found = kind(document);
+    format!(
+        "json: cannot unmarshal {found} into Go value of type struct {{ APIVersion string \
+         \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
+    )
+}
+
 /// Where Go's base64 decoder stops.
 pub(crate) fn base64_offset(error: &base64::DecodeError, text: &str) -> usize {
     match error {

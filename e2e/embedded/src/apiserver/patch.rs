@@ -95,6 +95,10 @@ impl Patch {
             PatchType::Merge if self.document.is_null() => {
                 return Err(Status::bad_request("Invalid JSON Patch"));
             }
+            // Only where Kubernetes looks for unknown fields it decodes the patch first.
+            PatchType::Merge if self.validation == FieldValidation::Ignore && self.document.is_array() => {
+                self.document.clone()
+            }
             PatchType::Merge if !self.document.is_object() => return Err(self.no_object()),
             PatchType::Merge => {
                 let mut document = Value::Object(document);
@@ -133,6 +137,15 @@ impl Patch {
     }
 
     fn undecodable(&self) -> Status {
+        let (prefix, operation, list) = if self.validation == FieldValidation::Ignore {
+            ("", "jsonpatch.Operation", "jsonpatch.Patch")
+        } else {
+            (
+                "error decoding patch: ",
+                "handlers.jsonPatchOp",
+                "[]handlers.jsonPatchOp",
+            )
+        };
         let found = match &self.document {
             Value::Array(operations) => {
                 let Some(found) = operations.iter().find(|operation| !operation.is_object()) else {
@@ -140,7 +153,7 @@ impl Patch {
                 };
                 let found = go_format::kind(found);
                 return Status::bad_request(format!(
-                    "error decoding patch: json: cannot unmarshal {found} into Go value of type handlers.jsonPatchOp"
+                    "{prefix}json: cannot unmarshal {found} into Go value of type {operation}"
                 ));
             }
             other @ (Value::Null
@@ -150,7 +163,7 @@ impl Patch {
             | Value::Object(_)) => go_format::kind(other),
         };
         Status::bad_request(format!(
-            "error decoding patch: json: cannot unmarshal {found} into Go value of type []handlers.jsonPatchOp"
+            "{prefix}json: cannot unmarshal {found} into Go value of type {list}"
         ))
     }
 
@@ -195,11 +208,12 @@ impl Patch {
             PatchType::Strategic => go_format::value(&self.document),
             PatchType::Json | PatchType::Merge => patched.to_string(),
         };
-        let Value::Object(document) = patched.clone() else {
-            return Err(Status::invalid_patch(
-                shown(),
-                "the patched document is no object",
-            ));
+        let Value::Object(mut document) = patched.clone() else {
+            let why = format!(
+                "couldn't get version/kind; json parse error: {}",
+                go_format::no_struct(&patched)
+            );
+            return Err(Status::invalid_patch(shown(), why));
         };
         let text = |name: &str| {
             document
@@ -216,6 +230,7 @@ impl Patch {
                 return Err(Status::invalid_patch(shown(), why));
             }
         }
+        let mut unknown = self.unknown_members();
         if self.kind != PatchType::Strategic {
             type_meta::check(&document).map_err(|why| {
                 Status::invalid_patch(
@@ -230,19 +245,29 @@ impl Patch {
             };
             let version = given("apiVersion", resource.api_version());
             let kind = given("kind", resource.kind_name.to_owned());
-            if let Some(why) = type_meta::conversion_error(resource, &kind, &version) {
+            if let Some(why) = type_meta::conversion_error(resource, &kind, &version, &document) {
                 return Err(Status::invalid_patch(shown(), why));
+            }
+            if text("apiVersion").is_empty() {
+                // Kubernetes decodes it into its internal type, which has none of these members.
+                document.retain(|name, _| {
+                    let is_known = matches!(name.as_str(), "apiVersion" | "kind");
+                    if !is_known {
+                        unknown.push(format!("unknown field {name:?}"));
+                    }
+                    is_known
+                });
             }
         }
         let decoded = decode_object(resource, document);
-        let (object, mut unknown) = decoded.map_err(|error| {
+        let (object, unknown_fields) = decoded.map_err(|error| {
             let why = match self.kind {
                 PatchType::Strategic => error.of_converter,
                 PatchType::Json | PatchType::Merge => error.of_decoder,
             };
             Status::invalid_patch(shown(), why)
         })?;
-        unknown.splice(..0, self.unknown_members());
+        unknown.extend(unknown_fields);
         match self.validation {
             FieldValidation::Strict if !unknown.is_empty() => {
                 let why = format!("strict decoding error: {}", unknown.join(", "));

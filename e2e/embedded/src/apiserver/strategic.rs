@@ -242,11 +242,20 @@ impl Patcher<'_> {
 }
 
 fn list_of(object: &Map<String, Value>, name: &str) -> Result<Option<Vec<Value>>, Error> {
-    match object.get(name) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::Array(items)) => Ok(Some(items.clone())),
-        Some(_) => Err(Error::Other(format!("expected a list at {name}"))),
-    }
+    // As Go names types.
+    let found = match object.get(name) {
+        None => return Ok(None),
+        Some(Value::Array(items)) => return Ok(Some(items.clone())),
+        Some(Value::Null) => "%!s(<nil>)",
+        Some(Value::Bool(_)) => "bool",
+        Some(Value::Number(number)) if number.is_f64() => "float64",
+        Some(Value::Number(_)) => "int64",
+        Some(Value::String(_)) => "string",
+        Some(Value::Object(_)) => "map[string]interface {}",
+    };
+    Err(Error::Other(format!(
+        "expected a []interface {{}}, but received a {found}"
+    )))
 }
 
 fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>) -> Result<(), Error> {
@@ -469,6 +478,7 @@ mod tests {
             json!({"spec": {"containers": [{"image": "x"}]}}),
             json!({"spec": {"$patch": "mix"}}),
             json!({"spec": {"$retainKeys": "x"}}),
+            json!({"spec": {"$setElementOrder/containers": [{"name": "a"}], "containers": null}}),
         ] {
             let object = json!({"spec": {"containers": [{"name": "a"}]}});
             assert!(patched(&schema, object, patch.clone()).is_err(), "{patch}");

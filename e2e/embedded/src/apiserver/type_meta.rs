@@ -3,6 +3,7 @@
 use super::go_format;
 use super::object::Object;
 use super::resource::{self, Resource};
+use super::schema;
 
 /// Checks that `apiVersion` and `kind` are texts.
 ///
@@ -24,7 +25,12 @@ pub(crate) fn check(document: &Object) -> Result<(), String> {
 }
 
 /// Why Kubernetes' scheme cannot convert a document of a kind into an object of the resource.
-pub(crate) fn conversion_error(resource: &Resource, kind: &str, version: &str) -> Option<String> {
+pub(crate) fn conversion_error(
+    resource: &Resource,
+    kind: &str,
+    version: &str,
+    document: &Object,
+) -> Option<String> {
     let is_registered =
         |resource: &&Resource| resource.kind_name == kind && resource.api_version() == version;
     let Some(registered) = resource::all().iter().find(is_registered) else {
@@ -34,6 +40,10 @@ pub(crate) fn conversion_error(resource: &Resource, kind: &str, version: &str) -
     };
     if registered.kind == resource.kind {
         return None;
+    }
+    // It is decoded before it is converted.
+    if let Err(error) = schema::decode(&registered.schema, document.clone()) {
+        return Some(error.of_decoder);
     }
     let group = match resource.group.split('.').next() {
         None | Some("" | "events") => "core",

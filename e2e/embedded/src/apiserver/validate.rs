@@ -199,6 +199,37 @@ fn node_selector(errors: &mut Errors, path: &Path, selector: &Object) {
             let path = terms.index(index).child("matchExpressions").index(at);
             node_selector_requirement(errors, &path, requirement);
         }
+        for (at, requirement) in structs(term, "/matchFields") {
+            let path = terms.index(index).child("matchFields").index(at);
+            node_field_requirement(errors, &path, requirement);
+        }
+    }
+}
+
+fn node_field_requirement(errors: &mut Errors, path: &Path, requirement: &Object) {
+    let values: Vec<&str> = texts(requirement, "/values").collect();
+    let operator = object::text(requirement, "/operator");
+    let field = path.child("values");
+    match operator {
+        "In" | "NotIn" if values.len() != 1 => {
+            let why = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
+            errors.push(FieldError::required(&field, why));
+        }
+        "In" | "NotIn" => {}
+        _ => {
+            let why = "not a valid selector operator";
+            errors.push(FieldError::invalid(&path.child("operator"), operator, why));
+        }
+    }
+    let key = object::text(requirement, "/key");
+    if key != "metadata.name" {
+        let why = "not a valid field selector key";
+        errors.push(FieldError::invalid(&path.child("key"), key, why));
+        return;
+    }
+    for (index, value) in values.into_iter().enumerate() {
+        let found = super::names::dns1123_subdomain(value);
+        each(errors, &field.index(index), value, found);
     }
 }
 

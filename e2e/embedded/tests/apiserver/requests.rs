@@ -80,6 +80,72 @@ async fn refuses_what_kube_apiserver_refuses_with_its_texts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn refuses_invalid_fields_of_volumes() {
+    let server = mk_server(1);
+    let volume = |field: &str, value: Value| {
+        let mut volume = json!({
+            "metadata": {"name": "v"},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "capacity": {"storage": "1Gi"},
+                "hostPath": {"path": "/v"},
+            },
+        });
+        *volume.pointer_mut(field).unwrap() = value;
+        volume
+    };
+    let on_node = |requirement: Value| {
+        let terms = json!([{"matchFields": [requirement]}]);
+        json!({
+            "accessModes": ["ReadWriteOnce"],
+            "capacity": {"storage": "1Gi"},
+            "hostPath": {"path": "/v"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
+        })
+    };
+    let requirement = "spec.nodeAffinity.required.nodeSelectorTerms[0].matchFields[0]";
+    let cases = [
+        (
+            volume("/spec/hostPath", json!({"path": "/v", "type": "Other"})),
+            "spec.hostPath.type: Unsupported value: \"Other\": supported values: \"\", \"BlockDevice\", \"CharDevice\", \
+             \"Directory\", \"DirectoryOrCreate\", \"File\", \"FileOrCreate\", \"Socket\""
+                .to_owned(),
+        ),
+        (
+            volume("/spec/hostPath", json!({"path": "/v/.."})),
+            "spec.hostPath.path: Invalid value: \"/v/..\": must not contain '..'".to_owned(),
+        ),
+        (
+            volume("/spec", on_node(json!({"key": "a", "operator": "In", "values": ["n"]}))),
+            format!("{requirement}.key: Invalid value: \"a\": not a valid field selector key"),
+        ),
+        (
+            volume("/spec", on_node(json!({"key": "metadata.name", "operator": "Exists"}))),
+            format!("{requirement}.operator: Invalid value: \"Exists\": not a valid selector operator"),
+        ),
+    ];
+    for (volume, message) in cases {
+        let answer = call(&server, Method::POST, "/api/v1/persistentvolumes", &volume).await;
+        let message = format!("PersistentVolume \"v\" is invalid: {message}");
+        assert_fails(answer, 422, "Invalid", &message);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refuses_a_patch_that_removes_the_version() {
+    let server = mk_server(1);
+    call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
+    let path = format!("{ATTACHMENTS}/a");
+    let answer = patch(&server, &path, "merge", &json!({"apiVersion": null})).await;
+    assert_fails(
+        answer,
+        400,
+        "BadRequest",
+        "the name of the object (a based on URL) was undeterminable: name must be provided",
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn answers_conflict_when_the_resource_version_is_stale() {
     let server = mk_server(1);
     let (_, first) = call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;

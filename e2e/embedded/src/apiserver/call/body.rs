@@ -48,7 +48,7 @@ impl Call<'_> {
             // Go decodes null into a struct without changing it.
             Ok(Value::Null) => Object::new(),
             Ok(other) => {
-                return Err(unrecognized(no_struct(&other)));
+                return Err(unrecognized(go_format::no_struct(&other)));
             }
             Err(why) => return Err(unrecognized(why)),
         };
@@ -73,7 +73,7 @@ impl Call<'_> {
                 "{kind} in version {short:?} cannot be handled as a {name}: {why}"
             ))
         };
-        if let Some(why) = type_meta::conversion_error(resource, kind, &version) {
+        if let Some(why) = type_meta::conversion_error(resource, kind, &version, &document) {
             return Err(mishandled(&why));
         }
         if version != expected {
@@ -95,15 +95,6 @@ impl Call<'_> {
             FieldValidation::Strict | FieldValidation::Ignore => Ok(object),
         }
     }
-}
-
-/// The text of Go's decoder for a document that is no object.
-pub(super) fn no_struct(document: &Value) -> String {
-    let found = go_format::kind(document);
-    format!(
-        "json: cannot unmarshal {found} into Go value of type struct {{ APIVersion string \
-         \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
-    )
 }
 
 /// The beginning of a body that is no object, as errors show it.

@@ -4,6 +4,7 @@ use http::{StatusCode, header};
 use serde_json::Value;
 
 use super::super::delete::{DeleteOptions, Deleted};
+use super::super::go_format;
 use super::super::handler::Reply;
 use super::super::list;
 use super::super::list_options::ListOptions;
@@ -15,7 +16,7 @@ use super::super::status::Status;
 use super::super::strategy::Part;
 use super::super::type_meta;
 use super::super::write::Writer;
-use super::{Call, body};
+use super::Call;
 
 // === impl Call ===
 
@@ -123,7 +124,7 @@ impl Call<'_> {
         let document = match self.document() {
             Ok(Value::Object(document)) => document,
             Ok(Value::Null) => Object::new(),
-            Ok(other) => return Err(unrecognized(body::no_struct(&other))),
+            Ok(other) => return Err(unrecognized(go_format::no_struct(&other))),
             Err(why) => return Err(unrecognized(why)),
         };
         type_meta::check(&document).map_err(unrecognized)?;

@@ -229,7 +229,13 @@ impl Decoder<'_> {
             Type::IntOrString => "intstr.IntOrString".into(),
             Type::Any => "interface {}".into(),
             Type::List(element) => format!("[]{}", self.go_type(self.schema.element(element), named)),
-            Type::Map(element) => format!("map[string]{}", self.go_type(self.schema.element(element), named)),
+            Type::Map(element) => {
+                let key = match named {
+                    Some("v1.ClaimResourceStatus") => "v1.ResourceName",
+                    Some(_) | None => "string",
+                };
+                format!("map[{key}]{}", self.go_type(self.schema.element(element), named))
+            }
             Type::Struct(number) => format!("v1.{}", self.schema.get(number).name),
         }
     }

@@ -143,15 +143,9 @@ fn take(spec: &mut Value, other: &Value, name: &str) {
 
 pub(super) fn claim_status(object: &Object, old: &Object, errors: &mut Errors) {
     metadata::validate_update(object, old, errors);
-    for list in ["capacity", "allocatedResources"] {
-        let path = Path::new("status").child(list);
-        for (name, value) in entries(object, &format!("/status/{list}")) {
-            if amount(value).is_some_and(|amount| amount.cmp_zero().is_lt()) {
-                let whole = whole_units(value);
-                let why = "must be a valid resource quantity";
-                errors.push(FieldError::invalid(&path.key(name), whole, why));
-            }
-        }
+    let path = Path::new("status").child("capacity");
+    for (name, value) in entries(object, "/status/capacity") {
+        not_negative(errors, &path.key(name), value);
     }
     let supported = [
         "ControllerResizeInProgress",
@@ -162,10 +156,36 @@ pub(super) fn claim_status(object: &Object, old: &Object, errors: &mut Errors) {
     ];
     let path = Path::new("status").child("allocatedResourceStatuses");
     for (name, value) in entries(object, "/status/allocatedResourceStatuses") {
+        resource_name(errors, &path, name);
         let state = value.as_str().unwrap_or_default();
         if !supported.contains(&state) {
             errors.push(FieldError::not_supported(&path, name.as_str(), &supported));
         }
+    }
+    let path = Path::new("status").child("allocatedResources");
+    for (name, value) in entries(object, "/status/allocatedResources") {
+        if resource_name(errors, &path, name) {
+            not_negative(errors, &path.key(name), value);
+        }
+    }
+}
+
+/// Checks the name of a resource of a claim: `storage`, or one with the domain of a vendor.
+fn resource_name(errors: &mut Errors, path: &Path, name: &str) -> bool {
+    let before = errors.len();
+    each(errors, path, name, names::qualified(name));
+    let is_native = !name.contains('/') || name.contains("kubernetes.io/");
+    if errors.len() == before && is_native && name != "storage" {
+        errors.push(FieldError::not_supported(path, name, &["storage"]));
+    }
+    errors.len() == before
+}
+
+fn not_negative(errors: &mut Errors, path: &Path, value: &Value) {
+    if amount(value).is_some_and(|amount| amount.cmp_zero().is_lt()) {
+        let whole = whole_units(value);
+        let why = "must be a valid resource quantity";
+        errors.push(FieldError::invalid(path, whole, why));
     }
 }
 

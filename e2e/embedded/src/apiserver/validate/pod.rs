@@ -8,6 +8,7 @@ use super::super::field::{Errors, FieldError, Path};
 use super::super::names;
 use super::super::object::{self, Object, at, list, text};
 use super::node::tolerated_effect;
+use super::volume::host_path;
 use super::{amount, claim, container, csi_driver_name, each, metadata, node_selector, one_of, structs};
 
 /// Volume sources of a pod in the order in which they are looked at, and the field that each requires.
@@ -194,6 +195,7 @@ fn volume_source(pod: &Object, volume: &Object, path: &Path, errors: &mut Errors
                 }
             }
             "ephemeral" => ephemeral(source, &path, errors),
+            "hostPath" => host_path(source, &path, errors),
             _ => {}
         }
     }

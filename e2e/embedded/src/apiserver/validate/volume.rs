@@ -224,12 +224,10 @@ fn sources(spec: &Object, path: &Path, errors: &mut Errors) {
         if !first && name != "flexVolume" {
             let why = "may not specify more than 1 volume type";
             errors.push(FieldError::forbidden(&path.child(shown), why));
-            local_affinity(name, spec, path, errors);
             continue;
         }
         first = false;
-        local_affinity(name, spec, path, errors);
-        let path = path.child(fields_shown);
+        let (of_spec, path) = (path, path.child(fields_shown));
         for field in required {
             let value = at(source, &format!("/{field}"));
             let empty =
@@ -238,13 +236,15 @@ fn sources(spec: &Object, path: &Path, errors: &mut Errors) {
                 errors.push(FieldError::required(&path.child(field), ""));
             }
         }
-        if matches!(name, "hostPath" | "local") && text(source, "/path").split('/').any(|part| part == "..") {
-            let value = text(source, "/path");
-            errors.push(FieldError::invalid(
-                &path.child("path"),
-                value,
-                "must not contain '..'",
-            ));
+        if name == "hostPath" {
+            host_path(source, &path, errors);
+        }
+        if name == "local" {
+            no_backsteps(source, &path, errors);
+            if !object::has(spec, "/nodeAffinity") {
+                let why = "Local volume requires node affinity";
+                errors.push(FieldError::required(&of_spec.child("nodeAffinity"), why));
+            }
         }
         if name == "nfs" && !text(source, "/path").starts_with('/') {
             let value = text(source, "/path");
@@ -266,10 +266,36 @@ fn sources(spec: &Object, path: &Path, errors: &mut Errors) {
     }
 }
 
-fn local_affinity(source: &str, spec: &Object, path: &Path, errors: &mut Errors) {
-    if source == "local" && !object::has(spec, "/nodeAffinity") {
-        let why = "Local volume requires node affinity";
-        errors.push(FieldError::required(&path.child("nodeAffinity"), why));
+/// Path and type of a directory or file of the node.
+pub(super) fn host_path(source: &Object, path: &Path, errors: &mut Errors) {
+    let supported = [
+        "",
+        "BlockDevice",
+        "CharDevice",
+        "Directory",
+        "DirectoryOrCreate",
+        "File",
+        "FileOrCreate",
+        "Socket",
+    ];
+    if text(source, "/path").is_empty() {
+        return;
+    }
+    no_backsteps(source, path, errors);
+    let kind = text(source, "/type");
+    if !supported.contains(&kind) {
+        errors.push(FieldError::not_supported(&path.child("type"), kind, &supported));
+    }
+}
+
+fn no_backsteps(source: &Object, path: &Path, errors: &mut Errors) {
+    let value = text(source, "/path");
+    if value.split('/').any(|part| part == "..") {
+        errors.push(FieldError::invalid(
+            &path.child("path"),
+            value,
+            "must not contain '..'",
+        ));
     }
 }
 
