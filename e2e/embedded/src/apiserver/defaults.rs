@@ -159,6 +159,11 @@ fn pod(object: &mut Object) {
     for (name, value) in defaults {
         spec.entry(name).or_insert(value);
     }
+    let grace_period = &mut spec["terminationGracePeriodSeconds"];
+    if grace_period.as_i64().is_some_and(|seconds| seconds < 0) {
+        // Kubernetes' conversion from v1 does it.
+        *grace_period = 1.into();
+    }
     // The old name of the field is written too.
     match (
         spec.get("serviceAccountName").cloned(),

@@ -18,6 +18,11 @@ fn regex_error(text: &str, regex: &str, examples: &[&str]) -> String {
 }
 
 fn too_long(limit: usize) -> String {
+    format!("must be no more than {limit} characters")
+}
+
+/// The text of the newer package `k8s.io/apimachinery/pkg/api/validate/content`, which validates labels.
+fn label_too_long(limit: usize) -> String {
     format!("must be no more than {limit} bytes")
 }
 
@@ -59,6 +64,10 @@ pub(crate) fn dns1123_label(text: &str) -> Vec<String> {
 
 /// A DNS subdomain (RFC 1123).
 pub(crate) fn dns1123_subdomain(text: &str) -> Vec<String> {
+    subdomain(text, too_long)
+}
+
+fn subdomain(text: &str, too_long: fn(usize) -> String) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > 253 {
         errors.push(too_long(253));
@@ -83,7 +92,7 @@ pub(crate) fn qualified(text: &str) -> Vec<String> {
             if prefix.is_empty() {
                 errors.push("prefix part must be non-empty".into());
             } else {
-                let found = dns1123_subdomain(prefix);
+                let found = subdomain(prefix, label_too_long);
                 errors.extend(found.into_iter().map(|error| format!("prefix part {error}")));
             }
             name
@@ -96,7 +105,7 @@ pub(crate) fn qualified(text: &str) -> Vec<String> {
     if name.is_empty() {
         errors.push("name part must be non-empty".into());
     } else if name.len() > 63 {
-        errors.push(format!("name part {}", too_long(63)));
+        errors.push(format!("name part {}", label_too_long(63)));
     }
     if !matches_qualified(name) {
         errors.push(format!("name part {}", explained()));
@@ -108,7 +117,7 @@ pub(crate) fn qualified(text: &str) -> Vec<String> {
 pub(crate) fn label_value(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > 63 {
-        errors.push(too_long(63));
+        errors.push(label_too_long(63));
     }
     if !text.is_empty() && !matches_qualified(text) {
         let what = format!(
@@ -197,6 +206,15 @@ mod tests {
             is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
         assert_eq!(dns1123_label("Bad"), [label]);
         assert_eq!(dns1123_label("a.b"), ["must not contain dots"]);
+        let long = "x".repeat(300);
+        assert_eq!(dns1123_label(&long), ["must be no more than 63 characters"]);
+        assert_eq!(dns1123_subdomain(&long), ["must be no more than 253 characters"]);
+        assert_eq!(label_value(&long), ["must be no more than 63 bytes"]);
+        let prefixed = format!("{long}/a");
+        assert_eq!(
+            qualified(&prefixed),
+            ["prefix part must be no more than 253 bytes"]
+        );
         let value = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', \
             and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', \
             regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";

@@ -188,7 +188,9 @@ impl Patch {
             strategic::Error::Malformed(why) => Status::bad_request(why),
             strategic::Error::Other(why) => Status::unclassified(why),
         })?;
-        Ok(Value::Object(document))
+        // Kubernetes' converter follows the order of the struct's fields.
+        let metadata = document.remove_entry("metadata");
+        Ok(metadata.into_iter().chain(document).collect())
     }
 
     fn no_object(&self) -> Status {
@@ -268,6 +270,10 @@ impl Patch {
             Status::invalid_patch(shown(), why)
         })?;
         unknown.extend(unknown_fields);
+        if self.kind == PatchType::Strategic {
+            // Kubernetes' converter sorts them.
+            unknown.sort_unstable();
+        }
         match self.validation {
             FieldValidation::Strict if !unknown.is_empty() => {
                 let why = format!("strict decoding error: {}", unknown.join(", "));

@@ -103,12 +103,5 @@ fn pod(object: &Object) -> Vec<String> {
                 .flat_map(|template| claim_spec(template, &path)),
         );
     }
-    if object::at(object, "/spec/terminationGracePeriodSeconds")
-        .as_i64()
-        .is_some_and(|seconds| seconds < 0)
-    {
-        let warning = "spec.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1";
-        warnings.push(warning.to_owned());
-    }
     warnings
 }

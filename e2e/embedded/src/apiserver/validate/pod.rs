@@ -199,7 +199,9 @@ fn volume_source(pod: &Object, volume: &Object, path: &Path, errors: &mut Errors
             _ => {}
         }
     }
-    if object::has(volume, "/ephemeral") {
+    // A missing name is an error of its own.
+    let is_named = !object::name(pod).is_empty() && !text(volume, "/name").is_empty();
+    if object::has(volume, "/ephemeral") && is_named {
         claim_name(pod, volume, path, errors);
     }
     if first {

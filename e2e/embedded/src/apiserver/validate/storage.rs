@@ -31,9 +31,7 @@ pub(super) fn volume_attachment(object: &Object, errors: &mut Errors) {
     let source = at(object, "/spec/source/persistentVolumeName");
     if let Some(name) = source.as_str() {
         let path = Path::new("spec.source.persistentVolumeName");
-        let found = names::dns1123_subdomain(name).into_iter();
-        let found = found.map(|why| why.replace(" bytes", " characters"));
-        each(errors, &path, name, found.collect());
+        each(errors, &path, name, names::dns1123_subdomain(name));
     }
 }
 
