@@ -120,7 +120,8 @@ impl Server {
             Body::Text(text) => self.text(text).into_bytes(),
             Body::Json(value) => self.value(value).to_string().into_bytes(),
             Body::Stored { fallback, edits } => {
-                let mut object = match self.objects.get(&request.path) {
+                let path = request.path.strip_suffix("/status").unwrap_or(&request.path);
+                let mut object = match self.objects.get(path) {
                     Some(object) => object.clone(),
                     None => self.value(fallback),
                 };
