@@ -24,9 +24,27 @@ impl ControlPlane {
     }
 
     /// Restores a snapshot: etcd goes back to its state and on to a later revision than any client has seen, and the older
-    /// revisions count as compacted, so that no watch goes on with the lost history. The other programs keep running.
+    /// revisions count as compacted, so that no watch goes on with the lost history.
+    ///
+    /// kube-scheduler and kube-controller-manager restart, as [Kubernetes recommends]: with a cache of the lost history the
+    /// attach/detach controller may detach a mounted volume, or leave `volumesAttached` out of a Node for ever.
+    ///
+    /// [Kubernetes recommends]: https://kubernetes.io/docs/tasks/administer-cluster/configure-upgrade-etcd/#restoring-an-etcd-cluster
     pub async fn restore_snapshot(&self, snapshot: &Path) -> Result<()> {
-        for component in [Component::ApiServer, Component::Etcd] {
+        let clients = [
+            Component::Scheduler,
+            Component::StandbyControllerManager,
+            Component::ControllerManager,
+        ];
+        let clients: Vec<Component> = clients
+            .into_iter()
+            .filter(|component| self.process(*component).is_some())
+            .collect();
+        for component in clients
+            .iter()
+            .copied()
+            .chain([Component::ApiServer, Component::Etcd])
+        {
             self.kill(component).await?;
         }
         let data = self.layout.etcd_data();
@@ -34,8 +52,10 @@ impl ControlPlane {
         let peers = self.layout.etcd_peers_url();
         self.etcd_snapshot(&["restore", as_str(snapshot)?, as_str(&data)?, &peers])
             .await?;
-        self.start_component(Component::Etcd).await?;
-        self.start_component(Component::ApiServer).await
+        for component in [Component::Etcd, Component::ApiServer].into_iter().chain(clients) {
+            self.start_component(component).await?;
+        }
+        Ok(())
     }
 
     async fn etcd_snapshot(&self, args: &[&str]) -> Result<()> {

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::runtime::watcher;
 
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
 use super::{ExpectedOutcome, Scenario};
@@ -21,11 +19,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     about: "After a restore of etcd, a volume detached since the snapshot is attached again, one attached since is detached with its next pod, and the attacher leaves other volumes alone.",
     config: ScenarioConfig {
         reconcile_sync: Duration::from_secs(1),
-        // The attach/detach controller keeps running, and finds by this that a VolumeAttachment is lost.
-        own_cluster: Some(ClusterSettings {
-            reconcile_sync_period: Some(Duration::from_secs(2)),
-            ..ClusterSettings::DEFAULT
-        }),
+        own_cluster: Some(ClusterSettings::DEFAULT),
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Passes,
@@ -60,7 +54,6 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     // The VolumeAttachment comes back with attached=true.
     env.exempt_from_invariant_2(&detached, A);
 
-    let restored = Timestamp::now();
     env.ctx().cluster().restore_snapshot(&snapshot).await?;
     let node_id = env.node(A).node_id().to_owned();
     env.driver
@@ -80,9 +73,6 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         },
     )
     .await?;
-    wait_for_attach_event(env, "detached", restored).await?;
-    // Another name than that of the lost pod, which kube-scheduler may not have forgotten yet: it exits if the pod it knows is
-    // replaced by one without a node.
     env.pod("next", B, &[&attached]).await?;
     env.wait_until_running("next", STEP_TIMEOUT).await?;
     let again = env
@@ -112,26 +102,6 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         env.wait_until_detached(volume, node, STEP_TIMEOUT).await?;
     }
     Ok(())
-}
-
-/// Waits until the attach/detach controller has attached the pod's volume after `restored`. It must have listed the restored
-/// pod: it would never detach the volume of a pod that was deleted before.
-async fn wait_for_attach_event(env: &TestEnv<'_>, pod: &str, restored: Timestamp) -> Result<()> {
-    let events: Api<Event> = Api::namespaced(env.client(), env.prefix());
-    let of_pod = watcher::Config::default().fields(&format!(
-        "involvedObject.kind=Pod,involvedObject.name={pod},reason=SuccessfulAttachVolume"
-    ));
-    let what = "the attach/detach controller to attach the restored pod's volume";
-    wait::for_objects(&events, of_pod, STEP_TIMEOUT, what, |seen| {
-        let last = seen
-            .values()
-            .filter_map(|event| event.last_timestamp.as_ref())
-            .max();
-        Progress::of(last.is_some_and(|last| last.0 > restored), || {
-            format!("it did so at {last:?}")
-        })
-    })
-    .await
 }
 
 fn calls(env: &TestEnv<'_>, volume: &TestVolume, method: &str) -> Result<usize> {
