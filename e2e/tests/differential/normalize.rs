@@ -96,7 +96,12 @@ impl Symbols {
             self.normalize(&mut value);
             text = format!("{}{}{}", document.before, sorted(value), document.after);
         }
-        for before in ["in the precondition (", "ResourceVersion in record ("] {
+        for before in [
+            "ResourceVersion in the precondition (",
+            "ResourceVersion in record (",
+            "ResourceVersion in precondition: ",
+            "ResourceVersion in object meta: ",
+        ] {
             text = without_digits(text, before);
         }
         let mut normalized = String::with_capacity(text.len());

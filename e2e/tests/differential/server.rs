@@ -151,6 +151,7 @@ impl Server {
         if let Some(items) = body["items"].as_array() {
             for item in items {
                 let name = item["metadata"]["name"].as_str().unwrap_or_default();
+                let name = name.replace(&self.namespace, "$ns");
                 self.remember_object(format!("{path}/{name}"), item);
             }
             if let Some(version) = body["metadata"]["resourceVersion"].as_str() {
@@ -174,6 +175,7 @@ impl Server {
         {
             self.remember_object(format!("{path}/$gen"), body);
         }
+        let name = name.replace(&self.namespace, "$ns");
         self.remember_object(format!("{path}/{name}"), body);
     }
 

@@ -8,6 +8,7 @@ use embedded_cluster::apiserver::{ApiServer, Options};
 use http::Method;
 use kube::Client;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::explained;
 use super::generator::{JSON, Sequence, request};
@@ -16,9 +17,10 @@ use super::report::Difference;
 use super::request::{Body, Request};
 use super::server::{Answer, Server, encoded};
 
-/// Admission plugins of kube-apiserver read StorageClasses from informers, which follow the store some milliseconds later;
-/// nothing shows when they have.
-const INFORMER_DELAY: Duration = Duration::from_millis(30);
+/// A StorageClass that sorts before all others.
+const MARKER: &str = "0";
+/// How long the informers of kube-apiserver may lag behind its store.
+const INFORMER_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Session {
     real: Client,
@@ -64,18 +66,26 @@ impl Session {
             differences: Vec::new(),
         };
         for (index, request) in requests.iter().enumerate() {
-            let (ours, real) = tokio::try_join!(ours.send(request), real.send(request))?;
-            compared.codes.push(real.code.as_u16());
-            if request.kind == "StorageClass" && request.method != Method::GET && real.code.is_success() {
-                tokio::time::sleep(INFORMER_DELAY).await;
+            let (our_answer, real_answer) = tokio::try_join!(ours.send(request), real.send(request))?;
+            compared.codes.push(real_answer.code.as_u16());
+            let writes = request.method != Method::GET && real_answer.code.is_success();
+            if request.kind == "StorageClass" && writes {
+                for server in [&ours, &real] {
+                    let followed = timeout(INFORMER_TIMEOUT, await_informer(server)).await;
+                    followed.context("the informer of StorageClasses did not follow the store")??;
+                }
             }
-            if ours == real {
+            if our_answer == real_answer {
                 continue;
             }
-            let is_success = ours.code.is_success() || real.code.is_success();
-            match explained::find(request, &ours, &real) {
+            let is_success = our_answer.code.is_success() || real_answer.code.is_success();
+            match explained::find(request, &our_answer, &real_answer) {
                 Some(reason) => compared.explained.push(reason),
-                None => compared.differences.push(Difference { index, ours, real }),
+                None => compared.differences.push(Difference {
+                    index,
+                    ours: our_answer,
+                    real: real_answer,
+                }),
             }
             if is_success {
                 // From here on the servers have different objects.
@@ -142,6 +152,48 @@ async fn prepare(server: &mut Server) -> Result<()> {
         ensure!(answer.code.is_success(), "{create}: {answer}");
     }
     Ok(())
+}
+
+/// Waits until admission plugins know the StorageClasses that are stored.
+///
+/// Those of kube-apiserver read them from an informer, which sees changes in their order: once it has seen a new default
+/// class come and go, it has seen everything before. The embedded server gets the same class, because watches show it.
+async fn await_informer(server: &Server) -> Result<()> {
+    let client = server.client();
+    let classes = kinds::find("storage.k8s.io", "storageclasses").collection("");
+    // The newest default class counts, and of equally old ones the first by name.
+    let marker = json!({
+        "metadata": {
+            "name": MARKER,
+            "annotations": { "storageclass.kubernetes.io/is-default-class": "true" },
+        },
+        "provisioner": "example.com/marker",
+    });
+    let created = call(client, Method::POST, &classes, Some(marker)).await?;
+    ensure!(
+        created["metadata"]["name"] == MARKER,
+        "create a StorageClass: {created}"
+    );
+    while default_class(server).await? != MARKER {}
+    call(client, Method::DELETE, &format!("{classes}/{MARKER}"), None).await?;
+    while default_class(server).await? == MARKER {}
+    Ok(())
+}
+
+/// The class that admission gives to a claim without one.
+async fn default_class(server: &Server) -> Result<Value> {
+    let claims = kinds::find("", "persistentvolumeclaims").collection("$ns");
+    let path = format!("{}?dryRun=All", server.path(&claims));
+    let claim = json!({
+        "metadata": { "generateName": "claim-" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+    });
+    let claim = call(server.client(), Method::POST, &path, Some(claim)).await?;
+    ensure!(
+        claim["kind"] == "PersistentVolumeClaim",
+        "create a claim: {claim}"
+    );
+    Ok(claim["spec"]["storageClassName"].clone())
 }
 
 /// Deletes what a sequence may have left.

@@ -27,9 +27,7 @@ pub(crate) fn create(
     object: &mut Object,
     namespace: &str,
 ) -> Result<(), Status> {
-    if resource.namespaced {
-        namespace_exists(store, resource, namespace, object::name(object))?;
-    }
+    namespace_exists(store, resource, object, namespace)?;
     match resource.kind {
         Kind::Pod => pod(store, rng, resource, object, namespace)?,
         Kind::Node => taint_until_ready(object),
@@ -87,7 +85,15 @@ pub(crate) fn delete(resource: &Resource, name: &str) -> Result<(), Status> {
 }
 
 /// NamespaceLifecycle: nothing is created in a namespace that does not exist or is being deleted.
-fn namespace_exists(store: &Store, resource: &Resource, namespace: &str, name: &str) -> Result<(), Status> {
+pub(crate) fn namespace_exists(
+    store: &Store,
+    resource: &Resource,
+    object: &Object,
+    namespace: &str,
+) -> Result<(), Status> {
+    if !resource.namespaced {
+        return Ok(());
+    }
     let namespaces = resource::of_kind(Kind::Namespace);
     let Some(found) = store.table(namespaces.table()).get(namespace) else {
         return Err(Status::not_found(namespaces, namespace));
@@ -96,7 +102,7 @@ fn namespace_exists(store: &Store, resource: &Resource, namespace: &str, name: &
         return Ok(());
     }
     let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
-    let mut status = Status::forbidden(resource, name, &why);
+    let mut status = Status::forbidden(resource, shown_name(object), &why);
     let message = format!("namespace {namespace} is being terminated");
     status.details["causes"] = json!([{
         "reason": "NamespaceTerminating",
@@ -104,6 +110,13 @@ fn namespace_exists(store: &Store, resource: &Resource, namespace: &str, name: &
         "field": "metadata.namespace",
     }]);
     Err(status)
+}
+
+/// The name of a new object in errors: admission precedes the generation of names.
+fn shown_name(object: &Object) -> &str {
+    let names = [object::name(object), text(object, "/metadata/generateName")];
+    let given = names.into_iter().find(|name| !name.is_empty());
+    given.unwrap_or("Unknown")
 }
 
 fn pod(
@@ -142,7 +155,7 @@ fn service_account(
         let why = format!(
             "error looking up service account {namespace}/{account}: serviceaccount {account:?} not found"
         );
-        return Err(Status::forbidden(resource, object::name(object), &why));
+        return Err(Status::forbidden(resource, shown_name(object), &why));
     };
     let wanted = |object: &Object, pointer: &str| at(object, pointer).as_bool();
     let mounts = wanted(object, "/spec/automountServiceAccountToken")
@@ -227,7 +240,7 @@ fn priority(resource: &Resource, object: &mut Object) -> Result<(), Status> {
         "system-cluster-critical" => 2_000_000_000,
         other => {
             let why = format!("no PriorityClass with name {other} was found");
-            return Err(Status::forbidden(resource, object::name(object), &why));
+            return Err(Status::forbidden(resource, shown_name(object), &why));
         }
     };
     if let Some(given) = at(object, "/spec/priority")
@@ -238,7 +251,7 @@ fn priority(resource: &Resource, object: &mut Object) -> Result<(), Status> {
             "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller \
              computed {priority} from the given PriorityClass name"
         );
-        return Err(Status::forbidden(resource, object::name(object), &why));
+        return Err(Status::forbidden(resource, shown_name(object), &why));
     }
     set(object, "/spec/priority", priority);
     object::set_default(object, "/spec/preemptionPolicy", "PreemptLowerPriority");

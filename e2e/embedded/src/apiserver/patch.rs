@@ -89,15 +89,14 @@ impl Patch {
         document.insert("apiVersion".into(), resource.api_version().into());
         document.insert("kind".into(), resource.kind_name.into());
         document.extend(view);
+        let ignores_unknown = self.validation == FieldValidation::Ignore;
         let patched = match self.kind {
             PatchType::Json | PatchType::Strategic if self.document.is_null() => Value::Object(document),
             PatchType::Json => sorted(self.json(document)?),
-            PatchType::Merge if self.document.is_null() => {
-                return Err(Status::bad_request("Invalid JSON Patch"));
-            }
             // Only where Kubernetes looks for unknown fields it decodes the patch first.
-            PatchType::Merge if self.validation == FieldValidation::Ignore && self.document.is_array() => {
-                self.document.clone()
+            PatchType::Merge if ignores_unknown && self.document.is_array() => self.document.clone(),
+            PatchType::Merge if self.document.is_null() || ignores_unknown && !self.document.is_object() => {
+                return Err(Status::bad_request("Invalid JSON Patch"));
             }
             PatchType::Merge if !self.document.is_object() => return Err(self.no_object()),
             PatchType::Merge => {

@@ -107,11 +107,7 @@ impl Status {
     }
 
     pub(crate) fn forbidden(resource: &Resource, name: &str, why: &str) -> Self {
-        let message = if name.is_empty() {
-            format!("{} is forbidden: {why}", resource.group_resource())
-        } else {
-            format!("{} {name:?} is forbidden: {why}", resource.group_resource())
-        };
+        let message = format!("{} {name:?} is forbidden: {why}", resource.group_resource());
         Self::new(
             StatusCode::FORBIDDEN,
             "Forbidden",

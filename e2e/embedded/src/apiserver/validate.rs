@@ -57,7 +57,7 @@ pub(crate) fn update(resource: &Resource, part: Part, object: &Object, old: &Obj
         (Kind::CsiStorageCapacity, _) => storage::csi_storage_capacity_update(object, old, &mut errors),
         (Kind::Event, _) => core::event(resource, object, Some(old), &mut errors),
         (Kind::Lease, _) => {
-            metadata::validate_update(object, old, &mut errors);
+            metadata::validate_update_apimachinery(object, old, &mut errors);
             core::lease_spec(object, &mut errors);
         }
         (Kind::Namespace, Part::Main) => {

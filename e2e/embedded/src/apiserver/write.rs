@@ -172,6 +172,7 @@ impl Writer<'_> {
         }
         let Some(existing) = existing else {
             let mut object = updated(&Object::new())?;
+            admission::namespace_exists(self.store, resource, &object, self.namespace)?;
             parse_version(&object)?;
             set(&mut object, "/metadata/resourceVersion", Value::Null);
             return self.create(object).map(|written| (written, true));

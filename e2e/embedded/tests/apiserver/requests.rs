@@ -146,6 +146,63 @@ async fn refuses_a_patch_that_removes_the_version() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn finds_errors_in_the_order_of_kube_apiserver() {
+    let server = mk_server(1);
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    let lease = json!({"metadata": {"name": "a", "resourceVersion": "x"}});
+    let homeless = format!("{}/a", leases.replace("default", "nope"));
+    let answer = call(&server, Method::PUT, &homeless, &lease).await;
+    assert_fails(answer, 404, "NotFound", "namespaces \"nope\" not found");
+    for (metadata, name) in [(json!({"generateName": "p-"}), "p-"), (json!({}), "Unknown")] {
+        let container = json!({"name": "c", "image": "i"});
+        let spec = json!({"serviceAccountName": "none", "containers": [container]});
+        let pod = json!({"metadata": metadata, "spec": spec});
+        let answer = call(&server, Method::POST, "/api/v1/namespaces/default/pods", &pod).await;
+        let message = format!(
+            "pods {name:?} is forbidden: error looking up service account default/none: serviceaccount \"none\" not found"
+        );
+        assert_fails(answer, 403, "Forbidden", &message);
+    }
+    let (code, _) = call(&server, Method::POST, leases, &json!({"metadata": {"name": "a"}})).await;
+    assert_eq!(code, 201);
+    let wrong = json!({"metadata": {"resourceVersion": 7}, "spec": {"renewTime": "now"}});
+    let answer = patch(&server, &format!("{leases}/a"), "strategic-merge", &wrong).await;
+    let message = " \"\" is invalid: patch: Invalid value: \"map[metadata:map[resourceVersion:7] \
+                   spec:map[renewTime:now]]\": cannot convert int64 to string";
+    assert_fails(answer, 422, "Invalid", message);
+    let path = format!("{leases}/a?fieldValidation=Ignore");
+    let answer = patch(&server, &path, "merge", &json!("text")).await;
+    assert_fails(answer, 400, "BadRequest", "Invalid JSON Patch");
+}
+
+#[tokio::test(start_paused = true)]
+async fn accepts_unqualified_finalizers_of_leases_and_lists_of_bytes() {
+    let server = mk_server(1);
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    call(&server, Method::POST, leases, &json!({"metadata": {"name": "a"}})).await;
+    let finalizers = json!({"metadata": {"finalizers": ["a"]}});
+    let (code, answer) = patch(&server, &format!("{leases}/a"), "merge", &finalizers).await;
+    assert_eq!((code, &answer["metadata"]["finalizers"]), (200, &json!(["a"])));
+    let secrets = "/api/v1/namespaces/default/secrets";
+    let secret = json!({"metadata": {"name": "a"}, "data": {"none": [], "some": [104, 105]}});
+    let (code, answer) = call(&server, Method::POST, secrets, &secret).await;
+    assert_eq!(
+        (code, &answer["data"]),
+        (201, &json!({"none": "", "some": "aGk="}))
+    );
+    let answer = patch(
+        &server,
+        &format!("{secrets}/a"),
+        "strategic-merge",
+        &json!({"data": {"none": "-"}}),
+    )
+    .await;
+    let message = " \"\" is invalid: patch: Invalid value: \"map[data:map[none:-]]\": error decoding from json: \
+                   illegal base64 data at input byte 0";
+    assert_fails(answer, 422, "Invalid", message);
+}
+
+#[tokio::test(start_paused = true)]
 async fn answers_conflict_when_the_resource_version_is_stale() {
     let server = mk_server(1);
     let (_, first) = call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;

@@ -1,5 +1,7 @@
 //! Decodes a JSON object as Go's decoder does: unknown fields are dropped and reported, wrong types are errors.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -27,8 +29,8 @@ pub(crate) struct DecodeError {
 
 struct Decoder<'a> {
     schema: &'a Schema,
-    /// The first field of a wrong type. Go decodes the rest all the same, and an error of a type that decodes itself
-    /// (times and quantities) takes precedence.
+    /// The first field of a wrong type. Go's decoder decodes the rest all the same, and an error of a type that decodes
+    /// itself (times and quantities) takes precedence; the converter stops at the first error.
     mismatch: Option<DecodeError>,
     /// Field names down to the current one.
     path: Vec<String>,
@@ -50,14 +52,17 @@ pub(crate) fn decode(schema: &Schema, object: Map<String, Value>) -> Result<Deco
         path: Vec::new(),
         unknown: Vec::new(),
     };
-    let object = decoder.object(0, object)?;
-    if let Some(error) = decoder.mismatch {
-        return Err(error);
+    match (decoder.object(0, object), decoder.mismatch) {
+        (Ok(object), None) => Ok(Decoded {
+            object,
+            unknown: decoder.unknown,
+        }),
+        (Ok(_), Some(error)) | (Err(error), None) => Err(error),
+        (Err(error), Some(first)) => Err(DecodeError {
+            of_decoder: error.of_decoder,
+            of_converter: first.of_converter,
+        }),
     }
-    Ok(Decoded {
-        object,
-        unknown: decoder.unknown,
-    })
 }
 
 // === impl DecodeError ===
@@ -153,6 +158,10 @@ impl Decoder<'_> {
                 }
                 return Ok(value);
             }
+            (Type::Bytes, Value::Array(items)) => match encoded_bytes(items) {
+                Some(encoded) => return Ok(encoded),
+                None => false,
+            },
             (Type::Time | Type::MicroTime, Value::String(text)) => return time(ty, text),
             (Type::Quantity, Value::String(text)) => return quantity(text),
             (Type::Quantity, Value::Number(number)) => return quantity(&number.to_string()),
@@ -289,12 +298,21 @@ fn quantity(text: &str) -> Result<Value, DecodeError> {
 }
 
 fn decoded_bytes(text: &str) -> Result<(), DecodeError> {
-    use base64::Engine as _;
-    use base64::engine::general_purpose::STANDARD;
     STANDARD.decode(text).map(drop).map_err(|error| {
         let at = go_format::base64_offset(&error, text);
-        DecodeError::same(format!("illegal base64 data at input byte {at}"))
+        let why = format!("illegal base64 data at input byte {at}");
+        DecodeError {
+            of_converter: format!("error decoding from json: {why}"),
+            of_decoder: why,
+        }
     })
+}
+
+/// Go decodes a list of numbers into bytes, too.
+fn encoded_bytes(items: &[Value]) -> Option<Value> {
+    let bytes = items.iter().map(|item| u8::try_from(item.as_u64()?).ok());
+    let bytes: Option<Vec<u8>> = bytes.collect();
+    Some(STANDARD.encode(bytes?).into())
 }
 
 /// The text of `runtime.DefaultUnstructuredConverter`.

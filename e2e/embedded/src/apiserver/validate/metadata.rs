@@ -89,7 +89,7 @@ pub(super) fn validate_update(object: &Object, old: &Object, errors: &mut Errors
 }
 
 /// `ValidateObjectMetaUpdate` of apimachinery.
-fn validate_update_apimachinery(object: &Object, old: &Object, errors: &mut Errors) {
+pub(super) fn validate_update_apimachinery(object: &Object, old: &Object, errors: &mut Errors) {
     let path = Path::new("metadata");
     if object::is_deleting(old) {
         let before = list(old, "/metadata/finalizers");
