@@ -218,8 +218,14 @@ async fn clean_up(server: &mut Server, kinds: &[&'static Kind]) -> Result<()> {
 async fn remove(client: &Client, path: &str, item: &Value) -> Result<()> {
     let finalizers = &item["metadata"]["finalizers"];
     if finalizers.is_array() {
-        let patch = json!({ "metadata": { "finalizers": null } });
-        call(client, Method::PATCH, path, Some(patch)).await?;
+        // Updates of a Node check its addresses, which its creation does not.
+        let (patch, part) = if path.starts_with("/api/v1/nodes/") {
+            let patch = json!({ "metadata": { "finalizers": null }, "status": { "addresses": null } });
+            (patch, "/status")
+        } else {
+            (json!({ "metadata": { "finalizers": null } }), "")
+        };
+        call(client, Method::PATCH, &format!("{path}{part}"), Some(patch)).await?;
     }
     let is_namespace = path.starts_with("/api/v1/namespaces/") && path.matches('/').count() == 4;
     let grace = if is_namespace { "" } else { "?gracePeriodSeconds=0" };

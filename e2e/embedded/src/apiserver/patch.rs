@@ -18,6 +18,25 @@ use super::write::decode_object;
 /// Most operations in a JSON patch.
 const OPERATIONS_LIMIT: usize = 10_000;
 
+/// The fields of Go's `ObjectMeta`.
+const METADATA_FIELDS: [&str; 15] = [
+    "name",
+    "generateName",
+    "namespace",
+    "selfLink",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "finalizers",
+    "managedFields",
+];
+
 /// The kind of a patch, by its content type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PatchType {
@@ -188,7 +207,13 @@ impl Patch {
             strategic::Error::Other(why) => Status::unclassified(why),
         })?;
         // Kubernetes' converter follows the order of the struct's fields.
-        let metadata = document.remove_entry("metadata");
+        let mut metadata = document.remove_entry("metadata");
+        if let Some((_, Value::Object(fields))) = &mut metadata {
+            let place = |name: &str| METADATA_FIELDS.iter().position(|field| *field == name);
+            let mut ordered: Vec<(String, Value)> = std::mem::take(fields).into_iter().collect();
+            ordered.sort_by_key(|(name, _)| place(name));
+            fields.extend(ordered);
+        }
         Ok(metadata.into_iter().chain(document).collect())
     }
 

@@ -39,7 +39,7 @@ pub(crate) fn prepare_for_create(kind: Kind, object: &mut Object, now: &str) {
         Kind::PersistentVolumeClaim => {
             // Defaulting of what is read from the store adds the phase.
             set(object, "/status", json!({ "phase": "Pending" }));
-            drop_unknown_data_source(object);
+            drop_unknown_data_source(object, &Object::new());
             normalize_data_sources(object);
         }
         Kind::Pod => {
@@ -93,6 +93,7 @@ pub(crate) fn prepare_for_update(
         }
         (Kind::PersistentVolumeClaim, Part::Main) => {
             copy(object, old, "/status");
+            drop_unknown_data_source(object, old);
             normalize_data_sources(object);
         }
         (Kind::PersistentVolume | Kind::VolumeAttachment, Part::Main) => copy(object, old, "/status"),
@@ -209,8 +210,13 @@ fn drop_coordinated_election(object: &mut Object, old: Option<&Object>) {
     }
 }
 
-/// `dataSource` ignores what it does not know, while `dataSourceRef` takes anything.
-fn drop_unknown_data_source(object: &mut Object) {
+/// A claim without a data source gets none through `dataSource` of a kind that it does not know, while `dataSourceRef`
+/// takes anything.
+fn drop_unknown_data_source(object: &mut Object, old: &Object) {
+    let has_reference = |object: &Object| object::has(object, "/spec/dataSourceRef");
+    if has_reference(object) || has_reference(old) || object::has(old, "/spec/dataSource") {
+        return;
+    }
     let source = (
         text(object, "/spec/dataSource/apiGroup"),
         text(object, "/spec/dataSource/kind"),

@@ -14,7 +14,7 @@ mod pod_update;
 mod storage;
 mod volume;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(crate) use metadata::{common, common_update};
 
@@ -204,6 +204,29 @@ fn node_selector(errors: &mut Errors, path: &Path, selector: &Object) {
             node_field_requirement(errors, &path, requirement);
         }
     }
+}
+
+/// A volume's node affinity as errors show it: as Go's internal type.
+fn shown_affinity(affinity: &Value) -> Value {
+    let requirements = |list: &Value| {
+        match list.as_array().filter(|list| !list.is_empty()) {
+        Some(list) => list
+            .iter()
+            .map(|found| json!({ "Key": found["key"], "Operator": found["operator"], "Values": found["values"] }))
+            .collect(),
+        None => Value::Null,
+    }
+    };
+    let Some(terms) = affinity["required"]["nodeSelectorTerms"].as_array() else {
+        return affinity.clone();
+    };
+    let terms = terms.iter().map(|term| {
+        json!({
+            "MatchExpressions": requirements(&term["matchExpressions"]),
+            "MatchFields": requirements(&term["matchFields"]),
+        })
+    });
+    json!({ "Required": { "NodeSelectorTerms": terms.collect::<Value>() } })
 }
 
 fn node_field_requirement(errors: &mut Errors, path: &Path, requirement: &Object) {

@@ -132,6 +132,19 @@ async fn refuses_invalid_fields_of_volumes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn ignores_unknown_data_sources_of_claims() {
+    let server = mk_server(1);
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let resources = json!({"requests": {"storage": "1Gi"}});
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": resources});
+    let claim = json!({"metadata": {"name": "c"}, "spec": spec});
+    assert_eq!(call(&server, Method::POST, claims, &claim).await.0, 201);
+    let unknown = json!({"spec": {"dataSource": {"kind": "Other", "name": "a"}}});
+    let (code, answer) = patch(&server, &format!("{claims}/c"), "merge", &unknown).await;
+    assert_eq!((code, &answer["spec"]["dataSource"]), (200, &Value::Null));
+}
+
+#[tokio::test(start_paused = true)]
 async fn refuses_a_patch_that_removes_the_version() {
     let server = mk_server(1);
     call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
@@ -165,9 +178,12 @@ async fn finds_errors_in_the_order_of_kube_apiserver() {
     }
     let (code, _) = call(&server, Method::POST, leases, &json!({"metadata": {"name": "a"}})).await;
     assert_eq!(code, 201);
-    let wrong = json!({"metadata": {"resourceVersion": 7}, "spec": {"renewTime": "now"}});
+    let wrong = json!({
+        "metadata": {"deletionGracePeriodSeconds": "5", "resourceVersion": 7},
+        "spec": {"renewTime": "now"},
+    });
     let answer = patch(&server, &format!("{leases}/a"), "strategic-merge", &wrong).await;
-    let message = " \"\" is invalid: patch: Invalid value: \"map[metadata:map[resourceVersion:7] \
+    let message = " \"\" is invalid: patch: Invalid value: \"map[metadata:map[deletionGracePeriodSeconds:5 resourceVersion:7] \
                    spec:map[renewTime:now]]\": cannot convert int64 to string";
     assert_fails(answer, 422, "Invalid", message);
     let path = format!("{leases}/a?fieldValidation=Ignore");

@@ -338,15 +338,17 @@ fn converter_mismatch(ty: Type, value: &Value, named: Option<&str>) -> String {
         Type::Int32 => "int32",
         Type::Int64 => "int64",
         Type::Float => "float64",
-        Type::String => named.unwrap_or("string"),
-        Type::Time | Type::MicroTime | Type::Quantity | Type::IntOrString | Type::Any => "string",
+        Type::String | Type::Time | Type::MicroTime | Type::Quantity | Type::IntOrString | Type::Any => {
+            "string"
+        }
     };
     // Go converts numbers among themselves and to strings.
     if matches!(value, Value::Number(_))
         && wanted != "bool"
         && !(number_is_float(value) && wanted == "string")
     {
-        return format!("cannot convert {found} to {wanted}");
+        let named = named.filter(|_| ty == Type::String);
+        return format!("cannot convert {found} to {}", named.unwrap_or(wanted));
     }
     format!("unrecognized type: {wanted}")
 }

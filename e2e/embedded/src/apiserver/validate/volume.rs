@@ -5,7 +5,9 @@ use serde_json::Value;
 use super::super::field::{Errors, FieldError, IMMUTABLE, Path};
 use super::super::names;
 use super::super::object::{self, Object, at, entries, text};
-use super::{amount, csi_driver_name, each, immutable, metadata, node_selector, one_of, texts};
+use super::{
+    amount, csi_driver_name, each, immutable, metadata, node_selector, one_of, shown_affinity, texts,
+};
 
 const ACCESS_MODES: [&str; 4] = [
     "ReadOnlyMany",
@@ -385,11 +387,8 @@ pub(super) fn persistent_volume_update(object: &Object, old: &Object, errors: &m
     let affinity = at(object, "/spec/nodeAffinity");
     if object::has(old, "/spec/nodeAffinity") && affinity != at(old, "/spec/nodeAffinity") {
         let why = format!("{IMMUTABLE}, except for updating from beta label to GA");
-        errors.push(FieldError::invalid(
-            &Path::new("nodeAffinity"),
-            affinity.clone(),
-            why,
-        ));
+        let shown = shown_affinity(affinity);
+        errors.push(FieldError::invalid(&Path::new("nodeAffinity"), shown, why));
     }
     let class = "/spec/volumeAttributesClassName";
     if object::has(old, class) && !object::has(object, class) {
