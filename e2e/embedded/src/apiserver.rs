@@ -246,7 +246,7 @@ impl Server {
         let serde_json::Value::Object(document) = object else {
             return;
         };
-        let Ok((object, _)) = write::decode_object(resource, document) else {
+        let Ok((object, _)) = write::decode_object(resource, document, schema::Codec::Json) else {
             return;
         };
         let created = {

@@ -10,7 +10,7 @@ use super::admission;
 use super::field::{FieldError, Path};
 use super::object::{self, Object, at, set, text};
 use super::resource::Kind;
-use super::schema::{self, Schema};
+use super::schema::{self, Codec, Schema};
 use super::status::Status;
 use super::storage::{Stored, key};
 use super::write::{Writer, Written};
@@ -68,8 +68,7 @@ impl DeleteOptions {
                 "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
             )));
         }
-        let decoded =
-            schema::decode(&SCHEMA, document).map_err(|error| Status::bad_request(error.of_decoder))?;
+        let decoded = schema::decode(&SCHEMA, document, Codec::Json).map_err(Status::bad_request)?;
         let options = decoded.object;
         let given =
             |pointer: &str| object::has(&options, pointer).then(|| text(&options, pointer).to_owned());

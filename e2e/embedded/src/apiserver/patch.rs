@@ -9,7 +9,7 @@ use super::field::{FieldError, Path};
 use super::go_format;
 use super::object::Object;
 use super::resource::Resource;
-use super::schema;
+use super::schema::{self, Codec};
 use super::status::Status;
 use super::strategic;
 use super::type_meta;
@@ -285,14 +285,12 @@ impl Patch {
                 });
             }
         }
-        let decoded = decode_object(resource, document);
-        let (object, unknown_fields) = decoded.map_err(|error| {
-            let why = match self.kind {
-                PatchType::Strategic => error.of_converter,
-                PatchType::Json | PatchType::Merge => error.of_decoder,
-            };
-            Status::invalid_patch(shown(), why)
-        })?;
+        let codec = match self.kind {
+            PatchType::Strategic => Codec::Converter,
+            PatchType::Json | PatchType::Merge => Codec::Json,
+        };
+        let decoded = decode_object(resource, document, codec);
+        let (object, unknown_fields) = decoded.map_err(|why| Status::invalid_patch(shown(), why))?;
         unknown.extend(unknown_fields);
         if self.kind == PatchType::Strategic {
             // Kubernetes' converter sorts them.

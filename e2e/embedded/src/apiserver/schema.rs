@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-pub(crate) use decode::{DecodeError, decode, seconds, type_error_of_text};
+pub(crate) use decode::{Codec, decode, seconds, type_error_of_text};
 
 /// The type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,16 +207,17 @@ fn zero(ty: Type) -> Value {
     match ty {
         Type::Bool => false.into(),
         Type::Int32 | Type::Int64 | Type::Float | Type::IntOrString => 0.into(),
-        Type::String => "".into(),
+        // Storage makes no difference between no bytes and an empty text.
+        Type::String | Type::Bytes => "".into(),
         Type::Quantity => "0".into(),
         Type::Struct(_) => Value::Object(Map::new()),
-        Type::Time | Type::MicroTime | Type::Bytes | Type::List(_) | Type::Map(_) | Type::Any => Value::Null,
+        Type::Time | Type::MicroTime | Type::List(_) | Type::Map(_) | Type::Any => Value::Null,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::Pod;
+    use k8s_openapi::api::core::v1::{Event, Pod};
     use k8s_openapi::api::storage::v1::VolumeAttachment;
     use serde_json::json;
 
@@ -240,6 +241,16 @@ mod tests {
             find("ObjectMeta").unwrap().fields["creationTimestamp"].ty,
             Type::Time
         );
+    }
+
+    #[test]
+    fn converts_numbers_as_go() {
+        let schema = Schema::of::<Event>();
+        let object = json!({"count": 3_000_000_000_i64});
+        let decoded = |codec| decode(&schema, object.as_object().unwrap().clone(), codec);
+        assert_eq!(decoded(Codec::Converter).unwrap().object["count"], -1_294_967_296);
+        let why = "json: cannot unmarshal number 3000000000 into Go struct field Event.count of type int32";
+        assert_eq!(decoded(Codec::Json).unwrap_err(), why);
     }
 
     #[test]

@@ -42,8 +42,8 @@ pub(crate) fn conversion_error(
         return None;
     }
     // It is decoded before it is converted.
-    if let Err(error) = schema::decode(&registered.schema, document.clone()) {
-        return Some(error.of_decoder);
+    if let Err(error) = schema::decode(&registered.schema, document.clone(), schema::Codec::Json) {
+        return Some(error);
     }
     let group = match resource.group.split('.').next() {
         None | Some("" | "events") => "core",

@@ -9,7 +9,7 @@ use super::admission;
 use super::field::{FieldError, Path};
 use super::object::{self, Object, set, text};
 use super::resource::{Kind, Resource};
-use super::schema;
+use super::schema::{self, Codec};
 use super::status::Status;
 use super::storage::{Store, Stored, key};
 use super::strategy::{self, Part};
@@ -345,8 +345,9 @@ fn should_delete(object: &Object, old: &Object) -> bool {
 pub(crate) fn decode_object(
     resource: &Resource,
     document: Object,
-) -> Result<(Object, Vec<String>), schema::DecodeError> {
-    let decoded = schema::decode(&resource.schema, document)?;
+    codec: Codec,
+) -> Result<(Object, Vec<String>), String> {
+    let decoded = schema::decode(&resource.schema, document, codec)?;
     let mut object = decoded.object;
     if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
         metadata.remove("managedFields");

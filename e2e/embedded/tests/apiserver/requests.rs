@@ -200,11 +200,11 @@ async fn accepts_unqualified_finalizers_of_leases_and_lists_of_bytes() {
     let (code, answer) = patch(&server, &format!("{leases}/a"), "merge", &finalizers).await;
     assert_eq!((code, &answer["metadata"]["finalizers"]), (200, &json!(["a"])));
     let secrets = "/api/v1/namespaces/default/secrets";
-    let secret = json!({"metadata": {"name": "a"}, "data": {"none": [], "some": [104, 105]}});
+    let secret = json!({"metadata": {"name": "a"}, "data": {"none": [], "some": [104, 105], "null": null}});
     let (code, answer) = call(&server, Method::POST, secrets, &secret).await;
     assert_eq!(
         (code, &answer["data"]),
-        (201, &json!({"none": "", "some": "aGk="}))
+        (201, &json!({"none": "", "some": "aGk=", "null": ""}))
     );
     let answer = patch(
         &server,

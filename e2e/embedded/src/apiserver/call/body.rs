@@ -6,6 +6,7 @@ use super::super::go_format;
 use super::super::object::Object;
 use super::super::patch::FieldValidation;
 use super::super::request;
+use super::super::schema::Codec;
 use super::super::status::Status;
 use super::super::type_meta;
 use super::super::write::decode_object;
@@ -82,7 +83,7 @@ impl Call<'_> {
             )));
         }
         let (object, unknown) =
-            decode_object(resource, document).map_err(|error| mishandled(&error.of_decoder))?;
+            decode_object(resource, document, Codec::Json).map_err(|error| mishandled(&error))?;
         match validation {
             FieldValidation::Strict if !unknown.is_empty() => Err(mishandled(&format!(
                 "strict decoding error: {}",

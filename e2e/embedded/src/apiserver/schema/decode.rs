@@ -18,20 +18,21 @@ pub(crate) struct Decoded {
     pub(crate) unknown: Vec<String>,
 }
 
-/// Why a document cannot be decoded.
-#[derive(Debug)]
-pub(crate) struct DecodeError {
-    /// The text of Go's JSON decoder.
-    pub(crate) of_decoder: String,
-    /// The text of the converter that strategic merge patches go through.
-    pub(crate) of_converter: String,
+/// The code of Kubernetes that decodes a document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Codec {
+    /// Go's JSON decoder.
+    Json,
+    /// `runtime.DefaultUnstructuredConverter`, which strategic merge patches go through.
+    Converter,
 }
 
 struct Decoder<'a> {
     schema: &'a Schema,
+    codec: Codec,
     /// The first field of a wrong type. Go's decoder decodes the rest all the same, and an error of a type that decodes
     /// itself (times and quantities) takes precedence; the converter stops at the first error.
-    mismatch: Option<DecodeError>,
+    mismatch: Option<String>,
     /// Field names down to the current one.
     path: Vec<String>,
     unknown: Vec<String>,
@@ -40,50 +41,33 @@ struct Decoder<'a> {
 /// Decodes `value`; `apiVersion` and `kind` of the root are left out.
 ///
 /// # Errors
-/// The text of Go's decoder if a field has the wrong type.
-pub(crate) fn decode(schema: &Schema, object: Map<String, Value>) -> Result<Decoded, DecodeError> {
+/// The text of the codec if a field has the wrong type.
+pub(crate) fn decode(schema: &Schema, object: Map<String, Value>, codec: Codec) -> Result<Decoded, String> {
     let fields = object.into_iter();
     let object = fields
         .filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind"))
         .collect();
     let mut decoder = Decoder {
         schema,
+        codec,
         mismatch: None,
         path: Vec::new(),
         unknown: Vec::new(),
     };
-    match (decoder.object(0, object), decoder.mismatch) {
-        (Ok(object), None) => Ok(Decoded {
+    let object = decoder.object(0, object)?;
+    match decoder.mismatch {
+        None => Ok(Decoded {
             object,
             unknown: decoder.unknown,
         }),
-        (Ok(_), Some(error)) | (Err(error), None) => Err(error),
-        (Err(error), Some(first)) => Err(DecodeError {
-            of_decoder: error.of_decoder,
-            of_converter: first.of_converter,
-        }),
-    }
-}
-
-// === impl DecodeError ===
-
-impl DecodeError {
-    fn same(text: String) -> Self {
-        Self {
-            of_decoder: text.clone(),
-            of_converter: text,
-        }
+        Some(error) => Err(error),
     }
 }
 
 // === impl Decoder ===
 
 impl Decoder<'_> {
-    fn object(
-        &mut self,
-        number: usize,
-        object: Map<String, Value>,
-    ) -> Result<Map<String, Value>, DecodeError> {
+    fn object(&mut self, number: usize, object: Map<String, Value>) -> Result<Map<String, Value>, String> {
         let schema = self.schema;
         let known = schema.get(number);
         let mut decoded = Map::new();
@@ -109,7 +93,7 @@ impl Decoder<'_> {
         Ok(decoded)
     }
 
-    fn value(&mut self, owner: &'static str, ty: Type, value: Value) -> Result<Value, DecodeError> {
+    fn value(&mut self, owner: &'static str, ty: Type, value: Value) -> Result<Value, String> {
         match (ty, value) {
             (Type::Struct(number), Value::Object(object)) => self.object(number, object).map(Value::Object),
             (Type::List(element), Value::Array(items)) => {
@@ -137,16 +121,19 @@ impl Decoder<'_> {
     }
 
     /// An element of a list or a map, where null stands for the zero value.
-    fn item(&mut self, owner: &'static str, ty: Type, value: Value) -> Result<Value, DecodeError> {
+    fn item(&mut self, owner: &'static str, ty: Type, value: Value) -> Result<Value, String> {
         if value.is_null() {
             return Ok(super::zero(ty));
         }
         self.value(owner, ty, value)
     }
 
-    fn scalar(&mut self, owner: &'static str, ty: Type, value: Value) -> Result<Value, DecodeError> {
+    fn scalar(&mut self, owner: &'static str, ty: Type, value: Value) -> Result<Value, String> {
         let fits = match (ty, &value) {
             (Type::Bool, Value::Bool(_)) | (Type::String, Value::String(_)) | (Type::Any, _) => true,
+            (Type::Int32, Value::Number(number)) if self.codec == Codec::Converter && number.is_i64() => {
+                return Ok(wrapped(number.as_i64().unwrap_or_default()).into());
+            }
             (Type::Int32, Value::Number(number)) => number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
             (Type::Int64, Value::Number(number)) => number.as_i64().is_some(),
             (Type::Float, Value::Number(_)) => true,
@@ -154,7 +141,11 @@ impl Decoder<'_> {
             (Type::IntOrString, Value::Number(number)) => number.as_i64().is_some(),
             (Type::Bytes, Value::String(text)) => {
                 if let Err(error) = decoded_bytes(text) {
-                    self.mismatch.get_or_insert(error);
+                    let prefix = match self.codec {
+                        Codec::Json => "",
+                        Codec::Converter => "error decoding from json: ",
+                    };
+                    self.fail(format!("{prefix}{error}"))?;
                 }
                 return Ok(value);
             }
@@ -165,21 +156,30 @@ impl Decoder<'_> {
             (Type::Time | Type::MicroTime, Value::String(text)) => return time(ty, text),
             (Type::Quantity, Value::String(text)) => return quantity(text),
             (Type::Quantity, Value::Number(number)) => return quantity(&number.to_string()),
-            (Type::Quantity, _) => return Err(DecodeError::same(quantity::SYNTAX.to_owned())),
+            (Type::Quantity, _) => return Err(quantity::SYNTAX.to_owned()),
             _ => false,
         };
         if fits {
             return Ok(value);
         }
-        let error = DecodeError {
-            of_decoder: self.type_error(owner, ty, &value),
-            of_converter: converter_mismatch(ty, &value, self.named(owner).as_deref()),
+        let error = match self.codec {
+            Codec::Json => self.type_error(owner, ty, &value),
+            Codec::Converter => converter_mismatch(ty, &value, self.named(owner).as_deref()),
         };
         if ty.decodes_itself() {
             return Err(error);
         }
-        self.mismatch.get_or_insert(error);
+        self.fail(error)?;
         Ok(super::zero(ty))
+    }
+
+    /// Keeps the first error, or returns it.
+    fn fail(&mut self, error: String) -> Result<(), String> {
+        if self.codec == Codec::Converter {
+            return Err(error);
+        }
+        self.mismatch.get_or_insert(error);
+        Ok(())
     }
 
     /// The text of `json.UnmarshalTypeError`.
@@ -260,7 +260,7 @@ impl Decoder<'_> {
 }
 
 /// `parsing time` is the text of Go's `time.Parse`.
-fn time(ty: Type, text: &str) -> Result<Value, DecodeError> {
+fn time(ty: Type, text: &str) -> Result<Value, String> {
     let fraction = if ty == Type::MicroTime { ".000000" } else { "" };
     let parsed: Option<Timestamp> = text.parse().ok();
     let why = go_format::time_error(text, fraction)
@@ -268,9 +268,7 @@ fn time(ty: Type, text: &str) -> Result<Value, DecodeError> {
     let (Some(parsed), None) = (parsed, &why) else {
         let layout = format!("2006-01-02T15:04:05{fraction}Z07:00");
         let why = why.unwrap_or_default();
-        return Err(DecodeError::same(format!(
-            "parsing time {text:?} as {layout:?}{why}"
-        )));
+        return Err(format!("parsing time {text:?} as {layout:?}{why}"));
     };
     Ok(if ty == Type::Time {
         seconds(parsed).into()
@@ -289,23 +287,25 @@ pub(crate) fn micros(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
-fn quantity(text: &str) -> Result<Value, DecodeError> {
+fn quantity(text: &str) -> Result<Value, String> {
     let text = text.trim();
     let parsed = Quantity::parse(text);
     parsed
         .map(|quantity| quantity.to_string().into())
-        .ok_or_else(|| DecodeError::same(quantity::SYNTAX.to_owned()))
+        .ok_or_else(|| quantity::SYNTAX.to_owned())
 }
 
-fn decoded_bytes(text: &str) -> Result<(), DecodeError> {
+fn decoded_bytes(text: &str) -> Result<(), String> {
     STANDARD.decode(text).map(drop).map_err(|error| {
         let at = go_format::base64_offset(&error, text);
-        let why = format!("illegal base64 data at input byte {at}");
-        DecodeError {
-            of_converter: format!("error decoding from json: {why}"),
-            of_decoder: why,
-        }
+        format!("illegal base64 data at input byte {at}")
     })
+}
+
+/// A number as Go converts it to `int32`.
+fn wrapped(number: i64) -> i32 {
+    let low = u32::try_from(number.rem_euclid(1 << 32)).unwrap_or_default();
+    low.cast_signed()
 }
 
 /// Go decodes a list of numbers into bytes, too.

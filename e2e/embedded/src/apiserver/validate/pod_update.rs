@@ -62,6 +62,11 @@ fn deadline(object: &Object, old: &Object, path: &Path, errors: &mut Errors) -> 
     let path = path.child("activeDeadlineSeconds");
     let seconds = |object: &Object| at(object, "/spec/activeDeadlineSeconds").as_i64();
     match (seconds(object), seconds(old)) {
+        (Some(new), _) if !(0..=i64::from(i32::MAX)).contains(&new) => {
+            let why = "must be between 0 and 2147483647, inclusive";
+            errors.push(FieldError::invalid(&path, new, why));
+            false
+        }
         (Some(new), Some(before)) if before < new => {
             let why = "must be less than or equal to previous value";
             errors.push(FieldError::invalid(&path, new, why));
