@@ -37,7 +37,6 @@ pub(crate) use self::line::text;
 pub(crate) use self::memory::BOUNDS;
 pub use self::memory::Look;
 pub(crate) use self::memory::{CallStats, Cursor, Filter, StatsKey};
-pub(crate) use self::message::TOKENS;
 pub(crate) use self::record::{CallRecord, WorkRecord};
 
 mod call;

@@ -165,16 +165,20 @@ async fn controller_node(env: &Env<'_>) -> Result<String> {
 /// Adds a taint, or removes that one.
 async fn taint_node(env: &Env<'_>, name: &str, taint: Option<serde_json::Value>) -> Result<()> {
     let nodes = Api::<Node>::all(env.nodes.client());
-    let found = nodes.get(name).await?;
-    let taints = found.spec.and_then(|spec| spec.taints).unwrap_or_default();
-    let mut taints: Vec<_> = taints.into_iter().map(|taint| json!(taint)).collect();
-    taints.retain(|taint| taint["key"] != "node.kubernetes.io/out-of-service");
-    taints.extend(taint);
-    // Other controllers change taints, too.
-    let patch =
-        json!({"metadata": {"resourceVersion": found.metadata.resource_version}, "spec": {"taints": taints}});
-    nodes
-        .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
-        .await?;
-    Ok(())
+    loop {
+        let found = nodes.get(name).await?;
+        let taints = found.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        let mut taints: Vec<_> = taints.into_iter().map(|taint| json!(taint)).collect();
+        taints.retain(|taint| taint["key"] != "node.kubernetes.io/out-of-service");
+        taints.extend(taint.clone());
+        let patch = json!({"metadata": {"resourceVersion": found.metadata.resource_version}, "spec": {"taints": taints}});
+        match nodes
+            .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+        {
+            // The node lifecycle controller changed taints meanwhile.
+            Err(kube::Error::Api(status)) if status.is_conflict() => {}
+            patched => return Ok(patched.map(drop)?),
+        }
+    }
 }

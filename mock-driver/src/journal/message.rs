@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use siphasher::sip::SipHasher24;
 
 use super::legacy;
+use crate::rpc::validate::TOKENS;
 
 /// The option that marks a field as secret.
 const SECRET_OPTION: &str = "csi.v1.csi_secret";
@@ -20,9 +21,6 @@ const SECRET_OPTION: &str = "csi.v1.csi_secret";
 /// The field in which kubelet tells a driver about the pod, and where it puts the pod's tokens for drivers
 /// that ask for them without asking for `serviceAccountTokenInSecrets`. CSI does not mark it as secret.
 const CONTEXT: &str = "volume_context";
-
-/// The key of those tokens.
-pub(crate) const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
 /// Hides what is secret in messages, and turns them into JSON with the field names of the proto file.
 #[derive(Debug)]

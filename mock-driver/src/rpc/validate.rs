@@ -16,6 +16,10 @@ const NODE_ID_LIMIT: usize = 256;
 /// The most bytes of a map or list field, keys and values together.
 const COLLECTION_LIMIT: usize = 4096;
 
+/// Kubelet's key for the pod's service account tokens: in the volume context, or in the secrets of a driver with
+/// `serviceAccountTokenInSecrets` (KEP-5538).
+pub(crate) const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
+
 /// The most characters of each part of a topology key, and of a value.
 const SEGMENT_LIMIT: usize = 63;
 
@@ -94,11 +98,13 @@ pub(crate) fn map(field: &str, map: &HashMap<String, String>) -> Result<Map, Inv
 }
 
 /// Credentials. They are checked for form only; refusals never show a value.
+///
+/// The CSI spec allows no `/` in a key, but kubelet's key for tokens has one.
 pub(crate) fn secrets(secrets: &HashMap<String, String>) -> Result<(), Invalid> {
     map("secrets", secrets)?;
     let proper = |key: &str| {
-        key.chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+        let mut chars = key.chars();
+        key == TOKENS || chars.all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
     };
     match secrets.keys().find(|key| key.is_empty() || !proper(key)) {
         Some(_) => Err(Invalid::new(

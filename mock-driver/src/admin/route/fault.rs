@@ -10,7 +10,7 @@ use crate::admin::request::{Json, Path};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{FaultChange, FaultRule, Faults, Problem, Released};
 use crate::fault::{IdConflict, Origin, Report, Rule, RuleError, RuleKind};
-use crate::journal::TOKENS;
+use crate::rpc::validate::TOKENS;
 
 /// Lists rules in evaluation order, with their counters.
 #[utoipa::path(get, path = "/faults", tag = "faults", responses((status = 200, body = Faults), (status = "default", body = Problem)))]

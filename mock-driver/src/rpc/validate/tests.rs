@@ -60,3 +60,14 @@ fn values_of_topologies_are_labels_and_no_key_comes_twice() {
         }
     }
 }
+
+#[test]
+fn secrets_may_have_kubelets_key_for_tokens() {
+    let with_key = |key: &str| secrets(&HashMap::from([(key.to_owned(), "v".to_owned())]));
+    for key in ["password", "a.b-C_1", "csi.storage.k8s.io/serviceAccount.tokens"] {
+        assert_eq!(with_key(key), Ok(()), "{key}");
+    }
+    for key in ["", "a b", "a/b", "csi.storage.k8s.io/pod.name"] {
+        assert_eq!(with_key(key).unwrap_err().field, "secrets", "{key}");
+    }
+}
