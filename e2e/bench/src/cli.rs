@@ -9,6 +9,7 @@ use csi_e2e::process::Run;
 use csi_e2e::toolchain::{Settings, Toolchain};
 use tracing_subscriber::EnvFilter;
 
+use crate::embedded::{self, Scale};
 use crate::{Implementation, Plan, Report, Row, Sizes, baseline, goal, plot};
 
 /// Measures attachers side by side on a real control plane.
@@ -27,6 +28,10 @@ struct Args {
     /// Smoke test: small sizes and one round, in a few minutes.
     #[arg(long)]
     quick: bool,
+    /// Measure the embedded cluster instead: its API server, and the whole path of --volumes pods (default 100000, 1000
+    /// with --quick) on nodes with 20 each.
+    #[arg(long, conflicts_with_all = ["rows", "rounds", "samples", "rate", "implementations", "earlier", "csi_address", "json", "svg", "baseline"])]
+    embedded: bool,
     /// Number of VolumeAttachments in the burst.
     #[arg(long)]
     volumes: Option<usize>,
@@ -82,6 +87,12 @@ pub fn main() -> ExitCode {
 
 #[expect(clippy::print_stdout, reason = "the tables are what the program is for")]
 async fn measure(args: Args) -> Result<()> {
+    if args.embedded {
+        let default = if args.quick { 1_000 } else { 100_000 };
+        let scale = Scale::of(args.volumes.unwrap_or(default));
+        print!("{}", embedded::measure(scale).await?);
+        return Ok(());
+    }
     // Fails before the measurement, which takes hours.
     let earlier = args.baseline.as_deref().map(read).transpose()?;
     let plan = plan(&args);

@@ -11,6 +11,7 @@ mod background_load;
 pub mod baseline;
 mod bench_env;
 pub mod cli;
+mod embedded;
 pub mod goal;
 mod implementation;
 mod limit;
