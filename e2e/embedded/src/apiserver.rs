@@ -22,6 +22,7 @@ mod go_format;
 mod handler;
 mod list;
 mod list_options;
+mod log;
 mod names;
 mod object;
 mod patch;
@@ -134,7 +135,7 @@ impl ApiServer {
     pub fn new(options: &Options) -> Self {
         let server = Server {
             clock: options.clock.clone(),
-            store: Mutex::new(Store::new(resource::TABLES, options.window)),
+            store: Mutex::new(Store::new(resource::indexed_fields(), options.window)),
             rng: Mutex::new(Rng::with_seed(options.seed)),
             faults: Faults::new(options.seed ^ 0x5eed),
             default_service_accounts: options.default_service_accounts,

@@ -94,11 +94,11 @@ impl Call<'_> {
     async fn wait_for(&self, version: u64) -> Result<(), Status> {
         let deadline = Instant::now() + FRESHNESS_TIMEOUT;
         let mut changed = {
-            let store = self.server.store();
+            let mut store = self.server.store();
             if version <= store.revision() {
                 return Ok(());
             }
-            store.table(self.location.resource.table()).subscribe()
+            store.subscribe(self.location.resource.table(), None)
         };
         loop {
             let current = self.server.store().revision();

@@ -52,7 +52,7 @@ pub struct Resource {
 }
 
 /// Number of tables in the store.
-pub(crate) const TABLES: usize = Kind::VolumeAttachment as usize + 1;
+const TABLES: usize = Kind::VolumeAttachment as usize + 1;
 
 const CORE: &str = "";
 const STORAGE: &str = "storage.k8s.io";
@@ -294,6 +294,15 @@ fn resource<T: DeserializeOwned>(
         selectable: &[],
         schema: Schema::of::<T>(),
     }
+}
+
+/// The fields by which the store indexes the changes of each table: those of kube-apiserver's watch cache.
+pub(crate) fn indexed_fields() -> [Option<&'static str>; TABLES] {
+    let mut fields = [None; TABLES];
+    fields[Kind::Pod as usize] = Some("spec.nodeName");
+    fields[Kind::Node as usize] = Some("metadata.name");
+    fields[Kind::Secret as usize] = Some("metadata.name");
+    fields
 }
 
 /// All served resources.

@@ -173,7 +173,7 @@ impl Fields {
 }
 
 /// The value of a selectable field as text.
-fn field_value(object: &Object, field: &str) -> String {
+pub(crate) fn field_value(object: &Object, field: &str) -> String {
     let pointer = match field {
         "reportingComponent" | "reportingController" => "/reportingComponent".to_owned(),
         "source" => {

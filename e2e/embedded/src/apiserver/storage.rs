@@ -1,15 +1,16 @@
 //! The store: objects by key, one revision for all kinds as in etcd, and a window of changes per kind.
 //!
-//! Invariants: each write takes the next revision and adds one change; the log of a table has its changes in the
-//! order of their revisions, without gaps since `compacted`; stored objects are never modified.
+//! Invariants: each write takes the next revision and adds one change; stored objects are never modified.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use tokio::sync::broadcast;
 
+use super::log::{Compacted, Log};
 use super::object::{self, Object};
+use super::selector::field_value;
 
 /// Key of an object: `namespace/name`, or the name of an object without namespace. Ordered as in etcd.
 pub(crate) type Key = Arc<str>;
@@ -47,20 +48,11 @@ pub(crate) struct Store {
 #[derive(Debug)]
 pub(crate) struct Table {
     objects: BTreeMap<Key, Arc<Stored>>,
-    log: VecDeque<Change>,
-    /// Changes up to this revision are forgotten.
-    compacted: u64,
-    /// How many changes are remembered.
-    window: usize,
-    /// Unlike a watch channel, it wakes its receivers in their order, so that a simulation repeats itself.
-    changed: broadcast::Sender<()>,
-}
-
-/// The changes since a revision are not remembered any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Compacted {
-    /// The oldest revision from which changes are known.
-    pub(crate) oldest: u64,
+    log: Log,
+    /// Field by whose values changes are indexed, as by the indexers of kube-apiserver's watch cache.
+    indexed_field: Option<&'static str>,
+    /// The part of the log for each value of that field that has watches.
+    indexed: BTreeMap<String, Log>,
 }
 
 // === impl Stored ===
@@ -116,18 +108,18 @@ pub(crate) fn key(namespace: &str, name: &str) -> String {
 // === impl Store ===
 
 impl Store {
-    pub(crate) fn new(tables: usize, window: usize) -> Self {
-        let table = || Table {
+    /// Tables with their indexed fields; each remembers `window` changes.
+    pub(crate) fn new(indexed_fields: impl IntoIterator<Item = Option<&'static str>>, window: usize) -> Self {
+        let table = |indexed_field| Table {
             objects: BTreeMap::new(),
-            log: VecDeque::new(),
-            compacted: 0,
-            window,
-            changed: broadcast::Sender::new(1),
+            log: Log::new(window),
+            indexed_field,
+            indexed: BTreeMap::new(),
         };
         Self {
             // etcd begins with revision 1.
             revision: 1,
-            tables: (0..tables).map(|_| table()).collect(),
+            tables: indexed_fields.into_iter().map(table).collect(),
         }
     }
 
@@ -139,18 +131,23 @@ impl Store {
         self.tables.get(number).expect("a table's number must exist")
     }
 
+    fn table_mut(&mut self, number: usize) -> &mut Table {
+        self.tables.get_mut(number).expect("a table's number must exist")
+    }
+
     /// Stores a new object or a new version of one.
     pub(crate) fn put(&mut self, table: usize, key: &str, object: Object) -> Arc<Stored> {
         self.revision += 1;
-        let table = self.tables.get_mut(table).expect("a table's number must exist");
+        let revision = self.revision;
+        let table = self.table_mut(table);
         let key: Key = key.into();
-        let mut after = Stored::new(object, self.revision);
+        let mut after = Stored::new(object, revision);
         after.is_first = !table.objects.contains_key(&key);
         let after = Arc::new(after);
         let before = table.objects.insert(Arc::clone(&key), Arc::clone(&after));
         table.record(Change {
             key,
-            revision: self.revision,
+            revision,
             before,
             after: Arc::clone(&after),
             is_deletion: false,
@@ -177,10 +174,45 @@ impl Store {
     /// Forgets all changes so far, as etcd's compaction does.
     pub(crate) fn compact(&mut self) {
         for table in &mut self.tables {
-            table.log.clear();
-            table.compacted = self.revision;
-            table.notify();
+            table.log.compact(self.revision);
+            for log in table.indexed.values_mut() {
+                log.compact(self.revision);
+            }
         }
+    }
+
+    /// A receiver that gets a message after each change of a table; with a value of its indexed field, only after those of
+    /// objects that have or had the value.
+    pub(crate) fn subscribe(&mut self, table: usize, value: Option<&str>) -> broadcast::Receiver<()> {
+        let table = self.table_mut(table);
+        let (Some(field), Some(value)) = (table.indexed_field, value) else {
+            return table.log.subscribe();
+        };
+        let part = || {
+            table
+                .log
+                .part(|change| change.values(field).contains(&Some(value.to_owned())))
+        };
+        table
+            .indexed
+            .entry(value.to_owned())
+            .or_insert_with(part)
+            .subscribe()
+    }
+}
+
+// === impl Change ===
+
+impl Change {
+    /// The values of a field before and after.
+    fn values(&self, field: &str) -> [Option<String>; 2] {
+        let before = self
+            .before
+            .as_ref()
+            .map(|before| field_value(&before.object, field));
+        let after = field_value(&self.after.object, field);
+        let is_same = before.as_ref() == Some(&after);
+        [before, (!is_same).then_some(after)]
     }
 }
 
@@ -188,18 +220,28 @@ impl Store {
 
 impl Table {
     fn record(&mut self, change: Change) {
-        self.log.push_back(change);
-        while self.log.len() > self.window {
-            if let Some(forgotten) = self.log.pop_front() {
-                self.compacted = forgotten.revision;
+        if let Some(field) = self.indexed_field.filter(|_| !self.indexed.is_empty()) {
+            for value in change.values(field).into_iter().flatten() {
+                match self.indexed.get_mut(&value) {
+                    Some(log) if log.is_watched() => log.push(change.clone()),
+                    Some(_) => drop(self.indexed.remove(&value)),
+                    None => {}
+                }
             }
         }
-        self.notify();
+        self.log.push(change);
     }
 
-    fn notify(&self) {
-        // It fails without watches.
-        self.changed.send(()).ok();
+    /// Field by whose values changes are indexed.
+    pub(crate) fn indexed_field(&self) -> Option<&'static str> {
+        self.indexed_field
+    }
+
+    /// The changes, or those for a value of the indexed field that has a watch.
+    pub(crate) fn log(&self, value: Option<&str>) -> &Log {
+        value
+            .and_then(|value| self.indexed.get(value))
+            .unwrap_or(&self.log)
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<&Arc<Stored>> {
@@ -228,18 +270,9 @@ impl Table {
 
     /// The objects as they were at `revision`.
     pub(crate) fn at(&self, revision: u64) -> Result<BTreeMap<Key, Arc<Stored>>, Compacted> {
-        if revision < self.compacted {
-            return Err(Compacted {
-                oldest: self.compacted,
-            });
-        }
+        let changes = self.log.changes_back_to(revision)?;
         let mut objects = self.objects.clone();
-        for change in self
-            .log
-            .iter()
-            .rev()
-            .take_while(|change| change.revision > revision)
-        {
+        for change in changes {
             match &change.before {
                 Some(before) => objects.insert(Arc::clone(&change.key), Arc::clone(before)),
                 None => objects.remove(&change.key),
@@ -250,29 +283,14 @@ impl Table {
 
     /// Whether nothing changed after `revision`.
     pub(crate) fn is_unchanged_since(&self, revision: u64) -> bool {
-        self.log.back().map_or(self.compacted, |change| change.revision) <= revision
-    }
-
-    /// Changes after `revision`, oldest first.
-    pub(crate) fn changes_after(&self, revision: u64) -> Result<impl Iterator<Item = &Change>, Compacted> {
-        if revision < self.compacted {
-            return Err(Compacted {
-                oldest: self.compacted,
-            });
-        }
-        let first = self.log.partition_point(|change| change.revision <= revision);
-        Ok(self.log.range(first..))
-    }
-
-    /// A receiver that gets a message after each change.
-    pub(crate) fn subscribe(&self) -> broadcast::Receiver<()> {
-        self.changed.subscribe()
+        self.log.newest() <= revision
     }
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tokio::sync::broadcast::error::TryRecvError;
 
     use super::*;
 
@@ -283,7 +301,7 @@ mod tests {
 
     #[test]
     fn restores_the_objects_of_an_old_revision() {
-        let mut store = Store::new(1, 10);
+        let mut store = Store::new([None], 10);
         store.put(0, "a", mk_object("a", 1));
         let revision = store.put(0, "b", mk_object("b", 1)).revision;
         store.put(0, "a", mk_object("a", 2));
@@ -300,13 +318,14 @@ mod tests {
 
     #[test]
     fn forgets_changes_beyond_its_window() {
-        let mut store = Store::new(1, 2);
+        let mut store = Store::new([None], 2);
         for value in 1..=4 {
             store.put(0, "a", mk_object("a", value));
         }
         let table = store.table(0);
-        assert_eq!(table.changes_after(2).err(), Some(Compacted { oldest: 3 }));
-        let revisions: Vec<u64> = table
+        let log = table.log(None);
+        assert_eq!(log.changes_after(2).err(), Some(Compacted { oldest: 3 }));
+        let revisions: Vec<u64> = log
             .changes_after(3)
             .unwrap()
             .map(|change| change.revision)
@@ -317,7 +336,7 @@ mod tests {
 
     #[test]
     fn orders_keys_as_etcd_does() {
-        let mut store = Store::new(1, 2);
+        let mut store = Store::new([None], 2);
         for key in ["a/z", "a-b/a", "b/a"] {
             store.put(0, key, mk_object(key, 1));
         }
@@ -328,5 +347,37 @@ mod tests {
             .collect();
         assert_eq!(keys, ["a-b/a", "a/z", "b/a"]);
         assert_eq!(store.table(0).range("a/", "").count(), 1);
+    }
+
+    #[test]
+    fn indexed_log_has_the_changes_of_its_value() {
+        let pod = |name: &str, node: &str| -> Object {
+            let pod = json!({"metadata": {"name": name}, "spec": {"nodeName": node}});
+            pod.as_object().unwrap().clone()
+        };
+        let mut store = Store::new([Some("spec.nodeName")], 10);
+        store.put(0, "early", pod("early", "a"));
+        let mut changed = store.subscribe(0, Some("a"));
+        let revisions = |store: &Store| -> Vec<u64> {
+            let changes = store.table(0).log(Some("a")).changes_after(0).unwrap();
+            changes.map(|change| change.revision).collect()
+        };
+        assert_eq!(revisions(&store), [2]);
+        store.put(0, "other", pod("other", "b"));
+        assert!(changed.is_empty(), "a change on node b");
+        store.put(0, "late", pod("late", ""));
+        store.put(0, "late", pod("late", "a"));
+        store.delete(0, "early");
+        assert_eq!(revisions(&store), [2, 5, 6]);
+        assert!(
+            changed
+                .try_recv()
+                .is_err_and(|error| matches!(error, TryRecvError::Lagged(_)))
+        );
+        drop(changed);
+        store.put(0, "late", pod("late", "b"));
+        assert!(store.table(0).indexed.is_empty(), "no watch of node a is left");
+        store.compact();
+        assert_eq!(store.table(0).log(Some("a")).newest(), 7);
     }
 }

@@ -35,6 +35,8 @@ struct Watch {
     location: Location,
     options: ListOptions,
     encoder: ResponseEncoder,
+    /// The value of the table's indexed field that the watch is for.
+    indexed_value: Option<String>,
     /// Changes up to this revision were sent.
     sent: u64,
     changed: broadcast::Receiver<()>,
@@ -69,9 +71,14 @@ pub(crate) fn watch(
         Some(seconds) => Duration::from_secs(seconds),
         None => DEFAULT_TIMEOUT.mul_f64(1.0 + server.random()),
     };
-    let (changed, revision, found) = {
-        let store = server.store();
-        let table = store.table(location.resource.table());
+    let (changed, indexed_value, revision, found) = {
+        let mut store = server.store();
+        let table = location.resource.table();
+        let indexed_value = store
+            .table(table)
+            .indexed_field()
+            .and_then(|field| options.fields.required(field))
+            .map(ToOwned::to_owned);
         let all = ListOptions {
             labels: options.labels.clone(),
             fields: options.fields.clone(),
@@ -81,13 +88,15 @@ pub(crate) fn watch(
             Some(true) => list::list(&store, location.resource, &location.namespace, &all)?.items,
             Some(false) | None => Vec::new(),
         };
-        (table.subscribe(), store.revision(), found)
+        let changed = store.subscribe(table, indexed_value.as_deref());
+        (changed, indexed_value, store.revision(), found)
     };
     let from_now = options.send_initial_events == Some(true) || requested == 0;
     let mut watch = Watch {
         server: Arc::clone(server),
         location: location.clone(),
         encoder: ResponseEncoder::new(location.resource, view, server.clock().clone()),
+        indexed_value,
         sent: if from_now { revision } else { requested },
         changed,
         deadline: now + timeout,
@@ -133,6 +142,7 @@ impl Watch {
                 () = sleep_until(deadline) => return None,
                 () = sleep_until(next_bookmark), if self.options.bookmarks => {
                     self.next_bookmark = next_bookmark + BOOKMARK_PERIOD;
+                    self.skip_other_changes();
                     let bookmark = self.bookmark(false);
                     return Some((bookmark, self));
                 }
@@ -144,7 +154,7 @@ impl Watch {
         let batch: Result<Vec<Change>, u64> = {
             let store = self.server.store();
             let table = store.table(self.location.resource.table());
-            let changes = table.changes_after(self.sent);
+            let changes = table.log(self.indexed_value.as_deref()).changes_after(self.sent);
             changes
                 .map(|changes| changes.take(BATCH).cloned().collect())
                 .map_err(|compacted| compacted.oldest)
@@ -174,6 +184,16 @@ impl Watch {
             if full { self.step() } else { Step::Wait }
         } else {
             Step::Send(frames.freeze())
+        }
+    }
+
+    /// Takes the changes as sent that are not in the watch's part of the log.
+    fn skip_other_changes(&mut self) {
+        let store = self.server.store();
+        let table = store.table(self.location.resource.table());
+        let log = table.log(self.indexed_value.as_deref());
+        if log.newest() <= self.sent {
+            self.sent = self.sent.max(table.log(None).newest());
         }
     }
 

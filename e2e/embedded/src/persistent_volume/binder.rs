@@ -100,7 +100,11 @@ impl PersistentVolumeController {
     }
 
     async fn sync_claim(&self, claim: &PersistentVolumeClaim) -> kube::Result<()> {
-        let volumes = self.informers.volumes.list();
+        let wanted = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+        let volumes = match wanted.filter(|name| !name.is_empty()) {
+            Some(name) => self.informers.volumes.get("", name).into_iter().collect(),
+            None => self.informers.volumes.list(),
+        };
         let class = self.informers.classes.get("", class_name(claim));
         let action = decide_claim(claim, &volumes, class.as_deref());
         match action {

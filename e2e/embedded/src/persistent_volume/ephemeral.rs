@@ -1,6 +1,7 @@
 //! Makes the claims of generic ephemeral volumes, and removes them with their pods, which the garbage collector does
 //! in a real cluster.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
@@ -99,9 +100,10 @@ impl EphemeralVolumeController {
 
     async fn collect_garbage(&self) {
         let pods = self.informers.pods.list();
+        let owners: BTreeSet<&str> = pods.iter().map(|pod| pod::uid(pod)).collect();
         for claim in self.informers.claims.list() {
             let Some(owner) = owning_pod(&claim) else { continue };
-            if claim.metadata.deletion_timestamp.is_some() || pods.iter().any(|pod| pod::uid(pod) == owner) {
+            if claim.metadata.deletion_timestamp.is_some() || owners.contains(owner) {
                 continue;
             }
             let params = DeleteParams::default().preconditions(Preconditions {

@@ -1,0 +1,110 @@
+//! A window of changes, which watches read and are woken by.
+
+use std::collections::VecDeque;
+
+use tokio::sync::broadcast;
+
+use super::storage::Change;
+
+/// Changes in the order of their revisions, without gaps since `compacted`.
+#[derive(Debug)]
+pub(crate) struct Log {
+    changes: VecDeque<Change>,
+    /// Changes up to this revision are forgotten.
+    compacted: u64,
+    /// How many changes are remembered.
+    window: usize,
+    /// Unlike a watch channel, it wakes its receivers in their order, so that a simulation repeats itself.
+    changed: broadcast::Sender<()>,
+}
+
+/// The changes since a revision are not remembered any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Compacted {
+    /// The oldest revision from which changes are known.
+    pub(crate) oldest: u64,
+}
+
+// === impl Log ===
+
+impl Log {
+    pub(crate) fn new(window: usize) -> Self {
+        Self {
+            changes: VecDeque::new(),
+            compacted: 0,
+            window,
+            changed: broadcast::Sender::new(1),
+        }
+    }
+
+    /// The part of this log for which `selected` holds.
+    pub(crate) fn part(&self, selected: impl Fn(&Change) -> bool) -> Self {
+        let changes = self.changes.iter().filter(|change| selected(change));
+        Self {
+            changes: changes.cloned().collect(),
+            compacted: self.compacted,
+            ..Self::new(self.window)
+        }
+    }
+
+    pub(crate) fn push(&mut self, change: Change) {
+        self.changes.push_back(change);
+        while self.changes.len() > self.window {
+            if let Some(forgotten) = self.changes.pop_front() {
+                self.compacted = forgotten.revision;
+            }
+        }
+        self.notify();
+    }
+
+    /// Forgets all changes up to `revision`, the newest one.
+    pub(crate) fn compact(&mut self, revision: u64) {
+        self.changes.clear();
+        self.compacted = revision;
+        self.notify();
+    }
+
+    fn notify(&self) {
+        // It fails without watches.
+        self.changed.send(()).ok();
+    }
+
+    /// All remembered changes, newest first, if none after `revision` is forgotten.
+    pub(crate) fn changes_back_to(&self, revision: u64) -> Result<impl Iterator<Item = &Change>, Compacted> {
+        self.check(revision)?;
+        let newer = move |change: &&Change| change.revision > revision;
+        Ok(self.changes.iter().rev().take_while(newer))
+    }
+
+    /// Changes after `revision`, oldest first.
+    pub(crate) fn changes_after(&self, revision: u64) -> Result<impl Iterator<Item = &Change>, Compacted> {
+        self.check(revision)?;
+        let first = self.changes.partition_point(|change| change.revision <= revision);
+        Ok(self.changes.range(first..))
+    }
+
+    fn check(&self, revision: u64) -> Result<(), Compacted> {
+        if revision < self.compacted {
+            return Err(Compacted {
+                oldest: self.compacted,
+            });
+        }
+        Ok(())
+    }
+
+    /// Revision of the newest change.
+    pub(crate) fn newest(&self) -> u64 {
+        self.changes
+            .back()
+            .map_or(self.compacted, |change| change.revision)
+    }
+
+    /// A receiver that gets a message after each change.
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        self.changed.receiver_count() > 0
+    }
+}

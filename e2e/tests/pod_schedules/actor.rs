@@ -1,0 +1,198 @@
+//! Carries out the steps of schedules.
+
+use anyhow::{Context, Result};
+use csi_e2e::fixture::attacher_finalizer;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::schedule::{Schedule, Step, VOLUMES};
+
+/// Name of the driver, which does not run.
+pub(crate) const DRIVER: &str = "pods.csi.example";
+const NAMESPACE: &str = "default";
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// Users, kubelets and attacher of a cluster.
+#[derive(Clone)]
+pub(crate) struct Actor {
+    client: Client,
+}
+
+// === impl Actor ===
+
+impl Actor {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Creates what all schedules share.
+    pub(crate) async fn register_driver(&self) -> Result<()> {
+        let driver = json!({"metadata": {"name": DRIVER}, "spec": {"attachRequired": true}});
+        self.create(&self.all::<CSIDriver>(), driver).await
+    }
+
+    /// Creates nodes, volumes and claims of a schedule.
+    pub(crate) async fn prepare(&self, schedule: &Schedule) -> Result<()> {
+        for node in schedule.nodes() {
+            let annotations = json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
+            let object = json!({"metadata": {"name": node, "annotations": annotations}});
+            self.create(&self.all::<Node>(), object).await?;
+            let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady",
+                "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+            self.patch_status::<Node>(&node, ready).await?;
+            let drivers = json!([{"name": DRIVER, "nodeID": node}]);
+            let object = json!({"metadata": {"name": node}, "spec": {"drivers": drivers}});
+            self.create(&self.all::<CSINode>(), object).await?;
+        }
+        for (volume, access) in schedule.volumes().zip(VOLUMES) {
+            let object = json!({
+                "metadata": {"name": volume},
+                "spec": {"accessModes": [access], "capacity": {"storage": "1Gi"}, "storageClassName": "",
+                    "persistentVolumeReclaimPolicy": "Retain", "csi": {"driver": DRIVER, "volumeHandle": volume},
+                    "claimRef": {"namespace": NAMESPACE, "name": volume}},
+            });
+            self.create(&self.all::<PersistentVolume>(), object).await?;
+            let object = json!({
+                "metadata": {"name": volume},
+                "spec": {"accessModes": [access], "storageClassName": "", "volumeName": volume,
+                    "resources": {"requests": {"storage": "1Gi"}}},
+            });
+            self.create(&self.namespaced::<PersistentVolumeClaim>(), object)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Carries out a step.
+    pub(crate) async fn act(&self, step: &Step) -> Result<()> {
+        self.try_act(step).await.with_context(|| step.to_string())
+    }
+
+    async fn try_act(&self, step: &Step) -> Result<()> {
+        match step {
+            Step::CreatePod { pod, node, volumes } => {
+                let volumes: Vec<_> = volumes
+                    .iter()
+                    .map(|name| json!({"name": name, "persistentVolumeClaim": {"claimName": name}}))
+                    .collect();
+                let object = json!({
+                    "metadata": {"name": pod},
+                    "spec": {"nodeName": node, "containers": [{"name": "app", "image": "app"}], "volumes": volumes},
+                });
+                self.create(&self.namespaced::<Pod>(), object).await
+            }
+            Step::DeletePod(pod) => {
+                let now = DeleteParams::default().grace_period(0);
+                self.namespaced::<Pod>().delete(pod, &now).await?;
+                Ok(())
+            }
+            Step::FinishPod(pod) => {
+                let patch = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
+                let pods = self.namespaced::<Pod>();
+                pods.patch_status(pod, &PatchParams::default(), &patch).await?;
+                Ok(())
+            }
+            Step::SetInUse(node, volumes) => {
+                self.patch_status::<Node>(node, json!({"status": {"volumesInUse": volumes}}))
+                    .await
+            }
+            Step::SetOutOfService(node, is_out) => {
+                let taint = json!({"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"});
+                let taints = if *is_out { vec![taint] } else { Vec::new() };
+                self.patch::<Node>(node, json!({"spec": {"taints": taints}}))
+                    .await
+            }
+            Step::Attach(name) => {
+                self.add_finalizer(name).await?;
+                let status = json!({"status": {"attached": true, "attachError": null}});
+                self.patch_status::<VolumeAttachment>(name, status).await
+            }
+            Step::FailAttach(name) => {
+                self.add_finalizer(name).await?;
+                let error = json!({"message": "attach failed", "time": "2026-01-01T00:00:00Z"});
+                let status = json!({"status": {"attached": false, "attachError": error}});
+                self.patch_status::<VolumeAttachment>(name, status).await
+            }
+            Step::Detach(name) => {
+                self.patch::<VolumeAttachment>(name, json!({"metadata": {"finalizers": null}}))
+                    .await
+            }
+            Step::FailDetach(name) => {
+                let error = json!({"message": "detach failed", "time": "2026-01-01T00:00:00Z"});
+                self.patch_status::<VolumeAttachment>(name, json!({"status": {"detachError": error}}))
+                    .await
+            }
+            Step::LoseAttachment(name) => {
+                self.patch_status::<VolumeAttachment>(name, json!({"status": {"attached": false}}))
+                    .await
+            }
+            Step::DeleteAttachment(name) => {
+                let attachments = self.all::<VolumeAttachment>();
+                attachments.delete(name, &DeleteParams::default()).await?;
+                Ok(())
+            }
+        }
+    }
+
+    async fn add_finalizer(&self, attachment: &str) -> Result<()> {
+        let finalizers = [attacher_finalizer(DRIVER)];
+        self.patch::<VolumeAttachment>(attachment, json!({"metadata": {"finalizers": finalizers}}))
+            .await
+    }
+
+    fn all<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>,
+    {
+        Api::all(self.client.clone())
+    }
+
+    fn namespaced<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    async fn create<K>(&self, api: &Api<K>, object: Value) -> Result<()>
+    where
+        K: kube::Resource + Clone + std::fmt::Debug + DeserializeOwned + Serialize,
+    {
+        let object = serde_json::from_value(object).context("an object must be written as JSON")?;
+        api.create(&PostParams::default(), &object).await?;
+        Ok(())
+    }
+
+    async fn patch<K>(&self, name: &str, patch: Value) -> Result<()>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + DeserializeOwned,
+    {
+        let patch = Patch::Merge(patch);
+        self.all::<K>()
+            .patch(name, &PatchParams::default(), &patch)
+            .await?;
+        Ok(())
+    }
+
+    async fn patch_status<K>(&self, name: &str, patch: Value) -> Result<()>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + DeserializeOwned,
+    {
+        let patch = Patch::Merge(patch);
+        self.all::<K>()
+            .patch_status(name, &PatchParams::default(), &patch)
+            .await?;
+        Ok(())
+    }
+}

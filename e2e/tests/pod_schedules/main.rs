@@ -1,0 +1,199 @@
+//! Differential test of the embedded attach/detach controller: random schedules of pods are played on it, then on the
+//! real kube-controller-manager, and after each step both must have written the same.
+//!
+//! Compared are all states of the VolumeAttachments, `volumesAttached` of the nodes, and the controller's events. The
+//! test plays users, kubelets and attacher. `POD_SCHEDULES` sets the number of schedules, `POD_SCHEDULES_SEED` the
+//! first seed. See e2e/README.md.
+
+mod actor;
+mod observer;
+mod recording;
+mod schedule;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use csi_e2e::control_plane::{Component, ControlPlane, Options, Timers};
+use csi_e2e::process::{Run, reaper_main_if_requested};
+use csi_e2e::toolchain::{MissingGo, Settings, Toolchain};
+use csi_e2e::wait::{self, Progress};
+use embedded_cluster::injected_bug::InjectedBug;
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::Api;
+use libtest_mimic::{Arguments, Completion, Trial};
+use tokio::runtime::Runtime;
+
+use actor::Actor;
+use observer::{Observed, Observer};
+use recording::{LOOP_PERIOD, Recording};
+
+/// Schedules of `cargo test`.
+const SCHEDULES: u64 = 24;
+/// Schedules that are replayed at once.
+const AT_ONCE: usize = 40;
+/// How long the real controller may take for what the embedded one did. Its backoff after failures grows with the time
+/// that a schedule has taken so far.
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn main() -> Result<ExitCode> {
+    reaper_main_if_requested();
+    let arguments = Arguments::from_args();
+    let run = Run::start()?;
+    let runtime = Arc::new(Runtime::new()?);
+    let toolchain = Arc::new(Toolchain::new(&run, Settings::from_env()));
+    let trial = |name: &str, count: Option<u64>, bug: Option<InjectedBug>| {
+        let (run, runtime, toolchain) = (Arc::clone(&run), Arc::clone(&runtime), Arc::clone(&toolchain));
+        Trial::ignorable_test(name, move || {
+            let compared = runtime.block_on(compare(&run, &toolchain, count, bug));
+            let skipped = MissingGo::skips(compared).map_err(|error| format!("{error:#}"))?;
+            Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
+        })
+    };
+    let trials = vec![
+        trial("attach/detach controllers act alike", None, None),
+        trial(
+            "planted bug is noticed",
+            Some(8),
+            Some(InjectedBug::AttachedAfterFailedDetach),
+        ),
+    ];
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    runtime.block_on(run.finish())?;
+    Ok(conclusion.exit_code())
+}
+
+/// Compares `count` schedules; with a bug planted in the embedded controller, at least one must differ.
+async fn compare(
+    run: &Arc<Run>,
+    toolchain: &Toolchain,
+    count: Option<u64>,
+    bug: Option<InjectedBug>,
+) -> Result<()> {
+    toolchain.settings().require_go()?;
+    let count = match count {
+        Some(count) => count,
+        None => setting("POD_SCHEDULES")?.unwrap_or(SCHEDULES),
+    };
+    let first = setting("POD_SCHEDULES_SEED")?.unwrap_or(0);
+    let seconds = LOOP_PERIOD.as_secs();
+    let flags = vec![
+        format!("--attach-detach-reconcile-sync-period={seconds}s"),
+        // No kubelet renews the leases of the nodes.
+        "--node-monitor-grace-period=24h".to_owned(),
+    ];
+    let options = Options {
+        timers: Timers {
+            populator_period: Some(LOOP_PERIOD),
+            ..Timers::default()
+        },
+        extra_flags: BTreeMap::from([(Component::ControllerManager, flags)]),
+        ..Options::default()
+    };
+    let plane = ControlPlane::start(run, toolchain, &options).await?;
+    let differences = plane
+        .while_alive(replay_all(&plane, first..first + count, bug))
+        .await?;
+    plane.stop().await?;
+    if bug.is_some() {
+        ensure!(!differences.is_empty(), "no schedule shows the planted bug");
+        return Ok(());
+    }
+    ensure!(differences.is_empty(), "{}", differences.join("\n"));
+    Ok(())
+}
+
+/// Records and replays the schedules of `seeds`. Returns a description of each that differs.
+async fn replay_all(
+    plane: &ControlPlane,
+    seeds: std::ops::Range<u64>,
+    bug: Option<InjectedBug>,
+) -> Result<Vec<String>> {
+    let client = csi_e2e::kubeconfig::client(plane.kubeconfig()).await?;
+    let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "default");
+    let exists = |account: Option<&ServiceAccount>| Progress::of(account.is_some(), || "absent".to_owned());
+    wait::for_object(&accounts, "default", LIMIT, "the default service account", exists).await?;
+    let actor = Actor::new(client.clone());
+    let observer = Observer::start(&client);
+    actor.register_driver().await?;
+    let mut replayed = stream::iter(seeds)
+        .map(|seed| {
+            let (actor, observer) = (&actor, &observer);
+            async move {
+                let recorded = tokio::task::spawn_blocking(move || Recording::new(seed, bug)).await;
+                let recording = recorded.context("a recording panicked")??;
+                let steps = recording.steps.len();
+                anyhow::Ok((steps, replay(&recording, actor, observer).await?))
+            }
+        })
+        .buffer_unordered(AT_ONCE);
+    let (mut differences, mut schedules, mut steps) = (Vec::new(), 0, 0);
+    while let Some(result) = replayed.next().await {
+        let (played, difference) = result?;
+        schedules += 1;
+        steps += played;
+        differences.extend(difference);
+    }
+    ensure!(observer.watches() > 0, "the watches must not end");
+    show(&format!(
+        "{schedules} schedules, {steps} steps, {} differences",
+        differences.len()
+    ));
+    Ok(differences)
+}
+
+/// Plays a recorded schedule on the real controller. Returns the first difference.
+async fn replay(recording: &Recording, actor: &Actor, observer: &Observer) -> Result<Option<String>> {
+    let Recording { schedule, steps } = recording;
+    actor.prepare(schedule).await?;
+    let prefix = &schedule.prefix;
+    let bound = |observed: &Observed| observed.bound.len() == schedule::VOLUMES.len();
+    let prepared = observer.wait(prefix, LIMIT, bound).await?;
+    prepared.map_err(|observed| anyhow!("seed {}: only {:?} are bound", schedule.seed, observed.bound))?;
+    for (number, (step, expected)) in steps.iter().enumerate() {
+        if let Err(error) = actor.act(step).await {
+            // A step is possible in the recorded state.
+            return Ok(Some(describe(recording, number, &format!("{error:#}"))));
+        }
+        let reached = observer
+            .wait(prefix, LIMIT, |observed| observed == expected)
+            .await?;
+        if let Err(observed) = reached {
+            let difference = format!("embedded: {expected:#?}\nreal: {observed:#?}");
+            return Ok(Some(describe(recording, number, &difference)));
+        }
+    }
+    Ok(None)
+}
+
+fn describe(recording: &Recording, last: usize, difference: &str) -> String {
+    let mut text = format!("seed {} differs after:\n", recording.schedule.seed);
+    for (number, (step, _)) in recording.steps.iter().enumerate().take(last + 1) {
+        // Writing to a String cannot fail.
+        let _written = writeln!(text, "{number:4}. {step}");
+    }
+    text + difference
+}
+
+#[expect(clippy::print_stdout, reason = "the counts are the test's result")]
+fn show(text: &str) {
+    println!("{text}");
+}
+
+/// A number from the environment.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the test harness has no flags for tests"
+)]
+fn setting(variable: &str) -> Result<Option<u64>> {
+    let Ok(text) = std::env::var(variable) else {
+        return Ok(None);
+    };
+    let number = text.parse();
+    ensure!(number.is_ok(), "{variable} must be a number, but is {text:?}");
+    Ok(number.ok())
+}

@@ -1,0 +1,231 @@
+//! What the attach/detach controller of a cluster did, from watches.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::{StreamExt, pin_mut};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Event, Node, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event as WatchEvent, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// Component of the controller's events.
+const COMPONENT: &str = "attachdetach-controller";
+
+/// A VolumeAttachment without its UID, versions and times.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Attachment {
+    pub node: String,
+    pub volume: String,
+    pub finalizers: Vec<String>,
+    pub is_deleting: bool,
+    pub is_attached: bool,
+    pub attach_error: Option<String>,
+    pub detach_error: Option<String>,
+}
+
+/// What the objects of one schedule look like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Observed {
+    /// All states of each VolumeAttachment, by name; `None` while it does not exist.
+    pub attachments: BTreeMap<String, Vec<Option<Attachment>>>,
+    /// Volume and device path of the `volumesAttached` of each node.
+    pub volumes_attached: BTreeMap<String, BTreeSet<(String, String)>>,
+    /// Object, type, reason and message of each event of the controller.
+    pub events: BTreeSet<[String; 4]>,
+    /// Claims that are bound.
+    pub bound: BTreeSet<String>,
+}
+
+/// Follows all schedules of a cluster.
+pub(crate) struct Observer {
+    observed: watch::Sender<Observed>,
+    tasks: JoinSet<()>,
+}
+
+// === impl Attachment ===
+
+impl From<VolumeAttachment> for Attachment {
+    fn from(attachment: VolumeAttachment) -> Self {
+        let status = attachment.status.unwrap_or_default();
+        Self {
+            node: attachment.spec.node_name,
+            volume: attachment.spec.source.persistent_volume_name.unwrap_or_default(),
+            finalizers: attachment.metadata.finalizers.unwrap_or_default(),
+            is_deleting: attachment.metadata.deletion_timestamp.is_some(),
+            is_attached: status.attached,
+            attach_error: status.attach_error.and_then(|error| error.message),
+            detach_error: status.detach_error.and_then(|error| error.message),
+        }
+    }
+}
+
+// === impl Observed ===
+
+impl Observed {
+    /// The VolumeAttachments that exist.
+    pub(crate) fn present(&self) -> impl Iterator<Item = (&String, &Attachment)> {
+        self.attachments
+            .iter()
+            .filter_map(|(name, states)| Some((name, states.last()?.as_ref()?)))
+    }
+
+    /// The part whose objects' names begin with `prefix`.
+    fn of(&self, prefix: &str) -> Self {
+        let is_of = |states: &[Option<Attachment>]| {
+            let first = states.iter().flatten().next();
+            first.is_some_and(|attachment| attachment.node.starts_with(prefix))
+        };
+        let mut part = self.clone();
+        part.attachments.retain(|_, states| is_of(states));
+        part.volumes_attached.retain(|node, _| node.starts_with(prefix));
+        part.events.retain(|[object, ..]| object.starts_with(prefix));
+        part.bound.retain(|claim| claim.starts_with(prefix));
+        part
+    }
+
+    fn attachment_changed(&mut self, name: String, state: Option<Attachment>) {
+        let states = self.attachments.entry(name).or_default();
+        if states.last() != Some(&state) {
+            states.push(state);
+        }
+    }
+
+    fn node_changed(&mut self, node: Node) {
+        let volumes = node
+            .status
+            .unwrap_or_default()
+            .volumes_attached
+            .unwrap_or_default();
+        let volumes = volumes
+            .into_iter()
+            .map(|volume| (volume.name, volume.device_path));
+        let name = node.metadata.name.unwrap_or_default();
+        self.volumes_attached.insert(name, volumes.collect());
+    }
+
+    fn event_written(&mut self, event: Event) {
+        if event.source.and_then(|source| source.component).as_deref() == Some(COMPONENT) {
+            let object = event.involved_object.name.unwrap_or_default();
+            let texts = [event.type_, event.reason, event.message].map(Option::unwrap_or_default);
+            let [kind, reason, message] = texts;
+            self.events.insert([object, kind, reason, message]);
+        }
+    }
+
+    fn claim_changed(&mut self, claim: PersistentVolumeClaim) {
+        if claim.status.and_then(|status| status.phase).as_deref() == Some("Bound") {
+            self.bound.insert(claim.metadata.name.unwrap_or_default());
+        }
+    }
+}
+
+// === impl Observer ===
+
+impl Observer {
+    /// Watches everything in the cluster.
+    pub(crate) fn start(client: &Client) -> Self {
+        let observed = watch::Sender::new(Observed::default());
+        let mut tasks = JoinSet::new();
+        let attachments = Api::<VolumeAttachment>::all(client.clone());
+        tasks.spawn(follow(
+            attachments,
+            observed.clone(),
+            |observed, attachment, exists| {
+                let name = attachment.name_any();
+                observed.attachment_changed(name, exists.then(|| attachment.into()));
+            },
+        ));
+        tasks.spawn(follow(
+            Api::all(client.clone()),
+            observed.clone(),
+            |observed, node, _| {
+                observed.node_changed(node);
+            },
+        ));
+        tasks.spawn(follow(
+            default_namespace(client),
+            observed.clone(),
+            |observed, event, _| {
+                observed.event_written(event);
+            },
+        ));
+        tasks.spawn(follow(
+            default_namespace(client),
+            observed.clone(),
+            |observed, claim, _| {
+                observed.claim_changed(claim);
+            },
+        ));
+        Self { observed, tasks }
+    }
+
+    /// What there is of the schedule `prefix`.
+    pub(crate) fn observed(&self, prefix: &str) -> Observed {
+        self.observed.borrow().of(prefix)
+    }
+
+    /// Waits until the schedule's objects are as `wanted`; returns what they are if that takes too long.
+    ///
+    /// # Errors
+    /// A watch ended.
+    pub(crate) async fn wait(
+        &self,
+        prefix: &str,
+        limit: Duration,
+        wanted: impl Fn(&Observed) -> bool,
+    ) -> Result<Result<(), Observed>> {
+        let mut changes = self.observed.subscribe();
+        let reached = changes.wait_for(|observed| wanted(&observed.of(prefix)));
+        match timeout(limit, reached).await {
+            Ok(reached) => reached.map(drop).map(Ok).context("the watches must not end"),
+            Err(_) => Ok(Err(self.observed(prefix))),
+        }
+    }
+
+    /// Number of watches that run.
+    pub(crate) fn watches(&self) -> usize {
+        self.tasks.len()
+    }
+}
+
+// === functions ===
+
+fn default_namespace<K>(client: &Client) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+{
+    Api::namespaced(client.clone(), "default")
+}
+
+/// Reports each state of each object, and whether it exists.
+async fn follow<K>(
+    api: Api<K>,
+    observed: watch::Sender<Observed>,
+    report: impl Fn(&mut Observed, K, bool) + Send,
+) where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let events = watcher(api, watcher::Config::default()).default_backoff();
+    pin_mut!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(WatchEvent::Apply(object) | WatchEvent::InitApply(object)) => {
+                observed.send_modify(|observed| report(observed, object, true));
+            }
+            Ok(WatchEvent::Delete(object)) => {
+                observed.send_modify(|observed| report(observed, object, false));
+            }
+            Ok(WatchEvent::Init | WatchEvent::InitDone) => {}
+            Err(error) => tracing::debug!(%error, "watch failed"),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Plays a schedule on the embedded attach/detach controller, on simulated time.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use embedded_cluster::attach_detach::AttachDetachOptions;
+use embedded_cluster::cluster::{ClusterOptions, EmbeddedCluster};
+use embedded_cluster::injected_bug::InjectedBug;
+use tokio::time::sleep;
+
+use crate::actor::Actor;
+use crate::observer::{Observed, Observer};
+use crate::schedule::{Generator, Schedule, Step};
+
+/// Simulated time after each step: longer than the longest backoff of the controller.
+const SETTLED: Duration = Duration::from_secs(130);
+/// A period that never ends.
+const FOREVER: Duration = Duration::from_secs(24 * 3600);
+/// Periods of the controller's loops, in both clusters.
+pub(crate) const LOOP_PERIOD: Duration = Duration::from_secs(2);
+
+/// The steps of a schedule, each with what there was after it.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    pub schedule: Schedule,
+    pub steps: Vec<(Step, Observed)>,
+}
+
+// === impl Recording ===
+
+impl Recording {
+    /// Chooses and plays the steps of `seed`.
+    ///
+    /// # Errors
+    /// The embedded API server refused a request.
+    pub(crate) fn new(seed: u64, bug: Option<InjectedBug>) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .context("start a runtime")?;
+        runtime.block_on(record(Schedule::new(seed), bug))
+    }
+}
+
+async fn record(schedule: Schedule, bug: Option<InjectedBug>) -> Result<Recording> {
+    let cluster = EmbeddedCluster::start(ClusterOptions {
+        seed: schedule.seed,
+        attach_detach: AttachDetachOptions {
+            reconcile_sync_period: LOOP_PERIOD,
+            populator_loop_sleep_period: LOOP_PERIOD,
+            populator_list_pods_retry_duration: LOOP_PERIOD,
+            // On the machine's time, no step is put off for so long that an attach times out.
+            csi_timeout: FOREVER,
+            injected_bug: bug,
+            ..AttachDetachOptions::default()
+        },
+        // No kubelet renews the leases of the nodes.
+        node_monitor_grace_period: FOREVER,
+        ..ClusterOptions::default()
+    });
+    let actor = Actor::new(cluster.client());
+    let observer = Observer::start(&cluster.client());
+    actor.register_driver().await?;
+    actor.prepare(&schedule).await?;
+    sleep(SETTLED).await;
+    let mut generator = Generator::new(&schedule);
+    let mut steps = Vec::new();
+    let mut observed = observer.observed(&schedule.prefix);
+    while let Some(step) = generator.next(&observed) {
+        let acted = actor.act(&step).await;
+        acted.map_err(|error| anyhow!("seed {}, embedded cluster: {error:#}", schedule.seed))?;
+        sleep(SETTLED).await;
+        observed = observer.observed(&schedule.prefix);
+        steps.push((step, observed.clone()));
+    }
+    Ok(Recording { schedule, steps })
+}

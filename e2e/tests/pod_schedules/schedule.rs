@@ -1,0 +1,276 @@
+//! Random schedules of pods: what users, kubelets and an attacher do, step by step.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Display, Formatter};
+
+use crate::observer::{Attachment, Observed};
+
+/// Nodes of each schedule.
+pub(crate) const NODES: usize = 3;
+/// Access modes of the volumes of each schedule.
+pub(crate) const VOLUMES: [&str; 4] = ["ReadWriteOnce", "ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany"];
+/// Number of pods at one time, at most.
+const PODS: usize = 6;
+/// Number of steps.
+const STEPS: u32 = 26;
+
+/// A schedule with the names of its objects.
+#[derive(Clone, Debug)]
+pub(crate) struct Schedule {
+    pub seed: u64,
+    /// Names of its objects begin with this.
+    pub prefix: String,
+}
+
+/// A step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    CreatePod {
+        pod: String,
+        node: String,
+        volumes: Vec<String>,
+    },
+    /// Without grace period, so that the object is gone at once.
+    DeletePod(String),
+    /// The pod's containers exit.
+    FinishPod(String),
+    /// kubelet writes `volumesInUse`.
+    SetInUse(String, BTreeSet<String>),
+    SetOutOfService(String, bool),
+    /// The attacher adds its finalizer and reports success.
+    Attach(String),
+    /// The attacher adds its finalizer and reports a failure.
+    FailAttach(String),
+    /// The attacher removes its finalizer.
+    Detach(String),
+    FailDetach(String),
+    /// The attacher finds that the volume is not attached any more.
+    LoseAttachment(String),
+    /// An administrator deletes the VolumeAttachment.
+    DeleteAttachment(String),
+}
+
+/// Chooses steps that are possible in the present state.
+pub(crate) struct Generator {
+    schedule: Schedule,
+    random: fastrand::Rng,
+    steps: u32,
+    created: u32,
+    pods: BTreeMap<String, Pod>,
+    in_use: BTreeMap<String, BTreeSet<String>>,
+    out_of_service: BTreeSet<String>,
+}
+
+struct Pod {
+    node: String,
+    volumes: Vec<String>,
+    is_finished: bool,
+}
+
+// === impl Schedule ===
+
+impl Schedule {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            prefix: format!("s{seed}-"),
+        }
+    }
+
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = String> {
+        (0..NODES).map(|number| format!("{}node-{number}", self.prefix))
+    }
+
+    /// Names of the PersistentVolumes, which are those of their claims and handles, too.
+    pub(crate) fn volumes(&self) -> impl Iterator<Item = String> {
+        (0..VOLUMES.len()).map(|number| format!("{}volume-{number}", self.prefix))
+    }
+}
+
+// === impl Step ===
+
+impl Display for Step {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CreatePod { pod, node, volumes } => {
+                write!(
+                    formatter,
+                    "create pod {pod} on {node} with {}",
+                    volumes.join(", ")
+                )
+            }
+            Self::DeletePod(pod) => write!(formatter, "delete pod {pod}"),
+            Self::FinishPod(pod) => write!(formatter, "finish pod {pod}"),
+            Self::SetInUse(node, volumes) => write!(formatter, "set volumesInUse of {node} to {volumes:?}"),
+            Self::SetOutOfService(node, true) => write!(formatter, "add the out-of-service taint to {node}"),
+            Self::SetOutOfService(node, false) => write!(formatter, "remove the taint from {node}"),
+            Self::Attach(name) => write!(formatter, "attach {name}"),
+            Self::FailAttach(name) => write!(formatter, "fail the attach of {name}"),
+            Self::Detach(name) => write!(formatter, "detach {name}"),
+            Self::FailDetach(name) => write!(formatter, "fail the detach of {name}"),
+            Self::LoseAttachment(name) => write!(formatter, "report {name} as detached"),
+            Self::DeleteAttachment(name) => write!(formatter, "delete {name}"),
+        }
+    }
+}
+
+// === impl Generator ===
+
+impl Generator {
+    pub(crate) fn new(schedule: &Schedule) -> Self {
+        Self {
+            schedule: schedule.clone(),
+            random: fastrand::Rng::with_seed(schedule.seed),
+            steps: 0,
+            created: 0,
+            pods: BTreeMap::new(),
+            in_use: BTreeMap::new(),
+            out_of_service: BTreeSet::new(),
+        }
+    }
+
+    /// The next step, or none at the end.
+    pub(crate) fn next(&mut self, observed: &Observed) -> Option<Step> {
+        self.steps += 1;
+        if self.steps > STEPS {
+            return None;
+        }
+        let mut steps = self.pod_steps();
+        steps.extend(self.kubelet_steps(observed));
+        steps.extend(
+            observed
+                .present()
+                .flat_map(|(name, state)| attacher_steps(name, state)),
+        );
+        let node = self.random_node();
+        let is_out = self.out_of_service.contains(&node);
+        steps.push((1, Step::SetOutOfService(node, !is_out)));
+        let total: u32 = steps.iter().map(|(weight, _)| weight).sum();
+        let mut chosen = self.random.u32(..total);
+        let (_, step) = steps.into_iter().find(|(weight, _)| {
+            let found = chosen < *weight;
+            chosen = chosen.saturating_sub(*weight);
+            found
+        })?;
+        self.apply(&step);
+        Some(step)
+    }
+
+    fn pod_steps(&mut self) -> Vec<(u32, Step)> {
+        let mut steps = Vec::new();
+        if self.pods.len() < PODS {
+            let pod = format!("{}pod-{}", self.schedule.prefix, self.created);
+            let all: Vec<_> = self.schedule.volumes().collect();
+            let count = self.random.usize(1..=2);
+            let volumes = self.random.choose_multiple(all, count);
+            let node = self.random_node();
+            steps.push((6, Step::CreatePod { pod, node, volumes }));
+        }
+        for (name, pod) in &self.pods {
+            steps.push((1, Step::DeletePod(name.clone())));
+            if !pod.is_finished {
+                steps.push((1, Step::FinishPod(name.clone())));
+            }
+        }
+        steps
+    }
+
+    /// A mount of an attached volume that a pod needs, or the unmount of one that no pod needs.
+    fn kubelet_steps(&self, observed: &Observed) -> Vec<(u32, Step)> {
+        let mut steps = Vec::new();
+        for node in self.schedule.nodes() {
+            let in_use = self.in_use.get(&node).cloned().unwrap_or_default();
+            let pods = self
+                .pods
+                .values()
+                .filter(|pod| pod.node == node && !pod.is_finished);
+            let needed: BTreeSet<_> = pods
+                .flat_map(|pod| &pod.volumes)
+                .map(|name| unique_name(name))
+                .collect();
+            let attached = observed.volumes_attached.get(&node).into_iter().flatten();
+            for (volume, _) in
+                attached.filter(|(volume, _)| needed.contains(volume) && !in_use.contains(volume))
+            {
+                let mut in_use = in_use.clone();
+                in_use.insert(volume.clone());
+                steps.push((3, Step::SetInUse(node.clone(), in_use)));
+            }
+            for volume in in_use.iter().filter(|volume| !needed.contains(*volume)) {
+                let mut in_use = in_use.clone();
+                in_use.remove(volume);
+                steps.push((3, Step::SetInUse(node.clone(), in_use)));
+            }
+        }
+        steps
+    }
+
+    fn apply(&mut self, step: &Step) {
+        match step {
+            Step::CreatePod { pod, node, volumes } => {
+                self.created += 1;
+                let created = Pod {
+                    node: node.clone(),
+                    volumes: volumes.clone(),
+                    is_finished: false,
+                };
+                self.pods.insert(pod.clone(), created);
+            }
+            Step::DeletePod(pod) => drop(self.pods.remove(pod)),
+            Step::FinishPod(pod) => {
+                if let Some(pod) = self.pods.get_mut(pod) {
+                    pod.is_finished = true;
+                }
+            }
+            Step::SetInUse(node, volumes) => {
+                self.in_use.insert(node.clone(), volumes.clone());
+            }
+            Step::SetOutOfService(node, true) => {
+                self.out_of_service.insert(node.clone());
+            }
+            Step::SetOutOfService(node, false) => {
+                self.out_of_service.remove(node);
+            }
+            Step::Attach(_)
+            | Step::FailAttach(_)
+            | Step::Detach(_)
+            | Step::FailDetach(_)
+            | Step::LoseAttachment(_)
+            | Step::DeleteAttachment(_) => {}
+        }
+    }
+
+    fn random_node(&mut self) -> String {
+        let number = self.random.usize(..NODES);
+        self.schedule.nodes().nth(number).unwrap_or_default()
+    }
+}
+
+// === functions ===
+
+/// The name of a volume in a node's status.
+pub(crate) fn unique_name(volume: &str) -> String {
+    format!("kubernetes.io/csi/{}^{volume}", crate::actor::DRIVER)
+}
+
+fn attacher_steps(name: &str, state: &Attachment) -> Vec<(u32, Step)> {
+    let name = || name.to_owned();
+    let mut steps = Vec::new();
+    if state.is_deleting {
+        steps.push((5, Step::Detach(name())));
+        if state.detach_error.is_none() {
+            steps.push((2, Step::FailDetach(name())));
+        }
+        return steps;
+    }
+    if state.is_attached {
+        steps.push((1, Step::LoseAttachment(name())));
+    } else {
+        steps.push((5, Step::Attach(name())));
+        if state.attach_error.is_none() {
+            steps.push((2, Step::FailAttach(name())));
+        }
+    }
+    steps.push((1, Step::DeleteAttachment(name())));
+    steps
+}
