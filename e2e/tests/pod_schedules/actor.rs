@@ -42,9 +42,7 @@ impl Actor {
             let annotations = json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
             let object = json!({"metadata": {"name": node, "annotations": annotations}});
             self.create(&self.all::<Node>(), object).await?;
-            let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady",
-                "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
-            self.patch_status::<Node>(&node, ready).await?;
+            self.beat(&node, 0).await?;
             let drivers = json!([{"name": DRIVER, "nodeID": node}]);
             let object = json!({"metadata": {"name": node}, "spec": {"drivers": drivers}});
             self.create(&self.all::<CSINode>(), object).await?;
@@ -66,6 +64,22 @@ impl Actor {
                 .await?;
         }
         Ok(())
+    }
+
+    /// Writes the statuses of a schedule's nodes, as kubelets do from time to time; each with another number.
+    pub(crate) async fn heartbeat(&self, schedule: &Schedule, number: u64) -> Result<()> {
+        for node in schedule.nodes() {
+            self.beat(&node, number).await?;
+        }
+        Ok(())
+    }
+
+    async fn beat(&self, node: &str, number: u64) -> Result<()> {
+        let message = format!("heartbeat {number}");
+        let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady", "message": message,
+            "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        self.patch_status::<Node>(node, json!({"status": {"conditions": [ready]}}))
+            .await
     }
 
     /// Carries out a step.

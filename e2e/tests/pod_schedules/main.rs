@@ -38,7 +38,7 @@ const SCHEDULES: u64 = 24;
 const AT_ONCE: usize = 40;
 /// How long the real controller may take for what the embedded one did. Its backoff after failures grows with the time
 /// that a schedule has taken so far.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn main() -> Result<ExitCode> {
     reaper_main_if_requested();
@@ -85,6 +85,8 @@ async fn compare(
         format!("--attach-detach-reconcile-sync-period={seconds}s"),
         // No kubelet renews the leases of the nodes.
         "--node-monitor-grace-period=24h".to_owned(),
+        // The embedded cluster evicts pods from unreachable nodes only.
+        "--controllers=*,-taint-eviction-controller".to_owned(),
     ];
     let options = Options {
         timers: Timers {

@@ -117,7 +117,8 @@ impl Observed {
             let object = event.involved_object.name.unwrap_or_default();
             let texts = [event.type_, event.reason, event.message].map(Option::unwrap_or_default);
             let [kind, reason, message] = texts;
-            self.events.insert([object, kind, reason, message]);
+            self.events
+                .insert([object, kind, reason, with_sorted_pods(message)]);
         }
     }
 
@@ -198,6 +199,17 @@ impl Observer {
 }
 
 // === functions ===
+
+/// The message of a multi-attach error names the pods in the order of a Go map, which is random.
+fn with_sorted_pods(message: String) -> String {
+    const PODS: &str = "is already used by pod(s) ";
+    let Some((start, pods)) = message.split_once(PODS) else {
+        return message;
+    };
+    let mut pods: Vec<&str> = pods.split(", ").collect();
+    pods.sort_unstable();
+    format!("{start}{PODS}{}", pods.join(", "))
+}
 
 fn default_namespace<K>(client: &Client) -> Api<K>
 where

@@ -66,10 +66,15 @@ async fn record(schedule: Schedule, bug: Option<InjectedBug>) -> Result<Recordin
     sleep(SETTLED).await;
     let mut generator = Generator::new(&schedule);
     let mut steps = Vec::new();
+    let mut heartbeats = 0;
     let mut observed = observer.observed(&schedule.prefix);
     while let Some(step) = generator.next(&observed) {
         let acted = actor.act(&step).await;
         acted.map_err(|error| anyhow!("seed {}, embedded cluster: {error:#}", schedule.seed))?;
+        sleep(SETTLED).await;
+        // An attach that failed may have left a volume that counts as mounted until the node's status comes.
+        heartbeats += 1;
+        actor.heartbeat(&schedule, heartbeats).await?;
         sleep(SETTLED).await;
         observed = observer.observed(&schedule.prefix);
         steps.push((step, observed.clone()));

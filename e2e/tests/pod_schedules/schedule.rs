@@ -1,4 +1,8 @@
 //! Random schedules of pods: what users, kubelets and an attacher do, step by step.
+//!
+//! Left out are steps whose outcome is random or slow in the real controller: it iterates over Go maps, so at most one
+//! node may wait for a volume of a single node, and it waits for two minutes if the VolumeAttachment vanishes during
+//! an attach.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
@@ -59,6 +63,8 @@ pub(crate) struct Generator {
     pods: BTreeMap<String, Pod>,
     in_use: BTreeMap<String, BTreeSet<String>>,
     out_of_service: BTreeSet<String>,
+    /// Volumes that were detached behind the controller's back: it may attach them again at any time.
+    lost: BTreeSet<String>,
 }
 
 struct Pod {
@@ -84,6 +90,11 @@ impl Schedule {
     /// Names of the PersistentVolumes, which are those of their claims and handles, too.
     pub(crate) fn volumes(&self) -> impl Iterator<Item = String> {
         (0..VOLUMES.len()).map(|number| format!("{}volume-{number}", self.prefix))
+    }
+
+    fn is_of_single_node(&self, volume: &str) -> bool {
+        let mut volumes = self.volumes().zip(VOLUMES);
+        volumes.any(|(name, access)| name == volume && access == "ReadWriteOnce")
     }
 }
 
@@ -126,6 +137,7 @@ impl Generator {
             pods: BTreeMap::new(),
             in_use: BTreeMap::new(),
             out_of_service: BTreeSet::new(),
+            lost: BTreeSet::new(),
         }
     }
 
@@ -135,13 +147,15 @@ impl Generator {
         if self.steps > STEPS {
             return None;
         }
-        let mut steps = self.pod_steps();
+        let mut steps = self.pod_steps(observed);
         steps.extend(self.kubelet_steps(observed));
-        steps.extend(
-            observed
-                .present()
-                .flat_map(|(name, state)| attacher_steps(name, state)),
-        );
+        for (name, state) in observed.present() {
+            steps.extend(attacher_steps(name, state));
+            if state.is_attached && !state.is_deleting && self.nodes_of(&state.volume, observed).len() == 1 {
+                steps.push((1, Step::LoseAttachment(name.clone())));
+                steps.push((1, Step::DeleteAttachment(name.clone())));
+            }
+        }
         let node = self.random_node();
         let is_out = self.out_of_service.contains(&node);
         steps.push((1, Step::SetOutOfService(node, !is_out)));
@@ -152,11 +166,11 @@ impl Generator {
             chosen = chosen.saturating_sub(*weight);
             found
         })?;
-        self.apply(&step);
+        self.apply(&step, observed);
         Some(step)
     }
 
-    fn pod_steps(&mut self) -> Vec<(u32, Step)> {
+    fn pod_steps(&mut self, observed: &Observed) -> Vec<(u32, Step)> {
         let mut steps = Vec::new();
         if self.pods.len() < PODS {
             let pod = format!("{}pod-{}", self.schedule.prefix, self.created);
@@ -164,7 +178,9 @@ impl Generator {
             let count = self.random.usize(1..=2);
             let volumes = self.random.choose_multiple(all, count);
             let node = self.random_node();
-            steps.push((6, Step::CreatePod { pod, node, volumes }));
+            if volumes.iter().all(|volume| self.may_use(volume, &node, observed)) {
+                steps.push((6, Step::CreatePod { pod, node, volumes }));
+            }
         }
         for (name, pod) in &self.pods {
             steps.push((1, Step::DeletePod(name.clone())));
@@ -173,6 +189,28 @@ impl Generator {
             }
         }
         steps
+    }
+
+    /// Whether a pod on `node` would neither make a second node wait for the volume nor race with another attach.
+    fn may_use(&self, volume: &str, node: &str, observed: &Observed) -> bool {
+        let mut nodes = self.nodes_of(volume, observed);
+        nodes.insert(node.to_owned());
+        if nodes.len() == 1 || !self.schedule.is_of_single_node(volume) {
+            return true;
+        }
+        let is_settled = |(_, state): (_, &Attachment)| {
+            state.volume != volume || (state.is_attached && !state.is_deleting)
+        };
+        nodes.len() == 2 && observed.present().all(is_settled) && !self.lost.contains(volume)
+    }
+
+    /// The nodes with a pod that needs the volume, and those with its VolumeAttachment.
+    fn nodes_of(&self, volume: &str, observed: &Observed) -> BTreeSet<String> {
+        let needing = self.pods.values().filter(|pod| !pod.is_finished);
+        let needing = needing.filter(|pod| pod.volumes.iter().any(|name| name == volume));
+        let attachments = observed.present().filter(|(_, state)| state.volume == volume);
+        let attached = attachments.map(|(_, state)| state.node.clone());
+        needing.map(|pod| pod.node.clone()).chain(attached).collect()
     }
 
     /// A mount of an attached volume that a pod needs, or the unmount of one that no pod needs.
@@ -205,7 +243,7 @@ impl Generator {
         steps
     }
 
-    fn apply(&mut self, step: &Step) {
+    fn apply(&mut self, step: &Step, observed: &Observed) {
         match step {
             Step::CreatePod { pod, node, volumes } => {
                 self.created += 1;
@@ -231,12 +269,11 @@ impl Generator {
             Step::SetOutOfService(node, false) => {
                 self.out_of_service.remove(node);
             }
-            Step::Attach(_)
-            | Step::FailAttach(_)
-            | Step::Detach(_)
-            | Step::FailDetach(_)
-            | Step::LoseAttachment(_)
-            | Step::DeleteAttachment(_) => {}
+            Step::LoseAttachment(name) | Step::DeleteAttachment(name) => {
+                let lost = observed.present().find(|(present, _)| *present == name);
+                self.lost.extend(lost.map(|(_, state)| state.volume.clone()));
+            }
+            Step::Attach(_) | Step::FailAttach(_) | Step::Detach(_) | Step::FailDetach(_) => {}
         }
     }
 
@@ -263,14 +300,11 @@ fn attacher_steps(name: &str, state: &Attachment) -> Vec<(u32, Step)> {
         }
         return steps;
     }
-    if state.is_attached {
-        steps.push((1, Step::LoseAttachment(name())));
-    } else {
+    if !state.is_attached {
         steps.push((5, Step::Attach(name())));
         if state.attach_error.is_none() {
             steps.push((2, Step::FailAttach(name())));
         }
     }
-    steps.push((1, Step::DeleteAttachment(name())));
     steps
 }
