@@ -27,6 +27,7 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::Api;
 use libtest_mimic::{Arguments, Completion, Trial};
 use tokio::runtime::Runtime;
+use tokio::time::Instant;
 
 use actor::Actor;
 use observer::{Observed, Observer};
@@ -39,6 +40,8 @@ const AT_ONCE: usize = 40;
 /// How long the real controller may take for what the embedded one did. Its backoff after failures grows with the time
 /// that a schedule has taken so far.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Interval of the nodes' heartbeats.
+const HEARTBEAT: Duration = Duration::from_secs(5);
 
 fn main() -> Result<ExitCode> {
     reaper_main_if_requested();
@@ -156,17 +159,21 @@ async fn replay(recording: &Recording, actor: &Actor, observer: &Observer) -> Re
     let bound = |observed: &Observed| observed.bound.len() == schedule::VOLUMES.len();
     let prepared = observer.wait(prefix, LIMIT, bound).await?;
     prepared.map_err(|observed| anyhow!("seed {}: only {:?} are bound", schedule.seed, observed.bound))?;
+    let mut heartbeats = 0;
     for (number, (step, expected)) in steps.iter().enumerate() {
         if let Err(error) = actor.act(step).await {
             // A step is possible in the recorded state.
             return Ok(Some(describe(recording, number, &format!("{error:#}"))));
         }
-        let reached = observer
-            .wait(prefix, LIMIT, |observed| observed == expected)
-            .await?;
-        if let Err(observed) = reached {
-            let difference = format!("embedded: {expected:#?}\nreal: {observed:#?}");
-            return Ok(Some(describe(recording, number, &difference)));
+        let deadline = Instant::now() + LIMIT;
+        let equal = |observed: &Observed| observed == expected;
+        while let Err(observed) = observer.wait(prefix, HEARTBEAT, equal).await? {
+            if Instant::now() > deadline {
+                let difference = format!("embedded: {expected:#?}\nreal: {observed:#?}");
+                return Ok(Some(describe(recording, number, &difference)));
+            }
+            heartbeats += 1;
+            actor.heartbeat(schedule, heartbeats).await?;
         }
     }
     Ok(None)

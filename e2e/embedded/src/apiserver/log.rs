@@ -6,6 +6,9 @@ use tokio::sync::broadcast;
 
 use super::storage::Change;
 
+/// How many changes a part of a log remembers at most: there may be one for each node.
+const PART_WINDOW: usize = 200;
+
 /// Changes in the order of their revisions, without gaps since `compacted`.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -40,21 +43,27 @@ impl Log {
     /// The part of this log for which `selected` holds.
     pub(crate) fn part(&self, selected: impl Fn(&Change) -> bool) -> Self {
         let changes = self.changes.iter().filter(|change| selected(change));
-        Self {
+        let mut part = Self {
             changes: changes.cloned().collect(),
             compacted: self.compacted,
-            ..Self::new(self.window)
-        }
+            ..Self::new(self.window.min(PART_WINDOW))
+        };
+        part.forget();
+        part
     }
 
     pub(crate) fn push(&mut self, change: Change) {
         self.changes.push_back(change);
+        self.forget();
+        self.notify();
+    }
+
+    fn forget(&mut self) {
         while self.changes.len() > self.window {
             if let Some(forgotten) = self.changes.pop_front() {
                 self.compacted = forgotten.revision;
             }
         }
-        self.notify();
     }
 
     /// Forgets all changes up to `revision`, the newest one.
