@@ -150,7 +150,11 @@ impl Generator {
         let mut steps = self.pod_steps(observed);
         steps.extend(self.kubelet_steps(observed));
         for (name, state) in observed.present() {
-            steps.extend(attacher_steps(name, state));
+            let steps_of_attacher = attacher_steps(name, state).into_iter();
+            let is_attaching = self.is_attaching(state, observed);
+            steps.extend(
+                steps_of_attacher.filter(|(_, step)| !(is_attaching && matches!(step, Step::Detach(_)))),
+            );
             if state.is_attached && !state.is_deleting && self.nodes_of(&state.volume, observed).len() == 1 {
                 steps.push((1, Step::LoseAttachment(name.clone())));
                 steps.push((1, Step::DeleteAttachment(name.clone())));
@@ -202,6 +206,19 @@ impl Generator {
             state.volume != volume || (state.is_attached && !state.is_deleting)
         };
         nodes.len() == 2 && observed.present().all(is_settled) && !self.lost.contains(volume)
+    }
+
+    /// Whether a pod waits for the attach: the controller tries again and again while the VolumeAttachment is being deleted.
+    fn is_attaching(&self, attachment: &Attachment, observed: &Observed) -> bool {
+        let is_needed = self.pods.values().any(|pod| {
+            !pod.is_finished && pod.node == attachment.node && pod.volumes.contains(&attachment.volume)
+        });
+        let reported = observed.volumes_attached.get(&attachment.node);
+        let is_reported = reported
+            .into_iter()
+            .flatten()
+            .any(|(name, _)| *name == unique_name(&attachment.volume));
+        is_needed && !is_reported
     }
 
     /// The nodes with a pod that needs the volume, and those with its VolumeAttachment.
