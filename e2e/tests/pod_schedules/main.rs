@@ -61,7 +61,7 @@ fn main() -> Result<ExitCode> {
         trial("attach/detach controllers act alike", None, None),
         trial(
             "planted bug is noticed",
-            Some(8),
+            Some(4),
             Some(InjectedBug::AttachedAfterFailedDetach),
         ),
     ];
@@ -142,6 +142,9 @@ async fn replay_all(
         schedules += 1;
         steps += played;
         differences.extend(difference);
+        if bug.is_some() && !differences.is_empty() {
+            break;
+        }
     }
     ensure!(observer.watches() > 0, "the watches must not end");
     show(&format!(

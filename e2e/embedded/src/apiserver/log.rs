@@ -6,8 +6,9 @@ use tokio::sync::broadcast;
 
 use super::storage::Change;
 
-/// How many changes a part of a log remembers at most: there may be one for each node.
-const PART_WINDOW: usize = 200;
+/// How many changes a part of a log remembers at most: there may be one for each node. A watch that falls further behind
+/// reads the whole log.
+const PART_WINDOW: usize = 16;
 
 /// Changes in the order of their revisions, without gaps since `compacted`.
 #[derive(Debug)]

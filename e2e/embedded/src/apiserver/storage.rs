@@ -237,11 +237,22 @@ impl Table {
         self.indexed_field
     }
 
-    /// The changes, or those for a value of the indexed field that has a watch.
-    pub(crate) fn log(&self, value: Option<&str>) -> &Log {
-        value
-            .and_then(|value| self.indexed.get(value))
-            .unwrap_or(&self.log)
+    /// Changes after `revision`, oldest first; those of other values of the indexed field may be left out.
+    pub(crate) fn changes_after(
+        &self,
+        revision: u64,
+        value: Option<&str>,
+    ) -> Result<impl Iterator<Item = &Change>, Compacted> {
+        let part = value.and_then(|value| self.indexed.get(value));
+        match part.map(|part| part.changes_after(revision)) {
+            Some(Ok(changes)) => Ok(changes),
+            Some(Err(_)) | None => self.log.changes_after(revision),
+        }
+    }
+
+    /// Revision of the newest change.
+    pub(crate) fn newest(&self) -> u64 {
+        self.log.newest()
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<&Arc<Stored>> {
@@ -323,10 +334,9 @@ mod tests {
             store.put(0, "a", mk_object("a", value));
         }
         let table = store.table(0);
-        let log = table.log(None);
-        assert_eq!(log.changes_after(2).err(), Some(Compacted { oldest: 3 }));
-        let revisions: Vec<u64> = log
-            .changes_after(3)
+        assert_eq!(table.changes_after(2, None).err(), Some(Compacted { oldest: 3 }));
+        let revisions: Vec<u64> = table
+            .changes_after(3, None)
             .unwrap()
             .map(|change| change.revision)
             .collect();
@@ -359,7 +369,7 @@ mod tests {
         store.put(0, "early", pod("early", "a"));
         let mut changed = store.subscribe(0, Some("a"));
         let revisions = |store: &Store| -> Vec<u64> {
-            let changes = store.table(0).log(Some("a")).changes_after(0).unwrap();
+            let changes = store.table(0).changes_after(0, Some("a")).unwrap();
             changes.map(|change| change.revision).collect()
         };
         assert_eq!(revisions(&store), [2]);
@@ -377,7 +387,6 @@ mod tests {
         drop(changed);
         store.put(0, "late", pod("late", "b"));
         assert!(store.table(0).indexed.is_empty(), "no watch of node a is left");
-        store.compact();
-        assert_eq!(store.table(0).log(Some("a")).newest(), 7);
+        assert_eq!(revisions(&store), [2, 3, 4, 5, 6, 7], "those of all nodes");
     }
 }

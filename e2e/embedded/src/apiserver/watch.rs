@@ -154,7 +154,7 @@ impl Watch {
         let batch: Result<Vec<Change>, u64> = {
             let store = self.server.store();
             let table = store.table(self.location.resource.table());
-            let changes = table.log(self.indexed_value.as_deref()).changes_after(self.sent);
+            let changes = table.changes_after(self.sent, self.indexed_value.as_deref());
             changes
                 .map(|changes| changes.take(BATCH).cloned().collect())
                 .map_err(|compacted| compacted.oldest)
@@ -191,9 +191,9 @@ impl Watch {
     fn skip_other_changes(&mut self) {
         let store = self.server.store();
         let table = store.table(self.location.resource.table());
-        let log = table.log(self.indexed_value.as_deref());
-        if log.newest() <= self.sent {
-            self.sent = self.sent.max(table.log(None).newest());
+        let changes = table.changes_after(self.sent, self.indexed_value.as_deref());
+        if changes.is_ok_and(|mut changes| changes.next().is_none()) {
+            self.sent = self.sent.max(table.newest());
         }
     }
 
