@@ -1,25 +1,25 @@
-//! Which calls for a volume on a node go together: the rules of NodeStageVolume and NodePublishVolume,
+//! Which calls for a volume are compatible with each other: the rules of NodeStageVolume and NodePublishVolume,
 //! decided from the records alone.
 
 use super::error::Error;
 use super::record::{Map, Progress, Record};
 use crate::array::{AccessMode, Capability};
 
-/// What is to be done about a call.
+/// How to handle a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compatibility {
-    /// It was done before, with the same arguments.
+    /// An earlier call with the same arguments succeeded.
     Repeat,
-    /// It is new, or was not finished before.
+    /// No earlier call succeeded.
     Proceed,
 }
 
-/// Whether a mode allows a second target on the node.
+/// Whether an access mode allows a second target on the node.
 fn is_shared(mode: AccessMode) -> bool {
     mode.is_multi_node() || mode == AccessMode::SingleNodeMultiWriter
 }
 
-/// Judges a call to stage or publish by what is there of the volume, and at its path.
+/// Compares a call to stage or publish with the records of the volume and of the path.
 pub(super) fn compare(
     there: Option<&Record>,
     of_volume: &[Record],
@@ -33,7 +33,7 @@ pub(super) fn compare(
                 done: there.done(),
             });
         }
-        // An unfinished call was never answered, so its arguments are not binding.
+        // No response was sent for an unfinished call, so its arguments are not binding.
         if there.is_done() {
             return match difference(there, wanted) {
                 None => Ok(Compatibility::Repeat),
@@ -46,7 +46,7 @@ pub(super) fn compare(
             };
         }
     }
-    // What is being taken away may still be in use, as long as no caller was told that it is gone.
+    // Until a call to undo it has succeeded, a volume may still be in use.
     let others = || {
         of_volume.iter().filter(|other| {
             other.progress != Progress::Doing
@@ -76,7 +76,7 @@ pub(super) fn compare(
     Ok(Compatibility::Proceed)
 }
 
-/// Checks that what a volume was staged for covers what it is to be published for.
+/// Checks that the capability of the staged volume covers that of the publish call.
 pub(super) fn covered(
     volume: &str,
     done: &'static str,
@@ -94,7 +94,7 @@ pub(super) fn covered(
     })
 }
 
-/// Checks that a caller hands on the publish context that it was given, whole and unchanged.
+/// Checks that the publish context is the one that ControllerPublishVolume returned.
 pub(super) fn same_context(volume: &str, expected: &Map, given: &Map) -> Result<(), Error> {
     let fault = |key: &String| match (expected.get(key), given.get(key)) {
         (Some(expected), None) => Some(format!("is missing, must be \"{expected}\"")),
@@ -115,12 +115,12 @@ pub(super) fn same_context(volume: &str, expected: &Map, given: &Map) -> Result<
     }
 }
 
-/// Whether a call differs in an argument from the one before it at the same path.
+/// Whether an argument of a call differs from that of the earlier call for the same path.
 pub(super) fn differ(there: &Record, wanted: &Record) -> bool {
     difference(there, wanted).is_some()
 }
 
-/// The first argument in which a call differs from the one before it at the same path.
+/// The first argument of a call that differs from that of the earlier call for the same path.
 fn difference(there: &Record, wanted: &Record) -> Option<&'static str> {
     if there.capability != wanted.capability {
         Some("volume_capability")

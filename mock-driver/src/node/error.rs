@@ -1,4 +1,4 @@
-//! Why the node's side did not do what was asked, and the code each reason has in the specification.
+//! Errors of the node, with the gRPC codes of the CSI specification.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use crate::node::device;
 use crate::node::mount;
 use crate::store::volume_files;
 
-/// A refusal or failure of the node's side. Texts name the volume, the path and the way out.
+/// An error of the node. Texts name the volume, the path and the cure.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nothing of the volume is at that path.
+    /// No record of the volume at that path.
     #[error("volume \"{volume}\" is neither staged nor published at {path}")]
     NotThere {
         /// The volume.
         volume: String,
-        /// The path asked for.
+        /// The path of the request.
         path: String,
     },
-    /// Staged or published there already, in another way.
+    /// It is already staged or published there with other arguments.
     #[error("volume \"{volume}\" is already {done} at {path} with another {field}: undo that first")]
     Otherwise {
         /// The volume.
         volume: String,
-        /// What was done: staged or published.
+        /// `staged` or `published`.
         done: &'static str,
         /// The path.
         path: String,
@@ -38,50 +38,50 @@ pub enum Error {
     Taken {
         /// The path.
         path: String,
-        /// The volume that has it.
+        /// The other volume.
         volume: String,
-        /// What was done: staged or published.
+        /// `staged` or `published`.
         done: &'static str,
     },
-    /// Staged at another path.
+    /// It is staged at another path.
     #[error("volume \"{volume}\" is already staged at {path}: unstage it there first")]
     StagedElsewhere {
         /// The volume.
         volume: String,
-        /// Where it is staged.
+        /// The other path.
         path: String,
     },
-    /// Not attached to this node.
+    /// It is not attached to this node.
     #[error("volume \"{volume}\" is not published to this node: ControllerPublishVolume comes first")]
     NotAttached {
         /// The volume.
         volume: String,
     },
-    /// The context is of an attachment that is no more.
+    /// The publish context is stale.
     #[error(
         "publish_context: is of attachment {given} of volume \"{volume}\", which is attached as {current} now"
     )]
     OldContext {
         /// The volume.
         volume: String,
-        /// The attachment the caller knows.
+        /// The attachment of the publish context.
         given: String,
-        /// The attachment there is.
+        /// The present attachment.
         current: u64,
     },
-    /// The context is not the one that the volume was attached with.
+    /// The publish context differs from the attachment's.
     #[error(
         "publish_context[{key}]: {fault}; pass the publish_context that ControllerPublishVolume returned for volume \"{volume}\""
     )]
     OtherContext {
         /// The volume.
         volume: String,
-        /// The first key that is wrong.
+        /// The first key that differs.
         key: String,
-        /// What is wrong with it.
+        /// How it differs.
         fault: String,
     },
-    /// What the caller makes before the call is not there.
+    /// A directory that the caller must create is missing.
     #[error("{field}: there is no directory {}, which the caller makes before the call", path.display())]
     NoDirectory {
         /// The field of the request.
@@ -89,10 +89,10 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
-    /// No staging path was given, and staging is needed.
+    /// The request has no staging path, but the driver needs one.
     #[error("staging_target_path: must be set, this driver stages volumes")]
     NoStagingPath,
-    /// Nothing is staged at the path.
+    /// Nothing is staged at the staging path.
     #[error("volume \"{volume}\" is not staged at {path}: NodeStageVolume comes first")]
     NotStaged {
         /// The volume.
@@ -100,19 +100,19 @@ pub enum Error {
         /// The staging path.
         path: String,
     },
-    /// The capability is more than the volume was attached or staged for.
+    /// The capability exceeds that of the attachment or stage.
     #[error("volume_capability: volume \"{volume}\" was {done} for {held}, which does not cover {asked}")]
     Unsupported {
         /// The volume.
         volume: String,
-        /// What was done with it.
+        /// `attached` or `staged`.
         done: &'static str,
-        /// For what.
+        /// The capability of the attachment or stage.
         held: String,
-        /// What is asked now.
+        /// The capability of the request.
         asked: String,
     },
-    /// The volume is published at another target, and its mode allows one.
+    /// It is published at another target, and its access mode allows only one.
     #[error(
         "volume \"{volume}\" is already published at {target} as {mode}, which allows no second target: \
          unpublish it there first"
@@ -122,10 +122,10 @@ pub enum Error {
         volume: String,
         /// The other target.
         target: String,
-        /// The mode that does not allow it.
+        /// The access mode.
         mode: &'static str,
     },
-    /// The volume is still published from where it is to be unstaged.
+    /// It is still published from the staging path.
     #[error("volume \"{volume}\" is still published at {target}: unpublish it first")]
     StillPublished {
         /// The volume.
@@ -133,12 +133,12 @@ pub enum Error {
         /// A target.
         target: String,
     },
-    /// The volume is used here, and nothing but this tells that it is in use.
+    /// The volume is in use on this node, which has no ControllerPublishVolume to prevent its deletion.
     #[error("volume \"{volume}\" is in use: it is at {path} on this node; unpublish and unstage it first")]
     InUse {
         /// The volume.
         volume: String,
-        /// A path where it is.
+        /// A path of the volume.
         path: String,
     },
     /// Its disk is mounted through another device.
@@ -152,24 +152,24 @@ pub enum Error {
         /// The other device.
         device: PathBuf,
     },
-    /// The device does not show up.
+    /// The device did not appear in time.
     #[error("the device of volume \"{volume}\" has not appeared on this node within {waited:?}: try again")]
     NoDevice {
         /// The volume.
         volume: String,
-        /// How long we waited.
+        /// The time waited.
         waited: Duration,
     },
-    /// The driver was started without devices.
+    /// The driver runs with `--devices=none`.
     #[error("this driver has no devices (--devices=none), so it cannot bring volume \"{volume}\" to a path")]
     WithoutDevices {
         /// The volume.
         volume: String,
     },
-    /// The size cannot be had.
+    /// The capacity range cannot be satisfied.
     #[error("capacity_range: {reason}")]
     Size {
-        /// Why not.
+        /// The cause.
         reason: String,
     },
     /// The filesystem cannot grow.
@@ -178,33 +178,33 @@ pub enum Error {
         /// The volume.
         volume: String,
     },
-    /// The array's process does not answer.
+    /// The process with the array does not respond.
     #[error("the array does not answer: {reason}")]
     NoArray {
-        /// What happened.
+        /// The cause.
         reason: String,
     },
-    /// The array's process refuses.
+    /// The process with the array refused the call.
     #[error("{reason}")]
     Refused {
-        /// With which code.
+        /// Its gRPC code.
         code: Code,
-        /// Why.
+        /// Its message.
         reason: String,
     },
-    /// Devices failed.
+    /// A device failed.
     #[error(transparent)]
     Device(#[from] device::Error),
-    /// Mounting failed.
+    /// A mount failed.
     #[error(transparent)]
     Mount(#[from] mount::Error),
-    /// The volume's bytes failed.
+    /// The volume's file failed.
     #[error(transparent)]
     VolumeFiles(#[from] volume_files::Error),
-    /// The state directory cannot be used.
+    /// The state directory is not usable.
     #[error(transparent)]
     State(#[from] crate::store::OpenError),
-    /// The record of a path cannot be written. The driver stops.
+    /// The record of a path cannot be written. The driver exits.
     #[error("--state-dir: cannot write the record of {path}")]
     Record {
         /// The path.
@@ -217,7 +217,7 @@ pub enum Error {
 // === impl Error ===
 
 impl Error {
-    /// The gRPC code, as section "error scheme" of each RPC in the specification asks.
+    /// The gRPC code of section "error scheme" of each RPC in the CSI specification.
     pub fn code(&self) -> Code {
         match self {
             Self::NotThere { .. } => Code::NotFound,

@@ -1,24 +1,24 @@
-//! The system's own programs for disks, run as an administrator would run them.
+//! Programs of the system for disks and filesystems.
 
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
 use std::process::{Command, Output, Stdio};
 
-/// Where they are, for a process whose PATH has no directories of the administrator.
+/// Their directories, for a process whose PATH lacks `/sbin`.
 const DIRECTORIES: [&str; 3] = ["", "/usr/sbin/", "/sbin/"];
 
-/// The most of a program's output that goes into an error.
+/// Maximum number of bytes of a program's output in an error.
 const OUTPUT_LIMIT: usize = 400;
 
-/// A program and where it comes from.
+/// A program and its package.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program {
     pub(crate) name: &'static str,
-    /// The Debian package that has it.
+    /// Its Debian package.
     pub(crate) package: &'static str,
 }
 
-/// Why a program did not do its work.
+/// Why a program failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It is not installed.
@@ -26,7 +26,7 @@ pub enum Error {
     Missing {
         /// The program.
         name: &'static str,
-        /// The Debian package that has it.
+        /// Its Debian package.
         package: &'static str,
     },
     /// It could not be started.
@@ -34,19 +34,19 @@ pub enum Error {
     Start {
         /// The program.
         name: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It failed.
+    /// It exited with an error.
     #[error("{name} ended with {status}: {output}")]
     Failed {
         /// The program.
         name: &'static str,
-        /// How it ended.
+        /// Exit code or signal.
         status: String,
-        /// Its exit code; none if it was killed.
+        /// Exit code; `None` after a signal.
         code: Option<i32>,
-        /// The end of what it said.
+        /// The end of its output.
         output: String,
     },
 }
@@ -54,10 +54,10 @@ pub enum Error {
 // === impl Program ===
 
 impl Program {
-    /// Runs the program and returns what it printed. Blocks.
+    /// Runs the program and returns its output. Blocks.
     ///
     /// # Errors
-    /// If it is missing, cannot be started, or ends with another code than those that are `fine`.
+    /// It is not installed, cannot be started, or exits with a code that is not in `fine`.
     pub(crate) fn run<A: AsRef<OsStr>>(
         self,
         args: impl IntoIterator<Item = A> + Clone,
@@ -97,7 +97,7 @@ impl Program {
     }
 }
 
-/// The end of a program's output in one line: errors come last.
+/// The end of a program's output in one line: errors are last.
 fn said(output: &Output) -> String {
     let text = [&output.stdout[..], &output.stderr[..]].concat();
     let text = String::from_utf8_lossy(&text);

@@ -1,5 +1,5 @@
-//! Whose a path is, and what is there: asked before a path is touched, so that what is another user's stays
-//! as it is.
+//! The state of a path, which is read before the path is changed, so that the driver changes no mounts, links or files of
+//! others.
 
 use std::path::{Path, PathBuf};
 
@@ -10,23 +10,23 @@ use crate::array::Access;
 use crate::node::device::Device;
 use crate::node::mount::{self, Disk, MountSource, Mounter};
 
-/// What is at the path of a record, compared with what the record says.
+/// What exists at the path of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PathState {
-    /// Nothing.
+    /// Nothing is mounted or linked.
     Absent,
-    /// The volume as it was asked for.
+    /// The volume, as recorded.
     AsAsked,
-    /// The volume, but with something changed behind our back.
+    /// The volume, but another process changed how it is mounted.
     Changed(&'static str),
-    /// Something that is not of the volume, on top of it or in its place.
+    /// A mount, link or file of another user, over the volume or in its place.
     Foreign,
 }
 
 // === impl PathState ===
 
 impl PathState {
-    /// Whether the volume is there.
+    /// Whether the volume is at the path.
     pub(super) fn is_there(self) -> bool {
         match self {
             Self::AsAsked | Self::Changed(_) => true,
@@ -38,12 +38,12 @@ impl PathState {
 // === impl Record ===
 
 impl Record {
-    /// Whether what its path shows must take no writes.
+    /// Whether the path must be read-only.
     pub(super) fn is_for_reading(&self, disk: &Disk) -> bool {
         self.readonly || !disk.writable || self.capability.mode.is_reader_only()
     }
 
-    /// Whether it is a raw device that must take no writes.
+    /// Whether it is a raw block device that must be read-only.
     fn is_device_for_reading(&self) -> bool {
         !self.is_staged()
             && self.capability.is_block()
@@ -54,7 +54,7 @@ impl Record {
 // === impl Node ===
 
 impl Node {
-    /// What is at a record's path. Blocks.
+    /// Reads the state of a record's path. Blocks.
     pub(super) fn state(&self, record: &Record, disk: &Disk) -> Result<PathState, Error> {
         if self.is_simulated() {
             return Ok(PathState::AsAsked);
@@ -93,8 +93,8 @@ impl Node {
         })
     }
 
-    /// Checks that a path is ours to change, before anything tells that it is: what is left there of a call
-    /// of ours that was cut off may be taken away, and what is of the volume, but nothing else. Blocks.
+    /// Checks that the driver may change a path, before a record claims it: the driver may remove the leftovers of its own
+    /// interrupted calls and mounts of the volume, but nothing else. Blocks.
     pub(super) fn claim(&self, record: &Record) -> Result<(), Error> {
         let path = Path::new(&record.path);
         let wanted = if record.is_staged() {
@@ -124,7 +124,7 @@ impl Node {
         }
     }
 
-    /// What a record's path shows if all is as the record says; none if it shows nothing. Blocks.
+    /// The mount source at a record's path if the path is as recorded, `None` if nothing is mounted there. Blocks.
     pub(super) fn mount_source_of(&self, record: &Record, disk: &Disk) -> Result<Option<MountSource>, Error> {
         if self.shows_nothing(record) {
             return Ok(None);
@@ -141,7 +141,7 @@ impl Node {
         }
     }
 
-    /// The disk with the device that a record's path is to show, which is made if it is not there yet.
+    /// The disk with the device for a record's path. Creates a read-only device if the path needs one.
     pub(super) fn disk_to_show(&self, record: &Record, disk: &Disk) -> Result<Disk, Error> {
         let mut disk = disk.clone();
         if self.has_read_only_device(record, &disk)
@@ -156,7 +156,7 @@ impl Node {
         Ok(disk)
     }
 
-    /// Removes the read-only device of a volume, unless another path shows it. Blocks.
+    /// Removes the read-only device of a volume unless another path uses it. Blocks.
     pub(super) fn release_read_only_device(&self, unit: &VolumeDisk, path: &str) -> Result<(), Error> {
         let needs = |other: &Record| other.path != path && other.is_device_for_reading();
         if self.records.of(&unit.volume).iter().any(needs) {
@@ -165,15 +165,14 @@ impl Node {
         Ok(self.devices.detach_read_only_device(&unit.serial)?)
     }
 
-    /// Whether what a record's path shows is of its volume: what it has shown since the volume was brought
-    /// there, or what it would show now. Blocks.
+    /// Whether a mount source belongs to the record's volume: the recorded one, or the one that would be mounted now. Blocks.
     pub(super) fn is_of(&self, record: &Record, shown: &MountSource) -> bool {
         let known = self.records.at(&record.path);
         known.is_some_and(|known| known.volume == record.volume && known.shown.as_ref() == Some(shown))
             || self.is_of_unit(&self.unit_of(record, None), shown)
     }
 
-    /// Whether something is what a path shows of a unit now. What cannot be looked up is shown nowhere. Blocks.
+    /// Whether a mount source belongs to the disk of a volume now. `false` if it cannot be looked up. Blocks.
     pub(super) fn is_of_unit(&self, unit: &VolumeDisk, shown: &MountSource) -> bool {
         let Ok(disk) = self.volume_files.disk(&unit.file_id) else {
             return false;
@@ -192,8 +191,8 @@ impl Node {
         device.as_ref().is_some_and(is_it) || read_only().as_ref().is_some_and(is_it)
     }
 
-    /// Whether something is what a path shows of a volume that is on no record: the array's or a pod's own, also on a
-    /// device that no link leads to any more. Blocks.
+    /// Whether a mount source belongs to a volume without record, either of the array or of a pod, also on a device without a
+    /// link. Blocks.
     pub(super) fn is_of_lost(&self, volume: &str, shown: &MountSource) -> bool {
         let is_on_device_of = |unit: &VolumeDisk| {
             let disk = self.volume_files.disk(&unit.file_id).ok();
@@ -209,13 +208,13 @@ impl Node {
         units.any(|unit| self.is_of_unit(unit, shown) || is_on_device_of(unit))
     }
 
-    /// Whether a record's path stays as the caller made it: a raw device is there without a mount, and so is an
-    /// emulated filesystem until it is published.
+    /// Whether nothing is mounted at the record's path: a raw block device is staged without a mount, and so is an emulated
+    /// filesystem.
     pub(super) fn shows_nothing(&self, record: &Record) -> bool {
         record.is_staged() && (record.capability.is_block() || self.mounter == Mounter::Emulated)
     }
 
-    /// Whether a record's path shows a device of its own, since the volume's takes writes.
+    /// Whether the path has a read-only device because the volume's own device is writable.
     fn has_read_only_device(&self, record: &Record, disk: &Disk) -> bool {
         self.mounter == Mounter::Kernel && disk.writable && record.is_device_for_reading()
     }
@@ -225,7 +224,7 @@ impl Node {
     }
 }
 
-/// A path is another volume's.
+/// The error for a path of another volume.
 pub(super) fn taken(there: Record) -> Error {
     Error::Taken {
         path: there.path.clone(),

@@ -1,7 +1,7 @@
-//! Targets of volumes that no caller stages: those of a driver without NODE_STAGE_UNSTAGE_VOLUME, and those of
-//! volumes that are made for one target. We stage them ourselves. Invariants:
-//! - Such a stage is there only while a target of it is on record, so that it goes with the last one.
-//! - The record of a target is there before its stage.
+//! Targets of volumes that the caller does not stage: those of a driver without NODE_STAGE_UNSTAGE_VOLUME, and inline
+//! volumes. The driver stages them at a path of its own. Invariants:
+//! - A private stage exists only while a record of one of its targets exists.
+//! - The record of a target is written before its stage is created.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::store::volume_files::NodeNote;
 // === impl Node ===
 
 impl Node {
-    /// Makes a volume for one target and publishes it there.
+    /// Creates an inline volume and publishes it.
     ///
     /// # Guarantees
-    /// As for [`Node::stage`]; a volume of a call that failed or was cut off is gone.
+    /// Those of [`Node::stage`]; after a failed or interrupted call the volume is deleted.
     pub(crate) async fn publish_inline(
         self: &Arc<Self>,
         wish: Publish,
@@ -46,11 +46,11 @@ impl Node {
         self.all_or_nothing(&record, verdict, brought).await
     }
 
-    /// Publishes a volume that is staged, or even made, for its targets alone: what is done for this one is
-    /// done whole or not at all.
+    /// Publishes a volume that the driver stages, or creates, for its targets: either all steps are completed or all are
+    /// undone.
     ///
     /// # Guarantees
-    /// The record is written first: a call that finds it unfinished undoes all of it.
+    /// The record is written first; the next call undoes an unfinished one.
     pub(super) async fn all_or_nothing(
         self: &Arc<Self>,
         record: &Record,
@@ -70,7 +70,7 @@ impl Node {
         let is_done = || self.records.at(&record.path).is_some_and(|left| left.is_done());
         if result.is_err() && !is_done() {
             let (volume, path) = (&record.volume, &record.path);
-            // With what the path shows, which the wish does not know.
+            // The stored record also has the mount source.
             let known = self.records.at(&record.path).unwrap_or_else(|| record.clone());
             if let Err(error) = self.back_out(known).await {
                 tracing::warn!(volume, path, error = error_chain(&error), "cannot be undone yet");
@@ -89,7 +89,7 @@ impl Node {
         let unit = self.reachable(&stage, view, ways).await?;
         self.make_private_staging(&stage.path).await?;
         match self.records.at(&stage.path) {
-            // Another target of the same volume brought it up, in its own way.
+            // Another target of the same volume staged it with its own arguments.
             Some(there) if there.is_done() && there.volume == stage.volume => {
                 self.stage_device(&there, &unit, Compatibility::Repeat).await
             }
@@ -114,7 +114,7 @@ impl Node {
         .await
     }
 
-    /// Takes away what we staged ourselves for targets of which none is on record any more, as after a reboot.
+    /// Unstages a privately staged volume without recorded targets, as after a reboot.
     pub(super) async fn undo_idle_stage(self: &Arc<Self>, volume: &str) -> Result<(), Error> {
         let of_volume = self.records.of(volume);
         if of_volume.is_empty() {
@@ -159,9 +159,9 @@ impl Node {
         Ok(())
     }
 
-    /// Removes volumes of pods that a process before this one made here and that are on no record, as after a kill of a
-    /// process that keeps none. One that is still mounted stays until the next start. Call it before calls are
-    /// answered, and after the records are in order.
+    /// Deletes inline volumes without record that an earlier driver process created, as after a kill of a process without
+    /// state directory. One that is still mounted remains until the next start. Must run after recovery and before calls are
+    /// served.
     pub(super) async fn sweep_ephemeral(self: &Arc<Self>) -> Result<(), Error> {
         for note in self.volume_files.ephemeral_of(&self.home).await? {
             if self.records.of(&note.volume).is_empty() {
@@ -171,7 +171,7 @@ impl Node {
         Ok(())
     }
 
-    /// Removes a pod's volume that is on no record, unless it is still mounted or its target shows it.
+    /// Deletes an inline volume without record unless it is still mounted.
     async fn remove_lost_ephemeral(self: &Arc<Self>, note: NodeNote) -> Result<(), Error> {
         let NodeNote { volume, target, .. } = note;
         let unit = VolumeDisk::of_ephemeral(&volume);
@@ -181,7 +181,7 @@ impl Node {
             self.volume_files.disk(&unit.file_id)?,
         );
         let is_used = self.blocking(move |node| {
-            // One that is in use goes with its last user.
+            // A device that is in use is detached by its last user.
             node.devices.detach(&serial)?;
             let shown = target.map(|target| node.mounter.source_at(&target)).transpose()?;
             let is_shown = shown.flatten().is_some_and(|shown| node.is_of_lost(&id, &shown));
@@ -196,8 +196,7 @@ impl Node {
         Ok(())
     }
 
-    /// Removes what the driver itself made for the targets of a volume that is on no record: the stage, and the files of
-    /// a pod's volume.
+    /// Removes the private stage and the inline volume's files of a volume without record.
     pub(super) async fn clear_private(self: &Arc<Self>, volume: &str) -> Result<(), Error> {
         if self.is_simulated() || !self.records.of(volume).is_empty() {
             return Ok(());
@@ -216,7 +215,7 @@ impl Node {
         }
     }
 
-    /// Where volumes without a staging path are staged.
+    /// The private staging path of a volume.
     pub(super) fn private_staging(&self, volume: &str) -> Result<PathBuf, Error> {
         let folder = crate::store::volume_files::file_name(&self.home);
         let directory = self.volume_files.directory()?.join("staging").join(folder);
@@ -224,7 +223,7 @@ impl Node {
     }
 }
 
-/// The stage that we make ourselves for a target.
+/// The record of the private stage of a target.
 fn staged_for(record: &Record) -> Record {
     Record {
         path: record.staging().to_owned(),

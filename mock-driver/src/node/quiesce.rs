@@ -1,4 +1,4 @@
-//! Volumes whose filesystem stands still while they are copied.
+//! Freezes the filesystems of volumes while they are copied.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::store::volume_files::FileId;
 // === impl Node ===
 
 impl Node {
-    /// Whether a filesystem of the volume is mounted here that can stand still.
+    /// Whether a filesystem of the volume is mounted here that can be frozen.
     pub(crate) fn has_mounted(&self, volume: &str) -> bool {
         !self.is_simulated() && self.mounted(volume).is_some()
     }
 
-    /// Lets the volume's filesystem stand still, if it is mounted here, until what is returned is dropped.
+    /// Freezes the volume's filesystem, if it is mounted here, until the returned value is dropped.
     pub(crate) async fn freeze(self: &Arc<Self>, volume: &str) -> Result<Option<Frozen>, Error> {
         let Some(record) = self.mounted(volume) else {
             return Ok(None);
@@ -33,7 +33,7 @@ impl Node {
         .await
     }
 
-    /// Thaws what a process left frozen that was killed.
+    /// Thaws a filesystem that a killed process left frozen.
     pub(super) async fn thaw_left(self: &Arc<Self>, volume: &str) -> Result<(), Error> {
         let file_id = FileId::Volume(volume.to_owned());
         self.blocking(move |node| {

@@ -1,9 +1,8 @@
-//! What was staged and published on this node, with the arguments it was done with: what idempotency is
-//! judged by.
+//! Records of staged and published volumes with the arguments of their calls, for idempotency.
 //!
-//! A record is written before the work begins and marked as done at the end; one that is not done is of a
-//! call that never succeeded, and is undone. What is being undone may still be there, for it may be
-//! in use. With a database records survive the process.
+//! A record is written before the work begins and marked as done at its end. An unfinished record belongs to a call
+//! that never succeeded, and recovery undoes it. A record that is being undone remains until that succeeds, because the
+//! volume may be in use. With a state directory, records survive the process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,16 +17,16 @@ use crate::array::Capability;
 use crate::node::mount::MountSource;
 use crate::store::{Database, OpenError, durable};
 
-/// The table of records, by path.
+/// The table of records by path.
 const TABLE: &str = "node_records";
 
-/// Where earlier versions kept each record in a file.
+/// The directory where earlier versions kept one file per record.
 const LEGACY_DIR: &str = "node";
 
-/// Text by text, in order.
+/// Sorted by key.
 pub(crate) type Map = BTreeMap<String, String>;
 
-/// What was done with a volume at a path.
+/// A volume staged or published at a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Record {
@@ -38,30 +37,29 @@ pub(crate) struct Record {
     pub(crate) readonly: bool,
     pub(crate) publish_context: Map,
     pub(crate) volume_context: Map,
-    /// The size of a volume that was made for this very target and goes with it.
+    /// Size of an inline volume, which exists as long as this target.
     pub(crate) inline: Option<u64>,
-    /// What the path shows since the volume was brought there; none if it shows nothing.
+    /// The mount source at the path; `None` if nothing is mounted there.
     #[serde(default)]
     pub(crate) shown: Option<MountSource>,
-    /// How far it has come.
     #[serde(alias = "settled", deserialize_with = "progress")]
     pub(crate) progress: Progress,
 }
 
-/// How far the work at a path has come.
+/// The progress of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Progress {
     /// The volume is being staged or published; no call has succeeded.
     Doing,
-    /// The call that asked for it has succeeded.
+    /// The call has succeeded.
     Done,
-    /// It is being taken away, and is there until that succeeds.
+    /// The volume is being unpublished or unstaged.
     Undoing,
 }
 
-/// Reads how far the work has come. Earlier versions wrote only whether the call had succeeded, and `false` also
-/// before they took something away.
+/// Reads the progress. Earlier versions wrote only whether the call had succeeded, and `false` also before they undid
+/// one.
 fn progress<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Progress, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -76,21 +74,21 @@ fn progress<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Progress, D::E
     })
 }
 
-/// What a path is to a volume.
+/// The role of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Role {
     Staged,
-    /// It is published there, from where it is staged.
+    /// A target path.
     Published {
         /// The staging path.
         staging: String,
-        /// Whether we staged it ourselves, for this purpose.
+        /// Whether the driver staged it privately.
         ours: bool,
     },
 }
 
-/// All records of a node, one for a path.
+/// All records of a node, one per path.
 #[derive(Debug)]
 pub(super) struct Records {
     known: Mutex<BTreeMap<String, Record>>,
@@ -104,12 +102,12 @@ impl Record {
         self.role == Role::Staged
     }
 
-    /// Whether the call that asked for it has succeeded, and none to undo it has begun.
+    /// Whether a call has succeeded and no call to undo it has begun.
     pub(crate) fn is_done(&self) -> bool {
         self.progress == Progress::Done
     }
 
-    /// The same, so far.
+    /// The record with another progress.
     pub(crate) fn when(&self, progress: Progress) -> Self {
         Self {
             progress,
@@ -117,7 +115,7 @@ impl Record {
         }
     }
 
-    /// The path it is staged at.
+    /// The staging path.
     pub(crate) fn staging(&self) -> &str {
         match &self.role {
             Role::Staged => &self.path,
@@ -125,7 +123,7 @@ impl Record {
         }
     }
 
-    /// The field of the request that names its path.
+    /// The request field of the path.
     pub(crate) fn path_field(&self) -> &'static str {
         match self.role {
             Role::Staged => "staging_target_path",
@@ -133,7 +131,7 @@ impl Record {
         }
     }
 
-    /// What was done, for messages.
+    /// `staged` or `published`, for messages.
     pub(crate) fn done(&self) -> &'static str {
         match self.role {
             Role::Staged => "staged",
@@ -145,7 +143,7 @@ impl Record {
 // === impl Records ===
 
 impl Records {
-    /// Records that are gone with the process.
+    /// Records that end with the process.
     pub(super) fn in_memory() -> Self {
         Self {
             known: Mutex::default(),
@@ -153,7 +151,7 @@ impl Records {
         }
     }
 
-    /// Records in a database, as they were left.
+    /// Records in a database.
     pub(super) fn open(database: Arc<Database>) -> Result<Self, Error> {
         migrate(&database)?;
         let all: Vec<Record> = database.all(TABLE)?;
@@ -186,14 +184,14 @@ impl Records {
         self.lock().values().cloned().collect()
     }
 
-    /// Writes a record, in place of what was at its path. Blocks.
+    /// Writes or replaces the record of a path. Blocks.
     pub(super) fn put(&self, record: &Record) -> Result<(), Error> {
         self.write(&record.path, Some(record))?;
         self.lock().insert(record.path.clone(), record.clone());
         Ok(())
     }
 
-    /// Forgets what was at a path. Blocks.
+    /// Deletes the record of a path. Blocks.
     pub(super) fn remove(&self, path: &str) -> Result<(), Error> {
         self.write(path, None)?;
         self.lock().remove(path);
@@ -216,7 +214,7 @@ impl Records {
     }
 }
 
-/// Takes over the records of an earlier version, each of which was a file.
+/// Imports the record files of an earlier version.
 fn migrate(database: &Database) -> Result<(), Error> {
     let directory = database.directory().join(LEGACY_DIR);
     let entries = match fs::read_dir(&directory) {
@@ -228,7 +226,7 @@ fn migrate(database: &Database) -> Result<(), Error> {
     for entry in entries {
         let path = entry.map_err(failed("read", &directory))?.path();
         if path.extension().is_none_or(|extension| extension != "json") {
-            // Half of a record: the work it was for never began.
+            // A partly written record: its call had not begun its work.
             continue;
         }
         let text = fs::read(&path).map_err(failed("read", &path))?;

@@ -1,4 +1,4 @@
-//! Bringing volumes to paths: staging and publishing.
+//! NodeStageVolume and NodePublishVolume.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::{Node, View, VolumeDisk};
 use crate::array::{Access, Capability, PublishInfo};
 use crate::node::mount::{self, Disk, MountParams, MountSource, Mounter};
 
-/// What NodeStageVolume asks for.
+/// Arguments of NodeStageVolume.
 #[derive(Clone, Debug)]
 pub(crate) struct Stage {
     pub(crate) volume: String,
@@ -22,12 +22,12 @@ pub(crate) struct Stage {
     pub(crate) volume_context: Map,
 }
 
-/// What NodePublishVolume asks for.
+/// Arguments of NodePublishVolume.
 #[derive(Clone, Debug)]
 pub(crate) struct Publish {
     pub(crate) volume: String,
     pub(crate) target: String,
-    /// None if no staging path was given.
+    /// `None` if the request has no staging path.
     pub(crate) staging: Option<String>,
     pub(crate) capability: Capability,
     pub(crate) readonly: bool,
@@ -35,32 +35,32 @@ pub(crate) struct Publish {
     pub(crate) volume_context: Map,
 }
 
-/// A volume that is made for one target and goes with it.
+/// An inline volume, which exists as long as its target.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InlineVolume {
     pub(crate) bytes: u64,
 }
 
-/// What the driver says it can do, as far as it matters here.
+/// Capabilities of the driver that the node depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeFeatures {
-    /// Volumes are attached by the controller before they come here.
+    /// PUBLISH_UNPUBLISH_VOLUME: the controller attaches volumes.
     pub(crate) attaches: bool,
-    /// Volumes are staged before they are published.
+    /// STAGE_UNSTAGE_VOLUME: volumes are staged before they are published.
     pub(crate) stages: bool,
 }
 
 // === impl Node ===
 
 impl Node {
-    /// Stages a volume that the array has.
+    /// Stages a volume of the array.
     ///
     /// # Guarantees
-    /// After success the volume is there. After an error, or a crash, nothing is mounted by this call.
+    /// After an error or a crash, this call leaves nothing mounted.
     ///
     /// # Errors
-    /// If the volume is not attached here or is staged there in another way, if the path is another user's, or if
-    /// the capability cannot be had; and of devices and mounts.
+    /// The volume is not attached here or is staged with other arguments, the path belongs to another user, the
+    /// capability is not supported, or a device or mount failed.
     pub(crate) async fn stage(
         self: &Arc<Self>,
         wish: Stage,
@@ -87,14 +87,14 @@ impl Node {
         self.stage_device(&record, &unit, verdict).await
     }
 
-    /// Publishes a volume that the array has.
+    /// Publishes a volume of the array.
     ///
     /// # Guarantees
-    /// As for [`Node::stage`].
+    /// Those of [`Node::stage`].
     ///
     /// # Errors
-    /// As for [`Node::stage`], and if the volume is not staged where it is to come from, or is published already in
-    /// a way that forbids a second target.
+    /// Those of [`Node::stage`]; besides, the volume is not staged at the staging path, or its access mode forbids a second
+    /// target.
     pub(crate) async fn publish(
         self: &Arc<Self>,
         wish: Publish,
@@ -111,7 +111,7 @@ impl Node {
         if !ours {
             return self.publish_staged(&record, view, ways, verdict).await;
         }
-        // Nothing is begun for a device that has not appeared yet.
+        // Before the record is written: the device may not have appeared yet.
         let unit = self.reachable(&record, view, ways).await?;
         self.disk(&unit).await?;
         let brought = async {
@@ -149,7 +149,7 @@ impl Node {
         )
     }
 
-    /// The unit of a volume that is attached to this node, as the call believes.
+    /// The disk of a volume that the request says is attached to this node.
     pub(super) async fn reachable(
         self: &Arc<Self>,
         record: &Record,
@@ -163,7 +163,7 @@ impl Node {
                     volume: record.volume.clone(),
                 });
             }
-            // The driver has no ControllerPublishVolume, so the node reaches the volume by itself.
+            // The driver has no ControllerPublishVolume, so the node attaches the device.
             self.attach(&unit).await?;
             return Ok(unit);
         };
@@ -176,7 +176,7 @@ impl Node {
                 current: attachment.number,
             });
         }
-        // What an earlier version took at the staging path holds for calls with the same arguments.
+        // The context that an earlier version accepted at staging is valid for calls with the same arguments.
         let staged = self.records.at(record.staging());
         let is_known = staged.is_some_and(|staged| {
             staged.is_done()
@@ -196,7 +196,7 @@ impl Node {
         Ok(unit)
     }
 
-    /// Does what a record says, or makes sure that it is done.
+    /// Performs the staging or publishing of a record, or verifies that it is complete.
     pub(super) async fn stage_device(
         self: &Arc<Self>,
         record: &Record,
@@ -221,7 +221,7 @@ impl Node {
                     PathState::AsAsked => return Ok(()),
                     PathState::Absent => {}
                     PathState::Foreign => return Err(foreign(&record.path)),
-                    // Pods may use it, so it is not done again under their feet.
+                    // Pods may use it, so the driver does not remount it.
                     PathState::Changed(field) => {
                         return Err(Error::Otherwise {
                             volume: record.volume.clone(),
@@ -240,8 +240,8 @@ impl Node {
                 progress: Progress::Doing,
                 ..record
             };
-            // What was made for this path goes with the record, so that must not tell of something unfinished
-            // when all that failed is to show it there once more, as after a reboot.
+            // An inline volume exists as long as its target's record: if only the remount after a reboot failed, the record must
+            // not become unfinished.
             let keeps = repeat && record.inline.is_some() && !record.is_staged();
             if !keeps {
                 node.records.put(&record)?;
@@ -257,7 +257,7 @@ impl Node {
                     Err(error)
                 }
                 Err(error) => {
-                    // What cannot be taken away is still there, and counts.
+                    // What could not be undone still exists and remains recorded.
                     node.records.put(&record.when(Progress::Undoing))?;
                     node.discard(&record)?;
                     Err(error)
@@ -267,8 +267,7 @@ impl Node {
         .await
     }
 
-    /// Takes away what is left at a staging path of a call that was not finished, if it was mounted in another way.
-    /// Blocks.
+    /// Unmounts what an unfinished call left at a staging path, if it was mounted with other options. Blocks.
     fn clear_rest(&self, record: &Record) -> Result<(), Error> {
         match self.records.at(&record.path) {
             Some(rest) if rest.is_staged() && !rest.is_done() && compatibility::differ(&rest, record) => {
@@ -278,12 +277,12 @@ impl Node {
         }
     }
 
-    /// Does what a record says, and tells what its path shows then. Blocks.
+    /// Mounts or links a record's volume at its path and returns the mount source. Blocks.
     fn show(&self, record: &Record, disk: &Disk) -> Result<Option<MountSource>, Error> {
         let path = Path::new(&record.path);
         let readonly = record.is_for_reading(disk);
         match (&record.role, &record.capability.access) {
-            // The device is there; what it is published as is made of it.
+            // The device exists; publishing creates the link or mount.
             (Role::Staged, Access::Block) => self.hand_over(disk)?,
             (
                 Role::Staged,
@@ -312,7 +311,7 @@ impl Node {
                         path: staging.clone(),
                     });
                 }
-                // What is left of a call that was cut off: see `claim`.
+                // The leftovers of an interrupted call: see `claim`.
                 self.withdraw(record)?;
                 self.mounter.remove(path)?;
                 self.mounter.show_files(disk, from, path, readonly, flags)?;
@@ -328,8 +327,8 @@ impl Node {
         self.mount_source_of(record, disk)
     }
 
-    /// Prepares a disk to be published as a device. Under the lock, because another node's mkfs that still runs has
-    /// the same mark as one that was interrupted, whose rest is wiped.
+    /// Prepares a disk to be published as a raw block device. Locked, because a running mkfs of another node leaves the same
+    /// marks as an interrupted one, which is wiped.
     fn hand_over(&self, disk: &Disk) -> Result<(), Error> {
         let _locked = match self.mounter {
             Mounter::Kernel => Some(lock_disk(disk)?),
@@ -338,8 +337,8 @@ impl Node {
         Ok(self.mounter.hand_over(disk)?)
     }
 
-    /// Checks that the filesystem of a disk is mounted through no other device: each would write over what the
-    /// other has in mind. Nodes that share a machine take turns for as long as what is returned lives.
+    /// Checks that the filesystem of a disk is mounted through no other device: two mounts would overwrite each other's
+    /// data. The returned file locks out other nodes on the same machine.
     fn alone(&self, record: &Record, disk: &Disk) -> Result<Option<File>, Error> {
         if self.mounter == Mounter::Emulated || self.mounter.is_mounted(disk, Path::new(&record.path))? {
             return Ok(None);
@@ -358,7 +357,7 @@ impl Node {
     }
 }
 
-/// Locks a disk against other nodes that share the machine, until the file is closed.
+/// Locks a disk against other nodes on the same machine, until the file is closed.
 fn lock_disk(disk: &Disk) -> Result<File, Error> {
     let failed = |act| mount::Error::io(act, &disk.file);
     let file = File::open(&disk.file).map_err(failed("open"))?;

@@ -1,4 +1,4 @@
-//! Looking at volumes on the node, and making them larger.
+//! Statistics, health and expansion of volumes on the node.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use super::{Node, View};
 use crate::array::SizeRange;
 use crate::node::mount::Stats;
 
-/// How full a volume is.
+/// Usage of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VolumeSpace {
     Files(Stats),
-    /// A device of so many bytes.
+    /// A block device with this number of bytes.
     Device(u64),
 }
 
-/// Something that is wrong with a volume as the node sees it.
+/// A health problem of a volume on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeVolumeIssue {
-    /// It is on record at a path and not there.
+    /// The volume is recorded but not mounted at a path.
     NotShown,
-    /// Its device is away.
+    /// The device is missing.
     DeviceGone,
 }
 
 // === impl Node ===
 
 impl Node {
-    /// How full the volume at a path is.
+    /// The usage of the volume at a path.
     pub(crate) async fn stats(
         self: &Arc<Self>,
         volume: &str,
@@ -58,10 +58,10 @@ impl Node {
         .await
     }
 
-    /// What is wrong with the volume here. Without a path, with the volume as far as it is on the node.
+    /// Health problems of the volume at a path, or on the node if no path is given.
     ///
     /// # Errors
-    /// If a path is given and the volume is not on record there.
+    /// A path is given without a record of the volume.
     pub(crate) async fn findings(
         self: &Arc<Self>,
         volume: &str,
@@ -88,15 +88,15 @@ impl Node {
         .await
     }
 
-    /// Whether the volume at a path is used as a raw device.
+    /// Whether the volume at a path is published as a raw block device.
     pub(crate) fn is_block_at(&self, volume: &str, path: &str) -> Result<bool, Error> {
         Ok(self.recorded(volume, path)?.capability.is_block())
     }
 
-    /// Makes the device and the filesystem at a path as large as the volume is, and tells that size.
+    /// Grows the device and the filesystem at a path to the volume's size and returns that size.
     ///
     /// # Guarantees
-    /// Nothing ever shrinks; a repeated call does nothing.
+    /// Nothing shrinks; a repeated call changes nothing.
     pub(crate) async fn expand(
         self: &Arc<Self>,
         volume: &str,
@@ -129,7 +129,7 @@ impl Node {
             return Err(Error::CannotGrow { volume: unit.volume });
         }
         self.refresh(&unit, &disk).await?;
-        // The staging path if there is one: a target may be for reading only.
+        // The staging path if it exists: a target may be mounted read-only.
         let mounted = self
             .records
             .at(record.staging())
@@ -158,7 +158,7 @@ impl Node {
     }
 }
 
-/// Checks that a volume on record was not detached under way, by force: its device is not about to appear.
+/// Checks that the recorded volume was not force-detached meanwhile: then its device will not appear.
 fn still_attached(record: &Record, view: Option<&View>, ways: NodeFeatures) -> Result<(), Error> {
     if ways.attaches && view.is_some_and(|view| view.attachment.is_none()) {
         return Err(Error::NotAttached {

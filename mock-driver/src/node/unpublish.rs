@@ -1,5 +1,4 @@
-//! Taking volumes away from paths: unpublishing, unstaging, and the same for what a crash or the end of
-//! the driver leaves.
+//! NodeUnpublishVolume and NodeUnstageVolume, and clean-up after a crash and at the end of the driver.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,23 +14,23 @@ use crate::node::mount::{MountSource, Mounter};
 // === impl Node ===
 
 impl Node {
-    /// Whether anything of the volume is on record.
+    /// Whether a record of the volume exists.
     pub(crate) fn knows(&self, volume: &str) -> bool {
         !self.records.of(volume).is_empty()
     }
 
-    /// The volumes of which anything is on record.
+    /// The volumes with records.
     pub(crate) fn volumes(&self) -> BTreeSet<String> {
         let records = self.records.all().into_iter();
         records.map(|record| record.volume).collect()
     }
 
-    /// A path where the volume is, if there is one.
+    /// A path of the volume, if there is one.
     pub(crate) fn path_of(&self, volume: &str) -> Option<String> {
         self.records.of(volume).pop().map(|record| record.path)
     }
 
-    /// Whether the volume was made for a target and goes with it.
+    /// Whether it is an inline volume.
     pub(crate) fn is_inline(&self, volume: &str) -> bool {
         self.records
             .of(volume)
@@ -39,14 +38,14 @@ impl Node {
             .any(|record| record.inline.is_some())
     }
 
-    /// Takes a volume away from a target, which is removed. Nothing happens if it is not there.
+    /// Unpublishes a volume from a target, which is removed. Succeeds if the volume is not published there.
     ///
     /// # Guarantees
-    /// After an error or a crash the same call goes on where this one ended.
+    /// After an error or a crash, a repeated call continues.
     pub(crate) async fn unpublish(self: &Arc<Self>, volume: &str, target: &str) -> Result<(), Error> {
         match self.records.at(target) {
             Some(record) if record.volume == volume && !record.is_staged() => self.undo(record).await,
-            // Another volume's: this one is not published there.
+            // The target belongs to another volume.
             Some(_) => Ok(()),
             None => {
                 self.clear(volume, target).await?;
@@ -56,10 +55,10 @@ impl Node {
         }
     }
 
-    /// Takes a volume away from a staging path, which stays. Nothing happens if it is not there.
+    /// Unstages a volume from a staging path, which remains. Succeeds if the volume is not staged there.
     ///
     /// # Guarantees
-    /// As for [`Node::unpublish`].
+    /// Those of [`Node::unpublish`].
     pub(crate) async fn unstage(self: &Arc<Self>, volume: &str, path: &str) -> Result<(), Error> {
         let published = self
             .records
@@ -79,7 +78,7 @@ impl Node {
         }
     }
 
-    /// Unmounts a volume whose record is lost, as after a kill of a process that keeps none.
+    /// Unmounts a volume without record, as after a kill of a process without state directory.
     async fn unmount_lost(self: &Arc<Self>, volume: &str, path: &str) -> Result<(), Error> {
         if self.is_simulated() {
             return Ok(());
@@ -99,12 +98,12 @@ impl Node {
         .await
     }
 
-    /// Undoes what a record says, with everything that was made for it, and forgets it last.
+    /// Undoes a record's staging or publishing, and deletes the record last.
     pub(super) async fn undo(self: &Arc<Self>, record: Record) -> Result<(), Error> {
         self.undo_by(record, Self::unstage_device).await
     }
 
-    /// The same for a call that never succeeded: a target with other contents stays.
+    /// Undoes a call that never succeeded; a target with other contents remains.
     pub(super) async fn back_out(self: &Arc<Self>, record: Record) -> Result<(), Error> {
         self.undo_by(record, Self::leave_path).await
     }
@@ -131,7 +130,7 @@ impl Node {
         self.blocking(move |node| node.records.remove(&record.path)).await
     }
 
-    /// Takes away what a record's path shows, with what was made for that. Blocks.
+    /// Unmounts what is at a record's path, and removes what was created for it. Blocks.
     pub(super) fn withdraw(&self, record: &Record) -> Result<(), Error> {
         if self.is_simulated() {
             return Ok(());
@@ -146,7 +145,7 @@ impl Node {
         self.release_read_only_device(&self.unit_of(record, None), &record.path)
     }
 
-    /// The same, and the target itself goes. Blocks.
+    /// As [`Self::withdraw`], and removes the target. Blocks.
     fn unstage_device(&self, record: &Record) -> Result<(), Error> {
         self.withdraw(record)?;
         match record.role {
@@ -157,14 +156,14 @@ impl Node {
         }
     }
 
-    /// The same for a call that never succeeded: a target with other contents stays. Blocks.
+    /// As [`Self::withdraw`] for a call that never succeeded: a target with other contents remains. Blocks.
     fn leave_path(&self, record: &Record) -> Result<(), Error> {
         self.withdraw(record)?;
         if !record.is_staged()
             && !self.is_simulated()
             && let Err(error) = self.mounter.remove(Path::new(&record.path))
         {
-            // Whatever came there meanwhile, it is not ours.
+            // Another user created it meanwhile.
             tracing::warn!(
                 path = record.path,
                 error = error_chain(&error),
@@ -174,17 +173,17 @@ impl Node {
         Ok(())
     }
 
-    /// Leaves a path as a call found it that failed, and forgets the call. Blocks.
+    /// Restores the path of a failed call and deletes the record. Blocks.
     ///
     /// # Errors
-    /// If the volume cannot be taken away; that stays on record as unfinished.
+    /// The volume cannot be unmounted; the record remains unfinished.
     pub(super) fn discard(&self, record: &Record) -> Result<(), Error> {
         self.leave_path(record)?;
         self.records.remove(&record.path)
     }
 
-    /// Removes a target that no record tells of: an empty directory or file that a caller made, or what
-    /// is shown there of this very volume, when the records are lost.
+    /// Removes a target without record: an empty directory or file that the caller created, or a mount of this volume whose
+    /// record is lost.
     async fn clear(self: &Arc<Self>, volume: &str, target: &str) -> Result<(), Error> {
         if self.is_simulated() {
             return Ok(());
@@ -196,7 +195,7 @@ impl Node {
             });
             let is_foreign = match node.mounter.source_at(path)? {
                 Some(shown) => !is_ours(&shown),
-                // Only emulated volumes are shown by links.
+                // Only emulated volumes are published as links.
                 None => path.is_symlink(),
             };
             if is_foreign {
@@ -214,8 +213,8 @@ impl Node {
         .await
     }
 
-    /// Ends the work of calls that were cut off, and forgets what a reboot has undone. Call it before
-    /// calls are answered. What cannot be undone is logged and left to the repeated call.
+    /// Undoes interrupted calls and deletes records that a reboot has overtaken. Must run before calls are served. A failure
+    /// is logged; the caller's repeated call tries again.
     pub(crate) async fn recover(self: &Arc<Self>) {
         for record in self.records.all() {
             let (path, volume) = (record.path.clone(), record.volume.clone());
@@ -237,7 +236,7 @@ impl Node {
                 tracing::warn!(volume, path, error = error_chain(&error), "cannot be undone yet");
             }
         }
-        // Now that it is known which targets there are.
+        // Now that all targets are known.
         for record in self.records.all().iter().filter(|record| record.is_staged()) {
             let (path, volume) = (&record.path, &record.volume);
             if let Err(error) = self.undo_idle_stage(volume).await {
@@ -258,7 +257,7 @@ impl Node {
             let is_there = match record.role {
                 Role::Staged if record.capability.is_block() => true,
                 Role::Staged => node.mounter.may_be_mounted(path)?,
-                // A volume that was made for this target lives as long as the target's record.
+                // An inline volume exists as long as its target's record.
                 Role::Published { .. } => record.inline.is_some() || node.mounter.is_shown(path)?,
             };
             if !is_there {
@@ -275,8 +274,8 @@ impl Node {
         .await
     }
 
-    /// Takes away the devices of volumes that are not attached any more. Without ControllerPublishVolume, one that
-    /// is on record here keeps its device.
+    /// Detaches the devices of volumes that are not attached any more. Without ControllerPublishVolume, devices of recorded
+    /// volumes remain.
     pub(crate) async fn retain_devices(
         self: &Arc<Self>,
         attached: Vec<String>,
@@ -301,8 +300,8 @@ impl Node {
         .await
     }
 
-    /// Leaves nothing behind: what is published and staged goes, targets first, and then the devices.
-    /// Not done where state is kept: there pods go on with what they have.
+    /// Unpublishes and unstages everything and detaches the devices, at the end of a process without state directory. With
+    /// one, pods continue to use their volumes.
     pub(crate) async fn leave(self: &Arc<Self>, ways: NodeFeatures) {
         if self.records.are_kept() {
             return;
