@@ -1,11 +1,11 @@
-//! The node this process stands on: which one it is, its devices, and what is staged and published here.
+//! The node of this process: its id, its devices, and the volumes staged and published on it.
 //!
-//! The array decides which volumes are attached to the node; here they become devices, filesystems and
-//! paths. Invariants:
-//! - A path is recorded before anything is done to it and until everything is undone, so that a crash at
-//!   any point leaves work that the next start, or the repeated call, ends.
-//! - A repeated call checks the actual state before it answers.
-//! - With state in memory nothing is left behind at the end; with state that is kept, what pods use stays.
+//! The array decides which volumes are attached to the node; the node turns them into devices, filesystems and mounts.
+//! Invariants:
+//! - A record exists from before a path is changed until everything is undone, so that after a crash at any point the
+//!   next start, or the repeated call, completes or undoes the work.
+//! - A repeated call checks the actual state before it returns.
+//! - Without a state directory the process leaves nothing behind at its end; with one, volumes in use remain.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -37,38 +37,38 @@ pub(crate) mod stage_publish;
 pub(crate) mod stats_expand;
 mod unpublish;
 
-/// How a node's side is built.
+/// Settings of a node.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How its devices are made.
+    /// The kind of devices.
     pub devices: device::Choice,
-    /// Where their links lie; none for a place beside the volumes' bytes.
+    /// Directory of the links to devices; `None` for one beside the volumes' files.
     pub device_dir: Option<PathBuf>,
-    /// How long to wait for a device that has not appeared yet.
+    /// How long to wait for a device to appear.
     pub device_timeout: Duration,
-    /// Whether undoing something of a volume that is gone is an error.
+    /// Whether undoing a deleted volume's staging or publishing is an error.
     pub strict_gone: bool,
-    /// Where the node is; empty to leave that to the array.
+    /// The node's topology segments; empty for those of the array.
     pub topology: Map,
 }
 
-/// What the node tells about itself.
+/// The response of NodeGetInfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// Its id.
+    /// The node id.
     pub id: String,
-    /// How many volumes it says it takes; none for what the array's limit is.
+    /// `max_volumes_per_node`; `None` for the array's limit.
     pub limit: Option<usize>,
-    /// Where it says it is, if that is not the truth; empty for where the array has it.
+    /// Wrong topology segments to report; empty for the array's.
     pub topology: Map,
 }
 
-/// The node's side of a driver.
+/// The node of a driver.
 #[derive(Debug)]
 pub struct Node {
-    /// The id it was started with. What it keeps is found under this one, whatever id it is given later.
+    /// The id at the start. Records are stored under it, whatever id the node gets later.
     home: String,
-    /// What the array hears of its place when the process starts; empty to leave that to the array.
+    /// The topology segments that the node registers with; empty to leave them to the array.
     place: Segments,
     info: RwLock<NodeInfo>,
     strict_gone: bool,
@@ -77,13 +77,13 @@ pub struct Node {
     mounter: Mounter,
     records: Records,
     device_timeout: Duration,
-    /// Work on threads that may block.
+    /// Running blocking tasks.
     work: TaskTracker,
-    /// What is wrong with the content of volumes' disks, on demand.
+    /// Injected faults of disks by volume.
     disk_fault: Mutex<BTreeMap<String, DiskFault>>,
 }
 
-/// A volume as the array has it for one node.
+/// A volume of the array from the node's point of view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) bytes: u64,
@@ -93,7 +93,7 @@ pub(crate) struct View {
     pub(crate) issues: Vec<HealthIssue>,
 }
 
-/// A volume's disk, as it is found on this node.
+/// The disk of a volume on this node.
 #[derive(Clone, Debug)]
 struct VolumeDisk {
     volume: String,
@@ -106,7 +106,7 @@ struct VolumeDisk {
 // === impl Settings ===
 
 impl Default for Settings {
-    /// Emulated devices, which appear at once or not at all.
+    /// Emulated devices, which appear without delay.
     fn default() -> Self {
         Self {
             devices: device::Choice::Emulated,
@@ -121,7 +121,7 @@ impl Default for Settings {
 // === impl VolumeDisk ===
 
 impl VolumeDisk {
-    /// An array's volume, as far as its id tells.
+    /// The disk of an array's volume.
     fn of_volume(volume: &str) -> Self {
         Self {
             volume: volume.to_owned(),
@@ -132,7 +132,7 @@ impl VolumeDisk {
         }
     }
 
-    /// A volume that was made for a pod, as far as its id tells.
+    /// The disk of an inline volume.
     fn of_ephemeral(volume: &str) -> Self {
         Self {
             volume: volume.to_owned(),
@@ -147,10 +147,10 @@ impl VolumeDisk {
 // === impl Node ===
 
 impl Node {
-    /// The node's side with the records it left, if they are kept.
+    /// Opens the node with its stored records, if it has a state directory.
     ///
     /// # Errors
-    /// If devices cannot be made as asked, or records cannot be read.
+    /// The kind of devices is not available, or records cannot be read.
     pub(crate) fn open(
         id: String,
         settings: Settings,
@@ -188,27 +188,27 @@ impl Node {
         })
     }
 
-    /// Current NodeInfo.
+    /// The present response of NodeGetInfo.
     pub fn info(&self) -> NodeInfo {
         self.info.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes what the node reports about itself from now on.
+    /// Changes the response of NodeGetInfo.
     pub fn tell(&self, change: impl FnOnce(&mut NodeInfo)) {
         change(&mut self.info.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// What the array hears of the node's place when the process starts; empty to leave that to the array.
+    /// The topology segments that the node registers with; empty to leave them to the array.
     pub(crate) fn place(&self) -> &Segments {
         &self.place
     }
 
-    /// Whether undoing something of a volume that is gone is an error.
+    /// Whether undoing a deleted volume's staging or publishing is an error.
     pub(crate) fn is_strict(&self) -> bool {
         self.strict_gone
     }
 
-    /// Whether volumes are staged and published on record only.
+    /// Whether volumes are only recorded, without devices and mounts.
     fn is_simulated(&self) -> bool {
         self.devices.kind() == Kind::Simulated
     }
@@ -232,11 +232,10 @@ impl Node {
         all.get(volume).copied()
     }
 
-    /// Brings the device of a volume in line with its attachment.
+    /// Attaches or detaches the device of a volume according to its attachment.
     ///
     /// # Guarantees
-    /// Afterwards it is there exactly if the volume is attached. May be repeated, and taken up again
-    /// after a crash.
+    /// Afterwards the device exists if and only if the volume is attached. Idempotent, also after a crash.
     pub(crate) async fn reconcile_device(
         self: &Arc<Self>,
         volume: &str,
@@ -273,7 +272,7 @@ impl Node {
             .await
     }
 
-    /// Lets the device of a unit see that its disk has grown.
+    /// Refreshes the device of a volume after its disk has grown.
     async fn refresh(self: &Arc<Self>, unit: &VolumeDisk, disk: &Disk) -> Result<(), Error> {
         if self.is_simulated() {
             return Ok(());
@@ -284,7 +283,7 @@ impl Node {
             .await
     }
 
-    /// The unit's disk with its device, and how large that is.
+    /// The disk of a volume with its device, and its size in bytes.
     async fn disk(self: &Arc<Self>, unit: &VolumeDisk) -> Result<(Disk, u64), Error> {
         if self.devices.kind() == Kind::None {
             return Err(Error::WithoutDevices {
@@ -301,12 +300,12 @@ impl Node {
         .await
     }
 
-    /// How long to wait for a device that has not appeared yet.
+    /// How long to wait for a device to appear.
     pub(crate) fn device_timeout(&self) -> Duration {
         self.device_timeout
     }
 
-    /// Looks the unit's device up once. Blocks.
+    /// Looks up the device of a volume once. Blocks.
     fn find(&self, unit: &VolumeDisk) -> Result<Option<(Disk, u64)>, Error> {
         if self.is_simulated() {
             if !self.devices.is_simulated_there(&unit.serial)? {
@@ -339,7 +338,7 @@ impl Node {
         Ok(Some((disk, bytes)))
     }
 
-    /// The unit behind a record.
+    /// The disk of a record's volume.
     fn unit_of(&self, record: &Record, view: Option<&View>) -> VolumeDisk {
         let volume = record.volume.clone();
         match record.inline {
@@ -357,7 +356,7 @@ impl Node {
         }
     }
 
-    /// Waits until no thread works on the node any more, also for callers that have left.
+    /// Waits until all blocking tasks have ended, also those whose callers have left.
     pub(crate) async fn finish(&self) {
         self.work.close();
         self.work.wait().await;
@@ -368,7 +367,7 @@ impl Node {
         act: impl FnOnce(&Self) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         if self.is_simulated() {
-            // Nothing blocks, and a thread would not run on simulated time.
+            // It does not block, and a thread would not follow simulated time.
             return act(self);
         }
         let (node, running) = (self.clone(), self.work.token());

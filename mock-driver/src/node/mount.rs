@@ -1,11 +1,11 @@
-//! Filesystems on devices, and where they and the devices appear.
+//! Filesystems on devices, and mounts of filesystems and devices.
 //!
-//! What is a mount where loop devices are, is a link where devices are emulated; `Mounter` hides the
-//! difference, so that everything above obeys the same rules with and without privileges. Invariants:
-//! - A disk with data on it that is no known filesystem is never formatted.
-//! - Nothing is removed but mounts and links of the volume, and empty directories and files.
+//! Where devices are emulated, a mount is a link. `Mounter` hides the difference, so that the same rules hold with and
+//! without privileges. Invariants:
+//! - A disk with data that is not a known filesystem is never formatted.
+//! - Only mounts and links of the volume, and empty directories and files, are removed.
 //!
-//! Everything here blocks.
+//! All functions block.
 
 use std::path::Path;
 
@@ -31,44 +31,44 @@ mod options;
 mod unmount;
 mod usage;
 
-/// How filesystems are brought to paths.
+/// How volumes are mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mounter {
     Kernel,
-    /// By links.
+    /// As links.
     Emulated,
 }
 
 /// A requested filesystem.
 #[derive(Clone, Debug)]
 pub(crate) struct MountParams<'a> {
-    /// Its type, as it was asked for; empty for what is there, or the default.
+    /// `fs_type` of the request; empty for the existing filesystem, or the default.
     pub(crate) fs_type: &'a str,
     /// The mount options.
     pub(crate) flags: &'a [String],
-    /// The group that is to own the files; empty for none.
+    /// `volume_mount_group`; empty for none.
     pub(crate) group: &'a str,
 }
 
 // === impl Mounter ===
 
 impl Mounter {
-    /// Checks what can be checked before anything is touched.
+    /// Checks the type before anything is changed.
     ///
     /// # Errors
-    /// For a filesystem that does not exist here.
+    /// The filesystem is not supported.
     pub(crate) fn supports(fs_type: &str) -> Result<(), Error> {
         Filesystem::asked(fs_type).map(drop)
     }
 
-    /// Makes sure there is a filesystem on the disk, whole and as large as the disk, and mounts it at
-    /// `path`, which exists. Done already, it does nothing.
+    /// Creates or checks the filesystem of a disk, grows it to the size of the disk, and mounts it at `path`, which must
+    /// exist. Idempotent.
     ///
     /// # Guarantees
     /// A disk is formatted only if it is blank, or contains an incomplete mkfs of this driver.
     ///
     /// # Errors
-    /// If the disk holds something else, or the work fails; nothing is mounted then.
+    /// The disk contains other data, or a step fails; then nothing is mounted.
     pub(crate) fn mount(self, disk: &Disk, path: &Path, wanted: &MountParams<'_>) -> Result<(), Error> {
         let asked = Filesystem::asked(wanted.fs_type)?;
         match self {
@@ -98,11 +98,11 @@ impl Mounter {
         }
     }
 
-    /// Makes sure that what is on the disk is its user's alone, before it is handed out as a device: what a
-    /// mkfs left that was cut off is wiped, and from then on nothing is taken for such a rest.
+    /// Prepares a disk to be published as a device: wipes an incomplete filesystem of an interrupted mkfs and removes the
+    /// mark, so that later contents are never taken for one.
     ///
     /// # Errors
-    /// If there is such a rest and it cannot be wiped.
+    /// It cannot be wiped.
     pub(crate) fn hand_over(self, disk: &Disk) -> Result<(), Error> {
         formatting::hand_over(disk)
     }
@@ -115,7 +115,7 @@ impl Mounter {
         }
     }
 
-    /// Shows what is mounted at `from` at `target` as well.
+    /// Bind-mounts the filesystem mounted at `from` at `target`.
     pub(crate) fn show_files(
         self,
         disk: &Disk,
@@ -135,7 +135,7 @@ impl Mounter {
         }
     }
 
-    /// Shows the device at `target`.
+    /// Publishes a device at `target`.
     pub(crate) fn show_device(self, disk: &Disk, target: &Path, readonly: bool) -> Result<(), Error> {
         match self {
             Self::Emulated => emulated::link(&disk.device, target),
@@ -143,7 +143,7 @@ impl Mounter {
         }
     }
 
-    /// Whether a filesystem may still be mounted at `path`: no if a reboot has undone it.
+    /// Whether a filesystem may still be mounted at `path`; `false` after a reboot.
     pub(crate) fn may_be_mounted(self, path: &Path) -> Result<bool, Error> {
         match self {
             Self::Emulated => Ok(true),
@@ -151,8 +151,8 @@ impl Mounter {
         }
     }
 
-    /// Lets the filesystem mounted at `path` stand still until what is returned is dropped. What is emulated
-    /// cannot, nor can the filesystem that has the media.
+    /// Freezes the filesystem mounted at `path` until the returned value is dropped. `None` for emulated ones, and for the
+    /// filesystem with the media directory.
     pub(crate) fn freeze(
         self,
         path: &Path,
@@ -165,7 +165,7 @@ impl Mounter {
         }
     }
 
-    /// Thaws what was left frozen, as a mark says.
+    /// Thaws a filesystem that a mark says was left frozen.
     pub(crate) fn thaw_left(self, mark: &Path) {
         match self {
             Self::Emulated => {}
@@ -173,7 +173,7 @@ impl Mounter {
         }
     }
 
-    /// Makes the filesystem mounted at `path` as large as the disk.
+    /// Grows the filesystem mounted at `path` to the size of the disk.
     pub(crate) fn grow(self, disk: &Disk, path: &Path) -> Result<(), Error> {
         match self {
             Self::Emulated => Ok(()),
@@ -184,7 +184,7 @@ impl Mounter {
         }
     }
 
-    /// How full the filesystem at `path` is.
+    /// The usage of the filesystem at `path`.
     pub(crate) fn stats(self, disk: &Disk, path: &Path) -> Result<Stats, Error> {
         match self {
             Self::Emulated => emulated::stats(disk),

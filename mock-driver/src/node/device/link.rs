@@ -1,4 +1,4 @@
-//! The links to devices: their names, and what they lead to.
+//! Names and destinations of the links to devices.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -30,7 +30,7 @@ pub(super) fn read_only(serial: &str) -> String {
     format!("{serial}{READ_ONLY}")
 }
 
-/// What a link leads to; none if it does not exist.
+/// The destination of a link; `None` if it does not exist.
 pub(super) fn read(link: &Path) -> Result<Option<PathBuf>, Error> {
     match fs::read_link(link) {
         Ok(behind) => Ok(Some(behind)),

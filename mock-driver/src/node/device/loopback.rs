@@ -162,13 +162,13 @@ pub(super) fn is_of(device: &Path, disk: &Path, writable: Option<bool>) -> Resul
     }))
 }
 
-/// Makes the device take over the size of its disk.
+/// Updates the device to the size of its disk.
 pub(super) fn refresh(device: &Path) -> Result<(), Error> {
     LOSETUP.run(["--set-capacity".as_ref(), device.as_os_str()], &[0])?;
     Ok(())
 }
 
-/// Another device of the disk that is mounted, where one of the two can be written to.
+/// Another mounted device of the disk, if one of the two is writable.
 pub(super) fn mounted_elsewhere(
     device: &Path,
     disk: &Path,
@@ -214,7 +214,7 @@ fn entry(device: &Path) -> Result<Option<Entry>, Error> {
     Ok(list(Some(device))?.into_iter().next())
 }
 
-/// The loop devices that are in use, or the one.
+/// The loop devices that are in use, or only the given one.
 fn list(device: Option<&Path>) -> Result<Vec<Entry>, Error> {
     let columns = "NAME,BACK-INO,BACK-MAJ:MIN,RO";
     let args = ["--list", "--json", "--output", columns];

@@ -43,10 +43,10 @@ impl Devices {
         }
     }
 
-    /// Makes a device, and its read-only device, take over the size of its disk.
+    /// Updates a device and its read-only device to the size of their disk.
     ///
     /// # Errors
-    /// If one does not take the new size.
+    /// losetup fails.
     pub fn refresh(&self, serial: &str, disk: &Path, device: &Path) -> Result<(), Error> {
         match self.kind() {
             Kind::Loop => loopback::refresh(device)?,

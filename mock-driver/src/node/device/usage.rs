@@ -7,8 +7,7 @@ use super::{Devices, Error, Kind, loopback};
 // === impl Devices ===
 
 impl Devices {
-    /// Another device of the same disk whose filesystem is mounted, if one of the
-    /// two is writable.
+    /// Another device of the disk whose filesystem is mounted, if one of the two is writable.
     pub(crate) fn mounted_elsewhere(
         &self,
         device: &Path,
@@ -21,7 +20,7 @@ impl Devices {
         }
     }
 
-    /// The loop devices of a disk, also those that no link leads to.
+    /// The loop devices of a disk, also those without a link.
     pub(crate) fn all_of(&self, disk: &Path) -> Result<Vec<PathBuf>, Error> {
         match self.kind {
             Kind::Loop => loopback::all_of(disk),

@@ -1,4 +1,4 @@
-//! Giving a filesystem to a group, which kubelet leaves to drivers with VOLUME_MOUNT_GROUP.
+//! Changes the group of a volume's files, which kubelet leaves to drivers with VOLUME_MOUNT_GROUP.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -7,12 +7,11 @@ use std::path::Path;
 
 use super::error::Error;
 
-/// Members may read and write, and what they make in a directory is the group's again.
+/// Readable and writable for the group, and setgid, so that new files get the group.
 const DIRECTORY: u32 = 0o2770;
 const FILE: u32 = 0o660;
 
-/// Gives everything under `root` to a group, unless `root` is the group's already: then it has been
-/// done. An empty group asks for nothing.
+/// Changes the group of all files under `root`, unless `root` has the group already. An empty group changes nothing.
 pub(super) fn give(root: &Path, group: &str) -> Result<(), Error> {
     let Ok(group) = group.parse::<u32>() else {
         return Ok(());
@@ -21,7 +20,7 @@ pub(super) fn give(root: &Path, group: &str) -> Result<(), Error> {
     if meta.gid() == group && meta.mode() & DIRECTORY == DIRECTORY {
         return Ok(());
     }
-    // The root comes last, so that it stands for all if we are interrupted.
+    // The root is changed last: its group shows that all files were changed.
     for entry in fs::read_dir(root).map_err(Error::io("read", root))? {
         give_entry(&entry.map_err(Error::io("read", root))?.path(), group)?;
     }

@@ -4,19 +4,18 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The disk of a volume as the node has it.
+/// The disk of a volume on a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
-    /// What holds the bytes.
+    /// The file with the volume's bytes.
     pub(crate) file: PathBuf,
-    /// The files that stand for the filesystem where none can be mounted.
+    /// The directory that emulates the mounted filesystem.
     pub(crate) tree: PathBuf,
     /// The mark that the disk is being formatted.
     pub(crate) formatting: PathBuf,
     pub(crate) device: PathBuf,
-    /// The device kept open, so that its path leads to no other disk as long as this lives. None for a file
-    /// that stands for a device.
+    /// The open device, which keeps its path from being reused for another disk. `None` if the file itself is the device.
     pub(crate) _held: Option<Arc<File>>,
-    /// Whether it may be written to.
+    /// Whether it is writable.
     pub(crate) writable: bool,
 }

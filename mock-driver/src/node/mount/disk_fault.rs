@@ -1,7 +1,7 @@
-//! What is wrong with the content of a disk, on demand: what staging finds there before it mounts.
+//! Injected faults of a disk's content, which staging finds before it mounts the disk.
 //!
-//! Invariant: no user data is changed. Errors are noted in the superblock of a filesystem that
-//! is not mounted, and what repairs them is the fsck that always runs; everything else is only said.
+//! Invariant: no user data is changed. Filesystem errors are recorded in the superblock of an unmounted filesystem, where
+//! the fsck before each mount repairs them; the other faults only cause errors.
 
 use std::path::Path;
 
@@ -15,14 +15,14 @@ use super::filesystem::{self, E2FSCK, Filesystem};
 use crate::node::exec::{self, Program};
 use crate::store::volume_files::FILESYSTEM;
 
-/// What is wrong with the content of a disk.
+/// An injected fault of a disk's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DiskFault {
-    /// The filesystem has errors that fsck repairs.
+    /// Filesystem errors that fsck corrects.
     Dirty,
-    /// The filesystem has errors that fsck leaves to a person.
+    /// Filesystem errors that fsck leaves uncorrected.
     Damaged,
-    /// Foreign data is there; what it looks like.
+    /// Foreign data of this kind.
     Foreign(&'static str),
 }
 
@@ -34,11 +34,11 @@ const TUNE2FS: Program = Program {
 // === impl Mounter ===
 
 impl Mounter {
-    /// Applies the disk fault before the mount at `path` as `fs_type`. It does not affect a disk that is mounted there
-    /// already or has no filesystem yet.
+    /// Applies the disk fault before a mount at `path` as `fs_type`. It does not affect a disk that is mounted there already or
+    /// has no filesystem yet.
     ///
     /// # Errors
-    /// That of who finds what cannot be mounted.
+    /// The errors of mounting such a disk.
     pub(crate) fn apply_disk_fault(
         self,
         disk: &Disk,
@@ -66,8 +66,8 @@ impl Mounter {
         }
     }
 
-    /// Notes errors in an ext filesystem that is not mounted. xfs repairs itself when it is mounted, and what is
-    /// emulated has nothing to repair.
+    /// Records errors in an unmounted ext filesystem. xfs replays its log at the mount, and emulated filesystems have no
+    /// superblock.
     fn mark_dirty(self, disk: &Disk) -> Result<(), Error> {
         if self == Self::Emulated || !disk.writable {
             return Ok(());

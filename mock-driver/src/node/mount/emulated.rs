@@ -1,5 +1,5 @@
-//! Filesystems without privileges: a directory beside the disk stands for the filesystem on it, and a
-//! link for each place it is shown at. The rules about what is on a disk are the same.
+//! Filesystems without privileges: a directory beside the disk emulates its filesystem, and links emulate mounts. The rules
+//! for a disk's content are the same.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -13,10 +13,10 @@ use super::mount_source::MountSource;
 use super::usage::{Stats, Usage};
 use crate::store::volume_files::FILESYSTEM;
 
-/// The inodes an emulated filesystem has: one for 16 KiB, as mkfs.ext4 gives.
+/// Inodes of an emulated filesystem: one per 16 KiB, the default of mkfs.ext4.
 const BYTES_PER_INODE: u64 = 16 * 1024;
 
-/// Makes sure there is a filesystem on the disk.
+/// Creates the filesystem of a disk unless it exists.
 pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<(), Error> {
     let wanted = asked.unwrap_or(Filesystem::DEFAULT);
     let label = disk.tree.with_file_name(FILESYSTEM);
@@ -51,22 +51,21 @@ pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<(), Erro
         }
     }
     fs::create_dir_all(&disk.tree).map_err(Error::io("create", &disk.tree))?;
-    // The label last: a tree without it was never published.
+    // The label is written last: a directory without it was never mounted.
     File::create(&label)
         .and_then(|mut file| io::Write::write_all(&mut file, wanted.name().as_bytes()).and(file.sync_all()))
         .map_err(Error::io("create", &label))
 }
 
-/// Shows something at `target`, where nothing is shown. A caller may have made the directory or file that a mount
-/// would cover.
+/// Links `target` to `to`; removes the empty directory or file that a caller may have created for a mount.
 pub(super) fn link(to: &Path, target: &Path) -> Result<(), Error> {
     super::kernel::remove_empty(target)?;
     symlink(to, target).map_err(Error::io("link", target))
 }
 
-/// What is shown at `target`.
+/// The mount source at `target`.
 pub(super) fn source_at(target: &Path) -> Result<Option<MountSource>, Error> {
-    // No link, or nothing at all.
+    // No link, or no such file.
     let absent = [
         ErrorKind::InvalidInput,
         ErrorKind::NotFound,
@@ -79,7 +78,7 @@ pub(super) fn source_at(target: &Path) -> Result<Option<MountSource>, Error> {
     }
 }
 
-/// Takes a link away, never what it leads to.
+/// Removes a link, not its destination.
 pub(super) fn unlink(target: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Result<(), Error> {
     match source_at(target)? {
         None => Ok(()),
@@ -88,7 +87,7 @@ pub(super) fn unlink(target: &Path, is_ours: impl Fn(&MountSource) -> bool) -> R
     }
 }
 
-/// The volume's own size, and what its files take of it.
+/// The volume's size and the usage by its files.
 pub(super) fn stats(disk: &Disk) -> Result<Stats, Error> {
     let total = fs::metadata(&disk.device)
         .map_err(Error::io("look at", &disk.device))?
@@ -106,7 +105,7 @@ pub(super) fn stats(disk: &Disk) -> Result<Stats, Error> {
     })
 }
 
-/// Adds up what is in a directory. Its user may remove files meanwhile: they do not count.
+/// Adds up the usage of a directory. Files that the user removes meanwhile do not count.
 fn measure(directory: &Path, bytes: &mut u64, inodes: &mut u64) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;

@@ -8,7 +8,7 @@ use crate::node::exec;
 /// Mount and unmount errors.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel does not take the options.
+    /// The kernel does not support the options.
     #[error("volume_capability.mount.mount_flags: the kernel refuses to mount {} with {flags:?}", path.display())]
     Options {
         /// Path.
@@ -16,39 +16,39 @@ pub enum Error {
         /// The options.
         flags: Vec<String>,
     },
-    /// The files may not be given to the group.
+    /// The files' group cannot be changed.
     #[error(
         "volume_capability.mount.volume_mount_group: this process may not give {} to group {group}: run it as root \
          or as a member of the group, or take NODE_VOLUME_MOUNT_GROUP out of its --capabilities", path.display()
     )]
     Group {
-        /// What could not be given.
+        /// The file.
         path: PathBuf,
         /// Group id.
         group: u32,
         /// The cause.
         source: io::Error,
     },
-    /// No such filesystem.
+    /// The filesystem type is not supported.
     #[error("fs_type \"{fs_type}\" is not supported: ask for ext4, ext3, ext2 or xfs, or for none")]
     UnknownType {
         /// Requested filesystem.
         fs_type: String,
     },
-    /// There is data on the disk, and it is no filesystem we know.
+    /// The disk contains data that is not a known filesystem.
     #[error("the volume contains {found}; refusing to format it: wipe it to use it as {fs}")]
     UnknownData {
-        /// What it looks like.
+        /// The kind of data.
         found: &'static str,
-        /// What it should have become.
+        /// Requested filesystem.
         fs: &'static str,
     },
-    /// There is another filesystem on it.
+    /// The disk contains another filesystem.
     #[error(
         "the volume holds a filesystem of type {found}, not {fs} as asked: ask for {found}, or wipe the volume"
     )]
     OtherFilesystem {
-        /// What is on it.
+        /// Its type.
         found: &'static str,
         /// Requested filesystem.
         fs: &'static str,
@@ -64,16 +64,16 @@ pub enum Error {
          to, so it cannot be wiped: publish it writable first"
     )]
     HalfFormatted,
-    /// The filesystem's errors are beyond what can be repaired without asking.
+    /// fsck cannot repair the filesystem without a decision by the administrator.
     #[error("the filesystem on the volume is damaged")]
     Damaged(#[source] exec::Error),
-    /// It grows only when it is not mounted.
+    /// The filesystem can grow only while it is not mounted.
     #[error(
         "the filesystem cannot grow while it is mounted, for want of the capability SYS_RESOURCE: \
          it grows when the volume is staged the next time"
     )]
     CannotGrowInUse(#[source] exec::Error),
-    /// It is in use.
+    /// The mount is in use.
     #[error("{} is in use: end the processes that have files open there", path.display())]
     Busy {
         /// Path.
@@ -84,7 +84,7 @@ pub enum Error {
     InTheWay {
         /// Path.
         path: PathBuf,
-        /// Why it is in the way.
+        /// The reason.
         reason: &'static str,
     },
     /// An operation failed.

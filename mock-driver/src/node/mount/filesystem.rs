@@ -1,7 +1,6 @@
-//! The filesystems that can be put on a disk, and what is on it before.
+//! Supported filesystems, and the detection of a disk's content.
 //!
-//! A disk counts as blank only if no byte of it is set, not if no signature is known: unknown data is still
-//! user data.
+//! A disk is blank only if all its bytes are zero, not if no signature is found: unknown data is user data, too.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Seek, SeekFrom};
@@ -12,7 +11,7 @@ use super::error::Error;
 use crate::node::exec::{self, Program};
 use crate::store::volume_files;
 
-/// A filesystem that can be made here.
+/// A supported filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each variant is the filesystem of that name")]
 pub(crate) enum Filesystem {
@@ -22,16 +21,16 @@ pub(crate) enum Filesystem {
     Xfs,
 }
 
-/// What is on a disk.
+/// The content of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     Blank,
     Known(Filesystem),
-    /// Data of which we know at best what it looks like.
+    /// Data other than a known filesystem, and its kind if known.
     Unknown(&'static str),
 }
 
-/// How much of the beginning of a disk holds all signatures that are looked for.
+/// Bytes at the beginning of a disk that contain all known signatures.
 const HEAD: usize = 72 * 1024;
 
 const XFS_GROWFS: Program = Program {
@@ -47,9 +46,9 @@ pub(super) const E2FSCK: Program = Program {
     package: "e2fsprogs",
 };
 
-/// e2fsck: nothing wrong, or everything repaired.
+/// e2fsck: no errors, or errors corrected.
 const REPAIRED: [i32; 2] = [0, 1];
-/// e2fsck: errors are left that a person must decide about.
+/// e2fsck: errors left uncorrected.
 pub(super) const UNREPAIRED: i32 = 4;
 
 // === impl Filesystem ===
@@ -57,7 +56,7 @@ pub(super) const UNREPAIRED: i32 = 4;
 impl Filesystem {
     const ALL: [Self; 4] = [Self::Ext2, Self::Ext3, Self::Ext4, Self::Xfs];
 
-    /// The filesystem of that name; none if none was named.
+    /// The filesystem of that name; `None` for an empty name.
     pub(super) fn asked(fs_type: &str) -> Result<Option<Self>, Error> {
         if fs_type.is_empty() {
             return Ok(None);
@@ -88,8 +87,7 @@ impl Filesystem {
             Self::Xfs => "mkfs.xfs",
         };
         match self {
-            // Inode tables are written when they are needed, and nothing is kept for root alone: the volume
-            // is its user's.
+            // Inode tables are initialized lazily, and no blocks are reserved for root: the volume belongs to its user.
             Self::Ext2 | Self::Ext3 | Self::Ext4 => (
                 Program {
                     name,
@@ -107,14 +105,13 @@ impl Filesystem {
         }
     }
 
-    /// Whether a disk with `self` on it will do for who asks for `asked`: one driver of the kernel mounts
-    /// all ext filesystems.
+    /// Whether a disk with `self` satisfies a request for `asked`: the kernel's ext4 driver mounts all ext filesystems.
     pub(super) fn serves(self, asked: Self) -> bool {
         (self == Self::Xfs) == (asked == Self::Xfs)
     }
 }
 
-/// The filesystem on a device, if we know it.
+/// The filesystem on a device, if it is a known one.
 pub(super) fn found(device: &Path) -> Result<Option<Filesystem>, Error> {
     let head = head(device).map_err(Error::io("read", device))?;
     Ok(match signature(&head) {
@@ -123,7 +120,7 @@ pub(super) fn found(device: &Path) -> Result<Option<Filesystem>, Error> {
     })
 }
 
-/// Makes the filesystem mounted at `path` as large as its device.
+/// Grows the filesystem mounted at `path` to the size of its device.
 pub(super) fn grow(fs: Filesystem, device: &Path, path: &Path) -> Result<(), Error> {
     match fs {
         Filesystem::Ext2 | Filesystem::Ext3 | Filesystem::Ext4 => {
@@ -147,20 +144,20 @@ pub(super) fn grow(fs: Filesystem, device: &Path, path: &Path) -> Result<(), Err
     Ok(())
 }
 
-/// Makes an ext filesystem that is not mounted as large as its device: that needs no privilege beyond
-/// the device. xfs grows only when it is mounted.
+/// Grows an unmounted ext filesystem to the size of its device, which needs access to the device only. xfs grows only
+/// while it is mounted.
 pub(super) fn grow_unmounted(device: &Path) -> Result<(), Error> {
     let head = head(device).map_err(Error::io("read", device))?;
     if !has_room(&head, device)? {
         return Ok(());
     }
-    // resize2fs wants to see that everything has been looked at just before.
+    // resize2fs requires a check just before.
     E2FSCK.run(["-f".as_ref(), "-p".as_ref(), device.as_os_str()], &REPAIRED)?;
     RESIZE2FS.run([device], &[0])?;
     Ok(())
 }
 
-/// Whether the device is larger than the ext filesystem on it, by more than a block.
+/// Whether the device exceeds the ext filesystem on it by more than a block.
 fn has_room(head: &[u8], device: &Path) -> Result<bool, Error> {
     let Some((blocks, block)) = ext_blocks(head) else {
         return Ok(false);
@@ -171,7 +168,7 @@ fn has_room(head: &[u8], device: &Path) -> Result<bool, Error> {
     Ok(bytes / block > blocks)
 }
 
-/// How many blocks an ext filesystem has, and how large they are.
+/// Number and size of the blocks of an ext filesystem.
 fn ext_blocks(head: &[u8]) -> Option<(u64, u64)> {
     const HAS_64BIT: u32 = 0x80;
     let word = |offset: usize| {
@@ -190,9 +187,9 @@ fn ext_blocks(head: &[u8]) -> Option<(u64, u64)> {
     Some((u64::from(high) << 32 | u64::from(word(0x404)?), block))
 }
 
-/// What is on a disk.
+/// The content of a disk.
 pub(super) fn content(device: &Path, file: &Path) -> Result<Content, Error> {
-    // What was written to the device is to be seen in the file behind it.
+    // Writes to the device must be visible in its backing file.
     File::open(device)
         .and_then(|device| device.sync_all())
         .map_err(Error::io("flush", device))?;
@@ -223,7 +220,7 @@ pub(super) fn head(device: &Path) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// What the beginning of a disk says of the rest. Offsets as in the kernel's own headers.
+/// The content of a disk by the signatures at its beginning. Offsets are those of the kernel's headers.
 fn signature(head: &[u8]) -> Option<Content> {
     let has = |offset: usize, magic: &[u8]| head.get(offset..offset + magic.len()) == Some(magic);
     let word = |offset: usize| {
@@ -235,7 +232,7 @@ fn signature(head: &[u8]) -> Option<Content> {
     }
     if has(0x438, &[0x53, 0xEF]) {
         const HAS_JOURNAL: u32 = 0x4;
-        // Extents, 64 bit, flexible groups: what ext3 never had.
+        // Extents, 64 bit, flexible groups: features that ext3 does not have.
         const EXT4_ONLY: u32 = 0x40 | 0x80 | 0x200;
         let (compatible, incompatible) = (word(0x45C)?, word(0x460)?);
         return Some(Content::Known(if incompatible & EXT4_ONLY != 0 {
@@ -262,7 +259,7 @@ fn signature(head: &[u8]) -> Option<Content> {
         .map(|(_, _, what)| Content::Unknown(what))
 }
 
-/// Repairs what can be repaired without asking. xfs does that itself when it is mounted.
+/// Repairs what fsck repairs automatically. xfs replays its log when it is mounted.
 pub(super) fn check(fs: Filesystem, device: &Path) -> Result<(), Error> {
     match fs {
         Filesystem::Xfs => Ok(()),

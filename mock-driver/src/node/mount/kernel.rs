@@ -1,5 +1,5 @@
-//! Real mounts. What is mounted where is asked of the path itself (statx), not looked for in the list of
-//! all mounts: that is exact for paths with any characters and costs the same on a node with thousands.
+//! Real mounts. The mount at a path is looked up by statx, not in the list of all mounts: that works for any characters in
+//! paths, and its cost does not grow with the number of mounts on the node.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -17,10 +17,10 @@ use super::mount_source::MountSource;
 use super::options::Options;
 use super::usage::{Stats, Usage};
 
-/// How many mounts may lie on top of one another at a path before we give up.
+/// Maximum number of stacked mounts that are unmounted at a path.
 const LAYERS: usize = 64;
 
-/// The device of the filesystem mounted at `path`; none if nothing is mounted there.
+/// The device of the filesystem mounted at `path`; `None` if nothing is mounted there.
 pub(super) fn device_at(path: &Path) -> Result<Option<u64>, Error> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     match rustix::fs::statx(CWD, path, flags, StatxFlags::BASIC_STATS) {
@@ -37,7 +37,7 @@ pub(super) fn is_mount(path: &Path) -> Result<bool, Error> {
     Ok(device_at(path)?.is_some())
 }
 
-/// What is shown at `path`: the number of a block device, or of that which has the filesystem mounted there.
+/// The mount source at `path`: a block device, or the device of the filesystem mounted there.
 pub(super) fn source_at(path: &Path) -> Result<Option<MountSource>, Error> {
     let Some(filesystem) = device_at(path)? else {
         return Ok(None);
@@ -50,7 +50,7 @@ pub(super) fn source_at(path: &Path) -> Result<Option<MountSource>, Error> {
     })))
 }
 
-/// Whether nothing can be written to the filesystem at `path`, through this path at least.
+/// Whether the mount or the filesystem at `path` is read-only.
 pub(super) fn is_read_only(path: &Path) -> Result<bool, Error> {
     let stat = rustix::fs::statvfs(path).map_err(Error::errno("look at", path))?;
     Ok(stat.f_flag.contains(StatVfsMountFlags::RDONLY))
@@ -81,13 +81,13 @@ pub(super) fn mount(
     let data = options.data().ok_or_else(refused)?;
     match rustix::mount::mount(device, path, fs.name(), options.flags(), data.as_c_str()) {
         Ok(()) => Ok(()),
-        // The filesystem has been looked at before, so it is the options that are wrong, if there are any.
+        // The filesystem was checked before, so the options are the cause, if there are any.
         Err(Errno::INVAL) if !given.is_empty() => Err(refused()),
         Err(errno) => Err(Error::errno("mount the volume at", path)(errno)),
     }
 }
 
-/// Shows a mounted directory at `target`, which is made.
+/// Bind-mounts a directory at `target`, which is created.
 pub(super) fn bind_directory(
     from: &Path,
     target: &Path,
@@ -106,7 +106,7 @@ pub(super) fn bind_directory(
     bind(from, target, readonly, wanted)
 }
 
-/// Shows a device at `target`, a file which is made.
+/// Bind-mounts a device at `target`, a file which is created.
 pub(super) fn bind_device(device: &Path, target: &Path, readonly: bool) -> Result<(), Error> {
     if is_mount(target)? {
         return Err(in_the_way(target, "is a mount already"));
@@ -119,7 +119,7 @@ pub(super) fn bind_device(device: &Path, target: &Path, readonly: bool) -> Resul
     bind(device, target, readonly, MountFlags::empty())
 }
 
-/// Binds, then restricts: the kernel takes the restrictions of a new bind mount in a second step only.
+/// Binds, then remounts with flags: mount(2) ignores the flags of a new bind mount.
 fn bind(from: &Path, target: &Path, readonly: bool, wanted: MountFlags) -> Result<(), Error> {
     rustix::mount::mount_bind(from, target).map_err(Error::errno("bind to", target))?;
     let per_mount = MountFlags::NOSUID
@@ -137,7 +137,7 @@ fn bind(from: &Path, target: &Path, readonly: bool, wanted: MountFlags) -> Resul
     if flags.is_empty() {
         return Ok(());
     }
-    // What the filesystem was mounted with must be repeated, or it is taken back.
+    // A remount clears the flags that it does not repeat.
     flags |= inherited(from)?;
     let restricted = rustix::mount::mount_remount(target, MountFlags::BIND | flags, c"");
     if let Err(errno) = restricted {
@@ -166,9 +166,9 @@ fn inherited(from: &Path) -> Result<MountFlags, Error> {
     Ok(flags)
 }
 
-/// Unmounts what is ours at `path`, until nothing is mounted there or something else is in the way. What is in use is
-/// given a moment: a process that read a file may be about to close it, and a program that is being started holds all
-/// that its parent had open until it runs. The kernel does not report when that ends.
+/// Unmounts the driver's mounts at `path` until nothing or a foreign mount is there. Retries a busy mount for a short time:
+/// a process may be about to close a file, and a child between fork and exec holds all files of its parent. The kernel
+/// does not report when that ends.
 pub(super) fn unmount(path: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Result<(), Error> {
     const TRIES: u32 = 25;
     const PAUSE: Duration = Duration::from_millis(20);
@@ -200,8 +200,7 @@ fn unmount_uppermost(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Checks that there is nothing at `target` but what a caller may have made for a mount: an empty directory or
-/// file.
+/// Checks that `target` does not exist or is an empty directory or file, which a caller may have created for a mount.
 pub(super) fn check_empty(target: &Path) -> Result<(), Error> {
     let holds_nothing = match fs::symlink_metadata(target) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -216,7 +215,7 @@ pub(super) fn check_empty(target: &Path) -> Result<(), Error> {
     Err(in_the_way(target, "holds data that is not the volume's"))
 }
 
-/// Removes a target that nothing is mounted on any more, if there is nothing in it.
+/// Removes an unmounted target if it is empty.
 pub(super) fn remove_empty(target: &Path) -> Result<(), Error> {
     check_empty(target)?;
     let removed = match fs::symlink_metadata(target) {

@@ -1,4 +1,4 @@
-//! What a path shows.
+//! Mount sources.
 
 use std::path::PathBuf;
 
@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum MountSource {
-    /// The device of that number, or the filesystem on it.
+    /// The block device with this number, or the filesystem on it.
     Device(u64),
-    /// What a link leads to.
+    /// The destination of a link.
     Link(PathBuf),
 }

@@ -1,4 +1,4 @@
-//! Mount options as CSI hands them over: some are flags of the kernel, the rest goes to the filesystem.
+//! Mount options of CSI: some are flags of mount(2), the rest is the filesystem's data.
 
 use std::ffi::CString;
 
@@ -6,7 +6,7 @@ use rustix::mount::MountFlags;
 
 use super::filesystem::Filesystem;
 
-/// Mount options, sorted out.
+/// Parsed mount options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
     flags: MountFlags,
@@ -16,7 +16,7 @@ pub(super) struct Options {
 // === impl Options ===
 
 impl Options {
-    /// Sorts options out; each may be several, joined by commas.
+    /// Parses options; each may be a list separated by commas.
     pub(super) fn read(given: &[String]) -> Self {
         let mut options = Self {
             flags: MountFlags::empty(),
@@ -34,15 +34,15 @@ impl Options {
         options
     }
 
-    /// Adds what the filesystem needs on such a device.
+    /// Adds the options that the filesystem needs on such a device.
     pub(super) fn add_for(&mut self, fs: Filesystem, writable: bool) {
         if fs == Filesystem::Xfs {
-            // A clone has the identity of what it was made of, and both may be on one node.
+            // A clone has the UUID of its source, and both may be mounted on one node.
             self.data.push("nouuid".to_owned());
         }
         if !writable {
             self.flags |= MountFlags::RDONLY;
-            // Nothing can be replayed into a device that takes no writes.
+            // The log cannot be replayed on a read-only device.
             match fs {
                 Filesystem::Xfs => self.data.push("norecovery".to_owned()),
                 Filesystem::Ext4 | Filesystem::Ext3 => self.data.push("noload".to_owned()),
@@ -59,7 +59,7 @@ impl Options {
         self.flags.contains(MountFlags::RDONLY)
     }
 
-    /// What goes to the filesystem; none for text that cannot be passed on.
+    /// The filesystem's data; `None` if it contains a NUL.
     pub(super) fn data(&self) -> Option<CString> {
         CString::new(self.data.join(",")).ok()
     }

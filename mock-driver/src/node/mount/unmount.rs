@@ -19,7 +19,7 @@ impl Mounter {
         }
     }
 
-    /// Whether something is shown at `target`.
+    /// Whether something is mounted or linked at `target`.
     pub(crate) fn is_shown(self, target: &Path) -> Result<bool, Error> {
         Ok(self.source_at(target)?.is_some())
     }
@@ -54,7 +54,7 @@ impl Mounter {
             Self::Kernel => {
                 let asked = readonly || Options::read(flags).is_read_only();
                 match (asked, kernel::is_read_only(target)?) {
-                    // The filesystem takes none, as after an error.
+                    // The filesystem is read-only, as after an error.
                     (false, true) => kernel::is_read_only(from),
                     (asked, found) => Ok(asked == found),
                 }
@@ -62,7 +62,7 @@ impl Mounter {
         }
     }
 
-    /// Checks that nothing would be lost or covered by showing something at `target`, where nothing is shown.
+    /// Checks that a mount at `target`, where nothing is mounted, would hide no data.
     pub(crate) fn check_empty(self, target: &Path) -> Result<(), Error> {
         match self {
             Self::Emulated | Self::Kernel => kernel::check_empty(target),
@@ -77,7 +77,7 @@ impl Mounter {
         }
     }
 
-    /// Removes a target at which nothing is shown any more, if nothing is in it.
+    /// Removes an unmounted target if it is empty.
     pub(crate) fn remove(self, target: &Path) -> Result<(), Error> {
         match self {
             Self::Emulated | Self::Kernel => kernel::remove_empty(target),

@@ -1,12 +1,12 @@
-//! How full a filesystem is.
+//! Usage of filesystems.
 
-/// How full something is.
+/// Usage of one resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// What can still be taken by who has no privileges.
+    /// Available to unprivileged users.
     pub(crate) available: u64,
     pub(crate) total: u64,
-    /// What is taken.
+    /// Used.
     pub(crate) used: u64,
 }
 
@@ -20,7 +20,7 @@ pub(crate) struct Stats {
 // === impl Stats ===
 
 impl Stats {
-    /// Of a filesystem without files on a disk of that size, with an inode for 16 KiB, as mkfs.ext4 gives.
+    /// The usage of an empty filesystem on a disk of that size with an inode per 16 KiB, the default of mkfs.ext4.
     pub(crate) fn empty(bytes: u64) -> Self {
         let unused = |total| Usage {
             available: total,
