@@ -1,4 +1,4 @@
-//! The gRPC services: thin adapters from CSI messages to the array and back.
+//! The gRPC services: adapters between CSI messages and the array.
 
 pub(crate) use self::controller::ControllerService;
 pub use self::dispatch::Services;
@@ -7,7 +7,7 @@ pub(crate) use self::identity::IdentityService;
 pub(crate) use self::node::NodeService;
 pub(crate) use self::snapshot_metadata::SnapshotMetadataService;
 
-/// Implements a service: [`Driver::answer`](crate::driver::Driver::answer) answers each of its methods.
+/// Implements a service: [`Driver::answer`](crate::driver::Driver::answer) handles each of its methods.
 macro_rules! answer_calls {
     ($service:ident for $server:ident: $($method:ident($request:ty),)+) => {
         #[tonic::async_trait]

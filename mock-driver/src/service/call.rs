@@ -1,10 +1,9 @@
-//! The pipeline that every call passes: [`Driver::run_stages`] shows its stages in order.
+//! The pipeline of every call; [`Driver::run_stages`] shows its stages in order.
 //!
-//! - A malformed request is refused before anything else looks at it.
-//! - A call that changes a volume has the volume for itself until its answer is out, injected
-//!   delays included.
-//! - Work on the array, once begun, goes on to its end although the client has left, as it would in
-//!   a real array: that is how an attach that timed out turns out to have happened.
+//! - A malformed request is refused first.
+//! - A call that changes a volume holds the volume's lock until its response is ready, also during injected delays.
+//! - An operation of the array that has begun completes even if the client has left, as in a real array: an attach whose
+//!   call timed out may succeed later.
 
 use std::sync::Arc;
 
@@ -30,11 +29,11 @@ mod rpc;
 mod stream;
 mod typed_call;
 
-/// A call on its way through the pipeline.
+/// A call in the pipeline.
 struct Call {
     record: Option<CallRecord>,
     connection: Option<ConnectionInfo>,
-    /// A rule that acts on a stream's messages, when the pipeline has been passed.
+    /// A rule that acts on the messages of a stream, after the pipeline.
     pending: Option<ActiveFault>,
 }
 
@@ -47,7 +46,7 @@ impl Call {
         }
     }
 
-    /// Stage 7: journal, end. `end` ends the record with the response.
+    /// Stage 7: journal, end. `end` completes the record with the response.
     fn end<R>(
         self,
         result: Result<R, Error>,
@@ -65,10 +64,10 @@ impl Call {
 // === impl Driver ===
 
 impl Driver {
-    /// Answers a call.
+    /// Handles a call.
     ///
     /// # Cancellation
-    /// Dropped when the client leaves; the journal then says so, and work that has begun goes on.
+    /// Dropped when the client leaves; the journal records that, and an operation that has begun continues.
     pub(crate) async fn answer<Q: Rpc>(
         self: &Arc<Self>,
         request: Request<Q>,
@@ -78,11 +77,11 @@ impl Driver {
         call.end(result, CallRecord::end)
     }
 
-    /// Answers a call with another message than today's, made of the reply. If that cannot be had the call has
-    /// failed; the journal has what is sent either way.
+    /// Handles a call with a message of another version, converted from the reply. The call fails if the conversion fails; the
+    /// journal records the converted message.
     ///
     /// # Cancellation
-    /// As for [`Driver::answer`].
+    /// That of [`Driver::answer`].
     pub(crate) async fn answer_as<Q: Rpc, O: Message, F>(
         self: &Arc<Self>,
         request: Request<Q>,
@@ -113,11 +112,11 @@ impl Driver {
         let params = request.validate()?;
         self.config.secrets.check(Q::METHOD, request)?;
 
-        // Stage 3: lock what the call changes, until its answer is out.
+        // Stage 3: lock what the call changes, until the response is ready.
         let keys = request.keys();
         let locked = self.locks.lock_all(Scope::Call, keys.clone()).await?;
 
-        // Stage 4: faults before the array: a rule, and what is wrong with the array itself.
+        // Stage 4: faults before the array, of rules and of the backend.
         let mut decision = self.faults.decide(&TypedCall::new(request, self));
         let after = decision.take_after();
         if let Some(fired) = decision.named() {
@@ -133,14 +132,14 @@ impl Driver {
                 let answer = fired.background_answer();
                 decision.rule = Some(fired);
                 let operation = self.clone().operate::<Q>(params, keys, decision);
-                // Nothing waits for the result.
+                // The result is not needed.
                 drop(self.spawn_operation(operation, locked, call.record.as_mut().map(CallRecord::part)));
                 return Err(answer);
             }
             before => decision.rule = before,
         }
 
-        // Stage 5: the array's operation, made durable, and the node's devices and mounts.
+        // Stage 5: the durable operation of the array, and the node's devices and mounts.
         let operation = self.clone().operate::<Q>(params, keys, decision);
         let (result, _locked) = match Q::KIND {
             Kind::Read => (operation.await, locked),
@@ -150,7 +149,7 @@ impl Driver {
                 ended.unwrap_or((Err(Error::Broken), Vec::new()))
             }
         };
-        // An operation that failed has no effect that something could go wrong after.
+        // Faults after the array apply to successful operations only.
         let reply = result?;
 
         // Stage 6: faults after the array.
@@ -180,7 +179,7 @@ impl Driver {
         }
     }
 
-    /// Lets a rule act that waited for the array, unless another call has ended its state meanwhile.
+    /// Applies a rule whose fault comes after the array, unless another call has ended the rule meanwhile.
     async fn apply_fault_after<Q: Rpc>(
         &self,
         fired: ActiveFault,
@@ -197,7 +196,7 @@ impl Driver {
         }
     }
 
-    /// The array's part, delayed by faults. The decision's reservation lives until the array has what the call takes.
+    /// The array's operation, delayed by faults. The decision's reservation lives until the array has allocated the capacity.
     async fn operate<Q: Rpc>(
         self: Arc<Self>,
         params: Q::Params,
@@ -205,7 +204,7 @@ impl Driver {
         mut decision: Decision,
     ) -> Result<Q::Reply, Error> {
         if let Err(refusal) = decision.pause().await {
-            // Volumes that a limit has counted may not be durable yet.
+            // Volumes that count towards a limit may not be durable yet.
             self.store.read(|_| Ok(())).await?;
             return Err(refusal);
         }
@@ -215,8 +214,8 @@ impl Driver {
         self.execute::<Q>(params, keys).await
     }
 
-    /// The operation itself, which no other operation on the same things comes between: not even that of the admin
-    /// API, which does not wait for calls that a fault delays.
+    /// The operation itself, serialized with other operations on the same objects, also those of the admin API, which does not
+    /// wait for calls that a fault delays.
     pub(crate) async fn execute<Q: Rpc>(
         &self,
         params: Q::Params,

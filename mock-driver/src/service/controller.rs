@@ -1,4 +1,4 @@
-//! The Controller service: volumes and snapshots made, attached, detached, listed and deleted.
+//! The Controller service.
 
 use std::sync::Arc;
 

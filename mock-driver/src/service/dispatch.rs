@@ -1,5 +1,5 @@
-//! All services on one socket: those of CSI that this process has, and gRPC's health and reflection, so that tools
-//! such as grpcurl and grpc_health_probe need no proto file and no flag.
+//! All services of a socket: those of CSI that the process has, and gRPC's health and reflection services, so that tools
+//! such as grpcurl and grpc_health_probe need neither proto file nor flag.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::{ControllerService, GroupService, IdentityService, NodeService, Snaps
 use crate::driver::Driver;
 use crate::rpc::method::Method;
 
-/// Every service of a driver.
+/// All services of a driver.
 #[derive(Clone, Debug)]
 pub struct Services {
     driver: Arc<Driver>,
@@ -90,7 +90,7 @@ impl Service<http::Request<Body>> for Services {
         if let Some(serve) = legacy::server(&self.driver, path) {
             return serve(&self.driver, request);
         }
-        // The generated services refuse such a call without a word.
+        // The generated services return UNIMPLEMENTED without a message.
         if path.starts_with("/csi.v1.") && Method::at(path).is_none() {
             tracing::warn!(path, "unknown CSI method");
             let status = Status::unimplemented(format!("{path} is no method of this driver"));

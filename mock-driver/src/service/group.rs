@@ -1,4 +1,4 @@
-//! The GroupController service: snapshots of several volumes at one moment.
+//! The GroupController service: consistent snapshots of several volumes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl Rpc for GroupControllerGetCapabilitiesRequest {
     }
 }
 
-/// A named group, with the snapshots it is said to have.
+/// A group snapshot with the snapshot ids of the request.
 pub(crate) struct GroupParams {
     group: String,
     snapshots: Vec<String>,
@@ -167,7 +167,7 @@ impl GroupParams {
     }
 }
 
-/// A group as CSI shows it.
+/// The CSI message of a group snapshot.
 fn on_the_wire(driver: &Driver, members: &Members) -> VolumeGroupSnapshot {
     let now = driver.clock.moment();
     VolumeGroupSnapshot {

@@ -11,7 +11,7 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use crate::driver::Driver;
 use crate::driver::readiness::Ready;
 
-/// Says what Probe says, without the fault rules that Probe may meet.
+/// Reports the readiness of Probe, without fault rules.
 #[derive(Clone, Debug)]
 pub(super) struct HealthService(pub(super) Arc<Driver>);
 

@@ -1,4 +1,4 @@
-//! The Identity service: who the driver is and whether it is ready.
+//! The Identity service.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -86,8 +86,8 @@ impl Rpc for ProbeRequest {
         Ok(())
     }
 
-    /// The socket is bound when the array is there, so a client that connects finds it ready, unless the driver
-    /// is set to report something else.
+    /// The socket is bound after the array is ready, so the driver is ready for any client, unless it is configured to report
+    /// otherwise.
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         let ready = match driver.readiness.now() {
             Ready::Yes => driver.faults.is_ready(),

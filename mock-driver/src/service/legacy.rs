@@ -1,9 +1,9 @@
-//! What CSI had before 1.13 and older callers still read: the condition of a volume in the answers of
-//! ListVolumes, ControllerGetVolume and NodeGetVolumeStats.
+//! The volume condition of CSI before 1.13, for earlier clients, in responses of ListVolumes, ControllerGetVolume and
+//! NodeGetVolumeStats.
 //!
-//! The answers are those of today with one more field, under the number it had then. They are given only
-//! while the driver says that it has VOLUME_CONDITION or NODE_VOLUME_CONDITION, and the journal shows them as they
-//! were sent. If the condition cannot be read, the call fails.
+//! The responses are those of 1.13 with one more field, under its earlier number. They are used only while the driver has
+//! VOLUME_CONDITION or NODE_VOLUME_CONDITION; the journal shows them as sent. If the condition cannot be read, the call
+//! fails.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -30,11 +30,11 @@ use crate::service::call::Rpc;
 
 type Answer = BoxFuture<http::Response<Body>, Infallible>;
 
-/// Answers one call.
+/// Handles one call.
 type Serve = fn(&Arc<Driver>, http::Request<Body>) -> Answer;
 
-/// What answers a call as a driver does that has VOLUME_CONDITION; none if it has not, if this process does not offer
-/// the method, or if there never was a condition in this answer.
+/// The handler of a driver with VOLUME_CONDITION; `None` without the capability, if the process does not serve the method,
+/// or if its response never had a condition.
 pub(super) fn server(driver: &Driver, path: &str) -> Option<Serve> {
     let servers: [(Method, Capability, Serve); 3] = [
         (
@@ -62,12 +62,12 @@ pub(super) fn server(driver: &Driver, path: &str) -> Option<Serve> {
     (is_offered && driver.capabilities.has(capability)).then_some(serve)
 }
 
-/// A call whose answer had a condition.
+/// A request whose response had a condition.
 trait Conditioned: Rpc + Default {
-    /// The answer with conditions.
+    /// The response with conditions.
     type LegacyReply: prost::Message + Default + 'static;
 
-    /// The volumes whose conditions are reported, for a call that names `volume` or none.
+    /// The volumes whose conditions are reported: `volume`, or those of the reply.
     fn volumes(volume: String, reply: &Self::Reply) -> Vec<String>;
 
     /// Health issues of these volumes.

@@ -1,9 +1,8 @@
-//! The SnapshotMetadata service: which blocks of a snapshot hold data, and which differ from another
-//! snapshot.
+//! The SnapshotMetadata service: the allocated blocks of a snapshot, and those that differ from another snapshot.
 //!
-//! The extents are found at once. They become blocks, in messages of the size asked for, one message at a time as
-//! the client takes them: a full volume of 1 TiB is one extent and 268 million blocks. A stream that breaks is taken
-//! up again by another call with another offset; nothing is kept for it here.
+//! The extents are computed first and split into blocks while the client reads the messages: a full volume of 1 TiB is one
+//! extent and 268 million blocks. A client resumes an interrupted stream with another call and an offset; the driver keeps
+//! no state for it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,14 +26,14 @@ use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 use crate::store::volume_files::{BLOCK, Extent, FileId};
 
-/// The most blocks in one message unless the caller asks for fewer: far below what clients take.
+/// Maximum number of blocks per message unless the request asks for fewer: far below the message size limits of clients.
 const MESSAGE_BLOCKS: usize = 10_000;
 
 /// The SnapshotMetadata service of a driver.
 #[derive(Clone, Debug)]
 pub(crate) struct SnapshotMetadataService(pub Arc<Driver>);
 
-/// The requested blocks.
+/// The requested part.
 pub(crate) struct Span {
     base: Option<String>,
     target: String,
@@ -88,7 +87,7 @@ impl SnapshotMetadata for SnapshotMetadataService {
 
 impl Rpc for GetMetadataAllocatedRequest {
     const METHOD: Method = Method::GetMetadataAllocated;
-    /// All messages of the stream in one, with neighbouring blocks as one.
+    /// All messages of the stream as one, with adjacent blocks merged.
     type Reply = GetMetadataAllocatedResponse;
     type Params = Span;
 
@@ -114,7 +113,7 @@ impl Rpc for GetMetadataAllocatedRequest {
 
 impl Rpc for GetMetadataDeltaRequest {
     const METHOD: Method = Method::GetMetadataDelta;
-    /// All messages of the stream in one, with neighbouring blocks as one.
+    /// All messages of the stream as one, with adjacent blocks merged.
     type Reply = GetMetadataDeltaResponse;
     type Params = Span;
 
@@ -143,8 +142,7 @@ impl Rpc for GetMetadataDeltaRequest {
 impl Span {
     async fn find(self, driver: &Driver) -> Result<(Arc<Snapshot>, Vec<BlockMetadata>), Error> {
         let Self { base, target, offset } = self;
-        // Their bytes are not taken away while they are looked at, or have gone with them before: a snapshot that
-        // is being deleted must not pass for an empty one.
+        // Locked against deletion: a snapshot that is being deleted must not look like an empty one.
         let both = [Some(&target), base.as_ref()].into_iter().flatten();
         let keys = both.map(|id| (Key::Snapshot(id.clone()), LockMode::Shared));
         let _locked = driver.locks.lock_all(Scope::Operation, keys.collect()).await?;
@@ -160,12 +158,12 @@ impl Span {
         let runs = driver.config.block_runs;
         let end = match runs {
             BlockRuns::Variable => size,
-            // All are equally long, so the last one ends behind the last byte of a size that is no multiple.
+            // Fixed-size blocks: the last one may end after the size.
             BlockRuns::Fixed => size.next_multiple_of(BLOCK),
         };
         let offset = u64::try_from(offset)
             .ok()
-            // At the end there is nothing more, which is no error: a client that continues after the last block ends here.
+            // An offset at the end is no error: a client that continues after the last block gets an empty list.
             .filter(|offset| *offset <= end)
             .ok_or(Error::OffsetOutOfRange { offset, size })?;
         let file_id = FileId::Snapshot(target.id.to_string());
@@ -184,7 +182,7 @@ impl Span {
     }
 }
 
-/// The extents that reach into a part of the disk. The last one ends with the part, or with its last block.
+/// The extents within a part of the disk, clipped to the part or to its last block.
 fn clip(extents: &[Extent], part: Range<u64>, runs: BlockRuns) -> Vec<BlockMetadata> {
     let reaching = extents
         .iter()
@@ -203,7 +201,7 @@ fn clip(extents: &[Extent], part: Range<u64>, runs: BlockRuns) -> Vec<BlockMetad
         .collect()
 }
 
-/// An extent as blocks that are reported one by one, or as one.
+/// Splits an extent into fixed-size blocks, or returns it as one.
 fn in_blocks(extent: BlockMetadata, runs: BlockRuns) -> impl Iterator<Item = BlockMetadata> {
     let size_bytes = match runs {
         BlockRuns::Variable => extent.size_bytes,
@@ -217,7 +215,7 @@ fn in_blocks(extent: BlockMetadata, runs: BlockRuns) -> impl Iterator<Item = Blo
     })
 }
 
-/// The blocks message by message. A snapshot without any has one message, which tells its size.
+/// Splits the blocks into messages. A snapshot without blocks has one message with its size.
 fn in_messages(
     extents: Vec<BlockMetadata>,
     runs: BlockRuns,

@@ -1,4 +1,4 @@
-//! What a rule that fired does to its call.
+//! Applies the fault of a rule to its call.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::fault::{ActiveFault, Decision, End, Hang};
 use crate::rpc::method::Method;
 use crate::socket::ConnectionInfo;
 
-/// How long a message takes at most from the handler to the socket, unless the reader is slow.
+/// Maximum time of a message from the handler to the socket, unless the reader is slow.
 const ARRIVES_WITHIN: Duration = Duration::from_millis(50);
 
 // === impl Driver ===
 
 impl Driver {
-    /// Does what a rule says up to and with its end, and gives the error to answer with, if any.
+    /// Applies a rule's action and returns the error to respond with, if any.
     ///
     /// # Cancellation
-    /// May be dropped at any time: that is how a call ends whose connection broke.
+    /// May be dropped at any time: a call ends so when its connection is closed.
     pub(crate) async fn apply_fault(
         &self,
         fired: &mut ActiveFault,
@@ -58,7 +58,7 @@ impl Driver {
 // === impl Decision ===
 
 impl Decision {
-    /// Delays the call as a rule and a backend fault say, and gives the error if the backend fault refuses it.
+    /// Delays the call by a rule and a backend fault, and returns the error if the backend fault refuses it.
     pub(crate) async fn pause(&mut self) -> Result<(), Error> {
         if let Some(mut fired) = self.rule.take() {
             fired.pause().await;
@@ -76,8 +76,8 @@ impl Decision {
 // === impl ActiveFault ===
 
 impl ActiveFault {
-    /// Waits, before a rule that takes the connection away, for what was sent over it to leave the process:
-    /// a message that was handed over is written by another task, without a notification.
+    /// Waits, before a rule closes the connection, until sent messages have left the process: another task writes them, without
+    /// a notification.
     pub(crate) async fn flush_before(&self) {
         if matches!(
             self.rule().action.end,
@@ -87,7 +87,7 @@ impl ActiveFault {
         }
     }
 
-    /// The delay and the hang.
+    /// Delays or hangs the call.
     pub(crate) async fn pause(&mut self) {
         if !self.delay().is_zero() {
             time::sleep(self.delay()).await;
@@ -100,7 +100,7 @@ impl ActiveFault {
         }
     }
 
-    /// The answer to a call whose operation goes on in the background.
+    /// The response of a call whose operation continues in the background.
     pub(crate) fn background_answer(&self) -> Error {
         let late = || {
             let text = format!(
@@ -113,7 +113,7 @@ impl ActiveFault {
         Error::Injected { code, message }
     }
 
-    /// The reply, with the rule's changes if it makes any.
+    /// The reply with the rule's edits.
     pub(crate) fn edited<R: Message + Default>(&self, path: &str, reply: R) -> R {
         match self.edit_reply(path, &reply.encode_to_vec()) {
             Some(bytes) => {
@@ -123,7 +123,7 @@ impl ActiveFault {
         }
     }
 
-    /// A reply on the wire with the rule's changes; none if it makes none, or the reply cannot be read.
+    /// An encoded reply with the rule's edits; `None` without edits, or if the reply cannot be decoded.
     pub fn edit_reply(&self, path: &str, reply: &[u8]) -> Option<Vec<u8>> {
         let Some(End::Edit(edits)) = &self.rule().action.end else {
             return None;

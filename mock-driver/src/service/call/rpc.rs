@@ -1,4 +1,4 @@
-//! What the pipeline asks of a request.
+//! The trait of requests in the pipeline.
 
 use csi_proto::Secrets;
 use prost::Message;
@@ -9,34 +9,34 @@ use crate::driver::locks::{Key, LockMode};
 use crate::rpc::method::{Kind, Method};
 use crate::rpc::validate::Invalid;
 
-/// A request this driver can answer.
+/// A request of an RPC that the driver implements.
 pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
     const METHOD: Method;
 
-    /// What it is about to do.
+    /// What the RPC does.
     const KIND: Kind = Self::METHOD.kind();
 
     type Reply: Message + Secrets + Clone + Default + 'static;
 
-    /// The request in the array's terms.
+    /// The validated parameters.
     type Params: Send + 'static;
 
-    /// The volume it names, if any.
+    /// The volume id of the request, or an empty text.
     fn volume(&self) -> &str {
         ""
     }
 
-    /// The node it names, if any.
+    /// The node id of the request, or an empty text.
     fn node(&self) -> &str {
         ""
     }
 
-    /// The name of the volume it wants created, if any.
+    /// The name of the object to create, or an empty text.
     fn name(&self) -> &str {
         ""
     }
 
-    /// What it locks, unless it only reads: the volume, or the name of what it creates.
+    /// The keys that the call locks, unless it only reads: the volume, or the name of the object to create.
     fn keys(&self) -> Vec<(Key, LockMode)> {
         let key = match (Self::KIND, self.volume(), self.name()) {
             (Kind::Read, ..) | (_, "", "") => return Vec::new(),
@@ -47,10 +47,10 @@ pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
         vec![(key, LockMode::Exclusive)]
     }
 
-    /// Checks the request's form.
+    /// Validates the request.
     fn validate(&self) -> Result<Self::Params, Invalid>;
 
-    /// Does what was asked.
+    /// Performs the operation.
     fn execute(
         params: Self::Params,
         driver: &Driver,

@@ -1,4 +1,4 @@
-//! Calls whose answer is a stream of messages, and rules that break it off on its way.
+//! Calls whose response is a stream of messages, and rules that interrupt the stream.
 
 use std::sync::Arc;
 
@@ -13,23 +13,22 @@ use crate::driver::Driver;
 use crate::fault::ActiveFault;
 use crate::journal::CallRecord;
 
-/// A stream that a rule waits for.
+/// A stream that a rule interrupts.
 struct InterruptedStream<R> {
     driver: Arc<Driver>,
     fired: ActiveFault,
     call: Call,
-    /// All messages in one, for the journal.
+    /// All messages as one, for the journal.
     whole: R,
 }
 
 // === impl Driver ===
 
 impl Driver {
-    /// Answers a call with a stream of messages, which are made of the whole answer one by one as the client takes
-    /// them.
+    /// Handles a call with a stream of messages, which are split from the whole reply one by one as the client reads them.
     ///
     /// # Cancellation
-    /// As for [`Driver::answer`]. A client that leaves a stream for which a rule waits is journalled, too.
+    /// That of [`Driver::answer`]. The journal also records that a client leaves an interrupted stream.
     pub(crate) async fn answer_in_messages<Q, M, I>(
         self: &Arc<Self>,
         request: Request<Q>,
@@ -82,7 +81,7 @@ impl Driver {
 // === impl InterruptedStream ===
 
 impl<R: Message + Secrets + Clone> InterruptedStream<R> {
-    /// Lets the rule act. The other messages come after that, or the error.
+    /// Applies the rule. Afterwards the stream continues, or ends with the error.
     async fn go(mut self) -> Result<(), Status> {
         let error = match self.driver.faults.act(self.fired) {
             Some(mut fired) => {

@@ -1,4 +1,4 @@
-//! A call as fault rules see it.
+//! The view that fault rules have of a call.
 
 use std::cell::OnceCell;
 
@@ -9,11 +9,11 @@ use crate::array::Array;
 use crate::driver::Driver;
 use crate::fault::{ArrayUsage, CallInfo, Reservations, VolumeLocation};
 
-/// A typed request that has arrived at a driver.
+/// A decoded request of a driver.
 pub(super) struct TypedCall<'a, Q> {
     request: &'a Q,
     driver: &'a Driver,
-    /// The node that the call is made on, of one that names none; found when a rule asks.
+    /// The node of the process, for a request without a node id; looked up when a rule needs it.
     here: OnceCell<String>,
 }
 
@@ -75,13 +75,13 @@ impl<'a, Q: Rpc> TypedCall<'a, Q> {
         }
     }
 
-    /// The request by its descriptor: few rules ask, so it is built on demand.
+    /// The request as a dynamic message, which few rules need: built on demand.
     fn message(&self) -> Option<DynamicMessage> {
         DynamicMessage::decode(Q::METHOD.request(), self.request.encode_to_vec().as_slice()).ok()
     }
 }
 
-/// All volumes, and those that other calls are about to make.
+/// All volumes, and those that in-flight calls will create.
 fn array_usage(array: &Array, call: &dyn CallInfo, reserved: &Reservations) -> ArrayUsage {
     let is_new = |name: &str| name != call.name() && array.volume_named(name).is_none();
     let (mut count, mut bytes) = (array.volumes().len(), 0_u64);
@@ -101,7 +101,7 @@ fn array_usage(array: &Array, call: &dyn CallInfo, reserved: &Reservations) -> A
     }
 }
 
-/// The volumes of a node, and those that other calls are about to attach to it.
+/// The volumes of a node, and those that in-flight calls will attach to it.
 fn node_usage(array: &Array, node: &str, volume: &str, reserved: &Reservations) -> ArrayUsage {
     let is_here = |volume: &str| {
         let found = array.volume(volume).ok();
@@ -116,7 +116,7 @@ fn node_usage(array: &Array, node: &str, volume: &str, reserved: &Reservations) 
     }
 }
 
-/// The bytes a request asks for at least.
+/// `required_bytes` of the request.
 pub(crate) fn requested_size(message: &DynamicMessage) -> u64 {
     let range = message.get_field_by_name("capacity_range");
     let bytes = range
@@ -127,13 +127,13 @@ pub(crate) fn requested_size(message: &DynamicMessage) -> u64 {
         .unwrap_or_default()
 }
 
-/// Whether a request has a token from an earlier page.
+/// Whether the request has a token for the next page.
 pub(crate) fn continues(message: &DynamicMessage) -> bool {
     let token = message.get_field_by_name("starting_token");
     token.is_some_and(|token| token.as_str().is_some_and(|token| !token.is_empty()))
 }
 
-/// An entry of a map of texts.
+/// A value of a map of strings.
 pub(crate) fn map_entry(message: &DynamicMessage, field: &str, key: &str) -> Option<String> {
     let map = message.get_field_by_name(field)?;
     let value = map.as_map()?.get(&MapKey::String(key.to_owned()))?;

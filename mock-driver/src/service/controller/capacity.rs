@@ -11,7 +11,7 @@ use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid, Map};
 use crate::service::call::Rpc;
 
-/// The capacity asked about.
+/// Parameters of GetCapacity.
 pub(crate) struct CapacityParams {
     parameters: Map,
     place: Option<Segments>,

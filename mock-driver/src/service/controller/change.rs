@@ -74,7 +74,7 @@ impl Rpc for ControllerExpandVolumeRequest {
         let bytes = driver.expand_volume(&volume, range, online).await?;
         Ok(ControllerExpandVolumeResponse {
             capacity_bytes: shape::bytes(bytes),
-            // The node's device must learn of it, and so must the filesystem.
+            // The node must refresh its device and the filesystem.
             node_expansion_required: driver
                 .capabilities
                 .has(capabilities::Capability::NodeExpandVolume),

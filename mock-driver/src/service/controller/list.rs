@@ -11,7 +11,7 @@ use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
-/// A requested page.
+/// Parameters of ListVolumes.
 pub(crate) struct ListParams {
     pub(super) max_entries: usize,
     pub(super) token: Option<String>,

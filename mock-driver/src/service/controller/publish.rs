@@ -16,14 +16,14 @@ use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
-/// A requested attachment.
+/// Parameters of ControllerPublishVolume.
 pub(crate) struct AttachParams {
     volume: String,
     node: String,
     params: PublishParams,
 }
 
-/// An attachment to remove; without a node, all of the volume's.
+/// Parameters of ControllerUnpublishVolume; without a node, all attachments of the volume.
 pub(crate) struct DetachParams {
     volume: String,
     node: Option<String>,

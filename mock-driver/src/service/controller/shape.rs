@@ -1,4 +1,4 @@
-//! What the array has, in the shape of CSI's messages.
+//! Conversion of the array's objects to CSI messages.
 
 use csi_proto::v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 use csi_proto::v1::{
@@ -12,7 +12,7 @@ use crate::rpc::capabilities::Capability;
 // === impl Driver ===
 
 impl Driver {
-    /// A volume as CSI shows it.
+    /// The CSI message of a volume.
     pub(crate) fn shape_volume(&self, spec: &Spec) -> Volume {
         let tells_places = self.capabilities.has(Capability::VolumeAccessibilityConstraints);
         Volume {
@@ -24,7 +24,7 @@ impl Driver {
         }
     }
 
-    /// A snapshot as CSI shows it.
+    /// The CSI message of a snapshot.
     pub(crate) fn shape_snapshot(&self, snapshot: &Snapshot, now: UnixTime) -> v1::Snapshot {
         let tells_places = self
             .capabilities
@@ -50,7 +50,7 @@ impl Driver {
     }
 }
 
-/// A place as CSI shows it.
+/// The CSI message of topology segments.
 pub(crate) fn topology(segments: &Segments) -> Topology {
     Topology {
         segments: segments
@@ -60,7 +60,7 @@ pub(crate) fn topology(segments: &Segments) -> Topology {
     }
 }
 
-/// A volume's health as CSI shows it.
+/// The CSI message of a volume's health.
 pub(crate) fn health(sick: &UnhealthyVolume) -> VolumeHealth {
     use v1::VolumeHealthErrorType as Type;
     let entry = |issue: &crate::array::HealthIssue| {
@@ -82,12 +82,12 @@ pub(crate) fn health(sick: &UnhealthyVolume) -> VolumeHealth {
     }
 }
 
-/// A number of bytes as CSI shows it.
+/// A number of bytes in CSI's type.
 pub(crate) fn bytes(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// A moment as CSI shows it.
+/// A time in CSI's type.
 pub(crate) fn timestamp(moment: UnixTime) -> prost_types::Timestamp {
     prost_types::Timestamp {
         seconds: bytes(moment.seconds()),

@@ -57,9 +57,9 @@ impl Rpc for CreateSnapshotRequest {
         )?;
         let snapshot = driver.create_snapshot(&wanted).await?;
         let mut snapshot = driver.shape_snapshot(&snapshot, driver.clock.moment());
-        // Who named the only place there may be knows it, so it is not told again (the field is optional):
-        // csi-sanity 5.6 compares it with its own by the bytes in memory, protobuf's caches included, which
-        // no answer that came over a wire can equal. GetSnapshot and ListSnapshots always tell it.
+        // A caller that requires a single topology knows it, so the response omits it (the field is optional): csi-sanity 5.6
+        // compares the in-memory bytes of both messages, protobuf's caches included, which never equal those of a decoded
+        // response. GetSnapshot and ListSnapshots always return it.
         let has_one_place = |wanted: &Requirement| wanted.requisite.len() == 1;
         if wanted.requirement.as_ref().is_some_and(has_one_place) {
             snapshot.accessible_topology.clear();

@@ -12,8 +12,7 @@ use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid, Map};
 use crate::service::call::Rpc;
 
-/// A checked question about a volume's capabilities, with the request it came from: a confirmation
-/// repeats what was asked.
+/// Parameters of ValidateVolumeCapabilities, with the request, which a confirmation repeats.
 pub(crate) struct ValidateParams {
     request: ValidateVolumeCapabilitiesRequest,
     context: Map,
@@ -66,7 +65,7 @@ impl Rpc for ValidateVolumeCapabilitiesRequest {
 // === impl ValidateParams ===
 
 impl ValidateParams {
-    /// The first thing the volume cannot confirm.
+    /// The first capability that the volume does not support.
     fn objection(&self, volume: &Volume, offered: &LiveCapabilities) -> Option<String> {
         let newer = capabilities::Capability::SingleNodeMultiWriter;
         if let Err(unknown) = validate::needs_modes(offered, newer, "volume_capabilities", &self.capabilities)

@@ -27,7 +27,7 @@ impl Rpc for CreateVolumeRequest {
 
     fn keys(&self) -> Vec<(Key, LockMode)> {
         let mut keys = vec![(Key::Name(self.name.clone()), LockMode::Exclusive)];
-        // What it is made from must stay as it is meanwhile.
+        // The source must not change meanwhile.
         match validate::source(self.volume_content_source.as_ref()) {
             Ok(Some(Source::Snapshot(id))) => {
                 keys.push((Key::Snapshot(id.to_string()), LockMode::Shared));
@@ -108,7 +108,7 @@ impl Rpc for ControllerGetVolumeRequest {
     }
 }
 
-/// No node takes a volume with a filesystem that it does not know.
+/// Refuses filesystems that nodes do not support.
 pub(super) fn check_filesystems(capabilities: &[array::Capability]) -> Result<(), Invalid> {
     for (index, capability) in capabilities.iter().enumerate() {
         if let Access::Mount { fs_type, .. } = &capability.access
@@ -121,7 +121,7 @@ pub(super) fn check_filesystems(capabilities: &[array::Capability]) -> Result<()
     Ok(())
 }
 
-/// A driver without a capability does not know the fields that came with it.
+/// Refuses fields that belong to capabilities which the driver does not have.
 fn check_offer(offered: &LiveCapabilities, wanted: &CreateVolumeParams) -> Result<(), Invalid> {
     let field = "volume_content_source";
     let (from_snapshot, from_volume) = match &wanted.source {

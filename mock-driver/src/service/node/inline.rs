@@ -1,25 +1,25 @@
-//! Volumes that are written into a pod: kubelet says so in the volume's context, with the attributes of
-//! the pod's author.
+//! Inline volumes (CSI ephemeral volumes): kubelet marks them in the volume context, which also has the attributes of the
+//! pod's spec.
 
 use crate::array::quantity;
 use crate::node::Map;
 use crate::node::stage_publish::InlineVolume;
 use crate::rpc::validate::Invalid;
 
-/// Kubelet's mark.
+/// Kubelet's key.
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
-/// The author's attribute.
+/// The attribute of the pod's spec.
 const SIZE: &str = "size";
 
 const MIB: u64 = 1 << 20;
 
-/// The size for who does not say: enough for every filesystem, and nothing but holes.
+/// The default size: enough for every filesystem, in a sparse file.
 const DEFAULT_BYTES: u64 = 1024 * MIB;
 
-/// The smallest volume a filesystem fits on, and the largest that an array makes.
+/// The size of the smallest filesystem, and of the largest volume.
 const BOUNDS: std::ops::RangeInclusive<u64> = MIB..=1024 * 1024 * MIB;
 
-/// Reads from a context whether a volume is inline, and how large it is to be.
+/// Parses the volume context of an inline volume; `None` for other volumes.
 pub(super) fn read(context: &Map) -> Result<Option<InlineVolume>, Invalid> {
     if context.get(EPHEMERAL).is_none_or(|mark| mark != "true") {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Paths in requests, and what every call to the Node service needs of the driver.
+//! Validation of paths and capabilities in requests of the Node service.
 
 use std::sync::Arc;
 
@@ -9,22 +9,21 @@ use crate::node::{Map, Node, View};
 use crate::rpc::capabilities::{self, LiveCapabilities};
 use crate::rpc::validate::{self, Invalid};
 
-/// The most bytes of a path, as the kernel has it.
+/// Maximum number of bytes of a path, the kernel's PATH_MAX.
 const PATH_LIMIT: usize = 4095;
 
-/// The field for the group that is to own files.
+/// Field of the group of a volume's files.
 const MOUNT_GROUP: &str = "volume_capability.mount.volume_mount_group";
 
-/// What begins the keys that kubelet adds to a volume's context; they may change between two calls.
+/// Prefix of the keys that kubelet adds to the volume context; their values may change between two calls.
 const KUBELET: &str = "csi.storage.k8s.io/";
 
-/// An absolute path that must be there, without slashes at its end.
+/// A required absolute path, without trailing slashes.
 pub(super) fn required(field: &str, text: &str) -> Result<String, Invalid> {
     optional(field, text)?.ok_or_else(|| Invalid::new(field, "must be set"))
 }
 
-/// A path at which a volume is looked for, and must be given: any text will do, for nothing is ever at a path
-/// that is not absolute.
+/// A required path to look up: any text is accepted, because no volume is at a relative path.
 pub(super) fn looked_for(field: &str, text: &str) -> Result<String, Invalid> {
     if text.is_empty() {
         return Err(Invalid::new(field, "must be set"));
@@ -32,7 +31,7 @@ pub(super) fn looked_for(field: &str, text: &str) -> Result<String, Invalid> {
     Ok(text.to_owned())
 }
 
-/// An absolute path that may be left out.
+/// An optional absolute path.
 pub(super) fn optional(field: &str, text: &str) -> Result<Option<String>, Invalid> {
     if text.is_empty() {
         return Ok(None);
@@ -51,7 +50,7 @@ pub(super) fn optional(field: &str, text: &str) -> Result<Option<String>, Invali
     Ok(Some(trimmed.to_owned()))
 }
 
-/// A group that is to own files: a number, as Kubernetes has it.
+/// Checks the group of a volume's files: a number, as in Kubernetes.
 pub(super) fn group(capability: &Capability) -> Result<(), Invalid> {
     match &capability.access {
         Access::Mount { group, .. } if !group.is_empty() && group.parse::<u32>().is_err() => {
@@ -64,7 +63,7 @@ pub(super) fn group(capability: &Capability) -> Result<(), Invalid> {
     }
 }
 
-/// Refuses uses of a volume that the driver says it does not know.
+/// Refuses uses of a volume whose capability the driver does not have.
 pub(super) fn needs(offered: &LiveCapabilities, capability: &Capability) -> Result<(), Invalid> {
     let newer = capabilities::Capability::NodeSingleNodeMultiWriter;
     validate::needs_modes(
@@ -81,7 +80,7 @@ pub(super) fn needs(offered: &LiveCapabilities, capability: &Capability) -> Resu
     validate::needs(offered, by_group, MOUNT_GROUP, has_group)
 }
 
-/// A volume's context without what kubelet says of the pod.
+/// The volume context without kubelet's keys.
 pub(super) fn lasting(context: Map) -> Map {
     context
         .into_iter()
@@ -89,7 +88,7 @@ pub(super) fn lasting(context: Map) -> Map {
         .collect()
 }
 
-/// What a map field holds, in order and within its limit.
+/// The entries of a map field, sorted and within its size limit.
 pub(super) fn map(field: &str, map: &std::collections::HashMap<String, String>) -> Result<Map, Invalid> {
     validate::map(field, map)
 }
@@ -97,12 +96,12 @@ pub(super) fn map(field: &str, map: &std::collections::HashMap<String, String>) 
 // === impl Driver ===
 
 impl Driver {
-    /// The node; there is one wherever the Node service is served.
+    /// The node; it exists where the Node service is served.
     pub(super) fn here(&self) -> Result<&Arc<Node>, Error> {
         self.node().ok_or(Error::Broken)
     }
 
-    /// The volume as the array has it for this node, or none for one that only this node has.
+    /// The node's view of a volume of the array; `None` for an inline volume.
     pub(crate) async fn view_or_inline(&self, volume: &str) -> Result<Option<View>, Error> {
         if self.here()?.is_inline(volume) {
             return Ok(None);
@@ -110,10 +109,10 @@ impl Driver {
         self.view(volume).await.map(Some)
     }
 
-    /// Whether undoing something of the volume makes sense.
+    /// Checks whether the volume exists.
     ///
     /// # Errors
-    /// If the volume is gone, nothing of it is on this node, and the driver is to be strict about it.
+    /// The volume does not exist, nothing of it is on this node, and the driver is strict about that.
     pub(super) async fn check_strict(&self, volume: &str) -> Result<(), Error> {
         let node = self.here()?;
         if !node.is_strict() || node.knows(volume) {

@@ -84,7 +84,7 @@ impl Rpc for NodeUnpublishVolumeRequest {
     async fn execute((volume, target): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
         driver.check_strict(&volume).await?;
         let node = driver.here()?;
-        // The array has never heard of one.
+        // The array does not have inline volumes.
         let is_inline = node.is_inline(&volume);
         node.unpublish(&volume, &target).await?;
         if !is_inline {

@@ -36,7 +36,7 @@ impl Rpc for NodeGetVolumeStatsRequest {
             VolumeSpace::Files(stats) => {
                 vec![usage(Unit::Bytes, stats.bytes), usage(Unit::Inodes, stats.inodes)]
             }
-            // What of a device is in use is known to who uses it.
+            // The driver does not know which blocks of a device are in use.
             VolumeSpace::Device(bytes) => vec![VolumeUsage {
                 total: wire(bytes),
                 unit: Unit::Bytes.into(),

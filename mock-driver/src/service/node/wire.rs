@@ -1,4 +1,4 @@
-//! Capabilities as CSI writes them: the way back from what requests are read into.
+//! Conversion of validated capabilities to CSI messages.
 
 use csi_proto::v1;
 use csi_proto::v1::volume_capability::{
@@ -7,7 +7,7 @@ use csi_proto::v1::volume_capability::{
 
 use crate::array::{Access, AccessMode, Capability};
 
-/// A capability as CSI writes it.
+/// The CSI message of a capability.
 pub(super) fn capability(capability: &Capability) -> v1::VolumeCapability {
     let access_type = match &capability.access {
         Access::Block => AccessType::Block(BlockVolume {}),
