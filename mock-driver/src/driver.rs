@@ -54,7 +54,7 @@ pub mod service_config;
 mod settings;
 mod volumes;
 
-/// A driver, ready to be served.
+/// A running driver.
 #[derive(Debug)]
 pub struct Driver {
     pub(crate) name: String,
@@ -70,7 +70,7 @@ pub struct Driver {
     pub(crate) store: Arc<Store>,
     pub(crate) clock: Clock,
     pub(crate) volume_files: VolumeFiles,
-    /// What calls and operations have locked.
+    /// Locks of calls and operations.
     pub(crate) locks: LockTable,
     pub(crate) faults: Arc<Faults>,
     pub(crate) socket_control: Arc<SocketControl>,
@@ -78,21 +78,21 @@ pub struct Driver {
     pub(crate) proxy_to: Option<PathBuf>,
     pub(crate) journal: Option<Arc<Journal>>,
     pub(crate) limits_drawn: AtomicU64,
-    /// What keeps the array and the node's records; none for as long as the process lives.
+    /// The database of the array and of the node's records; `None` without a state directory.
     pub(crate) state: Option<Arc<Database>>,
-    /// Work on the array, which goes on when its client has left.
+    /// Operations of the array, which continue after their client has left.
     pub(crate) work: TaskTracker,
-    /// Ends that work where it stands, as a crash would.
+    /// Cancels these operations, as a crash does.
     pub(crate) halt: CancellationToken,
 }
 
 // === impl Driver ===
 
 impl Driver {
-    /// Restores the array and opens the files. The fault file, if any, is to be followed.
+    /// Restores the array and opens the files. The caller must follow the returned fault file.
     ///
     /// # Errors
-    /// If a file or directory cannot be used as its flag asks.
+    /// A file or directory cannot be used.
     pub fn open(settings: Settings) -> Result<(Arc<Self>, Option<FaultFile>), OpenError> {
         let Settings {
             name,
@@ -122,7 +122,7 @@ impl Driver {
             .iter()
             .map(|pool| (pool.name.clone(), pool.segments.clone()));
         let places = places.collect();
-        // First, because the caller repeats all of this while another process has the lock.
+        // First: the caller retries `open` while another process holds this lock.
         let state = open_state(state_dir.as_deref())?;
         let journal = open_journal(journal.as_deref(), journal_config, &clock)?;
         let (rules, fault_file) = open_faults(faults.as_deref(), seed_of_run(seed)?, &scenarios)?;
@@ -138,14 +138,14 @@ impl Driver {
             .map(|id| Node::open(id, node, volume_files.clone(), state.clone()))
             .transpose()?
             .map(Arc::new);
-        // The directory of a process that has only a node is the node's own.
+        // The state directory of a process with a node only belongs to the node.
         let array_state = state.clone().filter(|_| mode.has_array());
         let store = open_store(array_state, array, epoch, initial_volumes, &rules)?;
         if mode.has_array() && proxy_to.is_none() {
             claim(&volume_files, &store, epoch, state_dir.as_deref())?;
         }
         take_current_id(node.as_deref().filter(|_| remote.is_none()), &store);
-        // When all locks are held, so that it is said once.
+        // After all locks are acquired, so that it is logged once.
         if let Some(file) = &fault_file {
             file.announce(journal.as_deref());
         }
@@ -177,12 +177,12 @@ impl Driver {
         Ok((Arc::new(driver), fault_file))
     }
 
-    /// Whether the array is in this process, and not in another one or in the driver behind a proxy.
+    /// Whether the array is in this process: not in another one, and not behind a proxy.
     pub(crate) fn has_array(&self) -> bool {
         self.mode.has_array() && self.proxy_to.is_none()
     }
 
-    /// What the driver says it can do; it may be changed while calls are answered.
+    /// The driver's capabilities, which can change at run time.
     pub fn capabilities(&self) -> &LiveCapabilities {
         &self.capabilities
     }
@@ -192,33 +192,32 @@ impl Driver {
         &self.faults
     }
 
-    /// The node this process stands on; none for a driver without a Node service.
+    /// The node of this process; `None` without a Node service.
     pub fn node(&self) -> Option<&Arc<Node>> {
         self.node.as_ref()
     }
 
-    /// The socket and the connections that came in over it.
+    /// The socket and its connections.
     pub fn socket_control(&self) -> &SocketControl {
         &self.socket_control
     }
 
-    /// The way to end the driver from inside.
+    /// Ends the driver.
     pub fn exit(&self) -> &ExitOrder {
         &self.exit
     }
 
-    /// What Probe answers; it may be changed while calls are answered.
+    /// The response of Probe, which can change at run time.
     pub fn readiness(&self) -> &Readiness {
         &self.readiness
     }
 
-    /// The bytes of its volumes and snapshots.
+    /// The files of volumes and snapshots.
     pub fn volume_files(&self) -> &VolumeFiles {
         &self.volume_files
     }
 
-    /// Ends what the driver does with its directories, and lets other processes have them: the state directory last,
-    /// for that is the lock that the next process waits for.
+    /// Releases the driver's directories; the state directory last, because the next process waits for its lock.
     pub(crate) fn close(&self) {
         if let Err(error) = self.volume_files.close() {
             tracing::warn!(error = error_chain(&error), "failed to remove all volume files");
@@ -228,7 +227,7 @@ impl Driver {
         }
     }
 
-    /// Waits until the state directory cannot be written any more, and returns the error.
+    /// Waits until a write to the state directory fails, and returns the error.
     pub(crate) async fn state_failed(&self) -> Arc<io::Error> {
         match &self.state {
             Some(state) => state.failed().await,
@@ -236,7 +235,7 @@ impl Driver {
         }
     }
 
-    /// The array and what keeps it.
+    /// The array with its storage.
     pub fn store(&self) -> &Store {
         &self.store
     }
@@ -247,8 +246,7 @@ impl Driver {
     }
 }
 
-/// Gives the node the id that it got in the previous process: what is attached to it is attached to
-/// that one.
+/// Gives the node the id that it had in the previous process, under which its volumes are attached.
 fn take_current_id(node: Option<&Node>, store: &Store) {
     let Some(node) = node else { return };
     let id = node.info().id;

@@ -1,11 +1,10 @@
-//! Keeps the array and its durability together.
+//! The array with its durable state.
 //!
-//! The array sits behind one lock that is held for a state transition (microseconds) and never over
-//! an await. With a state directory the rows that a change touched are committed to its database before the answer
-//! goes out; calls that wait at the same time share one commit.
+//! A lock protects the array; it is held for one state transition (microseconds) and never across an await. With a state
+//! directory, the rows changed by a call are committed to the database before its response; concurrent calls share a commit.
 //!
-//! Invariant: a response only reflects durable state. That holds for refusals and
-//! reads too: they wait for everything the array had done when they looked at it.
+//! Invariant: a response reflects durable state only. That includes refusals and reads: they wait for everything that the
+//! array had done when they read it.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -38,34 +37,34 @@ mod restore;
 const IDENTITY: &str = "array";
 const LOSS: &str = "loss";
 
-/// The array as calls reach it.
+/// The array behind its lock.
 #[derive(Debug)]
 pub struct Store {
     array: Mutex<Array>,
-    /// Where the array is kept; none for as long as the process lives.
+    /// The database; `None` without a state directory.
     database: Option<Arc<Database>>,
-    /// The array as it was, while a fault shows that; locked after the array.
+    /// An earlier state of the array, while a fault shows it; locked after the array.
     past: Mutex<Option<Past>>,
-    /// Which past that is; none if no fault shows one.
+    /// Which earlier state a fault shows, if any.
     wanted_past: Arc<RwLock<Option<Freeze>>>,
-    /// What the database says is lost at the next start; locked before the array.
+    /// The state loss recorded in the database; locked before the array.
     loss: Mutex<Option<Loss>>,
 }
 
 // === impl Store ===
 
 impl Store {
-    /// An array that lives as long as the process.
+    /// An array in memory.
     pub(crate) fn in_memory(settings: Settings, epoch: u128, premade: u64) -> Self {
         let mut array = Array::new(settings, epoch);
         array.premake(premade);
         Self::of(array, None)
     }
 
-    /// An array kept in a database, restored as it was left. `epoch` is for a first start.
+    /// An array restored from a database. `epoch` is used at the first start.
     ///
     /// # Errors
-    /// If the database cannot be read or written, or holds something damaged.
+    /// The database cannot be read or written, or is damaged.
     pub fn open(
         database: Arc<Database>,
         settings: Settings,
@@ -92,7 +91,7 @@ impl Store {
         let identity = found.identity.clone();
         let mut array = restore(settings, epoch, found.image, found.changes, found.mark);
         array.premake(premade);
-        // The settings of this start may have changed something, too.
+        // The settings of this start may have changed the array.
         if loses.is_some() || stored != Some(array.image()) {
             let mut rows: Rows = array.rows().map(|id| row(&array, &id)).collect();
             rows.insert((META, LOSS.to_owned()), None);
@@ -116,11 +115,11 @@ impl Store {
         }
     }
 
-    /// What tells a kept array from every other one, for as long as its directory exists: an array that lost its
-    /// state is the same array. `fresh` is taken at a first start. None for an array in memory.
+    /// The identity of the stored array for as long as its directory exists, also after a state loss. `fresh` is used at the
+    /// first start. `None` for an array in memory.
     ///
     /// # Errors
-    /// If it cannot be read or written.
+    /// It cannot be read or written.
     pub fn identity(&self, fresh: u128) -> Result<Option<String>, OpenError> {
         let Some(database) = &self.database else {
             return Ok(None);
@@ -137,17 +136,16 @@ impl Store {
         Ok(Some(identity))
     }
 
-    /// Runs an operation that may change the array, and makes its change safe before it returns.
+    /// Runs an operation that may change the array, and returns after the change is durable.
     ///
     /// # Guarantees
-    /// The operation sees and leaves a whole state. After `Ok`, and after a refusal, everything
-    /// the operation did or saw survives a crash.
+    /// The operation is atomic. After `Ok`, and after a refusal, everything that the operation did or saw survives a crash.
     ///
     /// # Errors
-    /// What the array refuses; [`Error::Lost`] if the state directory fails.
+    /// Those of the operation; [`Error::Lost`] if the state directory fails.
     ///
     /// # Cancellation
-    /// Dropped while it waits for the flush, the change stands and is flushed all the same.
+    /// A change whose caller is dropped during the commit is committed all the same.
     pub async fn change<T>(
         &self,
         act: impl FnOnce(&mut Array) -> Result<Done<T>, array::Error>,
@@ -170,10 +168,10 @@ impl Store {
         Ok(outcome?)
     }
 
-    /// Looks at the array, and waits until everything seen is safe.
+    /// Reads the array, and returns after everything seen is durable.
     ///
     /// # Errors
-    /// As for [`Store::change`].
+    /// Those of [`Store::change`].
     pub async fn read<T>(&self, look: impl FnOnce(&Array) -> Result<T, array::Error>) -> Result<T, Error> {
         let (outcome, position) = {
             let array = self.lock();
@@ -183,29 +181,28 @@ impl Store {
         Ok(outcome?)
     }
 
-    /// Looks at the array as it is now, for deciding what goes wrong next: what is seen may not be safe
-    /// yet, so it must never be told to a caller.
+    /// Reads the present array, for decisions of faults only: the state may not be durable yet, so a response must not depend on
+    /// it.
     pub fn peek<T>(&self, look: impl FnOnce(&Array) -> T) -> T {
         look(&self.lock())
     }
 
-    /// What keeps the array; none if it lives as long as the process.
+    /// The database; `None` without a state directory.
     pub fn database(&self) -> Option<&Arc<Database>> {
         self.database.as_ref()
     }
 
-    /// Keeps a past as long as `wanted` names one.
+    /// Keeps an earlier state while `wanted` asks for one.
     #[must_use]
     pub(crate) fn keeping_past(mut self, wanted: Arc<RwLock<Option<Freeze>>>) -> Self {
         self.wanted_past = wanted;
         self
     }
 
-    /// Records what the array has lost when its directory is opened the next time, however this process ends. Nothing is
-    /// lost before that. Blocks.
+    /// Records the state loss of the next start, however this process ends. Blocks.
     ///
     /// # Errors
-    /// If it cannot be recorded; the previous record stays.
+    /// It cannot be written; the previous record remains.
     pub fn lose(&self, wanted: impl FnOnce() -> Option<Loss>) -> Result<(), OpenError> {
         let Some(database) = &self.database else {
             return Ok(());
@@ -230,7 +227,7 @@ impl Store {
         Ok(())
     }
 
-    /// Looks at the past that is wanted, or at the array as it is if none is.
+    /// Reads the earlier state that a fault shows, or the present array.
     ///
     /// The result is durable, as with [`Store::read`].
     pub(crate) async fn read_past<T>(
@@ -249,7 +246,7 @@ impl Store {
         Ok(outcome?)
     }
 
-    /// The past, begun or given up as is wanted.
+    /// The earlier state, started or dropped as faults ask.
     fn past(&self, array: &Array) -> MutexGuard<'_, Option<Past>> {
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = *self.wanted_past.read().unwrap_or_else(PoisonError::into_inner);
@@ -270,8 +267,7 @@ impl Store {
         }
     }
 
-    /// A panic inside the array would leave the lock poisoned; transitions decide before they
-    /// touch anything, so the state behind it is whole.
+    /// Ignores poisoning: operations decide before they change anything, so a panic leaves a consistent array.
     fn lock(&self) -> MutexGuard<'_, Array> {
         self.array.lock().unwrap_or_else(PoisonError::into_inner)
     }

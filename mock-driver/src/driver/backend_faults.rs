@@ -14,7 +14,7 @@ use crate::store;
 // === impl Driver ===
 
 impl Driver {
-    /// Applies the backend faults in force to the volume's device and its content.
+    /// Applies the active backend faults to the volume's device and its content.
     pub(super) fn inject_device_fault(&self, volume: &str, node: &str) {
         let Some(here) = self.node() else {
             return;
@@ -37,7 +37,7 @@ impl Driver {
     /// Persists the state loss that the active backend faults cause on restart, so that it also happens after SIGKILL.
     ///
     /// # Errors
-    /// If that cannot be recorded; the previous record stays then.
+    /// It cannot be written; the previous record remains.
     pub(crate) async fn settle_loss(self: &Arc<Self>) -> Result<(), store::OpenError> {
         let driver = self.clone();
         let settled = tokio::task::spawn_blocking(move || {
@@ -48,13 +48,13 @@ impl Driver {
             Ok(settled) => settled,
             Err(ended) => match ended.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                // The runtime ends, and with it the receiver.
+                // The runtime is shutting down.
                 Err(_) => Ok(()),
             },
         }
     }
 
-    /// Records the losses of backend faults that begin and end, until `stop`.
+    /// Persists changes of the active state loss until `stop`.
     pub(crate) async fn follow_losses(self: &Arc<Self>, stop: CancellationToken) {
         let mut loss = self.faults.loss();
         let follow = async {

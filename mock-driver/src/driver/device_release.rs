@@ -18,10 +18,10 @@ use crate::node::View;
 // === impl Driver ===
 
 impl Driver {
-    /// A volume as the array has it for the node of this process, which is about to use it.
+    /// The node's view of a volume that a call is about to use.
     ///
     /// # Guarantees
-    /// Without ControllerPublishVolume and another process has the array, it is attached then.
+    /// Without ControllerPublishVolume, and with the array in another process, the volume is attached.
     pub(crate) async fn view_to_use(&self, volume: &str, capability: &Capability) -> Result<View, Error> {
         let view = self.view(volume).await?;
         let Some(remote) = self.remote.as_ref().filter(|_| !self.ways().attaches) else {
@@ -38,8 +38,7 @@ impl Driver {
         self.view(volume).await
     }
 
-    /// Hands on what a call to use a volume came to. If it failed and the volume is at no other path, it is given
-    /// back.
+    /// Returns the outcome of a call that uses a volume. After a failure, detaches the volume if it is at no other path.
     pub(crate) async fn unless_unused<T>(&self, volume: &str, outcome: Result<T, Error>) -> Result<T, Error> {
         if outcome.is_err() {
             self.release_attached([volume.to_owned()]).await;
@@ -58,15 +57,15 @@ impl Driver {
             return self.reconcile_device(volume).await;
         };
         let _turn = remote.turn(volume).await;
-        // The device first, as when a volume is detached: a crash in between leaves one that is attached.
+        // The device first, as for any detach: after a crash in between, the volume is still attached.
         self.remove_device(volume).await?;
         remote.detach(volume, &self.own_node()).await?;
         remote.note(volume, false);
         Ok(())
     }
 
-    /// Gives back what the process before this one used and has at no path any more, as after a kill. A call that is
-    /// under way for one of them sees to it itself.
+    /// Detaches volumes of an earlier process that are at no path any more, as after a kill. A call in progress for one of them
+    /// detaches it itself.
     pub(super) async fn release_leftover_devices(&self, volumes: &BTreeSet<String>) {
         if self.ways().attaches {
             return;

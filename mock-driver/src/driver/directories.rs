@@ -1,4 +1,4 @@
-//! The directories and files a driver works in.
+//! Directories and files of a driver.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use crate::node::device;
 use crate::store::volume_files::{FileId, Owner, VolumeFiles};
 use crate::store::{Database, Store};
 
-/// Links and mounts outlive a change of the working directory, and lead nowhere if they are relative.
+/// Makes paths absolute: links and mounts survive a change of the working directory, and relative ones would break.
 pub(super) fn with_absolute_paths(mut settings: Settings) -> Result<Settings, OpenError> {
     let absolute =
         |path: PathBuf| std::path::absolute(&path).map_err(|source| OpenError::Relative { path, source });
     settings.state_dir = settings.state_dir.map(absolute).transpose()?;
     settings.media_dir = settings.media_dir.map(absolute).transpose()?;
-    // It is the node's of the driver behind a proxy.
+    // With a proxy it belongs to the node of the proxied driver.
     let device_dir = settings.node.device_dir.filter(|_| settings.proxy_to.is_none());
     settings.node.device_dir = device_dir.map(absolute).transpose()?;
     Ok(settings)
 }
 
-/// Where the bytes of volumes lie.
+/// Opens the directory of volume files.
 pub(super) fn volume_files_in(
     media_dir: Option<PathBuf>,
     state_dir: Option<&Path>,
@@ -40,7 +40,7 @@ pub(super) fn volume_files_in(
     }
 }
 
-/// The journal, if it has a reader.
+/// Opens the journal if anything reads it.
 pub(super) fn open_journal(
     file: Option<&Path>,
     journal_config: JournalConfig,
@@ -53,7 +53,7 @@ pub(super) fn open_journal(
     Ok(Some(Arc::new(journal)))
 }
 
-/// The fault rules, with those of the scenarios and of the file, which is followed later.
+/// Loads the fault rules of scenarios and of the file, which the caller follows.
 pub(super) fn open_faults(
     file: Option<&Path>,
     seed: Seed,
@@ -65,13 +65,13 @@ pub(super) fn open_faults(
     Ok((rules, file))
 }
 
-/// The state directory; none to keep nothing.
+/// Opens the state directory; `None` without one.
 pub(super) fn open_state(directory: Option<&Path>) -> Result<Option<Arc<Database>>, OpenError> {
     let opened = directory.map(Database::open).transpose()?;
     Ok(opened.map(Arc::new))
 }
 
-/// The array as it was left, or a new one.
+/// Restores the array, or creates one.
 pub(super) fn open_store(
     database: Option<Arc<Database>>,
     settings: array::Settings,
@@ -88,7 +88,7 @@ pub(super) fn open_store(
     Ok(store)
 }
 
-/// Makes the media directory the array's own.
+/// Marks the media directory with the array's identity.
 pub(super) fn claim(
     volume_files: &VolumeFiles,
     store: &Store,
@@ -98,7 +98,7 @@ pub(super) fn claim(
     if !volume_files.is_kept() {
         return Ok(());
     }
-    // An array in memory knows nothing of what is there; equal names of volumes mean nothing.
+    // An array in memory has no identity; equal volume names mean nothing.
     let (owner, known) = match store.identity(u128::from_le_bytes(random()?))? {
         Some(array) => {
             let is_kept = true;

@@ -1,4 +1,4 @@
-//! Everything a call can fail with, and the gRPC status it becomes: one complete match.
+//! Errors of calls and their gRPC status.
 
 use tonic::{Code, Status};
 
@@ -9,30 +9,30 @@ use crate::rpc::validate::Invalid;
 use crate::store;
 use crate::store::volume_files;
 
-/// The longest error message, encoded. Clients and servers take 8 KiB of header fields at least.
+/// Maximum length of an encoded error message. HTTP/2 clients and servers accept at least 8 KiB of header fields.
 const MAX_MESSAGE: usize = 4 << 10;
 
 const CUT_OFF: &str = "... (cut off)";
 
-/// Why a call was not answered with what it asked for.
+/// An error of a call.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The request is malformed.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// The array refused, or its state cannot be made safe.
+    /// The array refused the call, or its state cannot be stored.
     #[error(transparent)]
     Store(#[from] store::Error),
-    /// The credentials are not those that were asked for.
+    /// A secret has the wrong value.
     #[error("secrets: the value of \"{key}\" is wrong")]
     Unauthenticated {
         /// The key.
         key: String,
     },
-    /// The bytes of a volume or snapshot cannot be had.
+    /// A volume's or snapshot's file failed.
     #[error(transparent)]
     VolumeFiles(#[from] volume_files::Error),
-    /// The node's side refused or failed.
+    /// The node failed or refused.
     #[error(transparent)]
     Node(#[from] node::Error),
     /// Another call for the same volume is running.
@@ -41,32 +41,32 @@ pub enum Error {
         /// The volume.
         subject: String,
     },
-    /// The RPC is not offered.
+    /// The driver does not serve the RPC.
     #[error("{path} is not offered by this driver")]
     NotOffered {
         /// The RPC.
         path: &'static str,
     },
-    /// A fault rule answered.
+    /// A fault rule failed the call.
     #[error("{message}")]
     Injected {
         /// The rule's code.
         code: Code,
-        /// The rule's text.
+        /// The rule's message.
         message: String,
     },
-    /// A place that the snapshot does not have.
+    /// An offset beyond the snapshot's size.
     #[error("starting_offset: must be from 0 to {size}, the snapshot's size, is {offset}")]
     OffsetOutOfRange {
-        /// The offset asked for.
+        /// The offset of the request.
         offset: i64,
         /// The size of the snapshot.
         size: u64,
     },
-    /// The driver is set to report that it is not healthy.
+    /// The driver is configured to report that it is not healthy.
     #[error("the driver is not healthy: something it needs is missing")]
     Unhealthy,
-    /// The driver itself is broken.
+    /// A panic.
     #[error("internal error (panic); see the driver log")]
     Broken,
 }
@@ -74,7 +74,7 @@ pub enum Error {
 // === impl Error ===
 
 impl Error {
-    /// The gRPC code, as section "error scheme" of each RPC in the specification asks.
+    /// The gRPC code of section "error scheme" of each RPC in the CSI specification.
     pub fn code(&self) -> Code {
         match self {
             Self::Invalid(_) => Code::InvalidArgument,
@@ -113,8 +113,8 @@ impl Error {
         }
     }
 
-    /// The text for the caller: every cause, in one line, short enough for a header field of HTTP/2. What a fault
-    /// rule says stays as it is.
+    /// The message for the caller: all causes in one line, short enough for an HTTP/2 header field. Messages of fault rules are
+    /// not changed.
     pub fn message(&self) -> String {
         if let Self::Injected { message, .. } = self {
             return message.clone();
@@ -123,9 +123,9 @@ impl Error {
     }
 }
 
-/// Cuts a text off whose encoding in `grpc-message` is too long.
+/// Truncates a text whose encoding in `grpc-message` is too long.
 fn shortened(mut text: String) -> String {
-    // tonic writes what is not plain as %XX, byte by byte.
+    // tonic percent-encodes other bytes.
     let is_plain = |c: char| c.is_ascii_graphic() && !"\"#%<>`?{}".contains(c);
     let encoded = |c: char| if is_plain(c) { 1 } else { 3 * c.len_utf8() };
     let mut left = MAX_MESSAGE - CUT_OFF.chars().map(encoded).sum::<usize>();

@@ -1,10 +1,10 @@
-//! The end of the driver, ordered by a fault rule or the admin API.
+//! Exit of the driver by a fault rule or the admin API.
 
 use tokio::sync::watch;
 
 use crate::fault::Exit;
 
-/// The order to end, given once.
+/// The first exit request.
 #[derive(Debug)]
 pub struct ExitOrder(watch::Sender<Option<Exit>>);
 
@@ -17,8 +17,7 @@ impl Default for ExitOrder {
 }
 
 impl ExitOrder {
-    /// Ends the driver at once: running calls are cut off, nothing is waited for. What the driver has
-    /// confirmed is safe all the same.
+    /// Ends the driver at once without waiting for running calls. Confirmed changes are durable.
     pub fn order(&self, how: Exit) {
         if how == Exit::Kill {
             let own = rustix::process::getpid();
@@ -33,7 +32,7 @@ impl ExitOrder {
         });
     }
 
-    /// Waits for the order.
+    /// Waits for the request.
     pub(crate) async fn ordered(&self) -> Exit {
         let mut order = self.0.subscribe();
         match order.wait_for(Option::is_some).await.map(|order| *order) {

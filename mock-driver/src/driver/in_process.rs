@@ -1,5 +1,5 @@
-//! Drivers in the process of their caller, such as a simulation: without socket, thread or file, on the runtime's
-//! clock. [`Services`](crate::service::Services) makes gRPC services of one, which a client can call directly.
+//! Drivers within another process, such as a simulation: without socket, thread or file, on the runtime's clock.
+//! [`Services`](crate::service::Services) are its gRPC services, which a client can call directly.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -21,13 +21,13 @@ use crate::store::volume_files::VolumeFiles;
 // === impl Driver ===
 
 impl Driver {
-    /// A driver with its array in memory. Volumes have no bytes, and a node stages and publishes them on record only.
+    /// A driver with its array in memory. Volumes have no data, and staging and publishing are only recorded.
     ///
-    /// Of the settings, those that name files, sockets and other processes are left out. With
-    /// [`Settings::seed`] and [`Settings::clock`] two runs are the same.
+    /// Settings of files, sockets and other processes are ignored. With [`Settings::seed`] and [`Settings::clock`], runs are
+    /// reproducible.
     ///
     /// # Errors
-    /// If scenarios do not go together, or the kernel gives no random numbers.
+    /// Scenarios exclude each other, or getrandom fails.
     pub fn in_memory(settings: Settings) -> Result<Arc<Self>, OpenError> {
         let (driver, _) = Self::open(Settings {
             mode: Mode::All,
@@ -48,12 +48,11 @@ impl Driver {
         Ok(driver)
     }
 
-    /// The driver's process on a node of the array that this one has in memory, with the Node service. Array, fault
-    /// rules, capabilities and journal are this one's. What the node has staged and published goes with what is
-    /// returned, as with a process that keeps no state.
+    /// A node process of this driver's array, with the Node service. It shares array, fault rules, capabilities and journal.
+    /// Dropping it forgets what is staged and published, as the exit of a process without state directory does.
     ///
     /// # Errors
-    /// If the node cannot be had.
+    /// The node cannot be opened.
     pub fn on_node(&self, id: &str) -> Result<Arc<Self>, OpenError> {
         let volume_files = VolumeFiles::nowhere();
         let settings = node::Settings {

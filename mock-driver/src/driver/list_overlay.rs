@@ -1,4 +1,4 @@
-//! ListVolumes under backend faults: an old state, missing volumes, volumes on other nodes.
+//! ListVolumes under backend faults: stale state, missing volumes, volumes on wrong nodes.
 
 use crate::array::{NodeId, Page};
 use crate::driver::Driver;
@@ -7,7 +7,7 @@ use crate::store;
 // === impl Driver ===
 
 impl Driver {
-    /// A page of the volumes, with the backend faults of the listing.
+    /// A page of volumes, changed by the active backend faults.
     pub(crate) async fn page(&self, max_entries: usize, token: Option<&str>) -> Result<Page, store::Error> {
         let view = self.faults.listing();
         let list = |array: &crate::array::Array| array.list(max_entries, token);

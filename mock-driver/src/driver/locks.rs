@@ -1,44 +1,43 @@
 //! The lock table: a keyed reader-writer lock for each volume, snapshot and group.
 //!
-//! CSI leaves it to the driver what happens to a second call for a busy volume: it may get ABORTED
-//! or wait. Calls for different volumes share nothing but a look into a map. Calls that only read from
-//! something, as those that make copies of it do, share its lock.
+//! CSI allows a driver to abort a second call for a busy volume or to let it wait. Calls for different volumes do not wait
+//! for each other. Calls that only read an object, such as the source of a copy, share its lock.
 //!
-//! A key is locked in two scopes. A call holds it in `Scope::Call` until its answer is out, injected delays included. It
-//! holds it in `Scope::Operation` while the array works, as does the admin API, which so waits for no delayed call.
+//! A key is locked in two scopes: in `Scope::Call` until the response is ready, injected delays included, and in
+//! `Scope::Operation` while the array works. The admin API uses only the latter, so it does not wait for delayed calls.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// What becomes of a call that finds its volume busy.
+/// Behaviour for a call whose volume is locked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BusyRule {
-    /// It fails with ABORTED.
+    /// The call fails with ABORTED.
     #[default]
     Abort,
-    /// It waits for its turn, first come first served.
+    /// The call waits, first come first served.
     Wait,
 }
 
-/// What is locked for how long.
+/// The scope of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Scope {
-    /// One call, from its arrival to its answer. A second one gets what the [`BusyRule`] says.
+    /// A call, from its arrival to its response. A second call follows the [`BusyRule`].
     Call,
-    /// One operation on the array. A second one waits.
+    /// An operation of the array. A second one waits.
     Operation,
 }
 
-/// What is locked, by its id or by the name under which it is being made.
+/// A key: the id of an object, or the name of one to create.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// A volume to be created.
     Name(String),
     /// A snapshot to create.
     SnapshotName(String),
-    /// A group to be taken.
+    /// A group to create.
     GroupName(String),
     /// An existing group.
     Group(String),
@@ -46,21 +45,21 @@ pub enum Key {
     Snapshot(String),
     /// An existing volume.
     Volume(String),
-    /// What the node this process stands on has of a volume. Controller and node are programs of their own
-    /// in most drivers, so neither waits for the other.
+    /// A volume on the node of this process. In most drivers, controller and node are separate processes, so neither waits for
+    /// the other.
     OnNode(String),
 }
 
-/// How a key is locked.
+/// The mode of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LockMode {
-    /// Exclusively, to change it.
+    /// Exclusive.
     Exclusive,
-    /// Together with others that only read.
+    /// Shared by readers.
     Shared,
 }
 
-/// How many readers one key has at a time. More get ABORTED or wait.
+/// Maximum number of concurrent readers of a key. Further ones are aborted or wait.
 const READERS: u32 = 1024;
 
 /// All locks of a driver.
@@ -72,7 +71,7 @@ pub(crate) struct LockTable {
 
 type Locks = HashMap<(Scope, Key), Lock>;
 
-/// The lock for one key; removed with its last user.
+/// The lock of one key, which exists while it is held or awaited.
 #[derive(Debug)]
 struct Lock {
     semaphore: Arc<Semaphore>,
@@ -86,21 +85,21 @@ pub(crate) struct Guard {
     _user: LockEntry,
 }
 
-/// Who holds a lock or waits for it, counted so that the last one removes it.
+/// A holder or waiter of a lock; the last one removes it.
 #[derive(Debug)]
 struct LockEntry {
     locks: Arc<Mutex<Locks>>,
     key: (Scope, Key),
 }
 
-/// Another call has the key.
+/// Another call holds the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Busy(pub Key);
 
 // === impl LockTable ===
 
 impl LockTable {
-    /// Without any locks; the rule is for calls.
+    /// An empty table; the rule applies to calls.
     pub(crate) fn new(rule: BusyRule) -> Self {
         Self {
             rule,
@@ -115,10 +114,10 @@ impl LockTable {
     /// Locks a key.
     ///
     /// # Errors
-    /// If another call has it and the rule says to abort.
+    /// Another call holds it, and the rule is to abort.
     ///
     /// # Cancellation
-    /// Dropped while it waits, it loses its place and nothing else.
+    /// Safe: a dropped waiter only loses its place in the queue.
     pub(crate) async fn lock(&self, scope: Scope, key: Key, share: LockMode) -> Result<Guard, Busy> {
         let key = (scope, key);
         let semaphore = {
@@ -153,20 +152,20 @@ impl LockTable {
         })
     }
 
-    /// Locks several keys, always in the same order, so that no two calls wait for one another.
+    /// Locks several keys in a fixed order, so that calls cannot deadlock.
     ///
     /// # Errors
-    /// As for [`LockTable::lock`]; what is locked by then is unlocked.
+    /// Those of [`LockTable::lock`]; keys locked by then are unlocked.
     ///
     /// # Cancellation
-    /// As for [`LockTable::lock`].
+    /// That of [`LockTable::lock`].
     pub(crate) async fn lock_all(
         &self,
         scope: Scope,
         mut keys: Vec<(Key, LockMode)>,
     ) -> Result<Vec<Guard>, Busy> {
         keys.sort();
-        // Of a key that is there twice, the larger share comes first.
+        // Of duplicate keys, the exclusive one sorts first.
         keys.dedup_by(|(later, _), (first, _)| later == first);
         let mut locked = Vec::with_capacity(keys.len());
         for (key, share) in keys {

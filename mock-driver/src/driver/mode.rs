@@ -1,23 +1,23 @@
-//! Which services a process has.
+//! The services of a process.
 
 use std::str::FromStr;
 
-/// Which services a process has.
+/// The services of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// All of them.
+    /// All services.
     #[default]
     All,
-    /// All but the Node service: the array and what is done to it.
+    /// All but the Node service.
     Controller,
-    /// Identity and Node, for one node of an array that another process has.
+    /// Identity and Node; the array is in another process.
     Node,
 }
 
 // === impl Mode ===
 
 impl Mode {
-    /// Whether the array is in this process, with the services for it.
+    /// Whether the array and its services are in this process.
     pub(crate) fn has_array(self) -> bool {
         match self {
             Self::All | Self::Controller => true,
@@ -25,7 +25,7 @@ impl Mode {
         }
     }
 
-    /// Whether a node stands in this process, if its id is known.
+    /// Whether this process has the Node service, if it has a node id.
     pub(crate) fn has_node(self) -> bool {
         match self {
             Self::All | Self::Node => true,

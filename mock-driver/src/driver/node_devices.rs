@@ -17,16 +17,16 @@ use crate::node::stage_publish::NodeFeatures;
 use crate::node::{self, Node, NodeInfo, View};
 use crate::rpc::capabilities::Capability;
 
-/// How long one step of work on devices and files may take when the driver ends.
+/// Maximum time of one step on devices and files while the driver exits.
 const LAST_STEP: Duration = Duration::from_secs(60);
 
-/// How long to wait before looking for a device again.
+/// Interval of looking for a device.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 // === impl Driver ===
 
 impl Driver {
-    /// How volumes get to paths with what the driver says it can do at this moment.
+    /// The features of the node according to the present capabilities.
     pub(crate) fn ways(&self) -> NodeFeatures {
         NodeFeatures {
             attaches: self.capabilities.has(Capability::PublishUnpublishVolume)
@@ -35,7 +35,7 @@ impl Driver {
         }
     }
 
-    /// A volume as the array has it for the node of this process.
+    /// The view that this process's node has of a volume.
     pub(crate) async fn view(&self, volume: &str) -> Result<View, Error> {
         let node = self.own_node();
         self.inject_device_fault(volume, &node);
@@ -77,12 +77,12 @@ impl Driver {
         }
     }
 
-    /// What the node tells about itself: what was set for this process, else what the array has.
+    /// The response of NodeGetInfo: configured values, else those of the array.
     pub(crate) async fn info(&self) -> Result<NodeInfo, Error> {
         let node = self.node().ok_or(Error::Broken)?;
         let known = match &self.remote {
             Some(remote) => {
-                // Kubelet asks as soon as the driver is there, and believes the first answer for good.
+                // Kubelet calls as soon as the driver is registered, and keeps the first response.
                 let known = decide(remote, node).await?;
                 Some((known.advertised, known.segments))
             }
@@ -129,7 +129,7 @@ impl Driver {
         self.warn_if_cut_off(&id);
     }
 
-    /// Says so if a node stands where nothing can be attached to it, which is more often a mistake than meant.
+    /// Warns if no volume can be attached to the node, which is more often a mistake than intended.
     pub(crate) fn warn_if_cut_off(&self, node: &str) {
         if self.store.peek(|array| array.is_cut_off(node)) {
             tracing::warn!(
@@ -156,8 +156,8 @@ impl Driver {
         Ok(self.store.read(|array| Ok(array.storage_health(&id))).await?)
     }
 
-    /// Where a volume is, seen from a call that names a node, or none. A process that has only a node knows
-    /// of no other, and takes every volume to be there.
+    /// The location of a volume for a call with a node id, or without one. A process with a node only takes every volume to be
+    /// on its node.
     pub(crate) fn place(&self, volume: &str, node: &str) -> VolumeLocation {
         if let Some(remote) = &self.remote {
             return VolumeLocation {
@@ -180,7 +180,7 @@ impl Driver {
         })
     }
 
-    /// How many volumes the node says it takes this time, if that is left to chance.
+    /// A random `max_volumes_per_node`, if configured.
     pub(crate) fn limit_by_chance(&self) -> Option<usize> {
         if !self.config.limit_by_chance {
             return None;
@@ -198,13 +198,13 @@ impl Driver {
         self.node().map(|node| node.info().id).unwrap_or_default()
     }
 
-    /// Whether a node of that id stands in this process.
+    /// Whether this process has the node with that id.
     pub(crate) fn is_here(&self, node: &str) -> bool {
         self.node().is_some_and(|here| here.info().id == node)
     }
 
-    /// Brings the volume's device on the node of this process in line with the array: call it after
-    /// every change of the volume's attachments.
+    /// Attaches or detaches the volume's device on this process's node according to the array. Call it after every change of
+    /// the volume's attachments.
     pub(crate) async fn reconcile_device(&self, volume: &str) -> Result<(), Error> {
         let Some(node) = self.node() else {
             return Ok(());
@@ -224,8 +224,8 @@ impl Driver {
         Ok(node.reconcile_device(volume, view.as_ref()).await?)
     }
 
-    /// Takes the volume's device away from the node of this process, before the array is told that it is
-    /// detached: a crash in between leaves a volume that is attached, and its device comes back.
+    /// Removes the volume's device from this process's node before the array detaches the volume: after a crash in between the
+    /// volume is still attached, and its device is restored.
     pub(crate) async fn remove_device(&self, volume: &str) -> Result<(), Error> {
         match self.node() {
             // It is removed when the volume is unstaged.
@@ -235,7 +235,7 @@ impl Driver {
         }
     }
 
-    /// Whether the node uses a volume that is not attached to it, and may.
+    /// Whether the node legitimately uses a volume that is not attached to it.
     fn uses_unattached(&self, node: &Node, volume: &str, id: &str) -> bool {
         self.config.attach_optional
             && node.knows(volume)
@@ -245,16 +245,15 @@ impl Driver {
             })
     }
 
-    /// Takes up what the process before left on the node: devices of attached volumes come back, others
-    /// go, and calls that were cut off are undone. Failures are logged, and retried by the calls that
-    /// need the device.
+    /// Recovers the node's state of an earlier process: restores devices of attached volumes, removes others, and undoes
+    /// interrupted calls. Failures are logged, and retried by the calls that need the device.
     pub(crate) async fn recover(&self) {
         let Some(node) = self.node() else {
             return;
         };
         node.recover().await;
         if self.remote.is_some() {
-            // What is attached is known when the array has been asked.
+            // The array's response shows what is attached.
             return;
         }
         self.announce(node).await;
@@ -279,7 +278,7 @@ impl Driver {
         }
     }
 
-    /// Starts work that goes on when its caller has left, until the driver ends; then it gives nothing.
+    /// Starts a task that continues after its caller has left, until the driver ends; then it returns `None`.
     pub(crate) fn spawn_work<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -289,8 +288,8 @@ impl Driver {
             .spawn(async move { halt.run_until_cancelled(work).await })
     }
 
-    /// Ends the work that is still under way, and leaves nothing behind on the node, unless state is kept. Threads that
-    /// are in the middle of something, such as mkfs, are waited for: what they do after the end would be in no record.
+    /// Ends running tasks and, without a state directory, undoes everything on the node. Waits for threads that run a step such
+    /// as mkfs, because no record would show its result.
     pub(crate) async fn leave(&self) {
         self.halt.cancel();
         self.work.close();
@@ -319,16 +318,16 @@ impl Driver {
         }
     }
 
-    /// Whether kubelet still has to register the driver. Never if a sidecar sees to that.
+    /// Whether kubelet has yet to register the driver; `false` if a sidecar registers it.
     pub(crate) fn awaits_registration(&self) -> bool {
         let registrar = self.registrar.as_ref();
         registrar.is_some_and(|registrar| registrar.state() != RegistrationState::Registered)
     }
 
-    /// Whether kubelet would find the driver, if it registers itself.
+    /// Checks whether kubelet can find a driver that registers itself.
     ///
     /// # Errors
-    /// If nothing listens on the registration socket.
+    /// Nothing listens on the registration socket.
     pub async fn check_registration(&self) -> std::io::Result<()> {
         match &self.registrar {
             Some(registrar) => registration::dial(&registrar.socket()).await,

@@ -1,25 +1,25 @@
-//! What Probe answers.
+//! The response of Probe.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What Probe answers, which may be changed while the driver runs.
+/// The response of Probe, which can change at run time.
 #[derive(Debug)]
 pub struct Readiness {
     from: Instant,
     state: AtomicU8,
 }
 
-/// What a driver says of itself.
+/// Readiness of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
-    /// All is well.
+    /// Ready.
     Yes,
-    /// Not yet: the caller is to ask again.
+    /// Not ready yet.
     NotYet,
-    /// Something it needs is missing.
+    /// A dependency is missing: FAILED_PRECONDITION.
     Broken,
 }
 
@@ -34,7 +34,7 @@ impl Readiness {
         }
     }
 
-    /// What holds at this moment.
+    /// The present readiness.
     pub fn now(&self) -> Ready {
         match self.state.load(Ordering::Relaxed) {
             1 => Ready::NotYet,
@@ -44,7 +44,7 @@ impl Readiness {
         }
     }
 
-    /// Says something else from now on. `Yes` still waits for the time after the start.
+    /// Sets the readiness. `Yes` still waits for the time after the start.
     pub fn set(&self, ready: Ready) {
         let state = match ready {
             Ready::Yes => 0,

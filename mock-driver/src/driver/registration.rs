@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status};
 /// The versions of CSI that are reported to kubelet, which compares only the major version.
 const VERSIONS: [&str; 1] = ["1.0.0"];
 
-/// What a driver registers with.
+/// Settings of the registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Kubelet's registry directory.
@@ -23,7 +23,7 @@ pub struct Settings {
     pub endpoint: PathBuf,
 }
 
-/// The driver's side of the registration.
+/// The registration of a driver.
 #[derive(Debug)]
 pub(crate) struct Registrar {
     driver: String,
@@ -31,10 +31,10 @@ pub(crate) struct Registrar {
     status: watch::Sender<RegistrationState>,
 }
 
-/// What kubelet last said in NotifyRegistrationStatus.
+/// The last NotifyRegistrationStatus.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RegistrationState {
-    /// Nothing yet.
+    /// Not called yet.
     #[default]
     Pending,
     Registered,
@@ -42,7 +42,7 @@ pub(crate) enum RegistrationState {
     Failed(String),
 }
 
-/// The service, as it is handed to the server.
+/// The gRPC service.
 #[derive(Clone, Debug)]
 pub(crate) struct Answers(std::sync::Arc<Registrar>);
 
@@ -57,7 +57,7 @@ impl Registrar {
         }
     }
 
-    /// Where kubelet looks for the driver.
+    /// Path of the registration socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.settings.directory.join(format!("{}-reg.sock", self.driver))
     }

@@ -1,8 +1,8 @@
-//! The array when another process has it: nodes ask it over that process's admin API.
+//! An array in another process, through that process's admin API.
 //!
-//! A node follows what is attached to it, so that devices come and go without a call to the node;
-//! and it asks again before it uses a volume, so that no call depends on how fast it follows. The bytes
-//! of the volumes are not part of this: all processes share the directory they lie in.
+//! A node polls its attachments, so that devices are created and removed without a call; and it reads a volume again before
+//! it uses it, so that no call depends on the polling. Volume files are not part of this: all processes share their
+//! directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
@@ -24,45 +24,44 @@ use crate::error_chain;
 use crate::node::{self, View};
 use crate::rpc::code;
 
-/// How often a node looks what is attached to it.
+/// Interval of polling the attachments.
 pub(crate) const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
-/// How long the array's process may take for an answer. It only looks into its memory, or writes a few bytes to
-/// its disk; a call that waits longer is better tried again.
+/// Timeout of a response. The array's process only reads memory or writes a few bytes; a call that takes longer is better
+/// retried.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// The array in another process.
 #[derive(Debug)]
 pub(crate) struct RemoteArray {
     client: Client,
-    /// For attaching and detaching, which take what the volume's `latency` says. A client that stopped waiting would not
-    /// know what came of it, and the next call would meet it on its way.
+    /// For attaching and detaching, which take the volume's `latency`. A client that timed out would not know the result.
     patient: Client,
     endpoint: Endpoint,
-    /// A task that acts on an answer about a volume holds its lock from the question on.
+    /// A task that acts on a response about a volume holds its lock from the request on.
     locks: LockTable,
-    /// Reading by those who bring devices, which takes no longer than that: the sweep takes none away meanwhile.
+    /// Read-locked while devices are attached, so that the sweep removes none meanwhile.
     devices: RwLock<()>,
-    /// Whether this process has said where its node is.
+    /// Whether this process has reported its node's topology.
     has_said: Mutex<bool>,
     seen: std::sync::Mutex<SweepState>,
 }
 
-/// What was attached to this process's node when it looked last.
+/// The attachments of this process's node at the last response.
 #[derive(Debug, Default)]
 struct SweepState {
     here: BTreeSet<String>,
-    /// Those of which that was found since the sweep asked: its answer may be older.
+    /// Volumes found attached since the sweep's request, whose response may be older.
     since: BTreeSet<String>,
 }
 
-/// What the array has of a node.
+/// The array's record of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct RemoteNode {
     pub(crate) id: String,
-    /// The id that the node has by now, if it was renamed.
+    /// The node's new id, if it was renamed.
     pub(crate) became: Option<String>,
-    /// How many volumes it is to say it takes.
+    /// `max_volumes_per_node` to report.
     pub(crate) advertised: Option<usize>,
     pub(crate) segments: Segments,
     /// The volumes attached to it.
@@ -84,17 +83,17 @@ impl RemoteArray {
         }
     }
 
-    /// The admin endpoint of the process that has the array.
+    /// The admin endpoint of the process with the array.
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Before it is asked what is attached to this process's node.
+    /// Call before the sweep's request.
     pub(crate) fn begin_sweep(&self) {
         self.seen().since.clear();
     }
 
-    /// Takes note of what it answered, and says of which volumes the devices stay.
+    /// Stores the sweep's response and returns the volumes whose devices remain.
     pub(crate) fn end_sweep(&self, attached: &BTreeSet<String>) -> Vec<String> {
         let mut seen = self.seen();
         let here = attached.union(&seen.since).cloned().collect();
@@ -102,7 +101,7 @@ impl RemoteArray {
         seen.here.iter().cloned().collect()
     }
 
-    /// Takes note of whether one volume is attached.
+    /// Stores whether a volume is attached.
     pub(crate) fn note(&self, volume: &str, is_attached: bool) {
         let mut seen = self.seen();
         let SweepState { here, since } = &mut *seen;
@@ -115,7 +114,7 @@ impl RemoteArray {
         }
     }
 
-    /// Whether the volume was attached to this process's node when it looked last.
+    /// Whether the volume was attached to this process's node at the last response.
     pub(crate) fn is_here(&self, volume: &str) -> bool {
         self.seen().here.contains(volume)
     }
@@ -124,7 +123,7 @@ impl RemoteArray {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The right to act on answers about a volume.
+    /// Locks a volume for a request and the action on its response.
     pub(crate) async fn turn(&self, volume: &str) -> Option<Guard> {
         let key = Key::OnNode(volume.to_owned());
         self.locks
@@ -133,22 +132,22 @@ impl RemoteArray {
             .ok()
     }
 
-    /// Held while a device is brought here.
+    /// Held while a device is attached.
     pub(crate) async fn read_device_lock(&self) -> RwLockReadGuard<'_, ()> {
         self.devices.read().await
     }
 
-    /// Held while devices are taken away.
+    /// Held while devices are removed.
     pub(crate) async fn write_device_lock(&self) -> RwLockWriteGuard<'_, ()> {
         self.devices.write().await
     }
 
-    /// The right to speak for this process's node, and whether it has said where that is.
+    /// Held during the node's registration; whether its topology was reported.
     pub(crate) async fn registration_lock(&self) -> MutexGuard<'_, bool> {
         self.has_said.lock().await
     }
 
-    /// A volume as the array has it for a node; none if there is no such volume.
+    /// The view of a volume from a node; `None` if the volume does not exist.
     pub(crate) async fn view(&self, volume: &str, node: &str) -> Result<Option<View>, node::Error> {
         let found = match self.client.volume(volume).await {
             Ok(found) => found,
@@ -166,8 +165,8 @@ impl RemoteArray {
         }))
     }
 
-    /// What the array has of a node; none if it has never heard of it. One that was taken out of the
-    /// register is not forgotten: it must not join again by itself.
+    /// The array's record of a node; `None` if the node never joined. A node that was removed still has a record: it must not
+    /// join again by itself.
     pub(crate) async fn node(&self, id: &str) -> Result<Option<RemoteNode>, node::Error> {
         match self.client.node(id).await {
             Ok(node) => Ok(Some(RemoteNode {
@@ -198,7 +197,7 @@ impl RemoteArray {
         attached.map(drop).map_err(refusal)
     }
 
-    /// Takes a volume off a node; nothing happens if it is not attached there.
+    /// Detaches a volume from a node; succeeds if it is not attached.
     pub(crate) async fn detach(&self, volume: &str, node: &str) -> Result<(), node::Error> {
         match self.patient.detach(volume, node).await {
             Err(error) if !is_not_found(&error) => Err(refusal(error)),
@@ -206,7 +205,7 @@ impl RemoteArray {
         }
     }
 
-    /// Health issues of the storage as seen from a node: those of all nodes first.
+    /// Health issues of the storage from a node's point of view; those of all nodes first.
     pub(crate) async fn storage_health(&self, node: &str) -> Result<Vec<StorageHealthIssue>, node::Error> {
         let storage = self.client.storage().await.map_err(|error| no_array(&error))?;
         let own = storage.nodes.into_iter().filter(|own| own.node == node);
@@ -214,7 +213,7 @@ impl RemoteArray {
         Ok(all.map(read_storage_issue).collect())
     }
 
-    /// Makes a node known to the array.
+    /// Adds a node to the array.
     pub(crate) async fn join(&self, id: &str, place: &Segments) -> Result<(), node::Error> {
         let new = resource::NodeNew {
             id: id.to_owned(),
@@ -225,7 +224,7 @@ impl RemoteArray {
         joined.map(drop).map_err(|error| no_array(&error))
     }
 
-    /// Tells the array where a node is that it knows, registered or not.
+    /// Changes the topology of a known node, registered or not.
     pub(crate) async fn move_node(&self, id: &str, place: &Segments) -> Result<(), node::Error> {
         let change = resource::NodeChange {
             topology: Some(topology(place)),

@@ -19,11 +19,11 @@ use crate::node::{self, Node, View};
 // === impl Driver ===
 
 impl Driver {
-    /// A volume as the array has it for a node. The device is brought in line on the way: the node may not
-    /// have followed yet.
+    /// The view of a volume from a node. Attaches or detaches the device first, because polling may not have seen the change
+    /// yet.
     ///
     /// # Errors
-    /// If there is no such volume, the array does not answer, or the device cannot be made.
+    /// The volume does not exist, the array does not respond, or the device cannot be attached.
     pub(super) async fn remote_view(
         &self,
         remote: &RemoteArray,
@@ -43,7 +43,7 @@ impl Driver {
         Ok(view)
     }
 
-    /// Follows what the array in another process has attached to this node, until told to stop.
+    /// Polls this node's attachments in another process's array until `stop`.
     pub(crate) async fn follow_array(&self, stop: CancellationToken) {
         let (Some(remote), Some(node)) = (&self.remote, self.node()) else {
             return stop.cancelled().await;
@@ -102,7 +102,7 @@ impl Driver {
     }
 }
 
-/// Brings a volume's device here if the array has it attached. It goes with the sweep.
+/// Attaches a volume's device if the array has attached the volume. The sweep removes devices.
 async fn settle(remote: &RemoteArray, node: &Arc<Node>, volume: &str, view: &View) -> Result<(), Error> {
     let _a_device_comes = remote.read_device_lock().await;
     remote.note(volume, view.attachment.is_some());

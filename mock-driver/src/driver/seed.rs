@@ -3,7 +3,7 @@
 use super::settings::OpenError;
 use crate::fault::Seed;
 
-/// The seed that was given, or one from the kernel.
+/// The configured seed, or a random one.
 pub(super) fn seed_of_run(given: Option<u64>) -> Result<Seed, OpenError> {
     let entropy = random()?;
     let by_chance = u32::from_le_bytes([entropy[0], entropy[1], entropy[2], entropy[3]]);

@@ -1,4 +1,4 @@
-//! How the services behave where CSI leaves a choice, and which credentials they ask for.
+//! Behaviour of the services where CSI leaves a choice, and required secrets.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -11,43 +11,43 @@ use crate::driver::error::Error;
 use crate::rpc::method::Method;
 use crate::rpc::validate::Invalid;
 
-/// How the services behave where CSI leaves a choice.
+/// Behaviour of the services where CSI leaves a choice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceConfig {
-    /// How long a snapshot is not ready to use after it was taken.
+    /// Time until a new snapshot is ready to use.
     pub snapshot_delay: Duration,
     /// How allocated and changed blocks are reported.
     pub block_runs: BlockRuns,
-    /// How long after its start the driver says that it is not ready yet.
+    /// Time after the start until Probe reports ready.
     pub ready_after: Duration,
-    /// The credentials that calls must bring.
+    /// Secrets that calls must have.
     pub secrets: RequiredSecrets,
-    /// The largest size a node grows a volume to; none for that of all volumes.
+    /// Maximum size to which a node expands a volume; `None` for no limit of its own.
     pub node_growth_limit: Option<u64>,
-    /// The node says that it takes another number of volumes each time it is asked.
+    /// NodeGetInfo returns a random `max_volumes_per_node` each time.
     pub(crate) limit_by_chance: bool,
-    /// A node takes volumes that no ControllerPublishVolume has attached to it, although the driver offers that call:
-    /// as host-path, which works with and without attachRequired in its CSIDriver.
+    /// A node accepts volumes that are not attached to it although the driver has ControllerPublishVolume, as
+    /// csi-driver-host-path does, which works with and without attachRequired in its CSIDriver.
     pub attach_optional: bool,
-    /// ControllerModifyVolume without parameters is INVALID_ARGUMENT: CSI calls the field required.
+    /// ControllerModifyVolume without parameters fails with INVALID_ARGUMENT: CSI marks the field as required.
     pub strict_modify: bool,
 }
 
 /// How allocated and changed blocks are reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BlockRuns {
-    /// Each block by itself.
+    /// Each block separately.
     Fixed,
-    /// Neighbours together.
+    /// Adjacent blocks merged.
     #[default]
     Variable,
 }
 
-/// The credentials that calls must bring, by RPC. Its `Debug` shows no values.
+/// Secrets that calls must have, by RPC. `Debug` shows no values.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct RequiredSecrets(BTreeMap<Method, BTreeMap<String, String>>);
 
-/// One credential that one RPC must bring, as the flag has it: `CreateVolume:user=me`.
+/// A required secret of an RPC, in the form of the flag: `CreateVolume:user=me`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RequiredSecret {
     method: Method,
@@ -55,7 +55,7 @@ pub struct RequiredSecret {
     value: String,
 }
 
-/// A text that describes no credential. It is not repeated: it may hold a secret.
+/// A malformed required secret. The text is not shown, because it may contain the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be RPC:key=value, as in CreateVolume:user=me, for an RPC that has secrets")]
 pub struct InvalidSecret;
@@ -63,7 +63,7 @@ pub struct InvalidSecret;
 // === impl RequiredSecrets ===
 
 impl RequiredSecrets {
-    /// Compares what a call brought with what it must bring.
+    /// Compares the secrets of a call with the required ones.
     pub(crate) fn check<M: Secrets + Clone>(&self, method: Method, request: &M) -> Result<(), Error> {
         let Some(required) = self.0.get(&method) else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What a driver is started with, and why it may not start.
+//! Settings of a driver, and errors of its start.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,57 +18,57 @@ use crate::rpc::capabilities::CapabilitySet;
 use crate::store;
 use crate::store::volume_files;
 
-/// Everything a driver is started with.
+/// Settings of a driver.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The name it answers GetPluginInfo with.
+    /// The name in GetPluginInfo.
     pub name: String,
-    /// Its array.
+    /// Settings of the array.
     pub array: array::Settings,
-    /// How its services behave where CSI leaves a choice.
+    /// Behaviour of the services where CSI leaves a choice.
     pub config: ServiceConfig,
-    /// How many volumes, `vol-0` and on, are there from the start.
+    /// Number of initial volumes `vol-0`, `vol-1`, ...
     pub initial_volumes: u64,
-    /// How long attaching and detaching take.
+    /// Duration of attach and detach operations.
     pub latency: Duration,
     /// Behaviour for concurrent calls of one volume.
     pub busy: BusyRule,
-    /// Which services this process has.
+    /// The services of the process.
     pub mode: Mode,
-    /// Where the array is asked that another process has; needed by a process that has only a node.
+    /// Admin endpoint of the process with the array; required by a process with a node only.
     pub array_endpoint: admin_api::Endpoint,
-    /// How the driver makes itself known to kubelet; none to leave that to a sidecar.
+    /// Registration with kubelet; `None` to leave it to a sidecar.
     pub registration: Option<registration::Settings>,
-    /// The node this process stands on; none for a driver without a Node service.
+    /// Id of the node of this process; `None` for a driver without a Node service.
     pub node_id: Option<String>,
-    /// How its side of the work is done.
+    /// Settings of the node.
     pub node: node::Settings,
-    /// What it says it can do.
+    /// Initial capabilities.
     pub capabilities: CapabilitySet,
-    /// Where the array is kept; none for as long as the process lives.
+    /// State directory; `None` to keep no state.
     pub state_dir: Option<PathBuf>,
-    /// Where the bytes of volumes lie; none for the state directory, or a private one without that.
+    /// Media directory; `None` for one within the state directory, or a temporary one without that.
     pub media_dir: Option<PathBuf>,
-    /// Where calls are recorded.
+    /// File of the journal.
     pub journal: Option<PathBuf>,
-    /// Who else reads what is recorded.
+    /// Settings of the journal.
     pub journal_config: journal::JournalConfig,
-    /// Where fault rules come from.
+    /// File with fault rules.
     pub faults: Option<PathBuf>,
-    /// The built-in scenarios to play.
+    /// Built-in fault scenarios.
     pub scenarios: Vec<&'static Scenario>,
     /// Seed of random numbers and ids; `None` for a random one.
     pub seed: Option<u64>,
     /// Socket of the proxied driver; `None` if this is not a proxy.
     pub proxy_to: Option<PathBuf>,
-    /// What tells the time of day.
+    /// The wall clock.
     pub clock: Clock,
 }
 
-/// Why a driver did not start.
+/// An error of the start.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No random numbers, so its ids would be guessable.
+    /// No random numbers, so ids would be predictable.
     #[error("getrandom failed")]
     Random(#[source] std::io::Error),
     /// The state directory.
@@ -80,21 +80,21 @@ pub enum OpenError {
     /// The fault rules.
     #[error(transparent)]
     Faults(#[from] LoadError),
-    /// Two scenarios that do not go together.
+    /// Two scenarios exclude each other.
     #[error("--scenario")]
     Scenario(#[from] fault::IdConflict),
     /// The media directory.
     #[error(transparent)]
     VolumeFiles(#[from] volume_files::ClaimError),
-    /// The node's side.
+    /// The node.
     #[error(transparent)]
     Node(#[from] node::Error),
-    /// A relative path, and nothing it is relative to.
+    /// A relative path without a working directory.
     #[error("{}: relative path without a working directory; use an absolute path", path.display())]
     Relative {
         /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
     /// A node without an array.
@@ -107,7 +107,7 @@ pub enum OpenError {
 // === impl Settings ===
 
 impl Default for Settings {
-    /// Three nodes, no volumes, all in memory, no delays and no faults.
+    /// Three nodes, no volumes, in memory, without delays and faults.
     fn default() -> Self {
         Self {
             name: "mock.csi.local".to_owned(),
@@ -141,7 +141,7 @@ impl Default for Settings {
 // === impl OpenError ===
 
 impl OpenError {
-    /// Whether another process has what this one needs: it may be about to end.
+    /// Whether another process holds a lock that this one needs: it may be about to exit.
     pub(crate) fn is_in_use(&self) -> bool {
         matches!(
             self,

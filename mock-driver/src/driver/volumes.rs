@@ -1,11 +1,11 @@
-//! Operations on the array together with the bytes of what it keeps.
+//! Operations of the array together with the files of volumes and snapshots.
 //!
-//! The order of the two is chosen for crashes: bytes of something new are there before the array knows of
-//! it, and bytes of something deleted go when the array has forgotten it. So what the array has is always
-//! whole, and what a crash leaves over belongs to nothing and is swept away at the next start.
+//! Their order makes crashes safe: files of a new object exist before the array has the object, and files of a deleted
+//! object are removed after the array has deleted it. Whatever a crash leaves belongs to no object, and the next start
+//! removes it.
 //!
-//! A copy takes as long as the volume's parameters say that the array needs for it: a snapshot is there at once and
-//! ready after that time, and a volume is made after it.
+//! A copy takes the time that the volume's parameters give the array: a snapshot exists at once and is ready after that
+//! time, and a volume is created after it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::node::mount::Frozen;
 use crate::store;
 use crate::store::volume_files::{FileId, SweepReport};
 
-/// A volume that is not mounted or unmounted while it is copied, nor written to if its filesystem is frozen.
+/// A volume that is not mounted or unmounted while it is copied, and whose filesystem is frozen if it is mounted.
 struct QuiescedVolume {
     frozen: Option<Frozen>,
     _locked: Guard,
@@ -34,10 +34,10 @@ struct QuiescedVolume {
 // === impl Driver ===
 
 impl Driver {
-    /// Makes a volume with its content, or finds the one made for the same request before.
+    /// Creates a volume with its content, or finds the one created by an earlier equal request.
     ///
     /// # Errors
-    /// What the array refuses; that a copy cannot be made.
+    /// The array refuses, or a copy fails.
     pub async fn create_volume(&self, wanted: &CreateVolumeParams) -> Result<Arc<Spec>, Error> {
         let now = self.clock.moment();
         let validate = |array: &Array| {
@@ -46,7 +46,7 @@ impl Driver {
         };
         let Some(source) = &wanted.source else {
             if self.volume_files.is_kept() {
-                // A new volume is empty, whatever lies where its bytes will be.
+                // A new volume is empty, whatever files exist under its id.
                 let (outcome, id) = self.store.read(validate).await?;
                 if let CreateOutcome::New(_) = outcome {
                     self.volume_files.delete(&FileId::Volume(id.to_string())).await?;
@@ -84,7 +84,7 @@ impl Driver {
     /// Deletes a volume with its content.
     ///
     /// # Errors
-    /// What the array refuses.
+    /// The array refuses.
     pub async fn delete_volume(&self, volume: &str) -> Result<(), Error> {
         let _unused = self.unused(volume).await?;
         self.store.change(|array| array.delete_volume(volume)).await?;
@@ -92,24 +92,24 @@ impl Driver {
         Ok(())
     }
 
-    /// Makes a volume larger and says how large it is then.
+    /// Expands a volume and returns its size.
     ///
     /// # Errors
-    /// What the array refuses; that the bytes cannot be had.
+    /// The array refuses, or the file cannot be extended.
     pub async fn expand_volume(&self, volume: &str, range: SizeRange, online: bool) -> Result<u64, Error> {
         let expand = |array: &mut Array| array.expand_volume(volume, range, online);
         let bytes = self.store.change(expand).await?;
-        // Repeated with a repeated call, since the one before may have come to its end here.
+        // Repeated with the call, since the earlier one may have been interrupted here.
         self.volume_files
             .grow(&FileId::Volume(volume.to_owned()), bytes)
             .await?;
         Ok(bytes)
     }
 
-    /// Takes a snapshot, or finds the one taken for the same request before.
+    /// Creates a snapshot, or finds the one created by an earlier equal request.
     ///
     /// # Errors
-    /// What the array refuses; that a copy cannot be made.
+    /// The array refuses, or a copy fails.
     pub async fn create_snapshot(&self, wanted: &CreateSnapshotParams) -> Result<Arc<Snapshot>, Error> {
         let validate = |array: &Array| {
             let existing = array.find_snapshot(wanted)?;
@@ -137,7 +137,7 @@ impl Driver {
     /// Deletes a snapshot with its content.
     ///
     /// # Errors
-    /// What the array refuses.
+    /// The array refuses.
     pub async fn delete_snapshot(&self, snapshot: &str) -> Result<(), Error> {
         let delete = |array: &mut Array| array.delete_snapshot(snapshot);
         self.store.change(delete).await?;
@@ -145,10 +145,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Takes a group of snapshots, or finds the one taken for the same request before.
+    /// Creates a group of snapshots, or finds the one created by an earlier equal request.
     ///
     /// # Errors
-    /// What the array refuses; that a copy cannot be made. No snapshot is there then.
+    /// The array refuses, or a copy fails; then no snapshot of the group exists.
     pub async fn create_group(&self, wanted: &CreateGroupParams) -> Result<Members, Error> {
         let validate = |array: &Array| {
             let existing = array.find_group(wanted)?;
@@ -173,10 +173,10 @@ impl Driver {
         self.change_with(&copies, create).await
     }
 
-    /// Deletes a group with its snapshots, which the caller must name.
+    /// Deletes a group with its snapshots, which the caller must list.
     ///
     /// # Errors
-    /// What the array refuses.
+    /// The array refuses.
     pub async fn delete_group(&self, group: &str, snapshots: &[String]) -> Result<(), Error> {
         let delete = |array: &mut Array| array.delete_group(group, snapshots);
         for snapshot in self.store.change(delete).await? {
@@ -185,19 +185,19 @@ impl Driver {
         Ok(())
     }
 
-    /// Waits as long as the volume's mutable parameters say that moving it takes.
+    /// Waits for the time that the volume's mutable parameters give a move.
     pub(crate) async fn apply_qos_latency(&self, volume: &str) {
         pause(self.store.peek(|array| array.latency(volume))).await;
     }
 
-    /// How long an array that keeps to the volume's mutable parameters copies so many bytes of it.
+    /// The time that the volume's mutable parameters give a copy of so many bytes.
     fn copy_time(&self, volume: &str, bytes: u64) -> Duration {
         self.store.peek(|array| array.pace(volume)).time(bytes)
     }
 
-    /// Removes what interrupted copies left behind, and moves volume files aside that the array does not know: what a
-    /// crash left, and of an array that lived as long as its process all that it had, except volumes that are there
-    /// from the start. Only the process that has the array knows. Call it before anything works on the array.
+    /// Removes leftovers of interrupted copies, and moves aside volume files that the array does not know: those of a crash
+    /// and, for an array in memory, all but those of initial volumes. Only for the process with the array, before any
+    /// operation.
     pub(crate) async fn sweep(&self) {
         if !self.has_array() {
             return;
@@ -220,8 +220,8 @@ impl Driver {
         }
     }
 
-    /// Checks that a volume is not in use where no attachment shows that, and keeps it unused while the returned guard
-    /// lives. Nodes in other processes attach what they use.
+    /// Checks that a volume without attachments is not in use on this process's node, and keeps it unused while the returned
+    /// guard lives. Nodes in other processes attach the volumes that they use.
     async fn unused(&self, volume: &str) -> Result<Option<Guard>, Error> {
         let is_told = self.ways().attaches || self.store.peek(|array| array.deletes_in_use(volume));
         let Some(node) = self.node().filter(|_| !is_told) else {
@@ -240,7 +240,7 @@ impl Driver {
         }
     }
 
-    /// Keeps the node from doing anything with a volume for as long as what is returned lives.
+    /// Locks a volume against node calls while the returned guard lives.
     pub(crate) async fn lock_on_node(
         &self,
         scope: Scope,
@@ -277,9 +277,9 @@ impl Driver {
         }
     }
 
-    /// Copies the volumes of a group, and says how long the slowest of them takes.
+    /// Copies the volumes of a group and returns the time of the slowest copy.
     async fn copy_members(&self, ids: &GroupIds, copies: &mut Vec<FileId>) -> Result<Duration, Error> {
-        // All of them stand still before the first one is copied: that is the group's moment.
+        // All filesystems are frozen before the first copy: the snapshots are of one point in time.
         let mut still = Vec::new();
         let mut moving = BTreeSet::new();
         for volume in ids.members.keys() {
@@ -304,7 +304,7 @@ impl Driver {
         Ok(longest)
     }
 
-    /// Warns of a copy that may be of no one moment, because a node may have written to the volume meanwhile.
+    /// Warns of a copy that may be inconsistent because a node may have written to the volume meanwhile.
     fn log_unknown_outcome(&self, volume: &str, was_frozen: bool, copied: u64) {
         let is_attached = || {
             self.store.peek(|array| {
@@ -328,8 +328,8 @@ impl Driver {
         }
     }
 
-    /// Changes the array so that it has these copies, or removes those that it refuses. If the response to the
-    /// change is lost, the array may have stored it, so the files stay; the next start removes those that no volume has.
+    /// Changes the array to include these copies, or removes the copies that it refuses. If the result is unknown, the array may
+    /// have stored the change, so the files remain; the next start removes those without a volume.
     async fn change_with<T>(
         &self,
         copies: &[FileId],
@@ -344,7 +344,7 @@ impl Driver {
         Ok(changed?)
     }
 
-    /// Removes bytes that belong to nothing any more. If that fails they are left for the next start.
+    /// Removes files without an object; after a failure the next start removes them.
     async fn discard(&self, file_id: &FileId) {
         if let Err(error) = self.volume_files.delete(file_id).await {
             tracing::warn!(id = file_id.id(), error = %crate::error_chain(&error), "failed to remove volume files");
@@ -356,7 +356,7 @@ fn is_frozen(still: Option<&QuiescedVolume>) -> bool {
     still.is_some_and(|still| still.frozen.is_some())
 }
 
-/// Lets writers go on, on a thread that may block.
+/// Thaws the filesystems, on a blocking thread.
 async fn end(still: impl IntoIterator<Item = QuiescedVolume>) {
     let still: Vec<QuiescedVolume> = still.into_iter().collect();
     if still.is_empty() {
@@ -367,7 +367,7 @@ async fn end(still: impl IntoIterator<Item = QuiescedVolume>) {
     }
 }
 
-/// Waits, if there is anything to wait for.
+/// Sleeps, unless the time is zero.
 async fn pause(time: Duration) {
     if !time.is_zero() {
         time::sleep(time).await;

@@ -1,8 +1,8 @@
-//! The state database: the rows of the array and of the node in one redb file, written by one thread.
+//! The state database: rows of the array and of the node in one redb file, written by one thread.
 //!
-//! Calls hand rows over and wait. While the thread commits, rows gather, and its next transaction takes all of them
-//! (group commit): the number of flushes follows the disk's speed, not the number of calls. After an error the
-//! thread writes nothing any more, because the result of a failed flush is unknown.
+//! Calls pass rows to the thread and wait. Rows that arrive during a commit are written by the next one (group commit), so
+//! the number of flushes depends on the disk, not on the number of calls. After an error the thread writes nothing more,
+//! because the result of a failed flush is unknown.
 
 use std::fs;
 use std::io;
@@ -16,13 +16,13 @@ use tokio::sync::watch;
 use super::error::OpenError;
 use super::file::{self, Row, Rows, StateFile, failed, into_io};
 
-/// The table of what is neither the array's state nor the node's.
+/// The table of metadata.
 pub(super) const META: &str = "meta";
 
-/// The key of the format's number in [`META`].
+/// The key of the format version in [`META`].
 const FORMAT_KEY: &str = "format";
 
-/// Raised when the meaning of rows changes, so that an older driver refuses them. Formats 1 and 2 were files.
+/// Incremented when the meaning of rows changes, so that an older driver refuses them. Formats 1 and 2 were files.
 const FORMAT: u32 = 3;
 
 /// An open state directory.
@@ -41,7 +41,7 @@ struct Shared {
     wake: Condvar,
 }
 
-/// What the thread writes next.
+/// The pending writes of the thread.
 #[derive(Debug, Default)]
 struct Pending {
     rows: Rows,
@@ -60,11 +60,10 @@ enum Progress {
 // === impl Database ===
 
 impl Database {
-    /// Opens a state directory, or makes a new one, and starts the thread that writes to it; `close`
-    /// ends it.
+    /// Opens or creates a state directory and starts its writer thread, which `close` ends.
     ///
     /// # Errors
-    /// If another process has the directory, or it cannot be read or written, or is damaged.
+    /// Another process has locked the directory, it cannot be read or written, or it is damaged.
     pub fn open(directory: &Path) -> Result<Self, OpenError> {
         Self::start(StateFile::open(directory)?, directory.to_owned())
     }
@@ -72,7 +71,7 @@ impl Database {
     /// Opens a state directory that has a database.
     ///
     /// # Errors
-    /// If it has none, and as for [`Database::open`].
+    /// It has none; and those of [`Database::open`].
     pub fn open_existing(directory: &Path) -> Result<Self, OpenError> {
         let path = file::path(directory);
         fs::metadata(&path).map_err(failed("open", &path))?;

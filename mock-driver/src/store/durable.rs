@@ -1,4 +1,4 @@
-//! Directories and files that survive a loss of power, and locks that keep other processes out of a directory.
+//! Directories and files that survive a power failure, and locks of directories.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -8,8 +8,8 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use serde::Serialize;
 
-/// Creates a directory and what is missing above it. A directory's name is part of its parent, so the parents are
-/// flushed; the last one each time, for an earlier process may have ended before it did that.
+/// Creates a directory and its missing parents and syncs the parents, which contain the names; the last existing one each
+/// time, because an earlier process may have ended before it did that.
 pub(crate) fn create_dir_all(directory: &Path) -> io::Result<()> {
     create_and_flush(directory, sync_directory)
 }
@@ -27,13 +27,13 @@ fn create_and_flush(directory: &Path, mut flush: impl FnMut(&Path) -> io::Result
         return Ok(());
     }
     match flush(parent(directory)) {
-        // A directory that was there may stand in one that this process may not read.
+        // This process may not be allowed to read the parent of an existing directory.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
         flushed => flushed,
     }
 }
 
-/// Puts a file in its place, whole or not at all.
+/// Writes a file atomically.
 pub(crate) fn write_json(directory: &Path, name: &str, content: &impl Serialize) -> io::Result<()> {
     let new = directory.join(format!("{name}.new"));
     let mut out = BufWriter::new(File::create(&new)?);
@@ -46,13 +46,13 @@ pub(crate) fn write_json(directory: &Path, name: &str, content: &impl Serialize)
     sync_directory(directory)
 }
 
-/// Makes created and renamed files survive a loss of power.
+/// Makes created and renamed files durable.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Takes an exclusive lock, which is held until the file is closed; none if another process has it. A symbolic link
-/// is refused: the lock would be in another directory.
+/// Takes an exclusive lock, which is held until the file is closed; `None` if another process has it. A symbolic link is
+/// refused, because the lock would be in another directory.
 pub(crate) fn try_lock(path: &Path) -> io::Result<Option<File>> {
     let file = OpenOptions::new()
         .create(true)

@@ -9,15 +9,15 @@ use crate::array;
 /// An operation failed, or its durability is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The array refused.
+    /// The array refused the operation.
     #[error(transparent)]
     Refused(#[from] array::Error),
-    /// The change cannot be made safe, so it is not confirmed. The driver stops.
+    /// The change may not be durable, so it is not confirmed. The driver exits.
     #[error("the state directory cannot be written, so nothing is confirmed any more")]
     Lost(#[source] Arc<io::Error>),
 }
 
-/// Why a state directory cannot be used.
+/// An error of a state directory.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// An operation on a file or directory failed.
@@ -30,18 +30,18 @@ pub enum OpenError {
         /// The cause.
         source: io::Error,
     },
-    /// Another driver works in it.
+    /// Another driver uses it.
     #[error("--state-dir: {} is in use by another running driver: give each its own", path.display())]
     InUse {
         /// The directory.
         path: PathBuf,
     },
-    /// A file that no driver known to this one wrote, or a damaged one.
+    /// A damaged file, or one of an unknown format.
     #[error("--state-dir: {} {reason}: restore the directory or start with an empty one", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The cause and its position.
         reason: String,
     },
 }

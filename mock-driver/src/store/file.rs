@@ -1,4 +1,4 @@
-//! The file of a state database, and its tables: rows of JSON by key.
+//! The redb file of a state directory, with tables of JSON rows by key.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,26 +19,26 @@ const FILE: &str = "state.redb";
 const NEW_FILE: &str = "state.redb.new";
 const LOCK: &str = "lock";
 
-/// Rows are only read at the start, so the cache of pages is for writing.
+/// Rows are read at the start only, so the page cache serves writes.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// A row's table and key, and its content; none for a row that is to be removed.
+/// Table, key and content of a row; `None` removes it.
 pub type Row = ((&'static str, String), Option<Vec<u8>>);
 
-/// Rows that are written together.
+/// Rows of one transaction.
 pub(crate) type Rows = BTreeMap<(&'static str, String), Option<Vec<u8>>>;
 
-/// An open file. Its fields are closed in this order.
+/// An open file. Fields are dropped in this order.
 pub(super) struct StateFile {
     redb: redb::Database,
-    /// Keeps other drivers out of the directory as long as it is open.
+    /// The lock of the directory.
     _lock: Option<File>,
 }
 
 // === impl StateFile ===
 
 impl StateFile {
-    /// Opens the file of a state directory, or creates both.
+    /// Opens or creates a state directory and its file.
     pub(super) fn open(directory: &Path) -> Result<Self, OpenError> {
         let lock = lock(directory)?;
         let path = path(directory);

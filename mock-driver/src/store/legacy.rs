@@ -29,7 +29,7 @@ const FILES: [&str; 4] = [CHANGES, LOSS, IDENTITY, SNAPSHOT];
 /// The formats there were. 1 had no snapshots, groups, health and nodes.
 const FORMATS: std::ops::RangeInclusive<u32> = 1..=2;
 
-/// What the files of a state directory say.
+/// The contents of these files.
 #[derive(Debug, Default)]
 pub(super) struct Legacy {
     pub(super) image: Option<Image>,
@@ -64,7 +64,7 @@ struct Identity {
 #[serde(deny_unknown_fields)]
 struct Loss {
     loses: Loses,
-    /// The array to come back with; there if changes are lost.
+    /// The array to restore, if changes are to be lost.
     #[serde(default)]
     backup: Option<Snapshot>,
 }
@@ -72,7 +72,7 @@ struct Loss {
 // === impl Legacy ===
 
 impl Legacy {
-    /// Reads a state directory; none if no earlier version kept an array there.
+    /// Reads a state directory; `None` if it has no array of an earlier version.
     pub(super) fn read(directory: &Path) -> Result<Option<Self>, OpenError> {
         let is_there = |file: &str| directory.join(file).exists();
         if !FILES.iter().any(|file| is_there(file)) {
@@ -95,7 +95,7 @@ impl Legacy {
         }))
     }
 
-    /// Removes what is in the database by now.
+    /// Removes the migrated files.
     pub(super) fn remove(directory: &Path) -> Result<(), OpenError> {
         let mut is_changed = false;
         for path in FILES.map(|file| directory.join(file)) {
@@ -143,7 +143,7 @@ fn read_loss(path: &Path) -> Result<Option<Mark>, OpenError> {
     Ok(Some(mark))
 }
 
-/// The log's changes that are newer than `seq`.
+/// The changes of the log after `seq`.
 fn read_changes(path: &Path, mut seq: u64) -> Result<Vec<Change>, OpenError> {
     let mut reader = match File::open(path) {
         Ok(file) => BufReader::new(file),

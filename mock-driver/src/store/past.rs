@@ -1,7 +1,6 @@
-//! The array as it was: for a listing that is behind, as those of real arrays and their caches are.
+//! An earlier state of the array, for stale lists.
 //!
-//! Its size is bounded also when it is never read: by the changes within its age, or, if it is frozen for good, by that
-//! state alone.
+//! Its memory is bounded even if it is never read: by the changes within its age or, if it is frozen, by its state.
 
 use std::collections::VecDeque;
 
@@ -10,19 +9,19 @@ use tokio::time::Instant;
 use crate::array::{Array, Change};
 use crate::fault::Freeze;
 
-/// An array that follows another one at a distance, or not at all.
+/// An array that follows another one with a delay, or not at all.
 #[derive(Debug)]
 pub(super) struct Past {
     pub(super) freeze: Freeze,
     array: Array,
-    /// What has happened since, and when.
+    /// Later changes and their times.
     later: VecDeque<(Instant, Change)>,
 }
 
 // === impl Past ===
 
 impl Past {
-    /// Begins to fall behind.
+    /// Starts from the present array.
     pub(super) fn of(array: &Array, freeze: Freeze) -> Self {
         Self {
             freeze,
@@ -31,7 +30,7 @@ impl Past {
         }
     }
 
-    /// Takes note of what happened.
+    /// Adds a change.
     pub(super) fn note(&mut self, change: &Change) {
         if self.freeze.age.is_some() {
             self.later.push_back((Instant::now(), change.clone()));
@@ -39,7 +38,7 @@ impl Past {
         }
     }
 
-    /// The array of so long ago; of the beginning if it does not follow, or is not that old yet.
+    /// The array of that time ago; the initial state if it is frozen or not that old yet.
     pub(super) fn now(&mut self) -> &Array {
         self.follow();
         &self.array

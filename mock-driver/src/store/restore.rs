@@ -1,4 +1,4 @@
-//! The array as a start finds it: stored, or lost in part.
+//! Restores the array, with or without a state loss.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,12 +7,12 @@ use super::error::OpenError;
 use crate::array::{Array, Change, Counters, Image, RowId, Settings};
 use crate::fault::Loses;
 
-/// What the array has lost when it is brought back the next time.
+/// The state loss of the next start.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Mark {
     pub(super) loses: Loses,
-    /// The array to come back with; there if changes are lost.
+    /// The array to restore, if changes are to be lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) backup: Option<Image>,
 }
@@ -25,7 +25,7 @@ impl Mark {
     }
 }
 
-/// The array as it is stored; none if none is.
+/// The stored array, if any.
 pub(super) fn stored_image(database: &Database) -> Result<Option<Image>, OpenError> {
     let [counters, volumes, snapshots, groups, sick, storage, nodes, pools] = RowId::TABLES;
     let Some(counters) = database.get::<Counters>(counters, "")? else {
@@ -43,7 +43,7 @@ pub(super) fn stored_image(database: &Database) -> Result<Option<Image>, OpenErr
     }))
 }
 
-/// The array with what it has not lost.
+/// The array without what is lost.
 pub(super) fn restore(
     settings: Settings,
     epoch: u128,

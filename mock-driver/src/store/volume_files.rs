@@ -38,23 +38,23 @@ mod file_id;
 mod location;
 mod ownership;
 
-/// A mark that the filesystem on the disk stands still, with the path where it is mounted.
+/// Mark of a frozen filesystem; contains the path of its mount.
 const FROZEN: &str = "frozen";
-/// A mark that the disk is being formatted: what is on it was made by us and may be made again.
+/// Mark of a disk that is being formatted: its content was written by the driver and may be overwritten.
 const FORMATTING: &str = "formatting";
 
 /// The volume files of a driver. Clones share them.
 #[derive(Clone, Debug)]
 pub struct VolumeFiles {
     place: Arc<FilesLocation>,
-    /// Work on threads that may block.
+    /// Running blocking tasks.
     work: TaskTracker,
 }
 
 // === impl VolumeFiles ===
 
 impl VolumeFiles {
-    /// Files in a directory that stays; it is created on first use.
+    /// Files in a permanent directory, created on first use.
     pub fn kept(directory: PathBuf) -> Self {
         Self::at(FilesLocation::Persistent {
             directory,
@@ -62,8 +62,7 @@ impl VolumeFiles {
         })
     }
 
-    /// Files in a directory of their own, which other users may not read and which
-    /// [`VolumeFiles::close`] removes.
+    /// Files in a private temporary directory, which [`VolumeFiles::close`] removes.
     pub(crate) fn private() -> Self {
         Self::at(FilesLocation::Private(Mutex::new(PrivateDir::Unused)))
     }
@@ -75,14 +74,13 @@ impl VolumeFiles {
         }
     }
 
-    /// Waits until no thread works on the files any more, also for callers that were dropped. Nothing may be started
-    /// meanwhile.
+    /// Waits until all blocking tasks have ended, also those whose callers were dropped. No task may be started meanwhile.
     pub(crate) async fn finish(&self) {
         self.work.close();
         self.work.wait().await;
     }
 
-    /// No files at all, for an array that runs inside a simulation: there is nothing to copy and nothing to grow.
+    /// No files, for an array within a simulation.
     pub(crate) fn nowhere() -> Self {
         Self::at(FilesLocation::Nowhere)
     }
@@ -99,7 +97,7 @@ impl VolumeFiles {
     /// Creates the disk if it does not exist, and extends it to at least `bytes`. Returns its path.
     ///
     /// # Errors
-    /// If files cannot be made.
+    /// A file operation fails.
     pub async fn ensure(&self, file_id: &FileId, bytes: u64) -> Result<PathBuf, Error> {
         self.work(file_id, move |place| {
             fs::create_dir_all(place).map_err(Error::of("create", place))?;
@@ -119,15 +117,15 @@ impl VolumeFiles {
             .await
     }
 
-    /// Makes `to` what `from` is now, as long as `bytes` at least; whatever `to` was before is gone. Says how
-    /// many bytes that are not holes it has. Copies share blocks where the filesystem can do that, and keep holes where it cannot. A copy
-    /// of what has no file has none either.
+    /// Replaces `to` by a copy of `from`, extended to at least `bytes`, and returns the number of copied bytes without holes.
+    /// Copies are reflinks where the filesystem supports them, and keep holes otherwise. A volume without file is copied as one
+    /// without file.
     ///
     /// # Guarantees
-    /// After a crash `to` is as it was, or the copy, or not there; never a part.
+    /// After a crash `to` is unchanged, complete or absent, never partial.
     ///
     /// # Errors
-    /// If files cannot be read or written.
+    /// A file operation fails.
     pub async fn copy(&self, from: &FileId, to: &FileId, bytes: u64) -> Result<u64, Error> {
         if self.is_nowhere() {
             return Ok(0);
@@ -138,10 +136,10 @@ impl VolumeFiles {
             .await
     }
 
-    /// Removes the files; that they do not exist is no error.
+    /// Removes the files; succeeds if they do not exist.
     ///
     /// # Errors
-    /// If files cannot be removed.
+    /// A file cannot be removed.
     pub async fn delete(&self, file_id: &FileId) -> Result<(), Error> {
         if self.is_nowhere() {
             return Ok(());
@@ -149,8 +147,8 @@ impl VolumeFiles {
         self.work(file_id, copy::remove).await
     }
 
-    /// Removes what unfinished copies and deletions left behind, and moves files that `known` does not have into
-    /// `orphaned`. Only in a directory that was claimed. Call it before anything works on them.
+    /// Removes leftovers of interrupted copies and deletions, and moves files that are not in `known` into `orphaned`. Only in a
+    /// claimed directory, before any operation.
     pub(crate) async fn sweep(&self, known: Vec<FileId>) -> Result<SweepReport, Error> {
         let FilesLocation::Persistent { directory, lock } = &*self.place else {
             return Ok(SweepReport::default());
@@ -162,8 +160,8 @@ impl VolumeFiles {
         self.blocking(move || copy::sweep(&directory, &known)).await
     }
 
-    /// The parts of the disk that are in use, in order and whole [`BLOCK`]s, from the first one that ends
-    /// after `from`. What has no file has none.
+    /// The allocated extents of the disk, sorted, in whole [`BLOCK`]s, from the first one that ends after `from`. A volume
+    /// without file has none.
     pub(crate) async fn extents(&self, file_id: &FileId, from: u64) -> Result<Vec<Extent>, Error> {
         if self.is_nowhere() {
             return Ok(Vec::new());
@@ -175,10 +173,10 @@ impl VolumeFiles {
         .await
     }
 
-    /// The parts in which `target` differs from `base`, as `VolumeFiles::extents` gives them.
+    /// The extents in which `target` differs from `base`, in the form of `VolumeFiles::extents`.
     ///
     /// # Errors
-    /// If their files cannot be read.
+    /// A file cannot be read.
     pub async fn delta(&self, base: &FileId, target: &FileId, from: u64) -> Result<Vec<Extent>, Error> {
         if self.is_nowhere() {
             return Ok(Vec::new());
@@ -194,7 +192,7 @@ impl VolumeFiles {
     /// Whether the disk has a file.
     ///
     /// # Errors
-    /// If there is no directory to look in.
+    /// The directory cannot be created.
     pub fn exists(&self, file_id: &FileId) -> Result<bool, Error> {
         Ok(self.place(file_id)?.join(DISK).exists())
     }
@@ -202,44 +200,44 @@ impl VolumeFiles {
     /// The path of the disk, which may not exist.
     ///
     /// # Errors
-    /// If the directory cannot be made.
+    /// The directory cannot be created.
     pub fn disk(&self, file_id: &FileId) -> Result<PathBuf, Error> {
         Ok(self.place(file_id)?.join(DISK))
     }
 
-    /// The path of the directory that stands for the filesystem; it may not exist.
+    /// The path of the directory that emulates the filesystem; it may not exist.
     ///
     /// # Errors
-    /// If the directory cannot be made.
+    /// The directory cannot be created.
     pub fn tree(&self, file_id: &FileId) -> Result<PathBuf, Error> {
         Ok(self.place(file_id)?.join(TREE))
     }
 
-    /// The mark that the disk is being formatted.
+    /// Path of the mark that the disk is being formatted.
     pub(crate) fn formatting_mark(&self, file_id: &FileId) -> Result<PathBuf, Error> {
         Ok(self.place(file_id)?.join(FORMATTING))
     }
 
-    /// The mark that the filesystem on the disk is frozen.
+    /// Path of the mark that the disk's filesystem is frozen.
     ///
     /// # Errors
-    /// If the directory cannot be made.
+    /// The directory cannot be created.
     pub fn frozen_mark(&self, file_id: &FileId) -> Result<PathBuf, Error> {
         Ok(self.place(file_id)?.join(FROZEN))
     }
 
-    /// The directory, created if it does not exist. Other things may lie in it beside volume files.
+    /// The directory, created if it does not exist. It may contain other files.
     ///
     /// # Errors
-    /// If it cannot be created, or is closed.
+    /// It cannot be created, or is closed.
     pub fn directory(&self) -> Result<PathBuf, Error> {
         self.place.directory()
     }
 
-    /// Removes the private directory with everything in it. Kept files stay, and their directory is unlocked.
+    /// Removes a private directory with its contents. Permanent files remain, and their directory is unlocked.
     ///
     /// # Errors
-    /// If something in it cannot be removed.
+    /// A file cannot be removed.
     pub fn close(&self) -> Result<(), Error> {
         self.place.close()
     }
@@ -257,7 +255,7 @@ impl VolumeFiles {
         self.blocking(move || act(&place)).await
     }
 
-    /// Runs work that may block; a panic in it goes on here.
+    /// Runs a blocking task; its panic continues here.
     async fn blocking<T: Send + 'static>(
         &self,
         act: impl FnOnce() -> Result<T, Error> + Send + 'static,

@@ -1,5 +1,5 @@
-//! Copies and removes volume files. While a copy is incomplete or a removal is under way, the files have a name of their
-//! own, so that no reader sees a part of them.
+//! Copies and removes volume files. Incomplete copies and files being removed have names of their own, so that no reader
+//! finds a part.
 
 use std::collections::HashSet;
 use std::fs::{self, DirEntry, File};
@@ -14,23 +14,22 @@ use super::error::Error;
 use super::extent::{self, Extent};
 use super::file_id::{DISK, FILESYSTEM, FileId, TREE, UNFINISHED};
 
-/// Above so many files and directories the whole filesystem is flushed at once. A flush of each is exact, and what
-/// it costs grows with their number; that of the whole costs what other processes have written to it, too.
+/// Above this number of files and directories, syncfs replaces an fsync of each: the cost of fsync grows with their number,
+/// while that of syncfs includes writes of other processes.
 const MANY: usize = 16;
-/// The folder for files that the array does not know.
+/// Directory of orphaned files.
 const ORPHANED: &str = "orphaned";
 
-/// What a [sweep](super::VolumeFiles::sweep) found.
+/// The result of a [sweep](super::VolumeFiles::sweep).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SweepReport {
-    /// How many unfinished copies and deletions were removed.
+    /// Number of removed leftovers of copies and deletions.
     pub(crate) unfinished: usize,
-    /// How many volumes' and snapshots' files were moved aside because the array does not know them.
+    /// Number of volumes and snapshots whose orphaned files were moved aside.
     pub(crate) orphaned: usize,
 }
 
-/// Copies `from` to `to`, which is replaced, and says how many bytes that is. With `lasting` the copy survives a loss
-/// of power from here on.
+/// Replaces `to` by a copy of `from` and returns the number of bytes. With `lasting` the copy is durable on return.
 pub(super) fn replace(from: &Path, to: &Path, bytes: u64, lasting: bool) -> Result<u64, Error> {
     let source = match File::open(from.join(DISK)) {
         Ok(source) => Some(source),
@@ -70,7 +69,7 @@ pub(super) fn replace(from: &Path, to: &Path, bytes: u64, lasting: bool) -> Resu
     made
 }
 
-/// Copies disk and tree, as far as they exist, into a new directory, and returns the number of bytes.
+/// Copies disk and directory, if they exist, into a new directory, and returns the number of bytes.
 fn build(
     from: &Path,
     disk: Option<&File>,
@@ -132,7 +131,7 @@ pub(super) fn sweep(directory: &Path, known: &[FileId]) -> Result<SweepReport, E
     Ok(swept)
 }
 
-/// Moves something into a folder, under its own name or the first one that is free.
+/// Moves a file into a directory, under its own name or the first free one.
 fn set_aside(path: &Path, folder: &Path) -> Result<(), Error> {
     fs::create_dir_all(folder).map_err(Error::of("create", folder))?;
     let name = path.file_name().unwrap_or_default();
@@ -141,7 +140,7 @@ fn set_aside(path: &Path, folder: &Path) -> Result<(), Error> {
         if number > 0 {
             to.as_mut_os_string().push(format!(".{number}"));
         }
-        // Not `rename`, which would replace an empty directory.
+        // `rename` would replace an empty directory.
         match rustix::fs::renameat_with(CWD, path, CWD, &to, RenameFlags::NOREPLACE) {
             Ok(()) => {
                 tracing::warn!(from = %path.display(), to = %to.display(), "moved orphaned volume files aside");
@@ -155,7 +154,7 @@ fn set_aside(path: &Path, folder: &Path) -> Result<(), Error> {
 }
 
 fn copy_disk(source: &File, target: &Path, bytes: u64) -> io::Result<u64> {
-    // Writes through a loop device are in the source's page cache at least.
+    // Writes through a loop device are at least in the source's page cache.
     source.sync_data()?;
     let target = File::create_new(target)?;
     let extents = extent::extents(source, 0)?;
@@ -183,7 +182,7 @@ fn copy_extents(source: &File, target: &File, extents: &[Extent]) -> io::Result<
     Ok(())
 }
 
-/// Copies some bytes at `offset`, in the kernel if it can, and tells how many.
+/// Copies bytes at `offset`, in the kernel if possible, and returns their number.
 fn copy_part(source: &File, target: &File, offset: u64, length: u64) -> io::Result<u64> {
     let (mut from, mut to) = (offset, offset);
     let wanted = usize::try_from(length).unwrap_or(usize::MAX);
