@@ -1,18 +1,17 @@
 //! The array: a pure state machine of volumes, snapshots, nodes and attachments.
 //!
-//! It knows neither gRPC nor files nor clocks. Each operation looks at the state, refuses with an
-//! [`Error`] or says what changes as a [`Change`], and has that change applied before it returns;
-//! so applying the same changes to the same beginning gives the same array, which is how it comes
-//! back after a restart.
+//! It has no gRPC, files or clocks. Each operation reads the state and returns an [`Error`], or decides on a [`Change`] and
+//! applies it before it returns. Applying the same changes to the same initial state gives the same array, which is how
+//! the array is restored after a restart.
 //!
 //! Invariants:
 //! - a name belongs to at most one volume, at most one snapshot and at most one group;
-//! - every attachment stands both in its volume and in its node's set;
-//! - two nodes hold one volume only if their modes tolerate each other (`PublishParams::tolerates`);
-//! - a node never gains a volume beyond its limit (it may stand above a limit that was lowered);
-//! - a group is there with all of its snapshots or not at all;
-//! - a pool never promises more than it has (it may stand above a capacity that was lowered);
-//! - ids and attachment numbers are never used twice.
+//! - every attachment is in both its volume and its node's set;
+//! - two nodes have one volume attached only if their modes allow it (`PublishParams::tolerates`);
+//! - no attach exceeds a node's limit (a lowered limit may be below the number of attached volumes);
+//! - a group exists with all of its snapshots or not at all;
+//! - a pool never allocates more than its capacity (a lowered capacity may be below the allocated bytes);
+//! - ids and attachment numbers are never reused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -58,49 +57,49 @@ mod snapshot;
 mod topology;
 mod volume;
 
-/// How an array is built. Not part of its state: another start may bring other settings.
+/// Settings of an array. Not part of its state: the next start may have others.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The registered nodes.
     pub nodes: Vec<NodeId>,
-    /// Where nodes are. Those not named stand beside the pools in turn, one by one.
+    /// Topology segments by node. The other nodes are assigned to pools round-robin.
     pub places: BTreeMap<NodeId, Segments>,
     /// Maximum number of attached volumes per node; `None` if unlimited.
     pub attach_limit: Option<usize>,
-    /// How many volumes a node says it takes; none for the truth.
+    /// `max_volumes_per_node` of NodeGetInfo; `None` for the attach limit.
     pub advertised_limit: Option<usize>,
-    /// Its space, in parts.
+    /// Storage pools.
     pub pools: Vec<Pool>,
-    /// The class parameter that names one.
+    /// The class parameter that selects a pool.
     pub pool_parameter: &'static str,
-    /// The sizes it can make.
+    /// Allowed volume sizes.
     pub sizes: SizeRule,
-    /// The mutable parameters it takes.
+    /// Supported mutable parameters.
     pub qos: QosRule,
-    /// What becomes of copies when what they were made of is deleted.
+    /// Whether copies depend on their source.
     pub copy_mode: CopyMode,
-    /// Where it is laxer or stricter than CSI asks.
+    /// Deviations from the CSI specification.
     pub deviations: SpecDeviations,
-    /// The most entries in one page of a listing, whatever the caller asks; none for no bound.
+    /// Maximum number of entries per page; `None` for no limit.
     pub page_limit: Option<usize>,
 }
 
-/// What becomes of copies when what they were made of is deleted.
+/// Whether copies depend on their source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CopyMode {
-    /// Copies stand alone.
+    /// Copies are independent.
     #[default]
     Independent,
-    /// Copies share blocks with what they were made of, which so cannot be deleted before them.
+    /// Copies share blocks with their source, which cannot be deleted before them.
     Linked,
 }
 
-/// Where an array differs from what CSI asks, as some do.
+/// Deviations from the CSI specification that some arrays have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpecDeviations {
-    /// A volume is deleted although nodes have it.
+    /// Attached volumes can be deleted.
     pub delete_in_use: bool,
-    /// Detaching a volume that is gone, or from a node that is gone, fails.
+    /// Detaching a volume or node that does not exist fails.
     pub unpublish_not_found: bool,
 }
 
@@ -108,44 +107,44 @@ pub struct SpecDeviations {
 #[derive(Debug)]
 pub struct Array {
     settings: Settings,
-    /// Told apart from every other array by this number; keys its ids and its page tokens.
+    /// Unique number of the array; key of its ids and page tokens.
     epoch: u128,
     volumes: BTreeMap<VolumeId, Volume>,
     names: BTreeMap<String, VolumeId>,
     snapshots: BTreeMap<SnapshotId, Arc<Snapshot>>,
     snapshot_names: BTreeMap<String, SnapshotId>,
-    /// The snapshots of each volume, also of volumes that are gone.
+    /// The snapshots of each volume, also of deleted volumes.
     taken_of: BTreeMap<VolumeId, BTreeSet<SnapshotId>>,
     groups: BTreeMap<GroupId, Arc<Group>>,
     group_names: BTreeMap<String, GroupId>,
-    /// The volumes made from each snapshot or volume, also from such as are gone.
+    /// The volumes created from each snapshot or volume, also from deleted ones.
     made_from: MadeFrom,
     nodes: BTreeMap<NodeId, node::Entry>,
-    /// What was changed for single nodes at run time.
+    /// Settings of single nodes that were changed at run time.
     changed: BTreeMap<NodeId, NodeSettings>,
-    /// The bytes promised in each pool.
+    /// Allocated bytes of each pool.
     used: BTreeMap<PoolName, u64>,
-    /// What pools were given at run time, whatever the settings say.
+    /// Capacities changed at run time, which override the settings.
     resized: BTreeMap<PoolName, u64>,
     sick: BTreeMap<VolumeId, Vec<HealthIssue>>,
-    /// Health issues of the storage behind a node; none for all nodes.
+    /// Health issues of the storage behind a node; `None` for all nodes.
     storage: BTreeMap<Option<NodeId>, Vec<StorageHealthIssue>>,
-    /// How many volumes were made on request, deleted ones included.
+    /// Number of volumes created by requests, deleted ones included.
     created: u64,
-    /// How many snapshots and groups were made, deleted ones included.
+    /// Number of created snapshots and groups, deleted ones included.
     made: u64,
-    /// How many attachments there have been.
+    /// Number of attachments so far.
     attached: u64,
-    /// How many volumes were put in at the start, deleted ones included.
+    /// Number of initial volumes, deleted ones included.
     premade: u64,
 }
 
-/// What an operation answers, and what it changed, if anything.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done<T> {
-    /// The answer.
+    /// The reply.
     pub reply: T,
-    /// What changed; none for a repeat of what was done before.
+    /// The change; `None` for a repeated request.
     pub change: Option<Change>,
 }
 
@@ -163,7 +162,7 @@ impl Settings {
 }
 
 impl Default for Settings {
-    /// No nodes, no limits, and one pool that is everywhere.
+    /// No nodes, no limits, and one pool that all nodes can access.
     fn default() -> Self {
         Self {
             nodes: Vec::new(),
@@ -222,9 +221,9 @@ impl Array {
         }
     }
 
-    /// Puts volumes `vol-0` up to `count` in, as if they had always been there, into the pools in turn.
+    /// Creates initial volumes `vol-0` up to `count`, distributed over the pools round-robin.
     ///
-    /// Only the numbers that were never put in before: what was deleted stays deleted.
+    /// Only numbers that were never created before: a deleted initial volume stays deleted.
     pub fn premake(&mut self, count: u64) {
         let pools: Vec<PoolName> = self.settings.pools.iter().map(|pool| pool.name.clone()).collect();
         let mut turn = pools.iter().cycle();
@@ -248,17 +247,17 @@ impl Array {
         self.premade = self.premade.max(count);
     }
 
-    /// Looks a volume up.
+    /// The volume with this id.
     ///
     /// # Errors
-    /// If it does not exist.
+    /// It does not exist.
     pub fn volume(&self, id: &str) -> Result<&Volume, Error> {
         self.volumes.get(id).ok_or_else(|| Error::VolumeNotFound {
             volume: id.to_owned(),
         })
     }
 
-    /// The volume that was made under a name; none if there is none.
+    /// The volume created under this name, if any.
     pub(crate) fn volume_named(&self, name: &str) -> Option<&Volume> {
         self.names.get(name).and_then(|id| self.volumes.get(id))
     }
@@ -268,12 +267,12 @@ impl Array {
         self.volumes.values()
     }
 
-    /// The volumes attached to a node, sorted by id; none for a node that is not known.
+    /// The volumes attached to a node, sorted by id; empty for an unknown node.
     pub fn attached_to(&self, node: &str) -> impl Iterator<Item = &VolumeId> {
         self.nodes.get(node).into_iter().flat_map(|node| &node.attached)
     }
 
-    /// How it is built.
+    /// Its settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -286,7 +285,7 @@ impl Array {
         }
     }
 
-    /// An id that depends on this very array, on what it made before and on a name.
+    /// A unique id, derived from the epoch, the number of earlier objects and the name.
     fn fresh(
         &self,
         kind: &str,
@@ -306,7 +305,7 @@ impl Array {
         }
     }
 
-    /// A number only this array makes of a text.
+    /// A hash of a text, keyed by the epoch.
     fn mark(&self, text: &str) -> u64 {
         SipHasher24::new_with_key(&self.epoch.to_le_bytes()).hash(text.as_bytes())
     }

@@ -1,4 +1,4 @@
-//! Making changes happen: the only place where the array's maps are written.
+//! Applies changes: the only code that writes the array's maps.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::{Array, Change, GroupId, NodeId, SnapshotId, Spec, VolumeId};
 // === impl Array ===
 
 impl Array {
-    /// Makes a change happen: one just decided, or one replayed.
+    /// Applies a new or a replayed change.
     pub fn apply(&mut self, change: Change) {
         match change {
             Change::Created { spec } => {
@@ -78,7 +78,7 @@ impl Array {
                 let mut old = self.changed.get(&from).cloned().unwrap_or_default();
                 old.registered = Some(false);
                 old.became = Some(to.clone());
-                // The machine is the same, and so is its way to the storage.
+                // The machine is the same, and so is its connection to the storage.
                 if let Some(issues) = self.storage.remove(&Some(from.clone())) {
                     self.storage.insert(Some(to.clone()), issues);
                 }

@@ -1,40 +1,39 @@
-//! How a volume may be used: block or filesystem, by how many nodes, and who may write.
+//! Volume capabilities: block or filesystem, number of nodes, and writers.
 //!
-//! The array can serve every access mode CSI names. Two questions are answered here and nowhere
-//! else: is a requested capability covered by the capabilities of the volume, and may two nodes have
-//! the volume attached at the same time.
+//! The array supports every access mode of CSI. This module decides whether the capabilities of a volume cover a requested
+//! one, and whether two nodes may have the volume attached at the same time.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One way of using a volume, as the caller described it.
+/// A volume capability.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Capability {
-    /// What the workload sees.
+    /// Block or mount.
     pub access: Access,
-    /// How many nodes and writers there may be.
+    /// The access mode.
     pub mode: AccessMode,
 }
 
-/// What the workload sees of the volume.
+/// The access type.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
-    /// The raw device.
+    /// A raw block device.
     Block,
     /// A mounted filesystem.
     Mount {
-        /// Filesystem to use; empty leaves it to the driver.
+        /// Filesystem type; empty for the driver's default.
         fs_type: String,
         /// Mount options.
         flags: Vec<String>,
-        /// Group that is to own the files; empty for none.
+        /// Group of the files; empty for none.
         group: String,
     },
 }
 
-/// How many nodes may hold the volume, and how many may write.
+/// The access mode of CSI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum AccessMode {
@@ -54,26 +53,26 @@ pub enum AccessMode {
     SingleNodeMultiWriter,
 }
 
-/// A capability together with the `readonly` flag of a publish call: one node's hold on a volume.
+/// Arguments of a publish call: the capability and `readonly`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishParams {
-    /// How the node uses the volume.
+    /// The capability.
     pub capability: Capability,
-    /// Whether the caller asked for a read-only attachment.
+    /// Whether the attachment is read-only.
     pub readonly: bool,
 }
 
 // === impl Capability ===
 
 impl Capability {
-    /// Whether the workload sees the raw device.
+    /// Whether it is a raw block device.
     pub(crate) fn is_block(&self) -> bool {
         self.access == Access::Block
     }
 
-    /// Whether a volume made for `self` can be used as `asked`.
+    /// Whether a volume created for `self` can be used as `asked`.
     ///
-    /// Filesystem and mount options do not count: they are settled when the volume is staged.
+    /// Filesystem and mount options are not compared: staging decides about them.
     pub fn covers(&self, asked: &Self) -> bool {
         let same_access = matches!(
             (&self.access, &asked.access),
@@ -82,7 +81,7 @@ impl Capability {
         same_access && self.mode.covers(asked.mode)
     }
 
-    /// Reads what is displayed; none for any other text. Mount options and groups are not displayed.
+    /// Parses the displayed form; `None` for any other text. Mount options and groups are not displayed.
     pub fn read(text: &str) -> Option<Self> {
         let (access, mode) = text.rsplit_once(' ')?;
         let mode = AccessMode::ALL.into_iter().find(|known| known.name() == mode)?;
@@ -140,7 +139,7 @@ impl AccessMode {
         }
     }
 
-    /// Whether more than one node may hold the volume.
+    /// Whether several nodes may have the volume attached.
     pub(crate) fn is_multi_node(self) -> bool {
         match self {
             Self::MultiNodeReaderOnly | Self::MultiNodeSingleWriter | Self::MultiNodeMultiWriter => true,
@@ -151,7 +150,7 @@ impl AccessMode {
         }
     }
 
-    /// Whether a volume made for this mode can be used in the `asked` one, which may demand less.
+    /// Whether a volume created for this mode can be used in the `asked` one, which may demand less.
     pub fn covers(self, asked: Self) -> bool {
         if self == asked {
             return true;
@@ -160,8 +159,8 @@ impl AccessMode {
             Self::MultiNodeMultiWriter => true,
             Self::MultiNodeSingleWriter => asked == Self::MultiNodeReaderOnly || !asked.is_multi_node(),
             Self::MultiNodeReaderOnly => asked == Self::SingleNodeReaderOnly,
-            // The oldest mode never said how many workloads share the node, so it covers both of
-            // the newer ones: a caller that learns SINGLE_NODE_MULTI_WRITER keeps its volumes.
+            // SINGLE_NODE_WRITER does not limit the workloads on the node, so it covers both newer modes: volumes remain usable
+            // for a caller that begins to use SINGLE_NODE_MULTI_WRITER.
             Self::SingleNodeWriter | Self::SingleNodeMultiWriter => !asked.is_multi_node(),
             Self::SingleNodeSingleWriter => {
                 matches!(asked, Self::SingleNodeWriter | Self::SingleNodeReaderOnly)
@@ -170,7 +169,7 @@ impl AccessMode {
         }
     }
 
-    /// Whether writes are refused.
+    /// Whether the mode is read-only.
     pub(crate) fn is_reader_only(self) -> bool {
         matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
     }
@@ -179,15 +178,14 @@ impl AccessMode {
 // === impl PublishParams ===
 
 impl PublishParams {
-    /// Whether this hold can write.
+    /// Whether this attachment is writable.
     pub(crate) fn writes(&self) -> bool {
         !self.readonly && !self.capability.mode.is_reader_only()
     }
 
-    /// Whether `self` on one node and `other` on another node may exist together.
+    /// Whether attachments of `self` on one node and of `other` on another node may coexist.
     ///
-    /// Symmetric: both modes must be multi-node, and neither may write where the other one's mode
-    /// excludes other writers.
+    /// Symmetric: both modes must be multi-node, and neither may write where the other one's mode excludes other writers.
     pub(crate) fn tolerates(&self, other: &Self) -> bool {
         let both_multi_node = self.capability.mode.is_multi_node() && other.capability.mode.is_multi_node();
         both_multi_node && self.allows_writer(other) && other.allows_writer(self)
@@ -199,7 +197,7 @@ impl PublishParams {
         }
         match self.capability.mode {
             AccessMode::MultiNodeMultiWriter => true,
-            // The one writer is one of those who were promised that there is one.
+            // MULTI_NODE_SINGLE_WRITER: the single writer is one of these nodes.
             AccessMode::MultiNodeSingleWriter => {
                 !self.writes() && other.capability.mode == self.capability.mode
             }

@@ -1,4 +1,4 @@
-//! What can happen to an array, as data: the unit of its durability.
+//! Changes of an array: the unit of durability.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,78 +12,78 @@ use super::snapshot::Snapshot;
 use super::volume::{Attachment, Spec, Volume};
 use super::{Array, GroupId, NodeId, PoolName, Settings, SnapshotId, VolumeId};
 
-/// One step of the array's state. Applying it never fails and needs nothing but the state before.
+/// A state transition. Applying it cannot fail and depends on the state only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// A volume came to be.
+    /// A volume was created.
     Created {
         /// The volume.
         spec: Arc<Spec>,
     },
-    /// A volume is gone.
+    /// A volume was deleted.
     Deleted {
         /// The volume.
         volume: VolumeId,
     },
-    /// A node got hold of a volume.
+    /// A volume was attached.
     Attached {
         /// The volume.
         volume: VolumeId,
         /// The node.
         node: NodeId,
-        /// How.
+        /// The attachment.
         attachment: Attachment,
     },
-    /// Nodes lost hold of a volume.
+    /// A volume was detached.
     Detached {
         /// The volume.
         volume: VolumeId,
         /// The nodes.
         nodes: Vec<NodeId>,
     },
-    /// A volume became larger.
+    /// A volume was expanded.
     Expanded {
         /// The volume.
         volume: VolumeId,
-        /// Its size from now on.
+        /// Its new size.
         capacity_bytes: u64,
     },
-    /// A volume got other mutable parameters.
+    /// Mutable parameters of a volume were changed.
     Modified {
         /// The volume.
         volume: VolumeId,
-        /// All it has from now on.
+        /// All its mutable parameters.
         qos: BTreeMap<String, String>,
     },
-    /// A volume fell ill or became well.
+    /// Health issues of a volume changed.
     VolumeHealth(UnhealthyVolume),
-    /// The storage behind a node, or behind all of them, fell ill or became well.
+    /// Health issues of the storage behind a node, or behind all nodes, changed.
     StorageHealth {
-        /// The node; none for all.
+        /// The node; `None` for all.
         node: Option<NodeId>,
         /// Empty for healthy storage.
         #[serde(rename = "ailments")]
         issues: Vec<StorageHealthIssue>,
     },
-    /// A snapshot was taken.
+    /// A snapshot was created.
     Snapshotted {
         /// The snapshot.
         snapshot: Arc<Snapshot>,
     },
-    /// A snapshot is gone.
+    /// A snapshot was deleted.
     SnapshotDeleted {
         /// The snapshot.
         snapshot: SnapshotId,
     },
-    /// A group of snapshots was taken.
+    /// A group of snapshots was created.
     Grouped {
         /// The group.
         group: Arc<Group>,
         /// Its snapshots.
         snapshots: Vec<Arc<Snapshot>>,
     },
-    /// A group is gone with its snapshots.
+    /// A group was deleted with its snapshots.
     GroupDeleted {
         /// The group.
         group: GroupId,
@@ -91,46 +91,46 @@ pub enum Change {
         #[serde(default)]
         snapshots: Vec<SnapshotId>,
     },
-    /// A pool became larger or smaller.
+    /// The capacity of a pool changed.
     PoolResized {
         /// The pool.
         pool: PoolName,
-        /// The bytes it has from now on.
+        /// Its new capacity in bytes.
         capacity: u64,
     },
-    /// A node was registered or changed, or taken out of the register.
+    /// A node was registered, changed or deregistered.
     NodeSet {
         /// The node.
         node: NodeId,
-        /// All that is set for it from now on.
+        /// All its settings.
         settings: NodeSettings,
     },
-    /// A machine got another id.
+    /// The id of a node changed.
     NodeRenamed {
-        /// The id it had.
+        /// The old id.
         from: NodeId,
-        /// The id it has from now on.
+        /// The new id.
         to: NodeId,
-        /// All that is set for it from now on.
+        /// All its settings.
         settings: NodeSettings,
     },
 }
 
-/// The whole state of an array, as it is kept on disk.
+/// The whole state of an array in its stored form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Image {
-    /// Which array this is.
+    /// The array's epoch.
     pub epoch: u128,
-    /// How many volumes were made on request, deleted ones included.
+    /// Number of volumes created by requests, deleted ones included.
     pub created: u64,
-    /// How many attachments there have been.
+    /// Number of attachments so far.
     pub attached: u64,
-    /// How many volumes were put in at the start, deleted ones included.
+    /// Number of initial volumes, deleted ones included.
     pub premade: u64,
     /// The volumes, sorted by id.
     pub volumes: Vec<Volume>,
-    /// How many snapshots and groups were made, deleted ones included.
+    /// Number of created snapshots and groups, deleted ones included.
     #[serde(default)]
     pub made: u64,
     /// The snapshots, sorted by id.
@@ -139,16 +139,16 @@ pub struct Image {
     /// The groups, sorted by id.
     #[serde(default)]
     pub groups: Vec<Arc<Group>>,
-    /// The sick volumes, sorted by id.
+    /// Volumes with health issues, sorted by id.
     #[serde(default)]
     pub sick: Vec<UnhealthyVolume>,
-    /// Health issues of the storage behind a node; none for all nodes.
+    /// Health issues of the storage behind a node; `None` for all nodes.
     #[serde(default)]
     pub storage: Vec<(Option<NodeId>, Vec<StorageHealthIssue>)>,
-    /// What was changed for single nodes.
+    /// Settings of single nodes.
     #[serde(default)]
     pub nodes: Vec<(NodeId, NodeSettings)>,
-    /// The pools whose size was changed, and what they have.
+    /// Changed capacities of pools.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<(PoolName, u64)>,
 }
@@ -156,7 +156,7 @@ pub struct Image {
 // === impl Array ===
 
 impl Array {
-    /// An array in the state of an image.
+    /// Restores an array from an image.
     pub fn from_image(settings: Settings, image: Image) -> Self {
         let mut array = Self::new(settings, image.epoch);
         array.created = image.created;
@@ -187,7 +187,7 @@ impl Array {
         array
     }
 
-    /// The state as data; [`Array::from_image`] is the way back.
+    /// The state as an image; see [`Array::from_image`].
     pub fn image(&self) -> Image {
         let sick = self.sick.iter().map(|(volume, issues)| UnhealthyVolume {
             volume: volume.clone(),
@@ -209,7 +209,7 @@ impl Array {
         }
     }
 
-    /// An array in the same state with the same settings, which goes its own way from here.
+    /// An independent copy with the same state and settings.
     pub fn copy(&self) -> Self {
         Self::from_image(self.settings.clone(), self.image())
     }

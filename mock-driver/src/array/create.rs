@@ -1,4 +1,4 @@
-//! Making, growing and deleting volumes.
+//! Creates, expands and deletes volumes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use super::pool::PlacementRequest;
 use super::volume::{CreateVolumeParams, SizeRange, Source, Spec};
 use super::{Array, Change, CopyMode, Done, Error, Kind, PoolName, UnixTime, VolumeId};
 
-/// What would come of a request for a volume.
+/// The outcome that a request for a volume would have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CreateOutcome {
-    /// The volume made for the same request before.
+    /// The volume of an earlier equal request.
     Existing(Arc<Spec>),
-    /// A new one of this size.
+    /// A new volume of this size.
     New(u64),
 }
 
-/// What a new volume will be like.
+/// The properties of a new volume.
 struct Plan {
     capacity_bytes: u64,
     pool: PoolName,
@@ -26,7 +26,7 @@ struct Plan {
 // === impl Array ===
 
 impl Array {
-    /// What would come of a request, without doing anything.
+    /// The outcome of a request, without creating anything.
     pub(crate) fn validate_create(
         &self,
         wanted: &CreateVolumeParams,
@@ -38,11 +38,11 @@ impl Array {
         }
     }
 
-    /// Makes a volume, or finds the one made for the same request before.
+    /// Creates a volume, or finds the one of an earlier equal request.
     ///
     /// # Errors
-    /// If the name is taken for another request, the source is gone or not ready, a parameter is not
-    /// taken, or there is no size or place for it.
+    /// The name belongs to another request, the source does not exist or is not ready, a parameter is not supported, or no size
+    /// or pool satisfies the request.
     pub fn create_volume(
         &mut self,
         wanted: &CreateVolumeParams,
@@ -52,16 +52,16 @@ impl Array {
         self.create_volume_as(wanted, id, now)
     }
 
-    /// An id for a volume that will be made under this name.
+    /// An id for a volume to be created under this name.
     ///
-    /// One that is not guessed by accident: it depends on this very array and on everything it made before,
-    /// so a volume made again under an old name is not taken for the old one.
+    /// It depends on the array's epoch and on the number of earlier objects, so a volume that is created again under an earlier
+    /// name gets another id.
     pub(crate) fn volume_id(&self, name: &str) -> VolumeId {
         let taken = |id: &str| self.volumes.contains_key(id);
         VolumeId::from(self.fresh("volume", "mock", self.created, name, taken))
     }
 
-    /// Makes a volume as `id`, which is from [`Array::volume_id`].
+    /// Creates a volume with `id`, which is from [`Array::volume_id`].
     pub(crate) fn create_volume_as(
         &mut self,
         wanted: &CreateVolumeParams,
@@ -88,15 +88,15 @@ impl Array {
         Ok(self.done(spec.clone(), Change::Created { spec }))
     }
 
-    /// Whether a published volume may be deleted: the array allows it, or the volume is gone.
+    /// Whether an attached volume may be deleted: the array allows it, or the volume does not exist.
     pub(crate) fn deletes_in_use(&self, id: &str) -> bool {
         self.settings.deviations.delete_in_use || !self.volumes.contains_key(id)
     }
 
-    /// Deletes a volume. One that is gone already is no error.
+    /// Deletes a volume; succeeds if it does not exist.
     ///
     /// # Errors
-    /// If it is in use, or something depends on it and the array does not allow that.
+    /// It is attached, or copies depend on it.
     pub fn delete_volume(&mut self, id: &str) -> Result<Done<()>, Error> {
         let Some(volume) = self.volumes.get(id) else {
             return Ok(Done {
@@ -113,11 +113,10 @@ impl Array {
         Ok(self.done((), Change::Deleted { volume: id }))
     }
 
-    /// Makes a volume larger, or finds that it is large enough, and says how large it is then. `online`
-    /// says whether that may be done while it is published.
+    /// Expands a volume, unless it is large enough, and returns its size. `online` allows expansion while it is attached.
     ///
     /// # Errors
-    /// If it is gone, published and may not be, or no size will do.
+    /// It does not exist, is attached without `online`, or no size satisfies the request.
     pub fn expand_volume(&mut self, id: &str, range: SizeRange, online: bool) -> Result<Done<u64>, Error> {
         let capacity_bytes = self.validate_expand(id, range, online)?;
         let spec = &self.volume(id)?.spec;
@@ -135,7 +134,7 @@ impl Array {
         Ok(self.done(capacity_bytes, change))
     }
 
-    /// How large a volume would become, without doing anything.
+    /// The size after an expansion, without expanding it.
     pub(crate) fn validate_expand(&self, id: &str, range: SizeRange, online: bool) -> Result<u64, Error> {
         let volume = self.volume(id)?;
         let spec = &volume.spec;
@@ -172,13 +171,13 @@ impl Array {
         Ok(capacity_bytes)
     }
 
-    /// Checks whether a volume would take mutable parameters, without doing anything.
+    /// Checks whether a volume supports mutable parameters, without changing it.
     pub(crate) fn validate_modify(&self, id: &str, asked: &BTreeMap<String, String>) -> Result<(), Error> {
         self.volume(id)?;
         self.check_qos(asked)
     }
 
-    /// Refuses to delete what others depend on, if the array is built so.
+    /// Refuses to delete the source of linked copies.
     pub(super) fn spare_source(&self, source: &Source) -> Result<(), Error> {
         match self.settings.copy_mode {
             CopyMode::Independent => return Ok(()),
@@ -244,7 +243,7 @@ impl Array {
         Ok(Plan { capacity_bytes, pool })
     }
 
-    /// The size and the pool of what a volume is to be made from.
+    /// Size and pool of the source of a new volume.
     fn source(&self, source: &Source, now: UnixTime) -> Result<(u64, &PoolName), Error> {
         match source {
             Source::Volume(id) => {

@@ -4,42 +4,42 @@ use std::fmt::{self, Write};
 
 use super::{NodeId, PoolName, SnapshotId, VolumeId};
 
-/// A refusal of the array. Nothing has changed when one is returned.
+/// An error of the array. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// No such volume.
+    /// The volume does not exist.
     #[error("volume \"{volume}\" does not exist")]
     VolumeNotFound {
-        /// The id asked for.
+        /// The id of the request.
         volume: String,
     },
-    /// No such node.
+    /// The node does not exist.
     #[error("node \"{node}\" does not exist: it is not registered with the array")]
     NodeNotFound {
-        /// The id asked for.
+        /// The id of the request.
         node: String,
     },
-    /// No such snapshot.
+    /// The snapshot does not exist.
     #[error("snapshot \"{snapshot}\" does not exist")]
     SnapshotNotFound {
-        /// The id asked for.
+        /// The id of the request.
         snapshot: String,
     },
-    /// No such group of snapshots.
+    /// The group of snapshots does not exist.
     #[error("group snapshot \"{group}\" does not exist")]
     GroupNotFound {
-        /// The id asked for.
+        /// The id of the request.
         group: String,
     },
-    /// No such pool.
+    /// The pool does not exist.
     #[error("pool \"{pool}\" does not exist: there are {known}")]
     PoolNotFound {
-        /// The name asked for.
+        /// The name of the request.
         pool: String,
-        /// Those there are.
+        /// The existing pools.
         known: String,
     },
-    /// More is promised in a pool than it is to have.
+    /// The new capacity of a pool is below its allocated bytes.
     #[error(
         "pool \"{pool}\" cannot be made smaller than {used} bytes, which its volumes and snapshots have: \
          delete some of them first"
@@ -47,61 +47,61 @@ pub enum Error {
     PoolInUse {
         /// The pool.
         pool: PoolName,
-        /// The bytes that are promised.
+        /// The allocated bytes.
         used: u64,
     },
-    /// A pool larger than anything can be.
+    /// The capacity of a pool is too large.
     #[error("pool \"{pool}\" must not exceed {most} bytes")]
     PoolTooLarge {
         /// The pool.
         pool: PoolName,
-        /// The most it can have.
+        /// The maximum capacity.
         most: u64,
     },
-    /// Something of that name exists and is not what was asked for.
+    /// An object of that name exists with other properties.
     #[error(
         "{kind} \"{name}\" already exists as \"{existing}\" with another {field}: \
          ask for the same or take another name"
     )]
     NameTaken {
-        /// What it is.
+        /// Its kind.
         kind: Kind,
-        /// The name asked for.
+        /// The name.
         name: String,
-        /// The id of what has it.
+        /// Its id.
         existing: String,
         /// The first request field that differs.
         field: &'static str,
     },
-    /// A field whose value the array does not take.
+    /// The value of a field is not supported.
     #[error("{field}: {reason}")]
     Illegal {
         /// The request field.
         field: String,
-        /// What is wrong with it, and what would do.
+        /// The cause and the cure.
         reason: String,
     },
     /// Insufficient capacity.
     #[error("insufficient capacity: {reason}")]
     NoRoom {
-        /// What was looked for.
+        /// The request.
         reason: String,
     },
-    /// Nothing can be made of it yet.
+    /// The snapshot is not ready to use.
     #[error("snapshot \"{snapshot}\" is not ready to use yet: try again")]
     NotReady {
         /// The snapshot.
         snapshot: SnapshotId,
     },
-    /// It cannot be deleted before what was made of it.
+    /// Copies depend on the volume or snapshot.
     #[error("{what} is in use: {dependants} depend on it; delete those first")]
     HasDependants {
-        /// What was to be deleted.
+        /// The volume or snapshot.
         what: String,
-        /// What was made of it.
+        /// The copies.
         dependants: String,
     },
-    /// It can only grow while it is not published.
+    /// The volume can be expanded only while it is not attached.
     #[error(
         "volume \"{volume}\" is published to node {} and can only be expanded offline: unpublish it first",
         list(.nodes)
@@ -109,48 +109,48 @@ pub enum Error {
     Online {
         /// The volume.
         volume: VolumeId,
-        /// Where it is attached.
+        /// The nodes that have it attached.
         nodes: Vec<NodeId>,
     },
-    /// There is no one moment for volumes of several pools.
+    /// Volumes of several pools have no consistent point in time.
     #[error("the volumes cannot be grouped: they lie in different pools, {pools}")]
     CannotGroup {
         /// The pools.
         pools: String,
     },
-    /// The node is not where the volume is.
+    /// The topology of the node does not reach the volume.
     #[error("volume \"{volume}\" is not accessible from node \"{node}\": its topology is {place}")]
     OutOfReach {
         /// The volume.
         volume: VolumeId,
         /// The node.
         node: NodeId,
-        /// Where the volume is.
+        /// The topology of the volume.
         place: String,
     },
-    /// The range contains no size the array can make.
+    /// No supported size is within the capacity range.
     #[error("capacity_range: {reason}")]
     SizeOutOfRange {
-        /// What is wrong with it, with the bounds.
+        /// The cause, with the limits.
         reason: String,
     },
-    /// The volume is attached somewhere and so cannot be deleted.
+    /// The volume is attached and cannot be deleted.
     #[error("volume \"{volume}\" is in use: published to node {}; unpublish it first", list(.nodes))]
     InUse {
         /// The volume.
         volume: VolumeId,
-        /// Where it is attached.
+        /// The nodes that have it attached.
         nodes: Vec<NodeId>,
     },
-    /// The volume was not made for the asked use.
+    /// The volume was not created for the capability.
     #[error("volume \"{volume}\" was not created for {asked}")]
     NotSupported {
         /// The volume.
         volume: VolumeId,
-        /// The capability asked for.
+        /// The capability of the request.
         asked: String,
     },
-    /// Attached to that very node already, in another way.
+    /// The volume is attached to the node with other arguments.
     #[error(
         "volume \"{volume}\" is already published to node \"{node}\" with another {field}: \
          unpublish it first"
@@ -163,7 +163,7 @@ pub enum Error {
         /// The first request field that differs.
         field: &'static str,
     },
-    /// Attached to another node, and the two may not share it.
+    /// The volume is attached to another node, and the access modes exclude each other.
     #[error(
         "volume \"{volume}\" is already published to node \"{node}\" as {held}: \
          unpublish it there first"
@@ -171,20 +171,20 @@ pub enum Error {
     AttachedElsewhere {
         /// The volume.
         volume: VolumeId,
-        /// The node that has it.
+        /// The other node.
         node: NodeId,
-        /// The mode in which that node holds it.
+        /// The access mode of its attachment.
         held: &'static str,
     },
-    /// The node has no room for another volume.
+    /// The attach limit of the node is reached.
     #[error("node \"{node}\" is full: {limit} volumes are published to it, its limit")]
     NodeFull {
         /// The node.
         node: NodeId,
-        /// How many volumes it can take.
+        /// The limit.
         limit: usize,
     },
-    /// A page token this array did not give out.
+    /// The page token is not from this array.
     #[error("invalid starting_token: restart the list without a token")]
     ForeignToken,
 }
@@ -212,14 +212,14 @@ impl fmt::Display for Kind {
     }
 }
 
-/// How many items a message lists: the text becomes a header field, which HTTP/2 bounds.
+/// Maximum number of items listed in a message, which becomes an HTTP/2 header field.
 const LISTED: usize = 5;
 
 fn list(nodes: &[NodeId]) -> String {
     listed(nodes.iter().map(|node| format!("\"{node}\"")))
 }
 
-/// The first items, and how many more there are.
+/// The first items and the number of further ones.
 pub(super) fn listed(items: impl ExactSizeIterator<Item = String>) -> String {
     let more = items.len().saturating_sub(LISTED);
     let mut text = items.take(LISTED).collect::<Vec<_>>().join(", ");

@@ -1,4 +1,4 @@
-//! Groups: snapshots of several volumes, taken at one moment, all of them or none.
+//! Groups of snapshots, created at one point in time, all or none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use super::{Array, Change, Done, Error, GroupId, Kind, PoolName, SnapshotId, Uni
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
-    /// The id on the wire.
+    /// `group_snapshot_id`.
     pub id: GroupId,
     /// Name of the create request.
     pub name: String,
-    /// The volumes it was taken of, and the snapshot of each.
+    /// The source volumes and their snapshots.
     pub members: BTreeMap<VolumeId, SnapshotId>,
     /// Class parameters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -30,9 +30,9 @@ pub struct Group {
 /// A requested group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateGroupParams {
-    /// The caller's name for it, the key of idempotency.
+    /// Name of the request, the key of idempotency.
     pub name: String,
-    /// Source volumes, each once.
+    /// Source volumes.
     pub sources: BTreeSet<String>,
     /// Class parameters.
     pub parameters: BTreeMap<String, String>,
@@ -47,19 +47,19 @@ pub struct Members {
     pub snapshots: Vec<Arc<Snapshot>>,
 }
 
-/// The ids of a group that is going to be made.
+/// The ids of a group to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupIds {
-    /// The group's.
+    /// Id of the group.
     pub group: GroupId,
-    /// Its snapshots', by volume.
+    /// Ids of its snapshots by volume.
     pub members: BTreeMap<VolumeId, SnapshotId>,
 }
 
 // === impl Members ===
 
 impl Members {
-    /// Whether volumes can be made from all of them.
+    /// Whether all snapshots are ready to use.
     pub(crate) fn are_ready(&self, now: UnixTime) -> bool {
         self.snapshots.iter().all(|snapshot| snapshot.is_ready(now))
     }
@@ -68,8 +68,10 @@ impl Members {
 // === impl Array ===
 
 impl Array {
-    /// The group made for the same request before, if there is one; an error if a new one could not be
-    /// made.
+    /// The group of an earlier equal request, if any.
+    ///
+    /// # Errors
+    /// A new group could not be created.
     pub(crate) fn find_group(&self, wanted: &CreateGroupParams) -> Result<Option<Members>, Error> {
         if let Some(existing) = self.group_names.get(&wanted.name) {
             let existing = self.group(existing.as_str(), &[])?;
@@ -86,7 +88,7 @@ impl Array {
         self.check_group(wanted).map(|()| None)
     }
 
-    /// Ids for a group that will be made of these volumes under this name.
+    /// Ids for a group to be created.
     pub fn group_ids(&self, wanted: &CreateGroupParams) -> GroupIds {
         let taken = |id: &str| self.groups.contains_key(id);
         let group = self.fresh("group", "group", self.made, &wanted.name, taken);
@@ -100,12 +102,11 @@ impl Array {
         }
     }
 
-    /// Takes snapshots of all volumes under these ids, or finds the group made for the same request
-    /// before.
+    /// Creates the snapshots of a group, or finds the group of an earlier equal request.
     ///
     /// # Errors
-    /// If a volume is gone, the volumes lie in different pools, the name is taken for another request,
-    /// or there is no room. Nothing is taken then.
+    /// A volume does not exist, the volumes are in different pools, the name belongs to another request, or the capacity is
+    /// insufficient. Nothing is created then.
     pub fn create_group(
         &mut self,
         wanted: &CreateGroupParams,
@@ -147,10 +148,10 @@ impl Array {
         Ok(self.done(members, Change::Grouped { group, snapshots }))
     }
 
-    /// Deletes a group and its snapshots, and says which those were. One that is gone is no error.
+    /// Deletes a group with its snapshots and returns their ids; succeeds if it does not exist.
     ///
     /// # Errors
-    /// If `snapshots` are not those of the group, or volumes depend on one of them.
+    /// `snapshots` differ from those of the group, or volumes depend on one of them.
     pub fn delete_group(&mut self, id: &str, snapshots: &[String]) -> Result<Done<Vec<SnapshotId>>, Error> {
         let Some(group) = self.groups.get(id).cloned() else {
             return Ok(Done {
@@ -167,10 +168,10 @@ impl Array {
         Ok(self.done(snapshots.clone(), Change::GroupDeleted { group, snapshots }))
     }
 
-    /// Looks a group up.
+    /// The group with this id.
     ///
     /// # Errors
-    /// If it does not exist, or `snapshots`, unless empty, are not those of the group.
+    /// It does not exist, or `snapshots` is not empty and differs from those of the group.
     pub fn group(&self, id: &str, snapshots: &[String]) -> Result<Members, Error> {
         let group = self
             .groups

@@ -9,7 +9,7 @@ use super::{Array, Capability, Change, Done, Error, NodeId, VolumeId};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HealthIssue {
-    /// How bad it is.
+    /// Its severity.
     pub status: Severity,
     /// Machine-readable reason (CamelCase).
     pub reason: String,
@@ -23,11 +23,11 @@ pub struct HealthIssue {
 pub enum Severity {
     /// Unknown.
     Unknown,
-    /// It works worse than it should.
+    /// Degraded.
     Degraded,
-    /// It cannot be reached.
+    /// Inaccessible.
     Inaccessible,
-    /// Data is gone.
+    /// Data is lost.
     DataLoss,
 }
 
@@ -35,13 +35,13 @@ pub enum Severity {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StorageHealthIssue {
-    /// How bad it is.
+    /// Its severity.
     pub status: StorageSeverity,
     /// Machine-readable reason (CamelCase).
     pub reason: String,
     /// Human-readable message.
     pub message: String,
-    /// Which uses of volumes it concerns; none for all.
+    /// The affected capabilities; `None` for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capability: Option<Capability>,
 }
@@ -52,9 +52,9 @@ pub struct StorageHealthIssue {
 pub enum StorageSeverity {
     /// Unknown.
     Unknown,
-    /// It works worse than it should.
+    /// Degraded.
     Degraded,
-    /// It cannot be reached.
+    /// Unreachable.
     Unreachable,
 }
 
@@ -64,7 +64,7 @@ pub enum StorageSeverity {
 pub struct UnhealthyVolume {
     /// The volume.
     pub volume: VolumeId,
-    /// Empty for a healthy one.
+    /// Empty if the volume is healthy.
     #[serde(rename = "ailments")]
     pub(crate) issues: Vec<HealthIssue>,
 }
@@ -72,10 +72,10 @@ pub struct UnhealthyVolume {
 // === impl Array ===
 
 impl Array {
-    /// Sets the health issues of a volume; none means healthy.
+    /// Sets the health issues of a volume.
     ///
     /// # Errors
-    /// If the volume does not exist.
+    /// The volume does not exist.
     pub fn set_volume_health(&mut self, id: &str, issues: Vec<HealthIssue>) -> Result<Done<()>, Error> {
         let volume = self.volume(id)?.spec.id.clone();
         if self.issues(id) == issues {
@@ -119,7 +119,7 @@ impl Array {
         })
     }
 
-    /// The sick volumes, page by page.
+    /// Volumes with health issues, in pages.
     pub(crate) fn list_health(
         &self,
         max_entries: usize,
@@ -134,18 +134,18 @@ impl Array {
         Ok(listing.page(sick, |sick| sick.volume.as_str()))
     }
 
-    /// Health issues of a volume; none for one that does not exist.
+    /// Health issues of a volume; empty if it does not exist.
     pub(crate) fn issues(&self, id: &str) -> &[HealthIssue] {
         self.sick.get(id).map_or(&[], Vec::as_slice)
     }
 
-    /// Health issues of the storage by node; by no node those of all nodes. Healthy storage has no entry.
+    /// Health issues of the storage by node; `None` for those of all nodes.
     pub(crate) fn unhealthy_storage(&self) -> impl Iterator<Item = (Option<&NodeId>, &[StorageHealthIssue])> {
         let all = self.storage.iter();
         all.map(|(node, issues)| (node.as_ref(), issues.as_slice()))
     }
 
-    /// Health issues of the storage as seen from a node: those of all nodes, then its own.
+    /// Health issues of the storage from a node's point of view: those of all nodes, then its own.
     pub(crate) fn storage_health(&self, node: &str) -> Vec<StorageHealthIssue> {
         let own = self.storage.get(&Some(NodeId::from(node)));
         let all = self.storage.get(&None);

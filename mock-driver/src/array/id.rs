@@ -1,7 +1,6 @@
-//! The names of volumes, nodes, snapshots, groups and pools, kept apart by type so that one can never
-//! stand in for another.
+//! Ids of volumes, nodes, snapshots, groups and pools as separate types.
 //!
-//! They share their text: the array holds an id in several maps, and a copy costs a counter.
+//! Their text is shared, because the array stores an id in several maps.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -17,7 +16,7 @@ macro_rules! ids {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The id as text.
+            /// The id as a text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -50,26 +49,26 @@ macro_rules! ids {
 }
 
 ids! {
-    /// The id by which a volume is known on the wire (`volume_id`).
+    /// CSI's `volume_id`.
     VolumeId;
 
-    /// The id by which a node is known to the driver (CSI's `node_id`, not Kubernetes' node name).
+    /// CSI's `node_id`, not the name of a Kubernetes Node.
     NodeId;
 
-    /// The id by which a snapshot is known on the wire (`snapshot_id`).
+    /// CSI's `snapshot_id`.
     SnapshotId;
 
-    /// The id by which a group of snapshots is known on the wire (`group_snapshot_id`).
+    /// CSI's `group_snapshot_id`.
     GroupId;
 
-    /// The name of a pool of space.
+    /// Name of a pool.
     PoolName;
 }
 
 // === impl PoolName ===
 
 impl Default for PoolName {
-    /// No pool: what is there belongs nowhere in particular.
+    /// No pool.
     fn default() -> Self {
         Self::from("")
     }

@@ -1,9 +1,8 @@
-//! Reading volumes, snapshots and sick volumes page by page.
+//! Lists volumes, snapshots and health issues in pages.
 //!
-//! Everything is listed in the order of ids, and a token says after which id the next page begins.
-//! So what is there during the whole walk is seen exactly once, whatever comes and goes meanwhile, also
-//! when the very thing a token names is gone. A token carries a mark made with the array's epoch and
-//! the listing's kind: anything this array did not give out for this listing is refused.
+//! Lists are sorted by id, and a token contains the id after which the next page begins. So each object that exists during
+//! the whole list is returned exactly once, whatever is created or deleted meanwhile, even if the id of the token is
+//! deleted. A token has a checksum keyed by the array's epoch and the kind of list; any other token is refused.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -11,25 +10,25 @@ use std::sync::Arc;
 use super::volume::Spec;
 use super::{Array, Error, NodeId};
 
-/// One page of a listing.
+/// A page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<T = Entry> {
-    /// What was asked for, sorted by id.
+    /// Its entries, sorted by id.
     pub entries: Vec<T>,
-    /// How to ask for the next page; none at the end.
+    /// Token of the next page; `None` on the last one.
     pub next_token: Option<String>,
 }
 
-/// A volume and the nodes it is published to, sorted by id.
+/// A volume and the nodes that have it attached, sorted by id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The volume.
     pub spec: Arc<Spec>,
-    /// Where it is attached.
+    /// The nodes that have it attached.
     pub nodes: Vec<NodeId>,
 }
 
-/// A page that is being made.
+/// A list from its token on.
 pub(super) struct Listing<'a> {
     array: &'a Array,
     kind: &'a str,
@@ -40,10 +39,10 @@ pub(super) struct Listing<'a> {
 // === impl Array ===
 
 impl Array {
-    /// The page of volumes after `token`, or the first one. `max_entries` 0 leaves the size to the array.
+    /// The page of volumes after `token`, or the first one. `max_entries` 0 means the array's default.
     ///
     /// # Errors
-    /// If the token is not one this array gave out for this listing.
+    /// The token is not from this array and list.
     pub fn list(&self, max_entries: usize, token: Option<&str>) -> Result<Page, Error> {
         let listing = Listing::begin(self, "page", max_entries, token)?;
         let rest = self.volumes.range::<str, _>(listing.rest());
@@ -62,7 +61,7 @@ impl Array {
 // === impl Listing ===
 
 impl<'a> Listing<'a> {
-    /// A page after `token`.
+    /// Begins after `token`.
     pub(super) fn begin(
         array: &'a Array,
         kind: &'a str,
@@ -89,13 +88,13 @@ impl<'a> Listing<'a> {
         })
     }
 
-    /// The ids that are still to come.
+    /// The range of ids after the token.
     pub(super) fn rest(&self) -> (Bound<&'a str>, Bound<&'a str>) {
         let after = self.after.map_or(Bound::Unbounded, Bound::Excluded);
         (after, Bound::Unbounded)
     }
 
-    /// Takes the page from what is still to come.
+    /// Takes a page of the remaining entries.
     pub(super) fn page<T>(
         self,
         mut rest: impl Iterator<Item = T>,

@@ -1,10 +1,10 @@
-//! Time as the array knows it: an argument of each operation.
+//! The time, which each operation gets as an argument.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A moment, in nanoseconds since the beginning of 1970 in UTC.
+/// A time in nanoseconds since 1970 in UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct UnixTime(u64);
@@ -12,7 +12,7 @@ pub struct UnixTime(u64);
 // === impl UnixTime ===
 
 impl UnixTime {
-    /// A moment by its nanoseconds since 1970.
+    /// The time that is this number of nanoseconds after 1970.
     pub fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
@@ -27,7 +27,7 @@ impl UnixTime {
         u32::try_from(self.0 % 1_000_000_000).expect("a remainder must be less than its divisor")
     }
 
-    /// The moment so much later.
+    /// The time that is later by `time`.
     pub fn after(self, time: Duration) -> Self {
         Self(
             self.0

@@ -1,5 +1,5 @@
-//! Nodes: which ones the array knows, where they are and how many volumes each takes. What a flag says
-//! of all of them can be changed for each at run time, and such a change is kept.
+//! Nodes: registration, topology and attach limits. Settings of single nodes can be changed at run time, and such a change
+//! is stored.
 
 use std::collections::BTreeSet;
 
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use super::{Array, Change, Done, Error, NodeId, Segments, VolumeId};
 
-/// A node as it is now.
+/// The present state of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Its id.
     pub id: NodeId,
-    /// Whether the array knows it. One that it does not is here only while volumes are attached to it.
+    /// Whether it is registered. A deregistered node exists while volumes are attached to it.
     pub registered: bool,
     /// Maximum number of attached volumes; `None` if unlimited.
     pub limit: Option<usize>,
-    /// How many volumes it says it takes, which may not be true.
+    /// `max_volumes_per_node` of NodeGetInfo, which may differ from the limit.
     pub advertised: Option<usize>,
     /// Its topology.
     pub segments: Segments,
@@ -26,11 +26,11 @@ pub struct Node {
     pub became: Option<NodeId>,
 }
 
-/// What was changed for one node.
+/// Settings of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NodeSettings {
-    /// Whether it was registered or taken out of the register.
+    /// Whether it is registered, if that was changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub registered: Option<bool>,
     /// Maximum number of attached volumes. 0 means unlimited.
@@ -42,20 +42,20 @@ pub struct NodeSettings {
     /// Its topology.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segments: Option<Segments>,
-    /// The id that the machine has by now, until a node is registered under this one again.
+    /// Its new id, until a node is registered under this one again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub became: Option<NodeId>,
-    /// Where it was put when it joined without a place of its own. Kept, because its turn came from who had
-    /// joined before. Any other statement of its topology takes precedence.
+    /// The topology that it was assigned when it joined without one. Stored, because it depends on the nodes that had joined
+    /// before. Any configured topology takes precedence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub joined_at: Option<Segments>,
 }
 
-/// The array's record of a node. What callers see is derived from it on request.
+/// The array's record of a node, from which [`Node`] is derived.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub(super) registered: bool,
-    /// Its place among the nodes, which says where those of the settings are.
+    /// Its index among the nodes, for the round-robin assignment to pools.
     pub(super) number: usize,
     pub(super) attached: BTreeSet<VolumeId>,
 }
@@ -63,18 +63,18 @@ pub(super) struct Entry {
 // === impl Array ===
 
 impl Array {
-    /// Looks a node up.
+    /// The node with this id.
     ///
     /// # Errors
-    /// If the array has never heard of it.
+    /// It does not exist.
     pub fn node(&self, id: &str) -> Result<Node, Error> {
         let found = self.nodes.get_key_value(id);
         let (id, entry) = found.ok_or_else(|| Error::NodeNotFound { node: id.to_owned() })?;
         Ok(self.describe(id, entry))
     }
 
-    /// Looks a node up, or one that was taken out of the register and holds nothing: the process on it must
-    /// be able to tell that from never having been there.
+    /// The node with this id, also a deregistered one without volumes: its process must be able to distinguish that from a node
+    /// that never joined.
     pub(crate) fn node_or_former(&self, id: &str) -> Result<Node, Error> {
         let former = || {
             let (id, changed) = self.changed.get_key_value(id)?;
@@ -91,15 +91,15 @@ impl Array {
         self.node(id).or_else(|error| former().ok_or(error))
     }
 
-    /// All nodes, sorted by id; those that are gone while volumes are attached to them, too.
+    /// All nodes, sorted by id, including deregistered ones with attached volumes.
     pub fn nodes(&self) -> impl Iterator<Item = Node> {
         self.nodes.iter().map(|(id, entry)| self.describe(id, entry))
     }
 
-    /// The id that a machine has by now which the array knew by this one.
+    /// The present id of a node that may have been renamed.
     pub(crate) fn current_id<'a>(&'a self, id: &'a str) -> &'a str {
         let mut current = id;
-        // No machine can have had more ids than were changed, whatever is written on disk.
+        // Bounds the loop even if the stored state has a cycle.
         for _ in 0..self.changed.len() {
             match self
                 .changed
@@ -113,14 +113,14 @@ impl Array {
         current
     }
 
-    /// Whether a registered node stands where no pool is, so that no volume can be attached to it.
+    /// Whether no pool is accessible from a registered node, so that no volume can be attached to it.
     pub(crate) fn is_cut_off(&self, id: &str) -> bool {
         let mut pools = self.settings.pools.iter();
         let node = self.registered(id);
         node.is_ok_and(|node| !pools.any(|pool| self.reaches(&node, &pool.segments)))
     }
 
-    /// Registers a node, or changes what is set for it. What is none in `settings` stays as it is.
+    /// Registers a node or changes its settings. Settings that are `None` do not change.
     pub fn set_node(&mut self, id: &str, settings: NodeSettings) -> Done<()> {
         let node = NodeId::from(id);
         let old = self.changed.get(id).cloned().unwrap_or_default();
@@ -145,7 +145,7 @@ impl Array {
     /// Deregisters a node. Its volumes stay attached until they are detached.
     ///
     /// # Errors
-    /// If it is not registered.
+    /// It is not registered.
     pub fn remove_node(&mut self, id: &str) -> Result<Done<()>, Error> {
         self.registered(id)?;
         Ok(self.set_node(
@@ -157,11 +157,11 @@ impl Array {
         ))
     }
 
-    /// Gives a machine another id: to the array it is another node. The old one is no longer registered,
-    /// and volumes attached to it stay so until they are detached.
+    /// Changes the id of a node: to the array it is another node. The old id is deregistered, and its volumes stay attached to
+    /// it until they are detached.
     ///
     /// # Errors
-    /// If the old one is not registered, or the new one is.
+    /// The old id is not registered, or the new one is.
     pub fn change_node_id(&mut self, from: &str, to: &str) -> Result<Done<()>, Error> {
         let from = self.registered(from)?;
         self.check_new_node_id(to)?;
@@ -186,7 +186,7 @@ impl Array {
         }
     }
 
-    /// The node's id, if the array knows it.
+    /// The id of a registered node.
     pub(super) fn registered(&self, id: &str) -> Result<NodeId, Error> {
         let found = self.nodes.get_key_value(id).filter(|(_, entry)| entry.registered);
         found
@@ -194,7 +194,7 @@ impl Array {
             .ok_or_else(|| Error::NodeNotFound { node: id.to_owned() })
     }
 
-    /// How many volumes a node takes.
+    /// The attach limit of a node.
     pub(super) fn limit(&self, id: &NodeId) -> Option<usize> {
         match self.changed.get(id).and_then(|changed| changed.limit) {
             Some(limit) => Some(limit).filter(|limit| *limit > 0),
@@ -202,7 +202,7 @@ impl Array {
         }
     }
 
-    /// Whether a node reaches what lies in `place`.
+    /// Whether volumes at `place` are accessible from a node.
     pub(super) fn reaches(&self, id: &NodeId, place: &Segments) -> bool {
         let found = || self.topology_of(id, self.nodes.get(id)?);
         place.is_empty() || found().is_some_and(|here| here.reaches(place))
@@ -210,7 +210,7 @@ impl Array {
 
     pub(super) fn apply_node(&mut self, node: NodeId, mut settings: NodeSettings) {
         if settings.registered == Some(true) && settings.joined_at.is_none() {
-            // Older states have no value. From here on it stays the same.
+            // States of earlier versions lack it. From now on it does not change.
             settings.joined_at = self.next_place(&node);
         }
         let number = self.number(&node);
@@ -227,8 +227,8 @@ impl Array {
         self.changed.insert(node, settings);
     }
 
-    /// Where a node is put when it joins: beside the pools in turn. None for one of the settings, which say
-    /// where it is at every start, and where pools are everywhere.
+    /// The topology of a node that joins: those of the pools round-robin. `None` for a node of the settings, and if all pools
+    /// are accessible from everywhere.
     fn next_place(&self, id: &NodeId) -> Option<Segments> {
         if self.settings.nodes.contains(id) {
             return None;
@@ -237,7 +237,7 @@ impl Array {
         Some(place.clone()).filter(|place| !place.is_empty())
     }
 
-    /// A node's place among the nodes, also of one that is not there yet, or not any more.
+    /// The index of a node, also of one that does not exist yet or any more.
     fn number(&self, id: &NodeId) -> usize {
         let known = self.nodes.get(id).map(|entry| entry.number);
         known
@@ -279,7 +279,7 @@ impl Array {
             .or_else(|| self.round_robin_topology(entry.number))
     }
 
-    /// What was set for it, at run time or by flag; else where it was put, if a pool is still there.
+    /// The topology set at run time or by a flag, else the assigned one if a pool with it still exists.
     fn explicit_topology(&self, id: &NodeId) -> Option<&Segments> {
         let changed = self.changed.get(id);
         let pools = &self.settings.pools;

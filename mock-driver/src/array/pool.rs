@@ -1,4 +1,4 @@
-//! Pools of space: which one a new volume or snapshot goes to, and how much is left.
+//! Pools: placement of volumes and snapshots, and free capacity.
 
 use std::collections::BTreeMap;
 
@@ -11,62 +11,60 @@ use super::{Array, Change, Done, Error, PoolName, Requirement, Segments};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
-    /// Its name; a volume is put into it by the class parameter `pool`.
+    /// Its name, which the class parameter `pool` selects.
     pub name: PoolName,
-    /// Where it lies. Nodes that are not there do not reach it.
+    /// Its topology. Nodes elsewhere cannot access it.
     #[serde(default)]
     pub segments: Segments,
     /// Capacity in bytes.
     pub capacity: u64,
 }
 
-/// A pool and how it is filled.
+/// A pool and its usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolUsage<'a> {
     /// The pool.
     pub pool: &'a Pool,
-    /// The bytes promised to volumes and snapshots. More than it has if its capacity was lowered by another
-    /// start.
+    /// Bytes allocated by volumes and snapshots. Exceeds the capacity if a later start lowered that.
     pub(crate) used: u64,
 }
 
-/// What GetCapacity tells.
+/// The response of GetCapacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapacityInfo {
-    /// Bytes left, in all pools asked about.
+    /// Free bytes in all pools of the request.
     pub available: u64,
-    /// The largest volume that could be made.
+    /// The largest volume that could be created.
     pub(crate) largest: u64,
-    /// The smallest volume that could be made.
+    /// The smallest volume that could be created.
     pub(crate) smallest: u64,
 }
 
-/// Where something new may go.
+/// Constraints on the pool of a new object.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PlacementRequest<'a> {
-    /// The pool named in the parameters.
+    /// The pool of the class parameters.
     pub(super) pool: Option<&'a str>,
-    /// The pool its content is in: copies stay beside what they share blocks with.
+    /// The pool of its source: copies share blocks with it.
     pub(super) beside: Option<&'a PoolName>,
-    /// What the caller can reach.
+    /// The accessibility requirement.
     pub(super) requirement: Option<&'a Requirement>,
 }
 
 // === impl Pool ===
 
 impl Pool {
-    /// The class parameter that names one, unless the array has another.
+    /// The class parameter that selects a pool, unless the array has another.
     pub(crate) const PARAMETER: &'static str = "pool";
 
-    /// The bytes of a pool without a size: more than any request, and a number
-    /// that callers can add up.
+    /// Capacity of a pool without a size: more than any request, and small enough to be added up.
     pub const DEFAULT_CAPACITY: u64 = 1 << 60;
 }
 
 // === impl PoolUsage ===
 
 impl PoolUsage<'_> {
-    /// The bytes that are left.
+    /// Free bytes.
     pub fn left(&self) -> u64 {
         self.pool.capacity.saturating_sub(self.used)
     }
@@ -75,10 +73,10 @@ impl PoolUsage<'_> {
 // === impl Array ===
 
 impl Array {
-    /// How much there is left in the pools that suit the question.
+    /// Free capacity of the pools that match.
     ///
     /// # Errors
-    /// If the pool named does not exist.
+    /// The named pool does not exist.
     pub fn capacity_for(&self, pool: Option<&str>, place: Option<&Segments>) -> Result<CapacityInfo, Error> {
         self.known_pool(pool)?;
         let SizeRule { min, max, .. } = self.settings.sizes;
@@ -99,28 +97,28 @@ impl Array {
         })
     }
 
-    /// The pool that class parameters name.
+    /// The pool of the class parameters.
     pub(crate) fn pool_named<'a>(&self, parameters: &'a BTreeMap<String, String>) -> Option<&'a str> {
         let named = parameters.get(self.settings.pool_parameter)?;
-        // As storage classes are written that leave it open.
+        // An empty value selects none.
         Some(named.as_str()).filter(|name| !name.is_empty())
     }
 
-    /// Where a pool lies; none, which is everywhere, if it is not there any more.
+    /// The topology of a pool; `None` (everywhere) if it does not exist any more.
     pub(crate) fn segments_of(&self, pool: &PoolName) -> Option<&Segments> {
         let known = self.settings.pools.iter().find(|known| known.name == *pool);
         known.map(|known| &known.segments)
     }
 
-    /// The pools, in the order in which they were written, and how each is filled.
+    /// The pools in their configured order, with their usage.
     pub fn pools(&self) -> impl Iterator<Item = PoolUsage<'_>> {
         self.settings.pools.iter().map(|pool| self.filling(pool))
     }
 
-    /// Looks a pool up.
+    /// The pool with this name.
     ///
     /// # Errors
-    /// If it does not exist.
+    /// It does not exist.
     pub fn pool(&self, name: &str) -> Result<PoolUsage<'_>, Error> {
         let mut pools = self.settings.pools.iter();
         match pools.find(|pool| pool.name.as_str() == name) {
@@ -132,10 +130,10 @@ impl Array {
         }
     }
 
-    /// Gives a pool more space or less, from now on and after every restart.
+    /// Changes the capacity of a pool, also for later starts.
     ///
     /// # Errors
-    /// If the pool does not exist, if more is promised in it, or if no caller could add so much up.
+    /// The pool does not exist, more is allocated in it, or the capacity exceeds the maximum.
     pub fn resize_pool(&mut self, name: &str, capacity: u64) -> Result<Done<()>, Error> {
         let PoolUsage { pool, used } = self.pool(name)?;
         if capacity > Pool::DEFAULT_CAPACITY {
@@ -144,7 +142,7 @@ impl Array {
                 most: Pool::DEFAULT_CAPACITY,
             });
         }
-        // No allocated space is taken away, also where a start has promised too much already.
+        // Allocated capacity cannot be removed, even if the pool is overcommitted already.
         if capacity < used && capacity < pool.capacity {
             return Err(Error::PoolInUse {
                 pool: pool.name.clone(),
@@ -161,8 +159,8 @@ impl Array {
         Ok(self.done((), Change::PoolResized { pool, capacity }))
     }
 
-    /// The pool for something of `bytes`: the first wish that can be fulfilled, and there the pool with
-    /// the most space.
+    /// The pool for an object of `bytes`: according to the first preference that can be satisfied, the pool with the most free
+    /// bytes.
     pub(super) fn place(&self, bytes: u64, wish: &PlacementRequest<'_>) -> Result<PoolName, Error> {
         self.known_pool(wish.pool)?;
         let allowed: Vec<&Pool> = self
@@ -189,7 +187,7 @@ impl Array {
             roomy
                 .iter()
                 .filter(|pool| pool.segments.suits(place))
-                // The first of equals, so that small arrays fill up in the order they are written.
+                // The first of equals, so that pools fill up in their configured order.
                 .rev()
                 .max_by_key(|pool| self.left_in(pool))
         };
@@ -206,7 +204,7 @@ impl Array {
         }
     }
 
-    /// The bytes left in a pool, for something that grows there.
+    /// Free bytes of a pool, for an object that grows in it.
     pub(super) fn left_beside(&self, pool: &PoolName) -> u64 {
         let known = self.settings.pools.iter().find(|known| known.name == *pool);
         known.map_or(u64::MAX, |known| self.left_in(known))
@@ -228,7 +226,7 @@ impl Array {
         if let Some(pool) = pools.find(|pool| pool.name == name) {
             pool.capacity = capacity;
         }
-        // Also of a pool that this start does not have: another one may.
+        // Also for a pool that this start does not have.
         self.resized.insert(name, capacity);
     }
 

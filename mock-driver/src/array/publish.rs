@@ -1,5 +1,4 @@
-//! Attaching volumes to nodes and detaching them: the rules of ControllerPublishVolume and
-//! ControllerUnpublishVolume.
+//! The rules of ControllerPublishVolume and ControllerUnpublishVolume.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +7,21 @@ use siphasher::sip::SipHasher24;
 use super::volume::Attachment;
 use super::{Array, Change, Done, Error, NodeId, PublishParams};
 
-/// What a node needs to find the device of a volume attached to it.
+/// The properties by which a node finds the device of an attached volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishInfo {
-    /// The attachment's number: the same for a repeated call, another after detach and attach.
+    /// Number of the attachment: the same for a repeated call, another one after detach and attach.
     pub(crate) number: u64,
     /// The device's serial number, the same on every node.
     pub serial: String,
-    /// Whether the device accepts writes.
+    /// Whether the device is writable.
     pub(crate) writable: bool,
 }
 
 // === impl Array ===
 
 impl Array {
-    /// Attaches a volume to a node, or finds it attached there in the same way.
+    /// Attaches a volume to a node, or finds it attached there with the same arguments.
     pub fn publish(
         &mut self,
         volume: &str,
@@ -88,14 +87,12 @@ impl Array {
         ))
     }
 
-    /// Detaches a volume from a node, or from every node if none is named.
+    /// Detaches a volume from a node, or from all nodes.
     ///
-    /// A volume or node that does not exist holds nothing, so there is nothing left to do: the
-    /// answer is success, as for a repeated call, unless the array is strict about it.
+    /// Succeeds if the volume or node does not exist, as a repeated call does, unless the array is strict about it.
     ///
     /// # Errors
-    /// Only of a strict array: if the volume is gone, or the node is and the volume is not attached
-    /// to it.
+    /// Only of a strict array: the volume does not exist, or the node does not and the volume is not attached to it.
     pub fn unpublish(&mut self, volume: &str, node: Option<&str>) -> Result<Done<()>, Error> {
         let nothing = Done {
             reply: (),
@@ -152,8 +149,7 @@ impl Array {
     }
 }
 
-/// The serial number of a volume's device. It belongs to the volume alone, whichever array brings it back,
-/// so there is no epoch in it.
+/// The serial number of a volume's device. Independent of the epoch: it stays the same if the array is re-created.
 pub fn serial(volume: &str) -> String {
     let mark = SipHasher24::new().hash(format!("serial/{volume}").as_bytes());
     format!("{mark:016x}")
@@ -175,7 +171,7 @@ impl PublishInfo {
     /// The key of the attachment's number in the context.
     pub(crate) const ATTACHMENT: &'static str = "attachment";
 
-    /// What there is to tell of a volume's attachment.
+    /// The properties of a volume's attachment.
     pub(crate) fn of(volume: &str, attachment: &Attachment) -> Self {
         Self {
             number: attachment.number,
@@ -184,7 +180,7 @@ impl PublishInfo {
         }
     }
 
-    /// What the node's side of the driver needs to find the device.
+    /// The publish context.
     pub(crate) fn context(&self) -> BTreeMap<String, String> {
         BTreeMap::from([
             (Self::ATTACHMENT.to_owned(), self.number.to_string()),
@@ -194,7 +190,7 @@ impl PublishInfo {
         ])
     }
 
-    /// Where the device appears on the node.
+    /// The path of the device on the node.
     pub(crate) fn device_path(&self) -> String {
         format!("/dev/disk/by-id/csi-mock-{}", self.serial)
     }

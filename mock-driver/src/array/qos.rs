@@ -1,4 +1,4 @@
-//! Mutable parameters: which keys and values a volume can be given, at its creation and later.
+//! Mutable parameters: supported keys and values.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -6,30 +6,30 @@ use std::time::Duration;
 
 use super::{Array, Change, CreateVolumeParams, Done, Error, Source};
 
-/// The mutable parameters an array knows, and the values it takes.
+/// The supported mutable parameters and their values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QosRule(BTreeMap<String, Values>);
 
 /// The values of one parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// Whatever is given.
+    /// Any text.
     Any,
-    /// A whole number from the first to the second.
+    /// An integer in this inclusive range.
     Range(u64, u64),
-    /// One of these.
+    /// One of these texts.
     OneOf(Vec<String>),
 }
 
-/// How fast an array copies what belongs to a volume. The default is as fast as it can.
+/// The speed of copies. The default is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CopyRate {
     iops: Option<u64>,
-    /// In MiB a second.
+    /// MiB per second.
     throughput: Option<u64>,
 }
 
-/// A text that describes no parameter.
+/// A malformed parameter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "\"{text}\" describes no mutable parameter: write key for any value, key=LOW..HIGH for whole numbers, \
@@ -42,22 +42,22 @@ pub struct InvalidQosRule {
 // === impl QosRule ===
 
 impl QosRule {
-    /// The parameter that slows attaching and detaching down, in milliseconds.
+    /// The parameter with the additional duration of attach and detach in milliseconds.
     pub(crate) const LATENCY: &str = "latency";
 
-    /// The parameter that bounds the requests a second of copies, each of [`CopyRate::REQUEST`] bytes.
+    /// The parameter with the maximum number of copy requests per second, each of [`CopyRate::REQUEST`] bytes.
     pub(crate) const IOPS: &str = "iops";
 
-    /// The parameter that bounds the bytes a second of copies, in MiB.
+    /// The parameter with the maximum number of MiB copied per second.
     pub(crate) const THROUGHPUT: &str = "throughput";
 
-    /// The parameters that mean the same in a class, where no mutable parameter says otherwise.
+    /// The parameters that are also class parameters; mutable parameters take precedence.
     const DRIVEN: [&str; 3] = [Self::IOPS, Self::LATENCY, Self::THROUGHPUT];
 
-    /// In place of a key: whichever is not named.
+    /// The key for all other parameters.
     pub(crate) const ANY_KEY: &str = "*";
 
-    /// An array that knows exactly these parameters.
+    /// Supports exactly these parameters.
     pub(crate) fn new(parameters: impl IntoIterator<Item = (String, Values)>) -> Self {
         Self(parameters.into_iter().collect())
     }
@@ -67,7 +67,7 @@ impl QosRule {
         self.0.iter().map(|(key, values)| (key.as_str(), values))
     }
 
-    /// The first class parameter that is one of ours and has a value the array does not take, and why.
+    /// The first class parameter with an unsupported value, and the cause.
     fn objection_to_class(&self, parameters: &BTreeMap<String, String>) -> Option<String> {
         let ours = |key: &&str| self.0.contains_key(*key);
         let meant = Self::DRIVEN.into_iter().filter(ours);
@@ -75,7 +75,7 @@ impl QosRule {
         self.objection(&given.map(|(key, value)| (key.clone(), value.clone())).collect())
     }
 
-    /// The first parameter the array does not take, and why.
+    /// The first unsupported parameter, and the cause.
     pub(super) fn objection(&self, asked: &BTreeMap<String, String>) -> Option<String> {
         asked.iter().find_map(
             |(key, value)| match self.0.get(key).or_else(|| self.0.get(Self::ANY_KEY)) {
@@ -94,8 +94,8 @@ impl QosRule {
 }
 
 impl Default for QosRule {
-    /// What storage classes commonly have: `iops` and `throughput`, which bound how fast the volume is copied,
-    /// `latency` in milliseconds, which slows attaching and detaching it down, and `tier`, which is only kept.
+    /// The usual parameters of storage classes: `iops` and `throughput` limit copies of the volume, `latency` in milliseconds
+    /// delays attach and detach, and `tier` has no effect.
     fn default() -> Self {
         let tiers = ["bronze", "silver", "gold"].map(str::to_owned).to_vec();
         Self::new([
@@ -110,12 +110,12 @@ impl Default for QosRule {
 // === impl CopyRate ===
 
 impl CopyRate {
-    /// What one request of a copy moves: as much as block storage commonly counts as one.
+    /// Bytes per copy request, the usual size that block storage counts as one.
     pub(crate) const REQUEST: u64 = 256 << 10;
 
     const MIB: u64 = 1 << 20;
 
-    /// That of a volume with these class parameters and mutable parameters.
+    /// The rate of a volume with these class parameters and mutable parameters.
     fn of(class: &BTreeMap<String, String>, qos: &BTreeMap<String, String>) -> Self {
         let bound = |key| number(key, class, qos).filter(|bound| *bound > 0);
         Self {
@@ -124,7 +124,7 @@ impl CopyRate {
         }
     }
 
-    /// The pace of a copy from the one to the other.
+    /// The rate of a copy between both.
     fn and(self, other: Self) -> Self {
         let slower = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
         Self {
@@ -133,7 +133,7 @@ impl CopyRate {
         }
     }
 
-    /// How long it takes to copy so many bytes.
+    /// The duration of a copy of so many bytes.
     pub(crate) fn time(self, bytes: u64) -> Duration {
         let takes = |work: u64, unit: u64, rate: Option<u64>| match rate {
             Some(rate) => {
@@ -147,7 +147,7 @@ impl CopyRate {
     }
 }
 
-/// A parameter that is a number: the mutable one, or that of the class.
+/// A numeric parameter: the mutable one, else that of the class.
 fn number(key: &str, class: &BTreeMap<String, String>, qos: &BTreeMap<String, String>) -> Option<u64> {
     qos.get(key).or_else(|| class.get(key))?.parse().ok()
 }
@@ -179,7 +179,7 @@ impl std::fmt::Display for Values {
 impl FromStr for QosRule {
     type Err = InvalidQosRule;
 
-    /// Reads `iops=1..1000,tier=gold|silver,note`, and `*` for all that are not named.
+    /// Parses `iops=1..1000,tier=gold|silver,note`; `*` stands for all other keys.
     fn from_str(text: &str) -> Result<Self, InvalidQosRule> {
         let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
         items
@@ -216,10 +216,10 @@ fn read_values(text: &str) -> Option<Values> {
 // === impl Array ===
 
 impl Array {
-    /// Gives a volume other mutable parameters. Those not named stay as they are.
+    /// Changes mutable parameters of a volume. Those not in `asked` do not change.
     ///
     /// # Errors
-    /// If the volume is gone, or a key or value is not taken; nothing has changed then.
+    /// The volume does not exist, or a key or value is not supported; nothing has changed then.
     pub fn modify_volume(&mut self, id: &str, asked: &BTreeMap<String, String>) -> Result<Done<()>, Error> {
         let volume = self.volume(id)?;
         self.check_qos(asked)?;
@@ -235,14 +235,14 @@ impl Array {
         Ok(self.done((), Change::Modified { volume, qos }))
     }
 
-    /// How much longer it takes to attach and detach a volume: its parameter [`QosRule::LATENCY`].
+    /// The additional duration of attach and detach: the volume's parameter [`QosRule::LATENCY`].
     pub(crate) fn latency(&self, id: &str) -> Duration {
         let volume = self.volumes.get(id);
         let millis = volume.and_then(|volume| number(QosRule::LATENCY, &volume.spec.parameters, &volume.qos));
         millis.map_or(Duration::ZERO, Duration::from_millis)
     }
 
-    /// How fast a volume is copied.
+    /// The rate of copies of a volume.
     pub(crate) fn pace(&self, id: &str) -> CopyRate {
         let volume = self.volumes.get(id);
         volume.map_or_else(CopyRate::default, |volume| {
@@ -250,7 +250,7 @@ impl Array {
         })
     }
 
-    /// How fast the content of a new volume is copied there: as the slower of it and of the volume it comes from.
+    /// The rate at which the content of a new volume is copied: the lower one of both volumes.
     pub(crate) fn pace_to(&self, wanted: &CreateVolumeParams) -> CopyRate {
         let own = CopyRate::of(&wanted.parameters, &wanted.mutable_parameters);
         match &wanted.source {

@@ -1,6 +1,6 @@
-//! Numbers of bytes as Kubernetes writes them: whole ones.
+//! Resource quantities of bytes.
 
-/// The suffixes of Kubernetes' resource quantities.
+/// Suffixes of Kubernetes' resource quantities.
 const UNITS: [(&str, u64); 13] = [
     ("", 1),
     ("k", 1_000),
@@ -17,7 +17,7 @@ const UNITS: [(&str, u64); 13] = [
     ("Ei", 1 << 60),
 ];
 
-/// Reads `64Mi`, `2G` or `4096`; none for anything else, and for what does not fit into 64 bits.
+/// Parses `64Mi`, `2G` or `4096`; `None` for other texts, and for more than 64 bits.
 pub(crate) fn bytes(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, suffix) = text.split_at(digits);

@@ -1,10 +1,10 @@
-//! The state in rows, each of which is stored by itself.
+//! The state as rows, which are stored separately.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Array, Change, GroupId, Image, NodeId, PoolName, SnapshotId, UnhealthyVolume, VolumeId};
 
-/// What a row is about.
+/// The identity of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RowId {
     Counters,
@@ -18,7 +18,7 @@ pub(crate) enum RowId {
     Pool(PoolName),
 }
 
-/// The numbers of an image.
+/// The counters of an image.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Counters {
@@ -74,7 +74,7 @@ impl RowId {
 // === impl Change ===
 
 impl Change {
-    /// The rows that applying it may change.
+    /// The rows that a change may affect.
     pub(crate) fn rows(&self) -> Vec<RowId> {
         match self {
             Self::Created { spec } => vec![RowId::Counters, RowId::Volume(spec.id.clone())],
@@ -120,7 +120,7 @@ impl Change {
 // === impl Array ===
 
 impl Array {
-    /// A row as JSON; none if there is none.
+    /// A row as JSON; `None` if it does not exist.
     pub(crate) fn row(&self, id: &RowId) -> Option<Vec<u8>> {
         match id {
             RowId::Counters => Some(json(&self.counters())),
@@ -168,7 +168,7 @@ impl Array {
 // === impl Image ===
 
 impl Image {
-    /// An image with these numbers and nothing in it.
+    /// An empty image with these counters.
     pub(crate) fn empty(counters: Counters) -> Self {
         let Counters {
             epoch,

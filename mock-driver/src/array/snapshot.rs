@@ -1,4 +1,4 @@
-//! Snapshots: a volume's content at one moment, which lives on without the volume.
+//! Snapshots: the content of a volume at one point in time, independent of the volume.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use super::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Snapshot {
-    /// The id on the wire.
+    /// `snapshot_id`.
     pub id: SnapshotId,
     /// CreateSnapshotRequest.name; empty for a member of a group.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// The volume it was taken of, which may be gone.
+    /// The source volume, which may be deleted.
     pub source: VolumeId,
-    /// The size of that volume at the time.
+    /// The size of the source volume at creation.
     pub size_bytes: u64,
     /// Creation time.
     pub created: UnixTime,
-    /// From when on volumes can be made from it.
+    /// Time from which it is ready to use.
     pub ready: UnixTime,
-    /// The group it was taken with.
+    /// Its group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
     /// Its pool.
@@ -44,38 +44,38 @@ pub struct Snapshot {
 /// A requested snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateSnapshotParams {
-    /// The caller's name for it, the key of idempotency.
+    /// Name of the request, the key of idempotency.
     pub name: String,
-    /// The volume.
+    /// The source volume.
     pub source: String,
     /// Class parameters.
     pub parameters: BTreeMap<String, String>,
-    /// Where it is wanted; none leaves it to the array.
+    /// The accessibility requirement; `None` for any pool.
     pub requirement: Option<Requirement>,
 }
 
-/// Which snapshots are to be listed.
+/// Filter of ListSnapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotFilter {
-    /// Those of this volume.
+    /// Snapshots of this volume.
     pub source: Option<String>,
-    /// This one.
+    /// This snapshot.
     pub snapshot: Option<String>,
 }
 
-/// When something is done and how long it is not ready after that.
+/// The time of a creation and the delay until the snapshot is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// Now.
     pub now: UnixTime,
-    /// How long the array works on it.
+    /// The delay.
     pub delay: Duration,
 }
 
 // === impl Snapshot ===
 
 impl Snapshot {
-    /// Whether volumes can be made from it.
+    /// Whether it is ready to use.
     pub fn is_ready(&self, now: UnixTime) -> bool {
         now >= self.ready
     }
@@ -84,8 +84,10 @@ impl Snapshot {
 // === impl Array ===
 
 impl Array {
-    /// The snapshot made for the same request before, if there is one; an error if a new one could not
-    /// be made.
+    /// The snapshot of an earlier equal request, if any.
+    ///
+    /// # Errors
+    /// A new one could not be created.
     pub(crate) fn find_snapshot(
         &self,
         wanted: &CreateSnapshotParams,
@@ -105,16 +107,16 @@ impl Array {
         self.pool_of_snapshot(wanted).map(|_| None)
     }
 
-    /// An id for a snapshot that will be made under this name.
+    /// An id for a snapshot to be created under this name.
     pub fn snapshot_id(&self, name: &str) -> SnapshotId {
         let taken = |id: &str| self.snapshots.contains_key(id);
         SnapshotId::from(self.fresh("snapshot", "snap", self.made, name, taken))
     }
 
-    /// Takes a snapshot as `id`, or finds the one taken for the same request before.
+    /// Creates a snapshot with `id`, or finds the one of an earlier equal request.
     ///
     /// # Errors
-    /// If the volume is gone, the name is taken for another volume, or there is no room.
+    /// The volume does not exist, the name belongs to a snapshot of another volume, or the capacity is insufficient.
     pub fn create_snapshot(
         &mut self,
         wanted: &CreateSnapshotParams,
@@ -143,10 +145,10 @@ impl Array {
         Ok(self.done(snapshot.clone(), Change::Snapshotted { snapshot }))
     }
 
-    /// Deletes a snapshot. One that is gone already is no error.
+    /// Deletes a snapshot; succeeds if it does not exist.
     ///
     /// # Errors
-    /// If it belongs to a group, or volumes depend on it.
+    /// It belongs to a group, or volumes depend on it.
     pub fn delete_snapshot(&mut self, id: &str) -> Result<Done<()>, Error> {
         let Some(snapshot) = self.snapshots.get(id) else {
             return Ok(Done {
@@ -165,10 +167,10 @@ impl Array {
         Ok(self.done((), Change::SnapshotDeleted { snapshot }))
     }
 
-    /// Looks a snapshot up.
+    /// The snapshot with this id.
     ///
     /// # Errors
-    /// If it does not exist.
+    /// It does not exist.
     pub fn snapshot(&self, id: &str) -> Result<&Arc<Snapshot>, Error> {
         self.snapshots.get(id).ok_or_else(|| Error::SnapshotNotFound {
             snapshot: id.to_owned(),
@@ -180,10 +182,10 @@ impl Array {
         self.snapshots.values()
     }
 
-    /// The snapshots a filter lets through, page by page.
+    /// The snapshots that match a filter, in pages.
     ///
     /// # Errors
-    /// If the token is not one this array gave out for this filter.
+    /// The token is not from this array and filter.
     pub fn list_snapshots(
         &self,
         filter: &SnapshotFilter,
@@ -223,7 +225,7 @@ impl Array {
         })
     }
 
-    /// The pool for a snapshot: the volume's own if no other is preferred.
+    /// The pool of a snapshot: that of the volume unless another one is preferred.
     fn pool_of_snapshot(&self, wanted: &CreateSnapshotParams) -> Result<PoolName, Error> {
         let volume = self.volume(&wanted.source)?;
         let bytes = volume.spec.capacity_bytes;

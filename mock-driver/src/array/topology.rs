@@ -1,22 +1,21 @@
-//! Where things are: the segments that nodes and pools lie in, and what a caller may ask of a place.
+//! Topology of nodes and pools, and accessibility requirements.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A place, as topology keys and values. Keys are compared without regard to case, so they are kept
-/// in lower case. Without any, it is everywhere.
+/// Topology segments. CSI compares keys without regard to case, so they are stored in lower case. Empty means everywhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Segments(BTreeMap<String, String>);
 
-/// Where a volume or snapshot is wanted.
+/// An accessibility requirement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requirement {
-    /// It must be within reach of one of these; empty for anywhere.
+    /// The object must be accessible from one of these; empty for anywhere.
     pub requisite: Vec<Segments>,
-    /// In this order if there is a choice.
+    /// Preferred ones, in order.
     pub preferred: Vec<Segments>,
 }
 
@@ -28,20 +27,20 @@ impl Segments {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
-    /// Whether it is everywhere.
+    /// Whether it means everywhere.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a node at `self` reaches what lies in `place`.
+    /// Whether objects at `place` are accessible from a node at `self`.
     pub(crate) fn reaches(&self, place: &Self) -> bool {
         place.0.iter().all(|(key, value)| self.0.get(key) == Some(value))
     }
 
-    /// Whether a caller who asks for `asked` may be given what lies in `self`.
+    /// Whether an object at `self` satisfies a requirement for `asked`.
     ///
-    /// A caller may name fewer keys, as a region without a zone, or more, as the host; one that
-    /// names only keys unknown here asks for another storage.
+    /// A requirement may have fewer keys, such as a region without a zone, or more, such as a host; one with unknown keys only
+    /// is for other storage.
     pub(crate) fn suits(&self, asked: &Self) -> bool {
         if self.is_empty() || asked.is_empty() {
             return true;
@@ -76,12 +75,12 @@ impl fmt::Display for Segments {
 // === impl Requirement ===
 
 impl Requirement {
-    /// Whether something in `place` fulfils it.
+    /// Whether an object at `place` satisfies it.
     pub(crate) fn admits(&self, place: &Segments) -> bool {
         self.requisite.is_empty() || self.requisite.iter().any(|asked| place.suits(asked))
     }
 
-    /// The places asked for, the most wanted first.
+    /// The segments of the requirement, the most preferred first.
     pub(super) fn wishes(&self) -> impl Iterator<Item = &Segments> {
         self.preferred.iter().chain(&self.requisite)
     }

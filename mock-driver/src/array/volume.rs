@@ -1,5 +1,4 @@
-//! Volumes: what they are made of, which size they get, and when a name asked for again means the
-//! same volume.
+//! Volumes: their properties and sizes, and idempotency by name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,26 +8,26 @@ use serde::{Deserialize, Serialize};
 use super::capability::{Capability, PublishParams};
 use super::{Error, NodeId, PoolName, Requirement, SnapshotId, VolumeId};
 
-/// Sizes are whole sectors, so that a volume can back a real block device.
+/// Sizes are multiples of a sector, so that a volume can back a block device.
 const SECTOR: u64 = 512;
 
-/// What a volume was made as. Reading with replies, so a page of a listing copies no text.
+/// The properties of a volume at its creation. Shared with replies, so a page of a list copies no text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
-    /// The id on the wire.
+    /// `volume_id`.
     pub id: VolumeId,
-    /// The name by which it was asked for; empty for a volume that was there from the start.
+    /// Name of the create request; empty for an initial volume.
     pub name: String,
-    /// Its size.
+    /// Its size in bytes.
     pub capacity_bytes: u64,
-    /// The uses it was made for, sorted. Empty means every use (volumes there from the start).
+    /// The capabilities that it was created for, sorted. Empty means all (initial volumes).
     pub capabilities: Vec<Capability>,
-    /// The class parameters it was made with; they are its volume context too.
+    /// The class parameters, which are also its volume context.
     pub parameters: BTreeMap<String, String>,
-    /// The mutable parameters it was made with. Those it has now are [`Volume::qos`].
+    /// The mutable parameters at creation. The present ones are [`Volume::qos`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mutable_parameters: BTreeMap<String, String>,
-    /// Where its first content came from.
+    /// The source of its initial content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
     /// Its pool.
@@ -36,7 +35,7 @@ pub struct Spec {
     pub pool: PoolName,
 }
 
-/// Where the content of a new volume comes from.
+/// The source of a new volume's content.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -46,24 +45,24 @@ pub enum Source {
     Volume(VolumeId),
 }
 
-/// A volume and who holds it.
+/// A volume and its attachments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {
-    /// What it was made as.
+    /// Its properties at creation.
     pub spec: Arc<Spec>,
-    /// Its attachments, at most one for each node.
+    /// Its attachments, at most one per node.
     pub attachments: BTreeMap<NodeId, Attachment>,
-    /// Its mutable parameters now.
+    /// Its present mutable parameters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub qos: BTreeMap<String, String>,
 }
 
-/// A volume on a node.
+/// An attachment of a volume to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
-    /// Number of this attachment, never used twice by one array.
+    /// Its number, which is never reused.
     pub number: u64,
-    /// How the node holds the volume.
+    /// The arguments of its publish call.
     #[serde(flatten)]
     pub params: PublishParams,
 }
@@ -71,37 +70,37 @@ pub struct Attachment {
 /// A requested volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CreateVolumeParams {
-    /// The caller's name for it, the key of idempotency.
+    /// Name of the request, the key of idempotency.
     pub name: String,
-    /// The sizes that would do.
+    /// The capacity range.
     pub size: SizeRange,
-    /// The uses it must serve.
+    /// The required capabilities.
     pub capabilities: Vec<Capability>,
     /// The class parameters.
     pub parameters: BTreeMap<String, String>,
     /// The mutable parameters.
     pub mutable_parameters: BTreeMap<String, String>,
-    /// Where its content comes from; none for an empty volume.
+    /// The source of its content; `None` for an empty volume.
     pub source: Option<Source>,
-    /// Where it is wanted; none leaves it to the array.
+    /// The accessibility requirement; `None` for any pool.
     pub requirement: Option<Requirement>,
 }
 
-/// The sizes a caller accepts.
+/// A capacity range in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SizeRange {
-    /// At least this; 0 leaves it to the array.
+    /// `required_bytes`; 0 for any.
     pub required: u64,
-    /// At most this; 0 for no limit.
+    /// `limit_bytes`; 0 for no limit.
     pub limit: u64,
 }
 
-/// The sizes an array can make.
+/// The sizes that an array supports, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeRule {
     /// The smallest volume.
     pub min: u64,
-    /// The size of a volume for which none was asked.
+    /// The size of a volume without a capacity range.
     pub default: u64,
     /// The largest volume.
     pub max: u64,
@@ -110,7 +109,7 @@ pub struct SizeRule {
 // === impl CreateVolumeParams ===
 
 impl CreateVolumeParams {
-    /// Puts the capabilities into the order in which they are compared and stored.
+    /// The capabilities in the order in which they are compared and stored.
     pub(super) fn sorted_capabilities(&self) -> Vec<Capability> {
         let mut capabilities = self.capabilities.clone();
         capabilities.sort();
@@ -118,7 +117,7 @@ impl CreateVolumeParams {
         capabilities
     }
 
-    /// The request field in which an existing volume is not what is wanted now.
+    /// The first request field that differs from an existing volume.
     pub(super) fn difference(&self, existing: &Spec) -> Option<&'static str> {
         if !self.size.contains(existing.capacity_bytes) {
             Some("capacity_range")
@@ -159,7 +158,7 @@ impl std::fmt::Display for Source {
 // === impl SizeRange ===
 
 impl SizeRange {
-    /// Whether a volume of `bytes` would do.
+    /// Whether a volume of `bytes` is within the range.
     pub fn contains(self, bytes: u64) -> bool {
         bytes >= self.required && (self.limit == 0 || bytes <= self.limit)
     }
@@ -171,10 +170,10 @@ impl SizeRule {
     /// Binary units, as everywhere in Kubernetes.
     const MIB: u64 = 1 << 20;
 
-    /// Chooses a size for a volume that must hold `bytes` from elsewhere.
+    /// Chooses the size of a volume with content of `bytes`.
     ///
-    /// Who asks for less than that has made a mistake, even if the range would allow more. What counts is the
-    /// size that the request comes to: the source may have been made for the very same one.
+    /// A range whose size is below that is an error even if its limit allows more: the caller expects that size, for which the
+    /// source may have been created.
     pub(super) fn choose_holding(self, asked: SizeRange, bytes: u64) -> Result<u64, Error> {
         let SizeRange { required, limit } = asked;
         if required != 0 && self.round_up(required) < bytes || limit != 0 && limit < bytes {
@@ -189,7 +188,7 @@ impl SizeRule {
         })
     }
 
-    /// Chooses the smallest size that the caller accepts and the array can make.
+    /// Chooses the smallest supported size within the range.
     pub(super) fn choose(self, asked: SizeRange) -> Result<u64, Error> {
         let SizeRange { required, limit } = asked;
         if limit != 0 && required > limit {
@@ -219,7 +218,7 @@ impl SizeRule {
         Ok(size)
     }
 
-    /// The smallest size the array makes that has so many bytes.
+    /// The smallest supported size with so many bytes.
     fn round_up(self, bytes: u64) -> u64 {
         bytes
             .checked_next_multiple_of(SECTOR)
@@ -229,7 +228,7 @@ impl SizeRule {
 }
 
 impl Default for SizeRule {
-    /// 1 MiB to 1 TiB; default size 1 GiB.
+    /// 1 MiB to 1 TiB; 1 GiB by default.
     fn default() -> Self {
         Self {
             min: Self::MIB,
