@@ -1,5 +1,5 @@
-//! Fault injection: an ordered list of rules. The first rule that matches a call applies to it. Backend faults are
-//! rules about the array's state; a call gets at most one of them (`condition`), and they change what the array reports
+//! Fault injection: an ordered list of rules. The first rule that matches a call applies to it. Backend faults are rules
+//! about the array's state; a call gets at most one of them (`condition`), and they change what the array reports
 //! (`overlay`).
 //!
 //! See `docs/faults.md` for the syntax.
@@ -8,9 +8,9 @@
 //! rule fires only if the call succeeded; otherwise the firing is returned to the next call. The call's volume stays
 //! locked while a rule delays it.
 //!
-//! The list can be exchanged while calls run: a call keeps the rule it met, and a rule that comes back unchanged
-//! keeps its count, so that adding one rule to a file does not re-arm the others. Rules set at run time come
-//! before those of the file, and those before a scenario's.
+//! The list can be replaced while calls run: a call keeps its rule, and an unchanged rule keeps its count, so that adding
+//! one rule to a file does not reset the others. Rules set at run time precede those of the file, and those precede a
+//! scenario's.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -51,25 +51,25 @@ mod rule_state;
 pub mod scenario;
 mod script;
 
-/// The state the rules are in before one sets another.
+/// The initial state of the rules.
 const FIRST_STATE: &str = "start";
 
-/// The rules in force: the one handle for the fault file, the calls and the admin API.
+/// The active rules, shared by the fault file, the calls and the admin API.
 #[derive(Debug)]
 pub struct Faults {
     seed: Seed,
     armed: RwLock<Arc<[Arc<RuleState>]>>,
     state: RwLock<Arc<str>>,
     began: Instant,
-    /// What calls in progress are about to take of the array.
+    /// Capacity reserved by in-flight calls.
     reservations: Arc<Mutex<Reservations>>,
-    /// How the listing is frozen; shared with the store, which keeps the old state then.
+    /// The frozen list, if any; shared with the store, which keeps that state.
     frozen: Arc<RwLock<Option<Freeze>>>,
-    /// What the array is to lose at its end.
+    /// The state loss of the next start.
     loss: watch::Sender<Option<Loss>>,
 }
 
-/// An id is taken by a rule or backend fault of another origin.
+/// The id belongs to a rule or backend fault of another origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("id \"{id}\" belongs to a {kind} of the {owner:?} already: take another, or remove that one")]
 pub struct IdConflict {
@@ -87,7 +87,7 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// No rules. All chance comes from the seed.
+    /// No rules. All random draws follow from the seed.
     pub fn new(seed: Seed) -> Self {
         Self {
             seed,
@@ -100,23 +100,23 @@ impl Faults {
         }
     }
 
-    /// The seed of all chance.
+    /// The seed of all random draws.
     pub fn seed(&self) -> Seed {
         self.seed
     }
 
-    /// Puts a script into force in place of everything of the same origin.
+    /// Replaces everything of an origin by a script.
     ///
     /// # Errors
-    /// If an id belongs to another origin; nothing has changed then.
+    /// An id belongs to another origin; nothing has changed then.
     pub fn load(&self, origin: Origin, script: Script) -> Result<(), IdConflict> {
         self.replace_parts(origin, &[RuleKind::Rule, RuleKind::BackendFault], script.rules)
     }
 
-    /// Puts other rules into force in place of all those of the same origin; its backend faults stay.
+    /// Replaces the rules of an origin; its backend faults remain.
     ///
     /// # Errors
-    /// As for [`Faults::load`].
+    /// Those of [`Faults::load`].
     pub fn replace(&self, origin: Origin, rules: Vec<Rule>) -> Result<(), IdConflict> {
         self.replace_parts(origin, &[RuleKind::Rule], rules)
     }
@@ -139,19 +139,19 @@ impl Faults {
         })
     }
 
-    /// Puts a rule into force at run time: in the place of the one with its id, or before all others that
-    /// were not set at run time. Of backend faults set at run time the latest comes first.
+    /// Adds or replaces a rule at run time. A new one precedes all rules that were not set at run time. The latest backend fault
+    /// set at run time comes first.
     ///
     /// # Errors
-    /// If its id belongs to a rule of another origin, whose next reload would remove it.
+    /// The id belongs to another origin, whose next reload would remove the rule.
     pub fn put(&self, rule: Rule) -> Result<(), IdConflict> {
         self.put_all(Script { rules: vec![rule] })
     }
 
-    /// Puts a script into force at run time beside what is there, all at once.
+    /// Adds a script at run time, atomically.
     ///
     /// # Errors
-    /// As for [`Faults::put`]; nothing has changed then.
+    /// Those of [`Faults::put`]; nothing has changed then.
     pub(crate) fn put_all(&self, script: Script) -> Result<(), IdConflict> {
         self.change(|old, now| {
             check(old, Origin::Admin, &script.rules)?;
@@ -173,20 +173,19 @@ impl Faults {
         })
     }
 
-    /// Removes a rule or backend fault, and says whether there was one.
+    /// Removes a rule or backend fault; returns whether it existed.
     pub fn remove(&self, kind: RuleKind, id: &str) -> bool {
         self.change_one(kind, id, |rules, place, _| drop(rules.remove(place)))
     }
 
-    /// Switches a rule or backend fault on or off, and says whether there is one.
+    /// Enables or disables a rule or backend fault; returns whether it exists.
     pub fn set_enabled(&self, kind: RuleKind, id: &str, enabled: bool) -> bool {
         self.change_one(kind, id, |rules, place, now| {
             rules[place].set_enabled(enabled, now)
         })
     }
 
-    /// Releases the calls of a rule, or of all, that hang until they are released. Says how many calls the
-    /// rules held; none if there is no such rule.
+    /// Releases the hanging calls of one rule or of all, and returns their number; `None` if the rule does not exist.
     pub fn release(&self, id: Option<&str>) -> Option<u64> {
         let rules = self.rules();
         match id {
@@ -195,7 +194,7 @@ impl Faults {
         }
     }
 
-    /// Sets the counts of all rules to zero, each rule on or off as it was written, and the state to the first one.
+    /// Resets all counts, the rules' enabled flags and the state.
     pub(crate) fn reset(&self) {
         for armed in of(&self.rules(), RuleKind::Rule) {
             armed.reset();
@@ -203,22 +202,22 @@ impl Faults {
         self.set_state(FIRST_STATE);
     }
 
-    /// The state the rules are in.
+    /// The state of the rules.
     pub fn state(&self) -> Arc<str> {
         self.state.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Puts the rules into a state.
+    /// Sets the state of the rules.
     pub(crate) fn set_state(&self, state: &str) {
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = state.into();
     }
 
-    /// Every rule or backend fault, in the order in which they are asked.
+    /// All rules or backend faults in their order.
     pub fn reports(&self, kind: RuleKind) -> Vec<Report> {
         of(&self.rules(), kind).map(|armed| armed.report()).collect()
     }
 
-    /// How many rules there are, used-up ones included.
+    /// Number of rules, including those that have reached their limit.
     pub fn len(&self) -> usize {
         of(&self.rules(), RuleKind::Rule).count()
     }
@@ -235,7 +234,7 @@ impl Faults {
     }
 
     /// Selects and counts the faults of a call: the first matching rule and, of the backend faults, the first that refuses the
-    /// call, else the one with the longest delay. A call that no enabled backend fault refuses reserves capacity.
+    /// call, else the one with the longest delay. A call that no backend fault refuses reserves capacity.
     pub fn decide(&self, call: &dyn CallInfo) -> Decision {
         let rules = self.rules();
         let mut decision = Decision::default();
@@ -277,8 +276,8 @@ impl Faults {
         decision
     }
 
-    /// Has a rule of phase `after` act that fired: it sets the state. None if it was for a state that another call
-    /// has ended meanwhile; the firing is reverted then.
+    /// Applies a fired rule of phase `after`, which sets the state. `None`, and the firing is reverted, if another call has left
+    /// the rule's state meanwhile.
     pub fn act(&self, mut fired: ActiveFault) -> Option<ActiveFault> {
         if fired.has_acted() {
             return Some(fired);
@@ -296,7 +295,7 @@ impl Faults {
         self.armed.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes the rule of an id, and says whether there is one.
+    /// Changes the rule with this id; returns whether it exists.
     fn change_one(
         &self,
         kind: RuleKind,
@@ -316,7 +315,7 @@ impl Faults {
         found.is_some()
     }
 
-    /// Exchanges the list, keeps it in order, and releases the calls of rules that left.
+    /// Replaces the list, sorts it, and releases the calls of removed rules.
     fn change<E>(
         &self,
         change: impl FnOnce(&[Arc<RuleState>], Duration) -> Result<Vec<Arc<RuleState>>, E>,
@@ -360,13 +359,13 @@ fn position(rules: &[Arc<RuleState>], kind: RuleKind, id: &str) -> Option<usize>
         .position(|armed| armed.rule.kind == kind && armed.rule.id == id)
 }
 
-/// The overlays in force, each with its begin since the driver's start. Earlier ones take precedence.
+/// The active overlays, each with its start since the driver's start. Earlier ones take precedence.
 fn overlays(rules: &[Arc<RuleState>]) -> impl Iterator<Item = (&Overlay, Duration)> {
     let enabled = rules.iter().filter(|armed| armed.is_enabled());
     enabled.filter_map(|armed| Some((armed.rule.overlay.as_ref()?, armed.since())))
 }
 
-/// Checks that no id of rules of an origin belongs to one of another origin.
+/// Checks that no id of an origin's rules belongs to another origin.
 fn check(there: &[Arc<RuleState>], origin: Origin, rules: &[Rule]) -> Result<(), IdConflict> {
     for rule in rules {
         let owner = position(there, rule.kind, &rule.id).map(|place| there[place].origin);

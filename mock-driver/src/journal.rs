@@ -1,21 +1,19 @@
 //! The journal: requests, responses and times of all calls.
 //!
-//! Three readers, each served only if it is there: a file of JSON lines, the last calls in memory
-//! for the admin API (`Journal::look`, [`Journal::wait`], `Journal::subscribe`), and `gRPCCall:`
-//! lines in the log, which the parser of Kubernetes' e2e suite understands.
+//! It has three outputs, each only if configured: a file of JSON lines, the last calls in memory for the admin API
+//! (`Journal::look`, [`Journal::wait`], `Journal::subscribe`), and `gRPCCall:` lines in the log, which the parser of
+//! Kubernetes' e2e suite reads.
 //!
-//! In the file each call has a line with `"event":"begin"` when it arrives and one with
-//! `"event":"end"` when its answer is known; the second one repeats the request, so it can be read
-//! alone. A call whose client left ends as `CANCELLED`; if the array finished its work all the same,
-//! a line `"event":"late"` says with which result. Each load of the fault rules is a line
-//! `"event":"faults"`.
+//! In the file each call has a line with `"event":"begin"` when it arrives and one with `"event":"end"` when it ends, which
+//! repeats the request. A call whose client left ends as `CANCELLED`; if the array completes its operation all the same, a
+//! line with `"event":"late"` has its result. Each load of the fault rules is a line with `"event":"faults"`.
 //!
 //! Invariants:
-//! - a call has ended in every part of the journal before its client can see the answer;
-//! - no secret value is ever kept, nor a pod's tokens in `volume_context`: in its place stands a hash that only this process can make, so
-//!   that equal secrets can be told from different ones (unless `JournalConfig::show_secrets` is set);
-//! - memory is bounded by calls and by bytes; messages are kept as they were on the wire and become
-//!   JSON on read, so keeping them costs a call next to nothing.
+//! - a call has ended in every output before its client can see the response;
+//! - secrets, and a pod's tokens in `volume_context`, are never stored: a keyed hash of this process replaces each, so that
+//!   equal secrets can be recognized (unless `JournalConfig::show_secrets` is set);
+//! - memory is bounded by calls and by bytes; messages are stored encoded and converted to JSON when they are read, so that
+//!   recording costs a call little.
 
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
@@ -49,21 +47,21 @@ mod memory;
 mod message;
 mod record;
 
-/// How many events a subscriber may be behind before it loses some.
+/// Maximum number of events a subscriber can lag behind before it loses some.
 const EVENTS_AHEAD: usize = 1024;
 
-/// Who reads a journal, beside its file.
+/// The outputs of a journal besides its file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JournalConfig {
-    /// How many ended calls to keep in memory; 0 without readers.
+    /// Maximum number of ended calls in memory; 0 without readers.
     pub kept: usize,
-    /// Whether each call becomes a `gRPCCall:` line of the log.
+    /// Whether each call is logged as a `gRPCCall:` line.
     pub(crate) grpc_call_lines: bool,
-    /// Whether secrets stand in all of it as they are. For tests with invented secrets.
+    /// Whether secrets are shown. For tests with made-up secrets.
     pub(crate) show_secrets: bool,
 }
 
-/// Where calls are recorded.
+/// The journal of a driver.
 #[derive(Debug)]
 pub struct Journal {
     file: Option<File>,
@@ -76,12 +74,12 @@ pub struct Journal {
     clock: Clock,
 }
 
-/// Something a subscriber hears of at once.
+/// An event for subscribers.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// A call began.
     Begin(Arc<Call>),
-    /// Its answer is known.
+    /// A call ended.
     End(Arc<Call>),
     /// The operation of a call completed after its client disconnected.
     Late(Arc<Call>),
@@ -90,7 +88,7 @@ pub(crate) enum Event {
 // === impl JournalConfig ===
 
 impl JournalConfig {
-    /// Whether there is any.
+    /// Whether there is any output.
     pub fn any(self) -> bool {
         self.kept > 0 || self.grpc_call_lines
     }
@@ -99,11 +97,10 @@ impl JournalConfig {
 // === impl Journal ===
 
 impl Journal {
-    /// Opens the file, if one is wanted, for appending. `key` hides secrets and must be
-    /// random.
+    /// Opens the file, if one is configured, for appending. `key` hides secrets and must be random.
     ///
     /// # Errors
-    /// If the file cannot be opened.
+    /// The file cannot be opened.
     pub fn open(
         file: Option<&Path>,
         config: JournalConfig,
@@ -127,12 +124,12 @@ impl Journal {
         })
     }
 
-    /// Records that rules came into force.
+    /// Records that rules were loaded.
     pub(crate) fn faults_loaded(&self, file: &Path, ids: &[String]) {
         self.faults(file, ids.len(), Some(ids), None);
     }
 
-    /// Records that a file was refused; `rules` older ones stay in force.
+    /// Records that a file was refused; the `rules` loaded before remain.
     pub(crate) fn faults_rejected(&self, file: &Path, rules: usize, error: &str) {
         self.faults(file, rules, None, Some(error));
     }
@@ -150,21 +147,21 @@ impl Journal {
         self.touch();
     }
 
-    /// A secret as it may be shown: the same text as for an equal one in a call.
+    /// The hash that replaces a secret; equal to that of an equal secret in a call.
     pub(crate) fn redact(&self, secret: &str) -> String {
         self.renderer.redact(secret)
     }
 
-    /// Looks at calls in memory.
+    /// Reads the calls in memory.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&Look<'_>) -> T) -> T {
         look(&Look(&self.memory()))
     }
 
-    /// Waits until `found` sees what it looks for. It is asked after every event, with the journal locked: a
-    /// `Cursor` keeps it from reading all calls each time.
+    /// Waits until `found` returns a value. It is called after every event, with the journal locked; a `Cursor` keeps it from
+    /// reading all calls each time.
     ///
     /// # Cancellation
-    /// May be dropped at any time.
+    /// Safe.
     pub async fn wait<T>(&self, mut found: impl FnMut(&Look<'_>) -> Option<T>) -> T {
         let mut revision = self.revision.subscribe();
         loop {
@@ -178,17 +175,17 @@ impl Journal {
         }
     }
 
-    /// Everything that happens from now on.
+    /// All events from now on.
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
         self.events.subscribe()
     }
 
-    /// A number that changes whenever something happens.
+    /// A number that changes with every event.
     pub(crate) fn revision(&self) -> watch::Receiver<u64> {
         self.revision.subscribe()
     }
 
-    /// Tells those who follow the revision that something changed beside the calls.
+    /// Notifies the watchers of the revision of a change other than a call.
     pub(crate) fn touch(&self) {
         self.revision.send_modify(|revision| *revision += 1);
     }
@@ -241,7 +238,7 @@ impl Journal {
 
     fn publish(&self, event: impl FnOnce() -> Event) {
         if self.events.receiver_count() > 0 {
-            // Fails only if the last subscriber has just left.
+            // Fails if the last subscriber has just left.
             self.events.send(event()).ok();
         }
         self.touch();

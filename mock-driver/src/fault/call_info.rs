@@ -1,11 +1,11 @@
-//! What rules see of a call.
+//! The view that rules have of a call.
 
 use super::reservation::{ReservationKey, Reservations};
 
 const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
 const CREATE: &str = "/csi.v1.Controller/CreateVolume";
 
-/// A call, as far as rules look at it. Empty text stands for a field the call has not.
+/// A call in terms of fault rules. An absent field is an empty text.
 pub trait CallInfo {
     /// The RPC's path.
     fn path(&self) -> &str;
@@ -13,58 +13,58 @@ pub trait CallInfo {
     fn volume(&self) -> &str;
     /// The node's id.
     fn node(&self) -> &str;
-    /// The name of what is to be created.
+    /// The name of the object to create.
     fn name(&self) -> &str;
     /// An entry of one of the request's maps.
     fn entry(&self, field: &str, key: &str) -> Option<String>;
-    /// Whether it continues a list by a token.
+    /// Whether it has the token of a next page.
     fn continues(&self) -> bool {
         false
     }
-    /// Whether it is a call to the array that changes it.
+    /// Whether it changes the array.
     fn changes(&self) -> bool {
         false
     }
-    /// What the array holds, with what other calls have reserved.
+    /// The array's usage, including the capacity reserved by other calls.
     fn usage(&self, _reserved: &Reservations) -> ArrayUsage {
         ArrayUsage::default()
     }
-    /// The bytes that are asked for; 0 if none are.
+    /// The requested bytes, or 0.
     fn size(&self) -> u64;
-    /// Where the volume is; none if unknown.
+    /// The location of the volume; `None` if unknown.
     fn place(&self) -> Option<VolumeLocation>;
 }
 
-/// Where a volume is, seen from a call for it.
+/// The location of a volume from a call's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeLocation {
     /// The array has it.
     pub(crate) exists: bool,
-    /// It is attached to the node the call names.
+    /// It is attached to the call's node.
     pub(crate) here: bool,
-    /// It is attached to another node, or to any if the call names none.
+    /// It is attached to another node, or to any if the call has no node id.
     pub(crate) elsewhere: bool,
 }
 
-/// What the array holds, and what other calls are about to take of it.
+/// The array's usage, including the capacity reserved by in-flight calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArrayUsage {
     pub(crate) volumes: u64,
     pub(crate) bytes: u64,
-    /// The bytes the call asks for.
+    /// The requested bytes.
     pub(crate) asked: u64,
-    /// How many volumes the node of the call has.
+    /// Number of volumes on the call's node.
     pub(crate) on_node: u64,
-    /// What the call asks for is there already.
+    /// The requested object exists already.
     pub(crate) is_repeat: bool,
 }
 
-/// Whether the array answers calls of a method. Nodes and Identity answer without it.
+/// Whether the array handles calls of a method. Those of the Node and Identity services do not reach it.
 pub(super) fn is_for_array(path: &str) -> bool {
     !path.starts_with("/csi.v1.Node/") && !path.starts_with("/csi.v1.Identity/")
 }
 
-/// What a call reserves while it runs, if it takes anything that limits count.
+/// The key under which a call reserves capacity, if it uses any that limits count.
 pub(super) fn reservation_key(call: &dyn CallInfo) -> Option<ReservationKey> {
     match call.path() {
         PUBLISH => Some(ReservationKey::Attach {

@@ -6,18 +6,18 @@ use std::time::Duration;
 use super::call_info::{ArrayUsage, CallInfo, is_for_array};
 use super::reservation::Reservations;
 
-/// What must be so of the array or the call for a backend fault to refuse the call.
+/// The condition under which a backend fault refuses a call.
 #[derive(Clone, Debug)]
 pub(crate) enum Condition {
-    /// The call changes the array. The text is the error's.
+    /// The call changes the array. The text is that of the error.
     Changes(&'static str),
-    /// The call continues a list by a token.
+    /// The call has the token of a next page.
     Continues,
-    /// The array does not know the node any more.
+    /// The node does not exist any more.
     NodeGone,
-    /// The node has so many volumes.
+    /// The node has this number of volumes.
     NodeLimit(u64),
-    /// The array has so many volumes, or no room for the bytes that the call asks for.
+    /// The array has this number of volumes, or too little capacity for the call.
     Quota {
         volumes: Option<u64>,
         bytes: Option<u64>,
@@ -29,18 +29,18 @@ pub(crate) enum Condition {
 /// State of a rule's condition and queue: start, node queues, token bucket.
 #[derive(Debug, Default)]
 pub(super) struct ConditionState {
-    /// When the rule came into force, since the driver's start.
+    /// Start of the rule since the driver's start.
     pub(super) since: Duration,
-    /// Until when each node's queue is taken.
+    /// The end of each node's queue.
     queues: HashMap<String, Duration>,
-    /// Tokens that are left, and when they were counted.
+    /// Remaining tokens, and the time of that count.
     tokens: Option<(f64, Duration)>,
 }
 
 // === impl Condition ===
 
 impl Condition {
-    /// The text of the error, if the call is refused.
+    /// The text of the error if the call is refused.
     pub(super) fn refusal(
         &self,
         state: &mut ConditionState,
@@ -84,7 +84,7 @@ impl Condition {
 // === impl ConditionState ===
 
 impl ConditionState {
-    /// Of a rule that comes into force now.
+    /// The state of a rule that starts now.
     pub(super) fn started_at(now: Duration) -> Self {
         Self {
             since: now,
@@ -92,7 +92,7 @@ impl ConditionState {
         }
     }
 
-    /// Takes a token from a bucket that fills with time, and says whether there was one.
+    /// Takes a token from the bucket; returns whether there was one.
     fn take_token(&mut self, per_second: f64, burst: f64, now: Duration) -> bool {
         let (tokens, counted) = self.tokens.unwrap_or((burst, now));
         let gained = now.saturating_sub(counted).as_secs_f64() * per_second;
@@ -102,7 +102,7 @@ impl ConditionState {
         is_allowed
     }
 
-    /// Enters a call into the queue of its node, and says how long it waits until it has been served.
+    /// Adds a call to the queue of its node, and returns its waiting time.
     pub(super) fn enqueue(&mut self, node: &str, time: Duration, now: Duration) -> Duration {
         let free = self.queues.entry(node.to_owned()).or_default();
         *free = now.max(*free) + time;

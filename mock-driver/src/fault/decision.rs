@@ -7,11 +7,11 @@ use super::rule_state::ActiveFault;
 /// The faults of one call.
 #[derive(Debug, Default)]
 pub struct Decision {
-    /// The first rule that matches. One of phase `after` has not acted yet: see [`Faults::act`](super::Faults::act).
+    /// The first matching rule. One of phase `after` has not been applied yet: see [`Faults::act`](super::Faults::act).
     pub rule: Option<ActiveFault>,
     /// The backend fault that refuses the call, else the one with the longest delay.
     pub backend: Option<ActiveFault>,
-    /// What the call is about to take: to be dropped when the array has it or the call has failed.
+    /// The reserved capacity, to be dropped after the array has allocated it or the call has failed.
     pub(crate) reservation: Option<Reservation>,
 }
 
@@ -23,7 +23,7 @@ impl Decision {
         refused.is_some()
     }
 
-    /// Enters a backend fault: a refusal in place of a delay, a delay in place of a shorter one.
+    /// Adds a backend fault: a refusal replaces a delay, and a longer delay a shorter one.
     pub(super) fn add(&mut self, fired: ActiveFault) {
         let is_worse = |other: &ActiveFault| fired.answer().is_some() || fired.delay() > other.delay();
         if self.backend.as_ref().is_none_or(is_worse) {
@@ -31,7 +31,7 @@ impl Decision {
         }
     }
 
-    /// Takes out a rule that acts after the array.
+    /// Takes a rule that applies after the array.
     pub(crate) fn take_after(&mut self) -> Option<ActiveFault> {
         self.rule.take_if(|fired| fired.rule().phase == Phase::After)
     }

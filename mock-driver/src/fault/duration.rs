@@ -1,4 +1,4 @@
-//! Durations as people write them in flags and files: `250ms`, `1.5s`, `1m30s`, `0`.
+//! Durations of flags and files: `250ms`, `1.5s`, `1m30s`, `0`.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use jiff::SignedDuration;
 /// The longest duration, 100 years: sums with it and the time of day stay in range.
 const MAX: Duration = Duration::from_secs(876_000 * 3600);
 
-/// A text that is no duration, or too long a one.
+/// A malformed or too long duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{text}\" is no duration of at most 876000h: write it like 250ms, 2s or 1m30s")]
 pub struct InvalidDuration {
     text: String,
 }
 
-/// Reads a duration. A bare `0` needs no unit, as in Go's flags.
+/// Parses a duration. A bare `0` needs no unit, as in Go's flags.
 ///
 /// # Errors
-/// If it is none, negative, or longer than 100 years.
+/// The text is malformed, negative, or longer than 100 years.
 pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
     if text == "0" {
         return Ok(Duration::ZERO);

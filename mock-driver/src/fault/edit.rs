@@ -1,39 +1,39 @@
-//! Changes to a reply, field by field, made on the message itself so that unknown fields survive.
+//! Edits of a reply, applied to the message itself so that unknown fields survive.
 //!
-//! A path names fields as the proto file does, entries of maps by their key and entries of lists by number or
-//! `*` for each: `volume.capacity_bytes`, `publish_context.device`, `entries.*.status.published_node_ids`.
-//! A path and its value are checked against the reply's type when the rule is read.
+//! A path has the field names of the proto file, the keys of map entries, and the index of list entries or `*` for all:
+//! `volume.capacity_bytes`, `publish_context.device`, `entries.*.status.published_node_ids`. Path and value are checked
+//! against the reply's type when the rule is parsed.
 
 use prost_reflect::{
     DynamicMessage, FieldDescriptor, MapKey, MessageDescriptor, ReflectMessage, Value as Field,
 };
 use serde_json::{Map, Value, json};
 
-/// What is set to what.
+/// A path and its new value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Edits(Vec<Edit>);
 
 #[derive(Clone, Debug, PartialEq)]
 struct Edit {
     path: Vec<String>,
-    /// Null takes the field away.
+    /// Null removes the field.
     value: Value,
 }
 
-/// One step into a message, with what to do about parts that are not there.
+/// Sets a value along a path.
 struct Setter<'a> {
     value: &'a Value,
-    /// Lists get an entry to try the rest of the path on.
+    /// Adds missing list entries, to check the rest of the path.
     is_trial: bool,
 }
 
 // === impl Edits ===
 
 impl Edits {
-    /// Reads a mapping of paths to values for replies of a type.
+    /// Parses a mapping of paths to values for replies of a type.
     ///
     /// # Errors
-    /// With the path and what is wrong with it or its value.
+    /// The path, and what is wrong with it or its value.
     pub(super) fn read(
         written: &Map<String, Value>,
         reply: &MessageDescriptor,
@@ -56,7 +56,7 @@ impl Edits {
         Ok(Self(edits))
     }
 
-    /// Makes the changes. What a path leads to and is not there, such as the third entry of two, stays so.
+    /// Applies the edits. Paths to absent entries, such as the third entry of two, have no effect.
     pub fn apply(&self, reply: &mut DynamicMessage) {
         for edit in &self.0 {
             let setter = Setter {
@@ -104,7 +104,7 @@ impl Setter<'_> {
         field: &FieldDescriptor,
         rest: &[String],
     ) -> Result<(), String> {
-        // A key may have dots, as those of topologies and labels do.
+        // Keys may contain dots, as those of topologies and labels do.
         let text = rest.join(".");
         let key = MapKey::String(text.clone());
         let value = if self.value.is_null() {

@@ -1,4 +1,4 @@
-//! The file the rules come from, and its reload when it changes.
+//! The fault file, and its reload when it changes.
 
 use std::fs;
 use std::io;
@@ -11,8 +11,7 @@ use tokio::time::{self, MissedTickBehavior};
 use super::{Faults, IdConflict, Origin, RuleError, Script};
 use crate::journal::Journal;
 
-/// How often the file is looked at. A stat of a cached inode costs a microsecond; a person or a
-/// test that edits the file should not notice the wait.
+/// Interval of polling the file: a stat of a cached inode takes a microsecond, and an edit should take effect at once.
 const POLL: Duration = Duration::from_millis(50);
 
 /// A file of fault rules.
@@ -20,11 +19,11 @@ const POLL: Duration = Duration::from_millis(50);
 pub struct FaultFile {
     path: PathBuf,
     seen: Option<Stamp>,
-    /// Those of its rules in force.
+    /// The ids of its active rules.
     ids: Vec<String>,
 }
 
-/// Why the rules in a file are not in force.
+/// An error of a fault file.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be read.
@@ -35,7 +34,7 @@ pub enum LoadError {
         /// The cause.
         source: io::Error,
     },
-    /// What it says is no list of rules.
+    /// The file is not a list of rules.
     #[error("--faults: {}: {reason}", path.display())]
     Rules {
         /// The file.
@@ -43,18 +42,18 @@ pub enum LoadError {
         /// The rule and the field.
         reason: RuleError,
     },
-    /// One of its rules has the id of another one.
+    /// The id of a rule is not unique.
     #[error("--faults: {}", path.display())]
     IdConflict {
         /// The file.
         path: PathBuf,
-        /// Which.
+        /// The conflict.
         source: IdConflict,
     },
 }
 
-/// What tells one state of a file from another. The inode is in it because a file replaced by
-/// rename may have the old one's length and, on coarse clocks, its time.
+/// The version of a file. It includes the inode, because a file replaced by rename may have the earlier one's length and, on
+/// coarse clocks, its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     inode: u64,
@@ -65,10 +64,10 @@ struct Stamp {
 // === impl FaultFile ===
 
 impl FaultFile {
-    /// Reads the file for the first time and puts its rules into force. [`FaultFile::announce`] says so.
+    /// Loads the file for the first time. [`FaultFile::announce`] logs it.
     ///
     /// # Errors
-    /// If it cannot be read or is wrong: a driver without the requested faults would let a test pass for nothing.
+    /// The file cannot be read or is malformed: without the requested faults, a test would pass without testing anything.
     pub(crate) fn open(path: &Path, faults: &Faults) -> Result<Self, LoadError> {
         let mut file = Self {
             path: path.to_owned(),
@@ -79,7 +78,7 @@ impl FaultFile {
         Ok(file)
     }
 
-    /// Logs and journals that the file's rules are in force.
+    /// Logs and journals that the file's rules are active.
     pub(crate) fn announce(&self, journal: Option<&Journal>) {
         tracing::info!(file = %self.path.display(), rules = self.ids.len(), "fault rules in force");
         if let Some(journal) = journal {
@@ -87,11 +86,10 @@ impl FaultFile {
         }
     }
 
-    /// Follows the file for ever: rules that are right come into force, others are reported and
-    /// the old ones stay.
+    /// Reloads the file whenever it changes. A malformed file is logged, and the earlier rules remain.
     ///
     /// # Cancellation
-    /// May be dropped at any time.
+    /// Safe.
     pub async fn follow(mut self, faults: &Faults, journal: Option<&Journal>) {
         let mut ticks = time::interval(POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -99,7 +97,7 @@ impl FaultFile {
         loop {
             ticks.tick().await;
             let now = Stamp::of(&self.path);
-            // A file still being written is left alone until two looks in a row agree.
+            // A file that is still being written is not loaded before two polls agree.
             if now == before && now != self.seen {
                 self.seen = now;
                 match self.load(faults) {

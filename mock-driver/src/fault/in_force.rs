@@ -1,4 +1,4 @@
-//! What the array reports while overlays are in force.
+//! Reports of the array under active overlays.
 
 use std::sync::{Arc, RwLock};
 
@@ -7,20 +7,20 @@ use tokio::sync::watch;
 use super::overlay::{DeviceOverlay, DiskOverlay, Freeze, Loss, Overlay, VolumeNodePattern};
 use super::{Faults, overlays};
 
-/// How ListVolumes answers.
+/// Overlay of ListVolumes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ListOverlay {
     pub(crate) is_frozen: bool,
-    /// Volumes to leave out.
+    /// Omitted volumes.
     pub(crate) lacks: Vec<VolumeNodePattern>,
-    /// Volumes to put on a node.
+    /// Volumes reported on a wrong node.
     pub(crate) adds: Vec<(VolumeNodePattern, String)>,
 }
 
 // === impl Faults ===
 
 impl Faults {
-    /// How ListVolumes answers.
+    /// The overlay of ListVolumes.
     pub(crate) fn listing(&self) -> ListOverlay {
         let mut view = ListOverlay::default();
         for (overlay, _) in overlays(&self.rules()) {
@@ -35,7 +35,7 @@ impl Faults {
         view
     }
 
-    /// Which device appears on a node for a volume, by the first backend fault that matches.
+    /// The device of a volume on a node, according to the first matching backend fault.
     pub fn device(&self, volume: &str, node: &str) -> DeviceOverlay {
         let found = overlays(&self.rules()).find_map(|(overlay, _)| {
             let Overlay::Device(pattern, device) = overlay else {
@@ -46,7 +46,7 @@ impl Faults {
         found.unwrap_or(DeviceOverlay::Right)
     }
 
-    /// What staging finds on a volume's device on a node, by the first backend fault that matches.
+    /// The content of a volume's device on a node, according to the first matching backend fault.
     pub fn disk(&self, volume: &str, node: &str) -> DiskOverlay {
         let found = overlays(&self.rules()).find_map(|(overlay, _)| {
             let Overlay::Disk(pattern, disk) = overlay else {
@@ -57,7 +57,7 @@ impl Faults {
         found.unwrap_or(DiskOverlay::Right)
     }
 
-    /// Whether Probe answers that the driver is ready.
+    /// Whether Probe reports ready.
     pub(crate) fn is_ready(&self) -> bool {
         let now = self.began.elapsed();
         !overlays(&self.rules()).any(|(overlay, since)| {

@@ -13,10 +13,10 @@ pub(crate) enum Overlay {
     /// ListVolumes returns the state of this long ago, or of the fault's start.
     FrozenList(Option<Duration>),
     ListLacks(VolumeNodePattern),
-    /// ListVolumes says that volumes are published on this node.
+    /// ListVolumes reports volumes on this node.
     ListAdds(VolumeNodePattern, String),
     StateLoss(Loses),
-    /// Probe answers that the driver is not ready, for a time or as long as the fault lasts.
+    /// Probe reports not ready, for a time or as long as the fault lasts.
     NotReady(Option<Duration>),
 }
 
@@ -26,7 +26,7 @@ pub(crate) enum Overlay {
 pub enum Loses {
     /// Changes since the backend fault began (restore from a backup, or loss of the write cache).
     Changes,
-    /// All attachments: its export table is empty.
+    /// All attachments.
     Attachments,
     /// Everything, as at the first start.
     Everything,
@@ -39,45 +39,45 @@ pub(crate) struct VolumeNodePattern {
     pub(super) node: Option<WildMatch>,
 }
 
-/// A listing that is behind.
+/// A stale list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Freeze {
-    /// When it began, which identifies it.
+    /// Its start, which identifies it.
     pub(crate) since: Duration,
-    /// How far it is behind; none if it stays as it was when it began.
+    /// Its age; `None` if it is frozen at its start.
     pub(crate) age: Option<Duration>,
 }
 
 /// What the array loses on restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// When the backend fault began, which identifies it.
+    /// Start of the backend fault, which identifies it.
     pub since: Duration,
     /// What is lost.
     pub loses: Loses,
 }
 
-/// The device that shows up for an attachment.
+/// The device of an attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceOverlay {
-    /// The right one.
+    /// The volume's device.
     Right,
-    /// None.
+    /// No device.
     Absent,
-    /// Another one, by its path.
+    /// Another device, by its path.
     Wrong(String),
 }
 
-/// What staging finds on the device of a volume.
+/// The content of a volume's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskOverlay {
-    /// What is there.
+    /// Unchanged.
     Right,
     /// A filesystem with errors.
     Dirty,
-    /// A filesystem with errors that are not repaired without asking.
+    /// A filesystem with errors that fsck leaves uncorrected.
     Damaged,
-    /// Foreign data, and what it looks like.
+    /// Foreign data of this kind.
     Foreign(&'static str),
 }
 

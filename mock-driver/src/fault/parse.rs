@@ -1,7 +1,7 @@
-//! How rules are written in YAML.
+//! Parses rules in YAML.
 //!
-//! Nothing is guessed: an unknown field, method or code is an error that names the rule and the field, and so
-//! is a rule that could never fire or whose parts contradict each other.
+//! Unknown fields, methods and codes are errors that name the rule and the field; so are rules that cannot fire and parts
+//! that contradict each other.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -18,21 +18,21 @@ mod backend_fault;
 mod field_error;
 mod matching;
 
-/// What is wrong with a list of rules.
+/// An error of a list of rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// The text is no YAML list.
+    /// The text is not a YAML list.
     #[error("not a YAML list of rules: {reason}")]
     NotAList {
-        /// What the YAML reader says.
+        /// The error of the YAML parser.
         reason: String,
     },
-    /// One rule is wrong.
+    /// A malformed rule.
     #[error("{} {number}{}: {field}: {reason}", kind.name(), id.as_ref().map(|id| format!(" (\"{id}\")")).unwrap_or_default())]
     Rule {
-        /// In which list.
+        /// The list.
         kind: RuleKind,
-        /// Its place, from 1.
+        /// Its index, from 1.
         number: usize,
         /// Its id, if it has one.
         id: Option<String>,
@@ -79,10 +79,10 @@ impl RuleError {
 // === impl Rule ===
 
 impl Rule {
-    /// Reads a list of rules. An empty text is an empty list.
+    /// Parses a list of rules. An empty text is an empty list.
     ///
     /// # Errors
-    /// At the first rule that is wrong; the whole list counts as unread.
+    /// Those of the first malformed rule.
     pub(crate) fn read_list(yaml: &str) -> Result<Vec<Self>, RuleError> {
         let items: Option<Vec<Value>> =
             serde_saphyr::from_str(yaml).map_err(|error| RuleError::NotAList {
@@ -91,10 +91,10 @@ impl Rule {
         Self::from_items(items.unwrap_or_default())
     }
 
-    /// Reads one rule, for example from a request of the admin API.
+    /// Parses a rule, such as that of a request of the admin API.
     ///
     /// # Errors
-    /// If it is wrong, as in a list of one.
+    /// The rule is malformed.
     pub fn from_value(item: Value) -> Result<Self, RuleError> {
         Self::read(&item).map_err(|error| RuleError::at(RuleKind::Rule, 0, &item, error))
     }
@@ -116,7 +116,7 @@ impl Rule {
     fn read(item: &Value) -> Result<Self, FieldError> {
         let written: RawRule = serde_path_to_error::deserialize(item.clone()).map_err(|error| {
             let field = error.path().to_string();
-            // serde's message has the value.
+            // The message of serde contains the value.
             let reason = match field.starts_with("match.secrets") {
                 true => "must be a map of strings: put each value in quotes".to_owned(),
                 false => error.inner().to_string(),
@@ -156,7 +156,7 @@ impl Rule {
     }
 }
 
-/// What is wrong with a text and where, without its lines, which may have secrets.
+/// Message and position of a YAML error, without the lines of the text, which may contain secrets.
 pub(super) fn yaml_error(error: &serde_saphyr::Error) -> String {
     error.without_snippet().to_string()
 }

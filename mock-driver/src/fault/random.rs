@@ -1,36 +1,36 @@
-//! Reproducible random numbers: every draw follows from the seed and from what it is drawn for.
+//! Reproducible random numbers: each draw depends on the seed, its subject and its number only.
 //!
-//! A draw does not depend on the draws before it. So the fate of one volume's third attach is the same in
-//! every run with the same seed, however the calls for other volumes come in between.
+//! It does not depend on other draws. So the third attach of a volume has the same faults in every run with the same seed,
+//! however calls for other volumes interleave.
 
 use std::time::Duration;
 
 use siphasher::sip::SipHasher24;
 
-/// How many numbers below 1 a draw can be: what fits the mantissa of a float.
+/// Number of distinct draws: the mantissa of a double.
 const STEPS: u64 = 1 << 53;
 
 /// The source of all draws.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed(pub u64);
 
-/// A time that is the same every time, or drawn.
+/// A fixed or random duration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum DelayDistribution {
-    /// Always the same.
+    /// Fixed.
     Fixed(Duration),
-    /// Any between the two, each as likely.
+    /// Uniform.
     Uniform {
-        /// The shortest.
+        /// Minimum.
         from: Duration,
-        /// The longest.
+        /// Maximum.
         to: Duration,
     },
-    /// Mostly short, sometimes long, as waiting for a busy array is.
+    /// Exponential, as waiting times of a busy array are.
     Exponential {
-        /// The average.
+        /// Mean.
         mean: Duration,
-        /// The longest.
+        /// Maximum.
         max: Option<Duration>,
     },
 }
@@ -38,7 +38,7 @@ pub enum DelayDistribution {
 // === impl Seed ===
 
 impl Seed {
-    /// A number from 0 up to but not 1 for the `count`th time that `what` is drawn for `whom`.
+    /// A number in [0, 1) for the `count`th draw of `what` for the subject `whom`.
     #[allow(
         clippy::cast_precision_loss,
         reason = "both numbers are below 2^53 or are that"
@@ -51,7 +51,7 @@ impl Seed {
         (self.keyed_hash(&text) % STEPS) as f64 / STEPS as f64
     }
 
-    /// A number for these bytes that only this seed makes.
+    /// A hash of bytes, keyed by the seed.
     pub(crate) fn keyed_hash(self, bytes: &[u8]) -> u64 {
         SipHasher24::new_with_keys(self.0, 0).hash(bytes)
     }
@@ -60,7 +60,7 @@ impl Seed {
 // === impl DelayDistribution ===
 
 impl DelayDistribution {
-    /// The time for a draw.
+    /// The duration of a draw.
     pub(crate) fn at(self, unit: f64) -> Duration {
         match self {
             Self::Fixed(time) => time,

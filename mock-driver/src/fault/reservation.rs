@@ -1,11 +1,10 @@
-//! Capacity reserved by in-flight calls. It counts like what is taken, so that calls which come
-//! at the same time cannot go beyond a limit together.
+//! Capacity reserved by in-flight calls. It counts as allocated, so that concurrent calls cannot exceed a limit together.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// All that calls under way are about to take.
+/// The reservations of all in-flight calls.
 #[derive(Debug, Default)]
 pub struct Reservations(BTreeMap<ReservationKey, ReservedAmount>);
 
@@ -23,7 +22,7 @@ pub(super) enum ReservationKey {
     Create { name: String },
 }
 
-/// How many calls have the same key, and the most bytes one of them asks for.
+/// Number of calls with the same key, and the maximum of their bytes.
 #[derive(Debug, Default)]
 struct ReservedAmount {
     calls: usize,
@@ -33,7 +32,7 @@ struct ReservedAmount {
 // === impl Reservations ===
 
 impl Reservations {
-    /// The volumes that are about to be attached to a node.
+    /// The volumes that in-flight calls attach to a node.
     pub(crate) fn attaching<'a>(&'a self, node: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.keys().filter_map(move |key| match key {
             ReservationKey::Attach { node: own, volume } if own == node => Some(volume.as_str()),
@@ -41,7 +40,7 @@ impl Reservations {
         })
     }
 
-    /// The names of the volumes that are about to be made, and the bytes they ask for.
+    /// Names and bytes of the volumes that in-flight calls create.
     pub(crate) fn creating(&self) -> impl Iterator<Item = (&str, u64)> {
         self.0.iter().filter_map(|(key, amount)| match key {
             ReservationKey::Create { name } => Some((name.as_str(), amount.bytes)),
@@ -68,7 +67,7 @@ impl Reservations {
 // === impl Reservation ===
 
 impl Reservation {
-    /// Reserves bytes under a key. `reserved` is what `all` holds.
+    /// Reserves bytes under a key in `reserved`, the content of `all`.
     pub(super) fn new(
         key: ReservationKey,
         bytes: u64,

@@ -1,5 +1,4 @@
-//! One fault rule: which calls, when, what goes wrong and how often. Pure data and its meaning; [`parse`](super::parse)
-//! reads it.
+//! A fault rule: its calls, its phase, its action and its limit. Pure data; [`parse`](super::parse) parses it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,27 +17,27 @@ use crate::rpc::method::Method;
 /// Fault rule or backend fault.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Its name in the journal.
+    /// Its id in the journal.
     pub id: String,
-    /// Whether it was written as a rule, or as a fault of the array.
+    /// Fault rule or backend fault.
     pub(crate) kind: RuleKind,
-    /// Whether it is in force from the start.
+    /// Whether it is enabled at the start.
     pub enabled: bool,
-    /// The calls it is for.
+    /// The calls that it matches.
     pub matches: Match,
-    /// When it acts.
+    /// Its phase.
     pub phase: Phase,
-    /// What goes wrong.
+    /// Its action.
     pub action: Action,
-    /// How often; none for every time.
+    /// Maximum number of firings; `None` for no limit.
     pub times: Option<u64>,
     /// What the array reports while the fault is active; set only for backend faults, which then match no call.
     pub(super) overlay: Option<Overlay>,
-    /// As it was written. Two rules are the same if they were written the same.
+    /// Its source. Rules with the same source are equal.
     pub(super) text: Value,
 }
 
-/// The lists a fault file has.
+/// The lists of a fault file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleKind {
     /// Rules.
@@ -47,50 +46,50 @@ pub enum RuleKind {
     BackendFault,
 }
 
-/// Which calls a rule is for. What is absent matches every call.
+/// The calls that a rule matches. Absent fields match every call.
 #[derive(Clone, Debug, Default)]
 pub struct Match {
     /// The RPCs.
     pub method: Option<Methods>,
-    /// Pattern of the volume's id (`*` any text, `?` any character).
+    /// Pattern of the volume id (`*` any text, `?` any character).
     pub volume: Option<WildMatch>,
-    /// Pattern of the node's id.
+    /// Pattern of the node id.
     pub node: Option<WildMatch>,
-    /// Pattern of the name of a volume, snapshot or group to be created.
+    /// Pattern of the name of a volume, snapshot or group to create.
     pub name: Option<WildMatch>,
     /// Entries that the secrets must have.
     pub secrets: BTreeMap<String, String>,
     /// Entries that the parameters must have.
     pub parameters: BTreeMap<String, String>,
-    /// The call must ask for more bytes than this.
+    /// Requests of more bytes than this.
     pub(crate) bytes_above: Option<u64>,
-    /// Where the volume must be.
+    /// Location of the volume.
     pub(crate) place: Option<LocationMatch>,
-    /// Which state the rules themselves must be in.
+    /// State of the rules.
     pub(crate) state: Option<String>,
     /// Condition on the array's state; set only for backend faults.
     pub(super) condition: Option<Condition>,
-    /// Which of the calls that come to the rule, by number.
+    /// Numbers of the matching calls to which the rule applies.
     pub(crate) turn: CallNumbers,
-    /// How likely it fires for each of those; none for always.
+    /// Probability of firing for these calls; `None` for 1.
     pub(crate) probability: Option<f64>,
-    /// Its own seed; none for the driver's.
+    /// Its own seed; `None` for the driver's.
     pub seed: Option<u64>,
 }
 
-/// A choice of RPCs.
+/// A selection of RPCs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Methods {
-    /// One, by its path.
+    /// An RPC by its path.
     One(String),
-    /// All of CSI whose name or path fits.
+    /// CSI's RPCs whose name or path matches.
     Like(WildMatch),
 }
 
-/// A choice of calls by number, from 1.
+/// A selection of calls by number, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CallNumbers {
-    /// The first call, or the only one.
+    /// This call only.
     pub(crate) call: Option<u64>,
     /// Every nth call, from the first one on.
     pub(crate) every: Option<u64>,
@@ -101,90 +100,89 @@ pub(crate) struct CallNumbers {
 pub(crate) enum LocationMatch {
     /// Attached to a node.
     Attached,
-    /// Attached to the node the call names.
+    /// Attached to the call's node.
     AttachedHere,
     /// Attached to another node.
     AttachedElsewhere,
-    /// There, and attached to no node.
+    /// Existing, and attached to no node.
     Detached,
-    /// Not on the array.
+    /// Not existing.
     Absent,
 }
 
-/// When a rule acts.
+/// The phase in which a rule acts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// Before the effect. If the call ends there, there is no effect.
+    /// Before the operation. An action with an end replaces it.
     #[default]
     Before,
-    /// After the effect, and only if there was one: a call that fails by itself keeps its error.
+    /// After a successful operation; a failed call keeps its error.
     After,
-    /// The caller is answered at once, and the effect comes when delay and hang are over.
+    /// The call gets a response at once, and the operation runs after delay and hang.
     Background,
 }
 
-/// What goes wrong: first the delay, then the hang, then the end.
+/// An action: delay, then hang, then end.
 #[derive(Clone, Debug, Default)]
 pub struct Action {
-    /// How long the call is slowed down.
+    /// The delay.
     pub delay: Option<DelayDistribution>,
     /// Per-node queue: service time of each call; set only for backend faults.
     pub(super) queue: Option<Duration>,
-    /// How long it hangs after that.
+    /// The hang after the delay.
     pub(crate) hang: Option<Hang>,
-    /// How it ends; none to let it go on.
+    /// The end; `None` to let the call continue.
     pub(crate) end: Option<End>,
-    /// The state the rules go into when this one fires.
+    /// The state that a firing sets.
     pub(crate) set_state: Option<String>,
-    /// After how many messages of a stream all this happens; none for before the first one. A stream with
-    /// fewer messages is broken off in place of its end.
+    /// Number of messages of a stream before the action; `None` for none. A shorter stream is interrupted at its end.
     pub(crate) after_messages: Option<u64>,
 }
 
-/// How long a call hangs.
+/// The end of a hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hang {
-    /// Until the client gives up.
+    /// Until the client cancels the call.
     ClientCancel,
     /// Until the rule is released.
     Release,
-    /// For a time.
+    /// For this duration.
     For(Duration),
 }
 
-/// How a call ends.
+/// The end of a call.
 #[derive(Clone, Debug)]
 pub enum End {
-    /// With an error.
+    /// An error.
     Answer {
         /// Its code.
         code: Code,
-        /// Its text; none for one that names the rule.
+        /// Its message; `None` for one that names the rule.
         message: Option<String>,
     },
-    /// With the reply of the effect, changed.
+    /// The edited reply.
     Edit(Edits),
-    /// With the loss of the connection it came over.
+    /// The call's connection is closed.
     DropConnection,
-    /// With the loss of the socket and of all connections; the socket is back after the time.
+    /// The socket and all connections are closed; the socket is opened again after this duration.
     SocketAway(Duration),
-    /// With the end of the driver's process.
+    /// The driver's process exits.
     Exit(Exit),
 }
 
-/// How the driver's process ends.
+/// The exit of the driver's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// At once, with this status; the socket is removed.
+    /// At once, with this exit code; the socket is removed.
     Status(u8),
-    /// As if killed: nothing is tidied up.
+    /// SIGKILL: nothing is cleaned up.
     Kill,
 }
 
 // === impl Rule ===
 
 impl Rule {
-    /// The error the rule answers with, if it answers.
+    /// The error of the rule, if it fails the call.
     pub fn answer(&self) -> Option<(Code, String)> {
         match &self.action.end {
             Some(End::Answer { code, message }) => {
@@ -195,7 +193,7 @@ impl Rule {
         }
     }
 
-    /// The code of the error that callers get from it; none if it does something else to them.
+    /// The code that callers get; `None` if the rule does not fail calls.
     pub fn code(&self) -> Option<Code> {
         match (&self.action.end, self.phase) {
             (Some(End::Answer { code, .. }), _) => Some(*code),
@@ -204,13 +202,13 @@ impl Rule {
         }
     }
 
-    /// Whether the rule keeps the call from having any effect.
+    /// Whether the rule replaces the operation.
     pub(crate) fn replaces_effect(&self) -> bool {
         let never_goes_on = self.action.end.is_some() || self.action.hang == Some(Hang::ClientCancel);
         self.phase == Phase::Before && never_goes_on
     }
 
-    /// As it was written.
+    /// Its source.
     pub fn text(&self) -> &Value {
         &self.text
     }
@@ -266,7 +264,7 @@ impl Match {
 // === impl Methods ===
 
 impl Methods {
-    /// The known RPCs meant; empty for one that only a proxy can meet.
+    /// The selected RPCs of CSI; empty for one that only a proxy can receive.
     pub(crate) fn known(&self) -> Vec<Method> {
         match self {
             Self::One(path) => Method::at(path).into_iter().collect(),
@@ -277,7 +275,7 @@ impl Methods {
         }
     }
 
-    /// Whether the RPC of this path is meant.
+    /// Whether the RPC of this path is selected.
     pub(super) fn has(&self, path: &str) -> bool {
         match self {
             Self::One(own) => own == path,
@@ -292,7 +290,7 @@ impl Methods {
 // === impl CallNumbers ===
 
 impl CallNumbers {
-    /// Whether the `number`th call is meant.
+    /// Whether the `number`th call is selected.
     pub(super) fn has(self, number: u64) -> bool {
         match (self.call, self.every) {
             (None, None) => true,

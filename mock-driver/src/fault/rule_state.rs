@@ -1,4 +1,4 @@
-//! A rule in force: its counts, and the calls it is acting on.
+//! An active rule: its counts and the calls that it affects.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use tonic::Code;
 use super::condition::ConditionState;
 use super::{CallInfo, DelayDistribution, Reservations, Rule, Seed};
 
-/// Where a rule comes from, in the order in which they are asked.
+/// The origin of a rule, in the order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
@@ -25,34 +25,34 @@ pub enum Origin {
     Scenario,
 }
 
-/// A rule and its counts.
+/// A rule with its counts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Its id.
     pub id: String,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
-    /// Whether it is in force.
+    /// Whether it is enabled.
     pub enabled: bool,
-    /// How many calls matched it.
+    /// Number of matching calls.
     pub seen: u64,
-    /// How often it fired.
+    /// Number of firings.
     pub fired: u64,
-    /// How often it acted, by the path of the method.
+    /// Number of applied firings by method path.
     pub methods: BTreeMap<String, u64>,
     /// The code of the error that it returns, if any.
     #[serde(skip)]
     pub code: Option<Code>,
     /// Limit of firings.
     pub times: Option<u64>,
-    /// How many calls it is delaying or holding now.
+    /// Number of calls that it delays or holds now.
     pub blocked_calls: u64,
-    /// As it was written.
+    /// Its source.
     pub rule: Value,
 }
 
-/// A rule that fired for a call. The rule counts it among the calls it holds until it is dropped. If it is dropped before
-/// the rule acted, the firing does not count, and the next call gets it.
+/// A firing for a call. Until it is dropped, the rule counts the call as held. If it is dropped before the rule acted, the
+/// firing does not count, and the next call gets it.
 #[derive(Debug)]
 pub struct ActiveFault {
     armed: Arc<RuleState>,
@@ -73,7 +73,7 @@ struct FiringPosition {
     turn: u64,
     /// The subject and number of the random draw, if there was one.
     draw: Option<(u64, u64)>,
-    /// How often the counts had been reset by then.
+    /// Number of resets before the firing.
     era: u64,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct RuleState {
 struct Counts {
     /// One for each call that matched.
     turns: NumberPool,
-    /// How often the counts were reset.
+    /// Number of resets.
     era: u64,
     fired: u64,
     methods: BTreeMap<String, u64>,
@@ -104,9 +104,9 @@ struct Counts {
 #[derive(Debug, Default)]
 struct Draws {
     counts: HashMap<u64, NumberPool>,
-    /// The subjects, in the order in which they came.
+    /// The subjects in the order of their first draw.
     order: VecDeque<u64>,
-    /// The most draws of a subject that was removed. New subjects begin after them, so that none gets the same draws twice.
+    /// Maximum number of draws of a removed subject. New subjects begin after it, so that no subject repeats draws.
     forgotten: u64,
 }
 
@@ -131,7 +131,7 @@ impl ActiveFault {
         self.delay
     }
 
-    /// Waits until the rule is released; returns at once if it was released since it fired.
+    /// Waits until the rule is released; returns at once if it was released after the firing.
     pub(crate) async fn released(&mut self) {
         // The sender lives in the rule, which this keeps alive.
         if self.released.changed().await.is_err() {
@@ -139,7 +139,7 @@ impl ActiveFault {
         }
     }
 
-    /// The error the rule answers with, if it answers.
+    /// The error of the rule, if it fails the call.
     pub(crate) fn answer(&self) -> Option<(Code, String)> {
         let (code, message) = self.rule().answer()?;
         Some((code, self.refusal.clone().unwrap_or(message)))
@@ -149,7 +149,7 @@ impl ActiveFault {
         self.has_acted
     }
 
-    /// Counts the firing, and sets the rules' state as the rule says.
+    /// Counts the firing and sets the rules' state.
     pub(super) fn acts(&mut self, state: &mut Arc<str>) {
         self.has_acted = true;
         self.armed.counts().count_acted(&self.method, self.place);
@@ -328,7 +328,7 @@ impl RuleState {
         })
     }
 
-    /// Whether it is in force.
+    /// Whether it is enabled.
     pub(super) fn is_enabled(&self) -> bool {
         self.enabled.load(Ordering::Relaxed)
     }
@@ -361,7 +361,7 @@ impl RuleState {
         self.blocked_calls.load(Ordering::Relaxed)
     }
 
-    /// When it came into force, since the driver's start.
+    /// Its start since the driver's start.
     pub(super) fn since(&self) -> Duration {
         self.counts().condition_state.since
     }

@@ -1,7 +1,7 @@
-//! Built-in scenarios: fault scripts for what goes wrong with storage in practice, by name.
+//! Built-in scenarios: fault scripts for failures of storage that occur in practice, by name.
 //!
-//! Each is a YAML file in `scenarios/` of the same format as `--faults`. Its first line is a comment of one
-//! sentence, which tells people what it is.
+//! Each is a YAML file in `scenarios/` in the format of `--faults`. Its first line is a comment with a one-sentence
+//! description.
 
 use super::{Faults, IdConflict, Origin, Script};
 
@@ -14,7 +14,7 @@ pub struct Scenario {
     pub yaml: &'static str,
 }
 
-/// There is no scenario of that name.
+/// Unknown scenario.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{name}\" is no scenario; there are {}", Scenario::ALL.iter().map(|scenario| scenario.name).collect::<Vec<_>>().join(", "))]
 pub struct UnknownScenario {
@@ -33,7 +33,7 @@ macro_rules! scenarios {
 // === impl Scenario ===
 
 impl Scenario {
-    /// Every scenario, by name.
+    /// All scenarios by name.
     pub const ALL: &'static [Self] = scenarios![
         "array-busy",
         "attach-full",
@@ -68,10 +68,10 @@ impl Scenario {
         "unstage-uncertain",
     ];
 
-    /// The scenario of that name.
+    /// The scenario with this name.
     ///
     /// # Errors
-    /// If there is none.
+    /// It does not exist.
     pub fn named(name: &str) -> Result<&'static Self, UnknownScenario> {
         let found = Self::ALL.iter().find(|scenario| scenario.name == name);
         found.ok_or_else(|| UnknownScenario {
@@ -79,7 +79,7 @@ impl Scenario {
         })
     }
 
-    /// What it is, in a sentence.
+    /// Its description.
     pub fn about(&self) -> &'static str {
         let first = self.yaml.lines().next().unwrap_or_default();
         first.trim_start_matches('#').trim()
@@ -90,7 +90,7 @@ impl Scenario {
         Script::read(self.yaml).expect("a built-in scenario must be valid")
     }
 
-    /// Every scenario with its sentence, for people.
+    /// All scenarios with their descriptions.
     pub(crate) fn help() -> String {
         let longest = Self::ALL
             .iter()
@@ -102,10 +102,10 @@ impl Scenario {
     }
 }
 
-/// Puts the rules of scenarios into force.
+/// Activates the rules of scenarios.
 ///
 /// # Errors
-/// If an id is taken.
+/// An id is not unique.
 pub fn play(scenarios: &[&Scenario], faults: &Faults) -> Result<(), IdConflict> {
     let mut whole = Script::default();
     for (index, scenario) in scenarios.iter().enumerate() {

@@ -1,24 +1,24 @@
-//! A whole fault file: a list of rules, or a mapping with `rules` and `backend-faults`.
+//! A fault file: a list of rules, or a mapping with `rules` and `backend-faults`.
 
 use serde_json::Value;
 
 use super::parse::{FieldError, RuleError, yaml_error};
 use super::rule::{Rule, RuleKind};
 
-/// Rules and backend faults that belong together.
+/// Rules and backend faults of one file or request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Script {
-    /// The rules in the order in which they are asked, then the backend faults.
+    /// The rules in their order, then the backend faults.
     pub rules: Vec<Rule>,
 }
 
 // === impl Script ===
 
 impl Script {
-    /// Reads a fault file. An empty text is an empty script.
+    /// Parses a fault file. An empty text is an empty script.
     ///
     /// # Errors
-    /// At the first thing that is wrong; the whole script counts as unread.
+    /// Those of the first malformed rule.
     pub fn read(yaml: &str) -> Result<Self, RuleError> {
         let whole: Option<Value> =
             serde_saphyr::from_str(yaml).map_err(|error: serde_saphyr::Error| RuleError::NotAList {
@@ -27,7 +27,7 @@ impl Script {
         Self::from_value(whole.unwrap_or_default())
     }
 
-    /// Reads what a fault file says, for example from a request of the admin API.
+    /// Parses the content of a fault file, such as that of a request of the admin API.
     pub(crate) fn from_value(whole: Value) -> Result<Self, RuleError> {
         let not_a_list = |reason: String| RuleError::NotAList { reason };
         let (rules, backend_faults) = match whole {
@@ -58,7 +58,7 @@ impl Script {
             .into_iter()
             .enumerate()
         {
-            // The journal names backend faults and rules alike.
+            // In the journal, rules and backend faults share the ids.
             if rules.iter().any(|rule| rule.id == fault.id) {
                 let error = FieldError(
                     "id".into(),

@@ -1,4 +1,4 @@
-//! A call that the journal keeps.
+//! A call in the journal.
 
 use std::borrow::Cow;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -27,14 +27,14 @@ pub struct Outcome {
     pub message: String,
 }
 
-/// A call as it is kept: what is known of it so far.
+/// A recorded call.
 #[derive(Debug)]
 pub struct Call {
-    /// Its number, from 1 on, in the order of arrival.
+    /// Its number, from 1, in the order of arrival.
     pub number: u64,
     /// gRPC path.
     pub method: Cow<'static, str>,
-    /// Who called.
+    /// The calling process.
     pub peer: Option<Peer>,
     /// Start time.
     pub start: Timestamp,
@@ -45,12 +45,12 @@ pub struct Call {
     pub(super) late: OnceLock<End>,
 }
 
-/// How a call ended.
+/// The end of a call.
 #[derive(Debug)]
 pub struct End {
-    /// When.
+    /// The time.
     pub time: Timestamp,
-    /// With which answer.
+    /// The response.
     pub outcome: Outcome,
     pub(super) response: Option<RedactedMessage>,
 }
@@ -63,32 +63,32 @@ impl Call {
         self.method.rsplit('/').next().unwrap_or_default()
     }
 
-    /// The volume (or snapshot) the request names by id, or the name of what it wants created.
+    /// The volume or snapshot id of the request, or the name of the object to create.
     pub fn volume(&self) -> &str {
         &self.subject.volume
     }
 
-    /// The node the request names.
+    /// The node id of the request.
     pub fn node(&self) -> &str {
         &self.subject.node
     }
 
-    /// The fault rule that has a hand in the call.
+    /// The fault rule that affects the call.
     pub fn fault(&self) -> Option<String> {
         self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How it ended, if it has.
+    /// Its end, if it has ended.
     pub fn end(&self) -> Option<&End> {
         self.end.get()
     }
 
-    /// How its operation ended after the client disconnected.
+    /// The result of its operation, if that ended after the client had left.
     pub(crate) fn late(&self) -> Option<&End> {
         self.late.get()
     }
 
-    /// What its messages take in memory.
+    /// The size of its messages in memory.
     pub(super) fn bytes(&self) -> usize {
         let response = self.end().and_then(|end| end.response.as_ref());
         self.request.len() + response.map_or(0, RedactedMessage::len)

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::array::UnixTime;
 
-/// Tells the time of day. Durations are measured with tokio's clock, which a test can pause.
+/// The wall clock. Durations are measured with tokio's clock, which tests can pause.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
@@ -19,7 +19,7 @@ impl Clock {
         Self::new(Timestamp::now)
     }
 
-    /// A clock of the caller's own, such as that of a simulation.
+    /// Another clock, such as that of a simulation.
     pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }
@@ -28,7 +28,7 @@ impl Clock {
         (self.0)()
     }
 
-    /// The time, for an array that has no clock.
+    /// The time as an argument of the array's operations.
     pub(crate) fn moment(&self) -> UnixTime {
         UnixTime::from_nanos(u64::try_from(self.now().as_nanosecond()).unwrap_or(0))
     }

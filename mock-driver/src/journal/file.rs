@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::line::Line;
 
-/// Why a journal cannot be kept.
+/// The journal's file cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("--journal: cannot open {} for appending: its directory must exist and be writable", path.display())]
 pub struct OpenError {
@@ -43,10 +43,9 @@ impl File {
         })
     }
 
-    /// One write for one line: readers of the file never see lines of two calls mixed up.
+    /// Writes a line with one call of write(2), so that lines are never interleaved.
     ///
-    /// This blocks for a copy into the page cache. That is wanted: a caller that has its answer
-    /// finds the line in the file.
+    /// Blocks until the line is in the page cache, so that a caller finds it in the file after the response.
     pub(super) fn write(&self, line: &Line<'_>) {
         let mut text = serde_json::to_vec(line).expect("a journal line must be representable as JSON");
         text.push(b'\n');

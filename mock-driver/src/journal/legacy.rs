@@ -1,11 +1,10 @@
-//! The replies that had the condition of a volume before CSI 1.13, for journal records of this driver's calls and of
-//! those of the driver behind the proxy.
+//! The replies with a volume condition of CSI before 1.13, for records of the driver's calls and of the proxied driver's.
 
 use prost_reflect::{DescriptorPool, MessageDescriptor};
 
 use crate::rpc::legacy::FILE_DESCRIPTOR_SET;
 
-/// The methods whose replies had it, and the messages.
+/// Their methods and messages.
 const REPLIES: [(&str, &str); 3] = [
     ("/csi.v1.Controller/ListVolumes", "csi.legacy.ListVolumesResponse"),
     (

@@ -29,7 +29,7 @@ pub enum Line<'a> {
         /// The request, without secrets.
         request: Cow<'a, Value>,
     },
-    /// A call was answered, or its client left (`CANCELLED`).
+    /// A call ended, or its client left (`CANCELLED`).
     End {
         /// Number of the call since the driver's start.
         call: u64,
@@ -41,7 +41,7 @@ pub enum Line<'a> {
         /// Start time.
         #[serde(serialize_with = "as_text")]
         start: Timestamp,
-        /// When it was answered.
+        /// End time.
         #[serde(serialize_with = "as_text")]
         end: Timestamp,
         /// Name of the gRPC code.
@@ -57,7 +57,7 @@ pub enum Line<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         response: Option<Cow<'a, Value>>,
     },
-    /// The array completed the work of a call whose client had left.
+    /// The array completed the operation of a call whose client had left.
     Late {
         /// Number of the call since the driver's start.
         call: u64,
@@ -66,7 +66,7 @@ pub enum Line<'a> {
         /// When it completed.
         #[serde(serialize_with = "as_text")]
         end: Timestamp,
-        /// Name of the gRPC code it would have answered with.
+        /// Name of the gRPC code of its result.
         code: Cow<'a, str>,
         /// Text of the error; empty with `OK`.
         message: Cow<'a, str>,

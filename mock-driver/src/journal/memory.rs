@@ -1,4 +1,4 @@
-//! The calls in memory: those that run, the last ones that ended, and counters of all. Pure.
+//! Calls in memory: running ones, the last ended ones, and statistics of all. Pure.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -10,33 +10,33 @@ use wildmatch::WildMatch;
 
 use super::call::Call;
 
-/// How many bytes of messages are kept, whatever the number of calls: listings are large.
+/// Maximum number of bytes of stored messages, for any number of calls: responses of lists are large.
 const MAX_BYTES: usize = 64 << 20;
 
-/// Limit of method and code pairs with statistics of their own. CSI has far fewer; a client of the proxy may call any name.
+/// Maximum number of statistics by method and code. CSI has far fewer; a client of the proxy may call any method.
 const MAX_STATS: usize = 1000;
 
-/// The method that further ones are counted under.
+/// The method of statistics beyond that.
 const OTHER: &str = "other";
 
-/// The upper bounds of the duration counters, in seconds.
+/// Upper bounds of the duration histogram in seconds.
 pub(crate) const BOUNDS: [f64; 10] = [0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0];
 
 /// Calls in memory.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// How many ended calls to keep; 0 keeps none.
+    /// Maximum number of ended calls; 0 for none.
     kept: usize,
-    /// By the order in which they ended, each with its place in that order.
+    /// Ended calls with their positions in the order of their ends.
     ended: VecDeque<(u64, Arc<Call>)>,
-    /// The place of the last one that ended.
+    /// The position of the last ended call.
     last: u64,
     bytes: usize,
     running: BTreeMap<u64, Arc<Call>>,
     stats: BTreeMap<StatsKey, CallStats>,
 }
 
-/// Method and code, which have statistics of their own.
+/// The key of statistics.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StatsKey {
     /// The path of the method.
@@ -45,36 +45,36 @@ pub(crate) struct StatsKey {
     pub(crate) code: i32,
 }
 
-/// The calls of one method that ended with one code.
+/// Statistics of a method and code.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CallStats {
     /// Number of calls.
     pub(crate) calls: u64,
-    /// How long they took together.
+    /// Sum of the durations.
     pub(crate) time: Duration,
-    /// How many took at most each of the bounds; what took longer is in none.
+    /// Number of calls per bound; calls above the last bound are in none.
     pub(crate) within: [u64; BOUNDS.len()],
 }
 
-/// Which ended calls are meant. What is absent matches every call.
+/// A filter of ended calls. Absent fields match every call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Filter {
     /// Method, with or without service.
     pub(crate) method: Option<String>,
     pub(crate) code: Option<Code>,
-    /// A pattern for the volume, snapshot or name.
+    /// Pattern of the volume id, snapshot id or name.
     pub(crate) volume: Option<WildMatch>,
-    /// A pattern for the node.
+    /// Pattern of the node id.
     pub(crate) node: Option<WildMatch>,
-    /// The fault rule that had a hand in it.
+    /// Pattern of the fault rule's id.
     pub(crate) fault: Option<WildMatch>,
 }
 
-/// A look at the calls in memory.
+/// Read access to the calls in memory.
 #[derive(Debug)]
 pub struct Look<'a>(pub(super) &'a Memory);
 
-/// A reader that sees each ended call once, however often it looks.
+/// A position in the ended calls, so that a reader gets each call once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor {
     seen: u64,
@@ -83,12 +83,12 @@ pub(crate) struct Cursor {
 // === impl Cursor ===
 
 impl Cursor {
-    /// Begins after a place in the order of ended calls.
+    /// Begins after a position.
     pub(crate) fn after(place: u64) -> Self {
         Self { seen: place }
     }
 
-    /// The calls that have ended since the last look, oldest first.
+    /// The calls that ended since the last read, oldest first.
     pub(crate) fn new_calls<'a>(
         &mut self,
         look: &Look<'a>,
@@ -171,24 +171,24 @@ impl Memory {
 // === impl Look ===
 
 impl<'a> Look<'a> {
-    /// The ended calls after a place in their order, oldest first, each with its own place.
+    /// The ended calls after a position, oldest first, with their positions.
     pub fn after(&self, place: u64) -> impl DoubleEndedIterator<Item = (u64, &'a Arc<Call>)> + use<'a> {
         let ended = &self.0.ended;
         let from = ended.partition_point(|(at, _)| *at <= place);
         ended.range(from..).map(|(at, call)| (*at, call))
     }
 
-    /// The place of the call that ended last; 0 before the first.
+    /// The position of the last ended call; 0 before the first.
     pub fn last(&self) -> u64 {
         self.0.last
     }
 
-    /// The calls that run, oldest first.
+    /// The running calls, oldest first.
     pub fn running(&self) -> impl ExactSizeIterator<Item = &'a Arc<Call>> {
         self.0.running.values()
     }
 
-    /// The counters.
+    /// The statistics.
     pub(crate) fn stats(&self) -> &'a BTreeMap<StatsKey, CallStats> {
         &self.0.stats
     }
@@ -197,7 +197,7 @@ impl<'a> Look<'a> {
 // === impl Filter ===
 
 impl Filter {
-    /// Whether a call is meant. One that runs has no code yet.
+    /// Whether a call matches. A running call has no code yet.
     pub(crate) fn covers(&self, call: &Call) -> bool {
         let method = |method: &String| *method == call.method || method == call.short_method();
         let code = |code: &Code| call.end().is_some_and(|end| end.outcome.code == *code);

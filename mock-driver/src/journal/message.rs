@@ -1,4 +1,4 @@
-//! CSI messages as they are kept and as JSON, with nothing secret in them.
+//! CSI messages in their stored form and as JSON, without secrets.
 
 use std::collections::HashMap;
 
@@ -18,16 +18,16 @@ use crate::rpc::validate::TOKENS;
 /// The option that marks a field as secret.
 const SECRET_OPTION: &str = "csi.v1.csi_secret";
 
-/// The field in which kubelet tells a driver about the pod, and where it puts the pod's tokens for drivers
-/// that ask for them without asking for `serviceAccountTokenInSecrets`. CSI does not mark it as secret.
+/// Field with kubelet's attributes of the pod, and with the pod's tokens for drivers that request tokens without
+/// `serviceAccountTokenInSecrets`. CSI does not mark it as secret.
 const CONTEXT: &str = "volume_context";
 
-/// Hides what is secret in messages, and turns them into JSON with the field names of the proto file.
+/// Redacts messages and converts them to JSON with the field names of the proto file.
 #[derive(Debug)]
 pub(super) struct Renderer {
     pool: DescriptorPool,
     options: SerializeOptions,
-    /// None if secrets are to be shown.
+    /// `None` to show secrets.
     key: Option<[u8; 16]>,
     subjects: HashMap<String, SubjectFields>,
 }
@@ -35,35 +35,35 @@ pub(super) struct Renderer {
 /// A message without its secrets.
 #[derive(Clone, Debug)]
 pub(super) enum RedactedMessage {
-    /// One of CSI's.
+    /// A CSI message.
     Csi {
         message: MessageDescriptor,
         wire: Box<[u8]>,
     },
-    /// Any other, of which only the length is known.
+    /// Any other message; only its length is known.
     Foreign { bytes: usize },
 }
 
-/// Which message of a call.
+/// Request or response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Request,
     Response,
 }
 
-/// What a request is about. Empty text stands for what it does not say.
+/// The subject of a request. An absent field is an empty text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Subject {
     pub(super) volume: String,
     pub(super) node: String,
 }
 
-/// The numbers of the fields that say what a request is about.
+/// The field numbers of the subject.
 #[derive(Debug, Default)]
 struct SubjectFields {
     volume: Option<u32>,
     node: Option<u32>,
-    /// Whether it has the field that may hold a pod's tokens.
+    /// Whether it has the field that may contain a pod's tokens.
     has_context: bool,
 }
 
@@ -88,7 +88,7 @@ impl Renderer {
         }
     }
 
-    /// Takes what may be kept of a message.
+    /// The stored form of a message.
     pub(super) fn keep<M: Message + Secrets + Clone>(&self, message: &M) -> RedactedMessage {
         let wire = match &self.key {
             Some(key) if !M::SECRET_FIELDS.is_empty() => {
@@ -116,7 +116,7 @@ impl Renderer {
         }
     }
 
-    /// Whether a message may have a pod's tokens, told without decoding it: few have.
+    /// Whether an encoded message may contain a pod's tokens, which few do.
     fn may_hold_tokens(&self, message: &MessageDescriptor, wire: &[u8]) -> bool {
         let has_context = self.subjects.get(message.full_name());
         has_context.is_some_and(|fields| fields.has_context)
@@ -125,7 +125,7 @@ impl Renderer {
                 .any(|window| window == TOKENS.as_bytes())
     }
 
-    /// A secret as it may be shown.
+    /// The hash that replaces a secret.
     pub(super) fn redact(&self, secret: &str) -> String {
         match &self.key {
             Some(key) => hide(key, secret),
@@ -133,8 +133,7 @@ impl Renderer {
         }
     }
 
-    /// Takes what may be kept of a message that is known as bytes, by the path of its method. Fields
-    /// that are not in our descriptors are dropped, because they may be secret.
+    /// The stored form of an encoded message of a method. Fields without a descriptor are removed, because they may be secret.
     pub(super) fn keep_wire(&self, path: &str, side: Direction, wire: &[u8]) -> RedactedMessage {
         let known = || {
             let (service, method) = path.strip_prefix('/')?.split_once('/')?;
@@ -226,13 +225,13 @@ impl Renderer {
         }
     }
 
-    /// What a request is about, read without decoding all of it.
+    /// The subject of a request, without decoding all of it.
     pub(super) fn subject(&self, request: &RedactedMessage) -> Subject {
         let mut subject = Subject::default();
         if let RedactedMessage::Csi { message, wire } = request
             && let Some(fields) = self.subjects.get(message.full_name())
         {
-            // Our own encoding cannot be malformed; should it be, what was read so far will do.
+            // The driver's own encoding is well-formed; otherwise the fields read so far suffice.
             fields.read(wire, &mut subject).ok();
         }
         subject
@@ -308,7 +307,7 @@ fn map_key(key: &MapKey) -> String {
     }
 }
 
-/// An encoded message with a pod's tokens hidden.
+/// An encoded message whose tokens are redacted.
 fn without_tokens(message: &MessageDescriptor, wire: &[u8], key: &[u8; 16]) -> Vec<u8> {
     let mut content = DynamicMessage::decode(message.clone(), wire)
         .expect("an encoded message must decode by its own descriptor");
@@ -331,7 +330,7 @@ fn hide_tokens(message: &mut DynamicMessage, key: &[u8; 16]) {
     }
 }
 
-/// A keyed hash, so that a reader of the journal without the key cannot try values.
+/// A keyed hash: without the key, a reader of the journal cannot guess secrets.
 fn hide(key: &[u8; 16], secret: &str) -> String {
     format!(
         "hash:{:016x}",

@@ -14,18 +14,18 @@ use super::line::Line;
 use super::message::{Direction, RedactedMessage};
 use super::{Event, Journal};
 
-/// A call that is running. Dropped before its end, it is recorded as left by its client.
+/// A running call. If it is dropped before its end, its client has left.
 #[derive(Debug)]
 pub(crate) struct CallRecord {
     work: WorkRecord,
-    /// The request as the begin line has it.
+    /// The request in the begin line.
     shown: Option<Value>,
     ended: bool,
-    /// The array works on after the answer, and its result is recorded late.
+    /// The operation continues after the response, and its result is recorded as late.
     apart: bool,
 }
 
-/// The array's side of a call: it outlives the record when the client leaves.
+/// The operation of a call, which outlives the record if the client leaves.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkRecord {
     journal: Arc<Journal>,
@@ -43,7 +43,7 @@ struct CallOutcomes {
 // === impl Journal ===
 
 impl Journal {
-    /// Records that a call arrived. The record must be ended; if it is dropped, the client left.
+    /// Records the begin of a call. The caller must end the record; a dropped record means that the client left.
     pub(crate) fn begin<M: Message + Secrets + Clone>(
         self: &Arc<Self>,
         method: &'static str,
@@ -54,8 +54,8 @@ impl Journal {
         self.begin_kept(method.into(), peer, request)
     }
 
-    /// Records that a call arrived whose message is known as bytes only, on their way to another
-    /// driver. What is no CSI message is counted and not shown: it may hold anything.
+    /// Records the begin of a call with an encoded message for another driver. Messages other than CSI's are counted and not
+    /// shown, because they may contain anything.
     pub(crate) fn begin_wire(
         self: &Arc<Self>,
         method: &str,
@@ -106,18 +106,18 @@ impl Journal {
 // === impl CallRecord ===
 
 impl CallRecord {
-    /// The record of the work the array does for this call.
+    /// The record of the call's operation.
     pub(crate) fn work(&self) -> WorkRecord {
         self.work.clone()
     }
 
-    /// Says that the answer does not wait for the array, and gives the record of the array's work.
+    /// Marks that the response does not wait for the operation, and returns the operation's record.
     pub(crate) fn part(&mut self) -> WorkRecord {
         self.apart = true;
         self.work()
     }
 
-    /// Names the fault rule that has a hand in the call.
+    /// Sets the fault rule that affects the call.
     pub(crate) fn set_fault(&mut self, rule: &str) {
         let mut fault = self
             .work
@@ -130,13 +130,13 @@ impl CallRecord {
         self.work.journal.touch();
     }
 
-    /// Records the answer.
+    /// Records the response.
     pub(crate) fn end<M: Message + Secrets + Clone>(mut self, outcome: Outcome, response: Option<&M>) {
         let response = response.map(|response| self.work.journal.renderer.keep(response));
         self.conclude(outcome, response);
     }
 
-    /// Records an answer that is known as bytes only.
+    /// Records an encoded response.
     pub(crate) fn end_wire(mut self, outcome: Outcome, response: Option<&[u8]>) {
         let renderer = &self.work.journal.renderer;
         let method = &self.work.call.method;
@@ -178,7 +178,7 @@ impl Drop for CallRecord {
 // === impl WorkRecord ===
 
 impl WorkRecord {
-    /// Records how the array's work ended, should the client not hear of it.
+    /// Records the result of the operation if the client has left.
     pub(crate) fn done(self, outcome: Outcome) {
         let late = {
             let mut fate = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
@@ -194,7 +194,7 @@ impl WorkRecord {
         }
     }
 
-    /// The client has left; the array's result is recorded late.
+    /// The client has left; the operation's result is recorded as late.
     fn leave(&self) {
         let done = {
             let mut fate = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
