@@ -1,13 +1,12 @@
-//! The fault proxy: the same rules and the same journal in front of any other CSI driver.
+//! The fault proxy: fault rules and the journal in front of any other CSI driver.
 //!
-//! Calls pass as bytes, so methods and fields unknown to the proxy pass too, with their metadata, deadlines,
-//! cancellations and the details of their status. Requests of CSI are read on the way so that rules can match
-//! what they say; a reply is read only where a rule changes it.
+//! Calls pass as bytes, so unknown methods and fields pass, too, with their metadata, deadlines, cancellations and status
+//! details. The proxy decodes requests of CSI for the rules, and a reply only if a rule edits it.
 //!
 //! - A call whose client leaves is cancelled at the driver, too, unless a rule of phase `background` holds it.
-//! - Rules of phase `after` for streams and for methods that are not CSI's hold the whole reply back, unless
-//!   they say after how many messages they act.
-//! - Where a volume is, the proxy knows from the attaches and detaches that came through it.
+//! - Rules of phase `after` for streams and for methods other than CSI's hold back the whole reply, unless they have
+//!   `after_messages`.
+//! - The proxy knows a volume's location from the attaches and detaches that passed through it.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -38,7 +37,7 @@ mod seen;
 
 pub mod relay;
 
-/// A driver's front that passes calls on to another driver.
+/// A server that forwards calls to another driver.
 #[derive(Clone, Debug)]
 pub struct Proxy {
     driver: Arc<Driver>,
@@ -46,7 +45,7 @@ pub struct Proxy {
     seen: Arc<Seen>,
 }
 
-/// One call on its way.
+/// A forwarded call.
 struct Journey {
     proxy: Proxy,
     connection: Option<ConnectionInfo>,
@@ -56,7 +55,7 @@ struct Journey {
 // === impl Proxy ===
 
 impl Proxy {
-    /// In front of the driver that serves a socket, with the rules and the journal of `driver`.
+    /// Forwards to the driver at a socket, with the rules and the journal of `driver`.
     pub(crate) fn new(driver: Arc<Driver>, to: PathBuf) -> Self {
         Self {
             driver,
@@ -87,7 +86,7 @@ impl Proxy {
         let path = parts.uri.path().to_owned();
         let connection = parts.extensions.get::<ConnectionInfo>().cloned();
         let rpc = Method::at(&path);
-        // The other side may speak first where the method is not known, so nothing is waited for there.
+        // The server of an unknown method may send first, so the proxy does not wait for a message.
         let envelope = match rpc {
             Some(_) => Envelope::open(body).await,
             None => Ok(Envelope::closed(body)),
@@ -121,7 +120,7 @@ impl Proxy {
 impl Journey {
     async fn go(&mut self, request: http::Request<Body>, passing: Passing) -> http::Response<Body> {
         let driver = self.proxy.driver.clone();
-        // Its reservation lives until it is known whether the call took what it wanted.
+        // Its reservation lives until the result of the call is known.
         let mut decision = driver.faults.decide(&passing);
         let after = decision.take_after();
         if let Some(fired) = decision.named() {
@@ -161,7 +160,7 @@ impl Journey {
         }
     }
 
-    /// Answers at once and lets the call go on without its caller.
+    /// Responds at once and continues the call without its caller.
     fn answer_early(
         &mut self,
         fired: ActiveFault,
@@ -198,7 +197,7 @@ impl Journey {
         self.fail(&answer)
     }
 
-    /// Takes the whole reply in, lets a rule act on it, and hands it on.
+    /// Reads the whole reply, applies a rule, and forwards it.
     async fn finish(
         &mut self,
         response: http::Response<Body>,
@@ -229,10 +228,10 @@ impl Journey {
         reply.into_http()
     }
 
-    /// Hands a stream on as it comes, and tells the journal how it ended.
+    /// Forwards a stream as it arrives, and records its end.
     fn stream(&mut self, response: http::Response<Body>) -> http::Response<Body> {
         let mut record = self.record.take();
-        // A reply that ends at once has its status among the headers.
+        // A trailers-only response has its status in the headers.
         if let Some(status) = Status::from_header_map(response.headers()) {
             end(&mut record, &status);
         }
@@ -268,7 +267,7 @@ impl Journey {
     }
 }
 
-/// The caller is gone, and with it its deadline.
+/// The caller has left, so its deadline is removed.
 fn without_deadline(mut request: http::Request<Body>) -> http::Request<Body> {
     request.headers_mut().remove("grpc-timeout");
     request

@@ -1,4 +1,4 @@
-//! The catalogue of CSI's RPCs: names, messages, capabilities, the form of requests and gRPC codes.
+//! The catalogue of CSI's RPCs: names, messages, capabilities, validation of requests, and gRPC codes.
 
 pub(crate) mod capabilities;
 pub(crate) mod code;

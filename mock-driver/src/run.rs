@@ -1,8 +1,7 @@
-//! Runs a driver: the only place that starts, names and joins its tasks.
+//! Runs a driver: starts, names and joins its tasks.
 //!
-//! Stopping goes in this order: the socket goes away, running calls get until a deadline to end,
-//! the state database is written. A task that ends before the shutdown, or a database that cannot be
-//! written, stops the driver with an error.
+//! Shutdown order: the socket is removed, running calls get until a deadline to end, the state database is written. A task
+//! that ends before the shutdown, or a failed write of the database, ends the driver with an error.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -34,17 +33,17 @@ use self::args::Args;
 
 pub mod args;
 
-/// Calls one connection may have in flight; more wait in the client. Without a bound, a burst of
-/// some thousand calls that are answered at once makes the HTTP/2 layer drop the connection.
+/// Maximum number of concurrent calls per connection; more wait in the client. Without a limit, the HTTP/2 layer closes the
+/// connection in a burst of some thousand calls.
 const MAX_STREAMS: u32 = 1000;
 
-/// How often to try a lock that another process has.
+/// Interval of retries for a lock that another process holds.
 const LOCK_RETRY: Duration = Duration::from_millis(200);
 
 /// Error of the driver process.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It could not start.
+    /// The driver could not start.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// Its socket could not be bound.
@@ -59,7 +58,7 @@ pub enum Error {
     /// Signals cannot be received.
     #[error("cannot receive signals")]
     Signals(#[source] io::Error),
-    /// Changes can no longer be made safe.
+    /// The state database cannot be written.
     #[error("--state-dir: cannot write the state database")]
     StateLost(#[source] Arc<io::Error>),
     /// A task ended before the shutdown.
@@ -67,7 +66,7 @@ pub enum Error {
     TaskEnded {
         /// Its name.
         task: &'static str,
-        /// How, if it says.
+        /// The cause, if known.
         source: Option<tonic::transport::Error>,
     },
     /// A task panicked.
@@ -92,10 +91,10 @@ struct Ended {
     result: Result<(), tonic::transport::Error>,
 }
 
-/// Runs the driver until SIGTERM or SIGINT; a second one cuts running calls off.
+/// Runs the driver until SIGTERM or SIGINT; a second signal cancels running calls.
 ///
 /// # Errors
-/// If it cannot start, or ends by itself.
+/// The driver cannot start, or ends without a signal.
 pub async fn run(args: Args) -> Result<(), Error> {
     for note in &args.notes {
         tracing::warn!("{note}");
@@ -156,7 +155,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     }
 }
 
-/// Opens a driver, and waits for a process that still has its state: that of the pod which this one replaces.
+/// Opens a driver. Waits for the lock of a process that it replaces, such as that of the previous pod.
 async fn open(
     settings: Settings,
     lock_timeout: Duration,
@@ -180,7 +179,7 @@ async fn open(
 /// Serves a driver until `stop`, then gives running calls `grace` to end.
 ///
 /// # Errors
-/// If it ends before `stop`.
+/// It ends before `stop`.
 pub async fn serve(
     driver: Arc<Driver>,
     faults: Option<FaultFile>,
@@ -235,7 +234,7 @@ pub async fn serve(
     result
 }
 
-/// Starts what a driver does all the time.
+/// Starts the driver's permanent tasks.
 fn start(
     driver: &Arc<Driver>,
     faults: Option<FaultFile>,
@@ -327,13 +326,13 @@ where
     }
 }
 
-/// The answer to a call that panicked, whose client would see a reset stream otherwise.
+/// The response of a call that panicked; otherwise its client would get a reset stream.
 fn panicked(_: Box<dyn Any + Send>) -> http::Response<Body> {
     let error = crate::driver::error::Error::Broken;
     Status::new(error.code(), error.message()).into_http()
 }
 
-/// Ties the driver's socket to another one instead of being a driver, until told to stop.
+/// Runs a relay between two sockets instead of a driver until a signal.
 async fn relay(clients: &Endpoint, drivers: &relay::RelayAddress) -> Result<(), Error> {
     let mut signals = Signals::new().map_err(Error::Signals)?;
     let relay = Relay::bind(&relay::RelayAddress::Unix(clients.clone()), drivers).await?;
@@ -345,7 +344,7 @@ async fn relay(clients: &Endpoint, drivers: &relay::RelayAddress) -> Result<(), 
     }
 }
 
-/// Waits for the server's last call and for work whose clients have left.
+/// Waits for the server's last call and for operations whose clients have left.
 async fn finish(driver: &Driver, tasks: &mut JoinSet<Ended>) {
     while tasks.join_next().await.is_some() {}
     driver.work.close();
@@ -366,7 +365,7 @@ fn early_end(ended: Option<Result<Ended, tokio::task::JoinError>>) -> Error {
     }
 }
 
-/// The two signals that ask a process to stop.
+/// SIGTERM and SIGINT.
 struct Signals {
     term: Signal,
     int: Signal,

@@ -1,4 +1,4 @@
-//! The driver's socket: private from its first moment, its own, and gone when the driver stops.
+//! The driver's socket: private from its creation, and removed when the driver stops.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -23,21 +23,21 @@ mod authority;
 mod control;
 mod hpack;
 
-/// How many connections may wait to be accepted. Clients keep one each, so this is plenty.
+/// Maximum number of connections that wait to be accepted. Clients have one each.
 const BACKLOG: i32 = 1024;
 
-/// How long to leave a listener alone that cannot accept, for example for want of descriptors.
+/// Delay after a failed accept, such as for lack of file descriptors.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A driver has no password, and kubelet and sidecars take sockets.
 const NO_TCP: &str = "; over TCP a driver would be open to everybody: put a forwarder before its socket, as in \
                       socat tcp-listen:10000,fork unix-connect:/path/csi.sock";
 
-/// Where the driver listens.
+/// The address of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint(PathBuf);
 
-/// A text that names no socket.
+/// A malformed endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "\"{text}\" is no endpoint: write unix:///path/csi.sock, unix:/path/csi.sock or /path/csi.sock{hint}"
@@ -47,16 +47,16 @@ pub struct InvalidEndpoint {
     hint: &'static str,
 }
 
-/// Why a socket cannot be bound.
+/// A socket cannot be bound.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Another process answers there.
+    /// Another process serves it.
     #[error("another process serves {}: stop it or choose another path", path.display())]
     InUse {
         /// The path.
         path: PathBuf,
     },
-    /// Something else lies there, and it is not ours to remove.
+    /// Another kind of file, which the driver does not remove.
     #[error("{} exists and is no socket: remove it or choose another path", path.display())]
     NotASocket {
         /// The path.
@@ -71,20 +71,20 @@ pub enum BindError {
     /// An operation failed.
     #[error("cannot {act} {}", path.display())]
     Io {
-        /// What was tried.
+        /// Attempted operation.
         act: &'static str,
-        /// On what.
+        /// Path.
         path: PathBuf,
         /// The cause.
         source: io::Error,
     },
 }
 
-/// A driver's place to listen. Dropping it closes the socket and removes its file.
+/// The listener of a driver. Dropping it closes the socket and removes its file.
 #[derive(Debug)]
 pub struct Listener {
     endpoint: Endpoint,
-    /// None while the socket is away.
+    /// `None` while the socket is removed.
     bound: Option<Bound>,
 }
 
@@ -95,7 +95,7 @@ struct Bound {
     _file: SocketFile,
 }
 
-/// The socket's file, known by its inode: a file that another driver put in its place is not ours.
+/// The socket's file by its inode: a file that another driver put in its place is not removed.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -151,10 +151,10 @@ impl InvalidEndpoint {
 // === impl Listener ===
 
 impl Listener {
-    /// Binds the socket, in place of one that a dead process left.
+    /// Binds the socket, in place of a stale one.
     ///
     /// # Errors
-    /// If a living process serves it, if something else lies there, or if its directory is missing.
+    /// A running process serves it, another kind of file exists there, or its directory is missing.
     pub fn bind(endpoint: &Endpoint) -> Result<Self, BindError> {
         let bound = Some(Bound::to(endpoint)?);
         Ok(Self {
@@ -163,7 +163,7 @@ impl Listener {
         })
     }
 
-    /// A place whose socket is bound only when its socket_control says so.
+    /// A listener whose socket is bound when its `SocketControl` opens it.
     pub(crate) fn later(endpoint: &Endpoint) -> Self {
         Self {
             endpoint: endpoint.clone(),
@@ -176,8 +176,7 @@ impl Listener {
         self.endpoint.path()
     }
 
-    /// The connections that come in, for ever. The socket lives as long as the stream and is there as the
-    /// socket_control says.
+    /// The accepted connections. The socket exists as long as the stream, unless the `SocketControl` removes it.
     pub(crate) fn incoming(
         self,
         socket_control: Arc<SocketControl>,
@@ -226,7 +225,7 @@ impl Listener {
         }
     }
 
-    /// The next connection; never while the socket is away.
+    /// The next connection; pending while the socket is removed.
     pub(crate) async fn accept(&self) -> UnixStream {
         let Some(bound) = &self.bound else {
             return std::future::pending().await;
@@ -243,7 +242,7 @@ impl Listener {
     }
 }
 
-/// The end of the time for which the socket is away.
+/// Waits until the socket is to be opened again.
 async fn over(presence: Presence) {
     match presence {
         Presence::Away(Some(until)) => time::sleep_until(until).await,
@@ -314,8 +313,8 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
     }
 }
 
-/// Linux gives a bound socket the mode its descriptor has, so it is private from the first moment
-/// and no process-wide umask has to change.
+/// Linux gives the file of a bound socket the mode of its descriptor, so it is private from its creation without a change
+/// of the process's umask.
 fn listen(path: &Path) -> io::Result<StdListener> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -1,4 +1,4 @@
-//! Streams that a rule breaks off on their way through the proxy.
+//! Streams that a rule interrupts in the proxy.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::fault::ActiveFault;
 use crate::journal::CallRecord;
 use crate::socket::ConnectionInfo;
 
-/// Length of what stands before each message.
+/// Length of the prefix of each message.
 const PREFIX: usize = 5;
 
-/// A stream for which a rule waits.
+/// A stream that a rule interrupts.
 pub(super) struct Cut {
     pub(super) driver: Arc<Driver>,
     pub(super) connection: Option<ConnectionInfo>,
@@ -27,36 +27,36 @@ pub(super) struct Cut {
     pub(super) fired: Option<ActiveFault>,
 }
 
-/// The stream on its way.
+/// A forwarded stream.
 struct Journey {
     cut: Cut,
     frames: Option<BodyStream<Body>>,
     left: Left,
-    /// What came with the last message that passes, and is behind it.
+    /// Data that arrived together with the last message to pass, and follows it.
     held: Option<Frame<Bytes>>,
     /// The rule acts next.
     is_due: bool,
 }
 
-/// The messages that pass before the rule acts, counted in bytes that come in any pieces.
+/// Counts the messages before the rule acts; messages arrive in arbitrary pieces.
 struct Left {
     messages: u64,
-    /// What is known of the prefix of the message that is passing.
+    /// The part of the current message's prefix that has arrived.
     prefix: Vec<u8>,
-    /// How much of its content is still to come.
+    /// Remaining bytes of its content.
     content: usize,
 }
 
 // === impl Cut ===
 
 impl Cut {
-    /// Hands a stream on until it is the rule's turn.
+    /// Forwards a stream until the rule acts.
     pub(super) fn stream(mut self, response: http::Response<Body>) -> http::Response<Body> {
         let count = self
             .fired
             .as_ref()
             .and_then(|fired| fired.rule().action.after_messages);
-        // Nothing came of the call, so nothing can go wrong after it.
+        // The call failed, so a fault after it does not apply.
         if let Some(status) = Status::from_header_map(response.headers()) {
             self.fired = None;
             end(&mut self.record, &status);
@@ -81,7 +81,7 @@ impl Journey {
         if self.is_due {
             self.is_due = false;
             if let Some(status) = self.apply_fault().await {
-                // The driver behind sees its call cancelled.
+                // Cancels the call at the driver.
                 self.frames = None;
                 self.held = None;
                 end(&mut self.cut.record, &status);
@@ -105,7 +105,7 @@ impl Journey {
                 let status = last.trailers_ref().and_then(Status::from_header_map);
                 let is_ok = status.as_ref().is_some_and(|status| status.code() == Code::Ok);
                 if is_ok && self.cut.fired.is_some() {
-                    // It had fewer messages: the rule takes the place of its end.
+                    // The stream has fewer messages: the rule acts at its end.
                     self.held = Some(last);
                     self.is_due = true;
                     Frame::data(Bytes::new())
@@ -121,7 +121,7 @@ impl Journey {
         Some((Ok(frame), self))
     }
 
-    /// What passes of some bytes; the rest is held, and the rule is due.
+    /// The part of the data that passes; the rest is held back, and the rule acts next.
     fn pass(&mut self, mut data: Bytes) -> Frame<Bytes> {
         if self.cut.fired.is_some()
             && let Some(place) = self.left.last_in(&data)
@@ -160,7 +160,7 @@ impl Left {
         }
     }
 
-    /// Where in these bytes the last message ends that passes, if it does.
+    /// The end of the last message to pass, if it is in this data.
     fn last_in(&mut self, data: &[u8]) -> Option<usize> {
         let mut place = 0;
         while place < data.len() || (self.prefix.len() == PREFIX && self.content == 0) {
@@ -191,14 +191,14 @@ impl Left {
 
 fn trailers(status: &Status) -> HeaderMap {
     let mut trailers = HeaderMap::new();
-    // Fails only for a message that cannot be a header, which encoding rules out.
+    // Encoded messages are valid header values.
     if let Err(status) = status.add_header(&mut trailers) {
         tracing::warn!(%status, "failed to encode the gRPC status");
     }
     trailers
 }
 
-/// Ends the record of a stream, unless it has ended.
+/// Ends the record of a stream unless it has ended.
 pub(super) fn end(record: &mut Option<CallRecord>, status: &Status) {
     if let Some(record) = record.take() {
         record.end_wire(outcome(status), None);

@@ -1,5 +1,4 @@
-//! gRPC messages on the wire: a byte that says whether the message is compressed, its length in four bytes, the
-//! message.
+//! gRPC messages in their encoding: a byte for compression, four bytes for the length, the message.
 
 use std::sync::Arc;
 
@@ -17,19 +16,19 @@ use crate::journal::Outcome;
 use crate::rpc::method::{self, Method};
 use crate::service::call::{continues, map_entry, requested_size};
 
-/// Length of what stands before each message.
+/// Length of the prefix of each message.
 const PREFIX: usize = 5;
 
-/// The longest message that is read on its way. gRPC's clients and servers take 4 MiB unless told otherwise.
+/// Maximum length of a decoded message. The default limit of gRPC's clients and servers is 4 MiB.
 const MAX_MESSAGE: usize = 16 << 20;
 
-/// The body of a request whose first message may have been read.
+/// The body of a request, with its first message if the proxy has read it.
 pub(super) struct Envelope {
     read: BytesMut,
     rest: Body,
 }
 
-/// A request as fault rules see it.
+/// The view that fault rules have of a forwarded request.
 pub(super) struct Passing {
     pub(super) path: String,
     pub(super) rpc: Option<Method>,
@@ -40,7 +39,7 @@ pub(super) struct Passing {
     seen: Arc<Seen>,
 }
 
-/// A whole reply.
+/// A complete reply.
 pub(super) struct Reply {
     head: http::response::Parts,
     body: Bytes,
@@ -71,7 +70,7 @@ impl Envelope {
         Ok(Self { read, rest })
     }
 
-    /// Leaves the body alone.
+    /// Does not read the body.
     pub(super) fn closed(rest: Body) -> Self {
         Self {
             read: BytesMut::new(),
@@ -148,7 +147,7 @@ impl CallInfo for Passing {
         self.message.as_ref().is_some_and(continues)
     }
 
-    /// A method that is not CSI's counts as one that changes nothing.
+    /// Methods other than CSI's count as reads.
     fn changes(&self) -> bool {
         self.rpc.is_some_and(|method| method.kind().changes_array())
     }
@@ -173,7 +172,7 @@ impl CallInfo for Passing {
 // === impl Reply ===
 
 impl Reply {
-    /// Reads a reply to its end.
+    /// Reads a complete reply.
     pub(super) async fn read(response: http::Response<Body>) -> Result<Self, Status> {
         let (head, body) = response.into_parts();
         let collected = Limited::new(body, PREFIX + MAX_MESSAGE).collect().await;
@@ -193,7 +192,7 @@ impl Reply {
         })
     }
 
-    /// How the call ended.
+    /// The status of the call.
     pub(super) fn outcome(&self) -> Outcome {
         let status = self.trailers.as_ref().and_then(Status::from_header_map);
         let status = status.or_else(|| Status::from_header_map(&self.head.headers));
@@ -211,7 +210,7 @@ impl Reply {
         message_in(&self.body).filter(|_| self.body[0] == 0)
     }
 
-    /// Makes a rule's changes. A compressed reply, which the proxy never asks for, stays as it is.
+    /// Applies a rule's edits. A compressed reply, which the proxy never requests, is not edited.
     pub(super) fn edit(&mut self, fired: &ActiveFault, path: &str) {
         let Some(bytes) = self.message().and_then(|bytes| fired.edit_reply(path, bytes)) else {
             return;
@@ -224,7 +223,7 @@ impl Reply {
         self.head.headers.remove(http::header::CONTENT_LENGTH);
     }
 
-    /// The reply as it goes on.
+    /// The reply to forward.
     pub(super) fn into_http(self) -> http::Response<Body> {
         let body = match self.trailers {
             Some(trailers) => {
@@ -236,7 +235,7 @@ impl Reply {
     }
 }
 
-/// The first whole message in a body.
+/// The first complete message of a body.
 fn message_in(body: &[u8]) -> Option<&[u8]> {
     body.get(PREFIX..PREFIX.checked_add(length_in(body)?)?)
 }

@@ -1,5 +1,5 @@
-//! Two sockets tied together: each connection that comes to the one is paired with the next that comes to the
-//! other, and bytes pass between them. A driver that cannot be reached from here dials in at the second one.
+//! A relay between two sockets: it pairs each connection to one with the next connection to the other and copies bytes
+//! between them. A driver that cannot be reached connects to the second one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::socket::{BindError, Endpoint, InvalidEndpoint, Listener};
 
-/// Where a relay listens.
+/// An address of a relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RelayAddress {
     /// A Unix socket.
@@ -21,7 +21,7 @@ pub enum RelayAddress {
     Tcp(SocketAddr),
 }
 
-/// Why a relay cannot listen.
+/// A relay cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
     /// A Unix socket cannot be bound.
@@ -32,12 +32,12 @@ pub enum RelayError {
     Tcp {
         /// The port.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// Both ends of a relay, listening.
+/// The two listeners of a relay.
 #[derive(Debug)]
 pub struct Relay {
     clients: End,
@@ -59,7 +59,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 impl FromStr for RelayAddress {
     type Err = InvalidEndpoint;
 
-    /// As endpoints are written, and `tcp://host:port` or `tcp://:port`, which is loopback only.
+    /// Parses an endpoint, or `tcp://host:port`; `tcp://:port` is on loopback.
     fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
         let Some(address) = text.strip_prefix("tcp://") else {
             return text.parse().map(Self::Unix);
@@ -78,10 +78,10 @@ impl FromStr for RelayAddress {
 // === impl Relay ===
 
 impl Relay {
-    /// Listens on both ends.
+    /// Listens on both addresses.
     ///
     /// # Errors
-    /// If one of them cannot be bound.
+    /// One of them cannot be bound.
     pub async fn bind(clients: &RelayAddress, drivers: &RelayAddress) -> Result<Self, RelayError> {
         Ok(Self {
             clients: End::bind(clients).await?,
@@ -89,10 +89,10 @@ impl Relay {
         })
     }
 
-    /// Pairs connections for ever.
+    /// Pairs connections until it is dropped.
     ///
     /// # Cancellation
-    /// Dropped, it closes all connections and both sockets.
+    /// Closes all connections and both sockets.
     pub async fn run(self) {
         let mut pairs = JoinSet::new();
         loop {
@@ -107,7 +107,7 @@ impl Relay {
         }
     }
 
-    /// The port of the drivers' end, if it is one.
+    /// The TCP address for drivers, if it is one.
     pub fn driver_port(&self) -> Option<SocketAddr> {
         match &self.drivers {
             End::Unix(_) => None,

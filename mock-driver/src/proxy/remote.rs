@@ -1,4 +1,4 @@
-//! The driver behind the proxy.
+//! The proxied driver.
 
 use std::error::Error as _;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use tower::ServiceExt;
 
-/// A connection to the driver, made when it is needed and again when it broke.
+/// A connection to the driver, opened on demand and after failures.
 #[derive(Clone, Debug)]
 pub(super) struct Remote {
     channel: Channel,
@@ -25,7 +25,7 @@ impl Remote {
     pub(super) fn at(socket: PathBuf) -> Self {
         let socket = Arc::new(socket);
         let to = socket.clone();
-        // Drivers do not look at the authority; Go clients of a Unix socket say the same.
+        // Drivers ignore the authority; Go clients of a Unix socket send the same.
         let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(
             tower::service_fn(move |_| {
                 let to = to.clone();
@@ -35,7 +35,7 @@ impl Remote {
         Self { channel, socket }
     }
 
-    /// Passes a call on. Dropped, it is cancelled at the driver.
+    /// Forwards a call. Dropping it cancels the call at the driver.
     pub(super) async fn call(&self, request: http::Request<Body>) -> Result<http::Response<Body>, Status> {
         let mut channel = self.channel.clone();
         let called = match channel.ready().await {
@@ -44,7 +44,7 @@ impl Remote {
         };
         called.map_err(|error| {
             let chain = crate::error_chain(&error);
-            // The deadline that came with the call ran out before the driver answered.
+            // The deadline of the call expired before the driver responded.
             if is_timeout(&error) {
                 return Status::deadline_exceeded("the driver behind the proxy did not answer in time");
             }

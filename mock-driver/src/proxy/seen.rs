@@ -1,4 +1,4 @@
-//! The attachments of the array behind the proxy, as far as calls showed them.
+//! Attachments of the proxied driver, learned from calls.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,22 +8,22 @@ use prost::Message;
 
 use crate::fault::{CallInfo, Reservations, VolumeLocation};
 
-/// Attachments by volume. A deleted volume has no entry and is remembered as gone.
+/// Attachments by volume. A deleted volume has no entry and is listed as gone.
 #[derive(Debug, Default)]
 pub(super) struct Seen(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Of volumes that are attached.
+    /// Nodes of attached volumes.
     nodes: HashMap<String, BTreeSet<String>>,
     gone: BTreeSet<String>,
-    /// Those of `gone`, the latest at the end.
+    /// The ids of `gone`, the latest last.
     gone_order: VecDeque<String>,
     /// The driver's node, from NodeGetInfo.
     here: String,
 }
 
-/// Limit of deleted volumes that are remembered.
+/// Maximum number of deleted volumes.
 const GONE: usize = 10_000;
 
 // === impl Known ===
@@ -33,7 +33,7 @@ impl Known {
         if self.gone.insert(volume.clone()) {
             self.gone_order.push_back(volume);
         }
-        // An id that was deleted twice is in the list twice, and is forgotten early.
+        // An id that was deleted twice is listed twice, and is forgotten early.
         while self.gone_order.len() > GONE {
             if let Some(oldest) = self.gone_order.pop_front() {
                 self.gone.remove(&oldest);
@@ -45,7 +45,7 @@ impl Known {
 // === impl Seen ===
 
 impl Seen {
-    /// Learns from a call that succeeded.
+    /// Learns from a successful call.
     pub(super) fn learn(&self, call: &dyn CallInfo) {
         let (volume, node) = (call.volume().to_owned(), call.node().to_owned());
         let mut known = self.lock();
@@ -75,7 +75,7 @@ impl Seen {
         }
     }
 
-    /// Where a volume is. An unknown one counts as existing.
+    /// The location of a volume. An unknown one counts as existing.
     pub(super) fn place(&self, volume: &str, node: &str) -> VolumeLocation {
         let known = self.lock();
         let nodes = known.nodes.get(volume);
@@ -86,7 +86,7 @@ impl Seen {
         }
     }
 
-    /// How many volumes are attached to the node of a call, and about to be attached by other calls.
+    /// Number of volumes attached, or being attached by other calls, to the node of a call.
     pub(super) fn on_node(&self, call: &dyn CallInfo, reserved: &Reservations) -> u64 {
         let known = self.lock();
         let is_here = |volume: &str| {

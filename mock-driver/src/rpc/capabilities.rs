@@ -1,9 +1,8 @@
-//! What the driver says it can do. All of it, unless a flag or the admin API takes something
-//! away: from then on it behaves as a driver that never had it.
+//! The driver's capabilities: all, unless a flag or the admin API removes one; then the driver behaves as one that never had
+//! it.
 //!
-//! Capabilities of the plugin and of the Controller and GroupController services go by their names in
-//! the specification; those of the Node service, which has some names in common with the Controller
-//! service, by their names after `NODE_`.
+//! Capabilities of the plugin and of the Controller and GroupController services have their names of the CSI specification;
+//! those of the Node service, some of whose names equal the Controller service's, have the prefix `NODE_`.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -14,23 +13,23 @@ use crate::rpc::method::Method;
 
 mod capability;
 
-/// The capabilities a driver offers.
+/// A set of capabilities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapabilitySet(BTreeSet<Capability>);
 
-/// Capabilities that can be changed while calls are answered.
+/// Capabilities that can change at run time.
 #[derive(Debug)]
 pub struct LiveCapabilities(RwLock<CapabilitySet>);
 
 // === impl CapabilitySet ===
 
 impl CapabilitySet {
-    /// Whether the driver has the capability.
+    /// Whether the set has the capability.
     pub fn has(&self, capability: Capability) -> bool {
         self.0.contains(&capability)
     }
 
-    /// Adds a capability, or takes it away.
+    /// Adds or removes a capability.
     pub fn set(&mut self, capability: Capability, has: bool) {
         if has {
             self.0.insert(capability);
@@ -39,7 +38,7 @@ impl CapabilitySet {
         }
     }
 
-    /// Whether calls of the method are answered.
+    /// Whether the driver serves the method.
     pub(crate) fn serves(&self, method: Method) -> bool {
         Capability::behind(method)
             .iter()
@@ -51,11 +50,10 @@ impl CapabilitySet {
         self.0.iter().copied()
     }
 
-    /// Makes changes as the flag has them: `-PUBLISH_READONLY,+LIST_VOLUMES`. The last word on each
-    /// counts.
+    /// Applies changes in the form of the flag, `-PUBLISH_READONLY,+LIST_VOLUMES`. The last change of a capability wins.
     ///
     /// # Errors
-    /// At the first item that is not understood; nothing has changed then.
+    /// An item is malformed; nothing has changed then.
     pub fn change(&mut self, changes: &str) -> Result<(), CapabilitySetError> {
         let mut changed = self.clone();
         for change in changes
@@ -90,7 +88,7 @@ impl Default for CapabilitySet {
 impl FromStr for CapabilitySet {
     type Err = CapabilitySetError;
 
-    /// Reads changes to the default.
+    /// Parses changes to the default.
     fn from_str(changes: &str) -> Result<Self, CapabilitySetError> {
         let mut offered = Self::default();
         offered.change(changes)?;
@@ -106,12 +104,12 @@ impl LiveCapabilities {
         Self(RwLock::new(offered))
     }
 
-    /// What is offered at this moment.
+    /// The present capabilities.
     pub fn now(&self) -> CapabilitySet {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the driver has the capability at this moment.
+    /// Whether the driver has the capability now.
     pub fn has(&self, capability: Capability) -> bool {
         self.0
             .read()
@@ -119,7 +117,7 @@ impl LiveCapabilities {
             .has(capability)
     }
 
-    /// Whether calls of the method are answered at this moment.
+    /// Whether the driver serves the method now.
     pub(crate) fn serves(&self, method: Method) -> bool {
         self.0
             .read()
@@ -127,7 +125,7 @@ impl LiveCapabilities {
             .serves(method)
     }
 
-    /// Adds a capability, or takes it away: as if the driver had been exchanged for another version.
+    /// Adds or removes a capability, as an upgrade of the driver does.
     pub fn set(&self, capability: Capability, has: bool) {
         self.0
             .write()
@@ -135,10 +133,10 @@ impl LiveCapabilities {
             .set(capability, has);
     }
 
-    /// Makes changes as the flag has them.
+    /// Applies changes in the form of the flag.
     ///
     /// # Errors
-    /// At the first item that is not understood; nothing has changed then.
+    /// An item is malformed; nothing has changed then.
     pub fn change(&self, changes: &str) -> Result<CapabilitySet, CapabilitySetError> {
         let mut offered = self.0.write().unwrap_or_else(PoisonError::into_inner);
         offered.change(changes)?;

@@ -1,4 +1,4 @@
-//! gRPC codes by the names CSI and Kubernetes write them with.
+//! gRPC codes by their names in CSI and Kubernetes.
 
 use tonic::Code;
 
@@ -37,7 +37,7 @@ pub(crate) fn named(name: &str) -> Option<Code> {
         .map(|(_, code)| *code)
 }
 
-/// Every name of an error code, for messages.
+/// All names of error codes, for messages.
 pub(crate) fn names() -> String {
     ERRORS.map(|(name, _)| name).join(", ")
 }

@@ -45,7 +45,7 @@ macro_rules! methods {
             /// Every method, in the order of the specification.
             pub(crate) const ALL: [Self; 36] = [$($(Self::$name,)+)+];
 
-            /// The path of the call on the wire.
+            /// The gRPC path.
             pub(crate) const fn path(self) -> &'static str {
                 match self {
                     $($(Self::$name => concat!("/csi.v1.", $service, "/", stringify!($name)),)+)+
@@ -59,7 +59,7 @@ macro_rules! methods {
                 }
             }
 
-            /// What a call of it does to the array.
+            /// The effect of its calls on the array.
             pub(crate) const fn kind(self) -> Kind {
                 match self {
                     $($(Self::$name => Kind::$kind,)+)+
@@ -111,29 +111,29 @@ methods! {
     ]
 }
 
-/// What a call does to the array.
+/// The effect of a call on the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// It only reads, so it ends when its client leaves.
     Read,
     /// It changes a volume.
     Change,
-    /// It moves a volume to or from a node, which takes the array its time.
+    /// It attaches or detaches a volume, which takes time.
     Move,
-    /// It changes what a node has of a volume.
+    /// It changes a volume on a node.
     OnNode,
 }
 
 // === impl Kind ===
 
 impl Kind {
-    /// Whether a call changes the array's state. Calls to a node do not.
+    /// Whether a call changes the array's state. Calls of the Node service do not.
     pub(crate) fn changes_array(self) -> bool {
         matches!(self, Self::Change | Self::Move)
     }
 }
 
-/// A name that is no RPC of this driver.
+/// Unknown RPC.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{name}\" is no method of this driver; it has {}", Method::ALL.map(Method::name).join(", "))]
 pub(crate) struct UnknownMethod {
@@ -143,7 +143,7 @@ pub(crate) struct UnknownMethod {
 // === impl Method ===
 
 impl Method {
-    /// The method of that path on the wire.
+    /// The method with that gRPC path.
     pub(crate) fn at(path: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|method| method.path() == path)
     }
@@ -156,7 +156,7 @@ impl Method {
         self.descriptor().output()
     }
 
-    /// Whether its reply is a stream of messages.
+    /// Whether its response is a stream.
     pub(crate) fn streams(self) -> bool {
         self.descriptor().is_server_streaming()
     }
@@ -166,22 +166,22 @@ impl Method {
         self.request().get_field_by_name(field).is_some()
     }
 
-    /// Whether it is made on one node, which it does not name.
+    /// Whether it runs on a node without a node id in the request.
     pub(crate) fn is_on_node(self) -> bool {
         self.path().starts_with(NODE_SERVICE)
     }
 
-    /// Whether it is about a volume.
+    /// Whether its request has a volume id.
     pub(crate) fn has_volume(self) -> bool {
         VOLUME.iter().any(|field| self.takes(field))
     }
 
-    /// Whether it is about a node, or made on one.
+    /// Whether its request has a node id, or it runs on a node.
     pub(crate) fn has_node(self) -> bool {
         self.is_on_node() || NODE.iter().any(|field| self.takes(field))
     }
 
-    /// Whether it makes something under a name.
+    /// Whether its request has the name of an object to create.
     pub(crate) fn has_name(self) -> bool {
         NAME.iter().any(|field| self.takes(field))
     }
@@ -205,7 +205,7 @@ impl fmt::Display for Method {
 impl FromStr for Method {
     type Err = UnknownMethod;
 
-    /// Takes the bare name and the full path.
+    /// Parses the bare name or the full path.
     fn from_str(text: &str) -> Result<Self, UnknownMethod> {
         Self::ALL
             .into_iter()

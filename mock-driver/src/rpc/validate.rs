@@ -1,5 +1,5 @@
-//! Checks that every request passes before the array sees it: required fields, the size limits CSI
-//! puts on all messages, and the values of enums. Each refusal names the field.
+//! Validation of requests before they reach the array: required fields, CSI's size limits, and enum values. Each error names
+//! the field.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,18 +9,18 @@ use csi_proto::v1::volume_capability::{AccessType, access_mode::Mode};
 use crate::array::{Access, AccessMode, Capability, Requirement, Segments, SizeRange, Source};
 use crate::rpc::capabilities::{self, LiveCapabilities};
 
-/// The most bytes of a string field.
+/// Maximum number of bytes of a string field.
 const STRING_LIMIT: usize = 128;
-/// The most bytes of a node id.
+/// Maximum number of bytes of a node id.
 const NODE_ID_LIMIT: usize = 256;
-/// The most bytes of a map or list field, keys and values together.
+/// Maximum number of bytes of a map or list field, keys and values together.
 const COLLECTION_LIMIT: usize = 4096;
 
 /// Kubelet's key for the pod's service account tokens: in the volume context, or in the secrets of a driver with
 /// `serviceAccountTokenInSecrets` (KEP-5538).
 pub(crate) const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
-/// The most characters of each part of a topology key, and of a value.
+/// Maximum number of characters of each part of a topology key, and of a value.
 const SEGMENT_LIMIT: usize = 63;
 
 /// A malformed request.
@@ -29,11 +29,11 @@ const SEGMENT_LIMIT: usize = 63;
 pub struct Invalid {
     /// The request field.
     pub field: String,
-    /// What is wrong with it.
+    /// The cause.
     pub reason: String,
 }
 
-/// A map field, in the order of its keys.
+/// A map field, sorted by key.
 pub(crate) type Map = BTreeMap<String, String>;
 
 // === impl Invalid ===
@@ -54,7 +54,7 @@ impl Invalid {
     }
 }
 
-/// A string that must be there.
+/// A required string.
 pub(crate) fn required<'a>(field: &str, text: &'a str) -> Result<&'a str, Invalid> {
     if text.is_empty() {
         return Err(Invalid::new(field, "must be set"));
@@ -62,18 +62,18 @@ pub(crate) fn required<'a>(field: &str, text: &'a str) -> Result<&'a str, Invali
     bounded(field, text, STRING_LIMIT)
 }
 
-/// A node id that may be left out.
+/// An optional node id.
 pub(crate) fn node_id(text: &str) -> Result<Option<&str>, Invalid> {
     bounded("node_id", text, NODE_ID_LIMIT)?;
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
-/// A node id that must be there.
+/// A required node id.
 pub(crate) fn required_node_id(text: &str) -> Result<&str, Invalid> {
     node_id(text)?.ok_or_else(|| Invalid::new("node_id", "must be set"))
 }
 
-/// The name of something to be created.
+/// The name of an object to create.
 pub(crate) fn name(text: &str) -> Result<&str, Invalid> {
     required("name", text)?;
     let banned = |c: char| matches!(c, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\x7f'..='\u{9f}');
@@ -97,7 +97,7 @@ pub(crate) fn map(field: &str, map: &HashMap<String, String>) -> Result<Map, Inv
         .collect())
 }
 
-/// Credentials. They are checked for form only; refusals never show a value.
+/// Validates keys and size of secrets. Errors show no value.
 ///
 /// The CSI spec allows no `/` in a key, but kubelet's key for tokens has one.
 pub(crate) fn secrets(secrets: &HashMap<String, String>) -> Result<(), Invalid> {
@@ -115,7 +115,7 @@ pub(crate) fn secrets(secrets: &HashMap<String, String>) -> Result<(), Invalid> 
     }
 }
 
-/// A field that belongs to a capability: without that it must not be set.
+/// Refuses a field whose capability the driver does not have.
 pub(crate) fn needs(
     offered: &LiveCapabilities,
     capability: capabilities::Capability,
@@ -131,7 +131,7 @@ pub(crate) fn needs(
     ))
 }
 
-/// Uses of a volume that only newer drivers know: `newer` is what they say then, each service for itself.
+/// Refuses access modes that need the capability `newer`, whose name differs by service.
 pub(crate) fn needs_modes(
     offered: &LiveCapabilities,
     newer: capabilities::Capability,
@@ -154,17 +154,17 @@ pub(crate) fn needs_modes(
     }
 }
 
-/// How many entries a page may have; 0 leaves it to the array.
+/// Maximum number of entries of a page; 0 means the array's default.
 pub(crate) fn max_entries(number: i32) -> Result<usize, Invalid> {
     count("max_entries", number)
 }
 
-/// A number of things.
+/// A non-negative number.
 pub(crate) fn count(field: &str, number: i32) -> Result<usize, Invalid> {
     usize::try_from(number).map_err(|_| Invalid::new(field, format!("must not be negative, is {number}")))
 }
 
-/// A string that may be left out.
+/// An optional string.
 pub(crate) fn optional(field: &str, text: &str) -> Result<Option<String>, Invalid> {
     bounded(field, text, STRING_LIMIT)?;
     Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
@@ -178,7 +178,7 @@ pub(crate) fn ids(field: &str, ids: &[String]) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Where the content of a new volume comes from.
+/// The content source of a new volume.
 pub(crate) fn source(source: Option<&v1::VolumeContentSource>) -> Result<Option<Source>, Invalid> {
     let field = "volume_content_source";
     let Some(source) = source else { return Ok(None) };
@@ -196,7 +196,7 @@ pub(crate) fn source(source: Option<&v1::VolumeContentSource>) -> Result<Option<
     }
 }
 
-/// Where something is wanted; absent means anywhere.
+/// An accessibility requirement; absent means anywhere.
 pub(crate) fn requirement(wanted: Option<&v1::TopologyRequirement>) -> Result<Option<Requirement>, Invalid> {
     let field = "accessibility_requirements";
     let Some(wanted) = wanted else { return Ok(None) };
@@ -230,14 +230,14 @@ pub(crate) fn requirement(wanted: Option<&v1::TopologyRequirement>) -> Result<Op
     }
 }
 
-/// A place in a message.
+/// Topology segments of a message.
 pub(crate) fn segments(field: &str, topology: &v1::Topology) -> Result<Segments, Invalid> {
     let field = format!("{field}.segments");
     let pairs = topology.segments.iter();
     place(&field, pairs.map(|(key, value)| (key.as_str(), value.as_str())))
 }
 
-/// A place, wherever it is written: the keys and values that CSI allows, and no key twice.
+/// Topology segments of a message or flag: valid keys and values, without duplicate keys.
 pub(crate) fn place<'a>(
     field: &str,
     pairs: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -282,7 +282,7 @@ fn is_label(text: &str) -> bool {
     is_outer(bytes.first()) && is_outer(bytes.last()) && bytes.iter().all(|byte| is_inner(*byte))
 }
 
-/// A list of capabilities that must not be empty.
+/// A required list of capabilities.
 pub(crate) fn capabilities(list: &[v1::VolumeCapability]) -> Result<Vec<Capability>, Invalid> {
     if list.is_empty() {
         return Err(Invalid::new("volume_capabilities", "must be set"));
@@ -294,18 +294,18 @@ pub(crate) fn capabilities(list: &[v1::VolumeCapability]) -> Result<Vec<Capabili
     list.iter().enumerate().map(check).collect()
 }
 
-/// A capability that must be there.
+/// A required capability.
 pub(crate) fn capability(capability: Option<&v1::VolumeCapability>) -> Result<Capability, Invalid> {
     let capability = capability.ok_or_else(|| Invalid::new("volume_capability", "must be set"))?;
     read_capability(capability).map_err(|invalid| invalid.within("volume_capability"))
 }
 
-/// A page token; absent for the first page.
+/// A page token; `None` for the first page.
 pub(crate) fn token(text: &str) -> Option<String> {
     Some(text.to_owned()).filter(|token| !token.is_empty())
 }
 
-/// The range of sizes; absent means any.
+/// A capacity range; absent means any size.
 pub(crate) fn size_range(range: Option<&v1::CapacityRange>) -> Result<SizeRange, Invalid> {
     let Some(range) = range else {
         return Ok(SizeRange::default());

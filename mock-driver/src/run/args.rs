@@ -1,5 +1,4 @@
-//! The flags. Written as Go programs take them: one dash or two, `-flag=value` or `-flag value`,
-//! the last one wins.
+//! The command-line flags, in the syntax of Go programs: one dash or two, `-flag=value` or `-flag value`, the last one wins.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -37,11 +36,11 @@ mod klog;
 mod node;
 mod value;
 
-/// The most entries in one page of ListVolumes unless told otherwise. Keeps an answer with a
-/// hundred nodes a volume under the 4 MiB that gRPC clients take by default.
+/// Default page size of ListVolumes. A response with a hundred nodes per volume stays below 4 MiB, the default limit of gRPC
+/// clients.
 const DEFAULT_LIST_PAGE: usize = 1000;
 
-/// The flags of the array and of the node's side that stand beside those of [`ArrayArgs`].
+/// Flags of the array and of the node besides those of [`ArrayArgs`].
 const OF_THE_ARRAY: [&str; 14] = [
     "attach_limit",
     "busy",
@@ -59,7 +58,7 @@ const OF_THE_ARRAY: [&str; 14] = [
     "volumes",
 ];
 
-/// The flags that only the process with the array reads. `--attach-limit` stays, for a node reads its -1.
+/// Flags that only the process with the array reads. `--attach-limit` is not one, because a node reads its -1.
 const OF_THE_ARRAY_ALONE: [&str; 17] = [
     "advertised_attach_limit",
     "delete_in_use",
@@ -180,10 +179,10 @@ pub struct Args {
 // === impl Args ===
 
 impl Args {
-    /// Reads the flags.
+    /// Parses the flags.
     ///
     /// # Errors
-    /// With a text for the user, also for `--help` and `--version`.
+    /// A text for the user, also for `--help` and `--version`.
     pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let words = with_two_dashes(args);
         let is_host_path = HostPathArgs::is_host_path_command_line(&words);
@@ -196,7 +195,7 @@ impl Args {
         let mut args = Self::from_arg_matches(&matches)?;
         args.notes.extend(args.klog.notes());
         args.notes.extend(args.without_array(&matches));
-        // A manifest of host-path has such flags on every process.
+        // Manifests of csi-driver-host-path have such flags on every process.
         if let Some(objection) = args.array_flag_on_node(&matches).filter(|_| !is_host_path) {
             return Err(Self::command().error(ErrorKind::ArgumentConflict, objection));
         }
@@ -210,7 +209,7 @@ impl Args {
         }
     }
 
-    /// What the driver is to be started with.
+    /// The settings of the driver.
     pub fn settings(&self) -> driver::Settings {
         let mut nodes = crate::array::Settings::numbered_nodes(self.nodes);
         let node_id = self.node.id();
@@ -270,7 +269,7 @@ impl Args {
         names.map(note).collect()
     }
 
-    /// What is wrong with a flag of the array on a process that has only a node.
+    /// The error for a flag of the array on a process with a node only.
     fn array_flag_on_node(&self, matches: &ArgMatches) -> Option<String> {
         let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
         let is_by_chance = self.attach_limit == AttachLimit::ByChance;
@@ -291,7 +290,7 @@ impl Args {
         })
     }
 
-    /// How much to log.
+    /// The log level.
     pub fn level(&self) -> Level {
         match self.v {
             0..=3 => Level::INFO,
@@ -301,8 +300,8 @@ impl Args {
     }
 }
 
-/// Gives flags with one dash the second one, and joins each flag with its value, so that a value
-/// that begins with a dash is not taken for a flag.
+/// Adds the second dash to flags with one, and joins each flag with its value, so that a value that begins with a dash is
+/// not parsed as a flag.
 fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let command = Args::command();
     let is_named = |arg: &Arg, name: &str| {
@@ -338,13 +337,12 @@ fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     rewritten
 }
 
-/// A flag that means `true` when it stands alone, as Go's boolean flags do: its value, if any, is in the
-/// same word.
+/// Whether a flag is `true` without a value, as Go's boolean flags are: a value is only in the same word.
 fn is_switch(arg: &Arg) -> bool {
     arg.is_require_equals_set()
 }
 
-/// CSI: domain style, at most 63 characters, alphanumeric at both ends.
+/// CSI's rule: domain style, at most 63 characters, alphanumeric at both ends.
 fn driver_name(text: &str) -> Result<String, &'static str> {
     let proper = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());

@@ -1,20 +1,19 @@
-//! Requests whose `:authority` names no host.
+//! Requests with an invalid `:authority`.
 //!
-//! Kubelet dials its plugins by the bare path of their socket and sends `%2Fvar%2Flib...` as `:authority`; gRPC's
-//! C core (Python, C++, Ruby) and grpc-java send such paths, too. RFC 3986 does not allow them there, and `h2` resets
-//! the stream as malformed, without an option to be lenient (<https://github.com/hyperium/h2/pull/487>). So this reads
-//! the frames that a client sends before `h2` does, and puts `localhost` in the place of an authority that `h2` would
-//! refuse. Header blocks refer to what earlier ones brought, so each is decoded and encoded again as literals that
-//! refer to nothing. All other frames pass as they are.
+//! Kubelet dials its plugins by the bare path of their socket and sends `%2Fvar%2Flib...` as `:authority`; gRPC's C core
+//! (Python, C++, Ruby) and grpc-java send such paths, too. RFC 3986 does not allow them there, and `h2` resets the stream as
+//! malformed, without an option to be lenient (<https://github.com/hyperium/h2/pull/487>). So this filter reads the client's
+//! frames before `h2` does, and replaces an authority that `h2` would refuse by `localhost`. Header blocks depend on the
+//! dynamic table, so each is decoded and encoded again as literals without indexing. All other frames pass unchanged.
 //!
-//! What is malformed passes, too, or is replaced by something malformed in the same way: `h2` answers it.
+//! Malformed input passes, too, or is replaced by input that is malformed in the same way: `h2` responds to it.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::uri::Authority;
 
 use super::hpack::{Decoder, Field, MALFORMED_BLOCK, Malformed};
 
-/// What every client sends first.
+/// The connection preface of HTTP/2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const HEAD: usize = 9;
@@ -22,13 +21,13 @@ const HEAD: usize = 9;
 /// SETTINGS_MAX_FRAME_SIZE, of which `h2` announces the default.
 const MAX_FRAME: usize = 16 << 10;
 
-/// The longest header block, encoded or decoded. `h2` refuses lists over 16 KiB, but only the stream.
+/// Maximum length of a header block, encoded or decoded. `h2` refuses lists over 16 KiB, but only resets the stream.
 const MAX_BLOCK: usize = 64 << 10;
 
-/// Output after which a caller takes what there is, before more is made of its input.
+/// Size of the output at which the filter pauses.
 const OUTPUT: usize = 64 << 10;
 
-/// In the place of what names no host; Go clients of a Unix socket say the same.
+/// The replacement for an invalid authority; Go clients of a Unix socket send the same.
 const LOCALHOST: &[u8] = b"localhost";
 
 const HEADERS: u8 = 1;
@@ -39,12 +38,12 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// What a client sends, on its way to `h2`.
+/// Filters what a client sends to `h2`.
 #[derive(Debug, Default)]
 pub(super) struct AuthorityFilter {
     state: State,
     decoder: Decoder,
-    /// A header block whose end is still to come.
+    /// An incomplete header block.
     block: Option<Block>,
 }
 
@@ -54,7 +53,7 @@ enum State {
     Preface,
     /// A frame begins.
     Frame,
-    /// This much of a frame's payload is still to pass.
+    /// Remaining bytes of a frame's payload.
     Payload(usize),
     /// Everything passes: `h2` will end the connection.
     Transparent,
@@ -78,12 +77,12 @@ struct Block {
 // === impl AuthorityFilter ===
 
 impl AuthorityFilter {
-    /// Takes from `input` what can be passed on, and appends it to `output`.
+    /// Moves filtered bytes from `input` to `output`.
     pub(super) fn pass(&mut self, input: &mut BytesMut, output: &mut BytesMut) {
         while output.len() < OUTPUT && self.step(input, output) {}
     }
 
-    /// Whether it came further.
+    /// Whether it made progress.
     fn step(&mut self, input: &mut BytesMut, output: &mut BytesMut) -> bool {
         match self.state {
             State::Preface => {
@@ -126,7 +125,7 @@ impl AuthorityFilter {
             None => head.kind != CONTINUATION,
         };
         if !is_next || head.length > MAX_FRAME {
-            // A block that has begun and does not go on is an error.
+            // A block without its continuation is an error.
             if let Some(block) = self.block.take() {
                 block.begin(output);
             }
@@ -214,7 +213,7 @@ impl Head {
 // === impl Block ===
 
 impl Block {
-    /// What a frame HEADERS has of a block; none if its padding or priority do not fit into it.
+    /// The fragment of a header block in a HEADERS frame; `None` if its padding or priority exceed it.
     fn of(head: Head, mut payload: &[u8]) -> Option<Self> {
         if head.flags & PADDED != 0 {
             let (&padding, rest) = payload.split_first()?;
@@ -230,7 +229,7 @@ impl Block {
         })
     }
 
-    /// Writes the block with other fields, in as many frames as it takes.
+    /// Writes the block with other fields, in as many frames as needed.
     fn write(&self, fields: &[u8], output: &mut BytesMut) {
         let (first, rest) = fields.split_at(fields.len().min(MAX_FRAME - self.priority.len()));
         let mut rest = rest.chunks(MAX_FRAME).peekable();
@@ -255,7 +254,7 @@ impl Block {
         }
     }
 
-    /// Writes that a block begins, and nothing of it.
+    /// Writes the begin of a block without a fragment.
     fn begin(&self, output: &mut BytesMut) {
         let head = Head {
             length: 0,

@@ -21,20 +21,20 @@ use tonic::transport::server::Connected;
 
 use super::authority::AuthorityFilter;
 
-/// How much is read at once.
+/// Size of a read.
 const READ: usize = 16 << 10;
 
-/// The handle on a driver's socket.
+/// Controls a driver's socket.
 #[derive(Debug)]
 pub struct SocketControl {
     wanted: watch::Sender<SocketState>,
     living: Mutex<Vec<Weak<ConnectionHandle>>>,
 }
 
-/// What the socket should be like.
+/// The desired state of the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SocketState {
-    /// It is made anew whenever this grows.
+    /// Incremented to bind the socket again.
     pub(super) edition: u64,
     pub(super) presence: Presence,
 }
@@ -42,32 +42,32 @@ pub(super) struct SocketState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
     There,
-    /// Not there, for good or until a time.
+    /// Removed, for good or until a time.
     Away(Option<Instant>),
 }
 
-/// A connection that came in.
+/// An accepted connection.
 #[derive(Debug)]
 pub struct Connection {
     stream: UnixStream,
     info: ConnectionInfo,
     filter: AuthorityFilter,
-    /// What was read and has not passed the filter.
+    /// Input that the filter has not processed.
     input: BytesMut,
-    /// What has passed it and was not asked for yet.
+    /// Filtered input that was not read yet.
     output: BytesMut,
 }
 
-/// What calls know of the connection they came over.
+/// The connection from a call's point of view.
 #[derive(Clone, Debug)]
 pub struct ConnectionInfo {
-    /// Who is at the other end.
+    /// The process at the other end.
     pub(crate) peer: Option<UCred>,
-    /// The connection itself.
+    /// The connection.
     pub(crate) wire: Arc<ConnectionHandle>,
 }
 
-/// A connection, to be cut.
+/// Closes a connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionHandle(Option<StdStream>);
 
@@ -86,7 +86,7 @@ impl Default for SocketControl {
 }
 
 impl SocketControl {
-    /// Takes the socket away, for a time or until it is opened, and cuts all connections. Says how many.
+    /// Removes the socket, for a time or until it is opened, and closes all connections. Returns their number.
     pub(crate) fn take_away(&self, time: Option<Duration>) -> usize {
         let until = time.map(|time| Instant::now() + time);
         self.wanted
@@ -94,7 +94,7 @@ impl SocketControl {
         self.cut_all()
     }
 
-    /// Puts the socket back, or has it made anew: its file gets another inode. Connections live on.
+    /// Opens the socket, or binds it again, so that its file has another inode. Connections remain.
     pub fn renew(&self) {
         self.wanted.send_modify(|wanted| {
             wanted.edition += 1;
@@ -102,7 +102,7 @@ impl SocketControl {
         });
     }
 
-    /// Cuts every connection, and says how many there were. Clients may come back at once.
+    /// Closes all connections and returns their number. Clients may reconnect at once.
     pub fn cut_all(&self) -> usize {
         let living = std::mem::take(&mut *self.living.lock().unwrap_or_else(PoisonError::into_inner));
         let wires: Vec<_> = living.iter().filter_map(Weak::upgrade).collect();
@@ -112,7 +112,7 @@ impl SocketControl {
         wires.len()
     }
 
-    /// How many connections there are.
+    /// Number of connections.
     pub fn connections(&self) -> usize {
         let living = self.living.lock().unwrap_or_else(PoisonError::into_inner);
         living.iter().filter(|wire| wire.strong_count() > 0).count()
@@ -152,7 +152,7 @@ impl ConnectionHandle {
         )
     }
 
-    /// Breaks the connection: both ends see it end, and what the driver had not sent is lost.
+    /// Closes the connection; unsent data is lost.
     pub(crate) fn cut(&self) {
         // Fails only for a connection that has ended.
         if let Some(end) = &self.0

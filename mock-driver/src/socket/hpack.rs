@@ -1,6 +1,6 @@
-//! HPACK, the header compression of HTTP/2 (RFC 7541): a decoder, and the one encoding that needs no table.
+//! HPACK, the header compression of HTTP/2 (RFC 7541): a decoder, and the encoding without indexing.
 //!
-//! `h2` has a codec of its own but keeps it private, and the HPACK crates on crates.io have had no release since 2024.
+//! `h2` keeps its codec private, and the HPACK crates on crates.io have had no release since 2024.
 
 use std::collections::VecDeque;
 use std::sync::LazyLock;
@@ -14,12 +14,12 @@ mod tables;
 /// SETTINGS_HEADER_TABLE_SIZE, of which `h2` announces the default.
 const TABLE_SIZE: usize = 4096;
 
-/// What RFC 7541, 4.1, adds to an entry's name and value.
+/// Overhead per entry (RFC 7541, 4.1).
 const ENTRY_OVERHEAD: usize = 32;
 
 const LONGEST_CODE: usize = 30;
 
-/// A block of bytes that is no header block: index 0 stands for no entry.
+/// A malformed header block: index 0 is not valid.
 pub(super) const MALFORMED_BLOCK: &[u8] = &[0x80];
 
 /// A header block cannot be decoded. The dynamic table is lost, so the connection must end (RFC 7541, 2.2).
@@ -31,7 +31,7 @@ pub(super) struct Malformed;
 #[derive(Debug)]
 pub(super) struct Decoder {
     entries: VecDeque<Field>,
-    /// Of all entries, as RFC 7541, 4.1, counts.
+    /// Size of all entries (RFC 7541, 4.1).
     size: usize,
     max_size: usize,
 }
@@ -41,16 +41,16 @@ pub(super) struct Decoder {
 pub(super) struct Field {
     pub(super) name: Bytes,
     pub(super) value: Bytes,
-    /// Must not be compressed further on.
+    /// Never-indexed.
     pub(super) is_sensitive: bool,
 }
 
-/// A header block that is being read.
+/// A header block being decoded.
 struct Reader<'a>(&'a [u8]);
 
 /// A canonical Huffman code, by the length of its codes.
 struct Huffman {
-    /// For each length its first code, the number of codes, and the place of the first one's symbol.
+    /// By length: first code, number of codes, and index of the first symbol.
     lengths: [(u32, u32, usize); LONGEST_CODE + 1],
     /// In the order of their codes.
     symbols: Vec<u16>,
@@ -71,7 +71,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Passes each field of a block to `emit`, which may refuse it.
+    /// Calls `emit` with each field of a block, which may refuse it.
     pub(super) fn decode(
         &mut self,
         block: &[u8],
@@ -149,7 +149,7 @@ impl Field {
         self.name.len() + self.value.len() + ENTRY_OVERHEAD
     }
 
-    /// Appends the field as a literal that enters no table.
+    /// Appends the field as a literal without indexing.
     pub(super) fn encode(&self, block: &mut BytesMut) {
         block.put_u8(if self.is_sensitive { 0x10 } else { 0 });
         for text in [&self.name, &self.value] {
@@ -188,7 +188,7 @@ impl Reader<'_> {
         let first = self.byte()? & mask;
         let mut value = u32::from(first);
         if first == mask {
-            // Four bytes are more than any length or index here.
+            // Four bytes suffice for any length or index here.
             for shift in [0, 7, 14, 21, 28] {
                 let byte = self.byte()?;
                 if shift == 28 {
@@ -255,7 +255,7 @@ impl Huffman {
                 (code, length) = (0, 0);
             }
         }
-        // What is left fills the last byte, with ones.
+        // The padding of the last byte consists of ones.
         if length < 8 && code == (1 << length) - 1 {
             Ok(decoded)
         } else {

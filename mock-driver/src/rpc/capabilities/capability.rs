@@ -1,4 +1,4 @@
-//! The capabilities, where each is reported, and which calls need it.
+//! Capabilities, the RPCs that report them, and the RPCs that need them.
 
 use std::str::FromStr;
 
@@ -9,19 +9,18 @@ use csi_proto::v1::{
 
 use crate::rpc::method::Method;
 
-/// Something a driver may or may not be able to do.
+/// A capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "each variant is the capability of the same name")]
 pub enum Capability {
-    /// Only told: the Controller service's RPCs are answered all the same, since volumes must come from
-    /// somewhere.
+    /// Only reported: the driver serves the Controller service's RPCs all the same.
     ControllerService,
     VolumeAccessibilityConstraints,
     GroupControllerService,
     SnapshotMetadataService,
     SnapshotAccessibilityConstraints,
     VolumeExpansionOnline,
-    /// Excludes the one before, so it is not there by default.
+    /// Excludes the previous one, so it is not a default.
     VolumeExpansionOffline,
 
     CreateDeleteVolume,
@@ -34,7 +33,7 @@ pub enum Capability {
     PublishReadonly,
     ExpandVolume,
     ListVolumesPublishedNodes,
-    /// Gone since CSI 1.13, and still what kubelet reads.
+    /// Removed in CSI 1.13, but kubelet still reads it.
     VolumeCondition,
     GetVolume,
     SingleNodeMultiWriter,
@@ -48,7 +47,7 @@ pub enum Capability {
     NodeStageUnstageVolume,
     NodeGetVolumeStats,
     NodeExpandVolume,
-    /// Gone since CSI 1.13, and still what kubelet reads.
+    /// Removed in CSI 1.13, but kubelet still reads it.
     NodeVolumeCondition,
     NodeSingleNodeMultiWriter,
     NodeVolumeMountGroup,
@@ -56,14 +55,14 @@ pub enum Capability {
     NodeGetStorageHealth,
 }
 
-/// Where a capability is reported, and with which number.
+/// The RPC that reports a capability, and its value there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReportedIn {
     /// GetPluginCapabilities, as a service.
     Service(plugin::service::Type),
-    /// GetPluginCapabilities, as a way to expand volumes.
+    /// GetPluginCapabilities, as a kind of volume expansion.
     Expansion(plugin::volume_expansion::Type),
-    /// ControllerGetCapabilities. A number, since legacy ones have no name in the proto.
+    /// ControllerGetCapabilities. A number, because legacy capabilities have no name in the proto file.
     Controller(i32),
     /// GroupControllerGetCapabilities.
     Group(i32),
@@ -71,16 +70,16 @@ pub(crate) enum ReportedIn {
     Node(i32),
 }
 
-/// A list of changes that cannot be made.
+/// A malformed list of changes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CapabilitySetError {
-    /// An item has no sign.
+    /// An item without a sign.
     #[error("\"{0}\" must begin with + or -")]
     NoSign(String),
-    /// There is no such capability.
+    /// Unknown capability.
     #[error("\"{name}\" is no capability of this driver; it has {}", Capability::ALL.map(Capability::name).join(", "))]
     Unknown {
-        /// What was asked for.
+        /// The name.
         name: String,
     },
 }
@@ -124,7 +123,7 @@ impl Capability {
         Self::NodeGetStorageHealth,
     ];
 
-    /// Its name in the specification, after `NODE_` for the Node service's.
+    /// Its name in the CSI specification, with the prefix `NODE_` for the Node service's.
     pub fn name(self) -> &'static str {
         match self {
             Self::ControllerService => "CONTROLLER_SERVICE",
@@ -163,7 +162,7 @@ impl Capability {
         }
     }
 
-    /// Where it is reported.
+    /// The RPC that reports it.
     pub(crate) fn place(self) -> ReportedIn {
         use plugin::service::Type as Service;
         use plugin::volume_expansion::Type as Expansion;
@@ -212,7 +211,7 @@ impl Capability {
         }
     }
 
-    /// Whether a driver has it unless told otherwise.
+    /// Whether it is a default.
     pub(crate) fn is_default(self) -> bool {
         match self {
             Self::VolumeExpansionOffline | Self::VolumeCondition | Self::NodeVolumeCondition => false,

@@ -6,7 +6,7 @@ use super::value::switch;
 use crate::admin_api::{Endpoint, InvalidEndpoint};
 use crate::journal;
 
-/// How many ended calls the admin API can look back on unless told otherwise: some megabytes.
+/// Default number of ended calls that the admin API keeps; some megabytes.
 const DEFAULT_JOURNAL_SIZE: usize = 10_000;
 
 /// Flags of the journal's readers and of the admin API.
@@ -43,7 +43,7 @@ pub struct AdminArgs {
 // === impl AdminArgs ===
 
 impl AdminArgs {
-    /// Who reads the journal, beside its file.
+    /// The outputs of the journal besides its file.
     pub(super) fn journal_config(&self) -> journal::JournalConfig {
         journal::JournalConfig {
             kept: if self.admin_endpoint.is_given() {

@@ -14,9 +14,9 @@ use crate::driver::service_config::{BlockRuns, RequiredSecret, ServiceConfig};
 use crate::fault::duration;
 use crate::rpc::validate;
 
-/// The smallest volume unless told otherwise.
+/// Default minimum size of a volume.
 const DEFAULT_MIN: &str = "1Mi";
-/// The largest volume unless told otherwise.
+/// Default maximum size of a volume.
 const DEFAULT_MAX: &str = "1Ti";
 
 /// What the array is like.
@@ -105,18 +105,18 @@ pub struct ArrayArgs {
     pub attach_optional: bool,
 }
 
-/// A pool, as the flag has it.
+/// A pool in the form of the flag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolFlag(Pool);
 
-/// Where a node is, as the flag has it.
+/// A node's topology in the form of the flag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodePlace(NodeId, Segments);
 
 // === impl ArrayArgs ===
 
 impl ArrayArgs {
-    /// How the array is built; the keys of zones begin with the driver's name.
+    /// The settings of the array; keys of zones have the driver's name as prefix.
     pub(super) fn settings(
         &self,
         driver_name: &str,
@@ -151,7 +151,7 @@ impl ArrayArgs {
         }
     }
 
-    /// What is wrong with flags that are right each by itself.
+    /// The error of flags that exclude each other.
     pub(super) fn objection(&self) -> Option<String> {
         if self.max_volume_size < self.min_volume_size {
             return Some("--max-volume-size must not be less than --min-volume-size".to_owned());
@@ -159,7 +159,7 @@ impl ArrayArgs {
         PoolFlag::twice("--pool", &self.pools)
     }
 
-    /// How the services behave.
+    /// The settings of the services.
     pub(super) fn config(&self) -> ServiceConfig {
         ServiceConfig {
             snapshot_delay: self.snapshot_delay,
@@ -203,7 +203,7 @@ impl PoolFlag {
         self.0.clone()
     }
 
-    /// What is wrong with pools of which two have one name.
+    /// The error of duplicate pool names.
     pub(super) fn twice(flag: &str, pools: &[Self]) -> Option<String> {
         let mut names = BTreeSet::new();
         let twice = pools.iter().find(|Self(pool)| !names.insert(pool.name.as_str()));
@@ -251,7 +251,7 @@ impl FromStr for NodePlace {
     }
 }
 
-/// Reads KEY=VALUE,KEY=VALUE as a place.
+/// Parses KEY=VALUE,KEY=VALUE as topology segments.
 pub(super) fn read_place(text: &str) -> Result<Segments, String> {
     let mut pairs = Vec::new();
     for item in text.split(',') {
@@ -261,7 +261,7 @@ pub(super) fn read_place(text: &str) -> Result<Segments, String> {
     validate::place("topology", pairs).map_err(|invalid| invalid.reason)
 }
 
-/// A number of bytes as Kubernetes writes it.
+/// Parses a resource quantity.
 fn quantity(text: &str) -> Result<u64, String> {
     match quantity::bytes(text) {
         Some(number) if number > 0 => Ok(number),

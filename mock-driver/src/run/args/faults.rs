@@ -1,4 +1,4 @@
-//! Flags for what goes wrong.
+//! Flags of fault injection.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -42,18 +42,18 @@ pub struct FaultArgs {
     pub(crate) proxy_endpoint: Dialled,
 }
 
-/// A choice of scenarios.
+/// A list of scenarios.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scenarios(pub Vec<&'static Scenario>, bool);
 
-/// Where drivers make their connections in; nowhere for the empty text.
+/// The address to which drivers connect; an empty text for none.
 #[derive(Clone, Debug)]
 pub(crate) struct Dialled(pub Option<relay::RelayAddress>);
 
 // === impl FaultArgs ===
 
 impl FaultArgs {
-    /// The text to print instead of running, if that was asked for.
+    /// The text to print instead of running, if requested.
     pub(super) fn help(&self) -> Option<String> {
         self.scenario.1.then(Scenario::help)
     }

@@ -1,9 +1,8 @@
-//! The flags of csi-driver-host-path, so that this driver takes its place in manifests as they are.
+//! The flags of csi-driver-host-path, so that this driver can replace it in unchanged manifests.
 //!
-//! A name that only host-path has selects that driver's defaults: without
-//! `--enable-attach` nothing is attached, there is one node, and class parameters name a pool by `kind`. Flags of
-//! this driver may be added and take precedence. A flag without effect here is logged when the driver starts;
-//! one that neither of the two knows is refused.
+//! A flag that only csi-driver-host-path has selects that driver's defaults: without `--enable-attach` volumes are not
+//! attached, there is one node, and the class parameter `kind` selects a pool. Flags of this driver may be added and take
+//! precedence. A flag without effect is logged at the start; an unknown one is refused.
 //!
 //! `--help` does not show these flags: the README has a table of them.
 
@@ -21,7 +20,7 @@ use super::value::switch;
 use crate::array::{Pool, PoolName, QosRule, Segments, Values};
 use crate::rpc::capabilities::{Capability, CapabilitySet, ReportedIn};
 
-/// The names that only host-path has.
+/// The flags that only csi-driver-host-path has.
 const NAMES: [&str; 19] = [
     "accepted-mutable-parameter-names",
     "capacity",
@@ -44,7 +43,7 @@ const NAMES: [&str; 19] = [
     "statedir",
 ];
 
-/// Its defaults, where ours differ: by the name of the field and as the flag would have them.
+/// Its defaults that differ: field name and value in the form of the flag.
 const DEFAULTS: [(&str, &str); 8] = [
     ("driver_name", "hostpath.csi.k8s.io"),
     ("enable_attach", "false"),
@@ -57,8 +56,8 @@ const DEFAULTS: [(&str, &str); 8] = [
     ("snapshot_metadata_blocks", "FIXED_LENGTH"),
 ];
 
-/// Where it keeps its state. Used if it is there, as it is where its manifests have mounted it. Kubernetes' tests run
-/// several drivers on one node that share it, so each has a directory of its name in it.
+/// Its state directory, used if it exists, because its manifests mount it there. In Kubernetes' tests several drivers on a
+/// node share it, so each has a subdirectory of its name.
 const STATE_DIR: &str = "/csi-data-dir";
 
 /// Its topology key, whatever the driver's name.
@@ -67,10 +66,10 @@ const NODE_KEY: &str = "topology.hostpath.csi/node";
 /// The class parameter that names a kind of space.
 const KIND: &str = "kind";
 
-/// From here on it writes lines with whole calls, which Kubernetes' tests read.
+/// From this verbosity on it logs complete calls, which Kubernetes' tests read.
 const CALLS_FROM_V: u8 = 5;
 
-/// Flags under the names that host-path gives them.
+/// Flags of csi-driver-host-path.
 #[derive(Args, Clone, Debug)]
 pub struct HostPathArgs {
     /// Whether volumes are attached.
@@ -133,24 +132,24 @@ pub struct HostPathArgs {
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     automaxprocs: Option<bool>,
 
-    /// Whether host-path is what the flags mean.
+    /// Whether the command line is one of csi-driver-host-path.
     #[arg(skip)]
     is_ctl: bool,
 }
 
-/// How many volumes a node takes.
+/// The attach limit of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachLimit {
-    /// So many; 0 for as many as come.
+    /// This number; 0 means unlimited.
     Of(usize),
-    /// As many as come, while it says another number from 1 to 10 whenever it is asked.
+    /// Unlimited, but each NodeGetInfo reports a random number from 1 to 10.
     ByChance,
 }
 
 // === impl HostPathArgs ===
 
 impl HostPathArgs {
-    /// Whether the words, each a flag with its value, have a name that only host-path has.
+    /// Whether a word, a flag with its value, is a flag that only csi-driver-host-path has.
     pub(super) fn is_host_path_command_line(words: &[OsString]) -> bool {
         let name = |word: &OsString| {
             let word = word.to_str()?.strip_prefix("--")?;
@@ -162,14 +161,14 @@ impl HostPathArgs {
             .any(|name| NAMES.contains(&name.as_str()))
     }
 
-    /// Gives the command host-path's defaults.
+    /// Sets csi-driver-host-path's defaults.
     pub(super) fn defaults(command: Command) -> Command {
         DEFAULTS.into_iter().fold(command, |command, (field, text)| {
             command.mut_arg(field, |arg| arg.required(false).default_value(text))
         })
     }
 
-    /// What the driver says it can do; what `--capabilities` adds or takes away comes after.
+    /// The capabilities before the changes of `--capabilities`.
     fn capabilities(&self) -> CapabilitySet {
         let mut capabilities = CapabilitySet::default();
         let all_of_the_controller = Capability::ALL
@@ -218,7 +217,7 @@ impl HostPathArgs {
         if self.is_ctl {
             capabilities.set(Capability::VolumeCondition, true);
             capabilities.set(Capability::NodeVolumeCondition, true);
-            // Kubelet leaves fsGroup to a driver that has it.
+            // Otherwise kubelet leaves fsGroup to the driver.
             capabilities.set(Capability::NodeVolumeMountGroup, false);
         }
         for capability in without
@@ -231,7 +230,7 @@ impl HostPathArgs {
         capabilities
     }
 
-    /// The kinds of space, of which the last word on each counts, or one without bound; all at `place`.
+    /// The pools by kind, of which the last flag counts, or an unlimited one; all at `place`.
     fn pools(&self, place: &Segments) -> Vec<PoolFlag> {
         let mut kinds: BTreeMap<PoolName, Pool> = BTreeMap::new();
         for pool in self.capacity.iter().map(PoolFlag::pool) {
@@ -263,7 +262,7 @@ impl HostPathArgs {
         Some(QosRule::new(names.map(|name| (name.to_owned(), Values::Any))))
     }
 
-    /// What was asked for and is done otherwise.
+    /// Requested behaviour that this driver implements differently.
     fn notes(&self) -> impl Iterator<Item = String> {
         let ephemeral = self.ephemeral == Some(true);
         let modifies = self.enable_controller_modify_volume != Some(false);
@@ -288,7 +287,7 @@ impl HostPathArgs {
 // === impl AttachLimit ===
 
 impl AttachLimit {
-    /// The number that holds.
+    /// The effective limit.
     pub(super) fn number(self) -> usize {
         match self {
             Self::Of(number) => number,
@@ -310,7 +309,7 @@ impl FromStr for AttachLimit {
     }
 }
 
-/// Writes what host-path's flags say into those of ours that say the same.
+/// Translates csi-driver-host-path's flags to this driver's.
 pub(super) fn translate(args: &mut All, matches: &ArgMatches, is_ctl: bool) {
     let is_given = |field: &str| {
         !matches!(
@@ -325,7 +324,7 @@ pub(super) fn translate(args: &mut All, matches: &ArgMatches, is_ctl: bool) {
         return;
     }
     let mut capabilities = host_path.capabilities();
-    // Read once before, so it cannot fail.
+    // Validated before, so it cannot fail.
     for changes in matches.get_raw("capabilities").into_iter().flatten() {
         capabilities.change(&changes.to_string_lossy()).ok();
     }
@@ -361,7 +360,7 @@ pub(super) fn translate(args: &mut All, matches: &ArgMatches, is_ctl: bool) {
     }
 }
 
-/// A driver's own part of the shared directory, if there is one.
+/// The subdirectory of a driver in the shared directory, if that exists.
 fn state_dir(shared: &Path, driver_name: &str) -> Option<PathBuf> {
     // An earlier version kept its state in the shared directory itself.
     let holds_state = ["snapshot.json", "state.redb"]

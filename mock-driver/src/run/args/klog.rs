@@ -1,5 +1,5 @@
-//! The flags of klog, which Go programs have beside their own. They are taken, so that command lines need not
-//! change; requests without effect are logged.
+//! The flags of klog, which Go programs have. They are accepted, so that command lines need not change; those without effect
+//! are logged.
 
 use clap::Args;
 
@@ -68,7 +68,7 @@ pub struct KlogArgs {
 // === impl KlogArgs ===
 
 impl KlogArgs {
-    /// What was asked for and is not done.
+    /// Requested behaviour that is not implemented.
     pub(super) fn notes(&self) -> impl Iterator<Item = String> {
         let on = |flag: Option<bool>| flag == Some(true);
         let set = |flag: &Option<String>| flag.as_ref().is_some_and(|text| !text.is_empty());

@@ -1,4 +1,4 @@
-//! Flags of the node's side: which node this is, its devices, where the bytes lie.
+//! Flags of the node: its id, its devices, and the media directory.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -80,13 +80,13 @@ pub struct NodeArgs {
 // === impl NodeArgs ===
 
 impl NodeArgs {
-    /// The id of the node; none for a driver without a Node service.
+    /// The id of the node; `None` for a driver without a Node service.
     pub fn id(&self) -> Option<String> {
         let id = self.node_id.replace("{name}", &self.node_name);
         Some(id).filter(|id| !id.is_empty())
     }
 
-    /// How the driver that listens at `endpoint` registers; none if a sidecar does that for it.
+    /// The registration of a driver that listens at `endpoint`; `None` if a sidecar registers it.
     pub(crate) fn registration(&self, endpoint: &Path) -> Option<registration::Settings> {
         Some(registration::Settings {
             directory: given(&self.registration_dir)?,
@@ -94,7 +94,7 @@ impl NodeArgs {
         })
     }
 
-    /// How the node's side is to be built.
+    /// The settings of the node.
     pub fn settings(&self) -> node::Settings {
         node::Settings {
             devices: self.devices,

@@ -1,10 +1,10 @@
-//! Values of flags as Go programs take them.
+//! Flag values in the syntax of Go programs.
 
 use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-/// The values that Go takes for a boolean flag.
+/// Go's values of a boolean flag.
 pub(super) fn switch(text: &str) -> Result<bool, &'static str> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -18,7 +18,7 @@ pub(super) fn path_or_empty() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 
-/// A path; none if it is empty.
+/// A path; `None` if it is empty.
 pub(super) fn given(path: &Path) -> Option<PathBuf> {
     Some(path.to_owned()).filter(|path| !path.as_os_str().is_empty())
 }
