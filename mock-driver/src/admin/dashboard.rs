@@ -1,5 +1,4 @@
-//! The dashboard: one page for people, served from the program itself. Its script is plain modules that
-//! no tool has to build.
+//! The dashboard: one page, embedded in the program. Its script consists of modules that need no build.
 
 use axum::response::IntoResponse;
 use axum::routing::get;
@@ -13,7 +12,7 @@ const PAGE: &str = include_str!("dashboard/page.html");
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// Path, media type and text of everything the page is made of.
+/// Path, media type and text of the page's files.
 const ASSETS: [(&str, &str, &str); 13] = [
     (
         "/dashboard/style.css",
@@ -58,7 +57,7 @@ const ASSETS: [(&str, &str, &str); 13] = [
     ),
 ];
 
-/// The assets that depend on neither the driver nor the dashboard's markup.
+/// The files that depend on neither the driver nor the dashboard's markup.
 const SHARED: [&str; 4] = [
     "/dashboard/style.css",
     "/dashboard/icon.svg",
@@ -66,14 +65,14 @@ const SHARED: [&str; 4] = [
     "/dashboard/dom.js",
 ];
 
-/// The page and what it is made of.
+/// The routes of the page's files.
 pub(super) fn routes() -> Router<Admin> {
     let page = Router::new().route("/", get(async || asset("text/html; charset=utf-8", PAGE)));
     with_assets(page, |_| true)
 }
 
-/// Another program's pages on loopback, with the dashboard's stylesheet, icon and script modules for requests and elements, and
-/// with its protection against DNS rebinding and cross-site requests.
+/// Another program's pages on loopback, with the dashboard's stylesheet, icon and script modules for requests and elements,
+/// and with its protection against DNS rebinding and cross-site requests.
 pub fn site(pages: Router) -> Router {
     with_assets(pages, |path| SHARED.contains(&path))
         .layer(middleware::from_fn_with_state(Guard::loopback(), guard::guard))

@@ -1,10 +1,10 @@
-//! Protection against foreign web pages: a browser on this machine reaches the admin API, and runs the code of the
-//! pages it visits.
+//! Protection against other web pages: a browser on this machine can access the admin API, and runs the code of the pages
+//! that it visits.
 //!
-//! - A page that points its own host name at this machine (DNS rebinding) sends that name as `Host`;
-//!   only addresses, `localhost` and the names of `--admin-allowed-host` are let in.
-//! - A page of another site can send requests, though not read the answers. It says so in `Origin`
-//!   or `Sec-Fetch-Site`, and it cannot send JSON without a CORS preflight, which is never granted.
+//! - A page whose host name resolves to this machine (DNS rebinding) sends that name as `Host`; only addresses, `localhost`
+//!   and the names of `--admin-allowed-host` are accepted.
+//! - A page of another site can send requests, but not read the responses. The browser adds `Origin` or `Sec-Fetch-Site`, and
+//!   sends JSON only after a CORS preflight, which is never granted.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tonic::Code;
 
 use super::problem::Refusal;
 
-/// Everything the page needs comes from where it came from itself, and nothing else does anything.
+/// Content Security Policy: everything is loaded from the same origin.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -37,12 +37,12 @@ const HEADERS: [(HeaderName, &str); 6] = [
     ),
 ];
 
-/// What keeps browsers' requests out.
+/// The accepted hosts.
 #[derive(Clone, Debug)]
 pub(super) struct Guard {
-    /// The names that `Host` may have beside addresses; none for a Unix socket, which no browser opens.
+    /// Accepted names in `Host` besides addresses; `None` for a Unix socket, which browsers cannot open.
     hosts: Option<Arc<[String]>>,
-    /// The flag that adds a name, if there is one.
+    /// The flag that adds a name, for the error.
     flag: Option<&'static str>,
 }
 
@@ -88,7 +88,7 @@ impl Guard {
     }
 }
 
-/// Lets a request in or refuses it, and adds the headers that browsers obey.
+/// Refuses requests of other sites, and adds security headers to responses.
 pub(super) async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Response {
     let mut response = match check(&guard, request.method(), request.headers()) {
         Ok(()) => next.run(request).await,

@@ -1,7 +1,6 @@
 //! Prometheus metrics and health endpoints.
 //!
-//! Values are read at scrape time, so none can drift. Names of rules, nodes and
-//! methods are labels; no secret is one.
+//! Values are read at scrape time. Names of rules, nodes and methods are labels; secrets are not.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +21,7 @@ use crate::fault::RuleKind;
 use crate::journal::{BOUNDS, CallStats, StatsKey};
 use crate::rpc::code;
 
-/// The text format that every Prometheus takes.
+/// The Prometheus text format.
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 type Labels<'a> = &'a [(&'a str, &'a str)];

@@ -14,7 +14,7 @@ use crate::rpc::code;
 use crate::rpc::validate::Invalid;
 use crate::store;
 
-/// The media type of all bodies but the pages'.
+/// The media type of all bodies except those of pages.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// An error response.
@@ -109,8 +109,7 @@ impl From<store::Error> for Refusal {
     }
 }
 
-/// The field that an error is about and its text, in the words of this API; none for an error that speaks of no
-/// field.
+/// The field and text of an error in the names of this API; `None` for an error without a field.
 fn in_terms_of_the_api(error: &Error) -> Option<(Option<String>, String)> {
     let info = |field: &str, reason: &str| {
         let field = field_of(field);
@@ -139,7 +138,7 @@ fn in_terms_of_the_api(error: &Error) -> Option<(Option<String>, String)> {
     None
 }
 
-/// What this API calls a field of CSI's messages; other names are its own.
+/// This API's name of a field of CSI's messages; other names are returned unchanged.
 fn field_of(name: &str) -> String {
     let end = name.find(['.', '[']).unwrap_or(name.len());
     let (first, rest) = name.split_at(end);

@@ -17,7 +17,7 @@ use crate::fault::duration;
 /// Maximum long-poll duration.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
-/// A body of JSON, in or out. An empty one is `{}`.
+/// A JSON body of a request or response. An empty one is `{}`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Json<T>(pub(super) T);
 

@@ -1,5 +1,4 @@
-//! The routes, one file per resource. The list below is both what is served and the OpenAPI
-//! document.
+//! The routes, one file per resource. The list below defines both the server and the OpenAPI document.
 
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;

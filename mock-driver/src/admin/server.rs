@@ -1,4 +1,4 @@
-//! The server: where it listens, what it serves, how it stops.
+//! The HTTP server of the admin API.
 
 use std::any::Any;
 use std::io;

@@ -285,8 +285,7 @@ impl ListArgs {
 // === impl Choice ===
 
 impl Choice {
-    /// The client for a command about one of many. Nothing that chooses among them stands before it, as it would
-    /// be passed over.
+    /// The client for a command about one object. Refuses filters before the subcommand, which would be ignored.
     fn of_one<'a>(&self, client: &'a Client) -> Result<&'a Client, Failure> {
         match self.0.first() {
             None => Ok(client),

@@ -159,7 +159,7 @@ pub(super) async fn backend_faults(
     print(&client.backend_faults().await?, output)
 }
 
-/// What a fault file says. A list alone, or one item, is of the kind `part`.
+/// The content of a fault file. A bare list or item is of the kind `part`.
 fn script(file: &Path, part: &str) -> Result<Value, Failure> {
     let failed = |reason: String| Failure::Usage(format!("{}: {reason}", file.display()));
     let text = if file.as_os_str() == "-" {

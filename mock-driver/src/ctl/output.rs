@@ -6,12 +6,12 @@ use clap::ValueEnum;
 
 use crate::admin_api::client::Error;
 
-/// How to print.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Output {
-    /// For people.
+    /// Tables.
     Table,
-    /// For programs, as the admin API has it.
+    /// The JSON of the admin API.
     Json,
 }
 

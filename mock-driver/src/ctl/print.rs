@@ -1,4 +1,4 @@
-//! What the admin API speaks of, as tables.
+//! The admin API's resources as tables.
 
 use serde::Serialize;
 
@@ -11,13 +11,13 @@ use crate::admin_api::resource::{
 
 mod storage;
 
-/// Something that can be printed.
+/// A printable resource.
 pub(super) trait Print: Serialize {
-    /// For people.
+    /// The table.
     fn table(&self) -> String;
 }
 
-/// Prints it as asked.
+/// Prints a resource in the output format.
 pub(super) fn print(thing: &impl Print, output: Output) -> Result<Done, Failure> {
     let text = match output {
         Output::Table => thing.table(),
@@ -26,7 +26,7 @@ pub(super) fn print(thing: &impl Print, output: Output) -> Result<Done, Failure>
     Ok(Done::Text(text, true))
 }
 
-/// As the admin API has it, on lines.
+/// The JSON of the admin API, indented.
 pub(super) fn json(thing: &impl Serialize) -> String {
     let text = serde_json::to_string_pretty(thing);
     let mut text = text.expect("what the API speaks of must be representable as JSON");
@@ -34,7 +34,7 @@ pub(super) fn json(thing: &impl Serialize) -> String {
     text
 }
 
-/// A sentence about something done.
+/// Prints the message of a completed command.
 pub(super) fn done(text: String, output: Output) -> Result<Done, Failure> {
     let text = match output {
         Output::Table => format!("{}\n", shown(&text)),
@@ -272,7 +272,7 @@ fn calls(calls: &[Call]) -> Table {
     table
 }
 
-/// Health issues of the storage, in words that fit into a table.
+/// Health issues of the storage as the text of a cell.
 fn issues(health: &[StorageHealthIssue]) -> String {
     let all: Vec<&str> = health.iter().map(|issue| issue.status.as_str()).collect();
     well_or(&all)

@@ -1,11 +1,11 @@
-//! Tables for people: columns as wide as they must be, nothing that a terminal could take for an order.
+//! Tables: columns as wide as their cells, and control characters escaped.
 
 use std::fmt::Write;
 
-/// The most that a cell widens its column; a longer one moves only what is behind it in its own row.
+/// Maximum width to which a cell widens its column; a longer one shifts only the rest of its own row.
 const WIDEST: usize = 256;
 
-/// A table in the making.
+/// A table.
 #[derive(Debug)]
 pub(super) struct Table {
     rows: Vec<Vec<String>>,
@@ -24,7 +24,7 @@ impl Table {
         self.rows.push(cells.iter().map(|cell| shown(cell)).collect());
     }
 
-    /// The text, with a last line that says how much more there is.
+    /// The table as text, with a last line about the number of further items.
     pub(super) fn text(&self, matched: Option<usize>) -> String {
         let mut widths: Vec<usize> = Vec::new();
         for row in &self.rows {
@@ -49,13 +49,13 @@ impl Table {
     }
 }
 
-/// A cell with spaces up to a width. The standard library's own padding panics past 65,535.
+/// A cell padded to a width. The standard library's padding panics beyond 65,535.
 fn padded(cell: &str, width: usize) -> String {
     let missing = width.saturating_sub(cell.chars().count());
     format!("{cell}{}", " ".repeat(missing))
 }
 
-/// Names come from other programs and may hold control characters, which a terminal would obey.
+/// Escapes control characters, which names from other programs may contain and a terminal would interpret.
 pub(super) fn shown(text: &str) -> String {
     if text.is_empty() {
         return "-".to_owned();
@@ -64,7 +64,7 @@ pub(super) fn shown(text: &str) -> String {
     text.chars().map(plain).collect()
 }
 
-/// A size as people read it.
+/// A size with a binary unit.
 pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let (mut whole, mut unit) = (bytes, 0);

@@ -36,7 +36,7 @@ pub(super) async fn list(
     Query(query): Query<AttachmentQuery>,
 ) -> Result<Json<Page<Attachment>>, Refusal> {
     let limit = limit(query.limit);
-    // Ids hold no line ends, so a pair joined by one is told apart from every other.
+    // Ids contain no newline, so the cursor is unambiguous.
     let place = |attachment: &Attachment| format!("{}\n{}", attachment.volume, attachment.node);
     let after = query.after.as_deref().map(|after| {
         after
