@@ -16,7 +16,7 @@ const LATEST: usize = 30;
 
 /// Writes everything known of the test environment into [`dir_of`] its prefix and answers with a summary for people.
 ///
-/// A part that cannot be had is replaced by the reason: a dump must not fail for what it is to explain.
+/// A part that cannot be collected is replaced by the error: a dump must not fail because of the fault that it documents.
 pub async fn write(env: &TestEnv<'_>, failure: &anyhow::Error) -> Result<String> {
     let dir = &dir_of(env.prefix());
     discard(env.prefix())?;

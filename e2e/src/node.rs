@@ -174,7 +174,7 @@ impl Node {
         self.kubelet = None;
     }
 
-    /// Starts the kubelet again after [`Self::crash`]; what was mounted still is.
+    /// Starts the kubelet again after [`Self::crash`]; its mounts still exist.
     pub fn recover(&mut self) {
         self.kubelet = Some(KubeletProcess::start(self.config.clone()));
     }

@@ -172,7 +172,7 @@ mod tests {
         let message = "volume \"vol-1\" is in use by node-é (code 7)";
         assert_eq!(strip("hunter2-the-secret", message), message);
         assert_eq!(redacted(&Secrets::default(), message.to_owned()), message);
-        // Too short to be told from words.
+        // Too short to be distinguished from words.
         assert_eq!(strip("vol", message), message);
     }
 

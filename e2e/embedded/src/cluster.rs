@@ -199,7 +199,7 @@ impl EmbeddedCluster {
         }
     }
 
-    /// Starts the kubelet of a node again; what was mounted still is.
+    /// Starts the kubelet of a node again; its mounts still exist.
     pub fn start_node(&mut self, name: &str) {
         let Some(node) = self.nodes.get_mut(name) else {
             return;

@@ -111,7 +111,7 @@ impl EventRecorder {
             regarding,
             host: self.host.clone(),
         };
-        // The queue is closed when the cluster stops; its last events are nobody's loss.
+        // The queue is closed when the cluster stops; its last events are lost.
         drop(self.queue.send(recorded));
     }
 }

@@ -142,7 +142,7 @@ impl Embedded {
         Ok(())
     }
 
-    /// Starts again what was killed.
+    /// Starts a killed component again.
     ///
     /// # Errors
     /// It runs, or is no component of an embedded cluster.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 /// The counter of answered requests.
 const REQUESTS: &str = "apiserver_request_total";
 
-/// Requests the API server has answered, by what was asked and how it ended.
+/// Requests that the API server has answered, by verb, resource and code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metrics {
     requests: BTreeMap<Request, u64>,

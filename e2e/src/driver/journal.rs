@@ -66,7 +66,7 @@ pub struct End {
 /// What a call did to the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// It did what was asked.
+    /// It succeeded.
     Done,
     /// It did nothing.
     Nothing,

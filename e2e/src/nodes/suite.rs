@@ -197,7 +197,7 @@ impl Results {
         self.suites.entry(suite.to_owned()).or_default()[place] += 1;
     }
 
-    /// A table in Markdown, what failed, and what was left out.
+    /// Results as a Markdown table, followed by failed and excluded tests.
     pub fn table(&self) -> String {
         let mut table = "| suite | passed | failed | skipped by itself |\n|---|---|---|---|\n".to_owned();
         let mut total = [0; 3];

@@ -143,7 +143,7 @@ impl<'e, 'ctx> World<'e, 'ctx> {
 // === impl World: breaking and repairing ===
 
 impl World<'_, '_> {
-    /// Breaks something, or repairs it; returns what was done.
+    /// Injects or removes a fault; returns a description.
     async fn toggle(&mut self, action: Action) -> Result<String> {
         let breaks = !self.is_broken(action);
         let text = match action {

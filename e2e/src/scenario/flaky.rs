@@ -171,7 +171,7 @@ async fn wait_until_attached(env: &TestEnv<'_>, held: &BTreeSet<(String, String)
     .await
 }
 
-/// Compares the array's own list with the attachments, and with what was asked for.
+/// Compares the array's list with the VolumeAttachments and with the requested attachments.
 async fn array_has_what_attachments_say(env: &TestEnv<'_>, held: &BTreeSet<(String, String)>) -> Result<()> {
     let observations = env.observations().await?;
     let mut said: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();

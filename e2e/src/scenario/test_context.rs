@@ -165,7 +165,7 @@ impl TestContext {
         Arc::clone(&self.lock_well_known_driver_name).lock_owned().await
     }
 
-    /// Stops what was started, in order.
+    /// Stops all processes, in order.
     pub async fn close(self) -> Result<()> {
         self.cluster.stop().await
     }

@@ -111,7 +111,7 @@ impl Toolchain {
     /// The test driver definition's fields in the control plane's version of Kubernetes.
     ///
     /// # Errors
-    /// Their sources cannot be had, or are not as they were.
+    /// The sources cannot be fetched, or their checksum differs.
     pub async fn storage_suite(&self) -> Result<StorageSuite> {
         let answer = self
             .run_validator(&TESTDRIVER, &["e2e/control-plane"], "")
@@ -122,7 +122,7 @@ impl Toolchain {
     /// The flags of a sidecar in a released Go module, read from the sources in these folders.
     ///
     /// # Errors
-    /// There is no such release, its sources cannot be had, or they are not as they were.
+    /// The release does not exist, its sources cannot be fetched, or their checksum differs.
     pub async fn sidecar_flags(&self, release: &str, folders: &[&str]) -> Result<SidecarFlags> {
         let answer = self
             .run_validator(&SIDECAR, &[&[release], folders].concat(), "")

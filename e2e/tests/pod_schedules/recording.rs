@@ -19,7 +19,7 @@ const FOREVER: Duration = Duration::from_secs(24 * 3600);
 /// Periods of the controller's loops, in both clusters.
 pub(crate) const LOOP_PERIOD: Duration = Duration::from_secs(2);
 
-/// The steps of a schedule, each with what there was after it.
+/// The steps of a schedule with the state after each.
 #[derive(Debug)]
 pub(crate) struct Recording {
     pub schedule: Schedule,

@@ -162,7 +162,7 @@ fn nodes_stay_in_the_zone_they_joined_in() {
     again.set_node("node-b", joined_again);
     assert_eq!(zones(&again), joined, "after it was out of the register");
 
-    // What anybody says counts for more, and so does a pool's place if no pool is where it was.
+    // A configured topology takes precedence, and so does that of a pool if no pool has the assigned one.
     let places = [(NodeId::from("node-b"), [("zone", "zone-1")].into_iter().collect())];
     let info = Settings {
         places: places.into(),

@@ -119,7 +119,7 @@ async fn no_write_reaches_a_connection_that_came_about_too_late() {
         }
         assert_eq!(sent.lock().expect("no other test holds it").len(), written);
 
-        // Nor does it if nobody gives it up: the process was suspended, say.
+        // Nor if the caller waits on, for example while the process is suspended.
         let (api, sent) = mk_api(CONNECT, &[]);
         let leadership = Leadership::until(Instant::now() + leads_for);
         let write = attempt(Some(&leadership), api.patch("s", &params, &patch));

@@ -58,7 +58,7 @@ impl TestEnv<'_> {
         self.nodes[node].crash();
     }
 
-    /// Has a lost node come back, with what was mounted on it.
+    /// Starts a lost node again, with its mounts.
     pub fn recover_node(&mut self, node: usize) {
         self.nodes[node].recover();
     }

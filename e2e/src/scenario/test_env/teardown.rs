@@ -1,4 +1,4 @@
-//! The end of a test environment: what was written is read, and everything is taken back.
+//! Teardown of a test environment: reads the journals, then deletes all objects.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

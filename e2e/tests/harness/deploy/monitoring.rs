@@ -255,7 +255,7 @@ fn kind(object: &DynamicObject) -> &str {
     object.types.as_ref().map_or("", |types| types.kind.as_str())
 }
 
-// === what there is ===
+// === inventory ===
 
 /// Metrics and their labels, from the first and the third column of the tables in docs/metrics.md.
 struct Documented(BTreeMap<String, BTreeSet<String>>);

@@ -1,4 +1,4 @@
-//! What rules can be written, and how mistakes in them are told.
+//! Valid rules, and the errors of malformed ones.
 
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use super::loopback;
 /// How a node's devices are made, as the flag has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// Loop devices where they can be had, emulated ones elsewhere.
+    /// Loop devices if available, else emulated ones.
     Auto,
     /// Loop devices.
     Loop,

@@ -108,7 +108,7 @@ async fn refusal_by_a_limit_waits_until_what_it_counted_is_durable() {
     };
     for volume in ["vol-0", "vol-1"] {
         let refused = driver.answer(publish(volume)).await.unwrap_err();
-        // Neither that it is attached nor that it counts may be told, for it is not stored.
+        // A response may show neither the attachment nor its count before they are stored.
         assert_eq!(refused.code(), Code::Internal, "{volume}: {refused}");
     }
     let attached = driver.store.peek(|array| array.attached_to("node-0").count());

@@ -15,7 +15,7 @@ pub struct Error {
 // === impl Error ===
 
 impl Error {
-    /// Whether there is no room for what was asked.
+    /// Whether the filesystem is full.
     pub(crate) fn is_no_space(&self) -> bool {
         matches!(
             self.source.kind(),

@@ -17,7 +17,7 @@ type Error = serde::de::value::Error;
 pub(super) fn probe<T: DeserializeOwned>() -> Schema {
     let mut schema = Schema::default();
     let mut found = Type::Any;
-    // The values offered are no valid objects; only what was asked for counts.
+    // The values are no valid objects; only the requested fields count.
     let _ignored = T::deserialize(Probe {
         schema: &mut schema,
         found: &mut found,

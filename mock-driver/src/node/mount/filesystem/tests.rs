@@ -148,7 +148,7 @@ fn dirty_filesystem_is_repaired_and_a_damaged_one_is_told_and_left() {
     assert_eq!(prepare(&disk, None).unwrap(), Filesystem::Ext4);
     assert_eq!(state(&path), 1, "repaired");
 
-    // Without its root nobody but a person can tell what belongs where.
+    // Without its root, only an administrator can decide what belongs where.
     debugfs(&path, "clri <2>");
     debugfs(&path, "set_super_value state 2");
     let made = |disk: &Path| {
