@@ -87,13 +87,10 @@ pub struct Node {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) bytes: u64,
-    /// Its attachment to the node.
     pub(crate) attachment: Option<Attachment>,
-    /// Its health issues.
     pub(crate) issues: Vec<HealthIssue>,
 }
 
-/// The disk of a volume on this node.
 #[derive(Clone, Debug)]
 struct VolumeDisk {
     volume: String,
@@ -132,7 +129,6 @@ impl VolumeDisk {
         }
     }
 
-    /// The disk of an inline volume.
     fn of_ephemeral(volume: &str) -> Self {
         Self {
             volume: volume.to_owned(),
@@ -338,7 +334,6 @@ impl Node {
         Ok(Some((disk, bytes)))
     }
 
-    /// The disk of a record's volume.
     fn unit_of(&self, record: &Record, view: Option<&View>) -> VolumeDisk {
         let volume = record.volume.clone();
         match record.inline {

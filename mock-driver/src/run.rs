@@ -42,46 +42,33 @@ const LOCK_RETRY: Duration = Duration::from_millis(200);
 
 /// Error of the driver process.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what is wrong")]
 pub enum Error {
-    /// The driver could not start.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Its socket could not be bound.
     #[error("--endpoint")]
     Bind(#[source] BindError),
-    /// A relay could not listen.
     #[error(transparent)]
     Relay(#[from] RelayError),
-    /// The admin endpoint could not be bound.
     #[error(transparent)]
     Admin(#[from] admin::BindError),
-    /// Signals cannot be received.
     #[error("cannot receive signals")]
     Signals(#[source] io::Error),
-    /// The state database cannot be written.
     #[error("--state-dir: cannot write the state database")]
     StateLost(#[source] Arc<io::Error>),
-    /// A task ended before the shutdown.
     #[error("task \"{task}\" ended by itself")]
     TaskEnded {
-        /// Its name.
         task: &'static str,
-        /// The cause, if known.
         source: Option<tonic::transport::Error>,
     },
-    /// A task panicked.
     #[error("a task panicked")]
     TaskPanicked(#[source] tokio::task::JoinError),
-    /// A fault rule ended the process.
     #[error("exiting: fault rule {0:?}")]
     Ordered(Exit),
-    /// The plugin registration socket cannot be bound.
     #[error("--registration-dir")]
     RegistrationBind(#[source] BindError),
-    /// Kubelet rejected the plugin registration.
     #[error("kubelet rejected the plugin registration: {0}")]
     Refused(String),
-    /// A second signal came while the driver was stopping.
     #[error("second signal: exiting without waiting for in-flight calls")]
     Aborted,
 }

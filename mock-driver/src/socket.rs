@@ -49,33 +49,19 @@ pub struct InvalidEndpoint {
 
 /// A socket cannot be bound.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what is wrong")]
 pub enum BindError {
-    /// Another process serves it.
     #[error("another process serves {}: stop it or choose another path", path.display())]
-    InUse {
-        /// The path.
-        path: PathBuf,
-    },
+    InUse { path: PathBuf },
     /// Another kind of file, which the driver does not remove.
     #[error("{} exists and is no socket: remove it or choose another path", path.display())]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The directory is missing.
+    NotASocket { path: PathBuf },
     #[error("directory {} does not exist: create it first", directory.display())]
-    NoDirectory {
-        /// The directory.
-        directory: PathBuf,
-    },
-    /// An operation failed.
+    NoDirectory { directory: PathBuf },
     #[error("cannot {act} {}", path.display())]
     Io {
-        /// Attempted operation.
         act: &'static str,
-        /// Path.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
 }
@@ -88,7 +74,6 @@ pub struct Listener {
     bound: Option<Bound>,
 }
 
-/// A bound socket.
 #[derive(Debug)]
 struct Bound {
     listener: UnixListener,

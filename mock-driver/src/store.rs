@@ -54,7 +54,6 @@ pub struct Store {
 // === impl Store ===
 
 impl Store {
-    /// An array in memory.
     pub(crate) fn in_memory(settings: Settings, epoch: u128, premade: u64) -> Self {
         let mut array = Array::new(settings, epoch);
         array.premake(premade);

@@ -21,7 +21,6 @@ use crate::fault::RuleKind;
 use crate::journal::{BOUNDS, CallStats, StatsKey};
 use crate::rpc::code;
 
-/// The Prometheus text format.
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 type Labels<'a> = &'a [(&'a str, &'a str)];

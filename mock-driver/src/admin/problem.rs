@@ -24,7 +24,6 @@ pub(super) struct Refusal {
     problem: Problem,
 }
 
-/// A response with a body of JSON.
 pub(super) fn json<T: Serialize>(status: StatusCode, body: &T) -> Response {
     match serde_json::to_vec(body) {
         Ok(body) => (status, [(CONTENT_TYPE, JSON)], body).into_response(),

@@ -21,12 +21,10 @@ const MAX_WAIT: Duration = Duration::from_secs(600);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Json<T>(pub(super) T);
 
-/// Path parameters.
 #[derive(Clone, Copy, Debug, FromRequestParts)]
 #[from_request(via(axum::extract::Path), rejection(Refusal))]
 pub(super) struct Path<T>(pub(super) T);
 
-/// Query parameters.
 #[derive(Clone, Copy, Debug, FromRequestParts)]
 #[from_request(via(axum::extract::Query), rejection(Refusal))]
 pub(super) struct Query<T>(pub(super) T);

@@ -31,7 +31,6 @@ pub(super) fn short(method: &str) -> &str {
     method.rsplit('/').next().unwrap_or(method)
 }
 
-/// Compares calls with expected calls.
 pub(super) fn compare(expected: &[Expected], calls: &[Squashed]) -> ExpectationResult {
     let same = |(expected, call): &(&Expected, &Squashed)| {
         short(&expected.method) == call.method && expected.code == call.code

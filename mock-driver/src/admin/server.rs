@@ -42,31 +42,18 @@ enum Listener {
 
 /// Errors of binding the admin endpoint.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what is wrong")]
 pub enum BindError {
-    /// The address is not a loopback address.
     #[error(
         "--admin-endpoint: {endpoint} is not a loopback address, and the admin API has no authentication: use 127.0.0.1 \
          or a Unix socket, or set --admin-allow-remote"
     )]
-    Remote {
-        /// The endpoint.
-        endpoint: Endpoint,
-    },
+    Remote { endpoint: Endpoint },
     /// A DNS name; only clients resolve names.
     #[error("--admin-endpoint: {endpoint} is a DNS name; set an address to listen on")]
-    Name {
-        /// The endpoint.
-        endpoint: Endpoint,
-    },
-    /// The address is in use, or not local.
+    Name { endpoint: Endpoint },
     #[error("--admin-endpoint: cannot listen on {endpoint}")]
-    Tcp {
-        /// The endpoint.
-        endpoint: Endpoint,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The socket cannot be bound.
+    Tcp { endpoint: Endpoint, source: io::Error },
     #[error("--admin-endpoint")]
     Unix(#[source] socket::BindError),
 }
@@ -150,7 +137,6 @@ impl Server {
     }
 }
 
-/// The router of all routes.
 fn app(admin: Admin, guard: Guard) -> axum::Router {
     let (router, document) = api();
     let document = Arc::new(document);
@@ -238,7 +224,6 @@ pub(super) fn api() -> (axum::Router<Admin>, OpenApi) {
         .split_for_parts()
 }
 
-/// Connections to a Unix socket.
 struct Sockets(Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>);
 
 impl axum::serve::Listener for Sockets {

@@ -46,7 +46,6 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
 #[derive(Clone, Debug)]
 pub struct Client {
     endpoint: Endpoint,
-    /// Request timeout; `None` for no timeout.
     timeout: Option<Duration>,
 }
 

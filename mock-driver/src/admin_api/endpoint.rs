@@ -37,7 +37,6 @@ pub struct InvalidEndpoint {
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// Whether the admin API is served at all.
     pub(crate) fn is_given(&self) -> bool {
         *self != Self::None
     }

@@ -7,7 +7,6 @@ use super::print::{done, print};
 use crate::admin_api::client::Client;
 use crate::admin_api::resource::{HealthIssue, NodeChange, NodeNew, VolumeChange, VolumeNew};
 
-/// Commands for volumes.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum VolumeCommand {
     /// Show a volume.
@@ -59,7 +58,6 @@ pub(super) enum VolumeCommand {
     },
 }
 
-/// Commands for nodes.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum NodeCommand {
     /// Show a node.

@@ -11,7 +11,6 @@ use super::table::shown;
 use crate::admin_api::client::{CallEvent, Calls, Client};
 use crate::admin_api::resource::{Call, Expectation, ExpectationStatus, Expected};
 
-/// Which calls.
 #[derive(Args, Clone, Debug)]
 pub(super) struct CallFilterArgs {
     /// Only calls of this method.
@@ -34,7 +33,6 @@ pub(super) struct CallFilterArgs {
     after: Option<u64>,
 }
 
-/// Flags of the call journal.
 #[derive(Args, Clone, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct JournalArgs {

@@ -16,7 +16,6 @@ use super::storage::{PoolCommand, StorageCommand, storage};
 use crate::admin_api::client::Client;
 use crate::admin_api::resource::Attach;
 
-/// What to do.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum Command {
     /// Show driver version, configuration and object counts.
@@ -116,7 +115,6 @@ pub(super) enum Command {
     },
 }
 
-/// Which attachments are listed.
 #[derive(Args, Clone, Debug)]
 pub(super) struct AttachmentsArgs {
     /// Only attachments of this volume.
@@ -133,7 +131,6 @@ pub(super) struct AttachmentsArgs {
     limit: Option<usize>,
 }
 
-/// The attachment to create.
 #[derive(Args, Clone, Debug)]
 pub(super) struct AttachArgs {
     /// The volume's id.
@@ -151,7 +148,6 @@ pub(super) struct AttachArgs {
     access_mode: Option<String>,
 }
 
-/// Pagination and search.
 #[derive(Args, Clone, Debug)]
 pub(super) struct ListArgs {
     /// Only items whose id or name contains this text.

@@ -10,7 +10,6 @@ use super::output::{Done, Failure, Output};
 use super::print::{Print, done, json, print};
 use crate::admin_api::client::Client;
 
-/// Commands for fault rules.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum FaultCommand {
     /// Apply a fault file atomically.
@@ -42,7 +41,6 @@ pub(super) enum FaultCommand {
     Reset,
 }
 
-/// Commands for backend faults.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum BackendFaultCommand {
     /// Apply a fault file atomically.
@@ -67,7 +65,6 @@ pub(super) enum BackendFaultCommand {
     },
 }
 
-/// Commands for scenarios.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum ScenarioCommand {
     /// Start a scenario.

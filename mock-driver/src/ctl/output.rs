@@ -6,7 +6,6 @@ use clap::ValueEnum;
 
 use crate::admin_api::client::Error;
 
-/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Output {
     /// Tables.
@@ -15,7 +14,6 @@ pub(super) enum Output {
     Json,
 }
 
-/// The result of a command.
 pub(super) enum Done {
     /// The output, and whether assertions hold.
     Text(String, bool),
@@ -23,25 +21,17 @@ pub(super) enum Done {
     Printed,
 }
 
-/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// The driver refused or cannot be reached.
     #[error(transparent)]
     Client(#[from] Error),
-    /// A usage error.
     #[error("{0}")]
     Usage(String),
-    /// A state directory cannot be read.
     #[error(transparent)]
     State(crate::store::OpenError),
-    /// A driver runs in a state directory.
     #[error("--state-dir: {} is in use by a running driver: stop it first, or ask it with `ctl info`, `ctl volumes` and \
              the other commands", path.display())]
-    StateInUse {
-        /// The directory.
-        path: PathBuf,
-    },
+    StateInUse { path: PathBuf },
 }
 
 // === impl Failure ===

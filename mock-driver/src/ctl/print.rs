@@ -3,18 +3,22 @@
 use serde::Serialize;
 
 use super::output::{Done, Failure, Output};
-use super::table::{Table, shown, size};
+use super::table::{shown, size, table};
 use crate::admin_api::resource::{
-    Attachment, BackendFault, Call, Capability, FaultRule, Info, Node, Page, Scenario, StorageHealthIssue,
-    Volume,
+    Attachment, BackendFault, Call, Capability, FaultRule, GroupSnapshot, Info, Node, Page, Pool, Scenario,
+    Snapshot, Storage, Volume,
 };
-
-mod storage;
 
 /// A printable resource.
 pub(super) trait Print: Serialize {
-    /// The table.
     fn table(&self) -> String;
+}
+
+/// A resource that is one row of a table.
+pub(super) trait Row: Serialize {
+    const HEAD: &[&str];
+
+    fn row(&self) -> Vec<String>;
 }
 
 /// Prints a resource in the output format.
@@ -43,15 +47,31 @@ pub(super) fn done(text: String, output: Output) -> Result<Done, Failure> {
     Ok(Done::Text(text, true))
 }
 
+impl<R: Row> Print for R {
+    fn table(&self) -> String {
+        table(R::HEAD, [self.row()], None)
+    }
+}
+
+impl<R: Row> Print for Vec<R> {
+    fn table(&self) -> String {
+        table(R::HEAD, self.iter().map(R::row), None)
+    }
+}
+
+impl<R: Row> Print for Page<R> {
+    fn table(&self) -> String {
+        table(R::HEAD, self.items.iter().map(R::row), Some(self.matched))
+    }
+}
+
 impl Print for Info {
     fn table(&self) -> String {
         let counts = &self.counts;
-        let mut table = Table::new(["WHAT", ""]);
-        let node = self.node.clone().unwrap_or_default();
-        for (name, value) in [
+        let rows = [
             ("driver", self.driver.clone()),
             ("version", self.version.clone()),
-            ("node", node),
+            ("node", self.node.clone().unwrap_or_default()),
             ("started", self.started.clone()),
             ("latency", format!("{} s", self.latency_seconds)),
             ("volumes", counts.volumes.to_string()),
@@ -65,227 +85,241 @@ impl Print for Info {
             ),
             ("in flight", counts.running.to_string()),
             ("fault rules", counts.faults.to_string()),
-        ] {
-            table.row([name.to_owned(), value]);
+        ];
+        table(
+            &["WHAT", ""],
+            rows.map(|(name, value)| vec![name.to_owned(), value]),
+            None,
+        )
+    }
+}
+
+impl Print for Storage {
+    fn table(&self) -> String {
+        let head = ["BEHIND", "STATUS", "REASON", "FOR", "MESSAGE"];
+        let own = self.nodes.iter();
+        let own = own.flat_map(|own| own.health.iter().map(|issue| (own.node.as_str(), issue)));
+        let all = self.health.iter().map(|issue| ("all nodes", issue));
+        let mut rows: Vec<Vec<String>> = all
+            .chain(own)
+            .map(|(behind, issue)| {
+                vec![
+                    behind.to_owned(),
+                    issue.status.clone(),
+                    issue.reason.clone(),
+                    issue.capability.clone().unwrap_or_else(|| "every use".to_owned()),
+                    issue.message.clone(),
+                ]
+            })
+            .collect();
+        if rows.is_empty() {
+            rows.push(["all nodes", "healthy", "", "", ""].map(str::to_owned).to_vec());
         }
-        table.text(None)
+        table(&head, rows, None)
     }
 }
 
-impl Print for Page<Volume> {
-    fn table(&self) -> String {
-        volumes(&self.items).text(Some(self.matched))
-    }
-}
+impl Row for Volume {
+    const HEAD: &[&str] = &["VOLUME", "NAME", "SIZE", "POOL", "ATTACHED TO", "HEALTH"];
 
-impl Print for Volume {
-    fn table(&self) -> String {
-        volumes(std::slice::from_ref(self)).text(None)
-    }
-}
-
-fn volumes(volumes: &[Volume]) -> Table {
-    let mut table = Table::new(["VOLUME", "NAME", "SIZE", "POOL", "ATTACHED TO", "HEALTH"]);
-    for volume in volumes {
-        let nodes: Vec<&str> = volume.attachments.iter().map(|held| held.node.as_str()).collect();
-        let health: Vec<&str> = volume.health.iter().map(|issue| issue.status.as_str()).collect();
-        table.row([
-            volume.id.clone(),
-            volume.name.clone(),
-            size(volume.capacity_bytes),
-            volume.pool.clone(),
+    fn row(&self) -> Vec<String> {
+        let nodes: Vec<&str> = self.attachments.iter().map(|held| held.node.as_str()).collect();
+        vec![
+            self.id.clone(),
+            self.name.clone(),
+            size(self.capacity_bytes),
+            self.pool.clone(),
             nodes.join(","),
-            well_or(&health),
-        ]);
-    }
-    table
-}
-
-impl Print for Page<Node> {
-    fn table(&self) -> String {
-        nodes(&self.items).text(Some(self.matched))
+            health(self.health.iter().map(|issue| issue.status.as_str())),
+        ]
     }
 }
 
-impl Print for Node {
-    fn table(&self) -> String {
-        nodes(std::slice::from_ref(self)).text(None)
+impl Row for Node {
+    const HEAD: &[&str] = &["NODE", "STATE", "STORAGE", "ATTACHED", "LIMIT", "SAYS", "VOLUMES"];
+
+    fn row(&self) -> Vec<String> {
+        let limit = |limit: Option<usize>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
+        let has_more = self.volumes.len() < self.attached;
+        vec![
+            self.id.clone(),
+            either(self.registered, "registered", "deregistered"),
+            health(self.health.iter().map(|issue| issue.status.as_str())),
+            self.attached.to_string(),
+            limit(self.limit),
+            limit(self.advertised_limit),
+            self.volumes.join(",") + if has_more { ",..." } else { "" },
+        ]
     }
 }
 
-fn nodes(nodes: &[Node]) -> Table {
-    let limit = |limit: Option<usize>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
-    let mut table = Table::new(["NODE", "STATE", "STORAGE", "ATTACHED", "LIMIT", "SAYS", "VOLUMES"]);
-    for node in nodes {
-        let more = if node.volumes.len() < node.attached {
-            ",..."
-        } else {
-            ""
-        };
-        table.row([
-            node.id.clone(),
-            if node.registered {
-                "registered"
-            } else {
-                "deregistered"
-            }
-            .to_owned(),
-            issues(&node.health),
-            node.attached.to_string(),
-            limit(node.limit),
-            limit(node.advertised_limit),
-            format!("{}{more}", node.volumes.join(",")),
-        ]);
-    }
-    table
-}
+impl Row for Attachment {
+    const HEAD: &[&str] = &["VOLUME", "NODE", "NUMBER", "AS", "READ-ONLY"];
 
-impl Print for Page<Attachment> {
-    fn table(&self) -> String {
-        attachments(&self.items).text(Some(self.matched))
+    fn row(&self) -> Vec<String> {
+        vec![
+            self.volume.clone(),
+            self.node.clone(),
+            self.number.to_string(),
+            self.capability.clone(),
+            self.readonly.to_string(),
+        ]
     }
 }
 
-impl Print for Attachment {
-    fn table(&self) -> String {
-        attachments(std::slice::from_ref(self)).text(None)
+impl Row for Capability {
+    const HEAD: &[&str] = &["CAPABILITY", "STATE", "BY DEFAULT"];
+
+    fn row(&self) -> Vec<String> {
+        vec![self.name.clone(), on(self.enabled), on(self.default)]
     }
 }
 
-fn attachments(attachments: &[Attachment]) -> Table {
-    let mut table = Table::new(["VOLUME", "NODE", "NUMBER", "AS", "READ-ONLY"]);
-    for held in attachments {
-        table.row([
-            held.volume.clone(),
-            held.node.clone(),
-            held.number.to_string(),
-            held.capability.clone(),
-            held.readonly.to_string(),
-        ]);
-    }
-    table
-}
+impl Row for FaultRule {
+    const HEAD: &[&str] = &[
+        "RULE",
+        "STATE",
+        "ORIGIN",
+        "SEEN",
+        "FIRED",
+        "BLOCKED",
+        "DEFINITION",
+    ];
 
-impl Print for Vec<Capability> {
-    fn table(&self) -> String {
-        let mut table = Table::new(["CAPABILITY", "STATE", "BY DEFAULT"]);
-        for capability in self {
-            table.row([
-                capability.name.clone(),
-                on(capability.enabled),
-                on(capability.default),
-            ]);
-        }
-        table.text(None)
+    fn row(&self) -> Vec<String> {
+        let times = self.times.map(|times| format!("/{times}")).unwrap_or_default();
+        vec![
+            self.id.clone(),
+            on(self.enabled),
+            self.origin.clone(),
+            self.seen.to_string(),
+            format!("{}{times}", self.fired),
+            self.blocked_calls.to_string(),
+            self.rule.to_string(),
+        ]
     }
 }
 
-impl Print for Vec<FaultRule> {
-    fn table(&self) -> String {
-        let mut table = Table::new([
-            "RULE",
-            "STATE",
-            "ORIGIN",
-            "SEEN",
-            "FIRED",
-            "BLOCKED",
-            "DEFINITION",
-        ]);
-        for rule in self {
-            let times = rule.times.map(|times| format!("/{times}")).unwrap_or_default();
-            table.row([
-                rule.id.clone(),
-                on(rule.enabled),
-                rule.origin.clone(),
-                rule.seen.to_string(),
-                format!("{}{times}", rule.fired),
-                rule.blocked_calls.to_string(),
-                rule.rule.to_string(),
-            ]);
-        }
-        table.text(None)
+impl Row for BackendFault {
+    const HEAD: &[&str] = &["BACKEND FAULT", "STATE", "ORIGIN", "FIRED", "DEFINITION"];
+
+    fn row(&self) -> Vec<String> {
+        vec![
+            self.id.clone(),
+            on(self.enabled),
+            self.origin.clone(),
+            self.fired.to_string(),
+            self.fault.to_string(),
+        ]
     }
 }
 
-impl Print for Vec<BackendFault> {
-    fn table(&self) -> String {
-        let mut table = Table::new(["BACKEND FAULT", "STATE", "ORIGIN", "FIRED", "DEFINITION"]);
-        for fault in self {
-            table.row([
-                fault.id.clone(),
-                on(fault.enabled),
-                fault.origin.clone(),
-                fault.fired.to_string(),
-                fault.fault.to_string(),
-            ]);
-        }
-        table.text(None)
+impl Row for Scenario {
+    const HEAD: &[&str] = &["SCENARIO", "STATE", "WHAT IT IS"];
+
+    fn row(&self) -> Vec<String> {
+        vec![self.name.clone(), on(self.enabled), self.about.clone()]
     }
 }
 
-impl Print for Vec<Scenario> {
-    fn table(&self) -> String {
-        let mut table = Table::new(["SCENARIO", "STATE", "WHAT IT IS"]);
-        for scenario in self {
-            table.row([
-                scenario.name.clone(),
-                on(scenario.enabled),
-                scenario.about.clone(),
-            ]);
-        }
-        table.text(None)
-    }
-}
-
-impl Print for Page<Call> {
-    fn table(&self) -> String {
-        calls(&self.items).text(Some(self.matched))
-    }
-}
-
-impl Print for Vec<Call> {
-    fn table(&self) -> String {
-        calls(self).text(None)
-    }
-}
-
-fn calls(calls: &[Call]) -> Table {
-    let mut table = Table::new([
+impl Row for Call {
+    const HEAD: &[&str] = &[
         "PLACE", "START", "METHOD", "VOLUME", "NODE", "CODE", "SECONDS", "FAULT", "MESSAGE",
-    ]);
-    for call in calls {
-        let answer = call.answer.as_ref();
-        table.row([
-            call.place.map(|place| place.to_string()).unwrap_or_default(),
-            call.start.clone(),
-            call.method.clone(),
-            call.volume.clone(),
-            call.node.clone(),
-            answer.map_or_else(|| "runs".to_owned(), |answer| answer.code.clone()),
-            answer
-                .map(|answer| format!("{:.3}", answer.seconds))
-                .unwrap_or_default(),
-            call.fault.clone().unwrap_or_default(),
-            answer.map(|answer| answer.message.clone()).unwrap_or_default(),
-        ]);
+    ];
+
+    fn row(&self) -> Vec<String> {
+        let (code, seconds, message) = match &self.answer {
+            Some(answer) => (
+                answer.code.clone(),
+                format!("{:.3}", answer.seconds),
+                answer.message.clone(),
+            ),
+            None => ("runs".to_owned(), String::new(), String::new()),
+        };
+        vec![
+            self.place.map(|place| place.to_string()).unwrap_or_default(),
+            self.start.clone(),
+            self.method.clone(),
+            self.volume.clone(),
+            self.node.clone(),
+            code,
+            seconds,
+            self.fault.clone().unwrap_or_default(),
+            message,
+        ]
     }
-    table
 }
 
-/// Health issues of the storage as the text of a cell.
-fn issues(health: &[StorageHealthIssue]) -> String {
-    let all: Vec<&str> = health.iter().map(|issue| issue.status.as_str()).collect();
-    well_or(&all)
+impl Row for Snapshot {
+    const HEAD: &[&str] = &[
+        "SNAPSHOT",
+        "NAME",
+        "OF VOLUME",
+        "SIZE",
+        "POOL",
+        "READY",
+        "TAKEN",
+        "GROUP",
+    ];
+
+    fn row(&self) -> Vec<String> {
+        vec![
+            self.id.clone(),
+            self.name.clone(),
+            self.source.clone(),
+            size(self.size_bytes),
+            self.pool.clone(),
+            either(self.ready, "yes", "no"),
+            self.created.clone(),
+            self.group.clone().unwrap_or_default(),
+        ]
+    }
 }
 
-fn well_or(issues: &[&str]) -> String {
+impl Row for GroupSnapshot {
+    const HEAD: &[&str] = &["GROUP", "NAME", "READY", "TAKEN", "SNAPSHOTS"];
+
+    fn row(&self) -> Vec<String> {
+        let members = self.snapshots.iter();
+        let members = members.map(|snapshot| format!("{} of {}", snapshot.id, snapshot.source));
+        vec![
+            self.id.clone(),
+            self.name.clone(),
+            either(self.ready, "yes", "no"),
+            self.created.clone(),
+            members.collect::<Vec<_>>().join(", "),
+        ]
+    }
+}
+
+impl Row for Pool {
+    const HEAD: &[&str] = &["POOL", "CAPACITY", "USED", "AVAILABLE", "WHERE"];
+
+    fn row(&self) -> Vec<String> {
+        let place = self.topology.iter().map(|(key, value)| format!("{key}={value}"));
+        vec![
+            self.name.clone(),
+            size(self.capacity_bytes),
+            size(self.used_bytes),
+            size(self.available_bytes),
+            place.collect::<Vec<_>>().join(","),
+        ]
+    }
+}
+
+/// Health issues as the text of a cell.
+fn health<'a>(issues: impl Iterator<Item = &'a str>) -> String {
+    let issues: Vec<&str> = issues.collect();
     if issues.is_empty() {
-        "healthy".to_owned()
-    } else {
-        issues.join(",")
+        return "healthy".to_owned();
     }
+    issues.join(",")
 }
 
 fn on(enabled: bool) -> String {
-    if enabled { "on" } else { "off" }.to_owned()
+    either(enabled, "on", "off")
+}
+
+fn either(is_so: bool, yes: &str, no: &str) -> String {
+    if is_so { yes } else { no }.to_owned()
 }

@@ -7,7 +7,6 @@ use super::print::{done, print};
 use crate::admin_api::client::Client;
 use crate::admin_api::resource::{GroupSnapshotNew, SnapshotNew};
 
-/// Commands for snapshots.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum SnapshotCommand {
     /// Show a snapshot.
@@ -29,7 +28,6 @@ pub(super) enum SnapshotCommand {
     },
 }
 
-/// Commands for group snapshots.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum GroupCommand {
     /// Show a group snapshot.

@@ -8,7 +8,6 @@ use super::output::{Done, Failure};
 use super::print::json;
 use crate::store::{Database, OpenError};
 
-/// What to do with a state directory.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum StateCommand {
     /// Prints all tables of a stopped driver's state database as JSON.

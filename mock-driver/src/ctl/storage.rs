@@ -7,7 +7,6 @@ use super::print::print;
 use crate::admin_api::client::Client;
 use crate::admin_api::resource::{NodeChange, StorageHealthIssue};
 
-/// Commands for pools.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum PoolCommand {
     /// Show a pool.
@@ -24,7 +23,6 @@ pub(super) enum PoolCommand {
     },
 }
 
-/// Commands for the storage of nodes.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum StorageCommand {
     /// Set a health issue of the storage.
@@ -62,7 +60,6 @@ impl PoolCommand {
     }
 }
 
-/// Shows or sets the health of the storage.
 pub(super) async fn storage(
     client: &Client,
     what: Option<&StorageCommand>,

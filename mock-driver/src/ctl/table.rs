@@ -1,52 +1,39 @@
 //! Tables: columns as wide as their cells, and control characters escaped.
 
-use std::fmt::Write;
+use std::iter;
 
 /// Maximum width to which a cell widens its column; a longer one shifts only the rest of its own row.
 const WIDEST: usize = 256;
 
-/// A table.
-#[derive(Debug)]
-pub(super) struct Table {
-    rows: Vec<Vec<String>>,
-}
-
-// === impl Table ===
-
-impl Table {
-    pub(super) fn new<const N: usize>(head: [&str; N]) -> Self {
-        Self {
-            rows: vec![head.map(str::to_owned).to_vec()],
+/// A table as text, with a last line about the number of further items.
+pub(super) fn table(
+    head: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>>,
+    matched: Option<usize>,
+) -> String {
+    let head = head.iter().map(|cell| (*cell).to_owned()).collect();
+    let escaped = |row: Vec<String>| row.iter().map(|cell| shown(cell)).collect();
+    let rows: Vec<Vec<String>> = iter::once(head).chain(rows.into_iter().map(escaped)).collect();
+    let mut widths = vec![0; rows[0].len()];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().min(WIDEST).max(*width);
         }
     }
-
-    pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.iter().map(|cell| shown(cell)).collect());
+    let mut text = String::new();
+    for row in &rows {
+        let cells = row.iter().zip(&widths);
+        let cells: Vec<String> = cells.map(|(cell, width)| padded(cell, *width)).collect();
+        text.push_str(cells.join("  ").trim_end());
+        text.push('\n');
     }
-
-    /// The table as text, with a last line about the number of further items.
-    pub(super) fn text(&self, matched: Option<usize>) -> String {
-        let mut widths: Vec<usize> = Vec::new();
-        for row in &self.rows {
-            widths.resize(widths.len().max(row.len()), 0);
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max(cell.chars().count().min(WIDEST));
-            }
-        }
-        let mut text = String::new();
-        for row in &self.rows {
-            let cells = row.iter().zip(&widths);
-            let cells: Vec<String> = cells.map(|(cell, width)| padded(cell, *width)).collect();
-            text.push_str(cells.join("  ").trim_end());
-            text.push('\n');
-        }
-        let shown = self.rows.len() - 1;
-        if let Some(matched) = matched.filter(|matched| *matched > shown) {
-            writeln!(text, "({shown} of {matched}; --limit and --after show others)")
-                .expect("a string must take any text");
-        }
-        text
+    let shown = rows.len() - 1;
+    if let Some(matched) = matched.filter(|matched| *matched > shown) {
+        text.push_str(&format!(
+            "({shown} of {matched}; --limit and --after show others)\n"
+        ));
     }
+    text
 }
 
 /// A cell padded to a width. The standard library's padding panics beyond 65,535.
@@ -81,22 +68,22 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_they_must_be() {
-        let mut table = Table::new(["ID", "NAME"]);
-        table.row(["vol-10".into(), String::new()]);
-        table.row(["a".into(), "evil\u{1b}[2J".into()]);
+        let rows = [
+            vec!["vol-10".into(), String::new()],
+            vec!["a".into(), "evil\u{1b}[2J".into()],
+        ];
+        let text = |matched| table(&["ID", "NAME"], rows.clone(), Some(matched));
         assert_eq!(
-            table.text(Some(3)),
+            text(3),
             "ID      NAME\nvol-10  -\na       evil\u{fffd}[2J\n(2 of 3; --limit and --after show others)\n"
         );
-        assert!(!table.text(Some(2)).contains('('));
+        assert!(!text(2).contains('('));
     }
 
     #[test]
     fn a_cell_of_any_length_is_shown_and_leaves_the_other_rows_narrow() {
-        let mut table = Table::new(["ID", "NAME"]);
-        table.row(["a".repeat(70_000), "b".into()]);
-        table.row(["c".into(), "d".into()]);
-        let text = table.text(None);
+        let rows = [vec!["a".repeat(70_000), "b".into()], vec!["c".into(), "d".into()]];
+        let text = table(&["ID", "NAME"], rows, None);
         let rows: Vec<&str> = text.lines().collect();
         assert_eq!(rows[1], format!("{}  b", "a".repeat(70_000)));
         assert_eq!(rows[2], format!("c{}d", " ".repeat(WIDEST + 1)));

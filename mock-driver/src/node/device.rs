@@ -307,7 +307,6 @@ impl Devices {
         }
     }
 
-    /// Removes a device and its read-only device.
     fn remove_both(&self, serial: &str) -> Result<(), Error> {
         if self.kind == Kind::Loop {
             self.remove(&link::read_only(serial))?;

@@ -10,43 +10,28 @@ const DIRECTORIES: [&str; 3] = ["", "/usr/sbin/", "/sbin/"];
 /// Maximum number of bytes of a program's output in an error.
 const OUTPUT_LIMIT: usize = 400;
 
-/// A program and its package.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program {
     pub(crate) name: &'static str,
-    /// Its Debian package.
     pub(crate) package: &'static str,
 }
 
 /// Why a program failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what is wrong")]
 pub enum Error {
-    /// It is not installed.
     #[error("{name} is not installed: install the package {package}")]
     Missing {
-        /// The program.
         name: &'static str,
-        /// Its Debian package.
         package: &'static str,
     },
-    /// It could not be started.
     #[error("cannot start {name}")]
-    Start {
-        /// The program.
-        name: &'static str,
-        /// The cause.
-        source: io::Error,
-    },
-    /// It exited with an error.
+    Start { name: &'static str, source: io::Error },
     #[error("{name} ended with {status}: {output}")]
     Failed {
-        /// The program.
         name: &'static str,
-        /// Exit code or signal.
         status: String,
-        /// Exit code; `None` after a signal.
         code: Option<i32>,
-        /// The end of its output.
         output: String,
     },
 }

@@ -31,7 +31,6 @@ mod options;
 mod unmount;
 mod usage;
 
-/// How volumes are mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mounter {
     Kernel,
@@ -44,7 +43,6 @@ pub(crate) enum Mounter {
 pub(crate) struct MountParams<'a> {
     /// `fs_type` of the request; empty for the existing filesystem, or the default.
     pub(crate) fs_type: &'a str,
-    /// The mount options.
     pub(crate) flags: &'a [String],
     /// `volume_mount_group`; empty for none.
     pub(crate) group: &'a str,
@@ -135,7 +133,6 @@ impl Mounter {
         }
     }
 
-    /// Publishes a device at `target`.
     pub(crate) fn show_device(self, disk: &Disk, target: &Path, readonly: bool) -> Result<(), Error> {
         match self {
             Self::Emulated => emulated::link(&disk.device, target),
@@ -212,7 +209,6 @@ mod tests {
         }
     }
 
-    /// A blank one, in a directory of its own.
     pub(super) fn mk_blank_disk(bytes: u64) -> (tempfile::TempDir, Disk) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk");

@@ -26,7 +26,6 @@ pub(super) enum PathState {
 // === impl PathState ===
 
 impl PathState {
-    /// Whether the volume is at the path.
     pub(super) fn is_there(self) -> bool {
         match self {
             Self::AsAsked | Self::Changed(_) => true,
@@ -38,7 +37,6 @@ impl PathState {
 // === impl Record ===
 
 impl Record {
-    /// Whether the path must be read-only.
     pub(super) fn is_for_reading(&self, disk: &Disk) -> bool {
         self.readonly || !disk.writable || self.capability.mode.is_reader_only()
     }

@@ -215,7 +215,6 @@ impl Node {
         }
     }
 
-    /// The private staging path of a volume.
     pub(super) fn private_staging(&self, volume: &str) -> Result<PathBuf, Error> {
         let folder = crate::store::volume_files::file_name(&self.home);
         let directory = self.volume_files.directory()?.join("staging").join(folder);
@@ -223,7 +222,6 @@ impl Node {
     }
 }
 
-/// The record of the private stage of a target.
 fn staged_for(record: &Record) -> Record {
     Record {
         path: record.staging().to_owned(),

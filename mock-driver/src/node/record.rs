@@ -17,7 +17,6 @@ use crate::array::Capability;
 use crate::node::mount::MountSource;
 use crate::store::{Database, OpenError, durable};
 
-/// The table of records by path.
 const TABLE: &str = "node_records";
 
 /// The directory where earlier versions kept one file per record.
@@ -46,7 +45,6 @@ pub(crate) struct Record {
     pub(crate) progress: Progress,
 }
 
-/// The progress of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Progress {
@@ -74,21 +72,18 @@ fn progress<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Progress, D::E
     })
 }
 
-/// The role of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Role {
     Staged,
     /// A target path.
     Published {
-        /// The staging path.
         staging: String,
         /// Whether the driver staged it privately.
         ours: bool,
     },
 }
 
-/// All records of a node, one per path.
 #[derive(Debug)]
 pub(super) struct Records {
     known: Mutex<BTreeMap<String, Record>>,
@@ -107,7 +102,6 @@ impl Record {
         self.progress == Progress::Done
     }
 
-    /// The record with another progress.
     pub(crate) fn when(&self, progress: Progress) -> Self {
         Self {
             progress,
@@ -115,7 +109,6 @@ impl Record {
         }
     }
 
-    /// The staging path.
     pub(crate) fn staging(&self) -> &str {
         match &self.role {
             Role::Staged => &self.path,
@@ -123,7 +116,6 @@ impl Record {
         }
     }
 
-    /// The request field of the path.
     pub(crate) fn path_field(&self) -> &'static str {
         match self.role {
             Role::Staged => "staging_target_path",
@@ -151,7 +143,6 @@ impl Records {
         }
     }
 
-    /// Records in a database.
     pub(super) fn open(database: Arc<Database>) -> Result<Self, Error> {
         migrate(&database)?;
         let all: Vec<Record> = database.all(TABLE)?;

@@ -10,7 +10,6 @@ use super::{Node, View};
 use crate::array::SizeRange;
 use crate::node::mount::Stats;
 
-/// Usage of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VolumeSpace {
     Files(Stats),

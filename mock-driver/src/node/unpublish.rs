@@ -19,18 +19,15 @@ impl Node {
         !self.records.of(volume).is_empty()
     }
 
-    /// The volumes with records.
     pub(crate) fn volumes(&self) -> BTreeSet<String> {
         let records = self.records.all().into_iter();
         records.map(|record| record.volume).collect()
     }
 
-    /// A path of the volume, if there is one.
     pub(crate) fn path_of(&self, volume: &str) -> Option<String> {
         self.records.of(volume).pop().map(|record| record.path)
     }
 
-    /// Whether it is an inline volume.
     pub(crate) fn is_inline(&self, volume: &str) -> bool {
         self.records
             .of(volume)

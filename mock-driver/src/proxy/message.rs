@@ -39,7 +39,6 @@ pub(super) struct Passing {
     seen: Arc<Seen>,
 }
 
-/// A complete reply.
 pub(super) struct Reply {
     head: http::response::Parts,
     body: Bytes,
@@ -172,7 +171,6 @@ impl CallInfo for Passing {
 // === impl Reply ===
 
 impl Reply {
-    /// Reads a complete reply.
     pub(super) async fn read(response: http::Response<Body>) -> Result<Self, Status> {
         let (head, body) = response.into_parts();
         let collected = Limited::new(body, PREFIX + MAX_MESSAGE).collect().await;
@@ -223,7 +221,6 @@ impl Reply {
         self.head.headers.remove(http::header::CONTENT_LENGTH);
     }
 
-    /// The reply to forward.
     pub(super) fn into_http(self) -> http::Response<Body> {
         let body = match self.trailers {
             Some(trailers) => {

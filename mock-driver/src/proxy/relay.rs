@@ -23,18 +23,12 @@ pub enum RelayAddress {
 
 /// A relay cannot listen.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what is wrong")]
 pub enum RelayError {
-    /// A Unix socket cannot be bound.
     #[error(transparent)]
     Unix(#[from] BindError),
-    /// A TCP port cannot be bound.
     #[error("cannot listen on {address}")]
-    Tcp {
-        /// The port.
-        address: SocketAddr,
-        /// The cause.
-        source: io::Error,
-    },
+    Tcp { address: SocketAddr, source: io::Error },
 }
 
 /// The two listeners of a relay.

@@ -45,7 +45,6 @@ impl Known {
 // === impl Seen ===
 
 impl Seen {
-    /// Learns from a successful call.
     pub(super) fn learn(&self, call: &dyn CallInfo) {
         let (volume, node) = (call.volume().to_owned(), call.node().to_owned());
         let mut known = self.lock();

@@ -31,7 +31,6 @@ pub struct SocketControl {
     living: Mutex<Vec<Weak<ConnectionHandle>>>,
 }
 
-/// The desired state of the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SocketState {
     /// Incremented to bind the socket again.
@@ -63,11 +62,9 @@ pub struct Connection {
 pub struct ConnectionInfo {
     /// The process at the other end.
     pub(crate) peer: Option<UCred>,
-    /// The connection.
     pub(crate) wire: Arc<ConnectionHandle>,
 }
 
-/// Closes a connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionHandle(Option<StdStream>);
 

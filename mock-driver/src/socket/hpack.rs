@@ -36,7 +36,6 @@ pub(super) struct Decoder {
     max_size: usize,
 }
 
-/// A header field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Field {
     pub(super) name: Bytes,

@@ -116,7 +116,6 @@ impl Database {
         Ok(database)
     }
 
-    /// The state directory.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
@@ -222,7 +221,6 @@ impl Database {
         *lock_of(&self.shared.file) = None;
     }
 
-    /// Names the database in an error.
     pub(super) fn damaged(&self, reason: &str) -> OpenError {
         OpenError::Damaged {
             path: self.path(),

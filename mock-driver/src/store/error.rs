@@ -8,8 +8,8 @@ use crate::array;
 
 /// An operation failed, or its durability is unknown.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what is wrong")]
 pub enum Error {
-    /// The array refused the operation.
     #[error(transparent)]
     Refused(#[from] array::Error),
     /// The change may not be durable, so it is not confirmed. The driver exits.
@@ -19,29 +19,16 @@ pub enum Error {
 
 /// An error of a state directory.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what is wrong")]
 pub enum OpenError {
-    /// An operation on a file or directory failed.
     #[error("--state-dir: cannot {act} {}", path.display())]
     Io {
-        /// Attempted operation.
         act: &'static str,
-        /// Path.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
-    /// Another driver uses it.
     #[error("--state-dir: {} is in use by another running driver: give each its own", path.display())]
-    InUse {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// A damaged file, or one of an unknown format.
+    InUse { path: PathBuf },
     #[error("--state-dir: {} {reason}: restore the directory or start with an empty one", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The cause and its position.
-        reason: String,
-    },
+    Damaged { path: PathBuf, reason: String },
 }

@@ -25,13 +25,11 @@ const CACHE_BYTES: usize = 16 << 20;
 /// Table, key and content of a row; `None` removes it.
 pub type Row = ((&'static str, String), Option<Vec<u8>>);
 
-/// Rows of one transaction.
 pub(crate) type Rows = BTreeMap<(&'static str, String), Option<Vec<u8>>>;
 
 /// An open file. Fields are dropped in this order.
 pub(super) struct StateFile {
     redb: redb::Database,
-    /// The lock of the directory.
     _lock: Option<File>,
 }
 
@@ -78,7 +76,6 @@ impl StateFile {
         rows.collect()
     }
 
-    /// The names of all tables.
     pub(super) fn tables(&self) -> Result<Vec<String>, redb::Error> {
         let transaction = self.redb.begin_read()?;
         let tables = transaction.list_tables()?;

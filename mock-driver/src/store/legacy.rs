@@ -33,7 +33,6 @@ const FORMATS: std::ops::RangeInclusive<u32> = 1..=2;
 #[derive(Debug, Default)]
 pub(super) struct Legacy {
     pub(super) image: Option<Image>,
-    /// The changes since.
     pub(super) changes: Vec<Change>,
     pub(super) identity: Option<String>,
     pub(super) mark: Option<Mark>,

@@ -14,14 +14,12 @@ use crate::fault::Freeze;
 pub(super) struct Past {
     pub(super) freeze: Freeze,
     array: Array,
-    /// Later changes and their times.
     later: VecDeque<(Instant, Change)>,
 }
 
 // === impl Past ===
 
 impl Past {
-    /// Starts from the present array.
     pub(super) fn of(array: &Array, freeze: Freeze) -> Self {
         Self {
             freeze,
@@ -30,7 +28,6 @@ impl Past {
         }
     }
 
-    /// Adds a change.
     pub(super) fn note(&mut self, change: &Change) {
         if self.freeze.age.is_some() {
             self.later.push_back((Instant::now(), change.clone()));

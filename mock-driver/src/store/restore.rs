@@ -25,7 +25,6 @@ impl Mark {
     }
 }
 
-/// The stored array, if any.
 pub(super) fn stored_image(database: &Database) -> Result<Option<Image>, OpenError> {
     let [counters, volumes, snapshots, groups, sick, storage, nodes, pools] = RowId::TABLES;
     let Some(counters) = database.get::<Counters>(counters, "")? else {

@@ -10,45 +10,19 @@ use crate::admin_api::resource::Problem;
 
 /// Error of an admin API request.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what is wrong")]
 pub enum Error {
-    /// Connection refused.
     #[error("cannot reach the driver at {endpoint}: is it running, with --admin-endpoint={endpoint}?")]
-    Unreachable {
-        /// The endpoint.
-        endpoint: Endpoint,
-        /// The cause.
-        source: io::Error,
-    },
-    /// Timeout.
+    Unreachable { endpoint: Endpoint, source: io::Error },
     #[error("request to {endpoint} timed out after {waited:?}")]
-    Late {
-        /// The endpoint.
-        endpoint: Endpoint,
-        /// The timeout.
-        waited: Duration,
-    },
-    /// The connection broke.
+    Late { endpoint: Endpoint, waited: Duration },
     #[error("{endpoint} closed the connection without a response")]
     Broken {
-        /// The endpoint.
         endpoint: Endpoint,
-        /// The cause.
         source: hyper::Error,
     },
-    /// The driver refused.
     #[error("{}", problem.message)]
-    Refused {
-        /// HTTP status.
-        status: StatusCode,
-        /// Why.
-        problem: Problem,
-    },
-    /// Unexpected response: another version, or not a csi-mock-driver.
+    Refused { status: StatusCode, problem: Problem },
     #[error("unexpected response from {endpoint}: {reason} (version mismatch, or not a csi-mock-driver)")]
-    Foreign {
-        /// The endpoint.
-        endpoint: Endpoint,
-        /// What is wrong with the response.
-        reason: String,
-    },
+    Foreign { endpoint: Endpoint, reason: String },
 }

@@ -71,7 +71,6 @@ impl Client {
             .await
     }
 
-    /// Deletes a backend fault.
     pub(crate) async fn remove_backend_fault(&self, id: &str) -> Result<(), Error> {
         self.delete(&format!("/api/v1/backend-faults/{}", part(id))).await
     }

@@ -8,45 +8,24 @@ use crate::store::volume_files;
 
 /// Why there is no such device.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what is wrong")]
 pub enum Error {
-    /// Loop devices are required and not available.
     #[error("--devices=loop: {reason}")]
-    NoLoop {
-        /// Why not.
-        reason: String,
-    },
-    /// An operation on a link or device failed.
+    NoLoop { reason: String },
     #[error("cannot {act} {}", path.display())]
     Io {
-        /// What was tried.
         act: &'static str,
-        /// On what.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
-    /// A program failed.
     #[error(transparent)]
     Program(#[from] exec::Error),
-    /// Other processes took every free loop device first.
     #[error("no free loop device in {tries} attempts: other processes took them")]
-    Contended {
-        /// Number of attempts.
-        tries: usize,
-    },
-    /// The device found is not the volume's.
+    Contended { tries: usize },
     #[error("the device at {} is not the volume's own", link.display())]
-    Wrong {
-        /// The link.
-        link: PathBuf,
-    },
-    /// Another driver has the directory of the links.
+    Wrong { link: PathBuf },
     #[error("--device-dir: {} is in use by another running driver: give each driver its own", directory.display())]
-    InUse {
-        /// The directory.
-        directory: PathBuf,
-    },
-    /// The directory of the devices.
+    InUse { directory: PathBuf },
     #[error(transparent)]
     VolumeFiles(#[from] volume_files::Error),
 }

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use super::error::Error;
 
-/// Prefix of each link.
 pub(super) const PREFIX: &str = "csi-mock-";
 
 /// Prefix of a link whose device is not complete yet.

@@ -24,7 +24,6 @@ impl Devices {
         self.read_only(serial, disk)
     }
 
-    /// The read-only device of the device with that serial, if it has one.
     pub(crate) fn read_only(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
         match self.kind() {
             Kind::Loop => self.find(&link::read_only(serial), disk),
@@ -32,7 +31,6 @@ impl Devices {
         }
     }
 
-    /// Removes the read-only device of the device with that serial, if it has one.
     pub(crate) fn detach_read_only_device(&self, serial: &str) -> Result<(), Error> {
         match self.kind() {
             Kind::Loop => {

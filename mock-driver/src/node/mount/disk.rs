@@ -4,7 +4,6 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The disk of a volume on a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
     /// The file with the volume's bytes.
@@ -16,6 +15,5 @@ pub(crate) struct Disk {
     pub(crate) device: PathBuf,
     /// The open device, which keeps its path from being reused for another disk. `None` if the file itself is the device.
     pub(crate) _held: Option<Arc<File>>,
-    /// Whether it is writable.
     pub(crate) writable: bool,
 }

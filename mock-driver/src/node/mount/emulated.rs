@@ -63,7 +63,6 @@ pub(super) fn link(to: &Path, target: &Path) -> Result<(), Error> {
     symlink(to, target).map_err(Error::io("link", target))
 }
 
-/// The mount source at `target`.
 pub(super) fn source_at(target: &Path) -> Result<Option<MountSource>, Error> {
     // No link, or no such file.
     let absent = [

@@ -11,7 +11,6 @@ use super::error::Error;
 use crate::node::exec::{self, Program};
 use crate::store::volume_files;
 
-/// A supported filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each variant is the filesystem of that name")]
 pub(crate) enum Filesystem {
@@ -21,7 +20,6 @@ pub(crate) enum Filesystem {
     Xfs,
 }
 
-/// The content of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     Blank,
@@ -67,7 +65,6 @@ impl Filesystem {
         })
     }
 
-    /// Its name in mount tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ext2 => "ext2",
@@ -111,7 +108,6 @@ impl Filesystem {
     }
 }
 
-/// The filesystem on a device, if it is a known one.
 pub(super) fn found(device: &Path) -> Result<Option<Filesystem>, Error> {
     let head = head(device).map_err(Error::io("read", device))?;
     Ok(match signature(&head) {
@@ -168,7 +164,6 @@ fn has_room(head: &[u8], device: &Path) -> Result<bool, Error> {
     Ok(bytes / block > blocks)
 }
 
-/// Number and size of the blocks of an ext filesystem.
 fn ext_blocks(head: &[u8]) -> Option<(u64, u64)> {
     const HAS_64BIT: u32 = 0x80;
     let word = |offset: usize| {
@@ -187,7 +182,6 @@ fn ext_blocks(head: &[u8]) -> Option<(u64, u64)> {
     Some((u64::from(high) << 32 | u64::from(word(0x404)?), block))
 }
 
-/// The content of a disk.
 pub(super) fn content(device: &Path, file: &Path) -> Result<Content, Error> {
     // Writes to the device must be visible in its backing file.
     File::open(device)

@@ -75,7 +75,6 @@ fn look(disk: &Disk) -> Result<Content, Error> {
     }
 }
 
-/// Formats a blank disk.
 fn format((mkfs, args): (Program, &[&str]), disk: &Disk) -> Result<(), Error> {
     let mark = &disk.formatting;
     let is_rest = mark.exists();

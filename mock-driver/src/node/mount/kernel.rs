@@ -32,7 +32,6 @@ pub(super) fn device_at(path: &Path) -> Result<Option<u64>, Error> {
     }
 }
 
-/// Whether something is mounted at `path`.
 pub(super) fn is_mount(path: &Path) -> Result<bool, Error> {
     Ok(device_at(path)?.is_some())
 }
@@ -50,13 +49,11 @@ pub(super) fn source_at(path: &Path) -> Result<Option<MountSource>, Error> {
     })))
 }
 
-/// Whether the mount or the filesystem at `path` is read-only.
 pub(super) fn is_read_only(path: &Path) -> Result<bool, Error> {
     let stat = rustix::fs::statvfs(path).map_err(Error::errno("look at", path))?;
     Ok(stat.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
-/// The number of a block device.
 pub(super) fn number(device: &Path) -> Result<u64, Error> {
     Ok(fs::metadata(device).map_err(Error::io("look at", device))?.rdev())
 }
@@ -215,7 +212,6 @@ pub(super) fn check_empty(target: &Path) -> Result<(), Error> {
     Err(in_the_way(target, "holds data that is not the volume's"))
 }
 
-/// Removes an unmounted target if it is empty.
 pub(super) fn remove_empty(target: &Path) -> Result<(), Error> {
     check_empty(target)?;
     let removed = match fs::symlink_metadata(target) {

@@ -6,7 +6,6 @@ use rustix::mount::MountFlags;
 
 use super::filesystem::Filesystem;
 
-/// Parsed mount options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
     flags: MountFlags,

@@ -11,7 +11,6 @@ use super::{Mounter, emulated, kernel};
 // === impl Mounter ===
 
 impl Mounter {
-    /// The topmost mount at `target`, if any.
     pub(crate) fn source_at(self, target: &Path) -> Result<Option<MountSource>, Error> {
         match self {
             Self::Emulated => emulated::source_at(target),
@@ -77,7 +76,6 @@ impl Mounter {
         }
     }
 
-    /// Removes an unmounted target if it is empty.
     pub(crate) fn remove(self, target: &Path) -> Result<(), Error> {
         match self {
             Self::Emulated | Self::Kernel => kernel::remove_empty(target),

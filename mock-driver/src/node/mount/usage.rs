@@ -1,12 +1,10 @@
 //! Usage of filesystems.
 
-/// Usage of one resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Usage {
     /// Available to unprivileged users.
     pub(crate) available: u64,
     pub(crate) total: u64,
-    /// Used.
     pub(crate) used: u64,
 }
 

@@ -72,47 +72,28 @@ const CALLS_FROM_V: u8 = 5;
 /// Flags of csi-driver-host-path.
 #[derive(Args, Clone, Debug)]
 pub struct HostPathArgs {
-    /// Whether volumes are attached.
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     enable_attach: Option<bool>,
-
-    /// Whether volumes lie in places.
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     enable_topology: Option<bool>,
-
-    /// Whether volumes grow.
     #[arg(long, hide = true, alias = "node-expand-required", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     enable_volume_expansion: Option<bool>,
-
-    /// Whether the controller has no part in that.
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     disable_controller_expansion: Option<bool>,
-
-    /// Whether nodes have no part in that.
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     disable_node_expansion: Option<bool>,
-
-    /// Whether mutable parameters can be changed.
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     enable_controller_modify_volume: Option<bool>,
-
-    /// Whether snapshots are listed.
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     enable_list_snapshots: Option<bool>,
-
-    /// Whether there is a SnapshotMetadata service.
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     enable_snapshot_metadata: Option<bool>,
 
     /// Whether volumes in use are kept from being deleted. They are, unless this is set to false.
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     check_volume_lifecycle: Option<bool>,
-
-    /// Whether there are inline volumes only.
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     ephemeral: Option<bool>,
-
-    /// The mutable parameters that are taken, with any value.
     #[arg(long, hide = true, conflicts_with = "mutable_parameters")]
     accepted_mutable_parameter_names: Vec<String>,
 
@@ -123,18 +104,12 @@ pub struct HostPathArgs {
     /// The largest size a node grows a volume to, in bytes; 0 for that of all volumes.
     #[arg(long, hide = true)]
     max_volume_size_node: Option<u64>,
-
-    /// A kind of space and how much there is of it.
     #[arg(long, hide = true, conflicts_with = "pools")]
     capacity: Vec<PoolFlag>,
 
     /// Threads are as many as there are cores, in a container's share, too.
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     automaxprocs: Option<bool>,
-
-    /// Whether the command line is one of csi-driver-host-path.
-    #[arg(skip)]
-    is_ctl: bool,
 }
 
 /// The attach limit of a node.
@@ -169,89 +144,65 @@ impl HostPathArgs {
     }
 
     /// The capabilities before the changes of `--capabilities`.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "no flag changes the other capabilities"
+    )]
     fn capabilities(&self) -> CapabilitySet {
-        let mut capabilities = CapabilitySet::default();
-        let all_of_the_controller = Capability::ALL
-            .into_iter()
-            .filter(|capability| matches!(capability.place(), ReportedIn::Controller(_)))
-            .collect::<Vec<_>>();
         let off = |flag: Option<bool>| flag == Some(false);
         let on = |flag: Option<bool>| flag == Some(true);
-        let never_grows = off(self.enable_volume_expansion);
-        let without: [(bool, &[Capability]); 9] = [
-            (
-                off(self.enable_attach),
-                &[
-                    Capability::PublishUnpublishVolume,
-                    Capability::PublishReadonly,
-                    Capability::ListVolumesPublishedNodes,
-                ],
-            ),
-            (
-                off(self.enable_topology),
-                &[
-                    Capability::VolumeAccessibilityConstraints,
-                    Capability::SnapshotAccessibilityConstraints,
-                ],
-            ),
-            (never_grows, &[Capability::VolumeExpansionOnline]),
-            (
-                never_grows || on(self.disable_controller_expansion),
-                &[Capability::ExpandVolume],
-            ),
-            (
-                never_grows || on(self.disable_node_expansion),
-                &[Capability::NodeExpandVolume],
-            ),
-            (
-                off(self.enable_controller_modify_volume),
-                &[Capability::ModifyVolume],
-            ),
-            (off(self.enable_list_snapshots), &[Capability::ListSnapshots]),
-            (
-                off(self.enable_snapshot_metadata),
-                &[Capability::SnapshotMetadataService],
-            ),
-            (on(self.ephemeral), &all_of_the_controller),
-        ];
-        if self.is_ctl {
-            capabilities.set(Capability::VolumeCondition, true);
-            capabilities.set(Capability::NodeVolumeCondition, true);
+        let is_of_controller =
+            |capability: Capability| matches!(capability.place(), ReportedIn::Controller(_));
+        let is_off = |capability: Capability| match capability {
+            any if on(self.ephemeral) && is_of_controller(any) => true,
+            Capability::PublishUnpublishVolume
+            | Capability::PublishReadonly
+            | Capability::ListVolumesPublishedNodes => off(self.enable_attach),
+            Capability::VolumeAccessibilityConstraints | Capability::SnapshotAccessibilityConstraints => {
+                off(self.enable_topology)
+            }
+            Capability::VolumeExpansionOnline => off(self.enable_volume_expansion),
+            Capability::ExpandVolume => {
+                off(self.enable_volume_expansion) || on(self.disable_controller_expansion)
+            }
+            Capability::NodeExpandVolume => {
+                off(self.enable_volume_expansion) || on(self.disable_node_expansion)
+            }
+            Capability::ModifyVolume => off(self.enable_controller_modify_volume),
+            Capability::ListSnapshots => off(self.enable_list_snapshots),
+            Capability::SnapshotMetadataService => off(self.enable_snapshot_metadata),
             // Otherwise kubelet leaves fsGroup to the driver.
-            capabilities.set(Capability::NodeVolumeMountGroup, false);
-        }
-        for capability in without
-            .iter()
-            .filter(|(is_off, _)| *is_off)
-            .flat_map(|(_, all)| *all)
+            Capability::NodeVolumeMountGroup => true,
+            _ => false,
+        };
+        let mut capabilities = CapabilitySet::default();
+        capabilities.set(Capability::VolumeCondition, true);
+        capabilities.set(Capability::NodeVolumeCondition, true);
+        for capability in Capability::ALL
+            .into_iter()
+            .filter(|capability| is_off(*capability))
         {
-            capabilities.set(*capability, false);
+            capabilities.set(capability, false);
         }
         capabilities
     }
 
     /// The pools by kind, of which the last flag counts, or an unlimited one; all at `place`.
     fn pools(&self, place: &Segments) -> Vec<PoolFlag> {
-        let mut kinds: BTreeMap<PoolName, Pool> = BTreeMap::new();
-        for pool in self.capacity.iter().map(PoolFlag::pool) {
-            kinds.insert(pool.name.clone(), pool);
-        }
+        let named = |pool: Pool| (pool.name.clone(), pool);
+        let mut kinds: BTreeMap<PoolName, Pool> =
+            self.capacity.iter().map(PoolFlag::pool).map(named).collect();
         if kinds.is_empty() {
-            let everything = Pool {
+            kinds.extend([named(Pool {
                 name: PoolName::from("pool-0"),
                 segments: Segments::default(),
                 capacity: Pool::DEFAULT_CAPACITY,
-            };
-            kinds.insert(everything.name.clone(), everything);
+            })]);
         }
-        let here = |pool: Pool| match pool.segments.is_empty() {
-            true => Pool {
-                segments: place.clone(),
-                ..pool
-            },
-            false => pool,
-        };
-        kinds.into_values().map(here).map(PoolFlag::from).collect()
+        for pool in kinds.values_mut().filter(|pool| pool.segments.is_empty()) {
+            pool.segments = place.clone();
+        }
+        kinds.into_values().map(PoolFlag::from).collect()
     }
 
     fn mutable_parameters(&self) -> Option<QosRule> {
@@ -263,24 +214,22 @@ impl HostPathArgs {
     }
 
     /// Requested behaviour that this driver implements differently.
-    fn notes(&self) -> impl Iterator<Item = String> {
-        let ephemeral = self.ephemeral == Some(true);
-        let modifies = self.enable_controller_modify_volume != Some(false);
-        let names = !self.accepted_mutable_parameter_names.is_empty() && !modifies;
-        [
-            (
-                ephemeral,
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.ephemeral == Some(true) {
+            notes.push(
                 "--ephemeral: the Controller service has no capabilities; a volume is an inline one only where the \
-                 caller says so in volume_context, as kubelet does since Kubernetes 1.16",
-            ),
-            (
-                names,
-                "--accepted-mutable-parameter-names: has no effect without --enable-controller-modify-volume",
-            ),
-        ]
-        .into_iter()
-        .filter(|(is_so, _)| *is_so)
-        .map(|(_, note)| note.to_owned())
+                 caller says so in volume_context, as kubelet does since Kubernetes 1.16"
+                    .to_owned(),
+            );
+        }
+        let modifies = self.enable_controller_modify_volume != Some(false);
+        if !self.accepted_mutable_parameter_names.is_empty() && !modifies {
+            let note =
+                "--accepted-mutable-parameter-names: has no effect without --enable-controller-modify-volume";
+            notes.push(note.to_owned());
+        }
+        notes
     }
 }
 
@@ -310,17 +259,16 @@ impl FromStr for AttachLimit {
 }
 
 /// Translates csi-driver-host-path's flags to this driver's.
-pub(super) fn translate(args: &mut All, matches: &ArgMatches, is_ctl: bool) {
+pub(super) fn translate(args: &mut All, matches: &ArgMatches, is_host_path: bool) {
     let is_given = |field: &str| {
         !matches!(
             matches.value_source(field),
             None | Some(ValueSource::DefaultValue)
         )
     };
-    args.host_path.is_ctl = is_ctl;
     let host_path = &args.host_path;
     args.notes.extend(host_path.notes());
-    if !is_ctl {
+    if !is_host_path {
         return;
     }
     let mut capabilities = host_path.capabilities();

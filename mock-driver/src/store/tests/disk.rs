@@ -21,7 +21,6 @@ struct Inner {
 struct State {
     /// What a reader sees.
     content: Vec<u8>,
-    /// What was there at the last flush.
     flushed: Vec<u8>,
     /// What was done since.
     unflushed: Vec<Step>,

@@ -17,7 +17,6 @@ use super::file_id::{DISK, FILESYSTEM, FileId, TREE, UNFINISHED};
 /// Above this number of files and directories, syncfs replaces an fsync of each: the cost of fsync grows with their number,
 /// while that of syncfs includes writes of other processes.
 const MANY: usize = 16;
-/// Directory of orphaned files.
 const ORPHANED: &str = "orphaned";
 
 /// The result of a [sweep](super::VolumeFiles::sweep).

@@ -15,7 +15,6 @@ use crate::store::durable;
 /// The file that says which node a volume was made on that lives as long as its pod.
 const NODE: &str = "node.json";
 
-/// The node that a volume was made on.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct NodeNote {
     node: String,

@@ -7,7 +7,6 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::array::Array;
 
-/// The file that is the disk.
 pub(super) const DISK: &str = "disk";
 /// The directory that stands for the filesystem on it, where nothing can be mounted.
 pub(super) const TREE: &str = "tree";

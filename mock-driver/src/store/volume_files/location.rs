@@ -10,7 +10,6 @@ use tempfile::TempDir;
 
 use super::error::Error;
 
-/// Where volume files lie.
 #[derive(Debug)]
 pub(super) enum FilesLocation {
     Persistent {

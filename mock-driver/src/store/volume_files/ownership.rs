@@ -38,55 +38,30 @@ pub(crate) struct Owner {
 
 /// Why an array cannot have a media directory.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what is wrong")]
 pub enum ClaimError {
-    /// An operation on a file or directory failed.
     #[error("--media-dir: cannot {act} {}", path.display())]
     Io {
-        /// What was tried.
         act: &'static str,
-        /// On what.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
-    /// Another process has its array in it.
     #[error("--media-dir: {} is in use by another running driver: give each array its own", path.display())]
-    InUse {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// It has files that are not known to be the array's.
+    InUse { path: PathBuf },
     #[error(
         "--media-dir: {} has no marker of this driver ({MARKER}) and contains {}, which the array does not know: give \
          an empty directory, or move its contents away first",
         path.display(), found.display()
     )]
-    Unmarked {
-        /// The directory.
-        path: PathBuf,
-        /// What is in it.
-        found: PathBuf,
-    },
-    /// It belongs to an array that is kept elsewhere.
+    Unmarked { path: PathBuf, found: PathBuf },
     #[error(
         "--media-dir: {} belongs to array {array}, not to this one: start with that array's --state-dir, or give \
          another --media-dir",
         path.display()
     )]
-    OtherArray {
-        /// The directory.
-        path: PathBuf,
-        /// The array it belongs to.
-        array: String,
-    },
-    /// Its marker cannot be understood.
+    OtherArray { path: PathBuf, array: String },
     #[error("--media-dir: {} {reason}: restore the file or give another directory", path.display())]
-    Damaged {
-        /// The marker.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    Damaged { path: PathBuf, reason: String },
 }
 
 #[derive(Serialize, Deserialize)]
