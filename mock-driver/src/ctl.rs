@@ -59,9 +59,6 @@ pub fn is_ctl(args: &[OsString]) -> bool {
 }
 
 /// Runs a command line whose second word is `ctl`.
-///
-/// # Errors
-/// If stdout or stderr cannot be written.
 pub async fn run(args: &[OsString]) -> io::Result<ExitCode> {
     let matches = Ctl::command().try_get_matches_from(args.iter().skip(1));
     let ctl = match matches.and_then(|matches| Ctl::from_arg_matches(&matches)) {
@@ -91,9 +88,6 @@ pub async fn run(args: &[OsString]) -> io::Result<ExitCode> {
 }
 
 /// Prints what the flags came to: help, the version or a mistake.
-///
-/// # Errors
-/// If it cannot be written.
 pub fn print(text: &clap::Error) -> io::Result<()> {
     unless_seen_enough(text.print())
 }

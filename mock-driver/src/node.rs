@@ -144,9 +144,6 @@ impl VolumeDisk {
 
 impl Node {
     /// Opens the node with its stored records, if it has a state directory.
-    ///
-    /// # Errors
-    /// The kind of devices is not available, or records cannot be read.
     pub(crate) fn open(
         id: String,
         settings: Settings,

@@ -241,48 +241,33 @@ fn start(
     };
     if let Some(file) = faults {
         let (driver, stop) = (driver.clone(), stop.clone());
-        tasks.spawn(async move {
-            driver.follow_faults(file, stop).await;
-            Ended {
-                task: "faults",
-                result: Ok(()),
-            }
-        });
+        tasks.spawn(ended(
+            "faults",
+            async move { driver.follow_faults(file, stop).await },
+        ));
     }
-
     let follower = (driver.clone(), stop.clone());
-    tasks.spawn(async move {
-        follower.0.follow_losses(follower.1).await;
-        Ended {
-            task: "losses",
-            result: Ok(()),
-        }
-    });
-
+    tasks.spawn(ended("losses", async move {
+        follower.0.follow_losses(follower.1).await
+    }));
     if driver.remote.is_some() {
         let (driver, stop) = (driver.clone(), stop.clone());
-        tasks.spawn(async move {
-            driver.follow_array(stop).await;
-            Ended {
-                task: "array",
-                result: Ok(()),
-            }
-        });
+        tasks.spawn(ended("array", async move { driver.follow_array(stop).await }));
     }
-
     if let Some(admin) = admin {
         let (driver, stop) = (driver.clone(), stop.clone());
-        tasks.spawn(async move {
+        tasks.spawn(ended("admin", async move {
             if let Err(error) = admin.serve(driver, stop).await {
                 tracing::error!(%error, "the admin API failed");
             }
-            Ended {
-                task: "admin",
-                result: Ok(()),
-            }
-        });
+        }));
     }
     tasks
+}
+
+async fn ended(task: &'static str, work: impl Future<Output = ()>) -> Ended {
+    work.await;
+    Ended { task, result: Ok(()) }
 }
 
 fn answer_calls<S>(

@@ -18,7 +18,8 @@ pub use self::database::Database;
 use self::database::META;
 pub use self::error::{Error, OpenError};
 pub use self::file::Row;
-use self::file::{Rows, failed};
+pub(crate) use self::file::Rows;
+use self::file::failed;
 use self::legacy::Legacy;
 use self::past::Past;
 use self::restore::{Mark, restore, stored_image};
@@ -33,8 +34,9 @@ mod legacy;
 mod past;
 mod restore;
 
-/// The keys of the array's identity and of a [`Mark`] in [`META`].
+/// The keys of the array's identity, of its media directory and of a [`Mark`] in [`META`].
 const IDENTITY: &str = "array";
+const MEDIA: &str = "media";
 const LOSS: &str = "loss";
 
 /// The array behind its lock.
@@ -61,9 +63,6 @@ impl Store {
     }
 
     /// An array restored from a database. `epoch` is used at the first start.
-    ///
-    /// # Errors
-    /// The database cannot be read or written, or is damaged.
     pub fn open(
         database: Arc<Database>,
         settings: Settings,
@@ -99,7 +98,10 @@ impl Store {
             }
             database.replace(&RowId::TABLES, rows)?;
         }
-        Legacy::remove(&directory)?;
+        // An earlier start may have ended between the commit and this. Files of others keep their names.
+        if stored.is_none() || Legacy::read(&directory).is_ok() {
+            Legacy::remove(&directory)?;
+        }
         tracing::info!(dir = %directory.display(), volumes = array.volumes().len(), "state restored");
         Ok(Self::of(array, Some(database)))
     }
@@ -116,9 +118,6 @@ impl Store {
 
     /// The identity of the stored array for as long as its directory exists, also after a state loss. `fresh` is used at the
     /// first start. `None` for an array in memory.
-    ///
-    /// # Errors
-    /// It cannot be read or written.
     pub fn identity(&self, fresh: u128) -> Result<Option<String>, OpenError> {
         let Some(database) = &self.database else {
             return Ok(None);
@@ -133,6 +132,23 @@ impl Store {
             }
         };
         Ok(Some(identity))
+    }
+
+    /// The media directory that the stored array has marked.
+    pub(crate) fn marked_media(&self) -> Result<Option<String>, OpenError> {
+        match &self.database {
+            Some(database) => database.get(META, MEDIA),
+            None => Ok(None),
+        }
+    }
+
+    /// Records the media directory that the array has marked.
+    pub(crate) fn set_marked_media(&self, directory: &str) -> Result<(), OpenError> {
+        let Some(database) = &self.database else {
+            return Ok(());
+        };
+        let row = ((META, MEDIA.to_owned()), Some(json(&directory)));
+        database.replace(&[], Rows::from([row]))
     }
 
     /// Runs an operation that may change the array, and returns after the change is durable.
@@ -168,9 +184,6 @@ impl Store {
     }
 
     /// Reads the array, and returns after everything seen is durable.
-    ///
-    /// # Errors
-    /// Those of [`Store::change`].
     pub async fn read<T>(&self, look: impl FnOnce(&Array) -> Result<T, array::Error>) -> Result<T, Error> {
         let (outcome, position) = {
             let array = self.lock();

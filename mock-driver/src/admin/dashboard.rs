@@ -10,51 +10,34 @@ use super::state::Admin;
 
 const PAGE: &str = include_str!("dashboard/page.html");
 
-const SCRIPT: &str = "text/javascript; charset=utf-8";
+/// Path, media type and text of a file of the page.
+macro_rules! asset {
+    ($name:literal, $kind:literal) => {
+        (
+            concat!("/dashboard/", $name),
+            $kind,
+            include_str!(concat!("dashboard/", $name)),
+        )
+    };
+    ($script:literal) => {
+        asset!($script, "text/javascript; charset=utf-8")
+    };
+}
 
-/// Path, media type and text of the page's files.
 const ASSETS: [(&str, &str, &str); 13] = [
-    (
-        "/dashboard/style.css",
-        "text/css; charset=utf-8",
-        include_str!("dashboard/style.css"),
-    ),
-    (
-        "/dashboard/icon.svg",
-        "image/svg+xml",
-        include_str!("dashboard/icon.svg"),
-    ),
-    ("/dashboard/api.js", SCRIPT, include_str!("dashboard/api.js")),
-    ("/dashboard/calls.js", SCRIPT, include_str!("dashboard/calls.js")),
-    (
-        "/dashboard/capabilities.js",
-        SCRIPT,
-        include_str!("dashboard/capabilities.js"),
-    ),
-    ("/dashboard/dom.js", SCRIPT, include_str!("dashboard/dom.js")),
-    (
-        "/dashboard/faults.js",
-        SCRIPT,
-        include_str!("dashboard/faults.js"),
-    ),
-    ("/dashboard/main.js", SCRIPT, include_str!("dashboard/main.js")),
-    ("/dashboard/nodes.js", SCRIPT, include_str!("dashboard/nodes.js")),
-    ("/dashboard/pager.js", SCRIPT, include_str!("dashboard/pager.js")),
-    (
-        "/dashboard/snapshots.js",
-        SCRIPT,
-        include_str!("dashboard/snapshots.js"),
-    ),
-    (
-        "/dashboard/storage.js",
-        SCRIPT,
-        include_str!("dashboard/storage.js"),
-    ),
-    (
-        "/dashboard/volumes.js",
-        SCRIPT,
-        include_str!("dashboard/volumes.js"),
-    ),
+    asset!("style.css", "text/css; charset=utf-8"),
+    asset!("icon.svg", "image/svg+xml"),
+    asset!("api.js"),
+    asset!("calls.js"),
+    asset!("capabilities.js"),
+    asset!("dom.js"),
+    asset!("faults.js"),
+    asset!("main.js"),
+    asset!("nodes.js"),
+    asset!("pager.js"),
+    asset!("snapshots.js"),
+    asset!("storage.js"),
+    asset!("volumes.js"),
 ];
 
 /// The files that depend on neither the driver nor the dashboard's markup.

@@ -80,6 +80,7 @@ impl Guard {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
             Some(_) | None => host,
         };
+        let name = name.strip_suffix('.').unwrap_or(name);
         let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
         name.eq_ignore_ascii_case("localhost")
             || bare.unwrap_or(name).parse::<IpAddr>().is_ok()
@@ -171,6 +172,9 @@ mod tests {
             ("127.0.0.1.evil.example", false),
             ("csi-mock-driver.storage.svc:9810", true),
             ("CSI-mock-driver.storage.svc", true),
+            ("csi-mock-driver.storage.svc.:9810", true),
+            ("localhost.:1", true),
+            (".", false),
             ("x.csi-mock-driver.storage.svc", false),
             ("csi-mock-driver.storage.svc.evil.example", false),
             ("", false),

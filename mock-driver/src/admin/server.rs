@@ -111,9 +111,6 @@ impl Server {
     }
 
     /// Serves a driver until `stop`, then drains requests.
-    ///
-    /// # Errors
-    /// None that are known: failures are answered to the client.
     pub(crate) async fn serve(self, driver: Arc<Driver>, stop: CancellationToken) -> io::Result<()> {
         let admin = Admin {
             driver,

@@ -98,16 +98,20 @@ pub(super) fn claim(
     if !volume_files.is_kept() {
         return Ok(());
     }
+    let marked = store.marked_media()?;
     // An array in memory has no identity; equal volume names mean nothing.
-    let (owner, known) = match store.identity(u128::from_le_bytes(random()?))? {
-        Some(array) => {
-            let is_kept = true;
-            (Owner { array, is_kept }, store.peek(FileId::all_of))
-        }
-        None => {
-            let (array, is_kept) = (format!("{epoch:032x}"), false);
-            (Owner { array, is_kept }, Vec::new())
-        }
+    let (array, known) = match store.identity(u128::from_le_bytes(random()?))? {
+        Some(array) => (array, store.peek(FileId::all_of)),
+        None => (format!("{epoch:032x}"), Vec::new()),
     };
-    Ok(volume_files.claim(&owner, &known, state_dir)?)
+    let owner = Owner {
+        array,
+        is_kept: store.database().is_some(),
+        marked: marked.clone(),
+    };
+    let claimed = volume_files.claim(&owner, &known, state_dir)?;
+    match claimed {
+        Some(directory) if marked.as_ref() != Some(&directory) => Ok(store.set_marked_media(&directory)?),
+        Some(_) | None => Ok(()),
+    }
 }

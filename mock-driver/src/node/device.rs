@@ -124,9 +124,6 @@ impl Devices {
     }
 
     /// The link to the device with that serial, which may not exist.
-    ///
-    /// # Errors
-    /// If the directory of the links cannot be created.
     pub fn link(&self, serial: &str) -> Result<PathBuf, Error> {
         Ok(self.directory()?.join(format!("{PREFIX}{serial}")))
     }
@@ -135,9 +132,6 @@ impl Devices {
     ///
     /// # Guarantees
     /// After a crash in the middle the same call completes the work, and [`Devices::detach`] undoes it.
-    ///
-    /// # Errors
-    /// If it cannot be set up.
     pub fn attach(&self, serial: &str, disk: &Path, writable: bool) -> Result<(), Error> {
         if matches!(self.kind, Kind::None | Kind::Simulated) {
             return Ok(());
@@ -169,9 +163,6 @@ impl Devices {
 
     /// Removes the device with that serial and its read-only device, even if they are in use. That they do not exist is no
     /// error.
-    ///
-    /// # Errors
-    /// If one cannot be removed.
     pub fn detach(&self, serial: &str) -> Result<(), Error> {
         if matches!(self.kind, Kind::None | Kind::Simulated) {
             return Ok(());
@@ -244,9 +235,6 @@ impl Devices {
     }
 
     /// The serial numbers of the devices that have a link, also of incomplete and read-only ones.
-    ///
-    /// # Errors
-    /// If the directory cannot be read.
     pub fn serials(&self) -> Result<Vec<String>, Error> {
         let directory = self.directory()?;
         let entries = fs::read_dir(&directory).map_err(Error::io("read", &directory))?;
@@ -259,9 +247,6 @@ impl Devices {
     }
 
     /// Removes the devices that `wanted` does not accept.
-    ///
-    /// # Errors
-    /// If the directory cannot be read or a device cannot be removed.
     pub fn retain(&self, wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
         if matches!(self.kind, Kind::None | Kind::Simulated) {
             return Ok(());

@@ -38,23 +38,10 @@ pub(crate) enum Mounter {
     Emulated,
 }
 
-/// A requested filesystem.
-#[derive(Clone, Debug)]
-pub(crate) struct MountParams<'a> {
-    /// `fs_type` of the request; empty for the existing filesystem, or the default.
-    pub(crate) fs_type: &'a str,
-    pub(crate) flags: &'a [String],
-    /// `volume_mount_group`; empty for none.
-    pub(crate) group: &'a str,
-}
-
 // === impl Mounter ===
 
 impl Mounter {
     /// Checks the type before anything is changed.
-    ///
-    /// # Errors
-    /// The filesystem is not supported.
     pub(crate) fn supports(fs_type: &str) -> Result<(), Error> {
         Filesystem::asked(fs_type).map(drop)
     }
@@ -67,13 +54,20 @@ impl Mounter {
     ///
     /// # Errors
     /// The disk contains other data, or a step fails; then nothing is mounted.
-    pub(crate) fn mount(self, disk: &Disk, path: &Path, wanted: &MountParams<'_>) -> Result<(), Error> {
-        let asked = Filesystem::asked(wanted.fs_type)?;
+    pub(crate) fn mount(
+        self,
+        disk: &Disk,
+        path: &Path,
+        fs_type: &str,
+        flags: &[String],
+        group: &str,
+    ) -> Result<(), Error> {
+        let asked = Filesystem::asked(fs_type)?;
         match self {
             Self::Emulated => {
                 emulated::prepare(disk, asked)?;
-                if disk.writable && !Options::read(wanted.flags).is_read_only() {
-                    chown::give(&disk.tree, wanted.group)?;
+                if disk.writable && !Options::read(flags).is_read_only() {
+                    chown::give(&disk.tree, group)?;
                 }
                 Ok(())
             }
@@ -81,15 +75,15 @@ impl Mounter {
                 if kernel::device_at(path)? == Some(kernel::number(&disk.device)?) {
                     return Ok(());
                 }
-                let mut options = Options::read(wanted.flags);
+                let mut options = Options::read(flags);
                 let fs = formatting::prepare(disk, asked)?;
                 options.add_for(fs, disk.writable);
-                kernel::mount(&disk.device, path, fs, &options, wanted.flags)?;
+                kernel::mount(&disk.device, path, fs, &options, flags)?;
                 if disk.writable && !options.is_read_only() {
                     if fs == Filesystem::Xfs {
                         filesystem::grow(fs, &disk.device, path)?;
                     }
-                    chown::give(path, wanted.group)?;
+                    chown::give(path, group)?;
                 }
                 Ok(())
             }
@@ -98,9 +92,6 @@ impl Mounter {
 
     /// Prepares a disk to be published as a device: wipes an incomplete filesystem of an interrupted mkfs and removes the
     /// mark, so that later contents are never taken for one.
-    ///
-    /// # Errors
-    /// It cannot be wiped.
     pub(crate) fn hand_over(self, disk: &Disk) -> Result<(), Error> {
         formatting::hand_over(disk)
     }

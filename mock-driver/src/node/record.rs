@@ -15,12 +15,15 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::error::Error;
 use crate::array::Capability;
 use crate::node::mount::MountSource;
-use crate::store::{Database, OpenError, durable};
+use crate::store::{Database, OpenError, Rows, durable};
 
 const TABLE: &str = "node_records";
 
 /// The directory where earlier versions kept one file per record.
 const LEGACY_DIR: &str = "node";
+
+/// How the names of these files begin: with the `/` of the record's path.
+const LEGACY_PREFIX: &str = "%2F";
 
 /// Sorted by key.
 pub(crate) type Map = BTreeMap<String, String>;
@@ -205,29 +208,40 @@ impl Records {
     }
 }
 
-/// Imports the record files of an earlier version.
+/// Imports the record files of an earlier version, and removes them and nothing else.
 fn migrate(database: &Database) -> Result<(), Error> {
     let directory = database.directory().join(LEGACY_DIR);
     let entries = match fs::read_dir(&directory) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(()),
         Err(error) => return Err(failed("read", &directory)(error)),
     };
-    let mut rows = Vec::new();
+    let (mut rows, mut files) = (Rows::new(), Vec::new());
     for entry in entries {
         let path = entry.map_err(failed("read", &directory))?.path();
-        if path.extension().is_none_or(|extension| extension != "json") {
-            // A partly written record: its call had not begun its work.
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if !name.starts_with(LEGACY_PREFIX) {
             continue;
         }
-        let text = fs::read(&path).map_err(failed("read", &path))?;
-        let record: Record = serde_json::from_slice(&text)
-            .map_err(io::Error::from)
-            .map_err(failed("parse", &path))?;
-        rows.push(((TABLE, record.path.clone()), Some(json(&record))));
+        if name.ends_with(".json") {
+            let text = fs::read(&path).map_err(failed("read", &path))?;
+            let record: Record = serde_json::from_slice(&text)
+                .map_err(io::Error::from)
+                .map_err(failed("parse", &path))?;
+            rows.insert((TABLE, record.path.clone()), Some(json(&record)));
+        }
+        // Others are partly written records: their calls had not begun their work.
+        files.push(path.clone());
     }
-    database.replace(&[], rows.into_iter().collect())?;
-    fs::remove_dir_all(&directory).map_err(failed("remove", &directory))?;
+    if files.is_empty() {
+        return Ok(());
+    }
+    database.replace(&[], rows)?;
+    for file in &files {
+        fs::remove_file(file).map_err(failed("remove", file))?;
+    }
+    // Unless it has files of others.
+    fs::remove_dir(&directory).ok();
     durable::sync_directory(database.directory()).map_err(failed("flush", database.directory()))
 }
 
@@ -265,7 +279,7 @@ mod tests {
                 .unwrap(),
             );
             fs::write(path.join("%2Fp.json"), old).unwrap();
-            fs::write(path.join("half.new"), "{").unwrap();
+            fs::write(path.join("%2Fhalf.new"), "{").unwrap();
             let records = open(&directory);
             assert_eq!(records.at("/p").map(|record| record.progress), Some(progress));
             assert!(!path.exists());
@@ -275,6 +289,25 @@ mod tests {
                 Some(progress)
             );
         }
+    }
+
+    #[test]
+    fn directory_named_node_in_the_state_directory_keeps_its_foreign_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(LEGACY_DIR);
+        for files in [&["photos/1.jpg"][..], &["package.json", "%2Fhalf.new"]] {
+            for file in files.iter().map(|file| path.join(file)) {
+                fs::create_dir_all(file.parent().unwrap()).unwrap();
+                fs::write(file, "of others").unwrap();
+            }
+            drop(open(&directory));
+            assert_eq!(fs::read_to_string(path.join(files[0])).unwrap(), "of others");
+        }
+        assert!(!path.join("%2Fhalf.new").exists());
+        fs::remove_dir_all(&path).unwrap();
+        fs::write(&path, "a file").unwrap();
+        drop(open(&directory));
+        assert!(path.is_file());
     }
 
     #[test]

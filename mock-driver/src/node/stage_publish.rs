@@ -10,7 +10,7 @@ use super::path_state::{PathState, foreign, taken};
 use super::record::{Map, Progress, Record, Role};
 use super::{Node, View, VolumeDisk};
 use crate::array::{Access, Capability, PublishInfo};
-use crate::node::mount::{self, Disk, MountParams, MountSource, Mounter};
+use crate::node::mount::{self, Disk, MountSource, Mounter};
 
 /// Arguments of NodeStageVolume.
 #[derive(Clone, Debug)]
@@ -292,16 +292,11 @@ impl Node {
                     group,
                 },
             ) => {
-                let wanted = MountParams {
-                    fs_type,
-                    flags,
-                    group,
-                };
                 let _alone = self.alone(record, disk)?;
                 if let Some(disk_fault) = self.disk_fault(&record.volume) {
                     self.mounter.apply_disk_fault(disk, path, fs_type, disk_fault)?;
                 }
-                self.mounter.mount(disk, path, &wanted)?;
+                self.mounter.mount(disk, path, fs_type, flags, group)?;
             }
             (Role::Published { staging, .. }, Access::Mount { flags, .. }) => {
                 let from = Path::new(staging);

@@ -73,9 +73,6 @@ impl FromStr for RelayAddress {
 
 impl Relay {
     /// Listens on both addresses.
-    ///
-    /// # Errors
-    /// One of them cannot be bound.
     pub async fn bind(clients: &RelayAddress, drivers: &RelayAddress) -> Result<Self, RelayError> {
         Ok(Self {
             clients: End::bind(clients).await?,

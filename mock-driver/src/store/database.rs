@@ -134,9 +134,6 @@ impl Database {
     }
 
     /// All tables with all rows, as JSON.
-    ///
-    /// # Errors
-    /// If they cannot be read.
     pub fn dump(&self) -> Result<serde_json::Value, OpenError> {
         let mut tables = serde_json::Map::new();
         for table in self.read(StateFile::tables)? {
@@ -175,9 +172,6 @@ impl Database {
     }
 
     /// Waits until a write and all before it are durable.
-    ///
-    /// # Errors
-    /// If a write failed.
     pub(crate) async fn settled(&self, sequence: u64) -> Result<(), Arc<io::Error>> {
         let is_settled = |progress: &Progress| match progress {
             Progress::Durable(durable) => *durable >= sequence,

@@ -95,9 +95,6 @@ impl VolumeFiles {
     }
 
     /// Creates the disk if it does not exist, and extends it to at least `bytes`. Returns its path.
-    ///
-    /// # Errors
-    /// A file operation fails.
     pub async fn ensure(&self, file_id: &FileId, bytes: u64) -> Result<PathBuf, Error> {
         self.work(file_id, move |place| {
             fs::create_dir_all(place).map_err(Error::of("create", place))?;
@@ -123,9 +120,6 @@ impl VolumeFiles {
     ///
     /// # Guarantees
     /// After a crash `to` is unchanged, complete or absent, never partial.
-    ///
-    /// # Errors
-    /// A file operation fails.
     pub async fn copy(&self, from: &FileId, to: &FileId, bytes: u64) -> Result<u64, Error> {
         if self.is_nowhere() {
             return Ok(0);
@@ -137,9 +131,6 @@ impl VolumeFiles {
     }
 
     /// Removes the files; succeeds if they do not exist.
-    ///
-    /// # Errors
-    /// A file cannot be removed.
     pub async fn delete(&self, file_id: &FileId) -> Result<(), Error> {
         if self.is_nowhere() {
             return Ok(());
@@ -174,9 +165,6 @@ impl VolumeFiles {
     }
 
     /// The extents in which `target` differs from `base`, in the form of `VolumeFiles::extents`.
-    ///
-    /// # Errors
-    /// A file cannot be read.
     pub async fn delta(&self, base: &FileId, target: &FileId, from: u64) -> Result<Vec<Extent>, Error> {
         if self.is_nowhere() {
             return Ok(Vec::new());
@@ -190,25 +178,16 @@ impl VolumeFiles {
     }
 
     /// Whether the disk has a file.
-    ///
-    /// # Errors
-    /// The directory cannot be created.
     pub fn exists(&self, file_id: &FileId) -> Result<bool, Error> {
         Ok(self.place(file_id)?.join(DISK).exists())
     }
 
     /// The path of the disk, which may not exist.
-    ///
-    /// # Errors
-    /// The directory cannot be created.
     pub fn disk(&self, file_id: &FileId) -> Result<PathBuf, Error> {
         Ok(self.place(file_id)?.join(DISK))
     }
 
     /// The path of the directory that emulates the filesystem; it may not exist.
-    ///
-    /// # Errors
-    /// The directory cannot be created.
     pub fn tree(&self, file_id: &FileId) -> Result<PathBuf, Error> {
         Ok(self.place(file_id)?.join(TREE))
     }
@@ -219,25 +198,16 @@ impl VolumeFiles {
     }
 
     /// Path of the mark that the disk's filesystem is frozen.
-    ///
-    /// # Errors
-    /// The directory cannot be created.
     pub fn frozen_mark(&self, file_id: &FileId) -> Result<PathBuf, Error> {
         Ok(self.place(file_id)?.join(FROZEN))
     }
 
     /// The directory, created if it does not exist. It may contain other files.
-    ///
-    /// # Errors
-    /// It cannot be created, or is closed.
     pub fn directory(&self) -> Result<PathBuf, Error> {
         self.place.directory()
     }
 
     /// Removes a private directory with its contents. Permanent files remain, and their directory is unlocked.
-    ///
-    /// # Errors
-    /// A file cannot be removed.
     pub fn close(&self) -> Result<(), Error> {
         self.place.close()
     }

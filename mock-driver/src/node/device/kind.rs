@@ -38,9 +38,6 @@ pub enum Kind {
 
 impl Choice {
     /// Chooses the kind of devices, and logs it.
-    ///
-    /// # Errors
-    /// If loop devices are required and not available.
     pub fn settle(self) -> Result<Kind, Error> {
         let kind = match self {
             Self::None => Kind::None,

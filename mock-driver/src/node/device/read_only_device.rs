@@ -42,9 +42,6 @@ impl Devices {
     }
 
     /// Updates a device and its read-only device to the size of their disk.
-    ///
-    /// # Errors
-    /// losetup fails.
     pub fn refresh(&self, serial: &str, disk: &Path, device: &Path) -> Result<(), Error> {
         match self.kind() {
             Kind::Loop => loopback::refresh(device)?,

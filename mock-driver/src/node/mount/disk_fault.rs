@@ -36,9 +36,6 @@ const TUNE2FS: Program = Program {
 impl Mounter {
     /// Applies the disk fault before a mount at `path` as `fs_type`. It does not affect a disk that is mounted there already or
     /// has no filesystem yet.
-    ///
-    /// # Errors
-    /// The errors of mounting such a disk.
     pub(crate) fn apply_disk_fault(
         self,
         disk: &Disk,

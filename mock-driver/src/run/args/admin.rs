@@ -3,7 +3,7 @@
 use clap::{ArgAction, Args};
 
 use super::value::switch;
-use crate::admin_api::{Endpoint, InvalidEndpoint};
+use crate::admin_api::{Endpoint, InvalidEndpoint, is_dns_name};
 use crate::journal;
 
 /// Default number of ended calls that the admin API keeps; some megabytes.
@@ -24,7 +24,7 @@ pub struct AdminArgs {
 
     /// Host name, such as that of a Service, that the admin API accepts over TCP beside IP addresses and
     /// localhost (DNS rebinding protection). Repeatable.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = host_name)]
     pub(crate) admin_allowed_host: Vec<String>,
 
     /// Number of finished calls that the admin API keeps.
@@ -62,6 +62,13 @@ fn listening(text: &str) -> Result<Endpoint, String> {
     match text.parse() {
         Ok(Endpoint::Host { name, .. }) => Err(format!("{name} is a name: give the address to listen on")),
         endpoint => endpoint.map_err(|error: InvalidEndpoint| error.to_string()),
+    }
+}
+
+fn host_name(text: &str) -> Result<String, &'static str> {
+    match text.strip_suffix('.').unwrap_or(text) {
+        name if is_dns_name(name) => Ok(name.to_owned()),
+        _ => Err("must be a host name without a port, such as csi-mock-driver.storage.svc"),
     }
 }
 

@@ -71,7 +71,11 @@ fn accepts_flag_syntax_of_go() {
 
 #[test]
 fn invalid_value_error_names_the_flag() {
-    let table: [(&[&str], &str); 18] = [
+    let table: [(&[&str], &str); 22] = [
+        (&["--admin-allowed-host="], "--admin-allowed-host"),
+        (&["--admin-allowed-host=*"], "--admin-allowed-host"),
+        (&["--admin-allowed-host=name:9810"], "--admin-allowed-host"),
+        (&["--admin-allowed-host=http://name"], "--admin-allowed-host"),
         (&["--topology=zone=a b!"], "--topology"),
         (&["--topology=zone=a,Zone=b"], "--topology"),
         (&["--pool=a=1Gi@zone=a b!"], "--pool"),

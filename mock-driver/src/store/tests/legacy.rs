@@ -92,6 +92,16 @@ async fn migration_that_was_cut_off_before_the_files_were_removed_is_finished() 
 }
 
 #[tokio::test]
+async fn foreign_file_beside_a_database_keeps_its_name() {
+    let directory = tempdir().unwrap();
+    drop(open(directory.path()).unwrap());
+    let foreign = directory.path().join(SNAPSHOT);
+    fs::write(&foreign, "of others").unwrap();
+    drop(open(directory.path()).unwrap());
+    assert_eq!(fs::read_to_string(foreign).unwrap(), "of others");
+}
+
+#[tokio::test]
 async fn identity_and_loss_are_taken_over() {
     let (snapshot, log) = mk_files();
     for (loss, expected) in [

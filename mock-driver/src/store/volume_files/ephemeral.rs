@@ -28,9 +28,6 @@ pub(crate) struct NodeNote {
 impl VolumeFiles {
     /// Records on which node a volume is about to be made. Nodes share the directory, and each removes the volumes of
     /// its own pods.
-    ///
-    /// # Errors
-    /// If files cannot be written.
     pub(crate) async fn note_node(&self, file_id: &FileId, node: &str, target: &str) -> Result<(), Error> {
         if !self.is_kept() {
             return Ok(());

@@ -34,6 +34,8 @@ pub(crate) struct Owner {
     /// Whether the array outlives its process. What an array in memory left belongs to nothing once its process
     /// has ended.
     pub(crate) is_kept: bool,
+    /// The directory that the array has marked before.
+    pub(crate) marked: Option<String>,
 }
 
 /// Why an array cannot have a media directory.
@@ -54,6 +56,12 @@ pub enum ClaimError {
         path.display(), found.display()
     )]
     Unmarked { path: PathBuf, found: PathBuf },
+    #[error(
+        "--media-dir: {} had the marker of this array ({MARKER}) and has none now: mount its filesystem or restore it, or \
+         give another directory to start without the volumes' data",
+        path.display()
+    )]
+    MarkerLost { path: PathBuf },
     #[error(
         "--media-dir: {} belongs to array {array}, not to this one: start with that array's --state-dir, or give \
          another --media-dir",
@@ -77,23 +85,23 @@ struct Marker {
 impl VolumeFiles {
     /// Makes a kept directory the array's own until [`VolumeFiles::close`], so that nothing but what this array made can
     /// be swept. `known` is what the stored state names: a directory of an earlier version, which has no marker, must
-    /// have nothing else in it.
+    /// have nothing else in it. Returns the directory, `None` if it is private.
     ///
     /// # Errors
     /// If another array has the directory, or had it and is kept; if it holds files that are not known to be the
-    /// array's; if it cannot be created, locked or marked.
+    /// array's, or the array's marker is gone; if it cannot be created, locked or marked.
     pub(crate) fn claim(
         &self,
         owner: &Owner,
         known: &[FileId],
         state_dir: Option<&Path>,
-    ) -> Result<(), ClaimError> {
+    ) -> Result<Option<String>, ClaimError> {
         let FilesLocation::Persistent { directory, lock } = &*self.place else {
-            return Ok(());
+            return Ok(None);
         };
         let held = claim(directory, owner, known, state_dir)?;
         *lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
-        Ok(())
+        Ok(Some(directory.to_string_lossy().into_owned()))
     }
 }
 
@@ -122,6 +130,12 @@ fn claim(
         }
         // The array was in memory, and the lock shows that its process has ended.
         Some(_) => {}
+        // Such as a mount point without its filesystem: volumes would come back blank.
+        None if owner.marked.as_deref() == Some(&directory.to_string_lossy()) => {
+            return Err(ClaimError::MarkerLost {
+                path: directory.to_owned(),
+            });
+        }
         None => {
             if let Some(found) = unknown(directory, known, state_dir)? {
                 return Err(ClaimError::Unmarked {
@@ -175,13 +189,15 @@ fn unknown(
     let canonical = directory.canonicalize().map_err(failed("look at", directory))?;
     let is_state_dir = state_dir.as_deref() == Some(&canonical);
     let known: HashSet<PathBuf> = known.iter().map(FileId::relative_path).collect();
+    // In a directory with nothing of the array, `.old-photos` is no leftover of it.
+    let is_used = known.iter().any(|file| directory.join(file).exists());
     for path in entries(directory)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         match name.as_ref() {
             "volumes" | "snapshots" => {
                 let is_known = |entry: &PathBuf| {
                     let relative = entry.strip_prefix(directory).unwrap_or(entry);
-                    known.contains(relative) || is_unfinished(entry)
+                    known.contains(relative) || is_used && is_unfinished(entry)
                 };
                 if let Some(found) = entries(&path)?.into_iter().find(|entry| !is_known(entry)) {
                     return Ok(Some(found));

@@ -219,6 +219,7 @@ fn mk_owner(array: &str, is_kept: bool) -> Owner {
     Owner {
         array: array.to_owned(),
         is_kept,
+        marked: None,
     }
 }
 
@@ -345,7 +346,7 @@ fn directory_is_claimed_if_it_is_empty_or_as_an_earlier_version_left_it() {
             let volume_files = VolumeFiles::kept(path.to_owned());
             volume_files
                 .claim(&owner, &known, Some(&path.join("state")))
-                .map(|()| volume_files)
+                .map(|_| volume_files)
         };
         if left.contains(&"media.json.new") {
             // Half of a marker, as a crash leaves it.
@@ -395,7 +396,7 @@ fn directory_of_a_kept_array_is_refused_to_others() {
         volume_files.close().unwrap();
         fs::create_dir_all(directory.path().join("volumes/x")).unwrap();
         match volume_files.claim(after, &[], None) {
-            Ok(()) => assert!(is_taken, "{before:?} {after:?}"),
+            Ok(_) => assert!(is_taken, "{before:?} {after:?}"),
             Err(error) => {
                 assert!(
                     !is_taken && matches!(error, ClaimError::OtherArray { .. }),
@@ -404,6 +405,42 @@ fn directory_of_a_kept_array_is_refused_to_others() {
             }
         }
     }
+}
+
+#[test]
+fn directory_without_files_of_the_array_has_no_leftovers_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let photo = directory.path().join("volumes/.old-photos/1.jpg");
+    fs::create_dir_all(photo.parent().unwrap()).unwrap();
+    fs::write(&photo, "of others").unwrap();
+    let volume_files = VolumeFiles::kept(directory.path().to_owned());
+    let refused = volume_files.claim(&mk_owner("a", true), &[volume("known")], None);
+    assert!(matches!(refused, Err(ClaimError::Unmarked { .. })), "{refused:?}");
+    assert!(photo.exists());
+}
+
+#[test]
+fn directory_that_has_lost_its_marker_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("media");
+    let claim = |marked: &Option<String>, path: &Path| {
+        let owner = Owner {
+            marked: marked.clone(),
+            ..mk_owner("a", true)
+        };
+        VolumeFiles::kept(path.to_owned()).claim(&owner, &[volume("known")], None)
+    };
+    let marked = claim(&None, &path).unwrap();
+    assert_eq!(marked.as_deref(), path.to_str());
+    claim(&marked, &path).unwrap();
+    // As a mount point is without its filesystem.
+    fs::rename(&path, directory.path().join("elsewhere")).unwrap();
+    fs::create_dir(&path).unwrap();
+    let lost = claim(&marked, &path).unwrap_err();
+    assert!(matches!(lost, ClaimError::MarkerLost { .. }), "{lost}");
+    assert!(!path.join("media.json").exists());
+    claim(&marked, &directory.path().join("elsewhere")).unwrap();
+    claim(&marked, &directory.path().join("new")).unwrap();
 }
 
 #[test]
