@@ -69,14 +69,15 @@ pub struct Node {
     /// The id at the start. Records are stored under it, whatever id the node gets later.
     home: String,
     /// The topology segments that the node registers with; empty to leave them to the array.
-    place: Segments,
+    pub(crate) place: Segments,
     info: RwLock<NodeInfo>,
-    strict_gone: bool,
+    /// Whether undoing a deleted volume's staging or publishing is an error.
+    pub(crate) strict_gone: bool,
     volume_files: VolumeFiles,
     devices: Devices,
     mounter: Mounter,
     records: Records,
-    device_timeout: Duration,
+    pub(crate) device_timeout: Duration,
     /// Running blocking tasks.
     work: TaskTracker,
     /// Injected faults of disks by volume.
@@ -191,16 +192,6 @@ impl Node {
         change(&mut self.info.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The topology segments that the node registers with; empty to leave them to the array.
-    pub(crate) fn place(&self) -> &Segments {
-        &self.place
-    }
-
-    /// Whether undoing a deleted volume's staging or publishing is an error.
-    pub(crate) fn is_strict(&self) -> bool {
-        self.strict_gone
-    }
-
     /// Whether volumes are only recorded, without devices and mounts.
     fn is_simulated(&self) -> bool {
         self.devices.kind() == Kind::Simulated
@@ -291,11 +282,6 @@ impl Node {
             })
         })
         .await
-    }
-
-    /// How long to wait for a device to appear.
-    pub(crate) fn device_timeout(&self) -> Duration {
-        self.device_timeout
     }
 
     /// Looks up the device of a volume once. Blocks.

@@ -2,25 +2,28 @@
 
 use crate::admin_api::resource::Page;
 
-/// How many items a page has by default.
-const DEFAULT_LIMIT: usize = 100;
-
-/// The most items in a page.
-const MAX_LIMIT: usize = 1000;
-
-/// Page size: the requested one within the limits.
+/// The size of a page.
 pub(super) fn limit(requested: Option<usize>) -> usize {
-    requested.unwrap_or(DEFAULT_LIMIT).clamp(1, MAX_LIMIT)
+    requested.unwrap_or(100).clamp(1, 1000)
+}
+
+/// Whether an item of a list sorted by id comes after the cursor.
+pub(super) fn later<'a, I>(
+    after: &'a Option<String>,
+    id: impl Fn(&I) -> &str + 'a,
+) -> impl Fn(&I) -> bool + 'a {
+    move |item| after.as_deref().is_none_or(|after| id(item) > after)
 }
 
 /// One page of sorted items after the cursor. `position` returns an item's cursor.
 pub(super) fn page<I, T>(
     items: impl Iterator<Item = I>,
-    limit: usize,
+    requested: Option<usize>,
     is_later: impl Fn(&I) -> bool,
     shown: impl Fn(I) -> T,
     position: impl Fn(&T) -> String,
 ) -> Page<T> {
+    let limit = limit(requested);
     let mut page = Page {
         items: Vec::new(),
         matched: 0,

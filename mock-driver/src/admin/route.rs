@@ -1,4 +1,4 @@
-//! The routes, one file per resource. The list below defines both the server and the OpenAPI document.
+//! The routes, one file per resource. The lists below define both the server and the OpenAPI document.
 
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -21,23 +21,10 @@ mod snapshot;
 mod storage;
 mod volume;
 
-/// All routes of the API.
-pub(super) fn routes() -> OpenApiRouter<Admin> {
+/// The routes that every process serves.
+pub(super) fn of_process() -> OpenApiRouter<Admin> {
     OpenApiRouter::new()
         .routes(routes!(info::info))
-        .routes(routes!(volume::list, volume::create))
-        .routes(routes!(volume::get, volume::change, volume::delete))
-        .routes(routes!(snapshot::list, snapshot::create))
-        .routes(routes!(snapshot::get, snapshot::delete))
-        .routes(routes!(group::list, group::create))
-        .routes(routes!(group::get, group::delete))
-        .routes(routes!(pool::list))
-        .routes(routes!(pool::get, pool::change))
-        .routes(routes!(storage::get, storage::change))
-        .routes(routes!(node::list, node::register))
-        .routes(routes!(node::get, node::change, node::remove))
-        .routes(routes!(attachment::list))
-        .routes(routes!(attachment::attach, attachment::detach))
         .routes(routes!(capability::list))
         .routes(routes!(capability::change))
         .routes(routes!(fault::list, fault::put, fault::replace, fault::clear))
@@ -55,4 +42,22 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
         .routes(routes!(journal::running))
         .routes(routes!(event::calls))
         .routes(routes!(event::changes))
+}
+
+/// The routes that only the process with the array serves.
+pub(super) fn of_array() -> OpenApiRouter<Admin> {
+    OpenApiRouter::new()
+        .routes(routes!(volume::list, volume::create))
+        .routes(routes!(volume::get, volume::change, volume::delete))
+        .routes(routes!(snapshot::list, snapshot::create))
+        .routes(routes!(snapshot::get, snapshot::delete))
+        .routes(routes!(group::list, group::create))
+        .routes(routes!(group::get, group::delete))
+        .routes(routes!(pool::list))
+        .routes(routes!(pool::get, pool::change))
+        .routes(routes!(storage::get, storage::change))
+        .routes(routes!(node::list, node::register))
+        .routes(routes!(node::get, node::change, node::remove))
+        .routes(routes!(attachment::list))
+        .routes(routes!(attachment::attach, attachment::detach))
 }

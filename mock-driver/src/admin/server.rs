@@ -135,7 +135,7 @@ impl Server {
 }
 
 fn app(admin: Admin, guard: Guard) -> axum::Router {
-    let (router, document) = api();
+    let (router, document) = api(&admin);
     let document = Arc::new(document);
     router
         .route(
@@ -151,7 +151,6 @@ fn app(admin: Admin, guard: Guard) -> axum::Router {
             let message = format!("method {method} not allowed; see /openapi.json");
             Refusal::new(tonic::Code::Unimplemented, message).with_status(StatusCode::METHOD_NOT_ALLOWED)
         })
-        .layer(middleware::from_fn_with_state(admin.clone(), has_array))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(middleware::from_fn_with_state(guard, guard::guard))
         .with_state(admin)
@@ -161,26 +160,11 @@ fn panicked(_: Box<dyn Any + Send>) -> Response {
     Refusal::from(crate::driver::error::Error::Broken).into_response()
 }
 
-/// Routes that only the process with the array serves.
-const OF_THE_ARRAY: [&str; 7] = [
-    "volumes",
-    "snapshots",
-    "group-snapshots",
-    "pools",
-    "storage",
-    "nodes",
-    "attachments",
-];
-
 /// Refuses routes of the array in a process without one.
 async fn has_array(State(admin): State<Admin>, request: Request, next: Next) -> Response {
-    let path = request.uri().path().strip_prefix("/api/v1/");
-    let resource = path.and_then(|path| path.split('/').next()).unwrap_or_default();
     match elsewhere(&admin.driver) {
-        Some(reason) if OF_THE_ARRAY.contains(&resource) => {
-            Refusal::new(tonic::Code::FailedPrecondition, reason).into_response()
-        }
-        Some(_) | None => next.run(request).await,
+        Some(reason) => Refusal::new(tonic::Code::FailedPrecondition, reason).into_response(),
+        None => next.run(request).await,
     }
 }
 
@@ -199,8 +183,8 @@ fn elsewhere(driver: &Driver) -> Option<String> {
     ))
 }
 
-/// The API and its OpenAPI document, from one list of routes.
-pub(super) fn api() -> (axum::Router<Admin>, OpenApi) {
+/// The API and its OpenAPI document, from the same lists of routes.
+fn api(admin: &Admin) -> (axum::Router<Admin>, OpenApi) {
     let info = InfoBuilder::new()
         .title("csi-mock-driver admin API")
         .version(env!("CARGO_PKG_VERSION"))
@@ -216,8 +200,9 @@ pub(super) fn api() -> (axum::Router<Admin>, OpenApi) {
         ))
         .build();
     let document = OpenApiBuilder::new().info(info).build();
+    let of_array = route::of_array().route_layer(middleware::from_fn_with_state(admin.clone(), has_array));
     OpenApiRouter::with_openapi(document)
-        .nest("/api/v1", route::routes())
+        .nest("/api/v1", route::of_process().merge(of_array))
         .split_for_parts()
 }
 
@@ -239,38 +224,5 @@ impl axum::serve::Listener for Sockets {
 
     fn local_addr(&self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    const OF_THE_PROCESS: [&str; 10] = [
-        "calls",
-        "capabilities",
-        "changes",
-        "events",
-        "faults",
-        "info",
-        "journal",
-        "scenarios",
-        "scripts",
-        "backend-faults",
-    ];
-
-    #[test]
-    fn each_resource_is_the_arrays_or_the_processs() {
-        let (_, document) = api();
-        let served: BTreeSet<&str> = document
-            .paths
-            .paths
-            .keys()
-            .filter_map(|path| path.strip_prefix("/api/v1/")?.split('/').next())
-            .collect();
-        let named: BTreeSet<&str> = OF_THE_ARRAY.into_iter().chain(OF_THE_PROCESS).collect();
-        assert_eq!(served, named);
     }
 }

@@ -146,12 +146,12 @@ impl Client {
 
     /// Lists the finished calls in memory.
     pub async fn journal(&self, calls: &Calls) -> Result<Page<Call>, Error> {
-        self.get("/api/v1/journal", &calls.0).await
+        self.get(&["journal"], &calls.0).await
     }
 
     /// Lists the in-flight calls.
     pub async fn running(&self) -> Result<Vec<Call>, Error> {
-        self.get("/api/v1/calls", &[]).await
+        self.get(&["calls"], &[]).await
     }
 
     /// Waits until there are `count` calls, at most for a time such as `10s`.
@@ -163,7 +163,7 @@ impl Client {
             .clone()
             .with("timeout", timeout)
             .with("count", &count.to_string());
-        self.get("/api/v1/journal/wait", &calls.0).await
+        self.get(&["journal", "wait"], &calls.0).await
     }
 
     /// Compares the finished calls with the expected ones.
@@ -171,13 +171,13 @@ impl Client {
     /// # Errors
     /// As for every request: [`Error`]. Other calls than expected are no error but a [`ExpectationResult`].
     pub async fn assert_calls(&self, expectation: &Expectation) -> Result<ExpectationResult, Error> {
-        self.send(Method::POST, "/api/v1/journal/assert", Some(expectation))
+        self.send(Method::POST, &["journal", "assert"], Some(expectation))
             .await
     }
 
     /// Clears the journal in memory.
     pub async fn clear_journal(&self) -> Result<(), Error> {
-        self.delete("/api/v1/journal").await
+        self.delete(&["journal"]).await
     }
 
     /// Streams call events to `on_event` until it breaks or the driver exits.
@@ -186,7 +186,7 @@ impl Client {
         calls: &Calls,
         mut on_event: impl FnMut(CallEvent) -> ControlFlow<()>,
     ) -> Result<(), Error> {
-        let path = with_query("/api/v1/events", &calls.0);
+        let path = path(&["events"], &calls.0);
         exchange::follow(&self.endpoint, &path, |event, data| match happened(event, data) {
             Some(happened) => on_event(happened),
             None => ControlFlow::Continue(()),
@@ -208,26 +208,28 @@ impl Client {
         self.text("/readyz").await.map(drop)
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, String)]) -> Result<T, Error> {
-        let body = self.exchange(Method::GET, &with_query(path, query), None).await?;
+    async fn get<T: DeserializeOwned>(&self, parts: &[&str], query: &[(&str, String)]) -> Result<T, Error> {
+        let body = self.exchange(Method::GET, &path(parts, query), None).await?;
         self.read(&body)
     }
 
     async fn send<T: DeserializeOwned>(
         &self,
         method: Method,
-        path: &str,
+        parts: &[&str],
         body: Option<&impl Serialize>,
     ) -> Result<T, Error> {
         let body = body.map(|body| {
             serde_json::to_vec(body).expect("what the API speaks of must be representable as JSON")
         });
-        let body = self.exchange(method, path, body).await?;
+        let body = self.exchange(method, &path(parts, &[]), body).await?;
         self.read(&body)
     }
 
-    async fn delete(&self, path: &str) -> Result<(), Error> {
-        self.exchange(Method::DELETE, path, None).await.map(drop)
+    async fn delete(&self, parts: &[&str]) -> Result<(), Error> {
+        self.exchange(Method::DELETE, &path(parts, &[]), None)
+            .await
+            .map(drop)
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Vec<u8>, Error> {
@@ -269,18 +271,13 @@ fn happened(event: &str, data: &str) -> Option<CallEvent> {
     }
 }
 
-fn part(text: &str) -> String {
-    utf8_percent_encode(text, PLAIN).to_string()
-}
-
-fn with_query(path: &str, query: &[(&str, String)]) -> String {
-    let pairs: Vec<String> = query
-        .iter()
-        .map(|(name, value)| format!("{}={}", part(name), part(value)))
-        .collect();
-    if pairs.is_empty() {
-        path.to_owned()
-    } else {
-        format!("{path}?{}", pairs.join("&"))
-    }
+/// A path below the API's root, with its query.
+fn path(parts: &[&str], query: &[(&str, String)]) -> String {
+    let encoded = |text: &str| utf8_percent_encode(text, PLAIN).to_string();
+    let parts = parts.iter().map(|part| format!("/{}", encoded(part)));
+    let pairs = query.iter().enumerate().map(|(index, (name, value))| {
+        let mark = if index == 0 { '?' } else { '&' };
+        format!("{mark}{}={}", encoded(name), encoded(value))
+    });
+    "/api/v1".to_owned() + &parts.chain(pairs).collect::<String>()
 }

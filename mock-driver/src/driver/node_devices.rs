@@ -65,7 +65,7 @@ impl Driver {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let limit = self.node().map(|node| node.device_timeout()).unwrap_or_default();
+        let limit = self.node().map(|node| node.device_timeout).unwrap_or_default();
         let deadline = Instant::now() + limit;
         loop {
             match act().await {
@@ -113,9 +113,9 @@ impl Driver {
     /// Sets the node's topology in the array of this process, if a flag gives it.
     async fn announce(&self, node: &Node) {
         let id = node.info().id;
-        if !node.place().is_empty() {
+        if !node.place.is_empty() {
             let settings = NodeSettings {
-                segments: Some(node.place().clone()),
+                segments: Some(node.place.clone()),
                 ..NodeSettings::default()
             };
             let info = self.store.change(|array| Ok(array.set_node(&id, settings))).await;

@@ -129,7 +129,7 @@ pub(super) async fn decide(remote: &RemoteArray, node: &Node) -> Result<RemoteNo
             None => break known,
         }
     };
-    let place = node.place();
+    let place = &node.place;
     let known = match known {
         None => {
             remote.join(&id, place).await?;

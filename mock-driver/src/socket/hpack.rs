@@ -1,6 +1,6 @@
 //! HPACK, the header compression of HTTP/2 (RFC 7541): a decoder, and the encoding without indexing.
 //!
-//! `h2` keeps its codec private, and the HPACK crates on crates.io have had no release since 2024.
+//! `h2` keeps its codec private; docs/adr/0047 compares the HPACK crates.
 
 use std::collections::VecDeque;
 use std::sync::LazyLock;

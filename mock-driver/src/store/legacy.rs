@@ -4,12 +4,12 @@
 //! that number are in the snapshot. `array.json` names the array, and `loss.json` is there if the array is to have lost
 //! something when it comes back. Each is read once, and removed when the database has what it says.
 
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
 
 use super::durable;
 use super::error::OpenError;
@@ -26,9 +26,6 @@ const LOSS: &str = "loss.json";
 /// Last, so that what is left after a crash is known to be migrated: the snapshot.
 const FILES: [&str; 4] = [CHANGES, LOSS, IDENTITY, SNAPSHOT];
 
-/// The formats there were. 1 had no snapshots, groups, health and nodes.
-const FORMATS: std::ops::RangeInclusive<u32> = 1..=2;
-
 /// The contents of these files.
 #[derive(Debug, Default)]
 pub(super) struct Legacy {
@@ -41,7 +38,8 @@ pub(super) struct Legacy {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Snapshot {
-    format: u32,
+    #[serde(rename = "format", deserialize_with = "known_format")]
+    _format: (),
     /// The number of the last change in it.
     seq: u64,
     image: Image,
@@ -73,24 +71,26 @@ struct Loss {
 impl Legacy {
     /// Reads a state directory; `None` if it has no array of an earlier version.
     pub(super) fn read(directory: &Path) -> Result<Option<Self>, OpenError> {
-        let is_there = |file: &str| directory.join(file).exists();
-        if !FILES.iter().any(|file| is_there(file)) {
+        if !FILES.iter().any(|file| directory.join(file).exists()) {
             return Ok(None);
         }
         let snapshot: Option<Snapshot> = read_json(&directory.join(SNAPSHOT), "a snapshot")?;
-        if let Some(snapshot) = &snapshot {
-            snapshot.check_format(&directory.join(SNAPSHOT))?;
-        }
-        let (image, seq) = match snapshot {
-            Some(snapshot) => (Some(snapshot.image), snapshot.seq),
-            None => (None, 0),
-        };
+        let seq = snapshot.as_ref().map_or(0, |snapshot| snapshot.seq);
         let identity: Option<Identity> = read_json(&directory.join(IDENTITY), "the name of an array")?;
+        let loss: Option<Loss> = read_json(&directory.join(LOSS), "a loss")?;
+        let mark = loss.map(|Loss { loses, backup }| Mark {
+            loses,
+            backup: backup.map(|backup| backup.image),
+        });
+        if mark.as_ref().is_some_and(|mark| !mark.is_whole()) {
+            let reason = "must have a backup if changes are lost, and only then";
+            return Err(damaged(&directory.join(LOSS), reason.to_owned()));
+        }
         Ok(Some(Self {
-            image,
+            image: snapshot.map(|snapshot| snapshot.image),
             changes: read_changes(&directory.join(CHANGES), seq)?,
             identity: identity.map(|identity| identity.id),
-            mark: read_loss(&directory.join(LOSS))?,
+            mark,
         }))
     }
 
@@ -111,63 +111,26 @@ impl Legacy {
     }
 }
 
-// === impl Snapshot ===
-
-impl Snapshot {
-    fn check_format(&self, path: &Path) -> Result<(), OpenError> {
-        if FORMATS.contains(&self.format) {
-            return Ok(());
-        }
-        let known = FORMATS.end();
-        let reason = format!("has format {}, this driver knows {known}", self.format);
-        Err(damaged(path, reason))
+/// Formats 1 and 2 were files. 1 had no snapshots, groups, health and nodes.
+fn known_format<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
+    match u32::deserialize(deserializer)? {
+        1 | 2 => Ok(()),
+        format => Err(D::Error::custom(format!("format {format}, this driver knows 2"))),
     }
-}
-
-fn read_loss(path: &Path) -> Result<Option<Mark>, OpenError> {
-    let Some(Loss { loses, backup }) = read_json(path, "a loss")? else {
-        return Ok(None);
-    };
-    if let Some(backup) = &backup {
-        backup.check_format(path)?;
-    }
-    let mark = Mark {
-        loses,
-        backup: backup.map(|backup| backup.image),
-    };
-    if !mark.is_whole() {
-        let reason = "must have a backup if changes are lost, and only then";
-        return Err(damaged(path, reason.to_owned()));
-    }
-    Ok(Some(mark))
 }
 
 /// The changes of the log after `seq`.
 fn read_changes(path: &Path, mut seq: u64) -> Result<Vec<Change>, OpenError> {
-    let mut reader = match File::open(path) {
-        Ok(file) => BufReader::new(file),
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed("read", path)(error)),
-    };
-    let (mut number, mut changes) = (0_u64, Vec::new());
-    let mut text = Vec::new();
-    loop {
-        text.clear();
-        number += 1;
-        if reader
-            .read_until(b'\n', &mut text)
-            .map_err(failed("read", path))?
-            == 0
-        {
-            return Ok(changes);
-        }
+    let log = read_file(path)?.unwrap_or_default();
+    let mut changes = Vec::new();
+    for (number, text) in (1_u64..).zip(log.split_inclusive(|byte| *byte == b'\n')) {
         // The process died while it wrote this line, or the power failed before the line was flushed and the
         // filesystem had its length already. Either way no call was answered with this line or a later one.
         if text.last() != Some(&b'\n') || text.contains(&0) {
             tracing::warn!(file = %path.display(), line = number, "unfinished end of the log dropped");
-            return Ok(changes);
+            break;
         }
-        let line: Line = serde_json::from_slice(&text)
+        let line: Line = serde_json::from_slice(text)
             .map_err(|error| damaged(path, format!("line {number} is not a change ({error})")))?;
         if line.seq <= seq {
             continue;
@@ -180,16 +143,20 @@ fn read_changes(path: &Path, mut seq: u64) -> Result<Vec<Change>, OpenError> {
         seq = line.seq;
         changes.push(line.change);
     }
+    Ok(changes)
+}
+
+fn read_file(path: &Path) -> Result<Option<Vec<u8>>, OpenError> {
+    match fs::read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        read => read.map(Some).map_err(failed("read", path)),
+    }
 }
 
 fn read_json<T: DeserializeOwned>(path: &Path, what: &str) -> Result<Option<T>, OpenError> {
-    let text = match fs::read(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed("read", path)(error)),
-    };
-    serde_json::from_slice(&text)
-        .map(Some)
+    let text = read_file(path)?;
+    text.map(|text| serde_json::from_slice(&text))
+        .transpose()
         .map_err(|error| damaged(path, format!("is not {what} of this driver ({error})")))
 }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::volume;
-use crate::admin::page::{limit, page};
+use crate::admin::page::page;
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
 use crate::admin::state::Admin;
@@ -35,7 +35,6 @@ pub(super) async fn list(
     State(admin): State<Admin>,
     Query(query): Query<AttachmentQuery>,
 ) -> Result<Json<Page<Attachment>>, Refusal> {
-    let limit = limit(query.limit);
     // Ids contain no newline, so the cursor is unambiguous.
     let place = |attachment: &Attachment| format!("{}\n{}", attachment.volume, attachment.node);
     let after = query.after.as_deref().map(|after| {
@@ -44,13 +43,8 @@ pub(super) async fn list(
             .map_or((after, None), |(volume, node)| (volume, Some(node)))
     });
     let attachments = admin.driver.store.read(|array| {
-        let meant = |attachment: &Attachment| {
-            query
-                .volume
-                .as_ref()
-                .is_none_or(|volume| *volume == attachment.volume)
-                && query.node.as_ref().is_none_or(|node| *node == attachment.node)
-        };
+        let is = |wanted: &Option<String>, id: &String| wanted.as_ref().is_none_or(|wanted| wanted == id);
+        let meant = |held: &Attachment| is(&query.volume, &held.volume) && is(&query.node, &held.node);
         let attachments = array.volumes().flat_map(volume::attachments).filter(meant);
         let is_later = |attachment: &Attachment| {
             after.is_none_or(|(volume, node)| {
@@ -58,7 +52,13 @@ pub(super) async fn list(
                 attachment.volume.as_str() > volume || (attachment.volume == volume && is_later_node)
             })
         };
-        Ok(page(attachments, limit, is_later, |attachment| attachment, place))
+        Ok(page(
+            attachments,
+            query.limit,
+            is_later,
+            |attachment| attachment,
+            place,
+        ))
     });
     Ok(Json(attachments.await?))
 }

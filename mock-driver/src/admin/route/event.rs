@@ -49,13 +49,7 @@ pub(super) async fn calls(
     State(admin): State<Admin>,
     Query(query): Query<EventQuery>,
 ) -> Result<Events, Refusal> {
-    let wanted = CallQuery::read(
-        query.method.as_deref(),
-        None,
-        query.volume.as_deref(),
-        query.node.as_deref(),
-        None,
-    )?;
+    let wanted = CallQuery::read([&query.method, &None, &query.volume, &query.node, &None])?;
     let journal = admin.journal()?.clone();
     let messages = query.messages.unwrap_or(true);
     let received = journal.subscribe();

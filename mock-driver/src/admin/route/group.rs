@@ -9,7 +9,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::snapshot;
-use crate::admin::page::{limit, page};
+use crate::admin::page::{later, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
 use crate::admin::state::Admin;
@@ -38,21 +38,12 @@ pub(super) async fn list(
     State(admin): State<Admin>,
     Query(query): Query<GroupQuery>,
 ) -> Result<Json<Page<GroupSnapshot>>, Refusal> {
-    let limit = limit(query.limit);
     let now = admin.driver.clock.moment();
     let groups = admin.driver.store.read(|array| {
         let groups = array.groups().filter(|group| query.covers(group));
-        let is_later = |group: &&Arc<Group>| {
-            let after = query.after.as_deref();
-            after.is_none_or(|after| group.id.as_str() > after)
-        };
-        let found = page(
-            groups,
-            limit,
-            is_later,
-            |group| group.id.to_string(),
-            String::clone,
-        );
+        let is_later = later(&query.after, |group: &&Arc<Group>| group.id.as_str());
+        let id = |group: &Arc<Group>| group.id.to_string();
+        let found = page(groups, query.limit, is_later, id, String::clone);
         let whole = |id: String| Ok(shown(&array.group(&id, &[])?, now));
         Ok(Page {
             items: found.items.into_iter().map(whole).collect::<Result<_, _>>()?,

@@ -85,13 +85,8 @@ pub(super) async fn list(
     Query(query): Query<JournalQuery>,
 ) -> Result<Json<Page<Call>>, Refusal> {
     let journal = admin.journal()?;
-    let wanted = CallQuery::read(
-        query.method.as_deref(),
-        query.code.as_deref(),
-        query.volume.as_deref(),
-        query.node.as_deref(),
-        query.fault.as_deref(),
-    )?;
+    let (volume, node) = (&query.volume, &query.node);
+    let wanted = CallQuery::read([&query.method, &query.code, volume, node, &query.fault])?;
     let (limit, newest) = (limit(query.limit), query.newest.unwrap_or(false));
     let before = query.before.unwrap_or(u64::MAX);
     let (mut matched, mut left) = (0, false);
@@ -152,13 +147,8 @@ pub(super) async fn wait(
     Query(query): Query<WaitQuery>,
 ) -> Result<Json<Vec<Call>>, Refusal> {
     let journal = admin.journal()?;
-    let wanted = CallQuery::read(
-        query.method.as_deref(),
-        query.code.as_deref(),
-        query.volume.as_deref(),
-        query.node.as_deref(),
-        query.fault.as_deref(),
-    )?;
+    let (volume, node) = (&query.volume, &query.node);
+    let wanted = CallQuery::read([&query.method, &query.code, volume, node, &query.fault])?;
     let running = query.running.unwrap_or(false);
     if running && query.code.is_some() {
         return Err(Refusal::invalid("code", "code: a call that runs has none yet"));
@@ -314,16 +304,12 @@ pub(super) struct CallQuery {
 // === impl CallQuery ===
 
 impl CallQuery {
-    pub(super) fn read(
-        method: Option<&str>,
-        code: Option<&str>,
-        volume: Option<&str>,
-        node: Option<&str>,
-        fault: Option<&str>,
-    ) -> Result<Self, Refusal> {
-        let given = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
+    /// Reads method, code, volume, node and fault.
+    pub(super) fn read(texts: [&Option<String>; 5]) -> Result<Self, Refusal> {
+        let [method, code, volume, node, fault] =
+            texts.map(|text| text.as_deref().filter(|text| !text.is_empty()));
         let (code, failed) = match code {
-            None | Some("") => (None, false),
+            None => (None, false),
             Some("OK") => (Some(Code::Ok), false),
             Some("!OK") => (None, true),
             Some(name) => match code::named(name) {
@@ -336,7 +322,7 @@ impl CallQuery {
         };
         Ok(Self {
             filter: Filter {
-                method: given(method),
+                method: method.map(str::to_owned),
                 code,
                 volume: request::pattern(volume),
                 node: request::pattern(node),

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::storage;
-use crate::admin::page::{limit, page};
+use crate::admin::page::{later, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
 use crate::admin::state::Admin;
@@ -41,17 +41,11 @@ pub(super) async fn list(
     State(admin): State<Admin>,
     Query(query): Query<NodeQuery>,
 ) -> Result<Json<Page<Node>>, Refusal> {
-    let limit = limit(query.limit);
     let nodes = admin.driver.store.read(|array| {
         let nodes = array.nodes().filter(|node| query.covers(node));
-        let is_later = |node: &array::Node| {
-            query
-                .after
-                .as_deref()
-                .is_none_or(|after| node.id.as_str() > after)
-        };
+        let is_later = later(&query.after, |node: &array::Node| node.id.as_str());
         let shown = |node| shown(array, node, SOME_VOLUMES);
-        Ok(page(nodes, limit, is_later, shown, |node| node.id.clone()))
+        Ok(page(nodes, query.limit, is_later, shown, |node| node.id.clone()))
     });
     Ok(Json(nodes.await?))
 }

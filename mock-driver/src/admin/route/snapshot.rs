@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::admin::page::{limit, page};
+use crate::admin::page::{later, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
 use crate::admin::state::Admin;
@@ -41,18 +41,15 @@ pub(super) async fn list(
     State(admin): State<Admin>,
     Query(query): Query<SnapshotQuery>,
 ) -> Result<Json<Page<Snapshot>>, Refusal> {
-    let limit = limit(query.limit);
     let now = admin.driver.clock.moment();
     let snapshots = admin.driver.store.read(|array| {
         let meant = array.snapshots().filter(|snapshot| query.covers(snapshot));
-        let is_later = |snapshot: &&Arc<array::Snapshot>| {
-            let after = query.after.as_deref();
-            after.is_none_or(|after| snapshot.id.as_str() > after)
-        };
+        let is_later = later(&query.after, |snapshot: &&Arc<array::Snapshot>| {
+            snapshot.id.as_str()
+        });
         let shown = |snapshot: &Arc<array::Snapshot>| shown(snapshot, now);
-        Ok(page(meant, limit, is_later, shown, |snapshot| {
-            snapshot.id.clone()
-        }))
+        let id = |snapshot: &Snapshot| snapshot.id.clone();
+        Ok(page(meant, query.limit, is_later, shown, id))
     });
     Ok(Json(snapshots.await?))
 }

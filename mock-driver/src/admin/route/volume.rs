@@ -14,7 +14,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::storage;
-use crate::admin::page::{limit, page};
+use crate::admin::page::{later, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Path, Query};
 use crate::admin::state::Admin;
@@ -48,17 +48,13 @@ pub(super) async fn list(
     State(admin): State<Admin>,
     Query(query): Query<VolumeQuery>,
 ) -> Result<Json<Page<Volume>>, Refusal> {
-    let limit = limit(query.limit);
     let volumes = admin.driver.store.read(|array| {
         let volumes = array.volumes().filter(|volume| query.covers(volume));
-        let is_later = |volume: &&array::Volume| {
-            query
-                .after
-                .as_deref()
-                .is_none_or(|after| volume.spec.id.as_str() > after)
-        };
+        let is_later = later(&query.after, |volume: &&array::Volume| volume.spec.id.as_str());
         let shown = |volume| shown(array, volume);
-        Ok(page(volumes, limit, is_later, shown, |volume| volume.id.clone()))
+        Ok(page(volumes, query.limit, is_later, shown, |volume| {
+            volume.id.clone()
+        }))
     });
     Ok(Json(volumes.await?))
 }

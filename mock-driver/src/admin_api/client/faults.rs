@@ -6,91 +6,94 @@ use serde_json::{Value, json};
 use super::super::resource::{
     BackendFault, Capability, CapabilityChange, FaultChange, FaultRule, Faults, Released, Scenario,
 };
-use super::{Client, Error, part};
+use super::{Client, Error};
 
 impl Client {
     /// Lists all capabilities.
     pub async fn capabilities(&self) -> Result<Vec<Capability>, Error> {
-        self.get("/api/v1/capabilities", &[]).await
+        self.get(&["capabilities"], &[]).await
     }
 
     /// Enables or disables a capability.
     pub async fn set_capability(&self, name: &str, enabled: bool) -> Result<Capability, Error> {
-        let path = format!("/api/v1/capabilities/{}", part(name));
-        self.send(Method::PUT, &path, Some(&CapabilityChange { enabled }))
-            .await
+        self.send(
+            Method::PUT,
+            &["capabilities", name],
+            Some(&CapabilityChange { enabled }),
+        )
+        .await
     }
 
     /// Lists the fault rules with their counters.
     pub async fn faults(&self) -> Result<Faults, Error> {
-        self.get("/api/v1/faults", &[]).await
+        self.get(&["faults"], &[]).await
     }
 
     /// Creates or replaces a fault rule, written as in the fault file.
     pub async fn put_fault(&self, rule: &Value) -> Result<FaultRule, Error> {
-        self.send(Method::POST, "/api/v1/faults", Some(rule)).await
+        self.send(Method::POST, &["faults"], Some(rule)).await
     }
 
     /// Applies a fault file atomically.
     pub(crate) async fn put_script(&self, script: &Value) -> Result<Faults, Error> {
-        self.send(Method::POST, "/api/v1/scripts", Some(script)).await
+        self.send(Method::POST, &["scripts"], Some(script)).await
     }
 
     /// Deletes a fault rule.
     pub async fn remove_fault(&self, id: &str) -> Result<(), Error> {
-        self.delete(&format!("/api/v1/faults/{}", part(id))).await
+        self.delete(&["faults", id]).await
     }
 
     /// Enables or disables a fault rule.
     pub async fn set_fault(&self, id: &str, enabled: bool) -> Result<FaultRule, Error> {
-        let path = format!("/api/v1/faults/{}", part(id));
-        self.send(Method::PATCH, &path, Some(&FaultChange { enabled }))
+        self.send(Method::PATCH, &["faults", id], Some(&FaultChange { enabled }))
             .await
     }
 
     /// Releases the calls that a fault rule blocks.
     pub async fn release_fault(&self, id: &str) -> Result<Released, Error> {
-        let path = format!("/api/v1/faults/{}/release", part(id));
-        self.send(Method::POST, &path, Some(&json!({}))).await
+        self.send(Method::POST, &["faults", id, "release"], Some(&json!({})))
+            .await
     }
 
     /// Resets the counters of all fault rules.
     pub async fn reset_faults(&self) -> Result<Faults, Error> {
-        self.send(Method::POST, "/api/v1/faults/reset", Some(&json!({})))
+        self.send(Method::POST, &["faults", "reset"], Some(&json!({})))
             .await
     }
 
     /// Lists the backend faults.
     pub async fn backend_faults(&self) -> Result<Vec<BackendFault>, Error> {
-        self.get("/api/v1/backend-faults", &[]).await
+        self.get(&["backend-faults"], &[]).await
     }
 
     /// Creates or replaces a backend fault, written as in the fault file.
     pub async fn put_backend_fault(&self, fault: &Value) -> Result<BackendFault, Error> {
-        self.send(Method::POST, "/api/v1/backend-faults", Some(fault))
-            .await
+        self.send(Method::POST, &["backend-faults"], Some(fault)).await
     }
 
     pub(crate) async fn remove_backend_fault(&self, id: &str) -> Result<(), Error> {
-        self.delete(&format!("/api/v1/backend-faults/{}", part(id))).await
+        self.delete(&["backend-faults", id]).await
     }
 
     /// Enables or disables a backend fault.
     pub async fn set_backend_fault(&self, id: &str, enabled: bool) -> Result<BackendFault, Error> {
-        let path = format!("/api/v1/backend-faults/{}", part(id));
-        self.send(Method::PATCH, &path, Some(&FaultChange { enabled }))
-            .await
+        self.send(
+            Method::PATCH,
+            &["backend-faults", id],
+            Some(&FaultChange { enabled }),
+        )
+        .await
     }
 
     /// Lists the built-in scenarios.
     pub async fn scenarios(&self) -> Result<Vec<Scenario>, Error> {
-        self.get("/api/v1/scenarios", &[]).await
+        self.get(&["scenarios"], &[]).await
     }
 
     /// Starts or stops a scenario.
     pub async fn set_scenario(&self, name: &str, enabled: bool) -> Result<Scenario, Error> {
-        let path = format!("/api/v1/scenarios/{}", part(name));
-        self.send(Method::PUT, &path, Some(&FaultChange { enabled }))
+        self.send(Method::PUT, &["scenarios", name], Some(&FaultChange { enabled }))
             .await
     }
 }

@@ -115,7 +115,7 @@ impl Driver {
     /// The volume does not exist, nothing of it is on this node, and the driver is strict about that.
     pub(super) async fn check_strict(&self, volume: &str) -> Result<(), Error> {
         let node = self.here()?;
-        if !node.is_strict() || node.knows(volume) {
+        if !node.strict_gone || node.knows(volume) {
             return Ok(());
         }
         self.view(volume).await.map(drop)
