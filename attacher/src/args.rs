@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 
 use crate::csi::Socket;
 use crate::trace::Endpoint;
@@ -43,7 +43,7 @@ pub struct Args {
     pub csi_address: Socket,
 
     /// Path to the kubeconfig file. Empty: the pod's service account.
-    #[arg(long, default_value = "", hide_default_value = true, value_parser = path, value_name = "FILE")]
+    #[arg(long, default_value = "", value_parser = path, value_name = "FILE")]
     pub kubeconfig: MaybePath,
 
     /// Resync period of the controller. 0 disables it.
@@ -82,17 +82,11 @@ pub struct Args {
     pub reconcile_sync: Duration,
 
     /// Maximum number of entries per page of ListVolumes. 0 means no limit.
-    #[arg(long, default_value = "0", allow_negative_numbers = true,
-          value_parser = number::entries, value_name = "N")]
+    #[arg(long, default_value = "0", value_parser = number::entries, value_name = "N")]
     pub max_entries: i32,
 
     /// Default filesystem type of volumes without one. Empty: the driver's default.
-    #[arg(
-        long = "default-fstype",
-        default_value = "",
-        hide_default_value = true,
-        value_name = "TYPE"
-    )]
+    #[arg(long = "default-fstype", default_value = "", value_name = "TYPE")]
     pub default_fs_type: String,
 
     /// Maximum time for running attaches and detaches to finish after SIGTERM. If one does not, the lease is
@@ -114,7 +108,7 @@ pub struct Args {
 
     /// URL of the OTLP/gRPC collector for traces, such as http://collector:4317 or https://collector:4317.
     /// Default: the value of OTEL_EXPORTER_OTLP_ENDPOINT.
-    #[arg(long, default_value = "", hide_default_value = true, value_parser = go_style::non_empty, value_name = "URL")]
+    #[arg(long, default_value = "", value_parser = go_style::non_empty, value_name = "URL")]
     pub otlp_endpoint: MaybeText,
 
     /// Logs.
@@ -122,12 +116,11 @@ pub struct Args {
     pub log: Logging,
 
     /// Maximum number of characters logged of a gRPC response. 0 or less means no limit.
-    #[arg(long, default_value = "-1", allow_negative_numbers = true, value_parser = number::length,
-          value_name = "N")]
+    #[arg(long, default_value = "-1", value_parser = number::length, value_name = "N")]
     pub max_grpc_log_length: i64,
 
     /// Feature gates, such as ReleaseLeaderElectionOnExit=true.
-    #[arg(long, value_name = "GATE=BOOL,...", action = clap::ArgAction::Append)]
+    #[arg(long, value_name = "GATE=BOOL,...", action = ArgAction::Append)]
     feature_gates: Vec<features::Gates>,
 
     /// The parsed feature gates.
@@ -135,15 +128,11 @@ pub struct Args {
     pub features: Features,
 
     /// Ignored, because the attacher is single-threaded. Accepted for compatibility with the Go sidecar.
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          default_value = "false", hide_default_value = true, value_parser = go_style::boolean,
-          action = clap::ArgAction::Set, value_name = "BOOL")]
+    #[arg(long, default_value = "false", action = ArgAction::Set)]
     pub automaxprocs: bool,
 
     /// Print the version and exit.
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          default_value = "false", hide_default_value = true, value_parser = go_style::boolean,
-          action = clap::ArgAction::Set, value_name = "BOOL")]
+    #[arg(long, default_value = "false", action = ArgAction::Set)]
     pub version: bool,
 }
 
@@ -162,7 +151,7 @@ impl Args {
     ///
     /// clap's error, also for `--help`: print it and exit with its code (0 or 2), as Go does.
     pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        let mut command = Self::command();
+        let mut command = Self::command().mut_args(go_style::argument);
         let line = go_style::rewritten(line, &command);
         if let Some(problem) = go_style::stray_word(&line, &command) {
             return Err(command.error(ErrorKind::UnknownArgument, problem));

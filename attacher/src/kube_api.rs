@@ -4,13 +4,13 @@
 //! re-created object of the same name, and cannot drop concurrent writes of others. See docs/adr/0003-strategic-merge-patches.md.
 
 mod api;
-pub(crate) mod attempt;
-pub(crate) mod client;
+mod client;
 pub mod events;
-pub(crate) mod metrics;
+mod metrics;
 pub mod patch;
 mod request_limiter;
 mod retry;
+mod status;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,10 +22,12 @@ pub use client::{Access, Clients, ConnectError, CredentialsError};
 pub use metrics::Requests;
 pub(crate) use metrics::{FailureStats, OngoingFailure};
 pub use request_limiter::RateLimit;
+pub(crate) use status::MAX_RETRY_AFTER;
 
 use crate::leader_election::NotLeading;
 use crate::model::{Attachment, Problem, SecretRef, Volume};
 use crate::plan::{PvFinalizer, Record};
+use crate::report::chain;
 
 /// The API server, as far as the controller uses it.
 ///
@@ -177,6 +179,12 @@ impl Error {
             Self::Refused { status, .. } => (*status).into(),
             Self::Unusable(_) | Self::Unanswered(_) | Self::NotLeading(_) => 0,
         }
+    }
+}
+
+impl From<kube::core::request::Error> for Error {
+    fn from(error: kube::core::request::Error) -> Self {
+        Self::Unusable(chain(&error).into())
     }
 }
 

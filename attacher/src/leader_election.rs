@@ -24,7 +24,7 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use election_state::{ElectionState, LeadershipLost, LeaseError, Request, Step};
-pub use fence::Fenced;
+pub use fence::{Fenced, fenced};
 pub use leader_elector::{Change, LeaderElector};
 pub use leadership::{ElectionStatus, Leadership, NotLeading, Unrenewed};
 pub use server::{ApiLease, LeaseServer};

@@ -308,21 +308,12 @@ impl Service {
         }
         let mut connection = self.connection.clone();
         loop {
-            if connection
-                .wait_for(|connection| connection.session().is_none())
-                .await
-                .is_err()
-            {
+            if connection.wait_for(Option::is_none).await.is_err() {
                 // The connection manager ended.
                 return std::future::pending().await;
             }
             // A value, as a borrow would block the connection manager.
-            let back = async {
-                connection
-                    .wait_for(|connection| connection.session().is_some())
-                    .await
-                    .is_ok()
-            };
+            let back = async { connection.wait_for(Option::is_some).await.is_ok() };
             match tokio::time::timeout(self.args.election.lease_duration, back).await {
                 Ok(true) => {}
                 Err(_) if !self.shutdown.is_cancelled() => return,
@@ -358,11 +349,8 @@ async fn abandon(
 
 /// The first session; `None` if the connection manager ended.
 async fn first_session(mut connection: watch::Receiver<ConnectionState>) -> Option<Arc<Session>> {
-    let connection = connection
-        .wait_for(|connection| connection.session().is_some())
-        .await
-        .ok()?;
-    connection.session().cloned()
+    let connection = connection.wait_for(Option::is_some).await.ok()?;
+    connection.clone()
 }
 
 // === impl Task ===

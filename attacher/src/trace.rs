@@ -18,7 +18,7 @@ use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracerProvider;
-use tracing::{Level, Metadata, Span, field};
+use tracing::{Instrument as _, Level, Metadata, Span, field};
 use tracing_opentelemetry::{OpenTelemetryLayer, OpenTelemetrySpanExt as _};
 use tracing_subscriber::filter::{FilterFn, LevelFilter};
 use tracing_subscriber::layer::Layer;
@@ -58,35 +58,36 @@ fn layer(provider: &SdkTracerProvider) -> TraceLayer {
         .boxed()
 }
 
-/// The span of a request, such as `PATCH volumeattachments/status` or
-/// `csi.v1.Controller/ControllerPublishVolume`. Disabled without an endpoint.
-pub(crate) fn request(name: impl std::fmt::Display) -> Span {
-    tracing::info_span!(
+/// Executes a request in a span of its own, such as `PATCH volumeattachments/status` or
+/// `csi.v1.Controller/ControllerPublishVolume`, which gets the error and its code. Without an endpoint the span is disabled.
+pub(crate) async fn request<T, E: std::fmt::Display>(
+    name: &str,
+    request: impl Future<Output = Result<T, E>>,
+    code: impl FnOnce(&E) -> i64,
+) -> Result<T, E> {
+    let span = tracing::info_span!(
         target: TARGET,
         "request",
-        { OTEL_NAME } = %name,
+        { OTEL_NAME } = name,
         { OTEL_KIND } = KIND_CLIENT,
         { CODE } = field::Empty,
         { FAILED } = field::Empty,
-    )
-}
-
-/// Records the error of a request in its span.
-pub(crate) fn ended<T, E: std::fmt::Display>(
-    span: &Span,
-    result: &Result<T, E>,
-    code: impl FnOnce(&E) -> i64,
-) {
-    if let Err(error) = result
+    );
+    let result = request.instrument(span.clone()).await;
+    if let Err(error) = &result
         && !span.is_disabled()
     {
         span.record(CODE, code(error));
         span.record(FAILED, field::display(error));
     }
+    result
 }
 
-/// The header `traceparent` of the current span; none without an endpoint.
+/// The header `traceparent` of the current request; none without an endpoint.
 pub(crate) fn context() -> Option<String> {
+    if !tracing::span_enabled!(target: TARGET, Level::INFO) {
+        return None;
+    }
     let mut headers = HashMap::new();
     TraceContextPropagator::new().inject_context(&Span::current().context(), &mut headers);
     headers.remove("traceparent")

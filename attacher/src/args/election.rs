@@ -3,53 +3,40 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{duration, go_style, kube_name};
+use clap::ArgAction;
+
+use super::{duration, kube_name};
 
 /// Flags of the leader election.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Election {
     /// Enable leader election.
-    #[arg(id = "leader-election", long = "leader-election", num_args = 0..=1, require_equals = true,
-          default_missing_value = "true", default_value = "false", hide_default_value = true,
-          value_parser = go_style::boolean, action = clap::ArgAction::Set, value_name = "BOOL")]
+    #[arg(long = "leader-election", default_value = "false", action = ArgAction::Set)]
     pub enabled: bool,
 
     /// Namespace of the lease. Default: the pod's namespace.
-    #[arg(
-        id = "leader-election-namespace",
-        long = "leader-election-namespace",
-        default_value = "",
-        hide_default_value = true,
-        value_parser = kube_name::namespace,
-        value_name = "NAMESPACE"
-    )]
+    #[arg(long = "leader-election-namespace", default_value = "", value_parser = kube_name::namespace,
+          value_name = "NAMESPACE")]
     pub namespace: Name,
 
     /// Duration that non-leader candidates wait before they acquire a lease that its holder does not renew.
-    #[arg(id = "leader-election-lease-duration", long = "leader-election-lease-duration",
-          default_value = "15s", value_parser = duration::positive, value_name = "DURATION")]
+    #[arg(long = "leader-election-lease-duration", default_value = "15s", value_parser = duration::positive,
+          value_name = "DURATION")]
     pub lease_duration: Duration,
 
     /// Duration that the leader retries to renew the lease before it gives up leadership.
-    #[arg(id = "leader-election-renew-deadline", long = "leader-election-renew-deadline",
-          default_value = "10s", value_parser = duration::positive, value_name = "DURATION")]
+    #[arg(long = "leader-election-renew-deadline", default_value = "10s", value_parser = duration::positive,
+          value_name = "DURATION")]
     pub renew_deadline: Duration,
 
     /// Duration between attempts to acquire or renew the lease.
-    #[arg(id = "leader-election-retry-period", long = "leader-election-retry-period",
-          default_value = "5s", value_parser = duration::positive, value_name = "DURATION")]
+    #[arg(long = "leader-election-retry-period", default_value = "5s", value_parser = duration::positive,
+          value_name = "DURATION")]
     pub retry_period: Duration,
 
     /// Labels of the lease, such as key:value,key2:value2. Repeatable.
-    #[arg(
-        id = "leader-election-labels",
-        long = "leader-election-labels",
-        default_value = "",
-        hide_default_value = true,
-        value_parser = labels,
-        action = clap::ArgAction::Append,
-        value_name = "LABELS"
-    )]
+    #[arg(long = "leader-election-labels", default_value = "", value_parser = labels,
+          action = ArgAction::Append, value_name = "LABELS")]
     labels: Vec<Labels>,
 }
 

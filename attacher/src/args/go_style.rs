@@ -3,7 +3,8 @@
 
 use std::ffi::{OsStr, OsString};
 
-use clap::Command;
+use clap::builder::ValueParser;
+use clap::{Arg, Command};
 
 /// Flags that the all-in-one sidecar of KEP-4958 prefixes with `attacher-`, because other sidecars in it have flags of these
 /// names (external-attacher's `RegisterAttacherFlagsWithPrefix`).
@@ -17,6 +18,23 @@ const PREFIXED: [&str; 8] = [
     "retry-interval-start",
     "retry-interval-max",
 ];
+
+/// Go's booleans need no value, and an empty default is none.
+pub(super) fn argument(argument: Arg) -> Arg {
+    let is_boolean = argument.get_value_parser().type_id() == ValueParser::bool().type_id();
+    let hidden = matches!(argument.get_default_values(), [value] if value.is_empty() || value == "false");
+    let argument = argument.hide_default_value(hidden);
+    if is_boolean && argument.get_action().takes_values() {
+        argument
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true")
+            .value_parser(boolean)
+            .value_name("BOOL")
+    } else {
+        argument
+    }
+}
 
 /// The command line with two dashes and without the prefix of the all-in-one sidecar. Prefixed flags come last, so that they win
 /// over unprefixed ones, which in the all-in-one sidecar belong to other sidecars.

@@ -1,23 +1,16 @@
 //! Flags of the HTTP server.
 
-use super::go_style;
+use clap::ArgAction;
 
 /// Flags of the HTTP server.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Http {
     /// Address of the HTTP server for metrics, health and status, such as :8080. Empty: disabled.
-    #[arg(
-        id = "http-endpoint",
-        long = "http-endpoint",
-        default_value = "",
-        hide_default_value = true,
-        value_parser = address,
-        value_name = "ADDRESS"
-    )]
+    #[arg(long = "http-endpoint", default_value = "", value_parser = address, value_name = "ADDRESS")]
     pub endpoint: Address,
 
     /// Deprecated: use --http-endpoint. Address of the HTTP server.
-    #[arg(long, default_value = "", hide_default_value = true, value_parser = address, value_name = "ADDRESS")]
+    #[arg(long, default_value = "", value_parser = address, value_name = "ADDRESS")]
     pub metrics_address: Address,
 
     /// HTTP path of the metrics.
@@ -25,9 +18,7 @@ pub struct Http {
     pub metrics_path: String,
 
     /// Serve /statusz, which shows names of volumes and nodes to every client of the port.
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          default_value = "true", value_parser = go_style::boolean,
-          action = clap::ArgAction::Set, value_name = "BOOL")]
+    #[arg(long, default_value = "true", action = ArgAction::Set)]
     pub statusz: bool,
 }
 

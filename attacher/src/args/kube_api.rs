@@ -6,11 +6,11 @@ use super::number;
 #[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
 pub struct KubeApi {
     /// Maximum requests per second to the API server (QPS). Not given, or negative: no limit.
-    #[arg(id = "kube-api-qps", long = "kube-api-qps", allow_negative_numbers = true, value_parser = rate, value_name = "N")]
+    #[arg(long = "kube-api-qps", value_parser = rate, value_name = "N")]
     pub qps: Option<f64>,
 
     /// Burst of requests to the API server. Needs --kube-api-qps.
-    #[arg(id = "kube-api-burst", long = "kube-api-burst", value_parser = number::count, value_name = "N")]
+    #[arg(long = "kube-api-burst", value_parser = number::count, value_name = "N")]
     pub burst: Option<u32>,
 }
 

@@ -3,74 +3,54 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{duration, go_style, number};
+use clap::{ArgAction, ValueEnum};
+
+use super::{duration, number};
 
 /// Logging flags.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Logging {
     /// Log verbosity: 0 for changes and failures, 2 for every attach and detach, 5 for every call.
-    #[arg(id = "v", short = None, long = "v", default_value = "0", allow_negative_numbers = true,
-          value_parser = number::verbosity, value_name = "LEVEL")]
+    #[arg(long = "v", default_value = "0", value_parser = number::verbosity, value_name = "LEVEL")]
     pub verbosity: u8,
 
     /// Verbosity of single modules, such as worker=5,csi*=2.
-    #[arg(
-        long,
-        default_value = "",
-        hide_default_value = true,
-        value_name = "PATTERN=LEVEL,..."
-    )]
+    #[arg(long, default_value = "", value_name = "PATTERN=LEVEL,...")]
     pub vmodule: Modules,
 
     /// Log format.
     #[arg(
-        id = "logging-format",
         long = "logging-format",
+        value_enum,
         default_value = "text",
         value_name = "FORMAT"
     )]
     pub format: LogFormat,
 
     /// Maximum number of seconds between log flushes. Ignored: lines are written immediately.
-    #[arg(id = "log-flush-frequency", long = "log-flush-frequency", default_value = "5s",
-          value_parser = duration::positive, value_name = "DURATION")]
+    #[arg(long = "log-flush-frequency", default_value = "5s", value_parser = duration::positive,
+          value_name = "DURATION")]
     pub flush_frequency: Duration,
 
     /// In text format: write errors to stderr and everything else to stdout.
-    #[arg(id = "log-text-split-stream", long = "log-text-split-stream", num_args = 0..=1, require_equals = true,
-          default_missing_value = "true", default_value = "false", hide_default_value = true,
-          value_parser = go_style::boolean, action = clap::ArgAction::Set, value_name = "BOOL")]
+    #[arg(long = "log-text-split-stream", default_value = "false", action = ArgAction::Set)]
     pub text_split_stream: bool,
 
     /// In JSON format: write errors to stderr and everything else to stdout.
-    #[arg(id = "log-json-split-stream", long = "log-json-split-stream", num_args = 0..=1, require_equals = true,
-          default_missing_value = "true", default_value = "false", hide_default_value = true,
-          value_parser = go_style::boolean, action = clap::ArgAction::Set, value_name = "BOOL")]
+    #[arg(long = "log-json-split-stream", default_value = "false", action = ArgAction::Set)]
     pub json_split_stream: bool,
 
     /// In text format with split streams: size of the info buffer, such as 512, 4K or 2Mi.
-    #[arg(
-        id = "log-text-info-buffer-size",
-        long = "log-text-info-buffer-size",
-        default_value = "0",
-        hide_default_value = true,
-        value_name = "BYTES"
-    )]
+    #[arg(long = "log-text-info-buffer-size", default_value = "0", value_name = "BYTES")]
     pub text_info_buffer_size: Bytes,
 
     /// In JSON format with split streams: size of the info buffer, such as 512, 4K or 2Mi.
-    #[arg(
-        id = "log-json-info-buffer-size",
-        long = "log-json-info-buffer-size",
-        default_value = "0",
-        hide_default_value = true,
-        value_name = "BYTES"
-    )]
+    #[arg(long = "log-json-info-buffer-size", default_value = "0", value_name = "BYTES")]
     pub json_info_buffer_size: Bytes,
 }
 
 /// `--logging-format`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// klog's text format.
     Text,
@@ -101,29 +81,6 @@ impl FromStr for Modules {
         };
         let items = value.split(',').filter(|item| !item.is_empty());
         items.map(read).collect::<Result<_, _>>().map(Self)
-    }
-}
-
-// === impl LogFormat ===
-
-impl FromStr for LogFormat {
-    type Err = String;
-
-    fn from_str(value: &str) -> Result<Self, Self::Err> {
-        match value {
-            "text" => Ok(Self::Text),
-            "json" => Ok(Self::Json),
-            other => Err(format!("{other:?} is neither text nor json")),
-        }
-    }
-}
-
-impl std::fmt::Display for LogFormat {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Text => "text",
-            Self::Json => "json",
-        })
     }
 }
 

@@ -89,7 +89,7 @@ impl<D: ControllerClient> Reconciler<D> {
     async fn rounds(&mut self) {
         loop {
             let lists = |connection: &ConnectionState| {
-                connection.session().is_some_and(|session| {
+                connection.as_ref().is_some_and(|session| {
                     session.capabilities.publish && session.capabilities.list_published
                 })
             };

@@ -1,12 +1,13 @@
 //! How a sync shows: its span, the error in the object's status, and the Events on its objects.
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use tracing::{Span, field, info_span};
 
 use super::state::{Finding, Item};
 use super::sync_error::{MESSAGE_BYTES, cut};
 use super::{Controller, SyncError};
 use crate::csi::{Code, ControllerClient};
-use crate::kube_api::events::{Reason, Regarding};
+use crate::kube_api::events::Reason;
 use crate::kube_api::{Cluster, Side};
 use crate::model::{Attachment, Driver, Problem};
 use crate::plan::Operation;
@@ -155,9 +156,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
 
     /// Sends an Event about a VolumeAttachment and its PersistentVolume.
     fn announce(&self, attachment: &Attachment, reason: Reason, code: Option<Code>, message: String) {
-        let volume = attachment
-            .volume_name()
-            .and_then(|name| self.state().volume(name).map(|volume| Regarding::from(&**volume)));
+        let volume = attachment.volume_name().and_then(|name| {
+            self.state()
+                .volume(name)
+                .map(|volume| ObjectReference::from(&**volume))
+        });
         if let Some(volume) = volume {
             self.recorder.report(volume, reason, code, message.clone());
         }

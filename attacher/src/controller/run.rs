@@ -150,7 +150,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
 
 /// Tells the state that the driver can be called, if it can.
 fn driver_connected(state: &Mutex<ControllerState>, connection: &mut watch::Receiver<ConnectionState>) {
-    if let Some(session) = connection.borrow_and_update().session() {
+    if let Some(session) = &*connection.borrow_and_update() {
         lock(state).handle(Event::DriverConnected(session.capabilities));
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use csi_proto::v1;
 use tokio::sync::watch;
-use tracing::Instrument as _;
 
 use super::code::CallError;
 use super::connection_manager::ConnectionState;
@@ -54,10 +53,8 @@ impl Caller {
     }
 
     fn session(&self) -> Result<Arc<Session>, CallError> {
-        let link = self.link.borrow();
-        link.session()
-            .cloned()
-            .ok_or_else(|| CallError::not_connected("the CSI driver is not connected"))
+        let session = self.link.borrow().clone();
+        session.ok_or_else(|| CallError::not_connected(NOT_CONNECTED))
     }
 
     /// Sends a call with its deadline. Errors do not contain values of `secrets`.
@@ -65,7 +62,7 @@ impl Caller {
         &self,
         calls: &Calls,
         method: &'static str,
-        request: Q,
+        message: Q,
         secrets: &Secrets,
         migrated: bool,
         call: impl FnOnce(tonic::Request<Q>) -> F,
@@ -74,22 +71,21 @@ impl Caller {
         F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
     {
         self.leadership.check()?;
-        let mut request = tonic::Request::new(request);
-        request.extensions_mut().insert(self.leadership.clone());
-        let span = trace::request(method.trim_start_matches('/'));
-        // The call's state has some kilobytes: on the heap it exists only while the call runs.
-        let answer = Box::pin(async move {
-            let context = trace::context().and_then(|context| context.parse().ok());
-            if let Some(context) = context {
+        let sent = async {
+            let mut request = tonic::Request::new(message);
+            // The channel checks it again when it sends the body.
+            request.extensions_mut().insert(self.leadership.clone());
+            if let Some(context) = trace::context().and_then(|context| context.parse().ok()) {
                 request.metadata_mut().insert("traceparent", context);
             }
-            calls.send(method, request, self.timeout, migrated, call).await
-        });
-        let answer = answer.instrument(span.clone()).await.map_err(|error| CallError {
-            message: redacted(secrets, error.message),
-            ..error
-        });
-        trace::ended(&span, &answer, |error| error.code.number().into());
+            let answer = calls.send(method, request, self.timeout, migrated, call).await;
+            answer.map_err(|error| CallError {
+                message: redacted(secrets, error.message),
+                ..error
+            })
+        };
+        let name = method.trim_start_matches('/');
+        let answer = trace::request(name, sent, |error| error.code.number().into()).await;
         answer.inspect_err(|error| tracing::trace!(method, %error, "GRPC error"))
     }
 
@@ -105,6 +101,7 @@ impl Caller {
 /// Maximum wait for a reconnect. A longer one would occupy the lane; a failed sync is requeued on reconnect.
 const RECONNECT_WAIT: Duration = Duration::from_secs(5);
 
+const NOT_CONNECTED: &str = "the CSI driver is not connected";
 const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
 const LIST: &str = "/csi.v1.Controller/ListVolumes";
 const UNPUBLISH: &str = "/csi.v1.Controller/ControllerUnpublishVolume";
@@ -219,19 +216,15 @@ impl ControllerClient for Caller {
 
     async fn ready(&self) -> Result<Capabilities, CallError> {
         let mut link = self.link.clone();
-        let up = tokio::time::timeout(
-            self.timeout.min(RECONNECT_WAIT),
-            link.wait_for(|link| link.session().is_some()),
-        )
-        .await;
+        let up = tokio::time::timeout(self.timeout.min(RECONNECT_WAIT), link.wait_for(Option::is_some)).await;
         match up {
             // Borrowing the watch again while this guard is held would deadlock with a sender between the two.
-            Ok(Ok(link)) => match link.session() {
+            Ok(Ok(link)) => match &*link {
                 Some(session) => Ok(session.capabilities),
-                None => Err(CallError::not_connected("the CSI driver is not connected")),
+                None => Err(CallError::not_connected(NOT_CONNECTED)),
             },
             Ok(Err(_)) => Err(CallError::not_connected("the attacher is shutting down")),
-            Err(_) => Err(CallError::not_connected("the CSI driver is not connected")),
+            Err(_) => Err(CallError::not_connected(NOT_CONNECTED)),
         }
     }
 }
@@ -255,9 +248,8 @@ mod tests {
             let _context = runtime.enter();
             Arc::new(Session::disconnected("d.example"))
         };
-        let (link_tx, link) = watch::channel(ConnectionState::Up(session.clone()));
-        let writer =
-            thread::spawn(move || while link_tx.send(ConnectionState::Up(session.clone())).is_ok() {});
+        let (link_tx, link) = watch::channel(Some(session.clone()));
+        let writer = thread::spawn(move || while link_tx.send(Some(session.clone())).is_ok() {});
         let caller = Caller::new(link, Duration::from_secs(60), Leadership::unopposed());
         let (done_tx, done) = mpsc::channel();
         runtime.spawn(async move {

@@ -12,19 +12,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::metrics::Calls;
-use super::session::{Connect, OpenError, Session, Socket};
+use super::session::{Connect, Session, Socket};
 use super::stream::Loss;
 use crate::report::chain;
 
-/// The state of the connection.
-#[derive(Clone, Debug, Default)]
-pub enum ConnectionState {
-    /// Not connected.
-    #[default]
-    Down,
-    /// Connected.
-    Up(Arc<Session>),
-}
+/// The session; `None` while the driver is not connected.
+pub type ConnectionState = Option<Arc<Session>>;
 
 /// Another driver answers on the socket.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,24 +47,12 @@ const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// Failed attempts per log line.
 const ATTEMPTS_PER_LOG: u32 = 20;
 
-// === impl ConnectionState ===
-
-impl ConnectionState {
-    /// The session, if connected.
-    pub fn session(&self) -> Option<&Arc<Session>> {
-        match self {
-            Self::Up(session) => Some(session),
-            Self::Down => None,
-        }
-    }
-}
-
 // === impl ConnectionManager ===
 
 impl<C: Connect> ConnectionManager<C> {
     /// A manager for this driver, and its state.
     pub fn new(driver: C, timeout: Duration) -> (Self, watch::Receiver<ConnectionState>) {
-        let (state_tx, state) = watch::channel(ConnectionState::Down);
+        let (state_tx, state) = watch::channel(None);
         (
             Self {
                 driver,
@@ -119,12 +100,12 @@ impl<C: Connect> ConnectionManager<C> {
                 );
             }
             self.calls.connected(&session.name, session.capabilities);
-            self.state_tx.send_replace(ConnectionState::Up(Arc::new(session)));
+            self.state_tx.send_replace(Some(Arc::new(session)));
             let opened = Instant::now();
             // Running calls keep the old connection until they end.
             loss.cancelled().await;
             self.calls.disconnected();
-            self.state_tx.send_replace(ConnectionState::Down);
+            self.state_tx.send_replace(None);
             tracing::warn!("lost the connection to the CSI driver; reconnecting");
             if opened.elapsed() < SHORT_LIFE {
                 tokio::time::sleep(MAX_BACKOFF).await;
@@ -139,8 +120,12 @@ impl<C: Connect> ConnectionManager<C> {
                 Ok(opened) => return opened,
                 Err(error) => {
                     self.calls.not_connected(chain(&error));
-                    if attempt % ATTEMPTS_PER_LOG == 0 {
-                        Self::log(&error, attempt);
+                    if attempt.is_multiple_of(ATTEMPTS_PER_LOG) {
+                        tracing::warn!(
+                            attempt,
+                            error = chain(&error),
+                            "CSI driver is not ready; retrying"
+                        );
                     }
                 }
             }
@@ -148,9 +133,5 @@ impl<C: Connect> ConnectionManager<C> {
             pause = (pause * 2).min(MAX_BACKOFF);
         }
         unreachable!("attempts must not run out within 68 years")
-    }
-
-    fn log(error: &OpenError, attempt: u32) {
-        tracing::warn!(attempt, error = chain(error), "CSI driver is not ready; retrying");
     }
 }

@@ -44,7 +44,7 @@ pub(crate) struct ConnectionStats {
     pub(crate) last_failure: Option<String>,
 }
 
-/// A running call. Dropping it counts as DeadlineExceeded or Canceled, never as a success.
+/// A running call. Dropping it counts it by its code.
 #[derive(Debug)]
 struct Running<'c> {
     calls: &'c Calls,
@@ -52,7 +52,8 @@ struct Running<'c> {
     migrated: bool,
     begun: Instant,
     deadline: Instant,
-    ended: bool,
+    /// None: dropped, which is DeadlineExceeded or Canceled, never a success.
+    code: Option<Code>,
 }
 
 /// Label of calls before GetPluginInfo, as in the Go sidecar.
@@ -103,16 +104,14 @@ impl Calls {
             migrated,
             begun,
             deadline: begun + timeout,
-            ended: false,
+            code: None,
         };
         let result = match tokio::time::timeout_at(running.deadline, send(request)).await {
             Ok(response) => response.map(tonic::Response::into_inner).map_err(CallError::from),
             Err(_) => Err(CallError::deadline_exceeded()),
         };
-        let code = result
-            .as_ref()
-            .map_or_else(|error| error.code, |_| tonic::Code::Ok.into());
-        running.end(code);
+        let code = result.as_ref().err().map(|error| error.code);
+        running.code = Some(code.unwrap_or(tonic::Code::Ok.into()));
         result
     }
 
@@ -167,29 +166,20 @@ impl Calls {
     /// Counts a successful call.
     #[cfg(test)]
     pub(crate) fn count_one(&self, method: &'static str) {
-        self.observe(method, false, tonic::Code::Ok.into(), Duration::ZERO);
+        let now = Instant::now();
+        drop(Running {
+            calls: self,
+            method,
+            migrated: false,
+            begun: now,
+            deadline: now,
+            code: Some(tonic::Code::Ok.into()),
+        });
     }
 
     #[cfg(test)]
     pub(crate) fn connect_one(&self) {
         self.lock().connection.up = true;
-    }
-
-    fn observe(&self, method: &str, migrated: bool, code: Code, took: Duration) {
-        let counts = self.lock();
-        let (driver, migrates) = match &counts.driver {
-            Some(served) => (&*served.name, served.migrates),
-            None => (UNKNOWN_DRIVER, false),
-        };
-        let migrated = match migrated {
-            _ if !migrates => "",
-            true => "true",
-            false => "false",
-        };
-        counts
-            .seconds
-            .with_label_values(&[driver, code.name(), method, migrated])
-            .observe(took.as_secs_f64());
     }
 
     fn lock(&self) -> MutexGuard<'_, Counts> {
@@ -201,24 +191,29 @@ impl Calls {
 
 // === impl Running ===
 
-impl Running<'_> {
-    fn end(&mut self, code: Code) {
-        self.ended = true;
-        self.calls
-            .observe(self.method, self.migrated, code, self.begun.elapsed());
-    }
-}
-
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        if !self.ended {
-            let is_late = Instant::now() >= self.deadline;
-            self.end(Code::from(if is_late {
-                tonic::Code::DeadlineExceeded
-            } else {
-                tonic::Code::Cancelled
-            }));
-        }
+        let now = Instant::now();
+        let dropped = if now >= self.deadline {
+            tonic::Code::DeadlineExceeded
+        } else {
+            tonic::Code::Cancelled
+        };
+        let code = self.code.unwrap_or(dropped.into());
+        let counts = self.calls.lock();
+        let (driver, migrates) = match &counts.driver {
+            Some(served) => (&*served.name, served.migrates),
+            None => (UNKNOWN_DRIVER, false),
+        };
+        let migrated = match self.migrated {
+            _ if !migrates => "",
+            true => "true",
+            false => "false",
+        };
+        counts
+            .seconds
+            .with_label_values(&[driver, code.name(), self.method, migrated])
+            .observe(now.duration_since(self.begun).as_secs_f64());
     }
 }
 

@@ -28,9 +28,9 @@ use tower::{ServiceExt as _, service_fn};
 
 use super::code::CallError;
 use super::metrics::Calls;
-use super::stream::{DriverStream, Loss};
+use super::stream::{Loss, watched};
 use crate::grpc::readable;
-use crate::leader_election::{Fenced, Leadership};
+use crate::leader_election::fenced;
 use crate::model::Capabilities;
 
 /// Where the driver listens.
@@ -243,10 +243,7 @@ impl Session {
 async fn connect(driver: &impl Connect, loss: &Loss) -> Result<Channel, OpenError> {
     let stream = driver.connect().await?;
     // A new connection may be that of another driver, so tonic must not reconnect by itself.
-    let once = Arc::new(Mutex::new(Some(TokioIo::new(DriverStream::new(
-        stream,
-        loss.clone(),
-    )))));
+    let once = Mutex::new(Some(TokioIo::new(watched(stream, loss.clone()))));
     let over = loss.clone();
     let connector = service_fn(move |_| {
         let taken = once
@@ -335,19 +332,10 @@ where
 }
 
 fn driver_channel(channel: Channel) -> DriverChannel {
-    let fenced: fn(Request<Body>) -> Request<Body> = fenced;
+    // A call may wait for a free stream after the check of leadership.
+    let fenced: fn(Request<Body>) -> Request<Body> = |request| fenced(request).map(Body::new);
     let readable: fn(Response<Body>) -> Response<Body> = readable;
     channel.map_request(fenced).map_response(readable)
-}
-
-/// Fences the body by the Leadership among the request's extensions: a call may wait for a free stream after
-/// [`Leadership::check`].
-fn fenced(request: Request<Body>) -> Request<Body> {
-    let leadership = request.extensions().get::<Leadership>();
-    match leadership.filter(|leadership| leadership.is_elected()).cloned() {
-        Some(leadership) => request.map(|body| Body::new(Fenced::new(body, Some(leadership)))),
-        None => request,
-    }
 }
 
 #[cfg(test)]
@@ -357,6 +345,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+    use crate::leader_election::Leadership;
 
     /// It may wait until the driver's limit of streams allows one more.
     #[tokio::test(start_paused = true)]

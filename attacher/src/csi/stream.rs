@@ -4,23 +4,12 @@
 //! also while no call runs; and when the driver sends GOAWAY: it finishes running calls and rejects new ones. hyper does not
 //! report GOAWAY, and as long as an old call runs each new one fails. So the stream parses the frame headers.
 
-use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio::io::AsyncRead;
+use tokio_util::io::InspectReader;
+use tokio_util::sync::CancellationToken;
 
 /// Cancelled when the connection accepts no new calls.
 pub(super) type Loss = CancellationToken;
-
-#[derive(Debug)]
-pub(super) struct DriverStream<S> {
-    stream: S,
-    frames: Frames,
-    _over: DropGuard,
-    loss: Loss,
-}
 
 /// Parser of frame headers (RFC 9113, section 4.1). A server sends frames from its first byte on.
 #[derive(Debug, Default)]
@@ -36,62 +25,20 @@ struct Frames {
 const HEADER: usize = 9;
 const GOAWAY: u8 = 7;
 
-// === impl DriverStream ===
-
-impl<S> DriverStream<S> {
-    /// Cancels `loss` when the connection is lost.
-    pub(super) fn new(stream: S, loss: Loss) -> Self {
-        Self {
-            stream,
-            frames: Frames::default(),
-            _over: loss.clone().drop_guard(),
-            loss,
-        }
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for DriverStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if self.frames.parse(&buffer.filled()[before..]) && !self.loss.is_cancelled() {
+/// The stream, which cancels `loss` when the connection is lost.
+pub(super) fn watched<S: AsyncRead>(stream: S, loss: Loss) -> InspectReader<S, impl FnMut(&[u8])> {
+    let mut frames = Frames::default();
+    // Dropped with the stream.
+    let lost = loss.clone().drop_guard();
+    InspectReader::new(stream, move |bytes| {
+        let _lost = &lost;
+        if frames.parse(bytes) && !loss.is_cancelled() {
             tracing::info!(
                 "the CSI driver accepts no more calls on this connection (GOAWAY); running calls may finish"
             );
-            self.loss.cancel();
+            loss.cancel();
         }
-        read
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for DriverStream<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
+    })
 }
 
 // === impl Frames ===

@@ -1,4 +1,4 @@
-//! The whole state as one structure, which `/statusz` shows as text and as JSON.
+//! The whole state as one structure, which `/statusz` shows as YAML and as JSON.
 
 use std::time::Duration;
 
@@ -15,138 +15,138 @@ use crate::workqueue::{Class, Key, Lane};
 /// The number of work items that are shown of each stage; the rest is counted.
 const SHOWN_ITEMS: usize = 50;
 
-/// The whole state. Durations are in seconds.
+/// The whole state. Durations are in seconds. Texts may contain anything; both formats escape control characters.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Status {
-    pub(super) version: &'static str,
-    pub(super) time: String,
-    pub(super) up: f64,
+    version: &'static str,
+    time: String,
+    up: f64,
     /// What `/readyz` reports as missing.
-    pub(super) not_ready: Vec<String>,
-    pub(super) driver: DriverStatus,
-    pub(super) leader_election: Option<ElectionStatus>,
-    pub(super) lists: Vec<ListStatus>,
-    pub(super) api: ApiStatus,
-    pub(super) reconcile: Option<ReconcileStatus>,
-    pub(super) lanes: Vec<LaneStatus>,
-    pub(super) running: Vec<WorkStatus>,
-    pub(super) ready: Vec<WorkStatus>,
-    pub(super) waiting: Vec<WorkStatus>,
+    not_ready: Vec<String>,
+    driver: DriverStatus,
+    leader_election: Option<ElectionStatus>,
+    lists: Vec<ListStatus>,
+    api: ApiStatus,
+    reconcile: Option<ReconcileStatus>,
+    lanes: Vec<LaneStatus>,
+    running: Vec<WorkStatus>,
+    ready: Vec<WorkStatus>,
+    waiting: Vec<WorkStatus>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct DriverStatus {
-    pub(super) name: Option<String>,
-    pub(super) connected: bool,
-    pub(super) since: Option<f64>,
-    pub(super) reconnects: u64,
-    pub(super) last_failure: Option<String>,
-    pub(super) capabilities: Vec<&'static str>,
+struct DriverStatus {
+    name: Option<String>,
+    connected: bool,
+    since: Option<f64>,
+    reconnects: u64,
+    last_failure: Option<String>,
+    capabilities: Vec<&'static str>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct ElectionStatus {
-    pub(super) lease: String,
-    pub(super) identity: String,
-    pub(super) leads: bool,
+struct ElectionStatus {
+    lease: String,
+    identity: String,
+    leads: bool,
     /// The holder's identity; empty if the lease is free, none if it has not been read yet.
-    pub(super) holder: Option<String>,
-    pub(super) renewed: Option<f64>,
-    pub(super) failure: Option<FailureStatus>,
-    pub(super) problem: Option<String>,
+    holder: Option<String>,
+    renewed: Option<f64>,
+    failure: Option<FailureStatus>,
+    problem: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct ListStatus {
-    pub(super) resource: &'static str,
+struct ListStatus {
+    resource: &'static str,
     /// Whether the first list is complete.
-    pub(super) complete: bool,
-    pub(super) objects: usize,
-    pub(super) failure: Option<FailureStatus>,
+    complete: bool,
+    objects: usize,
+    failure: Option<FailureStatus>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct ApiStatus {
-    pub(super) in_flight: usize,
-    pub(super) last_answer: Option<f64>,
+struct ApiStatus {
+    in_flight: usize,
+    last_answer: Option<f64>,
     /// Since the last 2xx response.
-    pub(super) last_success: Option<f64>,
-    pub(super) refused: FailureCount,
-    pub(super) unanswered: FailureCount,
+    last_success: Option<f64>,
+    refused: FailureCount,
+    unanswered: FailureCount,
 }
 
 /// Failures since the start.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct FailureCount {
-    pub(super) count: u64,
-    pub(super) last: Option<f64>,
-    pub(super) error: Option<String>,
+struct FailureCount {
+    count: u64,
+    last: Option<f64>,
+    error: Option<String>,
 }
 
 /// Consecutive failures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct FailureStatus {
-    pub(super) times: u32,
+struct FailureStatus {
+    times: u32,
     /// Since the first of the consecutive failures.
-    pub(super) failing: f64,
-    pub(super) last: f64,
-    pub(super) error: String,
+    failing: f64,
+    last: f64,
+    error: String,
 }
 
 /// Reconcile with ListVolumes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct ReconcileStatus {
-    pub(super) last: f64,
-    pub(super) took: f64,
-    pub(super) listed: u64,
+struct ReconcileStatus {
+    last: f64,
+    took: f64,
+    listed: u64,
     /// Attachments that the driver does not list; they are published again.
-    pub(super) lost: u64,
+    lost: u64,
     /// Volumes published on a node without a VolumeAttachment; they are unpublished.
-    pub(super) leftover: u64,
-    pub(super) error: Option<String>,
-    pub(super) completed: u64,
-    pub(super) failed: u64,
-    pub(super) repaired: u64,
-    pub(super) refused: u64,
+    leftover: u64,
+    error: Option<String>,
+    completed: u64,
+    failed: u64,
+    repaired: u64,
+    refused: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct LaneStatus {
-    pub(super) lane: &'static str,
-    pub(super) limit: usize,
-    pub(super) running: usize,
-    pub(super) ready: usize,
-    pub(super) waiting: usize,
-    pub(super) oldest: Option<f64>,
+struct LaneStatus {
+    lane: &'static str,
+    limit: usize,
+    running: usize,
+    ready: usize,
+    waiting: usize,
+    oldest: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct WorkStatus {
-    pub(super) lane: &'static str,
-    pub(super) name: String,
-    pub(super) volume: Option<String>,
-    pub(super) node: Option<String>,
+struct WorkStatus {
+    lane: &'static str,
+    name: String,
+    volume: Option<String>,
+    node: Option<String>,
     /// Since the creation or deletion of the object.
-    pub(super) wanted: Option<f64>,
+    wanted: Option<f64>,
     /// Time in the running or the queued stage.
-    pub(super) elapsed: Option<f64>,
+    elapsed: Option<f64>,
     /// Time until the end of the backoff.
-    pub(super) next: Option<f64>,
-    pub(super) why: Option<&'static str>,
-    pub(super) failures: u32,
+    next: Option<f64>,
+    why: Option<&'static str>,
+    failures: u32,
     /// Since the first of the consecutive failures.
-    pub(super) failing: Option<f64>,
-    pub(super) error: Option<String>,
+    failing: Option<f64>,
+    error: Option<String>,
 }
 
 // === impl Status ===
@@ -158,7 +158,7 @@ impl Status {
         Self {
             version: VERSION,
             time: time(view.now()),
-            up: (now - view.started).as_secs_f64(),
+            up: seconds(now - view.started),
             not_ready: health::missing(view),
             driver: DriverStatus::of(view, now),
             leader_election: view
@@ -219,7 +219,7 @@ impl ElectionStatus {
             identity: status.identity,
             leads: leadership.check().is_ok(),
             holder: status.holder,
-            renewed: status.renewed.map(|renewed| (now - renewed).as_secs_f64()),
+            renewed: status.renewed.map(|renewed| seconds(now - renewed)),
             failure: status
                 .ongoing_failure
                 .map(|failure| FailureStatus::of(&failure, now)),
@@ -239,7 +239,7 @@ impl DriverStatus {
         Self {
             name: connection.driver.map(|name| name.to_string()),
             connected: connection.up,
-            since: connection.since.map(|since| (now - since).as_secs_f64()),
+            since: connection.since.map(|since| seconds(now - since)),
             reconnects: connection.opened.saturating_sub(1),
             last_failure: connection.last_failure,
             capabilities: capabilities.unwrap_or_default(),
@@ -252,7 +252,7 @@ impl DriverStatus {
 impl ApiStatus {
     fn of(view: &View, now: Instant) -> Self {
         let state = view.requests.state();
-        let ago = |then: Instant| (now - then).as_secs_f64();
+        let ago = |then: Instant| seconds(now - then);
         Self {
             in_flight: state.in_flight,
             last_answer: state.answered.map(ago),
@@ -270,7 +270,7 @@ impl FailureCount {
         let last = failures.last.as_ref();
         Self {
             count: failures.count,
-            last: last.map(|(then, _)| (now - *then).as_secs_f64()),
+            last: last.map(|(then, _)| seconds(now - *then)),
             error: last.map(|(_, why)| why.to_string()),
         }
     }
@@ -282,8 +282,8 @@ impl FailureStatus {
     fn of(ongoing_failure: &OngoingFailure, now: Instant) -> Self {
         Self {
             times: ongoing_failure.times,
-            failing: (now - ongoing_failure.since).as_secs_f64(),
-            last: (now - ongoing_failure.last).as_secs_f64(),
+            failing: seconds(now - ongoing_failure.since),
+            last: seconds(now - ongoing_failure.last),
             error: ongoing_failure.why.to_string(),
         }
     }
@@ -296,8 +296,8 @@ impl ReconcileStatus {
         let last = stats.last_round.as_ref()?;
         let since = now.into_std().saturating_duration_since(last.round.ended);
         Some(Self {
-            last: since.as_secs_f64(),
-            took: last.round.took.as_secs_f64(),
+            last: seconds(since),
+            took: seconds(last.round.took),
             listed: last.round.listed,
             lost: last.lost,
             leftover: last.leftover,
@@ -320,7 +320,7 @@ impl LaneStatus {
             running: stats.running,
             ready: stats.ready,
             waiting: stats.waiting,
-            oldest: (stats.depth() > 0).then(|| stats.age(view.now()).as_secs_f64()),
+            oldest: (stats.depth() > 0).then(|| seconds(stats.age(view.now()))),
         }
     }
 }
@@ -336,7 +336,7 @@ impl WorkStatus {
         let failures = pending.failures.as_ref();
         let wanted = pending.wanted_since.map(|since| {
             let ago = view.now().duration_since(since);
-            Duration::try_from(ago).unwrap_or_default().as_secs_f64()
+            seconds(Duration::try_from(ago).unwrap_or_default())
         });
         Self {
             lane: pending.lane.name(),
@@ -344,19 +344,22 @@ impl WorkStatus {
             volume: pending.volume.as_ref().map(ToString::to_string),
             node: pending.node.as_ref().map(ToString::to_string),
             wanted,
-            elapsed: pending.next.is_none().then_some(pending.elapsed.as_secs_f64()),
-            next: pending.next.map(|next| next.as_secs_f64()),
+            elapsed: pending.next.is_none().then_some(seconds(pending.elapsed)),
+            next: pending.next.map(seconds),
             why: failures
                 .filter(|_| pending.next.is_some())
                 .map(|failures| why(failures.last.class)),
             failures: failures.map_or(0, |failures| failures.times),
-            failing: failures.map(|failures| {
-                let failing = now.into_std().saturating_duration_since(failures.since);
-                failing.as_secs_f64()
-            }),
+            failing: failures
+                .map(|failures| seconds(now.into_std().saturating_duration_since(failures.since))),
             error: failures.map(|failures| failures.last.message.to_string()),
         }
     }
+}
+
+/// Rounded to milliseconds.
+fn seconds(duration: Duration) -> f64 {
+    duration.as_millis() as f64 / 1000.0
 }
 
 fn why(class: Class) -> &'static str {

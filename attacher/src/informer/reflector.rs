@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use self::backoff::{Stage, WatchBackoff};
 use super::Change;
-use crate::kube_api::{Clients, Requests, attempt};
+use crate::kube_api::{Clients, MAX_RETRY_AFTER, Requests};
 use crate::migration;
 use crate::model::wire::{AttachmentObject, CsiNodeObject, VolumeObject};
 use crate::model::{Attachment, Driver, Node, Uid, Volume};
@@ -96,13 +96,12 @@ where
     /// The next event. Failures before it are logged and retried with backoff.
     async fn next(&mut self) -> Event<K> {
         loop {
-            let (event, asked_for) = attempt::attempt(None, self.events.next()).await;
-            match event {
+            match self.events.next().await {
                 Some(Ok(event)) => {
                     self.on_event(&event);
                     return event;
                 }
-                Some(Err(error)) => self.on_error(&error, asked_for).await,
+                Some(Err(error)) => self.on_error(&error).await,
                 // kube's watcher never ends; if it does, start another one.
                 None => self.restart(),
             }
@@ -122,9 +121,9 @@ where
         }
     }
 
-    async fn on_error(&mut self, error: &watcher::Error, in_header: Option<Duration>) {
+    async fn on_error(&mut self, error: &watcher::Error) {
         let (stage, why) = describe(error);
-        let asked_for = in_header.max(retry_after(error)).unwrap_or_default();
+        let asked_for = retry_after(error).unwrap_or_default();
         if response(error).is_some_and(|status| status.code == GONE) {
             // kube's watcher would resume from the expired resourceVersion again and again. A new watcher starts with a list.
             self.restart();
@@ -225,7 +224,7 @@ fn describe(error: &watcher::Error) -> (Stage, String) {
 /// `retryAfterSeconds` of the response's Status.
 fn retry_after(error: &watcher::Error) -> Option<Duration> {
     let seconds = response(error)?.details.as_ref()?.retry_after_seconds;
-    Some(Duration::from_secs(seconds.into()).min(attempt::MAX_RETRY_AFTER))
+    Some(Duration::from_secs(seconds.into()).min(MAX_RETRY_AFTER))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use http::header::USER_AGENT;
 use http::{HeaderValue, Request, Response};
-use http_body_util::{BodyExt as _, Either, Full};
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use kube::client::middleware::{AuthLayer, BaseUriLayer, ExtraHeadersLayer};
 use kube::client::{AuthError, Body, ConfigExt};
@@ -21,14 +21,14 @@ use rustls::pki_types::InvalidDnsNameError;
 use secrecy::ExposeSecret as _;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
-use tower::util;
+use tower::util::{self, BoxCloneSyncService};
 use tower::{BoxError, Layer as _, Service, ServiceBuilder, ServiceExt as _, service_fn};
 
-use self::transport::{Http, ServerBody, boxed, network, server_name, tls};
-use super::metrics::is_watch;
+use self::transport::{Http, ResponseBody, boxed, network, server_name, tls};
+use super::metrics::{Outcome, is_watch};
 use super::request_limiter::Priority;
-use super::{RateLimit, Requests, attempt};
-use crate::leader_election::Fenced;
+use super::{RateLimit, Requests, status};
+use crate::leader_election::{Fenced, fenced};
 use crate::report::{address, chain};
 
 /// Timeout of a response's headers and, unless it is a watch, of its body. A connection that answers pings may lead to a proxy
@@ -41,8 +41,10 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(90);
 pub struct Clients {
     /// For lists and watches.
     pub watches: Client,
-    /// For reads and writes of single objects.
-    pub requests: Client,
+    /// For reads and writes of single objects. kube's client would queue them in a channel and drop headers.
+    pub(crate) requests: ApiService,
+    /// For Events, over the connection of [`Clients::requests`].
+    pub(crate) events: Client,
     /// The rate limit that watches and requests share; users of [`Clients::requests`] apply it.
     pub rate: Option<RateLimit>,
     /// Metrics of all of them.
@@ -62,6 +64,10 @@ struct Settings {
     transport: Box<dyn Fn() -> Http + Send + Sync>,
 }
 
+/// A client without kube's decoding. Writes of a leader have its [`Leadership`](crate::leader_election::Leadership) among their
+/// extensions.
+pub(crate) type ApiService = BoxCloneSyncService<Request<Body>, Response<ResponseBody>, BoxError>;
+
 /// The connections of one client.
 struct Connections {
     rate: Option<RateLimit>,
@@ -69,12 +75,9 @@ struct Connections {
     http: Http,
 }
 
-/// The body of a response: read already, or a watch's.
-type ResponseBody<B> = Either<Full<Bytes>, B>;
-
 /// A request without a complete response.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unanswered {
+enum Unanswered {
     #[error(transparent)]
     Lost(BoxError),
     #[error("the response was cut off")]
@@ -123,9 +126,11 @@ impl Clients {
     /// begins.
     pub fn new(access: &Access, rate: Option<RateLimit>) -> Self {
         let counts = Requests::default();
+        let requests = access.service(None, counts.clone());
         Self {
             watches: access.connect(rate.clone(), counts.clone()),
-            requests: access.connect(None, counts.clone()),
+            events: Client::new(requests.clone(), access.0.namespace.clone()),
+            requests,
             rate,
             counts,
         }
@@ -191,6 +196,10 @@ impl Access {
 
     /// A client with its own connection. Its requests wait for `rate`.
     pub fn connect(&self, rate: Option<RateLimit>, counts: Requests) -> Client {
+        Client::new(self.service(rate, counts), self.0.namespace.clone())
+    }
+
+    pub(crate) fn service(&self, rate: Option<RateLimit>, counts: Requests) -> ApiService {
         let connections = Arc::new(Connections {
             rate,
             counts,
@@ -210,7 +219,7 @@ impl Access {
             })
             .map_err(without_plugin_output)
             .service(authorized);
-        Client::new(service, self.0.namespace.clone())
+        BoxCloneSyncService::new(service)
     }
 }
 
@@ -274,10 +283,7 @@ impl From<&AuthError> for CredentialsError {
 // === impl Connections ===
 
 impl Connections {
-    async fn send(
-        self: Arc<Self>,
-        request: Request<Body>,
-    ) -> Result<Response<ResponseBody<ServerBody>>, BoxError> {
+    async fn send(self: Arc<Self>, request: Request<Body>) -> Result<Response<ResponseBody>, BoxError> {
         // The pages of a list count as one request, as client-go lists without pages.
         if let Some(rate) = &self.rate
             && !is_next_page(request.uri())
@@ -286,38 +292,39 @@ impl Connections {
             rate.acquire(Priority::High).await;
         }
         let is_watch = is_watch(request.uri());
-        let response = self
-            .counts
-            .counted(request, |request| {
-                attempt::sent(request, async |request| {
-                    let answer = timeout(RESPONSE_TIMEOUT, self.http.clone().oneshot(request)).await?;
-                    answer.map_err(Unanswered::Lost)
-                })
-            })
-            .await?;
-        Ok(complete(is_watch, response).await?)
+        let mut running = self.counts.begin(request.method(), request.uri());
+        let answer = async {
+            let answer = timeout(RESPONSE_TIMEOUT, self.http.clone().oneshot(fenced(request))).await?;
+            answer.map_err(Unanswered::Lost)
+        };
+        let answer = answer.await;
+        running.outcome = match &answer {
+            Ok(response) => Outcome::Answered(response.status()),
+            Err(error) => Outcome::Failed(chain(error)),
+        };
+        drop(running);
+        Ok(complete(is_watch, answer?).await?)
     }
 }
 
-/// The response with its whole body, unless it is a watch's.
-pub(crate) async fn complete<B>(
+/// The response with its whole body, unless it is a watch's, or with a Status if it is a refusal.
+async fn complete(
     is_watch: bool,
-    answer: Response<B>,
-) -> Result<Response<ResponseBody<B>>, Unanswered>
-where
-    B: hyper::body::Body<Data = Bytes>,
-    B::Error: Into<BoxError>,
-{
-    if is_watch {
-        return Ok(answer.map(Either::Right));
+    answer: Response<ResponseBody>,
+) -> Result<Response<ResponseBody>, Unanswered> {
+    let refused = answer.status().is_client_error() || answer.status().is_server_error();
+    if is_watch && !refused {
+        return Ok(answer);
     }
     let (head, body) = answer.into_parts();
     let body = timeout(RESPONSE_TIMEOUT, body.collect()).await?;
-    let body = body.map_err(|error| Unanswered::CutOff(error.into()))?;
-    Ok(Response::from_parts(
-        head,
-        Either::Left(Full::new(body.to_bytes())),
-    ))
+    let mut body = body.map_err(Unanswered::CutOff)?.to_bytes();
+    if refused {
+        let status = serde_json::to_vec(&status::of_refusal(&head, &body));
+        body = status.expect("a Status must be JSON").into();
+    }
+    let body = Full::new(body).map_err(Into::into).boxed_unsync();
+    Ok(Response::from_parts(head, body))
 }
 
 fn is_next_page(uri: &http::Uri) -> bool {

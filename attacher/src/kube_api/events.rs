@@ -26,7 +26,7 @@ use super::RateLimit;
 use super::request_limiter::Priority;
 use crate::args::kube_api::Rate;
 use crate::csi::Code;
-use crate::model::{Attachment, Uid, Volume};
+use crate::model::{Attachment, Volume};
 use crate::report::chain;
 use correlator::EventCorrelator;
 
@@ -41,21 +41,6 @@ const FORBIDDEN_FOR: Duration = Duration::from_secs(600);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(250);
 /// The API server's limit.
 const NOTE_BYTES: usize = 1024;
-
-/// The object of an Event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Regarding {
-    /// `apiVersion`.
-    pub api_version: &'static str,
-    /// `kind`.
-    pub kind: &'static str,
-    /// `metadata.namespace`; none for cluster-scoped objects.
-    pub namespace: Option<Arc<str>>,
-    /// `metadata.name`.
-    pub name: Arc<str>,
-    /// `metadata.uid`.
-    pub uid: Uid,
-}
 
 /// An Event's `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,9 +62,9 @@ pub enum Reason {
 }
 
 /// A queued Event.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 struct Notice {
-    regarding: Regarding,
+    regarding: ObjectReference,
     reason: Reason,
     /// The operation with the cause of its failure. kube's recorder merges Events of the same action and ignores their notes, so
     /// without the cause a changed one would be hidden.
@@ -106,45 +91,43 @@ pub struct Publisher<L> {
     rate: RateLimit,
     /// Whether this replica may write now.
     leading: L,
-    refused: HashMap<Option<Arc<str>>, Instant>,
+    refused: HashMap<Option<String>, Instant>,
 }
 
-// === impl Regarding ===
-
-impl From<&Attachment> for Regarding {
+/// The object of an Event about an attachment.
+impl From<&Attachment> for ObjectReference {
     fn from(attachment: &Attachment) -> Self {
-        Self {
-            api_version: "storage.k8s.io/v1",
-            kind: "VolumeAttachment",
-            namespace: None,
-            name: attachment.name.clone(),
-            uid: attachment.uid.clone(),
-        }
+        reference(
+            "storage.k8s.io/v1",
+            "VolumeAttachment",
+            &attachment.name,
+            &attachment.uid.0,
+        )
     }
 }
 
-impl From<&Volume> for Regarding {
+/// The object of an Event about a volume.
+impl From<&Volume> for ObjectReference {
     fn from(volume: &Volume) -> Self {
-        Self {
-            api_version: "v1",
-            kind: "PersistentVolume",
-            namespace: None,
-            name: volume.name.clone(),
-            uid: volume.uid.clone(),
-        }
+        reference("v1", "PersistentVolume", &volume.name, &volume.uid.0)
     }
 }
 
-impl Regarding {
-    /// The lease of a leader election.
-    pub fn lease(namespace: &str, name: &str, uid: &str) -> Self {
-        Self {
-            api_version: "coordination.k8s.io/v1",
-            kind: "Lease",
-            namespace: Some(namespace.into()),
-            name: name.into(),
-            uid: uid.into(),
-        }
+/// The object of an Event about the lease of a leader election.
+pub fn lease(namespace: &str, name: &str, uid: &str) -> ObjectReference {
+    ObjectReference {
+        namespace: Some(namespace.to_owned()),
+        ..reference("coordination.k8s.io/v1", "Lease", name, uid)
+    }
+}
+
+fn reference(api_version: &str, kind: &str, name: &str, uid: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(api_version.to_owned()),
+        kind: Some(kind.to_owned()),
+        name: Some(name.to_owned()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
     }
 }
 
@@ -179,7 +162,7 @@ impl Reason {
 // === impl Notice ===
 
 impl Notice {
-    fn new(regarding: Regarding, reason: Reason, code: Option<Code>, note: &str) -> Self {
+    fn new(regarding: ObjectReference, reason: Reason, code: Option<Code>, note: &str) -> Self {
         let verb = match reason {
             Reason::AttachFailed | Reason::AttachRecovered => "Attach",
             Reason::DetachFailed | Reason::DetachRecovered => "Detach",
@@ -220,19 +203,6 @@ fn fingerprint(note: &str) -> u16 {
     let mut hasher = DefaultHasher::new();
     note.hash(&mut hasher);
     hasher.finish() as u16
-}
-
-impl From<&Regarding> for ObjectReference {
-    fn from(regarding: &Regarding) -> Self {
-        Self {
-            api_version: Some(regarding.api_version.to_owned()),
-            kind: Some(regarding.kind.to_owned()),
-            name: Some(regarding.name.to_string()),
-            namespace: regarding.namespace.as_ref().map(ToString::to_string),
-            uid: Some(regarding.uid.0.to_string()),
-            ..Self::default()
-        }
-    }
 }
 
 // === impl Recorder ===
@@ -277,7 +247,7 @@ impl Recorder {
     /// Queues a notice, with the gRPC code if the driver failed. Drops it if the queue is full.
     pub fn report(
         &self,
-        regarding: impl Into<Regarding>,
+        regarding: impl Into<ObjectReference>,
         reason: Reason,
         code: Option<Code>,
         message: impl AsRef<str>,
@@ -292,7 +262,7 @@ impl Recorder {
     }
 
     /// Reports a change of leadership on the Lease, as client-go does: "`identity` became leader".
-    pub fn leadership(&self, lease: Regarding, message: impl AsRef<str>) {
+    pub fn leadership(&self, lease: ObjectReference, message: impl AsRef<str>) {
         self.report(lease, Reason::LeaderElection, None, message);
     }
 }
@@ -355,15 +325,15 @@ impl<L: Fn() -> bool> Publisher<L> {
     }
 
     async fn send(&self, notice: &Notice) -> Result<(), kube::Error> {
-        let (event, regarding) = (notice.event(), ObjectReference::from(&notice.regarding));
-        let request = self.recorder.publish(&event, &regarding);
+        let event = notice.event();
+        let request = self.recorder.publish(&event, &notice.regarding);
         timeout(REQUEST_TIMEOUT, request)
             .await
             .unwrap_or_else(|late| Err(kube::Error::Service(late.into())))
     }
 
     /// Whether this namespace has recently answered 403.
-    fn is_refused(&self, namespace: &Option<Arc<str>>) -> bool {
+    fn is_refused(&self, namespace: &Option<String>) -> bool {
         self.refused
             .get(namespace)
             .is_some_and(|until| Instant::now() < *until)

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use http::{Method, Request, Response, StatusCode, Uri};
+use http::{Method, StatusCode, Uri};
 use prometheus::{HistogramVec, IntCounter, IntCounterVec};
 use tokio::time::Instant;
 
@@ -57,14 +57,23 @@ pub struct OngoingFailure {
     pub why: Arc<str>,
 }
 
-/// A running request. Dropping it counts as canceled.
+/// A running request. Dropping it counts it by its outcome.
 #[derive(Debug)]
-struct Running {
+pub(super) struct Running {
     requests: Requests,
     verb: &'static str,
     resource: &'static str,
     begun: Instant,
-    ended: bool,
+    pub(super) outcome: Outcome,
+}
+
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// By its deadline or by us.
+    Canceled,
+    /// The connection failed.
+    Failed(String),
+    Answered(StatusCode),
 }
 
 /// Plural, subresource and label. All others are `other`, so that unknown paths add no series.
@@ -113,29 +122,6 @@ impl Default for Counts {
 // === impl Requests ===
 
 impl Requests {
-    /// Sends a request with `send` and counts it by its response.
-    pub(crate) async fn counted<Q, A, E, F>(
-        &self,
-        request: Request<Q>,
-        send: impl FnOnce(Request<Q>) -> F,
-    ) -> Result<Response<A>, E>
-    where
-        E: std::error::Error + 'static,
-        F: Future<Output = Result<Response<A>, E>>,
-    {
-        let mut running = self.begin(request.method(), request.uri());
-        let result = send(request).await;
-        match &result {
-            Ok(answer) => running.answered(answer.status()),
-            Err(error) => {
-                running.end("error");
-                let why = crate::report::chain(error);
-                self.lock().state.unanswered.add(why);
-            }
-        }
-        result
-    }
-
     /// Counts a retry.
     pub(super) fn again(&self) {
         self.lock().retries.inc();
@@ -173,7 +159,7 @@ impl Requests {
     pub(crate) fn count_one(&self, uri: &'static str, status: u16) {
         let uri = Uri::from_static(uri);
         let status = StatusCode::from_u16(status).expect("a test has a status");
-        self.begin(&Method::GET, &uri).answered(status);
+        self.begin(&Method::GET, &uri).outcome = Outcome::Answered(status);
     }
 
     #[cfg(test)]
@@ -181,7 +167,7 @@ impl Requests {
         self.watch_failed(Cow::Borrowed(resource), why);
     }
 
-    fn begin(&self, method: &Method, uri: &Uri) -> Running {
+    pub(super) fn begin(&self, method: &Method, uri: &Uri) -> Running {
         self.lock().state.in_flight += 1;
         let (verb, resource) = verb_and_resource(method, uri);
         Running {
@@ -189,7 +175,7 @@ impl Requests {
             verb,
             resource,
             begun: Instant::now(),
-            ended: false,
+            outcome: Outcome::Canceled,
         }
     }
 
@@ -231,48 +217,42 @@ impl OngoingFailure {
 
 // === impl Running ===
 
-impl Running {
-    fn answered(&mut self, status: StatusCode) {
-        self.end(status.as_str());
+impl Drop for Running {
+    fn drop(&mut self) {
         let now = Instant::now();
         let mut counts = self.requests.lock();
         let state = &mut counts.state;
-        state.answered = Some(now);
-        match status.as_u16() {
-            200..=299 => {
-                state.granted = Some(now);
-                if self.verb == WATCH {
-                    state.watches.remove(self.resource);
+        state.in_flight -= 1;
+        let code = match &mut self.outcome {
+            Outcome::Canceled => "canceled",
+            Outcome::Failed(why) => {
+                state.unanswered.add(std::mem::take(why));
+                "error"
+            }
+            Outcome::Answered(status) => {
+                state.answered = Some(now);
+                match status.as_u16() {
+                    200..=299 => {
+                        state.granted = Some(now);
+                        if self.verb == WATCH {
+                            state.watches.remove(self.resource);
+                        }
+                    }
+                    code @ (401 | 403 | 429 | 500..=599) => {
+                        state
+                            .refused
+                            .add(format!("{} {}: HTTP {code}", self.verb, self.resource));
+                    }
+                    // Regular responses: not found, conflict and so on.
+                    _ => {}
                 }
+                status.as_str()
             }
-            401 | 403 | 429 | 500..=599 => {
-                let (verb, resource, code) = (self.verb, self.resource, status.as_str());
-                state.refused.add(format!("{verb} {resource}: HTTP {code}"));
-            }
-            // Regular responses: not found, conflict and so on.
-            _ => {}
-        }
-    }
-
-    /// `code` is the HTTP status; `canceled` after a drop, by its deadline or by us; `error` if the connection failed.
-    fn end(&mut self, code: &str) {
-        if std::mem::replace(&mut self.ended, true) {
-            return;
-        }
-        let mut counts = self.requests.lock();
-        counts.state.in_flight -= 1;
+        };
         let labels = [self.verb, self.resource, code];
         counts.responses.with_label_values(&labels).inc();
-        counts
-            .seconds
-            .with_label_values(&labels[..2])
-            .observe(self.begun.elapsed().as_secs_f64());
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.end("canceled");
+        let took = now.duration_since(self.begun).as_secs_f64();
+        counts.seconds.with_label_values(&labels[..2]).observe(took);
     }
 }
 
@@ -300,7 +280,7 @@ pub(crate) fn is_watch(uri: &Uri) -> bool {
 }
 
 /// The resource of a path, and whether the path names one object. The path of a gateway may precede the API's root.
-fn resource(path: &str) -> (&'static str, bool) {
+pub(super) fn resource(path: &str) -> (&'static str, bool) {
     const OTHER: &str = "other";
     let mut parts = path.split('/').filter(|part| !part.is_empty());
     // The root is followed by the version, or by group and version.

@@ -22,16 +22,20 @@ const LOW_PRIORITY_WRITES: usize = 32;
 /// Maximum writes of low priority in flight while one of high priority is in flight or queued, which waits for them in the API
 /// server, too: each costs it one or two milliseconds of CPU. Not 0, because attaches may never stop.
 const LOW_PRIORITY_WRITES_BESIDE_HIGH: usize = 4;
+/// The number of permits that are withheld from writes of low priority meanwhile.
+const HELD_BACK: usize = LOW_PRIORITY_WRITES - LOW_PRIORITY_WRITES_BESIDE_HIGH;
 
 /// Maximum reads of single objects in flight. A burst of Secrets must leave streams of the connection to the writes.
 const READS: usize = 64;
+
+const OPEN: &str = "the semaphore must never be closed";
 
 /// Admits requests to the API server.
 #[derive(Debug)]
 pub(super) struct RequestLimiter {
     rate: Option<RateLimit>,
-    leadership: Leadership,
-    counts: Requests,
+    pub(super) leadership: Leadership,
+    pub(super) counts: Requests,
     reads: Semaphore,
     writes: Semaphore,
     low_priority: Semaphore,
@@ -60,23 +64,13 @@ pub(super) enum Priority {
     Low,
 }
 
-/// The permit for one request in flight.
+/// The permit for one request in flight, or queued.
 #[derive(Debug)]
 pub(super) struct RequestPermit<'a> {
-    _high: Option<HighPriority<'a>>,
-    _low: Option<LowPriority<'a>>,
-    _request: SemaphorePermit<'a>,
-}
-
-/// Marks a write of high priority as in flight or queued.
-#[derive(Debug)]
-struct HighPriority<'a>(&'a RequestLimiter);
-
-/// The permit of a write of low priority.
-#[derive(Debug)]
-struct LowPriority<'a> {
     limiter: &'a RequestLimiter,
-    permit: Option<SemaphorePermit<'a>>,
+    kind: RequestKind,
+    low_priority: Option<SemaphorePermit<'a>>,
+    _request: Option<SemaphorePermit<'a>>,
 }
 
 /// A token bucket for all requests of the process, lists and watches included, like client-go's (`--kube-api-qps`,
@@ -117,10 +111,6 @@ impl RequestLimiter {
         }
     }
 
-    pub(super) fn counts(&self) -> &Requests {
-        &self.counts
-    }
-
     /// Waits until a request may be sent.
     ///
     /// # Errors
@@ -131,39 +121,37 @@ impl RequestLimiter {
     ///
     /// Loses the position in the queue.
     pub(super) async fn acquire(&self, kind: RequestKind) -> Result<RequestPermit<'_>, NotLeading> {
-        let _high = (kind == RequestKind::Write(Priority::High)).then(|| HighPriority::new(self));
+        let mut permit = RequestPermit {
+            limiter: self,
+            kind,
+            low_priority: None,
+            _request: None,
+        };
         // In this order: a write that waits for a permit of low priority keeps no other permit meanwhile.
-        let _low = match kind {
-            RequestKind::Write(Priority::Low) => Some(LowPriority {
-                permit: Some(permit(&self.low_priority).await),
-                limiter: self,
-            }),
-            RequestKind::Read | RequestKind::Write(Priority::High) => None,
+        let requests = match kind {
+            RequestKind::Read => &self.reads,
+            RequestKind::Write(Priority::High) => {
+                let mut precedence = self.precedence();
+                precedence.high += 1;
+                // The free ones at once; the others when they are returned.
+                let wanted = HELD_BACK - precedence.held_back;
+                precedence.held_back += self.low_priority.forget_permits(wanted);
+                &self.writes
+            }
+            RequestKind::Write(Priority::Low) => {
+                permit.low_priority = Some(self.low_priority.acquire().await.expect(OPEN));
+                &self.writes
+            }
         };
-        let _request = match kind {
-            RequestKind::Read => permit(&self.reads).await,
-            RequestKind::Write(_) => permit(&self.writes).await,
-        };
+        permit._request = Some(requests.acquire().await.expect(OPEN));
         if let Some(rate) = &self.rate {
             rate.acquire(Priority::Low).await;
         }
         // After all waits: another replica may have become the leader during them.
-        if let Some(leadership) = self.fence(kind) {
-            leadership.check()?;
+        if let RequestKind::Write(_) = kind {
+            self.leadership.check()?;
         }
-        Ok(RequestPermit {
-            _high,
-            _low,
-            _request,
-        })
-    }
-
-    /// The leadership that such a request needs.
-    pub(super) fn fence(&self, kind: RequestKind) -> Option<&Leadership> {
-        match kind {
-            RequestKind::Read => None,
-            RequestKind::Write(_) => Some(&self.leadership),
-        }
+        Ok(permit)
     }
 
     fn precedence(&self) -> MutexGuard<'_, Precedence> {
@@ -171,52 +159,25 @@ impl RequestLimiter {
     }
 }
 
-/// The number of withheld permits while there are writes of high priority.
-const HELD_BACK: usize = LOW_PRIORITY_WRITES - LOW_PRIORITY_WRITES_BESIDE_HIGH;
+// === impl RequestPermit ===
 
-// === impl HighPriority ===
-
-impl<'a> HighPriority<'a> {
-    fn new(limiter: &'a RequestLimiter) -> Self {
-        let mut precedence = limiter.precedence();
-        precedence.high += 1;
-        // The free ones at once; the others when they are returned.
-        let wanted = HELD_BACK - precedence.held_back;
-        precedence.held_back += limiter.low_priority.forget_permits(wanted);
-        Self(limiter)
-    }
-}
-
-impl Drop for HighPriority<'_> {
-    fn drop(&mut self) {
-        let mut precedence = self.0.precedence();
-        precedence.high -= 1;
-        if precedence.high == 0 {
-            let held_back = std::mem::take(&mut precedence.held_back);
-            self.0.low_priority.add_permits(held_back);
-        }
-    }
-}
-
-// === impl LowPriority ===
-
-impl Drop for LowPriority<'_> {
+impl Drop for RequestPermit<'_> {
     fn drop(&mut self) {
         let mut precedence = self.limiter.precedence();
-        if precedence.high > 0 && precedence.held_back < HELD_BACK {
-            precedence.held_back += 1;
-            if let Some(permit) = self.permit.take() {
-                permit.forget();
+        if self.kind == RequestKind::Write(Priority::High) {
+            precedence.high -= 1;
+            if precedence.high == 0 {
+                let held_back = std::mem::take(&mut precedence.held_back);
+                self.limiter.low_priority.add_permits(held_back);
             }
+        } else if let Some(permit) = self.low_priority.take()
+            && precedence.high > 0
+            && precedence.held_back < HELD_BACK
+        {
+            precedence.held_back += 1;
+            permit.forget();
         }
     }
-}
-
-async fn permit(semaphore: &Semaphore) -> SemaphorePermit<'_> {
-    semaphore
-        .acquire()
-        .await
-        .expect("the semaphore must never be closed")
 }
 
 // === impl RateLimit ===

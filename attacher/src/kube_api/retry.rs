@@ -1,14 +1,22 @@
-//! Deadlines and retries of single requests.
+//! Sends single requests, with their deadlines and retries.
 
 use std::time::Duration;
 
+use http::Request;
+use http_body_util::BodyExt as _;
+use hyper::body::Bytes;
+use kube::client::Body;
 use kube::core::Status;
+use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout_at};
+use tower::ServiceExt as _;
 
+use super::client::ApiService;
 use super::request_limiter::{RequestKind, RequestLimiter};
-use super::{Error, attempt};
-use crate::leader_election::Leadership;
+use super::status::MAX_RETRY_AFTER;
+use super::{Error, metrics};
 use crate::report::chain;
+use crate::trace;
 
 /// Deadline of a request with its retries, without the wait for the limiter. A driver call before it does not count.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -21,111 +29,126 @@ const MAX_BACKOFF: Duration = Duration::from_secs(5);
 /// A longer Retry-After is waited in the workqueue, as a waiting request holds a lane slot and the lock of its publish target.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// Sends an idempotent request until it has a final response or its deadline passes.
-///
-/// Retried are 429, 5xx and requests without a response; a Retry-After of more than a second (at most five minutes) fails with
-/// [`Error::Refused`]. Each attempt waits for the limiter, which rejects writes while we do not lead. A write without a
-/// response is abandoned when leadership ends.
-pub(super) async fn until_answered<T, F>(
-    limiter: &RequestLimiter,
-    kind: RequestKind,
-    mut request: impl FnMut() -> F,
-) -> Result<T, Error>
-where
-    F: Future<Output = Result<T, kube::Error>>,
-{
-    let mut deadline = Instant::now() + DEADLINE;
-    let mut pause = INITIAL_BACKOFF;
-    loop {
-        let arrived = Instant::now();
-        let permit = limiter.acquire(kind).await?;
-        deadline += arrived.elapsed();
-        let until = deadline.min(Instant::now() + ATTEMPT_TIMEOUT);
-        let fence = limiter.fence(kind);
-        // A request's state has several kilobytes: on the heap it exists only while the attempt runs.
-        let attempt = Box::pin(attempt::attempt(fence, request()));
-        let mut failure = match timely(fence, until, attempt).await {
-            Some((Ok(answer), _)) => return Ok(answer),
-            Some((Err(error), retry_after)) => Failure::from(error).waiting(retry_after),
-            None => Failure::again(Error::Unanswered("no answer from the API server in time".into())),
-        };
-        drop(permit);
-        let Some(retry_after) = failure.retry_after else {
-            return Err(failure.error);
-        };
-        if retry_after > MAX_WAIT {
-            if let Error::Refused {
-                retry_after: after, ..
-            } = &mut failure.error
-            {
-                *after = Some(retry_after);
-            }
-            return Err(failure.error);
-        }
-        let wait = retry_after.max(pause);
-        let resume = Instant::now() + wait;
-        if resume >= deadline {
-            return Err(failure.error);
-        }
-        tracing::debug!(error = %failure.error, ?wait, "retrying a request to the API server");
-        limiter.counts().again();
-        sleep(wait).await;
-        pause = (pause * 2).min(MAX_BACKOFF);
-    }
-}
-
-/// The response, if it arrives in time and before leadership ends.
-async fn timely<T>(fence: Option<&Leadership>, until: Instant, answer: impl Future<Output = T>) -> Option<T> {
-    let fallen = async {
-        match fence {
-            Some(leadership) => leadership.ended().await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        biased;
-        answer = timeout_at(until, answer) => answer.ok(),
-        () = fallen => None,
-    }
-}
-
+/// A failed attempt.
+#[derive(Debug)]
 struct Failure {
     error: Error,
     /// The least delay of the retry; none if the error is final.
     retry_after: Option<Duration>,
 }
 
+/// Sends an idempotent request until it has a final response or its deadline passes.
+///
+/// Retried are 429, 5xx and requests without a response; a Retry-After of more than a second (at most five minutes) fails with
+/// [`Error::Refused`]. Each attempt waits for the limiter, which rejects writes while we do not lead. A write without a
+/// response is abandoned when leadership ends.
+pub(super) async fn send<T: DeserializeOwned>(
+    service: &ApiService,
+    limiter: &RequestLimiter,
+    kind: RequestKind,
+    request: Request<Vec<u8>>,
+) -> Result<T, Error> {
+    let request = request.map(Bytes::from);
+    let answer = async {
+        let mut deadline = Instant::now() + DEADLINE;
+        let mut pause = INITIAL_BACKOFF;
+        loop {
+            let arrived = Instant::now();
+            let permit = limiter.acquire(kind).await?;
+            deadline += arrived.elapsed();
+            let until = deadline.min(Instant::now() + ATTEMPT_TIMEOUT);
+            let mut failure = match attempt(service, limiter, kind, request.clone(), until).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            drop(permit);
+            let Some(least) = failure.retry_after else {
+                return Err(failure.error);
+            };
+            if least > MAX_WAIT {
+                if let Error::Refused { retry_after, .. } = &mut failure.error {
+                    *retry_after = Some(least);
+                }
+                return Err(failure.error);
+            }
+            let wait = least.max(pause);
+            if Instant::now() + wait >= deadline {
+                return Err(failure.error);
+            }
+            tracing::debug!(error = %failure.error, ?wait, "retrying a request to the API server");
+            limiter.counts.again();
+            sleep(wait).await;
+            pause = (pause * 2).min(MAX_BACKOFF);
+        }
+    };
+    let (resource, _) = metrics::resource(request.uri().path());
+    let name = format!("{} {resource}", request.method());
+    trace::request(&name, answer, Error::status).await
+}
+
+async fn attempt<T: DeserializeOwned>(
+    service: &ApiService,
+    limiter: &RequestLimiter,
+    kind: RequestKind,
+    request: Request<Bytes>,
+    until: Instant,
+) -> Result<T, Failure> {
+    let mut request = request.map(Body::from);
+    let ended = async {
+        match kind {
+            RequestKind::Write(_) => limiter.leadership.ended().await,
+            RequestKind::Read => std::future::pending().await,
+        }
+    };
+    if let RequestKind::Write(_) = kind {
+        request.extensions_mut().insert(limiter.leadership.clone());
+    }
+    let answer = async {
+        let response = service.clone().oneshot(request).await;
+        let (head, body) = response.map_err(|error| chain(&*error))?.into_parts();
+        let body = body.collect().await.map_err(|error| chain(&*error))?;
+        Ok::<_, String>((head.status, body.to_bytes()))
+    };
+    let answer = tokio::select! {
+        biased;
+        answer = timeout_at(until, answer) => answer.ok(),
+        () = ended => None,
+    };
+    let (status, body) = match answer {
+        Some(Ok(answer)) => answer,
+        Some(Err(why)) => return Err(Failure::unanswered(why)),
+        None => {
+            return Err(Failure::unanswered(
+                "no answer from the API server in time".to_owned(),
+            ));
+        }
+    };
+    if status.is_client_error() || status.is_server_error() {
+        let status = serde_json::from_slice(&body);
+        let status = status.expect("the client must have made a Status of the body");
+        return Err(Failure::refused(&status));
+    }
+    serde_json::from_slice(&body).map_err(|error| {
+        // It may have been cut off. serde's message may quote it, and it may be a Secret.
+        let (line, column) = (error.line(), error.column());
+        Failure::unanswered(format!(
+            "the API server's answer cannot be decoded at line {line}, column {column}"
+        ))
+    })
+}
+
 // === impl Failure ===
 
 impl Failure {
-    fn again(error: Error) -> Self {
+    /// The request or its response was lost.
+    fn unanswered(why: String) -> Self {
         Self {
-            error,
+            error: Error::Unanswered(why.into()),
             retry_after: Some(Duration::ZERO),
         }
     }
 
-    /// Not retried before `least`.
-    fn waiting(mut self, least: Option<Duration>) -> Self {
-        if let (Some(wait), Some(least)) = (&mut self.retry_after, least) {
-            *wait = (*wait).max(least);
-        }
-        self
-    }
-}
-
-impl From<kube::Error> for Failure {
-    fn from(error: kube::Error) -> Self {
-        if let kube::Error::Api(status) = &error {
-            return Self::from_status(status);
-        }
-        // A lost request or response. A body that does not parse was cut off.
-        Self::again(Error::Unanswered(chain(&error).into()))
-    }
-}
-
-impl Failure {
-    fn from_status(status: &Status) -> Self {
+    fn refused(status: &Status) -> Self {
         let message = || status.message.as_str().into();
         let refused = || Error::Refused {
             status: status.code,
@@ -142,11 +165,10 @@ impl Failure {
             404 => (Error::NotFound(message()), None),
             422 if concerns_uid() => (Error::Replaced(message()), None),
             code @ (409 | 429 | 500..=599) => {
-                // Usually also in the header; an overloaded API server answers in plain text with the header only.
                 let seconds = details.map_or(0, |details| details.retry_after_seconds);
                 let least = u32::from(code == TOO_MANY_REQUESTS);
                 let wait = Duration::from_secs(seconds.max(least).into());
-                (refused(), Some(wait.min(attempt::MAX_RETRY_AFTER)))
+                (refused(), Some(wait.min(MAX_RETRY_AFTER)))
             }
             _ => (refused(), None),
         };
@@ -155,124 +177,4 @@ impl Failure {
 }
 
 #[cfg(test)]
-mod tests {
-    use kube::core::response::StatusDetails;
-    use serde_json::json;
-
-    use super::super::Requests;
-    use super::*;
-    use crate::args::kube_api::Rate;
-    use crate::kube_api::RateLimit;
-    use crate::kube_api::request_limiter::Priority;
-    use crate::leader_election::Leadership;
-
-    fn status(code: u16, reason: &str, details: serde_json::Value) -> Failure {
-        let details: StatusDetails = serde_json::from_value(details).unwrap();
-        let status = Status {
-            code,
-            reason: reason.into(),
-            message: "m".into(),
-            details: Some(details),
-            ..Status::default()
-        };
-        kube::Error::Api(status.boxed()).into()
-    }
-
-    #[test]
-    fn classifies_responses() {
-        let plain = || json!({});
-        let uid = || json!({ "causes": [{ "field": "metadata.uid" }] });
-        let busy = || json!({ "retryAfterSeconds": 7 });
-        let seconds = Duration::from_secs;
-        let refused = |status| Error::Refused {
-            status,
-            message: "m".into(),
-            retry_after: None,
-        };
-        for (failure, error, again) in [
-            (
-                status(404, "NotFound", plain()),
-                Error::NotFound("m".into()),
-                None,
-            ),
-            (
-                status(404, "Failed to parse error data", plain()),
-                refused(404),
-                Some(seconds(0)),
-            ),
-            (status(422, "Invalid", uid()), Error::Replaced("m".into()), None),
-            (status(422, "Invalid", plain()), refused(422), None),
-            (status(403, "Forbidden", plain()), refused(403), None),
-            (status(409, "Conflict", plain()), refused(409), Some(seconds(0))),
-            (
-                status(429, "TooManyRequests", plain()),
-                refused(429),
-                Some(seconds(1)),
-            ),
-            (
-                status(429, "TooManyRequests", busy()),
-                refused(429),
-                Some(seconds(7)),
-            ),
-            (
-                status(503, "ServiceUnavailable", plain()),
-                refused(503),
-                Some(seconds(0)),
-            ),
-        ] {
-            assert_eq!((&failure.error, failure.retry_after), (&error, again));
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn retries_requests_without_response_until_the_deadline() {
-        let begin = Instant::now();
-        let mut attempts = 0;
-        let limiter = RequestLimiter::new(None, Leadership::unopposed(), Requests::default());
-        let error = until_answered(&limiter, RequestKind::Read, || {
-            attempts += 1;
-            std::future::pending::<Result<(), kube::Error>>()
-        })
-        .await
-        .unwrap_err();
-        assert!(matches!(error, Error::Unanswered(_)));
-        assert_eq!(attempts, 2);
-        assert!(begin.elapsed() <= DEADLINE);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn does_not_retry_a_write_after_leadership_ended() {
-        let limiter = RequestLimiter::new(
-            None,
-            Leadership::until(Instant::now() + ATTEMPT_TIMEOUT / 2),
-            Requests::default(),
-        );
-        let mut attempts = 0;
-        let error = until_answered(&limiter, RequestKind::Write(Priority::Low), || {
-            attempts += 1;
-            std::future::pending::<Result<(), kube::Error>>()
-        });
-        assert!(matches!(error.await, Err(Error::NotLeading(_))));
-        assert_eq!(attempts, 1);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn deadline_excludes_the_wait_for_the_limiter() {
-        let begin = Instant::now();
-        let limiter = RequestLimiter::new(
-            Some(RateLimit::new(Rate { qps: 0.01, burst: 1 })),
-            Leadership::unopposed(),
-            Requests::default(),
-        );
-        let requests = (0..4).map(|_| {
-            until_answered(&limiter, RequestKind::Write(Priority::High), || async {
-                sleep(ATTEMPT_TIMEOUT / 2).await;
-                Ok(())
-            })
-        });
-        let answers = futures::future::join_all(requests).await;
-        assert_eq!(answers, vec![Ok(()); 4]);
-        // Three waited 100 s each for the one before.
-        assert_eq!(begin.elapsed().as_secs(), 300 + (ATTEMPT_TIMEOUT / 2).as_secs());
-    }
-}
+mod tests;

@@ -6,6 +6,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use http::Request;
 use hyper::body::{Body, Frame, SizeHint};
 use tower::BoxError;
 
@@ -19,14 +20,13 @@ pub struct Fenced<B> {
     leadership: Option<Leadership>,
 }
 
-// === impl Fenced ===
-
-impl<B> Fenced<B> {
-    /// `body`, fenced by `leadership` if there is one.
-    pub fn new(body: B, leadership: Option<Leadership>) -> Self {
-        Self { body, leadership }
-    }
+/// The request with its body, fenced by the [`Leadership`] among its extensions.
+pub fn fenced<B>(mut request: Request<B>) -> Request<Fenced<B>> {
+    let leadership = request.extensions_mut().remove();
+    request.map(|body| Fenced { body, leadership })
 }
+
+// === impl Fenced ===
 
 impl<B> Body for Fenced<B>
 where
@@ -73,11 +73,14 @@ mod tests {
     async fn sends_a_body_only_while_leading() {
         let bytes = || Full::new(Bytes::from_static(b"{}"));
         let leadership = Leadership::until(Instant::now() + SECOND);
-        let (early, late) = (
-            Fenced::new(bytes(), Some(leadership.clone())),
-            Fenced::new(bytes(), Some(leadership)),
-        );
-        let free = Fenced::new(bytes(), None);
+        let body = |leadership: Option<&Leadership>| {
+            let mut request = Request::new(bytes());
+            if let Some(leadership) = leadership {
+                request.extensions_mut().insert(leadership.clone());
+            }
+            fenced(request).into_body()
+        };
+        let (early, late, free) = (body(Some(&leadership)), body(Some(&leadership)), body(None));
         assert_eq!(late.size_hint().exact(), Some(2));
         let taken = |body: Fenced<_>| body.collect().now_or_never().unwrap();
         assert_eq!(taken(early).unwrap().to_bytes(), "{}");

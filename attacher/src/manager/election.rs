@@ -9,7 +9,7 @@ use crate::args::Args;
 use crate::controller::state::ControllerState;
 use crate::http_server::View;
 use crate::kube_api::Access;
-use crate::kube_api::events::{Recorder, Regarding};
+use crate::kube_api::events::{self, Recorder};
 use crate::leader_election::{
     self, ApiLease, Change, LeaderElector, Leadership, LeaseMeta, Settings, Timings,
 };
@@ -48,7 +48,7 @@ pub(super) fn spawn(
     let (elector, leadership) = LeaderElector::new(server, settings, pod.clock, fastrand::u64(..));
     let elector = elector.with_callback(move |change, lease| {
         let uid = lease.metadata.uid.as_deref().unwrap_or_default();
-        let lease = Regarding::lease(&lease_meta.namespace, &lease_meta.name, uid);
+        let lease = events::lease(&lease_meta.namespace, &lease_meta.name, uid);
         // client-go's texts.
         let message = match change {
             Change::StartedLeading => format!("{identity} became leader"),

@@ -121,7 +121,7 @@ pub(super) fn events(
     stop: CancellationToken,
 ) -> Recorder {
     let (recorder, publisher) = Recorder::new(
-        clients.requests.clone(),
+        clients.events.clone(),
         format!("csi-attacher/{}", driver.name),
         host,
         move || leads.get().is_some_and(|leadership| leadership.check().is_ok()),

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use futures::FutureExt as _;
 use opentelemetry::trace::{SpanId, SpanKind, Status};
 use opentelemetry::{KeyValue, Value};
 use opentelemetry_sdk::error::OTelSdkResult;
@@ -48,15 +49,14 @@ fn attempt_is_a_trace_with_its_requests_as_children() {
             "attach", va = "va", node = %"n", otel.uid = "u", otel.status_description = field::Empty
         );
         let _attach = attach.enter();
-        let call = request(format_args!("{}/{}", "Controller", "Publish"));
-        {
-            let _call = call.enter();
+        let call = async {
             header = context();
             tracing::debug!(times = 3, "tried again");
             tracing::trace!("too detailed");
-        }
-        ended(&call, &Err::<(), _>("no room"), |_| 8);
-        drop(call);
+            Err::<(), _>("no room")
+        };
+        let call = request("Controller/Publish", call, |_| 8);
+        assert_eq!(call.now_or_never(), Some(Err("no room")));
         attach.record(FAILED, "cannot attach: no room");
     });
     let [call, attach] = &spans[..] else {
@@ -101,7 +101,8 @@ fn attempts_of_an_attach_share_a_trace_and_the_detach_has_another() {
     let attempt = |wanted| {
         let id = Id { uid: &uid, wanted };
         let _attempt = tracing::info_span!("attempt", otel.trace_id = %id, va = "va").entered();
-        drop(request("PATCH volumeattachments"));
+        let patch = request("PATCH volumeattachments", async { Ok::<_, &str>(()) }, |_| 0);
+        assert!(patch.now_or_never().is_some());
     };
     let spans = traced(|| {
         for wanted in [Operation::Attach, Operation::Attach, Operation::Detach] {
@@ -164,8 +165,8 @@ fn events_and_texts_of_a_span_are_bounded() {
 fn no_context_without_a_collector() {
     assert_eq!(context(), None);
     tracing::subscriber::with_default(Registry::default(), || {
-        let _span = request("x").entered();
-        assert_eq!(context(), None);
+        let call = request("x", async { Ok::<_, &str>(context()) }, |_| 0);
+        assert_eq!(call.now_or_never(), Some(Ok(None)));
     });
 }
 

@@ -167,7 +167,7 @@ impl Fixture {
     }
 
     async fn link_is(&mut self, up: bool) {
-        let waited = self.link.wait_for(|link| link.session().is_some() == up);
+        let waited = self.link.wait_for(|link| link.is_some() == up);
         tokio::time::timeout(SOON, waited)
             .await
             .expect("the link must change in time")
@@ -275,7 +275,7 @@ async fn a_long_error_arrives_with_its_code() {
         (error.code.name(), error.message.len()),
         ("ResourceExhausted", 16 << 10)
     );
-    assert!(fixture.link.borrow().session().is_some(), "the connection lives");
+    assert!(fixture.link.borrow().is_some(), "the connection lives");
 }
 
 #[tokio::test]
@@ -293,7 +293,7 @@ async fn a_driver_may_come_back_without_a_controller_and_late() {
     driver.ready = false;
     driver.has_controller = false;
     let server = driver.serve(&fixture.socket);
-    let up = fixture.link.wait_for(|link| link.session().is_some());
+    let up = fixture.link.wait_for(Option::is_some);
     let is_early = tokio::time::timeout(TIMEOUT, up).await.is_ok();
     assert!(!is_early, "a driver that is not ready must not be called");
     drop(server);
@@ -329,13 +329,13 @@ async fn a_driver_that_ends_gracefully_is_followed_while_it_finishes_old_calls()
     let old_driver = Driver::new("d.example");
     let _old_server = old_driver.serve(&fixture.socket);
     fixture.link_is(true).await;
-    let old_session = fixture.link.borrow().session().cloned().expect("it is up");
+    let old_session = fixture.link.borrow().clone().expect("it is up");
     let new_driver = Driver::new("d.example");
     let _new_server = new_driver.serve(&fixture.socket);
     let old_call = end_during_a_call(&fixture, &old_driver).await;
 
     let is_new = |link: &ConnectionState| {
-        let session = link.session();
+        let session = link.as_ref();
         session.is_some_and(|session| !Arc::ptr_eq(session, &old_session))
     };
     tokio::time::timeout(SOON, fixture.link.wait_for(is_new))

@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_attacher::csi::Code;
-use csi_attacher::kube_api::events::{Reason, Recorder, Regarding};
-use csi_attacher::model::Uid;
+use csi_attacher::kube_api::events::{self, Reason, Recorder};
 use http::{Method, Response, StatusCode};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -99,13 +99,13 @@ impl Fixture {
     }
 }
 
-fn attachment() -> Regarding {
-    Regarding {
-        api_version: "storage.k8s.io/v1",
-        kind: "VolumeAttachment",
-        namespace: None,
-        name: "csi-1".into(),
-        uid: Uid::from("uid-1"),
+fn attachment() -> ObjectReference {
+    ObjectReference {
+        api_version: Some("storage.k8s.io/v1".to_owned()),
+        kind: Some("VolumeAttachment".to_owned()),
+        name: Some("csi-1".to_owned()),
+        uid: Some("uid-1".to_owned()),
+        ..ObjectReference::default()
     }
 }
 
@@ -223,7 +223,7 @@ async fn pauses_for_ten_minutes_without_the_right_to_write_events() {
 async fn standby_reports_leadership_only() {
     let fixture = Fixture::new(false, |_| StatusCode::CREATED);
     fixture.fail();
-    let lease = Regarding::lease("ns", "external-attacher-leader-d", "uid-2");
+    let lease = events::lease("ns", "external-attacher-leader-d", "uid-2");
     fixture.recorder.leadership(lease, "pod-1 stopped leading");
     fixture.pass(60).await;
     let requests = fixture.requests();

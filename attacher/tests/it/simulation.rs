@@ -12,7 +12,6 @@ use std::time::Duration;
 use csi_attacher::controller::reconcile::Reconciler;
 use csi_attacher::controller::state::{ControllerState, lock};
 use csi_attacher::controller::{Controller, Heartbeat, RunOptions};
-use csi_attacher::csi::ConnectionState;
 use csi_attacher::model::{Capabilities, Driver};
 use csi_attacher::workqueue::{Backoff, Limits};
 use jiff::Timestamp;
@@ -67,7 +66,7 @@ async fn attacher_at(pace: Pace, world: &World, client: Client, seed: u64, stop:
     let state = Arc::new(Mutex::new(ControllerState::new(limits, pace.backoff, seed)));
     let driver = Driver::new(world::DRIVER, Capabilities::default(), "");
     let (events_tx, events) = mpsc::channel(8);
-    let (_connection_tx, connection) = watch::channel(ConnectionState::Down);
+    let (_connection_tx, connection) = watch::channel(None);
     let mut reconciler = Reconciler {
         state: state.clone(),
         csi: world.driver(&client),

@@ -65,7 +65,7 @@ async fn round(interval: Duration, page: impl Fn(u32) -> Page + Send + Sync + 's
     })));
     assert!(state.start(Instant::now().into_std()).is_none());
     let (events_tx, mut events) = mpsc::channel(1);
-    let (_connection_tx, connection) = watch::channel(ConnectionState::Down);
+    let (_connection_tx, connection) = watch::channel(None);
     let mut reconciler = Reconciler {
         state: Arc::new(Mutex::new(state)),
         csi: Lister {

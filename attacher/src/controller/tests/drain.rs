@@ -3,7 +3,6 @@
 use tokio::sync::{mpsc, watch};
 
 use super::*;
-use crate::csi::ConnectionState;
 
 #[tokio::test(start_paused = true)]
 async fn draining_aborts_an_attach_before_its_call() {
@@ -106,7 +105,7 @@ async fn drain_needs_no_heartbeat() {
     }
     let heartbeat = Heartbeat::default();
     let (_events_tx, events) = mpsc::channel(1);
-    let (_connection_tx, connection) = watch::channel(ConnectionState::Down);
+    let (_connection_tx, connection) = watch::channel(None);
     let options = RunOptions {
         events,
         connection,

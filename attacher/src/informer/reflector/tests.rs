@@ -7,15 +7,12 @@ use http::{Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
-use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
-use tower::{BoxError, ServiceExt as _, service_fn};
+use tower::service_fn;
 
 use super::*;
-use crate::kube_api::RateLimit;
-use crate::kube_api::client::complete;
-use crate::kube_api::metrics::is_watch;
+use crate::kube_api::Access;
 use crate::leader_election::Fenced;
 use crate::model::Capabilities;
 
@@ -55,8 +52,7 @@ fn mk_watch(
     answer: impl Fn(usize, &str) -> Option<Answer> + Clone + Send + Sync + 'static,
 ) -> (BoxStream<'static, Change<Node>>, Asked, Requests) {
     let asked = Asked::default();
-    let counts = Requests::default();
-    let (seen, counted) = (asked.clone(), counts.clone());
+    let seen = asked.clone();
     let server = service_fn(move |request: Request<Fenced<Body>>| {
         let query = request.uri().query().unwrap_or_default().to_owned();
         let n = {
@@ -72,27 +68,9 @@ fn mk_watch(
             }
         }
     });
-    let client = Client::new(
-        service_fn(move |request: Request<Body>| {
-            let (server, counted) = (server.clone(), counted.clone());
-            async move {
-                let is_watch = is_watch(request.uri());
-                let answer = counted
-                    .counted(request, |request| {
-                        attempt::sent(request, |request| server.oneshot(request))
-                    })
-                    .await?;
-                Ok::<_, BoxError>(complete(is_watch, answer).await?)
-            }
-        }),
-        "default",
-    );
-    let clients = Clients {
-        watches: client.clone(),
-        requests: client,
-        rate: None::<RateLimit>,
-        counts: counts.clone(),
-    };
+    let access = Access::in_process(server).expect("an API server in this process");
+    let clients = Clients::new(&access, None);
+    let counts = clients.counts.clone();
     let driver = Arc::new(Driver::new("d.example", Capabilities::default(), ""));
     (nodes(&clients, driver, 1).boxed(), asked, counts)
 }

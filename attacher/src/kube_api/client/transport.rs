@@ -30,9 +30,8 @@ pub(super) const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection, or a pool of them.
-pub(super) type Http = BoxCloneSyncService<Request<Fenced<Body>>, Response<ServerBody>, BoxError>;
-/// The body of a response as it arrives.
-pub(super) type ServerBody = UnsyncBoxBody<Bytes, BoxError>;
+pub(super) type Http = BoxCloneSyncService<Request<Fenced<Body>>, Response<ResponseBody>, BoxError>;
+pub(super) type ResponseBody = UnsyncBoxBody<Bytes, BoxError>;
 
 /// HTTP over TCP and TLS.
 pub(super) fn network(tls: ClientConfig, server_name: Option<ServerName<'static>>) -> Http {

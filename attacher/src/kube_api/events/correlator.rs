@@ -11,7 +11,6 @@ use tokio::time::Instant;
 use super::{Notice, Reason};
 use crate::args::kube_api::Rate;
 use crate::kube_api::request_limiter::TokenBucket;
-use crate::model::Uid;
 
 /// Below the shortest backoff, so that each failure of an object counts.
 const REPEAT_INTERVAL: Duration = Duration::from_millis(500);
@@ -27,7 +26,8 @@ const IDLE: Duration = Duration::from_secs(900);
 
 #[derive(Debug, Default)]
 pub(super) struct EventCorrelator {
-    objects: HashMap<Uid, Object>,
+    /// By UID.
+    objects: HashMap<String, Object>,
 }
 
 #[derive(Debug)]
@@ -43,13 +43,13 @@ struct Object {
 impl EventCorrelator {
     /// Whether to write this notice now.
     pub(super) fn admits(&mut self, notice: &Notice, now: Instant) -> bool {
-        let uid = &notice.regarding.uid;
+        let uid = notice.regarding.uid.as_deref().unwrap_or_default();
         if !self.objects.contains_key(uid) && !self.make_room(now) {
             return false;
         }
         let object = self
             .objects
-            .entry(uid.clone())
+            .entry(uid.to_owned())
             .or_insert_with(|| Object::new(now));
         object.last = now;
         let key = (notice.reason, notice.action.clone());
@@ -89,7 +89,8 @@ impl Object {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Regarding;
+    use k8s_openapi::api::core::v1::ObjectReference;
+
     use super::*;
     use crate::csi::Code;
     use crate::plan::tests::mk_attachment;
@@ -97,12 +98,12 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn mk_notice(name: &str, reason: Reason, message: &str) -> Notice {
-        Notice::new(Regarding::from(&mk_attachment(name)), reason, None, message)
+        Notice::new(ObjectReference::from(&mk_attachment(name)), reason, None, message)
     }
 
     fn mk_failure(code: &str) -> Notice {
         let code = Code::named(code).expect("a code of gRPC");
-        let regarding = Regarding::from(&mk_attachment("va"));
+        let regarding = ObjectReference::from(&mk_attachment("va"));
         Notice::new(regarding, Reason::AttachFailed, Some(code), "no")
     }
 

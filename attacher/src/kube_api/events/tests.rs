@@ -3,7 +3,7 @@ use crate::plan::tests::mk_attachment;
 
 fn mk_notice(reason: Reason, code: Option<i32>, note: &str) -> Notice {
     let code = code.and_then(Code::from_number);
-    Notice::new(Regarding::from(&mk_attachment("va")), reason, code, note)
+    Notice::new(ObjectReference::from(&mk_attachment("va")), reason, code, note)
 }
 
 #[test]

@@ -1,7 +1,4 @@
-use std::io;
 use std::time::Duration;
-
-use futures::FutureExt;
 
 use super::*;
 
@@ -67,32 +64,20 @@ fn verb_and_resource_follow_from_method_path_and_query() {
     }
 }
 
-#[tokio::test]
-async fn counts_requests_by_result() {
+#[test]
+fn counts_requests_by_result() {
     let requests = Requests::default();
-    let request = || {
-        Request::get("/api/v1/persistentvolumes/pv")
-            .body(())
-            .expect("a request")
-    };
-    let answer = |status: u16| {
-        let response = Response::builder().status(status).body(()).expect("an answer");
-        async move { Ok::<_, io::Error>(response) }
+    let begin = || {
+        let uri = Uri::from_static("/api/v1/persistentvolumes/pv");
+        requests.begin(&Method::GET, &uri)
     };
     for status in [403, 200, 200, 404] {
-        requests
-            .counted(request(), |_| answer(status))
-            .await
-            .expect("an answer");
+        begin().outcome = Outcome::Answered(StatusCode::from_u16(status).expect("a status"));
     }
-    let refused = || async { Err::<Response<()>, _>(io::Error::other("refused")) };
-    assert!(requests.counted(request(), |_| refused()).await.is_err());
-    {
-        let pending = requests.counted(request(), |_| std::future::pending::<io::Result<Response<()>>>());
-        let mut pending = std::pin::pin!(pending);
-        assert!(pending.as_mut().now_or_never().is_none());
-        assert_eq!(requests.state().in_flight, 1);
-    }
+    begin().outcome = Outcome::Failed("refused".to_owned());
+    let running = begin();
+    assert_eq!(requests.state().in_flight, 1);
+    drop(running);
     requests.again();
 
     let state = requests.state();
@@ -140,9 +125,8 @@ async fn watch_fails_until_its_next_success() {
         (format!("{storage}/csinodes?watch=true"), 403),
     ] {
         let uri = uri.parse().expect("a URI");
-        requests
-            .begin(&Method::GET, &uri)
-            .answered(StatusCode::from_u16(status).expect("a status"));
+        let status = StatusCode::from_u16(status).expect("a status");
+        requests.begin(&Method::GET, &uri).outcome = Outcome::Answered(status);
     }
     assert_eq!(trouble(&requests), Some(expected), "none of these is it");
     requests.count_one("/apis/storage.k8s.io/v1/csinodes?watch=true", 200);

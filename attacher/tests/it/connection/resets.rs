@@ -179,7 +179,7 @@ async fn reset_call_is_reported_and_the_connection_stays() {
                 .expect("the next call is served");
         }
     }
-    assert!(fixture.link.borrow().session().is_some(), "the connection lives");
+    assert!(fixture.link.borrow().is_some(), "the connection lives");
     assert_eq!(
         driver.connections.load(Ordering::Relaxed),
         2,

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use csi_attacher::leader_election::{Fenced, Leadership, NotLeading};
+use csi_attacher::leader_election::{Leadership, NotLeading, fenced};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use tokio::time::Instant;
@@ -82,8 +82,9 @@ impl Client {
 
     /// Hands the body of a request to the connection, as the transports do.
     pub(super) async fn fence(&self) -> Result<(), NotLeading> {
-        let body = Fenced::new(Empty::<Bytes>::new(), Some(self.leadership.clone()));
-        match body.collect().await {
+        let mut request = http::Request::new(Empty::<Bytes>::new());
+        request.extensions_mut().insert(self.leadership.clone());
+        match fenced(request).into_body().collect().await {
             Ok(_) => Ok(()),
             Err(error) => Err(*error.downcast().expect("an empty body fails for no other reason")),
         }

@@ -1,0 +1,263 @@
+//! Requests to a server that is one function, on a paused clock.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+
+use futures::FutureExt as _;
+use http::Response;
+use kube::core::response::StatusDetails;
+use serde_json::{Value, json};
+use tower::service_fn;
+
+use super::*;
+use crate::args::kube_api::Rate;
+use crate::kube_api::request_limiter::Priority;
+use crate::kube_api::{Access, RateLimit, Requests};
+use crate::leader_election::{Fenced, Leadership, NotLeading};
+
+/// When the server got a request with its whole body.
+type Sent = Arc<Mutex<Vec<Instant>>>;
+
+/// A client of a server that answers the first request with 503 and these headers, all others well, once it has made its
+/// connection, which takes a while.
+fn mk_service(connect: Duration, headers: &'static [(&'static str, &'static str)]) -> (ApiService, Sent) {
+    let sent = Sent::default();
+    let seen = sent.clone();
+    let server = service_fn(move |request: Request<Fenced<Body>>| {
+        let seen = seen.clone();
+        async move {
+            sleep(connect).await;
+            let Ok(_body) = request.into_body().collect().await else {
+                return std::future::pending().await;
+            };
+            let mut seen = seen.lock().expect("no other test holds it");
+            seen.push(Instant::now());
+            let answer = Response::builder();
+            Ok::<_, Infallible>(if seen.len() == 1 && !headers.is_empty() {
+                let busy = answer.status(503);
+                let busy = headers
+                    .iter()
+                    .fold(busy, |busy, (name, value)| busy.header(*name, *value));
+                busy.body(Body::from(b"try later".to_vec())).expect("an answer")
+            } else {
+                answer.body(Body::from(b"{}".to_vec())).expect("an answer")
+            })
+        }
+    });
+    let access = Access::in_process(server).expect("an API server in this process");
+    (access.service(None, Requests::default()), sent)
+}
+
+fn mk_limiter(rate: Option<Rate>, leadership: Leadership) -> RequestLimiter {
+    RequestLimiter::new(rate.map(RateLimit::new), leadership, Requests::default())
+}
+
+const READ: RequestKind = RequestKind::Read;
+const WRITE: RequestKind = RequestKind::Write(Priority::High);
+
+fn request() -> Request<Vec<u8>> {
+    Request::patch("/api/v1/secrets/s")
+        .body(b"{}".to_vec())
+        .expect("a request")
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_for_a_second_at_most_and_reports_a_longer_retry_after() {
+    const NOW: (&str, &str) = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
+    const DATE: (&str, &str) = ("retry-after", "Sun, 06 Nov 1994 08:49:57 GMT");
+    for (headers, seconds) in [
+        (&[("retry-after", "1")][..], Ok(1)),
+        // The caller requeues: nothing waits here with a place in a lane and a lock.
+        (&[("retry-after", "7")], Err(7)),
+        (&[NOW, DATE], Err(20)),
+        (&[("retry-after", "100")], Err(100)),
+    ] {
+        let (service, sent) = mk_service(Duration::ZERO, headers);
+        let limiter = mk_limiter(None, Leadership::unopposed());
+        let begin = Instant::now();
+        let answer: Result<Value, Error> = send(&service, &limiter, READ, request()).await;
+        let times: Vec<u64> = {
+            let sent = sent.lock().expect("no other test holds it");
+            sent.iter().map(|at| (*at - begin).as_secs()).collect()
+        };
+        match seconds {
+            Ok(seconds) => {
+                assert!(answer.is_ok(), "{answer:?}");
+                assert_eq!(times, [0, seconds]);
+            }
+            Err(seconds) => {
+                let Err(Error::Refused {
+                    status: 503,
+                    retry_after: Some(after),
+                    ..
+                }) = answer
+                else {
+                    panic!("it must not be repeated: {answer:?}");
+                };
+                assert_eq!((times.len(), begin.elapsed().as_secs()), (1, 0));
+                assert_eq!(after.as_secs(), seconds);
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_write_reaches_a_connection_that_came_about_too_late() {
+    const CONNECT: Duration = Duration::from_secs(5);
+    for (leads_for, written) in [(CONNECT * 2, 1), (CONNECT - Duration::from_secs(1), 0)] {
+        let (service, sent) = mk_service(CONNECT, &[]);
+        let leadership = Leadership::until(Instant::now() + leads_for);
+        let limiter = mk_limiter(None, leadership);
+        let begin = Instant::now();
+        let answer: Result<Value, Error> = send(&service, &limiter, WRITE, request()).await;
+        if written == 0 {
+            assert_eq!(answer, Err(Error::NotLeading(NotLeading)));
+            assert!(begin.elapsed() < CONNECT, "given up when the leadership was over");
+        } else {
+            assert!(answer.is_ok(), "{answer:?}");
+        }
+        assert_eq!(sent.lock().expect("no other test holds it").len(), written);
+
+        // Nor if the caller waits on, for example while the process is suspended.
+        let (service, sent) = mk_service(CONNECT, &[]);
+        let mut write = request().map(Body::from);
+        write
+            .extensions_mut()
+            .insert(Leadership::until(Instant::now() + leads_for));
+        let mut write = std::pin::pin!(service.oneshot(write));
+        assert!(write.as_mut().now_or_never().is_none());
+        tokio::time::timeout(CONNECT * 2, write).await.ok();
+        assert_eq!(sent.lock().expect("no other test holds it").len(), written);
+    }
+}
+
+fn failure(code: u16, reason: &str, details: Value) -> Failure {
+    let details: StatusDetails = serde_json::from_value(details).unwrap();
+    Failure::refused(&Status {
+        code,
+        reason: reason.into(),
+        message: "m".into(),
+        details: Some(details),
+        ..Status::default()
+    })
+}
+
+#[test]
+fn classifies_responses() {
+    let plain = || json!({});
+    let uid = || json!({ "causes": [{ "field": "metadata.uid" }] });
+    let busy = || json!({ "retryAfterSeconds": 7 });
+    let very_busy = || json!({ "retryAfterSeconds": 4_000_000_000_u32 });
+    let seconds = Duration::from_secs;
+    let refused = |status| Error::Refused {
+        status,
+        message: "m".into(),
+        retry_after: None,
+    };
+    for (failure, error, again) in [
+        (
+            failure(404, "NotFound", plain()),
+            Error::NotFound("m".into()),
+            None,
+        ),
+        (
+            failure(404, "Failed to parse error data", plain()),
+            refused(404),
+            Some(seconds(0)),
+        ),
+        (failure(422, "Invalid", uid()), Error::Replaced("m".into()), None),
+        (failure(422, "Invalid", plain()), refused(422), None),
+        (failure(403, "Forbidden", plain()), refused(403), None),
+        (failure(409, "Conflict", plain()), refused(409), Some(seconds(0))),
+        (
+            failure(429, "TooManyRequests", plain()),
+            refused(429),
+            Some(seconds(1)),
+        ),
+        (
+            failure(429, "TooManyRequests", busy()),
+            refused(429),
+            Some(seconds(7)),
+        ),
+        (
+            failure(429, "TooManyRequests", very_busy()),
+            refused(429),
+            Some(MAX_RETRY_AFTER),
+        ),
+        (
+            failure(503, "ServiceUnavailable", plain()),
+            refused(503),
+            Some(seconds(0)),
+        ),
+    ] {
+        assert_eq!((&failure.error, failure.retry_after), (&error, again));
+    }
+}
+
+/// A client whose requests are answered by `answer`, and their number.
+fn mk_answering<F>(answer: impl Fn() -> F + Clone + Send + Sync + 'static) -> (ApiService, Arc<Mutex<u32>>)
+where
+    F: Future<Output = Response<Body>> + Send + 'static,
+{
+    let asked: Arc<Mutex<u32>> = Arc::default();
+    let counted = asked.clone();
+    let server = service_fn(move |_: Request<Fenced<Body>>| {
+        *counted.lock().expect("no other test holds it") += 1;
+        answer().map(Ok::<_, Infallible>)
+    });
+    let access = Access::in_process(server).expect("an API server in this process");
+    (access.service(None, Requests::default()), asked)
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_requests_without_response_until_the_deadline() {
+    let begin = Instant::now();
+    let limiter = mk_limiter(None, Leadership::unopposed());
+    let (service, asked) = mk_answering(std::future::pending);
+    let answer: Result<Value, Error> = send(&service, &limiter, READ, request()).await;
+    assert!(matches!(answer, Err(Error::Unanswered(_))));
+    assert_eq!(*asked.lock().unwrap(), 2);
+    assert!(begin.elapsed() <= DEADLINE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn does_not_retry_a_write_after_leadership_ended() {
+    let limiter = mk_limiter(None, Leadership::until(Instant::now() + ATTEMPT_TIMEOUT / 2));
+    let (service, asked) = mk_answering(std::future::pending);
+    let answer: Result<Value, Error> = send(&service, &limiter, WRITE, request()).await;
+    assert!(matches!(answer, Err(Error::NotLeading(_))));
+    assert_eq!(*asked.lock().unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn deadline_excludes_the_wait_for_the_limiter() {
+    let begin = Instant::now();
+    let limiter = mk_limiter(Some(Rate { qps: 0.01, burst: 1 }), Leadership::unopposed());
+    let (service, _) = mk_answering(|| async {
+        sleep(ATTEMPT_TIMEOUT / 2).await;
+        Response::new(Body::from(b"{}".to_vec()))
+    });
+    let requests = (0..4).map(|_| send(&service, &limiter, WRITE, request()));
+    let answers: Vec<Result<Value, Error>> = futures::future::join_all(requests).await;
+    assert_eq!(answers, vec![Ok(json!({})); 4]);
+    // Three waited 100 s each for the one before.
+    assert_eq!(begin.elapsed().as_secs(), 300 + (ATTEMPT_TIMEOUT / 2).as_secs());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_that_cannot_be_decoded_is_not_quoted() {
+    let limiter = mk_limiter(None, Leadership::unopposed());
+    for body in [r#"{"data":"hunter2"}"#, r#""hunter2""#] {
+        let (service, asked) =
+            mk_answering(move || async move { Response::new(Body::from(body.as_bytes().to_vec())) });
+        let answer = send::<k8s_openapi::api::core::v1::Secret>(&service, &limiter, READ, request()).await;
+        let Err(Error::Unanswered(why)) = answer else {
+            panic!("it is retried: {answer:?}");
+        };
+        assert!(
+            why.contains("cannot be decoded") && !why.contains("hunter2"),
+            "{why}"
+        );
+        assert!(*asked.lock().unwrap() > 2);
+    }
+}
