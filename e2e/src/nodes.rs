@@ -32,7 +32,7 @@ pub use image::{BUSYBOX, GO_ATTACHER};
 pub use init::init_main_if_requested;
 pub use real_node::RealNode;
 pub use requirements::missing_requirement;
-pub use suite::{Results, SUITE_OVERLAY};
+pub use suite::{Family, Results, SUITE_OVERLAY, Selection};
 
 use crate::cluster::{Backend, Cluster};
 use crate::control_plane::{Component, Options};
@@ -84,7 +84,7 @@ impl RealNodes {
         let layout = {
             let (dir, programs) = (run.subdir("images")?, Arc::clone(&programs));
             let mut named = images(&manifests);
-            named.extend(programs.suite_images.iter().cloned());
+            named.extend(programs.suite.iter().flat_map(|suite| suite.images.iter().cloned()));
             tokio::task::spawn_blocking(move || Layout::make(&dir, &named, &programs))
                 .await
                 .context("make images")??

@@ -1,8 +1,9 @@
-// Command suite is the storage part of Kubernetes' e2e.test: External.Storage for the driver that -storage.testdriver
-// describes, with the flags of e2e.test. It is a test program, which ginkgo runs.
+// Command suite is the storage part of Kubernetes' e2e.test, with its flags: External.Storage for the driver that
+// -storage.testdriver describes, CSI Volumes and CSI Mock. It is a test program, which ginkgo runs.
 package main
 
 import (
+	"bytes"
 	"flag"
 	"testing"
 
@@ -14,9 +15,21 @@ import (
 
 	_ "k8s.io/kubernetes/test/e2e/feature"
 	_ "k8s.io/kubernetes/test/e2e/framework/node/init"
+	_ "k8s.io/kubernetes/test/e2e/storage"
+	_ "k8s.io/kubernetes/test/e2e/storage/csimock"
 	_ "k8s.io/kubernetes/test/e2e/storage/external"
 	_ "k8s.io/kubernetes/test/utils/format"
 )
+
+// manifests are the suite's. No registry is asked, so no container may insist on pulling its image.
+type manifests struct {
+	testfiles.EmbeddedFileSource
+}
+
+func (m manifests) ReadTestFile(path string) ([]byte, error) {
+	text, err := m.EmbeddedFileSource.ReadTestFile(path)
+	return bytes.ReplaceAll(text, []byte("imagePullPolicy: Always"), []byte("imagePullPolicy: IfNotPresent")), err
+}
 
 func main() {
 	testing.Init()
@@ -24,7 +37,7 @@ func main() {
 	framework.RegisterCommonFlags(flag.CommandLine)
 	framework.RegisterClusterFlags(flag.CommandLine)
 	flag.Parse()
-	testfiles.AddFileSource(e2etestingmanifests.GetE2ETestingManifestsFS())
+	testfiles.AddFileSource(manifests{e2etestingmanifests.GetE2ETestingManifestsFS()})
 	framework.AfterReadingAllFlags(&framework.TestContext)
 	every := func(_, _ string) (bool, error) { return true, nil }
 	testing.Main(every, []testing.InternalTest{{Name: "TestE2E", F: e2e.RunE2ETests}}, nil, nil)

@@ -1,21 +1,26 @@
-//! Kubernetes' External.Storage suite against the mock driver and csi-attacher on two real kubelets.
+//! Kubernetes' storage suite against the mock driver and csi-attacher on two real kubelets.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use csi_e2e::nodes::{RealNodes, SUITE_OVERLAY, init_main_if_requested, missing_requirement};
+use csi_e2e::nodes::{Family, RealNodes, Results, SUITE_OVERLAY, Selection, init_main_if_requested, missing_requirement};
 use csi_e2e::process::{Run, reaper_main_if_requested};
 use csi_e2e::toolchain::{Settings, Toolchain, workspace_root};
 
-/// Runs Kubernetes' External.Storage suite on two real kubelets.
+/// Runs Kubernetes' storage suite on two real kubelets.
 #[derive(Debug, Parser)]
 struct Args {
-    /// A regular expression: only tests whose names match it after External.Storage.
+    /// A regular expression: only tests whose names match it after their family's.
     #[arg(default_value = "")]
     focus: String,
+    /// Families of tests; all by default.
+    #[arg(long = "suite", value_delimiter = ',')]
+    families: Vec<Family>,
     /// Tests at a time.
     #[arg(long, default_value_t = 4)]
     processes: u16,
@@ -50,44 +55,59 @@ async fn in_run(args: &Args) -> Result<()> {
     let toolchain = Toolchain::new(&run, settings);
     let mut programs = toolchain.build_node_programs().await?;
     let suite = toolchain.build_suite_programs().await?;
-    programs.add_suite(&suite);
+    programs.suite = Some(suite.clone());
     let nodes = RealNodes::start(&run, &toolchain, programs, SUITE_OVERLAY).await?;
     let controller = nodes.deploy_for_suite(&toolchain, &suite).await?;
     say("the driver is ready; the suite begins");
-    let (results, log) = nodes.run_suite(&suite, &args.focus, args.processes).await?;
-    if !results.failures.is_empty() {
+    let selection = Selection {
+        families: match args.families.as_slice() {
+            [] => Family::ALL.to_vec(),
+            families => families.to_vec(),
+        },
+        focus: args.focus.clone(),
+    };
+    let since = Instant::now();
+    let (results, log) = nodes.run_suite(&suite, &selection, args.processes).await?;
+    let minutes = since.elapsed().as_secs() / 60;
+    if results.failed() > 0 {
         run.keep_files()?;
     }
-    say(&format!("{}\nlog: {}", results.table(), log.display()));
+    for (title, text) in results.sections() {
+        say(&format!("{title}\n\n{text}"));
+    }
+    say(&format!("after {minutes} minutes; log: {}", log.display()));
     if args.write {
-        write_table(
-            &workspace_root().join("docs/conformance.md"),
-            args,
-            &results.table(),
-        )?;
+        write_sections(&workspace_root().join("docs/conformance.md"), &results)?;
     }
     drop(controller);
     nodes.stop().await?;
     drop(nodes);
     run.finish().await?;
-    match results.failures.len() {
+    match results.failed() {
         0 => Ok(()),
         failed => bail!("{failed} tests failed"),
     }
 }
 
-fn write_table(file: &Path, args: &Args, table: &str) -> Result<()> {
-    let focus = match args.focus.as_str() {
-        "" => "all tests".to_owned(),
-        focus => format!("the tests that match `{focus}`"),
-    };
+/// Replaces the sections of the families that were run.
+fn write_sections(file: &Path, results: &Results) -> Result<()> {
+    let written = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let mut parts = written.split("\n## ");
+    let introduction = parts.next().unwrap_or_default();
+    let sections = parts.filter_map(|part| part.split_once('\n'));
+    let mut sections: BTreeMap<_, _> = sections
+        .map(|(title, text)| (title.to_owned(), text.trim().to_owned()))
+        .collect();
     let today = jiff::Zoned::now().date();
-    let text = format!(
-        "# Results of Kubernetes' storage suite\n\n\
-         External.Storage of Kubernetes 1.36.3 with `deploy/e2e-suite/testdriver.yaml` on two real kubelets, {focus}, {today}. \
-         Written by\n`cargo run -p csi-e2e --bin k8s-e2e -- --write`.\n\n{table}"
-    );
-    std::fs::write(file, text).with_context(|| format!("write {}", file.display()))
+    for (title, text) in results.sections() {
+        let text = format!("Kubernetes 1.36.3, {today}\n\n{}", text.trim());
+        sections.insert(title.to_owned(), text);
+    }
+    let mut text = introduction.trim().to_owned();
+    for (title, section) in sections {
+        text += &format!("\n\n## {title}\n\n{section}");
+    }
+    std::fs::write(file, text + "\n").with_context(|| format!("write {}", file.display()))
 }
 
 /// A closed stderr is no error.

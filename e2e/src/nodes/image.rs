@@ -19,6 +19,8 @@ pub const BUSYBOX: &str = "busybox:1.37";
 /// Image of the Go attacher, as its project publishes it.
 pub const GO_ATTACHER: &str = "registry.k8s.io/sig-storage/csi-attacher:v4.13.0";
 
+/// Command of an image whose container only waits.
+const PAUSE: [&str; 2] = ["/bin/sleep", "1000000000"];
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
@@ -49,22 +51,32 @@ impl Layout {
         };
         let busybox = images.layer(&busybox(dir)?)?;
         images.image(BUSYBOX, &["/bin/sh"], &[&busybox])?;
-        images.image(SANDBOX_IMAGE, &["/bin/sleep", "1000000000"], &[&busybox])?;
+        images.image(SANDBOX_IMAGE, &PAUSE, &[&busybox])?;
         let go_attacher = images.layer(&single(dir, &programs.external_attacher, "external-attacher")?)?;
         images.image(GO_ATTACHER, &["/external-attacher"], &[&go_attacher])?;
         let debian = images.blob(&programs.debian)?;
+        let suite = |name| {
+            let suite = programs.suite.as_ref();
+            suite.with_context(|| format!("{name} belongs to the suite"))
+        };
         for name in named {
             let program = name.rsplit('/').next().and_then(|name| name.split(':').next());
             let (program, entrypoint) = match program.unwrap_or_default() {
                 "csi-attacher" => (&programs.attacher, "csi-attacher"),
-                "csi-mock-driver" | "csi-mock-driver-node" => (&programs.driver, "csi-mock-driver"),
+                "csi-mock-driver" | "csi-mock-driver-node" | "hostpathplugin" => {
+                    (&programs.driver, "csi-mock-driver")
+                }
                 "csi-provisioner" => (&programs.provisioner, "csi-provisioner"),
                 "csi-resizer" => (&programs.resizer, "csi-resizer"),
                 "csi-snapshotter" => (&programs.snapshotter, "csi-snapshotter"),
                 // The suite runs a shell with the programs of glibc in it.
                 "agnhost" | "glibc-dns-testing" => {
-                    let agnhost = programs.agnhost.as_ref();
-                    (agnhost.context("agnhost belongs to the suite")?, "agnhost")
+                    (&suite(name)?.agnhost, "agnhost")
+                }
+                "csi-node-driver-registrar" | "livenessprobe" => (&suite(name)?.sidecar, "suite-sidecar"),
+                "pause" => {
+                    images.image(name, &PAUSE, &[&busybox])?;
+                    continue;
                 }
                 // The suite runs a shell in nginx.
                 "busybox" | "nginx" => {
@@ -75,7 +87,10 @@ impl Layout {
             };
             let layer = images.layer(&single(dir, program, entrypoint)?)?;
             // Tests run a shell and programs for filesystems in agnhost.
-            let has_base = name.contains("csi-mock-driver-node") || entrypoint == "agnhost";
+            let has_base = ["csi-mock-driver-node", "hostpathplugin"]
+                .iter()
+                .any(|node| name.contains(node))
+                || entrypoint == "agnhost";
             let base = has_base.then_some(&debian);
             let layers: Vec<_> = base.into_iter().chain([&layer]).collect();
             images.image(name, &[&format!("/{entrypoint}")], &layers)?;

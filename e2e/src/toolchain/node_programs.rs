@@ -60,12 +60,22 @@ const SIDECARS: [Peer; 4] = [
 const SUITE: GoProgram = suite_program(".", "suite");
 const AGNHOST: GoProgram = suite_program("k8s.io/kubernetes/test/images/agnhost", "agnhost");
 const GINKGO: GoProgram = suite_program("github.com/onsi/ginkgo/v2/ginkgo", "ginkgo");
+/// In place of node-driver-registrar and livenessprobe.
+const SUITE_SIDECAR: GoProgram = suite_program("./sidecar", "suite-sidecar");
 /// Images of the suite that tests of CSI drivers use.
-const SUITE_IMAGES: [&str; 4] = [
+const SUITE_IMAGES: [&str; 12] = [
     "/e2e-test-images/agnhost:",
     "/e2e-test-images/busybox:",
     "/e2e-test-images/glibc-dns-testing:",
     "/e2e-test-images/nginx:",
+    "/pause:",
+    "/sig-storage/csi-attacher:",
+    "/sig-storage/csi-node-driver-registrar:",
+    "/sig-storage/csi-provisioner:",
+    "/sig-storage/csi-resizer:",
+    "/sig-storage/csi-snapshotter:",
+    "/sig-storage/hostpathplugin:",
+    "/sig-storage/livenessprobe:",
 ];
 
 /// The programs of real nodes and of the images on them.
@@ -87,9 +97,7 @@ pub struct NodePrograms {
     /// Image layer with Debian's programs for devices and filesystems.
     pub(crate) debian: PathBuf,
     /// Only for Kubernetes' storage suite.
-    pub(crate) agnhost: Option<PathBuf>,
-    /// The images that the suite asks for.
-    pub(crate) suite_images: Vec<String>,
+    pub suite: Option<SuitePrograms>,
 }
 
 /// What Kubernetes' storage suite needs.
@@ -98,8 +106,10 @@ pub struct SuitePrograms {
     pub(crate) suite: PathBuf,
     pub(crate) ginkgo: PathBuf,
     pub(crate) snapshot_controller: PathBuf,
-    agnhost: PathBuf,
-    images: Vec<String>,
+    pub(crate) agnhost: PathBuf,
+    pub(crate) sidecar: PathBuf,
+    /// Names of the images that it asks for.
+    pub(crate) images: Vec<String>,
 }
 
 const fn suite_program(package: &'static str, name: &'static str) -> GoProgram {
@@ -117,16 +127,6 @@ const fn node_program(package: &'static str, name: &'static str) -> GoProgram {
         stamps: &[],
         what: name,
         expectation: "about 5 minutes on two cores from cold caches",
-    }
-}
-
-// === impl NodePrograms ===
-
-impl NodePrograms {
-    /// Adds the images that the suite asks for.
-    pub fn add_suite(&mut self, suite: &SuitePrograms) {
-        self.agnhost = Some(suite.agnhost.clone());
-        self.suite_images.clone_from(&suite.images);
     }
 }
 
@@ -152,6 +152,7 @@ impl Toolchain {
             ginkgo: self.go_program(&GINKGO).await?,
             snapshot_controller: self.peer(Peer::SnapshotController).await?,
             agnhost: self.go_program(&AGNHOST).await?,
+            sidecar: self.go_program(&SUITE_SIDECAR).await?,
         })
     }
 
@@ -187,8 +188,7 @@ impl Toolchain {
             attacher,
             driver,
             debian,
-            agnhost: None,
-            suite_images: Vec::new(),
+            suite: None,
         })
     }
 

@@ -1,0 +1,187 @@
+//! Which tests of the suite are run, and why the others of the same families are not.
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+
+/// Number of the capability (capabilities(7)).
+const CAP_SYS_RESOURCE: u32 = 24;
+
+/// A family of the suite's tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Family {
+    /// External.Storage: the driver of `deploy/`, as `deploy/e2e-suite/testdriver.yaml` describes it.
+    External,
+    /// CSI Volumes: csi-driver-host-path's manifests.
+    Volumes,
+    /// CSI Mock: the suite answers most calls itself, through the driver as a proxy.
+    Mock,
+}
+
+/// Tests that are not run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeftOut {
+    /// Why.
+    pub(super) reason: &'static str,
+    /// Names: each is parts of a test's name, in their order.
+    names: &'static [&'static [&'static str]],
+}
+
+/// A selection of the suite's tests.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// Families.
+    pub families: Vec<Family>,
+    /// A regular expression that a test's name must match after its family's.
+    pub focus: String,
+}
+
+const LEFT_OUT: &[LeftOut] = &[
+    LeftOut {
+        reason: "restarts kubelet by ssh and systemd",
+        names: &[&["[Disruptive]"]],
+    },
+    LeftOut {
+        reason: "the overlay does not include group snapshots",
+        names: &[&["VolumeGroupSnapshot"], &["volumegroupsnapshottable"]],
+    },
+    LeftOut {
+        reason: "needs the image of hello-populator, whose Go module the module proxy does not have",
+        names: &[&["any volume data source"]],
+    },
+    LeftOut {
+        reason: "needs nodes with SELinux",
+        names: &[&["[Feature:SELinux]"]],
+    },
+];
+
+/// Growing a mounted ext4 filesystem needs CAP_SYS_RESOURCE; without it each of these waits ten minutes.
+const GROWTH: LeftOut = LeftOut {
+    reason: "grows a mounted ext4 filesystem, for which the machine lacks CAP_SYS_RESOURCE",
+    names: &[
+        &[
+            "(default fs)(allowExpansion)",
+            "volume-expand",
+            "while pod is using it",
+        ],
+        &[
+            "(default fs) (immediate-binding)",
+            "ephemeral should support expansion",
+        ],
+        &["(default fs) (late-binding)", "ephemeral should support expansion"],
+    ],
+};
+
+// === impl Family ===
+
+impl Family {
+    /// All families.
+    pub const ALL: [Self; 3] = [Self::External, Self::Volumes, Self::Mock];
+
+    /// Name in the table.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::External => "External.Storage",
+            Self::Volumes => "CSI Volumes",
+            Self::Mock => "CSI Mock",
+        }
+    }
+
+    /// What the names of its tests contain, any of it.
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::External => &["External Storage [Driver: mock.csi.local]"],
+            Self::Volumes => &["CSI Volumes [Driver: csi-hostpath]"],
+            Self::Mock => &["CSI Mock", "MutableCSINodeAllocatableCount"],
+        }
+    }
+
+    /// The family of a test.
+    pub(super) fn of(test: &str) -> Option<Self> {
+        let contains = |name: &&str| test.contains(*name);
+        Self::ALL
+            .into_iter()
+            .find(|family| family.names().iter().any(contains))
+    }
+}
+
+// === impl LeftOut ===
+
+impl LeftOut {
+    /// Those that this machine cannot or the harness does not run.
+    pub(super) fn all() -> Result<Vec<Self>> {
+        let mut all = LEFT_OUT.to_vec();
+        if !may_grow_mounted_ext4()? {
+            all.push(GROWTH);
+        }
+        Ok(all)
+    }
+
+    /// Whether it names the test.
+    pub(super) fn matches(&self, test: &str) -> bool {
+        self.names.iter().any(|parts| {
+            let mut rest = Some(test);
+            for part in *parts {
+                rest = rest.and_then(|rest| rest.split_once(part)).map(|(_, rest)| rest);
+            }
+            rest.is_some()
+        })
+    }
+
+    /// A regular expression of Go for the same.
+    pub(super) fn pattern(&self) -> String {
+        let patterns = self.names.iter().map(|parts| {
+            let parts: Vec<_> = parts.iter().map(|part| literal(part)).collect();
+            parts.join(".*")
+        });
+        patterns.collect::<Vec<_>>().join("|")
+    }
+}
+
+// === impl Selection ===
+
+impl Selection {
+    /// A regular expression of Go for the names of its tests.
+    pub(super) fn pattern(&self) -> String {
+        let names = self.families.iter().flat_map(|family| family.names());
+        let names: Vec<_> = names.map(|name| literal(name)).collect();
+        format!("(?:{}).*(?:{})", names.join("|"), self.focus)
+    }
+}
+
+/// A regular expression of Go that matches only this.
+fn literal(text: &str) -> String {
+    format!(r"\Q{text}\E")
+}
+
+/// Whether the nodes have CAP_SYS_RESOURCE, which they take over from this process.
+fn may_grow_mounted_ext4() -> Result<bool> {
+    let status = procfs::process::Process::myself()
+        .and_then(|process| process.status())
+        .context("read the capabilities of this process")?;
+    Ok(status
+        .capbnd
+        .is_some_and(|set| set & (1 << CAP_SYS_RESOURCE) != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_name_must_come_in_their_order() {
+        let left_out = LeftOut {
+            reason: "",
+            names: &[&["(ext4)", "grow"], &["[Slow]"]],
+        };
+        let cases = [
+            ("PV (ext4) should grow", true),
+            ("should grow (ext4)", false),
+            ("anything [Slow]", true),
+            ("PV (xfs) should grow", false),
+        ];
+        for (name, wanted) in cases {
+            assert_eq!(left_out.matches(name), wanted, "{name}");
+        }
+        assert_eq!(left_out.pattern(), r"\Q(ext4)\E.*\Qgrow\E|\Q[Slow]\E");
+    }
+}
