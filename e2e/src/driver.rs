@@ -31,6 +31,7 @@ use self::journal::{Call, Journal, Line};
 pub use self::node_driver::NodeDriver;
 use self::node_driver::NodeDriverSpec;
 use crate::fixture::Access;
+use crate::nodes::RealNode;
 use crate::process::{Run, Spec};
 use crate::wait::Progress;
 
@@ -93,8 +94,8 @@ impl Driver {
         })
     }
 
-    /// Starts the driver process of the `index`th node.
-    pub async fn start_node(&self, index: usize) -> Result<NodeDriver> {
+    /// Starts the driver process of the `index`th node, on the real node if there is one.
+    pub async fn start_node(&self, index: usize, real: Option<&RealNode>) -> Result<NodeDriver> {
         let node_id = self.node_id(index)?;
         let dir = self.dir.join(&node_id);
         let spec = NodeDriverSpec {
@@ -103,6 +104,7 @@ impl Driver {
             array: &self.admin_socket(),
             media: &self.dir.join(MEDIA),
             capabilities: &self.spec.capabilities,
+            real,
         };
         let started = NodeDriver::start(Arc::clone(&self.run), &self.binary, &dir, spec).await;
         started.with_context(|| format!("start the driver of node {node_id}"))

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{
     AWSElasticBlockStoreVolumeSource, CSIPersistentVolumeSource, Container, Namespace, Node, ObjectReference,
     PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimVolumeSource,
-    PersistentVolumeSpec, Pod, PodSpec, Secret, SecretReference, Volume, VolumeResourceRequirements,
+    PersistentVolumeSpec, Pod, PodSpec, Secret, SecretReference, Volume, VolumeMount, VolumeResourceRequirements,
 };
 use k8s_openapi::api::storage::v1::{
     CSIDriver, CSIDriverSpec, CSINode, CSINodeDriver, CSINodeSpec, StorageClass, VolumeAttachment,
@@ -272,6 +272,8 @@ pub fn mk_pod(prefix: &str, name: &str, node: &str, claims: &[String]) -> Pod {
             containers: vec![Container {
                 name: "app".to_owned(),
                 image: Some("registry.k8s.io/pause:3.10".to_owned()),
+                // kubelet mounts only what containers use.
+                volume_mounts: Some(claims.iter().map(|claim| mk_volume_mount(claim)).collect()),
                 ..Container::default()
             }],
             // A pod whose containers exit is completed.
@@ -293,6 +295,14 @@ pub fn mk_pod(prefix: &str, name: &str, node: &str, claims: &[String]) -> Pod {
             ..PodSpec::default()
         }),
         ..Pod::default()
+    }
+}
+
+fn mk_volume_mount(claim: &str) -> VolumeMount {
+    VolumeMount {
+        name: claim.to_owned(),
+        mount_path: format!("/volumes/{claim}"),
+        ..VolumeMount::default()
     }
 }
 

@@ -1,18 +1,16 @@
-//! Nodes of a test environment: the embedded kubelet against the cluster's API server, whatever runs that, and against
-//! the socket of the node's driver process.
+//! Nodes of a test environment: a simulated or a real kubelet against the cluster's API server, and the node's driver
+//! process, whose socket the kubelet calls.
 //!
-//! The journal of NodeStage and NodePublish calls of that process says what is mounted on the node.
+//! The journal of NodeStage and NodePublish calls of that process says what is mounted on the node, whichever kubelet made
+//! them.
 
+mod kubelet;
 mod mountless_driver;
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use embedded_cluster::apiserver::Clock;
-use embedded_cluster::driver_connection::DriverConnection;
-use embedded_cluster::kubelet::{KubeletConfig, KubeletProcess, NodeDisk};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node as ApiNode;
 use k8s_openapi::api::storage::v1::CSINode;
@@ -22,12 +20,13 @@ use serde_json::json;
 
 use crate::cluster::ignore_not_found;
 use crate::driver::NodeDriver;
-use crate::fixture::{NODE_LEASE_NAMESPACE, SCENARIO_LABEL};
+use crate::fixture::NODE_LEASE_NAMESPACE;
 use crate::invariant::observations::MountEvent;
+use crate::nodes::RealNode;
 use crate::wait::{self, Progress};
-use mountless_driver::driver_without_mounts;
+use kubelet::Kubelet;
 
-/// How long a kubelet may take to register its node and driver.
+/// How long a kubelet may take to register its node and driver, or to deregister the driver.
 const REGISTERED: Duration = Duration::from_secs(60);
 
 /// A node of a test environment.
@@ -37,9 +36,7 @@ pub struct Node {
     node_id: String,
     driver_name: String,
     driver: Option<NodeDriver>,
-    config: KubeletConfig,
-    /// `None` after a crash.
-    kubelet: Option<KubeletProcess>,
+    kubelet: Kubelet,
 }
 
 /// How a node is set up.
@@ -54,61 +51,45 @@ pub struct NodeSpec<'a> {
     pub node_id: &'a str,
     /// The node's driver process; without one nothing is mounted.
     pub driver: Option<NodeDriver>,
+    /// The real node of this name; without one the kubelet is simulated.
+    pub real: Option<Arc<RealNode>>,
 }
 
 // === impl Node ===
 
 impl Node {
-    /// Starts the node's kubelet and waits until it has registered the node and the driver.
+    /// Starts the node's kubelet, unless it is real, and waits until it has registered the node and the driver.
     ///
     /// # Errors
     /// It did not register them in time.
     pub async fn register(client: Client, spec: NodeSpec<'_>) -> Result<Self> {
-        let NodeSpec {
-            prefix,
-            name,
-            driver_name,
-            node_id,
-            driver,
-        } = spec;
-        let (connection, disk) = match &driver {
-            Some(driver) => (
-                DriverConnection::new(driver.channel()),
-                NodeDisk::on(&driver.kubelet_dir()),
-            ),
-            None => (
-                DriverConnection::new(driver_without_mounts(driver_name, node_id)),
-                NodeDisk::in_memory(Path::new("/var/lib/kubelet")),
-            ),
-        };
-        let config = KubeletConfig {
-            client: client.clone(),
-            clock: Clock::system(),
-            name: name.to_owned(),
-            labels: BTreeMap::from([(SCENARIO_LABEL.to_owned(), prefix.to_owned())]),
-            driver: Some(connection),
-            disk,
-            injected_bug: None,
-        };
-        let kubelet = KubeletProcess::start(config.clone());
-        let what = format!("the kubelet of {name} to register {driver_name}");
-        let csi_nodes = Api::<CSINode>::all(client.clone());
-        wait::for_object(&csi_nodes, name, REGISTERED, &what, |csi_node| {
-            let drivers = csi_node.map(|csi_node| csi_node.spec.drivers.as_slice());
-            let registered =
-                drivers.is_some_and(|drivers| drivers.iter().any(|driver| driver.node_id == node_id));
-            Progress::of(registered, || format!("its drivers are {drivers:?}"))
-        })
-        .await?;
-        Ok(Self {
+        let node = Self {
+            kubelet: Kubelet::start(client.clone(), &spec),
             client,
-            name: name.to_owned(),
-            node_id: node_id.to_owned(),
-            driver_name: driver_name.to_owned(),
-            driver,
-            config,
-            kubelet: Some(kubelet),
+            name: spec.name.to_owned(),
+            node_id: spec.node_id.to_owned(),
+            driver_name: spec.driver_name.to_owned(),
+            driver: spec.driver,
+        };
+        node.wait_for_registration(true).await?;
+        Ok(node)
+    }
+
+    /// Waits until the CSINode has, or has not, the driver with the node's id.
+    async fn wait_for_registration(&self, wanted: bool) -> Result<()> {
+        let csi_nodes = Api::<CSINode>::all(self.client.clone());
+        let what = format!(
+            "registration of {} by the kubelet of {} to be {wanted}",
+            self.driver_name, self.name
+        );
+        wait::for_object(&csi_nodes, &self.name, REGISTERED, &what, |csi_node| {
+            let drivers = csi_node.map(|csi_node| csi_node.spec.drivers.as_slice());
+            let mut drivers = drivers.unwrap_or_default().iter();
+            let found = drivers.find(|driver| driver.name == self.driver_name);
+            let registered = found.is_some_and(|driver| driver.node_id == self.node_id);
+            Progress::of(registered == wanted, || format!("it is {found:?}"))
         })
+        .await
     }
 
     /// Name of the Node object.
@@ -160,37 +141,39 @@ impl Node {
     /// Has the containers of a running pod exit with this code.
     ///
     /// # Errors
-    /// The kubelet does not run.
+    /// The kubelet does not run, or is real.
     pub fn exit_containers(&self, pod_uid: &str, code: i32) -> Result<()> {
-        let kubelet = self.kubelet.as_ref();
-        kubelet
-            .with_context(|| format!("the kubelet of {} does not run", self.name))?
-            .exit_containers(pod_uid, code);
-        Ok(())
+        let exited = self.kubelet.exit_containers(pod_uid, code);
+        exited.with_context(|| format!("on node {}", self.name))
     }
 
-    /// Crashes the node: nothing is unmounted or reported any more, and the heartbeat ends.
-    pub fn crash(&mut self) {
-        self.kubelet = None;
+    /// Ends the kubelet at once: nothing is unmounted or reported any more, and the heartbeat ends.
+    pub async fn crash(&mut self) -> Result<()> {
+        self.kubelet.crash().await
     }
 
     /// Starts the kubelet again after [`Self::crash`]; its mounts still exist.
-    pub fn recover(&mut self) {
-        self.kubelet = Some(KubeletProcess::start(self.config.clone()));
+    pub fn recover(&mut self) -> Result<()> {
+        self.kubelet.recover()
     }
 
-    /// Stops the node and deletes its objects. Its pods must be gone by then.
+    /// Stops the node's driver, and a simulated kubelet, whose objects it deletes. Its pods must be gone by then.
     ///
     /// # Errors
-    /// The API server refused to delete an object, the kubelet panicked, or the driver process failed.
-    pub async fn deregister(self) -> Result<()> {
-        if let Some(kubelet) = self.kubelet {
-            let stopped = kubelet.stop().await;
+    /// The API server refused to delete an object, the kubelet panicked or kept the driver, or the driver process failed.
+    pub async fn deregister(mut self) -> Result<()> {
+        let process = match &mut self.kubelet {
+            Kubelet::Simulated { process, .. } => process.take(),
+            Kubelet::Real(_) => {
+                self.stop_driver().await?;
+                return self.wait_for_registration(false).await;
+            }
+        };
+        if let Some(process) = process {
+            let stopped = process.stop().await;
             stopped.with_context(|| format!("the kubelet of node {}", self.name))?;
         }
-        if let Some(driver) = self.driver {
-            driver.stop().await?;
-        }
+        self.stop_driver().await?;
         let delete = DeleteParams::default();
         // The garbage collector may delete what the Node owns first.
         let leases = Api::<Lease>::namespaced(self.client.clone(), NODE_LEASE_NAMESPACE);
@@ -199,5 +182,12 @@ impl Node {
         ignore_not_found(csi_nodes.delete(&self.name, &delete).await)?;
         let nodes = Api::<ApiNode>::all(self.client.clone());
         ignore_not_found(nodes.delete(&self.name, &delete).await)
+    }
+
+    async fn stop_driver(&self) -> Result<()> {
+        match &self.driver {
+            Some(driver) => driver.stop().await,
+            None => Ok(()),
+        }
     }
 }

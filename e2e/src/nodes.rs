@@ -58,9 +58,9 @@ const READY: Duration = Duration::from_secs(180);
 /// A cluster of real nodes.
 pub struct RealNodes {
     run: Arc<Run>,
-    cluster: Cluster,
+    cluster: Arc<Cluster>,
     network: Network,
-    nodes: Vec<RealNode>,
+    nodes: Vec<Arc<RealNode>>,
     layout: PathBuf,
     manifests: String,
 }
@@ -110,9 +110,9 @@ impl RealNodes {
         }
         let real = Self {
             run: Arc::clone(run),
-            cluster,
+            cluster: Arc::new(cluster),
             network,
-            nodes,
+            nodes: nodes.into_iter().map(Arc::new).collect(),
             layout,
             manifests,
         };
@@ -221,8 +221,12 @@ impl RealNodes {
     /// Runs `work`; fails with last log lines if a program that should run exits meanwhile.
     pub async fn while_alive<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let worked = self.cluster.while_alive(work).await;
-        self.nodes.iter().try_for_each(RealNode::ensure_alive)?;
+        self.ensure_alive()?;
         worked
+    }
+
+    fn ensure_alive(&self) -> Result<()> {
+        self.nodes.iter().try_for_each(|node| node.ensure_alive())
     }
 
     /// A client with the permissions of an administrator.
@@ -231,19 +235,19 @@ impl RealNodes {
     }
 
     /// The cluster.
-    pub fn cluster(&self) -> &Cluster {
+    pub fn cluster(&self) -> &Arc<Cluster> {
         &self.cluster
     }
 
     /// The nodes.
-    pub fn nodes(&self) -> &[RealNode] {
+    pub fn nodes(&self) -> &[Arc<RealNode>] {
         &self.nodes
     }
 
     /// The node of this name.
     pub fn node(&self, name: &str) -> Result<&RealNode> {
         let node = self.nodes.iter().find(|node| node.name() == name);
-        node.with_context(|| format!("there is no node {name}"))
+        node.map(AsRef::as_ref).with_context(|| format!("there is no node {name}"))
     }
 
     /// The admin API of the array.
@@ -263,8 +267,8 @@ impl RealNodes {
 
     /// Kills the nodes and stops the control plane. [`Run::finish`] removes what they left in the kernel.
     pub async fn stop(&self) -> Result<()> {
-        let alive = self.nodes.iter().try_for_each(RealNode::ensure_alive);
-        try_join_all(self.nodes.iter().map(RealNode::crash)).await?;
+        let alive = self.ensure_alive();
+        try_join_all(self.nodes.iter().map(|node| node.crash())).await?;
         self.network.stop().await?;
         self.cluster.stop().await?;
         alive

@@ -190,7 +190,7 @@ async fn in_run(run: &Arc<Run>, settings: &Settings, args: &Args, started: Insta
         started.elapsed().as_secs_f64(),
         cluster.admin_kubeconfig().display()
     ));
-    let ctx = TestContext::on(run, &toolchain, cluster).await?;
+    let ctx = TestContext::on(run, &toolchain, Arc::new(cluster)).await?;
     ctx.attacher(Kind::Ours).await?;
     // The page responds from here on.
     if let Some(page) = &page {

@@ -1,4 +1,5 @@
-//! The driver process of one node: `--mode=node`, for the array of the controller's process.
+//! The driver process of one node: `--mode=node`, for the array of the controller's process. On a real node it runs in the
+//! node's namespaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,18 +11,22 @@ use tonic::transport::Channel;
 use super::instance::Instance;
 use super::journal::{self, Effect, Journal};
 use crate::invariant::observations::MountEvent;
+use crate::nodes::RealNode;
 use crate::process::{Run, Spec};
+
+/// Where a real kubelet looks for plugins.
+const REGISTRATION_DIR: &str = "/var/lib/kubelet/plugins_registry";
 
 /// The driver of one node.
 #[derive(Debug)]
 pub struct NodeDriver {
     instance: Instance,
-    /// kubelet's `--root-dir`: staging and target paths lie below.
+    /// `--root-dir` of a simulated kubelet: staging and target paths lie below.
     kubelet_dir: PathBuf,
 }
 
 /// How a node's driver is started.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct NodeDriverSpec<'a> {
     /// Name of the driver.
     pub(super) driver: &'a str,
@@ -33,6 +38,8 @@ pub(super) struct NodeDriverSpec<'a> {
     pub(super) media: &'a Path,
     /// What the driver cannot do, as its flag takes it.
     pub(super) capabilities: &'a str,
+    /// The real node it runs on, if it is one.
+    pub(super) real: Option<&'a RealNode>,
 }
 
 // === impl NodeDriver ===
@@ -51,12 +58,20 @@ impl NodeDriver {
         }
         let socket = dir.join("csi.sock");
         let journal = dir.join("journal.jsonl");
-        let command = Spec::new(format!("driver-{}", spec.node_id), binary)
+        let name = format!("driver-{}", spec.node_id);
+        let command = match spec.real {
+            Some(node) => node.spec(&name, binary)?.args([
+                "--devices=loop".to_owned(),
+                format!("--registration-dir={REGISTRATION_DIR}"),
+                format!("--registration-endpoint={}", socket.display()),
+            ]),
+            // Loop devices need privileges, and what is verified here is order, not data.
+            None => Spec::new(name, binary).arg("--devices=emulated"),
+        };
+        let command = command
             .dir(dir)
             .args([
                 "--mode=node".to_owned(),
-                // Loop devices need privileges, and what is verified here is order, not data.
-                "--devices=emulated".to_owned(),
                 format!("--endpoint=unix://{}", socket.display()),
                 format!("--driver-name={}", spec.driver),
                 format!("--node-id={}", spec.node_id),
@@ -82,7 +97,7 @@ impl NodeDriver {
         self.instance.journal()
     }
 
-    /// Where kubelet keeps staging and target paths.
+    /// Where a simulated kubelet keeps staging and target paths.
     pub fn kubelet_dir(&self) -> PathBuf {
         self.kubelet_dir.clone()
     }

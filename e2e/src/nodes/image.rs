@@ -19,8 +19,8 @@ pub const BUSYBOX: &str = "busybox:1.37";
 /// Image of the Go attacher, as its project publishes it.
 pub const GO_ATTACHER: &str = "registry.k8s.io/sig-storage/csi-attacher:v4.13.0";
 
-/// Command of an image whose container only waits.
-const PAUSE: [&str; 2] = ["/bin/sleep", "1000000000"];
+/// Command of an image whose container waits for SIGTERM.
+const PAUSE: [&str; 3] = ["/bin/sh", "-c", "trap exit TERM; sleep 1000000000 & wait"];
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";

@@ -265,7 +265,7 @@ impl RealNode {
     }
 
     /// A program in the namespaces of the node.
-    fn spec(&self, name: &str, program: &Path) -> Result<Spec> {
+    pub(crate) fn spec(&self, name: &str, program: &Path) -> Result<Spec> {
         let init = self.lock().init;
         ensure!(init != 0, "{} does not run", self.name);
         Ok(Spec::new(self.log_name(name), "nsenter")

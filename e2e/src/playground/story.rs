@@ -102,7 +102,7 @@ async fn multi_attach_after_node_loss(env: &mut TestEnv<'_>, narrator: &Narrator
         )
         .await?;
     narrator.you("cut node a off, and create pod db-2 with the same volume, for node b");
-    env.lose_node(A);
+    env.lose_node(A).await?;
     env.pod("db-2", B, &[&data]).await?;
     env.wait_for_event("db-2", "FailedAttachVolume", "Multi-Attach error", STEP_TIMEOUT)
         .await?;

@@ -193,7 +193,7 @@ impl World<'_, '_> {
 
     async fn lose_node(&mut self, breaks: bool) -> Result<&'static str> {
         if breaks {
-            self.env.lose_node(B);
+            self.env.lose_node(B).await?;
             self.env.report_not_ready(B, "the node was cut off").await?;
             return Ok("cut node b off: nothing there is unmounted or reported any more");
         }
@@ -201,7 +201,7 @@ impl World<'_, '_> {
             self.set_out_of_service(false).await?;
             self.set_broken(Action::OutOfService, false);
         }
-        self.env.recover_node(B);
+        self.env.recover_node(B)?;
         Ok("connect node b again: its kubelet starts")
     }
 

@@ -71,8 +71,8 @@ async fn enabled(env: &mut TestEnv<'_>) -> Result<()> {
     env.wait_until_all_running(2, STEP_TIMEOUT).await?;
 
     // Neither kubelet unmounts anything any more; only one of the nodes says that it is not ready.
-    env.lose_node(A);
-    env.lose_node(B);
+    env.lose_node(A).await?;
+    env.lose_node(B).await?;
     env.report_not_ready(B, "container runtime is down").await?;
     env.remove_pod("healthy").await?;
     let waits = [
@@ -107,7 +107,7 @@ async fn disabled(env: &mut TestEnv<'_>) -> Result<()> {
     let volume = env.volume("data", Access::OneNode).await?;
     env.pod("before", A, &[&volume]).await?;
     env.wait_until_running("before", STEP_TIMEOUT).await?;
-    env.lose_node(A);
+    env.lose_node(A).await?;
     env.report_not_ready(A, "container runtime is down").await?;
     env.remove_pod("before").await?;
     wait_for_log(env, &["disableForceDetachOnTimeout was set", &volume.handle]).await?;
@@ -134,7 +134,7 @@ async fn node_deleted(env: &mut TestEnv<'_>) -> Result<()> {
     let volume = env.volume("data", Access::OneNode).await?;
     env.pod("before", A, &[&volume]).await?;
     env.wait_until_running("before", STEP_TIMEOUT).await?;
-    env.lose_node(A);
+    env.lose_node(A).await?;
     env.allow_force_detach(&volume, A);
     env.delete_node(A).await?;
     env.remove_pod("before").await?;

@@ -20,7 +20,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.pod("before", A, &[&volume]).await?;
     env.wait_until_running("before", STEP_TIMEOUT).await?;
 
-    env.lose_node(A);
+    env.lose_node(A).await?;
     env.pod("after", B, &[&volume]).await?;
     // Without the out-of-service taint the volume is not detached.
     env.wait_for_event("after", "FailedAttachVolume", "Multi-Attach error", STEP_TIMEOUT)

@@ -9,6 +9,7 @@ use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard};
 
 use crate::attacher::Kind;
 use crate::cluster::{Backend, Cluster};
+use crate::nodes::{RealNode, RealNodes};
 use crate::process::Run;
 use crate::toolchain::{Peer, Toolchain};
 
@@ -16,7 +17,9 @@ use crate::toolchain::{Peer, Toolchain};
 pub struct TestContext {
     run: Arc<Run>,
     toolchain: Toolchain,
-    cluster: Cluster,
+    cluster: Arc<Cluster>,
+    /// The nodes of scenarios where they are real.
+    real_nodes: Vec<Arc<RealNode>>,
     driver: PathBuf,
     ours: OnceCell<PathBuf>,
     go: OnceCell<PathBuf>,
@@ -65,11 +68,18 @@ impl TestContext {
     /// Starts or finds the cluster and builds what every scenario needs.
     pub async fn open(run: &Arc<Run>, toolchain: &Toolchain, backend: Backend) -> Result<Self> {
         let cluster = Cluster::start(run, toolchain, backend).await?;
-        Self::on(run, toolchain, cluster).await
+        Self::on(run, toolchain, Arc::new(cluster)).await
+    }
+
+    /// Runs scenarios on real nodes, which the caller stops.
+    pub async fn on_real_nodes(run: &Arc<Run>, toolchain: &Toolchain, nodes: &RealNodes) -> Result<Self> {
+        let mut ctx = Self::on(run, toolchain, Arc::clone(nodes.cluster())).await?;
+        ctx.real_nodes = nodes.nodes().to_vec();
+        Ok(ctx)
     }
 
     /// Builds what every scenario needs.
-    pub async fn on(run: &Arc<Run>, toolchain: &Toolchain, cluster: Cluster) -> Result<Self> {
+    pub async fn on(run: &Arc<Run>, toolchain: &Toolchain, cluster: Arc<Cluster>) -> Result<Self> {
         let settings = toolchain.settings();
         let randomness = Randomness {
             seed: settings.seed()?.unwrap_or_else(random_seed),
@@ -83,6 +93,7 @@ impl TestContext {
             run: run.clone(),
             toolchain: toolchain.clone(),
             cluster,
+            real_nodes: Vec::new(),
             driver,
             ours: OnceCell::new(),
             go: OnceCell::new(),
@@ -94,6 +105,11 @@ impl TestContext {
     /// The cluster.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
+    }
+
+    /// The `index`th node of a scenario, where nodes are real.
+    pub(super) fn real_node(&self, index: usize) -> Option<&Arc<RealNode>> {
+        self.real_nodes.get(index)
     }
 
     /// The run its processes belong to.

@@ -235,10 +235,14 @@ impl<'ctx> TestEnv<'ctx> {
 
     async fn add_node(&mut self, index: usize, with_driver: bool) -> Result<()> {
         let letter = char::from(b'a' + u8::try_from(index).context("a test environment has few nodes")?);
-        let name = format!("{}-{letter}", self.prefix);
+        let real = self.ctx.real_node(index);
+        let name = match real {
+            Some(real) => real.name().to_owned(),
+            None => format!("{}-{letter}", self.prefix),
+        };
         let node_id = self.driver.node_id(index)?;
         let driver = match with_driver {
-            true => Some(self.driver.start_node(index).await?),
+            true => Some(self.driver.start_node(index, real.map(AsRef::as_ref)).await?),
             false => None,
         };
         let spec = NodeSpec {
@@ -247,6 +251,7 @@ impl<'ctx> TestEnv<'ctx> {
             driver_name: self.driver.name(),
             node_id: &node_id,
             driver,
+            real: real.cloned(),
         };
         self.nodes.push(Node::register(self.client(), spec).await?);
         Ok(())

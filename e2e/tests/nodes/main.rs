@@ -1,5 +1,6 @@
 //! Scenarios on real kubelets: two nodes with containerd in namespaces of their own, driver, attacher and sidecars as pods
-//! from `deploy/`.
+//! from `deploy/`. The trials `path::` are the scenarios of `--test scenarios` whose nodes may be real; each has a driver
+//! and an attacher of its own.
 //!
 //! Skipped, with the reason, without root, namespaces or loop devices, and unless all programs are built, which
 //! `cargo run -p csi-e2e --bin nodes -- --build` does. With `CSI_E2E_REQUIRE_NODES` a skip is an error.
@@ -15,13 +16,23 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use csi_e2e::nodes::init_main_if_requested;
+use csi_e2e::nodes::{NODES, init_main_if_requested};
 use csi_e2e::process::reaper_main_if_requested;
+use csi_e2e::scenario as path;
 use libtest_mimic::{Arguments, Completion, Trial};
 use tracing_subscriber::EnvFilter;
 
 use crate::shared_nodes::{Scenario, SharedNodes};
 
+/// Scenarios that need simulated kubelets, and why.
+const SIMULATED: &[(&str, &str)] = &[
+    ("completed-pods", "it chooses the exit codes of containers"),
+    ("explain-lost-objects", "it deletes the Node object under its kubelet"),
+    (
+        "node-lost",
+        "the node stays lost; lost_node_is_taken_out_of_service boots it again",
+    ),
+];
 /// See the trials of `scenarios`.
 const LOG_FILTER: &str = "warn,kube_client=off";
 
@@ -46,6 +57,7 @@ fn main() -> ExitCode {
         .chain(image_swap::SCENARIOS);
     let mut trials = vec![killed_harness(&shared)];
     trials.extend(scenarios.map(|scenario| trial(&shared, scenario)));
+    trials.extend(path::ALL.iter().map(|scenario| path_trial(&shared, scenario)));
     let conclusion = libtest_mimic::run(&arguments, trials);
     let shared = Arc::into_inner(shared).expect("the trials are over, so nothing else may hold it");
     match shared.close() {
@@ -69,6 +81,31 @@ fn trial(shared: &Arc<SharedNodes>, scenario: &'static Scenario) -> Trial {
         let skipped = shared.run(scenario).map_err(|error| format!("{error:#}"))?;
         Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
     })
+}
+
+fn path_trial(shared: &Arc<SharedNodes>, scenario: &'static path::Scenario) -> Trial {
+    let shared = Arc::clone(shared);
+    Trial::ignorable_test(format!("path::{}", scenario.name), move || {
+        let skipped = match needs_simulated_nodes(scenario) {
+            Some(reason) => Some(reason.to_owned()),
+            None => shared.run_path(scenario).map_err(|error| format!("{error:#}"))?,
+        };
+        Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
+    })
+}
+
+/// Why a scenario cannot run on the real nodes that all share.
+fn needs_simulated_nodes(scenario: &path::Scenario) -> Option<&'static str> {
+    let config = &scenario.config;
+    let named = SIMULATED.iter().find(|(name, _)| *name == scenario.name);
+    [
+        (config.own_cluster.is_some(), "it needs a cluster of its own"),
+        (!config.node_drivers, "its kubelets must not mount"),
+        (config.nodes > NODES.len(), "it needs more nodes"),
+    ]
+    .into_iter()
+    .find_map(|(applies, reason)| applies.then_some(reason))
+    .or(named.map(|(_, reason)| *reason))
 }
 
 fn fail(line: &str) -> ExitCode {

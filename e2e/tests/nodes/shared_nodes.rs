@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use csi_e2e::attacher::Kind;
 use csi_e2e::nodes::{OVERLAY, RealNodes, missing_requirement};
 use csi_e2e::process::Run;
+use csi_e2e::scenario::{self as path, TestContext};
 use csi_e2e::toolchain::{NodePrograms, Settings, Toolchain};
 use futures::future::LocalBoxFuture;
 use tokio::runtime::Runtime;
@@ -27,7 +29,14 @@ pub(crate) struct SharedNodes {
 
 enum Start {
     Skipped(String),
-    Up { run: Arc<Run>, nodes: Box<RealNodes> },
+    Up(Box<Up>),
+}
+
+struct Up {
+    run: Arc<Run>,
+    nodes: RealNodes,
+    /// For scenarios with a driver and an attacher of their own.
+    ctx: TestContext,
 }
 
 // === impl SharedNodes ===
@@ -43,13 +52,9 @@ impl SharedNodes {
     /// Runs a scenario, or answers with the reason why it is skipped.
     pub(crate) fn run(&self, scenario: &Scenario) -> Result<Option<String>> {
         self.runtime.block_on(async {
-            let started = self.started.get_or_init(|| async {
-                let started = Start::begin().await;
-                started.map_err(|error| format!("there are no nodes to run on: {error:#}"))
-            });
-            let (run, nodes) = match started.await.as_ref().map_err(|error| anyhow!("{error}"))? {
+            let Up { run, nodes, .. } = match self.start().await? {
                 Start::Skipped(reason) => return Ok(Some(reason.clone())),
-                Start::Up { run, nodes } => (run, nodes),
+                Start::Up(up) => up.as_ref(),
             };
             let env = Env::set_up(nodes, scenario.name).await?;
             let ran = nodes.while_alive((scenario.run)(&env)).await;
@@ -71,6 +76,30 @@ impl SharedNodes {
         })
     }
 
+    /// Runs a scenario with a driver and an attacher of its own, or answers with the reason why it is skipped.
+    pub(crate) fn run_path(&self, scenario: &path::Scenario) -> Result<Option<String>> {
+        self.runtime.block_on(async {
+            let Up { run, ctx, .. } = match self.start().await? {
+                Start::Skipped(reason) => return Ok(Some(reason.clone())),
+                Start::Up(up) => up.as_ref(),
+            };
+            let prefix = format!("nodes-{}", scenario.name);
+            let executed = scenario.execute(ctx, &prefix, Kind::Ours).await;
+            if executed.is_err() {
+                run.keep_files()?;
+            }
+            executed.map(|()| None)
+        })
+    }
+
+    async fn start(&self) -> Result<&Start> {
+        let started = self.started.get_or_init(|| async {
+            let started = Start::begin().await;
+            started.map_err(|error| format!("there are no nodes to run on: {error:#}"))
+        });
+        started.await.as_ref().map_err(|error| anyhow!("{error}"))
+    }
+
     /// Runs a trial with nodes of its own, or answers with the reason why it is skipped.
     pub(crate) fn run_alone(&self, trial: impl Future<Output = Result<()>>) -> Result<Option<String>> {
         self.runtime.block_on(async {
@@ -87,9 +116,10 @@ impl SharedNodes {
     /// Stops everything and checks that nothing is left.
     pub(crate) fn close(self) -> Result<()> {
         self.runtime.block_on(async {
-            if let Some(Ok(Start::Up { run, nodes })) = self.started.into_inner() {
+            if let Some(Ok(Start::Up(up))) = self.started.into_inner() {
+                let Up { run, nodes, ctx } = *up;
                 nodes.stop().await?;
-                drop(nodes);
+                drop((nodes, ctx));
                 run.finish().await?;
             }
             Ok(())
@@ -112,8 +142,8 @@ impl Start {
         let deployed = since.elapsed() - ready;
         let line = format!("nodes ready after {ready:.1?}, driver and attacher after {deployed:.1?} more");
         drop(writeln!(std::io::stderr(), "{line}"));
-        let nodes = Box::new(nodes);
-        Ok(Self::Up { run, nodes })
+        let ctx = TestContext::on_real_nodes(&run, &toolchain, &nodes).await?;
+        Ok(Self::Up(Box::new(Up { run, nodes, ctx })))
     }
 }
 

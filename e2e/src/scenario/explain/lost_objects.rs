@@ -41,7 +41,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     cli.wait(env, "pv/data", held.saying("End the pods that use the volume"))
         .await?;
 
-    env.lose_node(A);
+    env.lose_node(A).await?;
     env.report_not_ready(A, DOWN).await?;
     let unready = Expected::stuck("node-not-ready", "kubelet");
     cli.wait(env, "pod/web", unready.saying(DOWN)).await?;

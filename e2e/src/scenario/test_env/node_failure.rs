@@ -54,13 +54,13 @@ impl TestEnv<'_> {
     }
 
     /// Has a node go down without a word: no heartbeat, no unmount.
-    pub fn lose_node(&mut self, node: usize) {
-        self.nodes[node].crash();
+    pub async fn lose_node(&mut self, node: usize) -> Result<()> {
+        self.nodes[node].crash().await
     }
 
     /// Starts a lost node again, with its mounts.
-    pub fn recover_node(&mut self, node: usize) {
-        self.nodes[node].recover();
+    pub fn recover_node(&mut self, node: usize) -> Result<()> {
+        self.nodes[node].recover()
     }
 
     /// Has a node that went down report that it is not ready, as its kubelet does with its last words.
