@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{
     AWSElasticBlockStoreVolumeSource, CSIPersistentVolumeSource, Container, Namespace, Node, ObjectReference,
     PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimVolumeSource,
-    PersistentVolumeSpec, Pod, PodSpec, Secret, SecretReference, Volume, VolumeMount, VolumeResourceRequirements,
+    PersistentVolumeSpec, Pod, PodSpec, Secret, SecretReference, Volume, VolumeMount,
+    VolumeResourceRequirements,
 };
 use k8s_openapi::api::storage::v1::{
     CSIDriver, CSIDriverSpec, CSINode, CSINodeDriver, CSINodeSpec, StorageClass, VolumeAttachment,

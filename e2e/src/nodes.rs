@@ -84,7 +84,12 @@ impl RealNodes {
         let layout = {
             let (dir, programs) = (run.subdir("images")?, Arc::clone(&programs));
             let mut named = images(&manifests);
-            named.extend(programs.suite.iter().flat_map(|suite| suite.images.iter().cloned()));
+            named.extend(
+                programs
+                    .suite
+                    .iter()
+                    .flat_map(|suite| suite.images.iter().cloned()),
+            );
             tokio::task::spawn_blocking(move || Layout::make(&dir, &named, &programs))
                 .await
                 .context("make images")??
@@ -97,7 +102,7 @@ impl RealNodes {
             RealNode::boot(run, dir, &programs, &network, addresses)
         });
         let nodes = try_join_all(boot);
-        let options = options(authority.certificate(), &egress, &dir)?;
+        let options = options(authority.certificate(), &egress, &dir, suite::gates(&programs))?;
         let cluster = Cluster::start(run, toolchain, Backend::ControlPlane(options));
         let (nodes, cluster) = tokio::try_join!(nodes, cluster)?;
         network.serve_api_server(address_of_api_server(&cluster)?)?;
@@ -247,7 +252,8 @@ impl RealNodes {
     /// The node of this name.
     pub fn node(&self, name: &str) -> Result<&RealNode> {
         let node = self.nodes.iter().find(|node| node.name() == name);
-        node.map(AsRef::as_ref).with_context(|| format!("there is no node {name}"))
+        node.map(AsRef::as_ref)
+            .with_context(|| format!("there is no node {name}"))
     }
 
     /// The admin API of the array.
@@ -289,7 +295,7 @@ fn admin(dir: &Path) -> Result<AdminClient> {
 }
 
 /// What differs from the control plane of other backends.
-fn options(kubelets_ca: &Path, egress: &Path, dir: &Path) -> Result<Options> {
+fn options(kubelets_ca: &Path, egress: &Path, dir: &Path, gates: &[&str]) -> Result<Options> {
     let selector = json!({
         "apiVersion": "apiserver.k8s.io/v1beta1",
         "kind": "EgressSelectorConfiguration",
@@ -300,19 +306,26 @@ fn options(kubelets_ca: &Path, egress: &Path, dir: &Path) -> Result<Options> {
     });
     let file = dir.join("egress.yaml");
     std::fs::write(&file, selector.to_string()).context("write the egress selector")?;
-    let api_server = vec![
+    let gates: Vec<_> = gates
+        .iter()
+        .map(|gate| format!("--feature-gates={gate}=true"))
+        .collect();
+    let mut api_server = vec![
         format!("--client-ca-file={}", kubelets_ca.display()),
         format!("--egress-selector-config-file={}", file.display()),
         "--enable-admission-plugins=NodeRestriction".to_owned(),
         "--kubelet-preferred-address-types=InternalIP".to_owned(),
     ];
+    api_server.extend_from_slice(&gates);
     // Kubelets renew their leases every 2 s.
-    let controllers = vec!["--node-monitor-grace-period=12s".to_owned()];
+    let mut controllers = vec!["--node-monitor-grace-period=12s".to_owned()];
+    controllers.extend_from_slice(&gates);
     Ok(Options {
         scheduler: true,
         extra_flags: [
             (Component::ApiServer, api_server),
             (Component::ControllerManager, controllers),
+            (Component::Scheduler, gates),
         ]
         .into(),
         ..Options::default()

@@ -8,9 +8,11 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use csi_e2e::nodes::{Family, RealNodes, Results, SUITE_OVERLAY, Selection, init_main_if_requested, missing_requirement};
+use csi_e2e::nodes::{
+    Family, RealNodes, Results, SUITE_OVERLAY, Selection, init_main_if_requested, missing_requirement,
+};
 use csi_e2e::process::{Run, reaper_main_if_requested};
-use csi_e2e::toolchain::{Settings, Toolchain, workspace_root};
+use csi_e2e::toolchain::{NodePrograms, Settings, SuitePrograms, Toolchain, workspace_root};
 
 /// Runs Kubernetes' storage suite on two real kubelets.
 #[derive(Debug, Parser)]
@@ -21,12 +23,31 @@ struct Args {
     /// Families of tests; all by default.
     #[arg(long = "suite", value_delimiter = ',')]
     families: Vec<Family>,
+    /// Some tests of each family, with programs that are built already; without them none.
+    #[arg(long, conflicts_with_all = ["focus", "families", "write"])]
+    smoke: bool,
     /// Tests at a time.
     #[arg(long, default_value_t = 4)]
     processes: u16,
     /// Write the table to docs/conformance.md.
     #[arg(long)]
     write: bool,
+}
+
+impl Args {
+    fn selection(&self) -> Selection {
+        if self.smoke {
+            return Selection::smoke();
+        }
+        let families = match self.families.as_slice() {
+            [] => &Family::ALL,
+            families => families,
+        };
+        Selection {
+            families: families.to_vec(),
+            focus: self.focus.clone(),
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -48,24 +69,25 @@ fn main() -> ExitCode {
 
 async fn in_run(args: &Args) -> Result<()> {
     let settings = Settings::from_env();
-    if let Some(reason) = missing_requirement(&settings) {
-        bail!("{reason}");
+    match missing_requirement(&settings) {
+        Some(reason) if args.smoke => {
+            say(&format!("SKIPPED: {reason}"));
+            return Ok(());
+        }
+        Some(reason) => bail!("{reason}"),
+        None => {}
     }
     let run = Run::start()?;
     let toolchain = Toolchain::new(&run, settings);
-    let mut programs = toolchain.build_node_programs().await?;
-    let suite = toolchain.build_suite_programs().await?;
+    let Some((mut programs, suite)) = programs(&toolchain, args.smoke).await? else {
+        say("SKIPPED: not all programs of the nodes and of the suite are built");
+        return run.finish().await;
+    };
     programs.suite = Some(suite.clone());
     let nodes = RealNodes::start(&run, &toolchain, programs, SUITE_OVERLAY).await?;
     let controller = nodes.deploy_for_suite(&toolchain, &suite).await?;
     say("the driver is ready; the suite begins");
-    let selection = Selection {
-        families: match args.families.as_slice() {
-            [] => Family::ALL.to_vec(),
-            families => families.to_vec(),
-        },
-        focus: args.focus.clone(),
-    };
+    let selection = args.selection();
     let since = Instant::now();
     let (results, log) = nodes.run_suite(&suite, &selection, args.processes).await?;
     let minutes = since.elapsed().as_secs() / 60;
@@ -87,6 +109,19 @@ async fn in_run(args: &Args) -> Result<()> {
         0 => Ok(()),
         failed => bail!("{failed} tests failed"),
     }
+}
+
+/// The programs of the nodes and of the suite: built on first use, or only if all are built.
+async fn programs(toolchain: &Toolchain, only_built: bool) -> Result<Option<(NodePrograms, SuitePrograms)>> {
+    if !only_built {
+        let suite = toolchain.build_suite_programs().await?;
+        return Ok(Some((toolchain.build_node_programs().await?, suite)));
+    }
+    let Some(suite) = toolchain.built_suite_programs().await? else {
+        return Ok(None);
+    };
+    let nodes = toolchain.built_node_programs().await?;
+    Ok(nodes.map(|nodes| (nodes, suite)))
 }
 
 /// Replaces the sections of the families that were run.

@@ -68,19 +68,17 @@ impl NodeDriver {
             // Loop devices need privileges, and what is verified here is order, not data.
             None => Spec::new(name, binary).arg("--devices=emulated"),
         };
-        let command = command
-            .dir(dir)
-            .args([
-                "--mode=node".to_owned(),
-                format!("--endpoint=unix://{}", socket.display()),
-                format!("--driver-name={}", spec.driver),
-                format!("--node-id={}", spec.node_id),
-                format!("--array-endpoint=unix://{}", spec.array.display()),
-                format!("--media-dir={}", spec.media.display()),
-                format!("--capabilities={}", spec.capabilities),
-                format!("--state-dir={}", dir.join("state").display()),
-                format!("--journal={}", journal.display()),
-            ]);
+        let command = command.dir(dir).args([
+            "--mode=node".to_owned(),
+            format!("--endpoint=unix://{}", socket.display()),
+            format!("--driver-name={}", spec.driver),
+            format!("--node-id={}", spec.node_id),
+            format!("--array-endpoint=unix://{}", spec.array.display()),
+            format!("--media-dir={}", spec.media.display()),
+            format!("--capabilities={}", spec.capabilities),
+            format!("--state-dir={}", dir.join("state").display()),
+            format!("--journal={}", journal.display()),
+        ]);
         Ok(Self {
             instance: Instance::start(run, command, &socket, &journal).await?,
             kubelet_dir,

@@ -1,7 +1,8 @@
 //! Images of everything that pods on real nodes run, under the names by which `deploy/` and tests ask for them: one OCI
 //! image layout, made without a container engine. No registry is asked.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -59,6 +60,7 @@ impl Layout {
             let suite = programs.suite.as_ref();
             suite.with_context(|| format!("{name} belongs to the suite"))
         };
+        let mut layers = BTreeMap::new();
         for name in named {
             let program = name.rsplit('/').next().and_then(|name| name.split(':').next());
             let (program, entrypoint) = match program.unwrap_or_default() {
@@ -70,9 +72,7 @@ impl Layout {
                 "csi-resizer" => (&programs.resizer, "csi-resizer"),
                 "csi-snapshotter" => (&programs.snapshotter, "csi-snapshotter"),
                 // The suite runs a shell with the programs of glibc in it.
-                "agnhost" | "glibc-dns-testing" => {
-                    (&suite(name)?.agnhost, "agnhost")
-                }
+                "agnhost" | "glibc-dns-testing" => (&suite(name)?.agnhost, "agnhost"),
                 "csi-node-driver-registrar" | "livenessprobe" => (&suite(name)?.sidecar, "suite-sidecar"),
                 "pause" => {
                     images.image(name, &PAUSE, &[&busybox])?;
@@ -85,14 +85,17 @@ impl Layout {
                 }
                 other => bail!("{name}: there is no program for an image named {other}"),
             };
-            let layer = images.layer(&single(dir, program, entrypoint)?)?;
+            let layer = match layers.entry(entrypoint) {
+                Entry::Occupied(made) => made.into_mut(),
+                Entry::Vacant(missing) => missing.insert(images.layer(&single(dir, program, entrypoint)?)?),
+            };
             // Tests run a shell and programs for filesystems in agnhost.
             let has_base = ["csi-mock-driver-node", "hostpathplugin"]
                 .iter()
                 .any(|node| name.contains(node))
                 || entrypoint == "agnhost";
             let base = has_base.then_some(&debian);
-            let layers: Vec<_> = base.into_iter().chain([&layer]).collect();
+            let layers: Vec<_> = base.into_iter().chain([&*layer]).collect();
             images.image(name, &[&format!("/{entrypoint}")], &layers)?;
         }
         let index = json!({"schemaVersion": 2, "manifests": images.manifests});

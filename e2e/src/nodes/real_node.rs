@@ -1,5 +1,6 @@
 //! A node: kubelet and containerd in namespaces of their own, so that all their paths are the usual ones.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::init::{INIT, READY};
 use super::network::{Addresses, Network, in_namespaces};
+use super::suite;
 use crate::process::{Process, Run, Spec, leftovers, readable_within};
 use crate::toolchain::NodePrograms;
 
@@ -300,7 +302,8 @@ impl RealNode {
         write("cni/ptp.conflist", &network.to_string())?;
         write("containerd.toml", &containerd_toml(&cni))?;
         let cgroup = leftovers::make_cgroup(self.run.dir(), &self.name)?;
-        write("kubelet.yaml", &kubelet_configuration(&cgroup).to_string())
+        let kubelet = kubelet_configuration(&cgroup, suite::gates(&self.programs));
+        write("kubelet.yaml", &kubelet.to_string())
     }
 }
 
@@ -322,7 +325,8 @@ fn containerd_toml(cni: &Path) -> String {
     )
 }
 
-fn kubelet_configuration(cgroup: &str) -> serde_json::Value {
+fn kubelet_configuration(cgroup: &str, gates: &[&str]) -> serde_json::Value {
+    let gates: BTreeMap<_, _> = gates.iter().map(|gate| (*gate, true)).collect();
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -334,6 +338,7 @@ fn kubelet_configuration(cgroup: &str) -> serde_json::Value {
         "cgroupRoot": cgroup,
         "enforceNodeAllocatable": [],
         "failCgroupV1": false,
+        "featureGates": gates,
         "failSwapOn": false,
         // Its quotas would need a filesystem that kubelet can measure.
         "localStorageCapacityIsolation": false,

@@ -17,12 +17,14 @@ pub use selection::{Family, Selection};
 
 use super::RealNodes;
 use crate::process::{Process, Spec};
-use crate::toolchain::{SuitePrograms, Toolchain, workspace_root};
+use crate::toolchain::{NodePrograms, SuitePrograms, Toolchain, workspace_root};
 use crate::wait::{self, Progress};
 use selection::LeftOut;
 
 /// What is deployed for the suite.
 pub const SUITE_OVERLAY: &str = "deploy/overlays/mock-driver-snapshots";
+/// Feature gates that are off by default and that tests need.
+const GATES: &[&str] = &["CSIVolumeHealth", "VolumeLimitScaling"];
 /// Beside the overlay: the VolumeAttributesClass that the driver's definition names.
 const TIERS: &str = "deploy/examples/tiers.yaml";
 const DEFINITION: &str = "deploy/e2e-suite/testdriver.yaml";
@@ -30,6 +32,16 @@ const DEFINITION: &str = "deploy/e2e-suite/testdriver.yaml";
 const SERVED: Duration = Duration::from_secs(60);
 /// Longer than the whole suite.
 const LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
+
+/// Feature gates of nodes with these programs.
+pub(super) fn gates(programs: &NodePrograms) -> &'static [&'static str] {
+    match programs.suite {
+        Some(_) => GATES,
+        None => &[],
+    }
+}
+
+// === impl RealNodes ===
 
 impl RealNodes {
     /// Prepares the cluster for the suite and deploys the driver.

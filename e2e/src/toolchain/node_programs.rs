@@ -156,13 +156,32 @@ impl Toolchain {
         })
     }
 
+    /// The programs of Kubernetes' storage suite, if all are built.
+    pub async fn built_suite_programs(&self) -> Result<Option<SuitePrograms>> {
+        let controller = Peer::SnapshotController.program();
+        match self
+            .are_built(&[SUITE, GINKGO, AGNHOST, SUITE_SIDECAR, controller])
+            .await?
+        {
+            true => self.build_suite_programs().await.map(Some),
+            false => Ok(None),
+        }
+    }
+
+    async fn are_built(&self, programs: &[GoProgram]) -> Result<bool> {
+        for program in programs {
+            if self.built_go_program(program).await?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// The programs, if all are built; our own are brought up to date.
     pub async fn built_node_programs(&self) -> Result<Option<NodePrograms>> {
         let sidecars = SIDECARS.map(Peer::program);
-        for program in [KUBELET, CONTAINERD, SHIM, CTR].iter().chain(&sidecars) {
-            if self.built_go_program(program).await?.is_none() {
-                return Ok(None);
-            }
+        if !self.are_built(&[KUBELET, CONTAINERD, SHIM, CTR]).await? || !self.are_built(&sidecars).await? {
+            return Ok(None);
         }
         let debian = self.debian_layer()?.is_file();
         let own = self.static_binaries()?.iter().all(|binary| is_executable(binary));

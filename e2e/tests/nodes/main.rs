@@ -27,7 +27,10 @@ use crate::shared_nodes::{Scenario, SharedNodes};
 /// Scenarios that need simulated kubelets, and why.
 const SIMULATED: &[(&str, &str)] = &[
     ("completed-pods", "it chooses the exit codes of containers"),
-    ("explain-lost-objects", "it deletes the Node object under its kubelet"),
+    (
+        "explain-lost-objects",
+        "it deletes the Node object under its kubelet",
+    ),
     (
         "node-lost",
         "the node stays lost; lost_node_is_taken_out_of_service boots it again",

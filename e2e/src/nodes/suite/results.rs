@@ -178,7 +178,10 @@ impl TestSpec {
     /// The whole name.
     fn name(&self) -> String {
         let containers = self.container_hierarchy_texts.iter().flatten();
-        let texts: Vec<_> = containers.chain([&self.leaf_node_text]).map(String::as_str).collect();
+        let texts: Vec<_> = containers
+            .chain([&self.leaf_node_text])
+            .map(String::as_str)
+            .collect();
         texts.join(" ")
     }
 

@@ -49,6 +49,10 @@ const LEFT_OUT: &[LeftOut] = &[
         names: &[&["any volume data source"]],
     },
     LeftOut {
+        reason: "needs Windows nodes",
+        names: &[&["[Feature:Windows]"]],
+    },
+    LeftOut {
         reason: "needs nodes with SELinux",
         names: &[&["[Feature:SELinux]"]],
     },
@@ -67,9 +71,29 @@ const GROWTH: LeftOut = LeftOut {
             "(default fs) (immediate-binding)",
             "ephemeral should support expansion",
         ],
-        &["(default fs) (late-binding)", "ephemeral should support expansion"],
+        &[
+            "(default fs) (late-binding)",
+            "ephemeral should support expansion",
+        ],
     ],
 };
+
+/// Some tests of each family that take minutes together.
+const SMOKE: &[&str] = &[
+    // Of the two drivers.
+    "[Testpattern: Dynamic PV (default fs)] volumes should store data",
+    "[Testpattern: Dynamic PV (block volmode)] volumes should store data",
+    "[Testpattern: Dynamic PV (default fs)] subPath should support existing directory",
+    "[Testpattern: Generic Ephemeral-volume (default fs) (late-binding)] ephemeral should create read/write inline",
+    // Of the suite's own driver.
+    "should require VolumeAttach for drivers with attachment",
+    "should not require VolumeAttach for drivers without attachment",
+    "should preserve attachment policy when no CSIDriver present",
+    "should require VolumeAttach for ephemermal volume",
+    "should modify fsGroup if fsGroupPolicy=File",
+    "should be passed when podInfoOnMount=true",
+    "should observe dynamic changes in CSINode allocatable count",
+];
 
 // === impl Family ===
 
@@ -140,6 +164,15 @@ impl LeftOut {
 // === impl Selection ===
 
 impl Selection {
+    /// Some tests of each family.
+    pub fn smoke() -> Self {
+        let names: Vec<_> = SMOKE.iter().map(|name| literal(name)).collect();
+        Self {
+            families: Family::ALL.to_vec(),
+            focus: names.join("|"),
+        }
+    }
+
     /// A regular expression of Go for the names of its tests.
     pub(super) fn pattern(&self) -> String {
         let names = self.families.iter().flat_map(|family| family.names());
