@@ -68,6 +68,8 @@ pub struct Settings {
     pub need_privileges: bool,
     /// `CSI_E2E_REQUIRE_NODES` is set: a test on real kubelets fails where they cannot run; else it is left out.
     pub require_nodes: bool,
+    /// `CSI_E2E_NODES_SHORT` is set: only some tests on real kubelets run.
+    pub nodes_short: bool,
 }
 
 /// Finds and builds the programs of one run.
@@ -164,6 +166,7 @@ impl Settings {
             require_grpcio: read("CSI_E2E_REQUIRE_GRPCIO").is_some(),
             need_privileges: read("CSI_MOCK_REQUIRE_ROOT_TESTS").is_some(),
             require_nodes: read("CSI_E2E_REQUIRE_NODES").is_some(),
+            nodes_short: read("CSI_E2E_NODES_SHORT").is_some(),
             seed: read("CSI_E2E_SEED"),
             attachments: read("CSI_E2E_ATTACHMENTS"),
             path: read("PATH"),

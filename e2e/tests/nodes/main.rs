@@ -16,14 +16,26 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::Result;
 use csi_e2e::nodes::{NODES, init_main_if_requested};
 use csi_e2e::process::reaper_main_if_requested;
 use csi_e2e::scenario as path;
+use csi_e2e::toolchain::Settings;
 use libtest_mimic::{Arguments, Completion, Trial};
 use tracing_subscriber::EnvFilter;
 
-use crate::shared_nodes::{Scenario, SharedNodes};
+use crate::shared_nodes::SharedNodes;
 
+/// What runs if `CSI_E2E_NODES_SHORT` is set: four minutes.
+const SHORT: [&str; 7] = [
+    "nothing_survives_a_killed_harness",
+    "pod_moves_with_its_data",
+    "block_volume_moves_with_its_data",
+    "kubelet_is_killed_with_a_volume_mounted",
+    "path::pod-moves",
+    "path::killed-after-publish",
+    "path::pods-share-volume",
+];
 /// Scenarios that need simulated kubelets, and why.
 const SIMULATED: &[(&str, &str)] = &[
     ("completed-pods", "it chooses the exit codes of containers"),
@@ -59,7 +71,7 @@ fn main() -> ExitCode {
         .chain(disturbances::SCENARIOS)
         .chain(image_swap::SCENARIOS);
     let mut trials = vec![killed_harness(&shared)];
-    trials.extend(scenarios.map(|scenario| trial(&shared, scenario)));
+    trials.extend(scenarios.map(|scenario| trial(scenario.name, &shared, |shared| shared.run(scenario))));
     trials.extend(path::ALL.iter().map(|scenario| path_trial(&shared, scenario)));
     let conclusion = libtest_mimic::run(&arguments, trials);
     let shared = Arc::into_inner(shared).expect("the trials are over, so nothing else may hold it");
@@ -70,29 +82,33 @@ fn main() -> ExitCode {
 }
 
 fn killed_harness(shared: &Arc<SharedNodes>) -> Trial {
-    let shared = Arc::clone(shared);
-    Trial::ignorable_test("nothing_survives_a_killed_harness", move || {
-        let skipped = shared.run_alone(killed::nothing_survives_a_killed_harness());
-        let skipped = skipped.map_err(|error| format!("{error:#}"))?;
-        Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
-    })
-}
-
-fn trial(shared: &Arc<SharedNodes>, scenario: &'static Scenario) -> Trial {
-    let shared = Arc::clone(shared);
-    Trial::ignorable_test(scenario.name, move || {
-        let skipped = shared.run(scenario).map_err(|error| format!("{error:#}"))?;
-        Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
+    trial("nothing_survives_a_killed_harness", shared, |shared| {
+        shared.run_alone(killed::nothing_survives_a_killed_harness())
     })
 }
 
 fn path_trial(shared: &Arc<SharedNodes>, scenario: &'static path::Scenario) -> Trial {
+    trial(&format!("path::{}", scenario.name), shared, |shared| {
+        match needs_simulated_nodes(scenario) {
+            Some(reason) => Ok(Some(reason.to_owned())),
+            None => shared.run_path(scenario),
+        }
+    })
+}
+
+/// A trial that `run` runs, or answers with the reason why it is skipped.
+fn trial(
+    name: &str,
+    shared: &Arc<SharedNodes>,
+    run: impl FnOnce(&SharedNodes) -> Result<Option<String>> + Send + 'static,
+) -> Trial {
     let shared = Arc::clone(shared);
-    Trial::ignorable_test(format!("path::{}", scenario.name), move || {
-        let skipped = match needs_simulated_nodes(scenario) {
-            Some(reason) => Some(reason.to_owned()),
-            None => shared.run_path(scenario).map_err(|error| format!("{error:#}"))?,
-        };
+    let skipped = Settings::from_env().nodes_short && !SHORT.contains(&name);
+    Trial::ignorable_test(name, move || {
+        if skipped {
+            return Ok(Completion::ignored_with("CSI_E2E_NODES_SHORT is set"));
+        }
+        let skipped = run(&shared).map_err(|error| format!("{error:#}"))?;
         Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
     })
 }
