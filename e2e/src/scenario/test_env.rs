@@ -7,6 +7,7 @@
 mod attachments;
 pub(crate) mod node_failure;
 mod node_status;
+mod nodes;
 mod pods;
 mod replicas;
 mod sidecars;
@@ -36,10 +37,10 @@ use crate::cluster::ClusterSettings;
 use crate::driver::{Driver, DriverSpec};
 use crate::fixture::{self, SCENARIO_LABEL, mk_csi_driver, mk_secret};
 use crate::invariant::Observations;
-use crate::invariant::observations::{MountEvent, VolumeSpec};
+use crate::invariant::observations::VolumeSpec;
 use crate::invariant::settled::unsettled;
 use crate::invariant::va_recorder::VaRecorder;
-use crate::node::{Node, NodeSpec};
+use crate::node::Node;
 use crate::process::Process;
 use crate::wait::{self, Progress};
 
@@ -233,30 +234,6 @@ impl<'ctx> TestEnv<'ctx> {
         Ok(env)
     }
 
-    async fn add_node(&mut self, index: usize, with_driver: bool) -> Result<()> {
-        let letter = char::from(b'a' + u8::try_from(index).context("a test environment has few nodes")?);
-        let real = self.ctx.real_node(index);
-        let name = match real {
-            Some(real) => real.name().to_owned(),
-            None => format!("{}-{letter}", self.prefix),
-        };
-        let node_id = self.driver.node_id(index)?;
-        let driver = match with_driver {
-            true => Some(self.driver.start_node(index, real.map(AsRef::as_ref)).await?),
-            false => None,
-        };
-        let spec = NodeSpec {
-            prefix: &self.prefix,
-            name: &name,
-            driver_name: self.driver.name(),
-            node_id: &node_id,
-            driver,
-            real: real.cloned(),
-        };
-        self.nodes.push(Node::register(self.client(), spec).await?);
-        Ok(())
-    }
-
     /// A client with the harness's permissions.
     pub fn client(&self) -> Client {
         self.ctx.cluster().client()
@@ -275,21 +252,6 @@ impl<'ctx> TestEnv<'ctx> {
     /// Directory of the test environment's files.
     pub fn dir(&self) -> &Path {
         &self.dir
-    }
-
-    /// The `index`th node.
-    ///
-    /// # Panics
-    /// If the scenario's setting has fewer nodes.
-    pub fn node(&self, index: usize) -> &Node {
-        self.nodes
-            .get(index)
-            .expect("ScenarioConfig::nodes must cover the nodes its scenario uses")
-    }
-
-    /// All nodes.
-    pub fn nodes(&self) -> &[Node] {
-        &self.nodes
     }
 
     /// Every state of the driver's attachments so far.
@@ -337,16 +299,6 @@ impl<'ctx> TestEnv<'ctx> {
             },
         )
         .await
-    }
-
-    /// What the nodes' drivers mounted and unmounted so far, by time.
-    pub fn mount_events(&self) -> Result<Vec<MountEvent>> {
-        let mut events = Vec::new();
-        for node in &self.nodes {
-            events.extend(node.mount_events()?);
-        }
-        events.sort_by_key(|event| event.at);
-        Ok(events)
     }
 
     /// Everything the invariants are verified on, as of now.

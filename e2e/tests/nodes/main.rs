@@ -88,12 +88,14 @@ fn killed_harness(shared: &Arc<SharedNodes>) -> Trial {
 }
 
 fn path_trial(shared: &Arc<SharedNodes>, scenario: &'static path::Scenario) -> Trial {
-    trial(&format!("path::{}", scenario.name), shared, |shared| {
-        match needs_simulated_nodes(scenario) {
+    trial(
+        &format!("path::{}", scenario.name),
+        shared,
+        |shared| match needs_simulated_nodes(scenario) {
             Some(reason) => Ok(Some(reason.to_owned())),
             None => shared.run_path(scenario),
-        }
-    })
+        },
+    )
 }
 
 /// A trial that `run` runs, or answers with the reason why it is skipped.
