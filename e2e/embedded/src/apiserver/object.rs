@@ -1,22 +1,26 @@
 //! Reads and writes fields of an object by JSON pointer; what is missing reads as the zero value.
 
+use std::sync::LazyLock;
+
 use serde_json::{Map, Value};
 
 /// An object without `apiVersion` and `kind`.
 pub(crate) type Object = Map<String, Value>;
 
-static EMPTY: Value = Value::Null;
+/// What a missing field reads as.
+pub(crate) static NULL: Value = Value::Null;
+static EMPTY: LazyLock<Object> = LazyLock::new(Object::new);
 
 /// The value at `pointer`, such as `/spec/nodeName`, or null.
 pub(crate) fn at<'a>(object: &'a Object, pointer: &str) -> &'a Value {
     let mut names = pointer.split('/').skip(1);
     let first = names.next().and_then(|name| object.get(name));
-    let found = names.try_fold(first.unwrap_or(&EMPTY), |value, name| match value {
+    let found = names.try_fold(first.unwrap_or(&NULL), |value, name| match value {
         Value::Object(entries) => entries.get(name),
         Value::Array(items) => name.parse().ok().and_then(|index: usize| items.get(index)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
     });
-    found.unwrap_or(&EMPTY)
+    found.unwrap_or(&NULL)
 }
 
 /// A text, empty if missing.
@@ -43,6 +47,11 @@ pub(crate) fn entries<'a>(
 /// Whether there is anything at `pointer`.
 pub(crate) fn has(object: &Object, pointer: &str) -> bool {
     !at(object, pointer).is_null()
+}
+
+/// The struct in a field, one without fields if missing.
+pub(crate) fn struct_at<'a>(object: &'a Object, name: &str) -> &'a Object {
+    object.get(name).and_then(Value::as_object).unwrap_or(&EMPTY)
 }
 
 /// The struct at `pointer`, which is created with its parents if it is missing.

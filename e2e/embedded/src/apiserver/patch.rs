@@ -1,7 +1,5 @@
 //! Applies patches to objects: JSON patch (RFC 6902), merge patch (RFC 7386) and strategic merge patch.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Map, Value};
 
 use super::event_view;
@@ -109,9 +107,14 @@ impl Patch {
         document.insert("kind".into(), resource.kind_name.into());
         document.extend(view);
         let ignores_unknown = self.validation == FieldValidation::Ignore;
+        // Go writes maps in the order of their keys.
         let patched = match self.kind {
             PatchType::Json | PatchType::Strategic if self.document.is_null() => Value::Object(document),
-            PatchType::Json => sorted(self.json(document)?),
+            PatchType::Json => {
+                let mut document = self.json(document)?;
+                document.sort_all_objects();
+                document
+            }
             // Only where Kubernetes looks for unknown fields it decodes the patch first.
             PatchType::Merge if ignores_unknown && self.document.is_array() => self.document.clone(),
             PatchType::Merge if self.document.is_null() || ignores_unknown && !self.document.is_object() => {
@@ -123,7 +126,8 @@ impl Patch {
                 let mut patch = self.document.clone();
                 prune_lists(&mut patch, false);
                 json_patch::merge(&mut document, &patch);
-                sorted(document)
+                document.sort_all_objects();
+                document
             }
             PatchType::Strategic => self.strategic(resource, document)?,
         };
@@ -318,21 +322,6 @@ fn prune_lists(value: &mut Value, in_list: bool) {
         }
         Value::Array(items) => items.iter_mut().for_each(|item| prune_lists(item, true)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
-}
-
-/// The document as Go writes maps: with sorted members.
-fn sorted(value: Value) -> Value {
-    match value {
-        Value::Object(object) => {
-            let sorted: BTreeMap<String, Value> = object
-                .into_iter()
-                .map(|(name, value)| (name, sorted(value)))
-                .collect();
-            Value::Object(sorted.into_iter().collect())
-        }
-        Value::Array(items) => items.into_iter().map(sorted).collect(),
-        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => other,
     }
 }
 

@@ -1,7 +1,9 @@
 //! The table of served resources.
 
+use std::any::TypeId;
 use std::sync::LazyLock;
 
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
@@ -54,8 +56,6 @@ pub struct Resource {
 /// Number of tables in the store.
 const TABLES: usize = Kind::VolumeAttachment as usize + 1;
 
-const CORE: &str = "";
-const STORAGE: &str = "storage.k8s.io";
 const EVENT_FIELDS: &[&str] = &[
     "involvedObject.kind",
     "involvedObject.namespace",
@@ -95,79 +95,39 @@ const POD_FIELDS: &[&str] = &[
 
 static RESOURCES: LazyLock<Vec<Resource>> = LazyLock::new(|| {
     vec![
-        resource::<Event>(Kind::Event, CORE, "Event", "events", true)
-            .short(&["ev"])
-            .fields(EVENT_FIELDS),
-        resource::<Namespace>(Kind::Namespace, CORE, "Namespace", "namespaces", false)
+        resource::<Event>(Kind::Event).short(&["ev"]).fields(EVENT_FIELDS),
+        resource::<Namespace>(Kind::Namespace)
             .short(&["ns"])
             .subresources(&["status", "finalize"])
             .fields(&["status.phase"]),
-        resource::<Node>(Kind::Node, CORE, "Node", "nodes", false)
+        resource::<Node>(Kind::Node)
             .short(&["no"])
             .subresources(&["status"])
             .fields(&["spec.unschedulable"]),
-        resource::<PersistentVolumeClaim>(
-            Kind::PersistentVolumeClaim,
-            CORE,
-            "PersistentVolumeClaim",
-            "persistentvolumeclaims",
-            true,
-        )
-        .short(&["pvc"])
-        .subresources(&["status"]),
-        resource::<PersistentVolume>(
-            Kind::PersistentVolume,
-            CORE,
-            "PersistentVolume",
-            "persistentvolumes",
-            false,
-        )
-        .short(&["pv"])
-        .subresources(&["status"]),
-        resource::<Pod>(Kind::Pod, CORE, "Pod", "pods", true)
+        resource::<PersistentVolumeClaim>(Kind::PersistentVolumeClaim)
+            .short(&["pvc"])
+            .subresources(&["status"]),
+        resource::<PersistentVolume>(Kind::PersistentVolume)
+            .short(&["pv"])
+            .subresources(&["status"]),
+        resource::<Pod>(Kind::Pod)
             .short(&["po"])
             .categories(&["all"])
             .subresources(&["status", "binding", "eviction"])
             .fields(POD_FIELDS),
-        resource::<Secret>(Kind::Secret, CORE, "Secret", "secrets", true).fields(&["type"]),
-        resource::<ServiceAccount>(
-            Kind::ServiceAccount,
-            CORE,
-            "ServiceAccount",
-            "serviceaccounts",
-            true,
-        )
-        .short(&["sa"])
-        .subresources(&["token"]),
-        resource::<Lease>(Kind::Lease, "coordination.k8s.io", "Lease", "leases", true),
-        resource::<EventsEvent>(Kind::Event, "events.k8s.io", "Event", "events", true)
+        resource::<Secret>(Kind::Secret).fields(&["type"]),
+        resource::<ServiceAccount>(Kind::ServiceAccount)
+            .short(&["sa"])
+            .subresources(&["token"]),
+        resource::<Lease>(Kind::Lease),
+        resource::<EventsEvent>(Kind::Event)
             .short(&["ev"])
             .fields(EVENTS_VIEW_FIELDS),
-        resource::<CSIDriver>(Kind::CsiDriver, STORAGE, "CSIDriver", "csidrivers", false),
-        resource::<CSINode>(Kind::CsiNode, STORAGE, "CSINode", "csinodes", false),
-        resource::<CSIStorageCapacity>(
-            Kind::CsiStorageCapacity,
-            STORAGE,
-            "CSIStorageCapacity",
-            "csistoragecapacities",
-            true,
-        ),
-        resource::<StorageClass>(
-            Kind::StorageClass,
-            STORAGE,
-            "StorageClass",
-            "storageclasses",
-            false,
-        )
-        .short(&["sc"]),
-        resource::<VolumeAttachment>(
-            Kind::VolumeAttachment,
-            STORAGE,
-            "VolumeAttachment",
-            "volumeattachments",
-            false,
-        )
-        .subresources(&["status"]),
+        resource::<CSIDriver>(Kind::CsiDriver),
+        resource::<CSINode>(Kind::CsiNode),
+        resource::<CSIStorageCapacity>(Kind::CsiStorageCapacity),
+        resource::<StorageClass>(Kind::StorageClass).short(&["sc"]),
+        resource::<VolumeAttachment>(Kind::VolumeAttachment).subresources(&["status"]),
     ]
 });
 
@@ -275,18 +235,15 @@ impl Resource {
     }
 }
 
-fn resource<T: DeserializeOwned>(
-    kind: Kind,
-    group: &'static str,
-    kind_name: &'static str,
-    plural: &'static str,
-    namespaced: bool,
-) -> Resource {
+fn resource<T>(kind: Kind) -> Resource
+where
+    T: k8s_openapi::Resource<Scope: 'static> + DeserializeOwned,
+{
     Resource {
-        group,
-        kind_name,
-        plural,
-        namespaced,
+        group: T::GROUP,
+        kind_name: T::KIND,
+        plural: T::URL_PATH_SEGMENT,
+        namespaced: TypeId::of::<T::Scope>() == TypeId::of::<NamespaceResourceScope>(),
         kind,
         short_names: &[],
         categories: &[],
@@ -325,7 +282,7 @@ pub(crate) fn of_kind(kind: Kind) -> &'static Resource {
 }
 
 /// Names of the served groups besides the core group.
-pub(crate) const GROUPS: [&str; 3] = ["coordination.k8s.io", "events.k8s.io", STORAGE];
+pub(crate) const GROUPS: [&str; 3] = ["coordination.k8s.io", "events.k8s.io", "storage.k8s.io"];
 
 /// `name.group`, or `name` in the core group.
 pub(crate) fn qualified(name: &str, group: &str) -> String {

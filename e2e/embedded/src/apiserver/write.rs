@@ -42,9 +42,6 @@ pub(crate) struct Writer<'a> {
 /// The object after a write.
 pub(crate) type Written = Arc<Stored>;
 
-/// An update's way from the stored object to the new one.
-pub(crate) type Updated<'a> = &'a mut dyn FnMut(&Object) -> Result<Object, Status>;
-
 /// Five letters for a generated name.
 pub(crate) fn random_suffix(rng: &mut Rng) -> String {
     let mut letter = || char::from(SUFFIX_LETTERS[rng.usize(..SUFFIX_LETTERS.len())]);
@@ -87,14 +84,13 @@ impl Writer<'_> {
         admission::create(self.store, self.rng, resource, &mut object, self.namespace)?;
         let generates = object::name(&object).is_empty() && object::has(&object, "/metadata/generateName");
         let attempts = if generates { NAME_ATTEMPTS } else { 1 };
-        let mut result = self.create_once(object.clone());
         for _ in 1..attempts {
-            match &result {
-                Err(status) if status.reason == "AlreadyExists" => result = self.create_once(object.clone()),
-                _ => break,
+            match self.create_once(object.clone()) {
+                Err(status) if status.reason == "AlreadyExists" => {}
+                result => return result,
             }
         }
-        result
+        self.create_once(object)
     }
 
     fn create_once(&mut self, mut object: Object) -> Result<Written, Status> {
@@ -153,7 +149,7 @@ impl Writer<'_> {
         name: &str,
         part: Part,
         uid: Option<&str>,
-        updated: Updated<'_>,
+        updated: impl FnOnce(&Object) -> Result<Object, Status>,
     ) -> Result<(Written, bool), Status> {
         let resource = self.resource;
         let key = key(self.namespace, name);

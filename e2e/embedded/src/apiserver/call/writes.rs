@@ -60,7 +60,7 @@ impl Call<'_> {
         let uid = object::text(&object, "/metadata/uid").to_owned();
         let name = self.location.name.as_str();
         let (written, created) = self.write(dry_run, |writer| {
-            writer.update(name, part, Some(&uid), &mut |_| Ok(object.clone()))
+            writer.update(name, part, Some(&uid), |_| Ok(object))
         })?;
         let code = if created {
             StatusCode::CREATED
@@ -86,11 +86,11 @@ impl Call<'_> {
         let (resource, name) = (location.resource, location.name.as_str());
         let mut warnings = Vec::new();
         let result = self.write(dry_run, |writer| {
-            writer.update(name, part, None, &mut |old| {
+            writer.update(name, part, None, |old| {
                 if old.is_empty() {
                     return Err(Status::not_found(resource, name));
                 }
-                let document = document.clone().map_err(|why| {
+                let document = document.map_err(|why| {
                     if kind == PatchType::Merge && validation == FieldValidation::Ignore {
                         return Status::bad_request("Invalid JSON Patch");
                     }

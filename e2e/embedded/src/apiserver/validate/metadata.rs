@@ -2,11 +2,10 @@
 
 use serde_json::Value;
 
-use super::super::field::{Errors, FieldError, Path};
+use super::super::field::{FieldError, IMMUTABLE, Path};
 use super::super::names::{self, NameFn};
-use super::super::object::{self, Object, list, text};
-use super::super::resource::Resource;
-use super::{each, immutable, structs};
+use super::super::object::{self, Object, list};
+use super::fields::Fields;
 
 /// All annotations together.
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
@@ -14,111 +13,66 @@ const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
 /// `ValidateObjectMeta` of the core group, which also asks for qualified finalizers.
-pub(super) fn validate(object: &Object, namespaced: bool, name: NameFn, errors: &mut Errors) {
-    validate_apimachinery(object, namespaced, name, errors);
-    qualified_finalizers(object, errors);
+pub(super) fn validate(object: &Fields<'_>, namespaced: bool, name: NameFn) {
+    validate_apimachinery(object, namespaced, name);
+    qualified_finalizers(object);
 }
 
-fn qualified_finalizers(object: &Object, errors: &mut Errors) {
-    let path = Path::new("metadata").child("finalizers");
-    for (index, finalizer) in super::texts(object, "/metadata/finalizers").enumerate() {
-        let standard = matches!(finalizer, "kubernetes" | ORPHAN | FOREGROUND);
-        if !finalizer.contains('/') && !standard {
-            let why = "name is neither a standard finalizer name nor is it fully qualified";
-            errors.push(FieldError::invalid(&path.index(index), finalizer, why));
-        }
+fn qualified_finalizers(object: &Fields<'_>) {
+    let metadata = object.child("metadata");
+    for (index, finalizer) in metadata.texts("finalizers").enumerate() {
+        qualified_finalizer(&metadata, &metadata.path("finalizers").index(index), finalizer);
+    }
+}
+
+pub(super) fn qualified_finalizer(owner: &Fields<'_>, path: &Path, finalizer: &str) {
+    let is_standard = matches!(finalizer, "kubernetes" | ORPHAN | FOREGROUND);
+    if !finalizer.contains('/') && !is_standard {
+        let why = "name is neither a standard finalizer name nor is it fully qualified";
+        owner.push(FieldError::invalid(path, finalizer, why));
     }
 }
 
 /// `ValidateObjectMeta` of apimachinery.
-pub(super) fn validate_apimachinery(object: &Object, namespaced: bool, name: NameFn, errors: &mut Errors) {
-    let path = Path::new("metadata");
-    let prefix = text(object, "/metadata/generateName");
-    if !prefix.is_empty() {
-        each(errors, &path.child("generateName"), prefix, name(prefix, true));
+pub(super) fn validate_apimachinery(object: &Fields<'_>, namespaced: bool, name: NameFn) {
+    let metadata = &object.child("metadata");
+    metadata.check_given("generateName", |prefix| name(prefix, true));
+    if metadata.text("name").is_empty() {
+        metadata.required("name", "name or generateName is required");
     }
-    let given = object::name(object);
-    if given.is_empty() {
-        let why = "name or generateName is required";
-        errors.push(FieldError::required(&path.child("name"), why));
-    } else {
-        each(errors, &path.child("name"), given, name(given, false));
-    }
-    let namespace = object::namespace(object);
-    let field = path.child("namespace");
-    match (namespaced, namespace.is_empty()) {
-        (true, true) => errors.push(FieldError::required(&field, "")),
-        (true, false) => each(errors, &field, namespace, names::dns1123_label(namespace)),
-        (false, false) => errors.push(FieldError::forbidden(&field, "not allowed on this type")),
+    metadata.check_given("name", |given| name(given, false));
+    match (namespaced, metadata.text("namespace").is_empty()) {
+        (true, _) => metadata.check_required("namespace", names::dns1123_label),
+        (false, false) => metadata.forbidden("namespace", "not allowed on this type"),
         (false, true) => {}
     }
-    if let Some(generation) = object::at(object, "/metadata/generation").as_i64()
-        && generation < 0
-    {
-        let why = "must be greater than or equal to 0";
-        errors.push(FieldError::invalid(&path.child("generation"), generation, why));
-    }
-    labels(
-        errors,
-        &path.child("labels"),
-        object::at(object, "/metadata/labels"),
-    );
-    annotations(errors, object);
-    owner_references(errors, object);
-    finalizers(errors, object);
-}
-
-/// What every strategy's object must fulfil besides its own rules.
-pub(crate) fn common(resource: &Resource, object: &Object) -> Errors {
-    let mut errors = Errors::new();
-    validate_apimachinery(object, resource.namespaced, names::path_segment_name, &mut errors);
-    errors
-}
-
-/// The same for a new version of an object.
-pub(crate) fn common_update(resource: &Resource, object: &Object, old: &Object) -> Errors {
-    let mut errors = common(resource, object);
-    validate_update_apimachinery(object, old, &mut errors);
-    errors
+    metadata.in_range("generation", 0.., "must be greater than or equal to 0");
+    labels(metadata, "labels");
+    annotations(metadata);
+    owner_references(metadata);
+    finalizers(metadata);
 }
 
 /// `ValidateObjectMetaUpdate` of the core group.
-pub(super) fn validate_update(object: &Object, old: &Object, errors: &mut Errors) {
-    validate_update_apimachinery(object, old, errors);
-    qualified_finalizers(object, errors);
+pub(super) fn validate_update(object: &Fields<'_>, old: &Object) {
+    validate_update_apimachinery(object, old);
+    qualified_finalizers(object);
 }
 
 /// `ValidateObjectMetaUpdate` of apimachinery.
-pub(super) fn validate_update_apimachinery(object: &Object, old: &Object, errors: &mut Errors) {
-    let path = Path::new("metadata");
+pub(super) fn validate_update_apimachinery(object: &Fields<'_>, old: &Object) {
+    let metadata = &object.child("metadata");
     if object::is_deleting(old) {
-        let before = list(old, "/metadata/finalizers");
-        let mut new: Vec<&str> = list(object, "/metadata/finalizers")
-            .iter()
-            .filter(|finalizer| !before.contains(finalizer))
-            .filter_map(Value::as_str)
-            .collect();
-        new.sort_unstable();
-        new.dedup();
-        if !new.is_empty() {
-            let quoted: Vec<String> = new.iter().map(|finalizer| format!("{finalizer:?}")).collect();
-            let why = format!(
-                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
-                quoted.join(", ")
-            );
-            errors.push(FieldError::forbidden(&path.child("finalizers"), why));
-        }
+        no_new_finalizers(metadata, old);
     }
-    if text(object, "/metadata/resourceVersion").is_empty() {
-        let why = "must be specified for an update";
-        errors.push(FieldError::invalid(&path.child("resourceVersion"), "", why));
+    if metadata.text("resourceVersion").is_empty() {
+        metadata.invalid("resourceVersion", "", "must be specified for an update");
     }
+    let old = object::struct_at(old, "metadata");
     for name in ["name", "namespace", "uid"] {
-        let pointer = format!("/metadata/{name}");
-        if text(object, &pointer) != text(old, &pointer) {
-            let value = text(object, &pointer);
-            let why = super::super::field::IMMUTABLE;
-            errors.push(FieldError::invalid(&path.child(name), value, why));
+        let value = metadata.text(name);
+        if value != old.get(name).and_then(Value::as_str).unwrap_or_default() {
+            metadata.invalid(name, value, IMMUTABLE);
         }
     }
     for name in [
@@ -126,77 +80,79 @@ pub(super) fn validate_update_apimachinery(object: &Object, old: &Object, errors
         "deletionTimestamp",
         "deletionGracePeriodSeconds",
     ] {
-        immutable(
-            errors,
-            &path.child(name),
-            object,
-            old,
-            &format!("/metadata/{name}"),
-        );
+        metadata.immutable(old, name);
     }
-    labels(
-        errors,
-        &path.child("labels"),
-        object::at(object, "/metadata/labels"),
-    );
-    annotations(errors, object);
-    owner_references(errors, object);
+    labels(metadata, "labels");
+    annotations(metadata);
+    owner_references(metadata);
+}
+
+fn no_new_finalizers(metadata: &Fields<'_>, old: &Object) {
+    let before = list(old, "/metadata/finalizers");
+    let is_new = |finalizer: &&str| !before.iter().any(|found| found == finalizer);
+    let mut new: Vec<&str> = metadata.texts("finalizers").filter(is_new).collect();
+    new.sort_unstable();
+    new.dedup();
+    if !new.is_empty() {
+        let quoted: Vec<String> = new.iter().map(|finalizer| format!("{finalizer:?}")).collect();
+        let why = format!(
+            "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+            quoted.join(", ")
+        );
+        metadata.forbidden("finalizers", why);
+    }
 }
 
 /// Labels, or a selector by labels.
-pub(super) fn labels(errors: &mut Errors, path: &Path, labels: &Value) {
-    for (key, value) in labels.as_object().into_iter().flatten() {
-        each(errors, path, key, names::qualified(key));
+pub(super) fn labels(owner: &Fields<'_>, name: &str) {
+    for (key, value) in owner.entries(name) {
+        owner.found(name, key, names::qualified(key));
         let value = value.as_str().unwrap_or_default();
-        each(errors, path, value, names::label_value(value));
+        owner.found(name, value, names::label_value(value));
     }
 }
 
-fn annotations(errors: &mut Errors, object: &Object) {
-    let path = Path::new("metadata").child("annotations");
+fn annotations(metadata: &Fields<'_>) {
     let mut size = 0;
-    for (key, value) in object::entries(object, "/metadata/annotations") {
-        each(errors, &path, key, names::qualified(&key.to_lowercase()));
+    for (key, value) in metadata.entries("annotations") {
+        metadata.found("annotations", key, names::qualified(&key.to_lowercase()));
         size += key.len() + value.as_str().unwrap_or_default().len();
     }
     if size > ANNOTATIONS_LIMIT {
-        errors.push(FieldError::too_long(&path, ANNOTATIONS_LIMIT));
+        metadata.too_long("annotations", ANNOTATIONS_LIMIT);
     }
 }
 
-fn owner_references(errors: &mut Errors, object: &Object) {
-    let path = Path::new("metadata").child("ownerReferences");
+fn owner_references(metadata: &Fields<'_>) {
+    let list = "ownerReferences";
     let mut controller: Option<String> = None;
-    for (_, owner) in structs(object, "/metadata/ownerReferences") {
-        let version = text(owner, "/apiVersion");
+    for owner in metadata.structs(list) {
+        let version = owner.text("apiVersion");
+        // The path of Kubernetes has no index.
+        let owner = owner.at_path(metadata.path(list));
         if version.rsplit('/').next().unwrap_or_default().is_empty() {
-            let why = "version must not be empty";
-            errors.push(FieldError::invalid(&path.child("apiVersion"), version, why));
+            owner.invalid("apiVersion", version, "version must not be empty");
         }
         for name in ["kind", "name", "uid"] {
-            if text(owner, &format!("/{name}")).is_empty() {
-                errors.push(FieldError::invalid(&path.child(name), "", "must not be empty"));
+            if owner.text(name).is_empty() {
+                owner.invalid(name, "", "must not be empty");
             }
         }
-        if version == "v1" && text(owner, "/kind") == "Event" {
+        if version == "v1" && owner.text("kind") == "Event" {
             let why = "/v1, Kind=Event is disallowed from being an owner";
-            errors.push(FieldError::invalid(
-                &path,
-                shown_owner(&Value::Object(owner.clone())),
-                why,
-            ));
+            metadata.invalid(list, shown_owner(owner.object), why);
         }
-        if object::at(owner, "/controller").as_bool() == Some(true) {
-            let this = format!("{}/{}", text(owner, "/kind"), text(owner, "/name"));
+        if owner.get("controller").as_bool() == Some(true) {
+            let this = format!("{}/{}", owner.text("kind"), owner.text("name"));
             if let Some(first) = &controller {
                 let why = format!(
                     "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
                 );
-                let all: Value = object::list(object, "/metadata/ownerReferences")
-                    .iter()
-                    .map(shown_owner)
+                let all: Value = metadata
+                    .structs(list)
+                    .map(|owner| shown_owner(owner.object))
                     .collect();
-                errors.push(FieldError::invalid(&path, all, why));
+                metadata.invalid(list, all, why);
             } else {
                 controller = Some(this);
             }
@@ -205,7 +161,7 @@ fn owner_references(errors: &mut Errors, object: &Object) {
 }
 
 /// An owner with its fields in Go's order.
-fn shown_owner(owner: &Value) -> Value {
+fn shown_owner(owner: &Object) -> Value {
     let fields = [
         "apiVersion",
         "kind",
@@ -220,14 +176,13 @@ fn shown_owner(owner: &Value) -> Value {
     Value::Object(given.collect())
 }
 
-fn finalizers(errors: &mut Errors, object: &Object) {
-    let path = Path::new("metadata").child("finalizers");
-    let finalizers: Vec<&str> = super::texts(object, "/metadata/finalizers").collect();
+fn finalizers(metadata: &Fields<'_>) {
+    let finalizers: Vec<&str> = metadata.texts("finalizers").collect();
     for finalizer in &finalizers {
-        each(errors, &path, finalizer, names::qualified(finalizer));
+        metadata.found("finalizers", finalizer, names::qualified(finalizer));
     }
     if finalizers.contains(&ORPHAN) && finalizers.contains(&FOREGROUND) {
         let why = format!("finalizer {ORPHAN} and {FOREGROUND} cannot be both set");
-        errors.push(FieldError::invalid(&path, finalizers, why));
+        metadata.invalid("finalizers", finalizers, why);
     }
 }

@@ -5,34 +5,32 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-use super::super::field::{Errors, FieldError, Path};
+use super::super::field::{FieldError, Path};
 use super::super::names;
-use super::super::object::{Object, at, entries, text};
-use super::{amount, each, metadata, structs, texts};
+use super::super::object::{Object, at, list, text};
+use super::fields::{Fields, amount};
+use super::metadata;
 
-const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+pub(super) const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
-pub(super) fn node(object: &Object, errors: &mut Errors) {
-    metadata::validate(object, false, names::subdomain_name, errors);
-    taints(object, errors);
-    resources(object, errors);
-    pod_cidrs(object, errors);
+pub(super) fn node(object: &Fields<'_>) {
+    metadata::validate(object, false, names::subdomain_name);
+    taints(object);
+    resources(object);
+    pod_cidrs(&object.child("spec"));
 }
 
-fn pod_cidrs(object: &Object, errors: &mut Errors) {
-    let path = Path::new("spec").child("podCIDRs");
-    let cidrs: Vec<&str> = texts(object, "/spec/podCIDRs").collect();
+fn pod_cidrs(spec: &Fields<'_>) {
+    let cidrs: Vec<&str> = spec.texts("podCIDRs").collect();
     let families: Vec<Option<bool>> = cidrs.iter().map(|cidr| is_ipv6_cidr(cidr)).collect();
-    for (index, cidr) in cidrs.iter().enumerate() {
-        if families[index].is_none() {
-            let why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-            errors.push(FieldError::invalid(&path.index(index), *cidr, why));
-        }
-    }
+    spec.check_items("podCIDRs", |cidr| {
+        let why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+        is_ipv6_cidr(cidr).map_or(vec![why.to_owned()], |_| Vec::new())
+    });
     let is_pair = matches!(families[..], [Some(first), Some(second)] if first != second);
     if cidrs.len() > 1 && !is_pair {
         let why = "may specify no more than one CIDR for each IP family";
-        errors.push(FieldError::invalid(&path, cidrs, why));
+        spec.invalid("podCIDRs", cidrs, why);
     }
 }
 
@@ -44,97 +42,79 @@ fn is_ipv6_cidr(text: &str) -> Option<bool> {
     (bits <= if address.is_ipv6() { 128 } else { 32 }).then_some(address.is_ipv6())
 }
 
-fn taints(object: &Object, errors: &mut Errors) {
+fn taints(object: &Fields<'_>) {
     // The path of Kubernetes, although taints are in the spec.
-    let path = Path::new("metadata").child("taints");
+    let spec = object.child("spec").at_path(Path::new("metadata"));
     let mut seen = HashSet::new();
-    for (index, taint) in structs(object, "/spec/taints") {
-        let path = path.index(index);
-        let (key, value, effect) = (text(taint, "/key"), text(taint, "/value"), text(taint, "/effect"));
-        each(errors, &path.child("key"), key, names::qualified(key));
+    for taint in spec.structs("taints") {
+        taint.check("key", names::qualified);
+        let (key, value, effect) = (taint.text("key"), taint.text("value"), taint.text("effect"));
         let found = names::label_value(value);
         if !found.is_empty() {
-            errors.push(FieldError::invalid(&path.child("value"), value, found.join(";")));
+            taint.invalid("value", value, found.join(";"));
         }
-        taint_effect(errors, &path.child("effect"), effect);
+        if !taint.require("effect").is_empty() {
+            taint.one_of("effect", &EFFECTS);
+        }
         if !seen.insert((effect, key)) {
             let shown = format!(
                 "{{\"Key\":{key:?},\"Value\":{value:?},\"Effect\":{effect:?},\"TimeAdded\":{}}}",
-                at(taint, "/timeAdded")
+                taint.get("timeAdded")
             );
-            let error = FieldError::duplicate_shown(&path, &shown);
-            errors.push(error.with_reason("taints must be unique by key and effect pair"));
+            let error = FieldError::duplicate_shown(taint.own_path(), &shown);
+            taint.push(error.with_reason("taints must be unique by key and effect pair"));
         }
     }
 }
 
-/// The effect of a taint.
-fn taint_effect(errors: &mut Errors, path: &Path, effect: &str) {
-    if effect.is_empty() {
-        errors.push(FieldError::required(path, ""));
-    } else {
-        super::one_of(errors, path, effect, &EFFECTS);
-    }
-}
-
-/// The effect that a toleration tolerates; empty stands for all.
-pub(super) fn tolerated_effect(errors: &mut Errors, path: &Path, effect: &str) {
-    if !effect.is_empty() {
-        super::one_of(errors, path, effect, &EFFECTS);
-    }
-}
-
-fn resources(object: &Object, errors: &mut Errors) {
+fn resources(object: &Fields<'_>) {
+    let status = object.child("status");
     for list in ["capacity", "allocatable"] {
-        for (name, value) in entries(object, &format!("/status/{list}")) {
-            let path = Path::new("status").child(list).child(name);
-            resource_quantity(errors, &path, name, value);
+        for (name, value) in status.entries(list) {
+            resource_quantity(&status, &status.path(list).child(name), name, value);
         }
     }
 }
 
 /// An amount of a resource.
-pub(super) fn resource_quantity(errors: &mut Errors, path: &Path, name: &str, value: &Value) {
+pub(super) fn resource_quantity(owner: &Fields<'_>, path: &Path, name: &str, value: &Value) {
     let Some(parsed) = amount(value) else {
         return;
     };
+    let invalid = |why: &str| owner.push(FieldError::invalid(path, value.clone(), why));
     if parsed.cmp_zero().is_lt() {
-        let why = "must be greater than or equal to 0";
-        errors.push(FieldError::invalid(path, value.clone(), why));
+        invalid("must be greater than or equal to 0");
     }
     let whole = matches!(name, "pods") || (name.contains('/') && !name.contains("kubernetes.io/"));
     if whole && !parsed.is_whole() {
-        errors.push(FieldError::invalid(path, value.clone(), "must be an integer"));
+        invalid("must be an integer");
     }
 }
 
-pub(super) fn update(object: &Object, old: &Object, errors: &mut Errors) {
-    metadata::validate_update(object, old, errors);
-    resources(object, errors);
+pub(super) fn update(object: &Fields<'_>, old: &Object) {
+    metadata::validate_update(object, old);
+    resources(object);
     let mut addresses = HashSet::new();
-    for (index, address) in structs(object, "/status/addresses") {
-        if !addresses.insert((text(address, "/type"), text(address, "/address"))) {
-            let path = Path::new("status").child("addresses").index(index);
-            let (kind, value) = (text(address, "/type"), text(address, "/address"));
+    for address in object.child("status").structs("addresses") {
+        let (kind, value) = (address.text("type"), address.text("address"));
+        if !addresses.insert((kind, value)) {
             let shown = format!("{{\"Type\":{kind:?},\"Address\":{value:?}}}");
-            errors.push(FieldError::duplicate_shown(&path, &shown));
+            address.push(FieldError::duplicate_shown(address.own_path(), &shown));
         }
     }
-    let spec = Path::new("spec");
-    let before: Vec<&str> = texts(old, "/spec/podCIDRs").collect();
-    let after: Vec<&str> = texts(object, "/spec/podCIDRs").collect();
-    if !before.is_empty() && before != after {
+    let spec = object.child("spec");
+    let before = list(old, "/spec/podCIDRs");
+    if !before.is_empty() && before != spec.list("podCIDRs") {
         let why = "node updates may not change podCIDR except from \"\" to valid";
-        errors.push(FieldError::forbidden(&spec.child("podCIDRs"), why));
+        spec.forbidden("podCIDRs", why);
     }
     let provider = text(old, "/spec/providerID");
-    if !provider.is_empty() && provider != text(object, "/spec/providerID") {
+    if !provider.is_empty() && provider != spec.text("providerID") {
         let why = "node updates may not change providerID except from \"\" to valid";
-        errors.push(FieldError::forbidden(&spec.child("providerID"), why));
+        spec.forbidden("providerID", why);
     }
-    taints(object, errors);
-    if at(object, "/spec/externalID") != at(old, "/spec/externalID") {
-        let why = "may not be updated";
-        errors.push(FieldError::forbidden(&spec.child("externalID"), why));
+    taints(object);
+    if spec.get("externalID") != at(old, "/spec/externalID") {
+        spec.forbidden("externalID", "may not be updated");
     }
 }

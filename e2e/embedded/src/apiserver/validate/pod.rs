@@ -1,15 +1,14 @@
 //! Validation of Pods.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
-use serde_json::Value;
-
-use super::super::field::{Errors, FieldError, Path};
+use super::super::field::FieldError;
 use super::super::names;
-use super::super::object::{self, Object, at, list, text};
-use super::node::tolerated_effect;
+use super::container::{self, Volumes};
+use super::fields::Fields;
+use super::node::EFFECTS;
 use super::volume::host_path;
-use super::{amount, claim, container, csi_driver_name, each, metadata, node_selector, one_of, structs};
+use super::{claim, csi_driver_name, metadata, node_selector};
 
 /// Volume sources of a pod in the order in which they are looked at, and the field that each requires.
 const SOURCES: [(&str, &str); 29] = [
@@ -43,235 +42,175 @@ const SOURCES: [(&str, &str); 29] = [
     ("csi", ""),
     ("ephemeral", ""),
 ];
+const DNS_POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
 
-pub(super) fn metadata_and_spec(object: &Object, errors: &mut Errors) {
-    metadata::validate(object, true, names::subdomain_name, errors);
-    let spec = Path::new("spec");
-    let volumes = volumes(object, &spec.child("volumes"), errors);
-    container::containers(object, &volumes, &spec, errors);
-    let restart = text(object, "/spec/restartPolicy");
-    one_of(
-        errors,
-        &spec.child("restartPolicy"),
-        restart,
-        &["Always", "OnFailure", "Never"],
-    );
-    let dns = text(object, "/spec/dnsPolicy");
-    let supported = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
-    one_of(errors, &spec.child("dnsPolicy"), dns, &supported);
-    metadata::labels(
-        errors,
-        &spec.child("nodeSelector"),
-        at(object, "/spec/nodeSelector"),
-    );
-    security_context(object, &spec.child("securityContext"), errors);
-    affinity(object, &spec, errors);
-    if dns == "None" && !object::has(object, "/spec/dnsConfig") {
+pub(super) fn metadata_and_spec(object: &Fields<'_>) {
+    metadata::validate(object, true, names::subdomain_name);
+    let spec = &object.child("spec");
+    let volumes = volumes(object, spec);
+    container::containers(spec, &volumes);
+    spec.one_of("restartPolicy", &["Always", "OnFailure", "Never"]);
+    spec.one_of("dnsPolicy", &DNS_POLICIES);
+    metadata::labels(spec, "nodeSelector");
+    security_context(&spec.child("securityContext"));
+    let affinity = spec.child("affinity").child("nodeAffinity");
+    if let Some(selector) = affinity.given("requiredDuringSchedulingIgnoredDuringExecution") {
+        node_selector(&selector);
+    }
+    if spec.text("dnsPolicy") == "None" && !spec.has("dnsConfig") {
         let why = "must provide `dnsConfig` when `dnsPolicy` is None";
-        errors.push(FieldError::required(&spec.child("dnsConfig"), why));
+        spec.required("dnsConfig", why);
     }
-    scheduling_gates(object, &spec.child("schedulingGates"), errors);
+    scheduling_gates(spec);
     for name in ["serviceAccountName", "nodeName"] {
-        let value = text(object, &format!("/spec/{name}"));
-        if !value.is_empty() {
-            each(errors, &spec.child(name), value, names::dns1123_subdomain(value));
-        }
+        spec.check_given(name, names::dns1123_subdomain);
     }
-    let deadline = at(object, "/spec/activeDeadlineSeconds").as_i64();
-    if let Some(seconds) = deadline.filter(|seconds| !(1..=i64::from(i32::MAX)).contains(seconds)) {
-        let why = "must be between 1 and 2147483647, inclusive";
-        errors.push(FieldError::invalid(
-            &spec.child("activeDeadlineSeconds"),
-            seconds,
-            why,
-        ));
-    }
+    let why = "must be between 1 and 2147483647, inclusive";
+    spec.in_range("activeDeadlineSeconds", 1..=i64::from(i32::MAX), why);
     for name in ["hostname", "subdomain"] {
-        let value = text(object, &format!("/spec/{name}"));
-        if !value.is_empty() {
-            each(errors, &spec.child(name), value, names::dns1123_label(value));
-        }
+        spec.check_given(name, names::dns1123_label);
     }
-    tolerations(object, &spec.child("tolerations"), errors);
+    tolerations(spec);
 }
 
-fn security_context(object: &Object, path: &Path, errors: &mut Errors) {
+fn security_context(context: &Fields<'_>) {
     for name in ["fsGroup", "runAsUser", "runAsGroup"] {
-        let id = at(object, &format!("/spec/securityContext/{name}")).as_i64();
-        if let Some(id) = id.filter(|id| !(0..=i64::from(i32::MAX)).contains(id)) {
-            let why = "must be between 0 and 2147483647, inclusive";
-            errors.push(FieldError::invalid(&path.child(name), id, why));
-        }
+        let why = "must be between 0 and 2147483647, inclusive";
+        context.in_range(name, 0..=i64::from(i32::MAX), why);
     }
-    if let Some(policy) = at(object, "/spec/securityContext/fsGroupChangePolicy").as_str() {
-        one_of(
-            errors,
-            &path.child("fsGroupChangePolicy"),
-            policy,
-            &["Always", "OnRootMismatch"],
-        );
+    if context.has("fsGroupChangePolicy") {
+        context.one_of("fsGroupChangePolicy", &["Always", "OnRootMismatch"]);
     }
 }
 
-fn scheduling_gates(object: &Object, path: &Path, errors: &mut Errors) {
+fn scheduling_gates(spec: &Fields<'_>) {
     let mut seen = HashSet::new();
-    for (index, gate) in structs(object, "/spec/schedulingGates") {
-        let name = text(gate, "/name");
-        each(errors, &path.index(index), name, names::qualified(name));
+    for gate in spec.structs("schedulingGates") {
+        let name = gate.text("name");
+        for why in names::qualified(name) {
+            gate.push(FieldError::invalid(gate.own_path(), name, why));
+        }
         if !seen.insert(name) {
-            errors.push(FieldError::duplicate(&path.index(index), name));
+            gate.push(FieldError::duplicate(gate.own_path(), name));
         }
     }
 }
 
-pub(super) fn only_on_create(object: &Object, errors: &mut Errors) {
-    let spec = Path::new("spec");
-    if !list(object, "/spec/ephemeralContainers").is_empty() {
-        let path = spec.child("ephemeralContainers");
-        errors.push(FieldError::forbidden(&path, "cannot be set on create"));
+pub(super) fn only_on_create(object: &Fields<'_>) {
+    let spec = object.child("spec");
+    if !spec.list("ephemeralContainers").is_empty() {
+        spec.forbidden("ephemeralContainers", "cannot be set on create");
     }
-    if !text(object, "/spec/nodeName").is_empty() && !list(object, "/spec/schedulingGates").is_empty() {
+    if !spec.text("nodeName").is_empty() && !spec.list("schedulingGates").is_empty() {
         let why = "cannot be set until all schedulingGates have been cleared";
-        errors.push(FieldError::forbidden(&spec.child("nodeName"), why));
+        spec.forbidden("nodeName", why);
     }
 }
 
-/// Names of the volumes that are valid, and whether each can be a block device.
-fn volumes<'a>(object: &'a Object, path: &Path, errors: &mut Errors) -> BTreeMap<&'a str, bool> {
-    let mut valid = BTreeMap::new();
-    for (index, volume) in structs(object, "/spec/volumes") {
-        let path = path.index(index);
-        let before = errors.len();
-        volume_source(object, volume, &path, errors);
-        let name = text(volume, "/name");
-        if name.is_empty() {
-            errors.push(FieldError::required(&path.child("name"), ""));
-        } else {
-            each(errors, &path.child("name"), name, names::dns1123_label(name));
-        }
+fn volumes<'a>(pod: &Fields<'a>, spec: &Fields<'a>) -> Volumes<'a> {
+    let mut valid = Volumes::new();
+    for volume in spec.structs("volumes") {
+        let before = volume.error_count();
+        volume_source(pod, &volume);
+        volume.check_required("name", names::dns1123_label);
+        let name = volume.text("name");
         if valid.contains_key(name) {
-            errors.push(FieldError::duplicate(&path.child("name"), name));
+            volume.duplicate("name", name);
         }
-        if errors.len() == before {
-            let block = object::has(volume, "/persistentVolumeClaim") || object::has(volume, "/ephemeral");
-            valid.insert(name, block);
+        if volume.error_count() == before {
+            valid.insert(
+                name,
+                volume.has("persistentVolumeClaim") || volume.has("ephemeral"),
+            );
         }
     }
     valid
 }
 
-fn volume_source(pod: &Object, volume: &Object, path: &Path, errors: &mut Errors) {
+fn volume_source(pod: &Fields<'_>, volume: &Fields<'_>) {
     let mut first = true;
     for (name, required) in SOURCES {
-        let Some(source) = at(volume, &format!("/{name}")).as_object() else {
+        let Some(source) = volume.given(name) else {
             continue;
         };
         if !first {
-            let why = "may not specify more than 1 volume type";
-            errors.push(FieldError::forbidden(&path.child(name), why));
+            volume.forbidden(name, "may not specify more than 1 volume type");
             continue;
         }
         first = false;
-        let path = path.child(if name == "gcePersistentDisk" {
-            "persistentDisk"
-        } else {
-            name
-        });
-        if !required.is_empty() && text(source, &format!("/{required}")).is_empty() {
-            errors.push(FieldError::required(&path.child(required), ""));
+        let source = match name {
+            "gcePersistentDisk" => source.at_path(volume.path("persistentDisk")),
+            _ => source,
+        };
+        if !required.is_empty() {
+            source.require(required);
         }
         match name {
-            "emptyDir" if amount(at(source, "/sizeLimit")).is_some_and(|limit| limit.cmp_zero().is_lt()) => {
-                let why = "SizeLimit field must be a valid resource quantity";
-                errors.push(FieldError::forbidden(&path.child("sizeLimit"), why));
+            "emptyDir"
+                if source
+                    .quantity("sizeLimit")
+                    .is_some_and(|limit| limit.cmp_zero().is_lt()) =>
+            {
+                source.forbidden("sizeLimit", "SizeLimit field must be a valid resource quantity");
             }
             "csi" => {
-                csi_driver_name(errors, &path.child("driver"), text(source, "/driver"));
-                if object::has(source, "/nodePublishSecretRef")
-                    && text(source, "/nodePublishSecretRef/name").is_empty()
-                {
-                    let path = path.child("nodePublishSecretRef").child("name");
-                    errors.push(FieldError::required(&path, ""));
+                csi_driver_name(&source, "driver");
+                if let Some(secret) = source.given("nodePublishSecretRef") {
+                    secret.require("name");
                 }
             }
-            "ephemeral" => ephemeral(source, &path, errors),
-            "hostPath" => host_path(source, &path, errors),
+            "ephemeral" => match source.given("volumeClaimTemplate") {
+                Some(template) => claim::claim_template(&template),
+                None => source.required("volumeClaimTemplate", ""),
+            },
+            "hostPath" => host_path(&source),
             _ => {}
         }
     }
+    let (pod_name, name) = (pod.child("metadata").text("name"), volume.text("name"));
     // A missing name is an error of its own.
-    let is_named = !object::name(pod).is_empty() && !text(volume, "/name").is_empty();
-    if object::has(volume, "/ephemeral") && is_named {
-        claim_name(pod, volume, path, errors);
+    if volume.has("ephemeral") && !pod_name.is_empty() && !name.is_empty() {
+        let claim = format!("{pod_name}-{name}");
+        for why in names::dns1123_subdomain(&claim) {
+            volume.invalid("name", name, format!("PVC name {claim:?}: {why}"));
+        }
     }
     if first {
-        errors.push(FieldError::required(path, "must specify a volume type"));
+        let why = "must specify a volume type";
+        volume.push(FieldError::required(volume.own_path(), why));
     }
 }
 
-fn ephemeral(source: &Object, path: &Path, errors: &mut Errors) {
-    let field = path.child("volumeClaimTemplate");
-    match source.get("volumeClaimTemplate").and_then(Value::as_object) {
-        Some(template) => claim::claim_template(template, &field, errors),
-        None => errors.push(FieldError::required(&field, "")),
-    }
-}
-
-/// The name of an ephemeral volume's claim.
-fn claim_name(pod: &Object, volume: &Object, path: &Path, errors: &mut Errors) {
-    let claim = format!("{}-{}", object::name(pod), text(volume, "/name"));
-    for why in names::dns1123_subdomain(&claim) {
-        let why = format!("PVC name {claim:?}: {why}");
-        errors.push(FieldError::invalid(
-            &path.child("name"),
-            text(volume, "/name"),
-            why,
-        ));
-    }
-}
-
-fn affinity(object: &Object, spec: &Path, errors: &mut Errors) {
-    let required = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution";
-    if let Some(selector) = at(object, required).as_object() {
-        let path = spec.child("affinity").child("nodeAffinity");
-        let path = path.child("requiredDuringSchedulingIgnoredDuringExecution");
-        node_selector(errors, &path, selector);
-    }
-}
-
-pub(super) fn tolerations(object: &Object, path: &Path, errors: &mut Errors) {
-    for (index, toleration) in structs(object, "/spec/tolerations") {
-        let path = path.index(index);
-        let field = |name: &str| text(toleration, &format!("/{name}"));
-        let (key, value) = (field("key"), field("value"));
-        let (operator, effect) = (field("operator"), field("effect"));
-        if !key.is_empty() {
-            each(errors, &path.child("key"), key, names::qualified(key));
-        }
-        let path_of_operator = path.child("operator");
+pub(super) fn tolerations(spec: &Fields<'_>) {
+    for toleration in spec.structs("tolerations") {
+        let (key, value) = (toleration.text("key"), toleration.text("value"));
+        let (operator, effect) = (toleration.text("operator"), toleration.text("effect"));
+        toleration.check_given("key", names::qualified);
         if key.is_empty() && operator != "Exists" {
             let why =
                 "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
-            errors.push(FieldError::invalid(&path_of_operator, operator, why));
+            toleration.invalid("operator", operator, why);
         }
-        if object::has(toleration, "/tolerationSeconds") && effect != "NoExecute" {
+        if toleration.has("tolerationSeconds") && effect != "NoExecute" {
             let why = "effect must be 'NoExecute' when `tolerationSeconds` is set";
-            errors.push(FieldError::invalid(&path.child("effect"), effect, why));
+            toleration.invalid("effect", effect, why);
         }
         match operator {
             "Equal" | "" => {
                 let found = names::label_value(value);
                 if !found.is_empty() {
-                    errors.push(FieldError::invalid(&path_of_operator, value, found.join(";")));
+                    toleration.invalid("operator", value, found.join(";"));
                 }
             }
             "Exists" if value.is_empty() => {}
             "Exists" => {
                 let why = "value must be empty when `operator` is 'Exists'";
-                errors.push(FieldError::invalid(&path_of_operator, value, why));
+                toleration.invalid("operator", value, why);
             }
-            _ => one_of(errors, &path_of_operator, operator, &["Equal", "Exists"]),
+            _ => toleration.one_of("operator", &["Equal", "Exists"]),
         }
-        tolerated_effect(errors, &path.child("effect"), effect);
+        if !effect.is_empty() {
+            toleration.one_of("effect", &EFFECTS);
+        }
     }
 }

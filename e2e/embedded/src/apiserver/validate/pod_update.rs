@@ -4,102 +4,93 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use super::super::field::{Errors, FieldError, Path};
+use super::super::field::FieldError;
 use super::super::names;
 use super::super::object::{self, Object, at, list, text};
+use super::fields::Fields;
+use super::metadata;
 use super::pod::{metadata_and_spec, tolerations};
-use super::{each, immutable, metadata, structs};
 
-pub(super) fn update(object: &Object, old: &Object, errors: &mut Errors) {
-    metadata::validate_update(object, old, errors);
-    metadata_and_spec(object, errors);
-    let path = Path::new("spec");
+pub(super) fn update(object: &Fields<'_>, old: &Object) {
+    metadata::validate_update(object, old);
+    metadata_and_spec(object);
+    let spec = &object.child("spec");
     for field in ["containers", "initContainers"] {
-        let pointer = format!("/spec/{field}");
-        if list(object, &pointer).len() != list(old, &pointer).len() {
-            let why = "pod updates may not add or remove containers";
-            errors.push(FieldError::forbidden(&path.child(field), why));
+        if spec.list(field).len() != list(old, &format!("/spec/{field}")).len() {
+            spec.forbidden(field, "pod updates may not add or remove containers");
             return;
         }
-        for (index, container) in structs(object, &pointer) {
-            if text(container, "/image").is_empty() {
-                let path = path.child(field).index(index).child("image");
-                errors.push(FieldError::required(&path, ""));
-            }
+        for container in spec.structs(field) {
+            container.require("image");
         }
     }
-    if !deadline(object, old, &path, errors) {
+    if !deadline(spec, old) {
         return;
     }
-    added_tolerations(object, old, &path.child("tolerations"), errors);
-    added_gates(object, old, &path.child("schedulingGates"), errors);
-    if fixed_spec(object, old) != *at(old, "/spec") {
+    added_tolerations(spec, old);
+    added_gates(spec, old);
+    if fixed_spec(object.object, old) != *at(old, "/spec") {
         let why = "pod updates may not change fields other than `spec.containers[*].image`,\
                    `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to \
                    existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was \
                    previously negative)\n";
-        errors.push(FieldError::forbidden(&path, why));
+        object.forbidden("spec", why);
     }
 }
 
-fn added_gates(object: &Object, old: &Object, path: &Path, errors: &mut Errors) {
-    let before: Vec<&str> = structs(old, "/spec/schedulingGates")
-        .map(|(_, gate)| text(gate, "/name"))
-        .collect();
-    let after: Vec<&str> = structs(object, "/spec/schedulingGates")
-        .map(|(_, gate)| text(gate, "/name"))
-        .collect();
-    for (index, gate) in after.iter().enumerate() {
-        if !before.contains(gate) && !after[index + 1..].contains(gate) {
-            let why = format!("only deletion is allowed, but found new scheduling gate '{gate}'");
-            errors.push(FieldError::forbidden(&path.index(index).child("name"), why));
+fn added_gates(spec: &Fields<'_>, old: &Object) {
+    let before = list(old, "/spec/schedulingGates");
+    let gates: Vec<Fields<'_>> = spec.structs("schedulingGates").collect();
+    for (index, gate) in gates.iter().enumerate() {
+        let name = gate.text("name");
+        let is_known = before.iter().any(|found| found["name"] == name);
+        if !is_known && !gates[index + 1..].iter().any(|later| later.text("name") == name) {
+            let why = format!("only deletion is allowed, but found new scheduling gate '{name}'");
+            gate.forbidden("name", why);
         }
     }
 }
 
 /// Whether validation goes on.
-fn deadline(object: &Object, old: &Object, path: &Path, errors: &mut Errors) -> bool {
-    let path = path.child("activeDeadlineSeconds");
-    let seconds = |object: &Object| at(object, "/spec/activeDeadlineSeconds").as_i64();
-    match (seconds(object), seconds(old)) {
+fn deadline(spec: &Fields<'_>, old: &Object) -> bool {
+    let field = "activeDeadlineSeconds";
+    match (
+        spec.integer(field),
+        at(old, "/spec/activeDeadlineSeconds").as_i64(),
+    ) {
         (Some(new), _) if !(0..=i64::from(i32::MAX)).contains(&new) => {
-            let why = "must be between 0 and 2147483647, inclusive";
-            errors.push(FieldError::invalid(&path, new, why));
+            spec.invalid(field, new, "must be between 0 and 2147483647, inclusive");
             false
         }
         (Some(new), Some(before)) if before < new => {
-            let why = "must be less than or equal to previous value";
-            errors.push(FieldError::invalid(&path, new, why));
+            spec.invalid(field, new, "must be less than or equal to previous value");
             false
         }
         (None, Some(_)) => {
             let why = "must not update from a positive integer to nil value";
-            errors.push(FieldError::invalid(&path, Value::Null, why));
+            spec.invalid(field, Value::Null, why);
             true
         }
         _ => true,
     }
 }
 
-fn added_tolerations(object: &Object, old: &Object, path: &Path, errors: &mut Errors) {
-    let without_seconds = |toleration: &Value| {
-        let mut toleration = toleration.clone();
-        if let Value::Object(toleration) = &mut toleration {
+fn added_tolerations(spec: &Fields<'_>, old: &Object) {
+    let without_seconds = |tolerations: &[Value]| {
+        let mut tolerations = tolerations.to_vec();
+        for toleration in tolerations.iter_mut().filter_map(Value::as_object_mut) {
             toleration.remove("tolerationSeconds");
         }
-        toleration
+        tolerations
     };
-    let after: Vec<Value> = list(object, "/spec/tolerations")
-        .iter()
-        .map(without_seconds)
-        .collect();
-    let kept = |toleration: &Value| after.contains(&without_seconds(toleration));
-    if !list(old, "/spec/tolerations").iter().all(kept) {
+    let after = without_seconds(spec.list("tolerations"));
+    let before = without_seconds(list(old, "/spec/tolerations"));
+    if before.iter().all(|toleration| after.contains(toleration)) {
+        tolerations(spec);
+    } else {
         let why = "existing toleration can not be modified except its tolerationSeconds";
-        errors.push(FieldError::forbidden(path, why));
-        return;
+        spec.forbidden("tolerations", why);
     }
-    tolerations(object, path, errors);
 }
 
 /// The new spec with all that may change set back.
@@ -121,50 +112,47 @@ fn fixed_spec(object: &Object, old: &Object) -> Value {
     fixed
 }
 
-pub(super) fn status(object: &Object, old: &Object, errors: &mut Errors) {
-    metadata::validate_update(object, old, errors);
-    let path = Path::new("status");
-    for (index, condition) in structs(object, "/status/conditions") {
-        let kind = text(condition, "/type");
+pub(super) fn status(object: &Fields<'_>, old: &Object) {
+    metadata::validate_update(object, old);
+    let status = &object.child("status");
+    for condition in status.structs("conditions") {
+        let kind = condition.text("type");
         if !matches!(kind, "PodScheduled" | "Ready" | "Initialized") {
-            let path = path.child("conditions").index(index).child("Type");
-            each(errors, &path, kind, names::qualified(kind));
+            condition.found("Type", kind, names::qualified(kind));
         }
     }
-    let nominated = text(object, "/status/nominatedNodeName");
+    let nominated = status.text("nominatedNodeName");
     if !nominated.is_empty() && nominated != text(old, "/status/nominatedNodeName") {
-        let path = path.child("nominatedNodeName");
-        each(errors, &path, nominated, names::dns1123_subdomain(nominated));
+        status.check("nominatedNodeName", names::dns1123_subdomain);
         if !text(old, "/spec/nodeName").is_empty() {
             let why = "may not be set on pods that are already bound to a node";
-            errors.push(FieldError::forbidden(&path, why));
+            status.forbidden("nominatedNodeName", why);
         }
     }
-    immutable(errors, &path.child("qosClass"), object, old, "/status/qosClass");
-    pod_ips(object, old, &path.child("podIPs"), errors);
+    status.immutable(object::struct_at(old, "status"), "qosClass");
+    pod_ips(status, list(old, "/status/podIPs"));
 }
 
-fn pod_ips(object: &Object, old: &Object, path: &Path, errors: &mut Errors) {
-    let addresses: Vec<&str> = structs(object, "/status/podIPs")
-        .map(|(_, ip)| text(ip, "/ip"))
-        .collect();
-    let before: Vec<&str> = structs(old, "/status/podIPs")
-        .map(|(_, ip)| text(ip, "/ip"))
-        .collect();
+fn pod_ips(status: &Fields<'_>, before: &[Value]) {
+    let addresses: Vec<Fields<'_>> = status.structs("podIPs").collect();
+    let address = |fields: &Fields<'_>| fields.text("ip").parse().ok();
     let families: Vec<Option<bool>> = addresses
         .iter()
-        .map(|address| address.parse().ok().map(|address: IpAddr| address.is_ipv6()))
+        .map(|fields| address(fields).map(|address: IpAddr| address.is_ipv6()))
         .collect();
-    for (index, address) in addresses.iter().enumerate() {
-        if families[index].is_none() && !before.contains(address) {
+    for (address, family) in addresses.iter().zip(&families) {
+        let ip = address.text("ip");
+        if family.is_none() && !before.iter().any(|found| found["ip"] == ip) {
             let why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-            errors.push(FieldError::invalid(&path.index(index), *address, why));
+            address.push(FieldError::invalid(address.own_path(), ip, why));
         }
     }
     let is_pair = matches!(families[..], [Some(first), Some(second)] if first != second);
     if addresses.len() > 1 && !is_pair {
-        let shown: Value = addresses.iter().map(|address| json!({ "IP": address })).collect();
+        let shown = addresses
+            .iter()
+            .map(|address| json!({ "IP": address.text("ip") }));
         let why = "may specify no more than one IP for each IP family";
-        errors.push(FieldError::invalid(path, shown, why));
+        status.invalid("podIPs", shown.collect::<Value>(), why);
     }
 }

@@ -2,344 +2,303 @@
 
 use std::collections::HashSet;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::super::field::{Errors, FieldError, IMMUTABLE, Path};
+use super::super::field::{FieldError, IMMUTABLE};
 use super::super::names;
-use super::super::object::{self, Object, at, entries, text};
-use super::metadata;
-use super::{amount, csi_driver_name, each, immutable, label_selector, one_of, structs, texts, volume};
+use super::super::object::{self, Object, at};
+use super::fields::Fields;
+use super::{csi_driver_name, label_selector, metadata, volume};
 
 const PARAMETERS_LIMIT: usize = 256 * 1024;
 const ATTACHMENT_METADATA_LIMIT: usize = 256 * 1024;
 const ERROR_MESSAGE_LIMIT: usize = 1024;
 const NODE_ID_LIMIT: usize = 256;
 
-pub(super) fn volume_attachment(object: &Object, errors: &mut Errors) {
-    metadata::validate(object, false, names::subdomain_name, errors);
-    let spec = Path::new("spec");
-    csi_driver_name(errors, &spec.child("attacher"), text(object, "/spec/attacher"));
-    attachment_source(object, &spec.child("source"), errors);
-    let node = text(object, "/spec/nodeName");
-    each(
-        errors,
-        &spec.child("nodeName"),
-        node,
-        names::dns1123_subdomain(node),
-    );
-    attachment_status(object, errors);
-    let source = at(object, "/spec/source/persistentVolumeName");
-    if let Some(name) = source.as_str() {
-        let path = Path::new("spec.source.persistentVolumeName");
-        each(errors, &path, name, names::dns1123_subdomain(name));
+pub(super) fn volume_attachment(object: &Fields<'_>) {
+    metadata::validate(object, false, names::subdomain_name);
+    let spec = object.child("spec");
+    csi_driver_name(&spec, "attacher");
+    attachment_source(&spec);
+    spec.check("nodeName", names::dns1123_subdomain);
+    attachment_status(&object.child("status"));
+    let source = spec.child("source");
+    if source.has("persistentVolumeName") {
+        source.check("persistentVolumeName", names::dns1123_subdomain);
     }
 }
 
-fn attachment_source(object: &Object, path: &Path, errors: &mut Errors) {
-    let volume = at(object, "/spec/source/persistentVolumeName").as_str();
-    let inline = at(object, "/spec/source/inlineVolumeSpec").as_object();
+fn attachment_source(spec: &Fields<'_>) {
+    let source = spec.child("source");
+    let volume = source.get("persistentVolumeName").as_str();
     let why = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
-    match (volume, inline) {
-        (None, None) => errors.push(FieldError::required(path, why)),
-        (Some(_), Some(_)) => errors.push(FieldError::forbidden(path, why)),
+    match (volume, source.given("inlineVolumeSpec")) {
+        (None, None) => spec.required("source", why),
+        (Some(_), Some(_)) => spec.forbidden("source", why),
         (Some(""), None) => {
             let why = "must specify non empty persistentVolumeName";
-            errors.push(FieldError::required(&path.child("persistentVolumeName"), why));
+            source.required("persistentVolumeName", why);
         }
         (Some(_), None) => {}
-        (None, Some(spec)) => volume::spec(spec, true, &path.child("inlineVolumeSpec"), errors),
+        (None, Some(inline)) => volume::spec(&inline, true),
     }
 }
 
-fn attachment_status(object: &Object, errors: &mut Errors) {
-    let status = Path::new("status");
-    let size: usize = entries(object, "/status/attachmentMetadata")
+fn attachment_status(status: &Fields<'_>) {
+    let size: usize = status
+        .entries("attachmentMetadata")
         .map(|(key, value)| key.len() + value.as_str().unwrap_or_default().len())
         .sum();
     if size > ATTACHMENT_METADATA_LIMIT {
-        let path = status.child("attachmentMetadata");
-        errors.push(FieldError::too_long(&path, ATTACHMENT_METADATA_LIMIT));
+        status.too_long("attachmentMetadata", ATTACHMENT_METADATA_LIMIT);
     }
     for name in ["attachError", "detachError"] {
-        let path = status.child(name);
-        if text(object, &format!("/status/{name}/message")).len() > ERROR_MESSAGE_LIMIT {
+        let error = status.child(name);
+        if error.text("message").len() > ERROR_MESSAGE_LIMIT {
             // Kubernetes names the limit of the attachment metadata.
-            let path = path.child("message");
-            errors.push(FieldError::too_long(&path, ATTACHMENT_METADATA_LIMIT));
+            error.too_long("message", ATTACHMENT_METADATA_LIMIT);
         }
-        let code = at(object, &format!("/status/{name}/errorCode")).as_i64();
-        if let Some(code) = code.filter(|code| *code < 0) {
-            let why = "must be between 0 and 2147483647, inclusive";
-            errors.push(FieldError::invalid(&path.child("errorCode"), code, why));
-        }
+        error.in_range("errorCode", 0.., "must be between 0 and 2147483647, inclusive");
     }
 }
 
-pub(super) fn volume_attachment_update(object: &Object, old: &Object, errors: &mut Errors) {
-    volume_attachment(object, errors);
-    if at(object, "/spec") != at(old, "/spec") {
+pub(super) fn volume_attachment_update(object: &Fields<'_>, old: &Object) {
+    volume_attachment(object);
+    if object.get("spec") != at(old, "/spec") {
         // Kubernetes prints its internal type.
+        let field = |pointer: &str| at(object.object, pointer);
         let shown = format!(
             "{{\"Attacher\":{},\"Source\":{{\"PersistentVolumeName\":{},\"InlineVolumeSpec\":{}}},\"NodeName\":{}}}",
-            at(object, "/spec/attacher"),
-            at(object, "/spec/source/persistentVolumeName"),
-            at(object, "/spec/source/inlineVolumeSpec"),
-            at(object, "/spec/nodeName"),
+            field("/spec/attacher"),
+            field("/spec/source/persistentVolumeName"),
+            field("/spec/source/inlineVolumeSpec"),
+            field("/spec/nodeName"),
         );
-        errors.push(FieldError::invalid_shown(&Path::new("spec"), &shown, IMMUTABLE));
+        object.push(FieldError::invalid_shown(&object.path("spec"), &shown, IMMUTABLE));
     }
 }
 
-pub(super) fn storage_class(object: &Object, errors: &mut Errors) {
-    metadata::validate(object, false, names::subdomain_name, errors);
-    let provisioner = text(object, "/provisioner");
-    let path = Path::new("provisioner");
-    if provisioner.is_empty() {
-        errors.push(FieldError::required(&path, ""));
-    } else {
-        let lower = provisioner.to_lowercase();
-        each(errors, &path, &lower, names::qualified(&lower));
+pub(super) fn storage_class(object: &Fields<'_>) {
+    metadata::validate(object, false, names::subdomain_name);
+    let provisioner = object.require("provisioner").to_lowercase();
+    if !provisioner.is_empty() {
+        object.found("provisioner", &provisioner, names::qualified(&provisioner));
     }
-    parameters(object, errors);
-    let policy = text(object, "/reclaimPolicy");
-    if !policy.is_empty() {
-        one_of(errors, &Path::new("reclaimPolicy"), policy, &["Delete", "Retain"]);
+    parameters(object);
+    if !object.text("reclaimPolicy").is_empty() {
+        object.one_of("reclaimPolicy", &["Delete", "Retain"]);
     }
-    let modes = ["Immediate", "WaitForFirstConsumer"];
-    let mode = text(object, "/volumeBindingMode");
-    one_of(errors, &Path::new("volumeBindingMode"), mode, &modes);
-    allowed_topologies(object, errors);
+    object.one_of("volumeBindingMode", &["Immediate", "WaitForFirstConsumer"]);
+    allowed_topologies(object);
 }
 
-fn parameters(object: &Object, errors: &mut Errors) {
-    let path = Path::new("parameters");
-    let count = entries(object, "/parameters").count();
-    if count > 512 {
-        errors.push(FieldError::too_long(&path, 512));
+fn parameters(object: &Fields<'_>) {
+    if object.entries("parameters").count() > 512 {
+        object.too_long("parameters", 512);
         return;
     }
     let mut size = 0;
-    for (key, value) in entries(object, "/parameters") {
+    for (key, value) in object.entries("parameters") {
         if key.is_empty() {
-            errors.push(FieldError::invalid(&path, "", "field can not be empty."));
+            object.invalid("parameters", "", "field can not be empty.");
         }
         size += key.len() + value.as_str().unwrap_or_default().len();
     }
     if size > PARAMETERS_LIMIT {
-        errors.push(FieldError::too_long(&path, PARAMETERS_LIMIT));
+        object.too_long("parameters", PARAMETERS_LIMIT);
     }
 }
 
-fn allowed_topologies(object: &Object, errors: &mut Errors) {
-    let path = Path::new("allowedTopologies");
+fn allowed_topologies(object: &Fields<'_>) {
     // Kubernetes compares with as many empty terms as there are terms, and with the terms before.
-    let count = object::list(object, "/allowedTopologies").len();
-    let mut seen: Vec<Value> = vec![json!({}); count];
-    for (index, term) in structs(object, "/allowedTopologies") {
-        let path = path.index(index).child("matchLabelExpressions");
-        let mut keys = serde_json::Map::new();
-        for (at, expression) in structs(term, "/matchLabelExpressions") {
-            let path = path.index(at);
-            let mut values: Vec<&str> = Vec::new();
-            if object::list(expression, "/values").is_empty() {
-                errors.push(FieldError::required(&path.child("values"), ""));
+    let mut seen: Vec<Value> = vec![json!({}); object.list("allowedTopologies").len()];
+    for term in object.structs("allowedTopologies") {
+        let mut keys = Map::new();
+        for expression in term.structs("matchLabelExpressions") {
+            if expression.list("values").is_empty() {
+                expression.required("values", "");
             }
-            for (at, value) in texts(expression, "/values").enumerate() {
+            let mut values: Vec<&str> = Vec::new();
+            for (at, value) in expression.texts("values").enumerate() {
                 if values.contains(&value) {
-                    errors.push(FieldError::duplicate(&path.child("values").index(at), value));
+                    let path = expression.path("values").index(at);
+                    expression.push(FieldError::duplicate(&path, value));
                 }
                 values.push(value);
             }
-            let key = text(expression, "/key");
-            each(errors, &path.child("key"), key, names::qualified(key));
+            expression.check("key", names::qualified);
+            let key = expression.text("key");
             values.sort_unstable();
             if keys.insert(key.to_owned(), json!(values)).is_some() {
-                errors.push(FieldError::duplicate(&path.child("key"), key));
+                expression.duplicate("key", key);
             }
         }
-        let term = Value::Object(keys);
-        for _ in seen.iter().filter(|found| **found == term) {
-            errors.push(FieldError::duplicate(&path, ""));
+        let keys = Value::Object(keys);
+        for _ in seen.iter().filter(|found| **found == keys) {
+            term.duplicate("matchLabelExpressions", "");
         }
-        seen.push(term);
+        seen.push(keys);
     }
 }
 
-pub(super) fn storage_class_update(object: &Object, old: &Object, errors: &mut Errors) {
-    metadata::validate_update(object, old, errors);
+pub(super) fn storage_class_update(object: &Fields<'_>, old: &Object) {
+    metadata::validate_update(object, old);
     for name in ["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"] {
-        immutable(errors, &Path::new(name), object, old, &format!("/{name}"));
+        object.immutable(old, name);
     }
 }
 
-pub(super) fn csi_node(object: &Object, errors: &mut Errors) {
-    metadata::validate(object, false, names::subdomain_name, errors);
+pub(super) fn csi_node(object: &Fields<'_>) {
+    metadata::validate(object, false, names::subdomain_name);
     let mut drivers = HashSet::new();
-    for (index, driver) in structs(object, "/spec/drivers") {
-        let path = Path::new("spec").child("drivers").index(index);
-        let name = text(driver, "/name");
-        csi_driver_name(errors, &path.child("name"), name);
-        let id = text(driver, "/nodeID");
-        if id.is_empty() {
-            errors.push(FieldError::required(&path.child("nodeID"), ""));
-        }
+    for driver in object.child("spec").structs("drivers") {
+        csi_driver_name(&driver, "name");
+        let id = driver.require("nodeID");
         if id.len() > NODE_ID_LIMIT {
-            let why = format!("must be {NODE_ID_LIMIT} characters or less");
-            errors.push(FieldError::invalid(&path.child("nodeID"), id, why));
+            driver.invalid(
+                "nodeID",
+                id,
+                format!("must be {NODE_ID_LIMIT} characters or less"),
+            );
         }
-        if let Some(count) = at(driver, "/allocatable/count")
-            .as_i64()
-            .filter(|count| *count < 0)
-        {
-            let path = path.child("allocatable").child("count");
-            errors.push(FieldError::invalid(
-                &path,
-                count,
-                "must be greater than or equal to 0",
-            ));
-        }
+        let allocatable = driver.child("allocatable");
+        allocatable.in_range("count", 0.., "must be greater than or equal to 0");
+        let name = driver.text("name");
         if !drivers.insert(name) {
-            errors.push(FieldError::duplicate(&path.child("name"), name));
+            driver.duplicate("name", name);
         }
+        let path = driver.own_path();
         let mut keys = HashSet::new();
-        for key in texts(driver, "/topologyKeys") {
+        for key in driver.texts("topologyKeys") {
             if key.is_empty() {
-                errors.push(FieldError::required(&path, ""));
+                driver.push(FieldError::required(path, ""));
             }
             if !keys.insert(key) {
-                errors.push(FieldError::duplicate(&path, key));
+                driver.push(FieldError::duplicate(path, key));
             }
-            each(errors, &path, key, names::qualified(key));
+            for why in names::qualified(key) {
+                driver.push(FieldError::invalid(path, key, why));
+            }
         }
     }
 }
 
-pub(super) fn csi_node_update(object: &Object, old: &Object, errors: &mut Errors) {
-    csi_node(object, errors);
+pub(super) fn csi_node_update(object: &Fields<'_>, old: &Object) {
+    csi_node(object);
+    let spec = object.child("spec");
     let without_count = |driver: &Object| {
         let mut driver = driver.clone();
         driver.remove("allocatable");
         driver
     };
-    for (_, before) in structs(old, "/spec/drivers") {
-        for (_, after) in structs(object, "/spec/drivers") {
-            if text(before, "/name") == text(after, "/name") && without_count(before) != without_count(after)
-            {
-                let path = Path::new("spec").child("drivers");
-                let shown = internal_driver(after);
-                errors.push(FieldError::invalid_shown(&path, &shown, IMMUTABLE));
+    for before in object::list(old, "/spec/drivers")
+        .iter()
+        .filter_map(Value::as_object)
+    {
+        for after in spec.structs("drivers") {
+            let is_same = before.get("name") == after.object.get("name");
+            if is_same && without_count(before) != without_count(after.object) {
+                let shown = internal_driver(&after);
+                spec.push(FieldError::invalid_shown(
+                    &spec.path("drivers"),
+                    &shown,
+                    IMMUTABLE,
+                ));
             }
         }
     }
 }
 
 /// The driver as Kubernetes prints its internal type.
-fn internal_driver(driver: &Object) -> String {
+fn internal_driver(driver: &Fields<'_>) -> String {
     format!(
         "{{\"Name\":{},\"NodeID\":{},\"TopologyKeys\":{},\"Allocatable\":null}}",
-        at(driver, "/name"),
-        at(driver, "/nodeID"),
-        at(driver, "/topologyKeys"),
+        driver.get("name"),
+        driver.get("nodeID"),
+        driver.get("topologyKeys"),
     )
 }
 
-pub(super) fn csi_driver(object: &Object, errors: &mut Errors) {
-    metadata::validate(object, false, names::subdomain_name, errors);
-    csi_driver_spec(object, errors);
+pub(super) fn csi_driver(object: &Fields<'_>) {
+    metadata::validate(object, false, names::subdomain_name);
+    csi_driver_spec(&object.child("spec"));
 }
 
-fn csi_driver_spec(object: &Object, errors: &mut Errors) {
-    let spec = Path::new("spec");
+fn csi_driver_spec(spec: &Fields<'_>) {
     for (name, shown) in [
         ("attachRequired", "attachedRequired"),
         ("podInfoOnMount", "podInfoOnMount"),
         ("storageCapacity", "storageCapacity"),
     ] {
-        if !object::has(object, &format!("/spec/{name}")) {
-            errors.push(FieldError::required(&spec.child(shown), ""));
+        if !spec.has(name) {
+            spec.required(shown, "");
         }
     }
-    if let Some(policy) = at(object, "/spec/fsGroupPolicy").as_str() {
-        let supported = ["File", "None", "ReadWriteOnceWithFSType"];
-        one_of(errors, &spec.child("fsGroupPolicy"), policy, &supported);
+    if spec.has("fsGroupPolicy") {
+        spec.one_of("fsGroupPolicy", &["File", "None", "ReadWriteOnceWithFSType"]);
     }
-    token_requests(object, &spec.child("tokenRequests"), errors);
-    for mode in texts(object, "/spec/volumeLifecycleModes") {
-        let path = spec.child("volumeLifecycleModes");
-        one_of(errors, &path, mode, &["Persistent", "Ephemeral"]);
+    token_requests(spec);
+    for mode in spec.texts("volumeLifecycleModes") {
+        spec.supported("volumeLifecycleModes", mode, &["Persistent", "Ephemeral"]);
     }
-    if !object::has(object, "/spec/seLinuxMount") {
-        errors.push(FieldError::required(&spec.child("seLinuxMount"), ""));
+    if !spec.has("seLinuxMount") {
+        spec.required("seLinuxMount", "");
     }
-    if let Some(period) = at(object, "/spec/nodeAllocatableUpdatePeriodSeconds")
-        .as_i64()
-        .filter(|period| *period < 10)
-    {
-        let path = spec.child("nodeAllocatableUpdatePeriodSeconds");
-        let why = "must be greater than or equal to 10 seconds";
-        errors.push(FieldError::invalid(&path, period, why));
-    }
-    let in_secrets = at(object, "/spec/serviceAccountTokenInSecrets");
-    if !in_secrets.is_null() && object::list(object, "/spec/tokenRequests").is_empty() {
-        let path = spec.child("serviceAccountTokenInSecrets");
+    let why = "must be greater than or equal to 10 seconds";
+    spec.in_range("nodeAllocatableUpdatePeriodSeconds", 10.., why);
+    let field = "serviceAccountTokenInSecrets";
+    if spec.has(field) && spec.list("tokenRequests").is_empty() {
         let why = "serviceAccountTokenInSecrets is set but no tokenRequests are specified";
-        errors.push(FieldError::invalid(&path, in_secrets.clone(), why));
+        spec.invalid(field, spec.get(field).clone(), why);
     }
 }
 
-fn token_requests(object: &Object, path: &Path, errors: &mut Errors) {
+fn token_requests(spec: &Fields<'_>) {
     let mut audiences = HashSet::new();
-    for (index, request) in structs(object, "/spec/tokenRequests") {
-        let path = path.index(index);
-        let audience = text(request, "/audience");
+    for request in spec.structs("tokenRequests") {
+        let audience = request.text("audience");
         if !audiences.insert(audience) {
-            errors.push(FieldError::duplicate(&path.child("audience"), audience));
+            request.duplicate("audience", audience);
             continue;
         }
-        let Some(seconds) = at(request, "/expirationSeconds").as_i64() else {
-            continue;
-        };
-        let path = path.child("expirationSeconds");
-        if seconds < 600 {
-            let why = "may not specify a duration less than 10 minutes";
-            errors.push(FieldError::invalid(&path, seconds, why));
-        }
-        if seconds > 1 << 32 {
-            let why = "may not specify a duration larger than 2^32 seconds";
-            errors.push(FieldError::invalid(&path, seconds, why));
-        }
+        let field = "expirationSeconds";
+        let why = "may not specify a duration less than 10 minutes";
+        request.in_range(field, 600.., why);
+        let why = "may not specify a duration larger than 2^32 seconds";
+        request.in_range(field, ..=1 << 32, why);
     }
 }
 
-pub(super) fn csi_driver_update(object: &Object, old: &Object, errors: &mut Errors) {
-    metadata::validate_update(object, old, errors);
-    csi_driver_spec(object, errors);
-    let spec = Path::new("spec");
-    let attach = spec.child("attachedRequired");
-    immutable(errors, &attach, object, old, "/spec/attachRequired");
-    let modes = spec.child("volumeLifecycleModes");
-    immutable(errors, &modes, object, old, "/spec/volumeLifecycleModes");
+pub(super) fn csi_driver_update(object: &Fields<'_>, old: &Object) {
+    metadata::validate_update(object, old);
+    let spec = object.child("spec");
+    csi_driver_spec(&spec);
+    let attach = spec.get("attachRequired");
+    if attach != at(old, "/spec/attachRequired") {
+        spec.invalid("attachedRequired", attach.clone(), IMMUTABLE);
+    }
+    spec.immutable(object::struct_at(old, "spec"), "volumeLifecycleModes");
 }
 
-pub(super) fn csi_storage_capacity(object: &Object, errors: &mut Errors) {
-    metadata::validate(object, true, names::subdomain_name, errors);
-    if let Some(selector) = at(object, "/nodeTopology").as_object() {
-        label_selector(errors, &Path::new("nodeTopology"), selector);
+pub(super) fn csi_storage_capacity(object: &Fields<'_>) {
+    metadata::validate(object, true, names::subdomain_name);
+    if let Some(selector) = object.given("nodeTopology") {
+        label_selector(&selector);
     }
-    let class = text(object, "/storageClassName");
-    let path = Path::new("storageClassName");
-    each(errors, &path, class, names::dns1123_subdomain(class));
-    let capacity = at(object, "/capacity");
-    if amount(capacity).is_some_and(|capacity| capacity.cmp_zero().is_lt()) {
+    object.check("storageClassName", names::dns1123_subdomain);
+    if object
+        .quantity("capacity")
+        .is_some_and(|capacity| capacity.cmp_zero().is_lt())
+    {
         let why = "must be greater than or equal to 0";
-        errors.push(FieldError::invalid(&Path::new("capacity"), capacity.clone(), why));
+        object.invalid("capacity", object.get("capacity").clone(), why);
     }
 }
 
-pub(super) fn csi_storage_capacity_update(object: &Object, old: &Object, errors: &mut Errors) {
-    csi_storage_capacity(object, errors);
-    metadata::validate_update(object, old, errors);
+pub(super) fn csi_storage_capacity_update(object: &Fields<'_>, old: &Object) {
+    csi_storage_capacity(object);
+    metadata::validate_update(object, old);
     for name in ["nodeTopology", "storageClassName"] {
-        immutable(errors, &Path::new(name), object, old, &format!("/{name}"));
+        object.immutable(old, name);
     }
 }

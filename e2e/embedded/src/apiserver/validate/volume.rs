@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use super::super::field::{Errors, FieldError, IMMUTABLE, Path};
+use super::super::field::{FieldError, IMMUTABLE, Path};
 use super::super::names;
-use super::super::object::{self, Object, at, entries, text};
-use super::{
-    amount, csi_driver_name, each, immutable, metadata, node_selector, one_of, shown_affinity, texts,
-};
+use super::super::object::{self, NULL, Object, at};
+use super::super::quantity::Quantity;
+use super::fields::{Fields, amount, sorted};
+use super::{csi_driver_name, metadata, node_selector, shown_affinity};
 
 const ACCESS_MODES: [&str; 4] = [
     "ReadOnlyMany",
@@ -17,130 +17,107 @@ const ACCESS_MODES: [&str; 4] = [
 ];
 pub(super) const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];
 
-/// Volume sources in the order in which they are looked at: field, name in paths of errors about the source and
-/// about its fields, required fields.
-const SOURCES: [(&str, &str, &str, &[&str]); 22] = [
-    ("hostPath", "hostPath", "hostPath", &["path"]),
-    (
-        "gcePersistentDisk",
-        "gcePersistentDisk",
-        "persistentDisk",
-        &["pdName"],
-    ),
-    (
-        "awsElasticBlockStore",
-        "awsElasticBlockStore",
-        "awsElasticBlockStore",
-        &["volumeID"],
-    ),
-    ("glusterfs", "glusterfs", "glusterfs", &["endpoints", "path"]),
-    ("flocker", "flocker", "flocker", &[]),
-    ("nfs", "nfs", "nfs", &["server", "path"]),
-    ("rbd", "rbd", "rbd", &["monitors", "image"]),
-    ("quobyte", "quobyte", "quobyte", &["registry", "volume"]),
-    ("cephfs", "cephFS", "cephfs", &["monitors"]),
-    ("iscsi", "iscsi", "iscsi", &["targetPortal", "iqn"]),
-    ("cinder", "cinder", "cinder", &["volumeID"]),
-    ("fc", "fc", "fc", &[]),
-    ("flexVolume", "flexVolume", "flexVolume", &["driver"]),
-    (
-        "azureFile",
-        "azureFile",
-        "azureFile",
-        &["secretName", "shareName"],
-    ),
-    ("vsphereVolume", "vsphereVolume", "vsphereVolume", &["volumePath"]),
-    (
-        "photonPersistentDisk",
-        "photonPersistentDisk",
-        "photonPersistentDisk",
-        &["pdID"],
-    ),
-    (
-        "portworxVolume",
-        "portworxVolume",
-        "portworxVolume",
-        &["volumeID"],
-    ),
-    ("azureDisk", "azureDisk", "azureDisk", &["diskName", "diskURI"]),
-    ("scaleIO", "scaleIO", "scaleIO", &["gateway", "system"]),
-    ("local", "local", "local", &["path"]),
-    ("storageos", "storageos", "storageos", &[]),
-    ("csi", "csi", "csi", &[]),
+/// Volume sources in the order in which they are looked at, with their required fields.
+const SOURCES: [(&str, &[&str]); 22] = [
+    ("hostPath", &["path"]),
+    ("gcePersistentDisk", &["pdName"]),
+    ("awsElasticBlockStore", &["volumeID"]),
+    ("glusterfs", &["endpoints", "path"]),
+    ("flocker", &[]),
+    ("nfs", &["server", "path"]),
+    ("rbd", &["monitors", "image"]),
+    ("quobyte", &["registry", "volume"]),
+    ("cephfs", &["monitors"]),
+    ("iscsi", &["targetPortal", "iqn"]),
+    ("cinder", &["volumeID"]),
+    ("fc", &[]),
+    ("flexVolume", &["driver"]),
+    ("azureFile", &["secretName", "shareName"]),
+    ("vsphereVolume", &["volumePath"]),
+    ("photonPersistentDisk", &["pdID"]),
+    ("portworxVolume", &["volumeID"]),
+    ("azureDisk", &["diskName", "diskURI"]),
+    ("scaleIO", &["gateway", "system"]),
+    ("local", &["path"]),
+    ("storageos", &[]),
+    ("csi", &[]),
 ];
 
-pub(super) fn persistent_volume(object: &Object, errors: &mut Errors) {
-    metadata::validate(object, false, names::subdomain_name, errors);
-    let Some(pv) = object.get("spec").and_then(Value::as_object) else {
-        return spec(&Object::new(), false, &Path::new("spec"), errors);
-    };
-    spec(pv, false, &Path::new("spec"), errors);
+const HOST_PATH_TYPES: [&str; 8] = [
+    "",
+    "BlockDevice",
+    "CharDevice",
+    "Directory",
+    "DirectoryOrCreate",
+    "File",
+    "FileOrCreate",
+    "Socket",
+];
+
+pub(super) fn persistent_volume(object: &Fields<'_>) {
+    metadata::validate(object, false, names::subdomain_name);
+    spec(&object.child("spec"), false);
 }
 
 /// The spec of a volume; `inline` if it is in a VolumeAttachment.
-pub(super) fn spec(spec: &Object, inline: bool, path: &Path, errors: &mut Errors) {
+pub(super) fn spec(spec: &Fields<'_>, inline: bool) {
+    let inline_forbids = "may not be specified in the context of inline volumes";
     if inline {
-        only_inline(spec, path, errors);
+        if spec.has("claimRef") {
+            spec.forbidden("claimRef", inline_forbids);
+        }
+        if spec.entries("capacity").next().is_some() {
+            spec.forbidden("capacity", inline_forbids);
+        }
+        if !spec.has("csi") {
+            spec.required("csi", "has to be specified in the context of inline volumes");
+        }
     }
-    if object::list(spec, "/accessModes").is_empty() {
-        errors.push(FieldError::required(&path.child("accessModes"), ""));
+    if spec.list("accessModes").is_empty() {
+        spec.required("accessModes", "");
     }
-    access_modes(spec, path, errors);
+    access_modes(spec);
     if !inline {
-        capacity(spec, path, errors);
+        capacity(spec);
     }
-    let policy = text(spec, "/persistentVolumeReclaimPolicy");
-    let field = path.child("persistentVolumeReclaimPolicy");
-    if !policy.is_empty() && !inline {
-        one_of(errors, &field, policy, &["Delete", "Recycle", "Retain"]);
-    } else if !policy.is_empty() && policy != "Retain" {
-        let why = "may only be Retain in the context of inline volumes";
-        errors.push(FieldError::forbidden(&field, why));
-    }
-    node_affinity(spec, inline, path, errors);
-    sources(spec, path, errors);
-    let class = text(spec, "/storageClassName");
-    if !class.is_empty() {
-        let field = path.child("storageClassName");
-        if inline {
-            let why = "may not be specified in the context of inline volumes";
-            errors.push(FieldError::forbidden(&field, why));
-        } else {
-            each(errors, &field, class, names::dns1123_subdomain(class));
+    match spec.text("persistentVolumeReclaimPolicy") {
+        "" => {}
+        _ if !inline => spec.one_of("persistentVolumeReclaimPolicy", &["Delete", "Recycle", "Retain"]),
+        "Retain" => {}
+        _ => {
+            let why = "may only be Retain in the context of inline volumes";
+            spec.forbidden("persistentVolumeReclaimPolicy", why);
         }
     }
-    if let Some(mode) = at(spec, "/volumeMode").as_str() {
-        let field = path.child("volumeMode");
-        if !inline {
-            one_of(errors, &field, mode, &VOLUME_MODES);
-        } else if mode != "Filesystem" {
+    if let Some(affinity) = spec.given("nodeAffinity") {
+        match affinity.given("required") {
+            _ if inline => spec.forbidden("nodeAffinity", inline_forbids),
+            Some(selector) => node_selector(&selector),
+            None => affinity.required("required", "must specify required node constraints"),
+        }
+    }
+    sources(spec);
+    if !inline {
+        spec.check_given("storageClassName", names::dns1123_subdomain);
+    } else if !spec.text("storageClassName").is_empty() {
+        spec.forbidden("storageClassName", inline_forbids);
+    }
+    match spec.get("volumeMode").as_str() {
+        Some(_) if !inline => spec.one_of("volumeMode", &VOLUME_MODES),
+        None | Some("Filesystem") => {}
+        Some(_) => {
             let why = "may not specify volumeMode other than Filesystem in the context of inline volumes";
-            errors.push(FieldError::forbidden(&field, why));
+            spec.forbidden("volumeMode", why);
         }
     }
-    attributes_class(spec, path, errors);
-}
-
-fn only_inline(spec: &Object, path: &Path, errors: &mut Errors) {
-    let why = "may not be specified in the context of inline volumes";
-    if object::has(spec, "/claimRef") {
-        errors.push(FieldError::forbidden(&path.child("claimRef"), why));
-    }
-    if entries(spec, "/capacity").next().is_some() {
-        errors.push(FieldError::forbidden(&path.child("capacity"), why));
-    }
-    if !object::has(spec, "/csi") {
-        let why = "has to be specified in the context of inline volumes";
-        errors.push(FieldError::required(&path.child("csi"), why));
-    }
+    attributes_class(spec);
 }
 
 /// Access modes of a volume or a claim.
-pub(super) fn access_modes(spec: &Object, path: &Path, errors: &mut Errors) {
-    let field = path.child("accessModes");
+pub(super) fn access_modes(spec: &Fields<'_>) {
     let (mut once_pod, mut other) = (false, false);
-    for mode in texts(spec, "/accessModes") {
-        one_of(errors, &field, mode, &ACCESS_MODES);
+    for mode in spec.texts("accessModes") {
+        spec.supported("accessModes", mode, &ACCESS_MODES);
         if mode == "ReadWriteOncePod" {
             once_pod = true;
         } else if ACCESS_MODES.contains(&mode) {
@@ -149,43 +126,29 @@ pub(super) fn access_modes(spec: &Object, path: &Path, errors: &mut Errors) {
     }
     if once_pod && other {
         let why = "may not use ReadWriteOncePod with other access modes";
-        errors.push(FieldError::forbidden(&field, why));
+        spec.forbidden("accessModes", why);
     }
 }
 
-fn capacity(spec: &Object, path: &Path, errors: &mut Errors) {
-    let field = path.child("capacity");
-    let count = entries(spec, "/capacity").count();
+fn capacity(spec: &Fields<'_>) {
+    let count = spec.entries("capacity").count();
     if count == 0 {
-        errors.push(FieldError::required(&field, ""));
+        spec.required("capacity", "");
     }
-    if !object::has(spec, "/capacity/storage") || count > 1 {
-        let mut amounts: Vec<(&String, &Value)> = entries(spec, "/capacity").collect();
-        amounts.sort_unstable_by_key(|(name, _)| *name);
-        let amounts = amounts
-            .into_iter()
-            .map(|(name, value)| (name.clone(), value.clone()));
-        let value = if object::has(spec, "/capacity") {
-            Value::Object(amounts.collect())
-        } else {
-            Value::Null
-        };
-        errors.push(FieldError::not_supported(&field, value, &["storage"]));
+    if count > 1 || !spec.child("capacity").has("storage") {
+        let value = sorted(spec.get("capacity"));
+        spec.push(FieldError::not_supported(
+            &spec.path("capacity"),
+            value,
+            &["storage"],
+        ));
     }
-    for (name, value) in entries(spec, "/capacity") {
-        let field = field.key(name);
-        let parsed = amount(value);
-        if parsed.is_some_and(|amount| amount.cmp_zero().is_lt()) {
-            let whole = whole_units(value);
-            errors.push(FieldError::invalid(
-                &field,
-                whole,
-                "must be a valid resource quantity",
-            ));
-        }
-        if parsed.is_some_and(|amount| amount.cmp_zero().is_le()) {
-            errors.push(FieldError::invalid(
-                &field,
+    for (name, value) in spec.entries("capacity") {
+        let path = spec.path("capacity").key(name);
+        not_negative(spec, &path, value);
+        if amount(value).is_some_and(|amount| amount.cmp_zero().is_le()) {
+            spec.push(FieldError::invalid(
+                &path,
                 value.clone(),
                 "must be greater than zero",
             ));
@@ -193,116 +156,76 @@ fn capacity(spec: &Object, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// What Go's `Quantity.Value` gives.
-pub(super) fn whole_units(value: &Value) -> i64 {
-    amount(value).map_or(0, super::super::quantity::Quantity::whole_units)
-}
-
-fn node_affinity(spec: &Object, inline: bool, path: &Path, errors: &mut Errors) {
-    let field = path.child("nodeAffinity");
-    let Some(affinity) = at(spec, "/nodeAffinity").as_object() else {
-        return;
-    };
-    if inline {
-        let why = "may not be specified in the context of inline volumes";
-        errors.push(FieldError::forbidden(&field, why));
-        return;
-    }
-    match affinity.get("required").and_then(Value::as_object) {
-        Some(selector) => node_selector(errors, &field.child("required"), selector),
-        None => {
-            let why = "must specify required node constraints";
-            errors.push(FieldError::required(&field.child("required"), why));
-        }
+/// An error if an amount is negative, which shows it as Go's `Quantity.Value`.
+pub(super) fn not_negative(owner: &Fields<'_>, path: &Path, value: &Value) {
+    if let Some(amount) = amount(value).filter(|amount| amount.cmp_zero().is_lt()) {
+        let why = "must be a valid resource quantity";
+        owner.push(FieldError::invalid(path, Quantity::whole_units(amount), why));
     }
 }
 
-fn sources(spec: &Object, path: &Path, errors: &mut Errors) {
+fn sources(spec: &Fields<'_>) {
     let mut first = true;
-    for (name, shown, fields_shown, required) in SOURCES {
-        let Some(source) = at(spec, &format!("/{name}")).as_object() else {
+    for (name, required) in SOURCES {
+        let Some(source) = spec.given(name) else {
             continue;
         };
         if !first && name != "flexVolume" {
-            let why = "may not specify more than 1 volume type";
-            errors.push(FieldError::forbidden(&path.child(shown), why));
+            let shown = if name == "cephfs" { "cephFS" } else { name };
+            spec.forbidden(shown, "may not specify more than 1 volume type");
             continue;
         }
         first = false;
-        let (of_spec, path) = (path, path.child(fields_shown));
+        let source = match name {
+            "gcePersistentDisk" => source.at_path(spec.path("persistentDisk")),
+            _ => source,
+        };
         for field in required {
-            let value = at(source, &format!("/{field}"));
-            let empty =
-                value.as_str().is_none_or(str::is_empty) && value.as_array().is_none_or(Vec::is_empty);
-            if empty {
-                errors.push(FieldError::required(&path.child(field), ""));
+            if source.text(field).is_empty() && source.list(field).is_empty() {
+                source.required(field, "");
             }
         }
-        if name == "hostPath" {
-            host_path(source, &path, errors);
-        }
-        if name == "local" {
-            no_backsteps(source, &path, errors);
-            if !object::has(spec, "/nodeAffinity") {
-                let why = "Local volume requires node affinity";
-                errors.push(FieldError::required(&of_spec.child("nodeAffinity"), why));
+        match name {
+            "hostPath" => host_path(&source),
+            "local" => {
+                no_backsteps(&source);
+                if !spec.has("nodeAffinity") {
+                    spec.required("nodeAffinity", "Local volume requires node affinity");
+                }
             }
-        }
-        if name == "nfs" && !text(source, "/path").starts_with('/') {
-            let value = text(source, "/path");
-            errors.push(FieldError::invalid(
-                &path.child("path"),
-                value,
-                "must be an absolute path",
-            ));
-        }
-        if name == "azureDisk" {
-            azure_disk(source, &path, errors);
-        }
-        if name == "csi" {
-            csi_source(source, &path, errors);
+            "nfs" if !source.text("path").starts_with('/') => {
+                source.invalid("path", source.text("path"), "must be an absolute path");
+            }
+            "azureDisk" => azure_disk(&source),
+            "csi" => csi_source(&source),
+            _ => {}
         }
     }
     if first {
-        errors.push(FieldError::required(path, "must specify a volume type"));
-    }
-}
-
-/// Path and type of a directory or file of the node.
-pub(super) fn host_path(source: &Object, path: &Path, errors: &mut Errors) {
-    let supported = [
-        "",
-        "BlockDevice",
-        "CharDevice",
-        "Directory",
-        "DirectoryOrCreate",
-        "File",
-        "FileOrCreate",
-        "Socket",
-    ];
-    if text(source, "/path").is_empty() {
-        return;
-    }
-    no_backsteps(source, path, errors);
-    let kind = text(source, "/type");
-    if !supported.contains(&kind) {
-        errors.push(FieldError::not_supported(&path.child("type"), kind, &supported));
-    }
-}
-
-fn no_backsteps(source: &Object, path: &Path, errors: &mut Errors) {
-    let value = text(source, "/path");
-    if value.split('/').any(|part| part == "..") {
-        errors.push(FieldError::invalid(
-            &path.child("path"),
-            value,
-            "must not contain '..'",
+        spec.push(FieldError::required(
+            spec.own_path(),
+            "must specify a volume type",
         ));
     }
 }
 
-fn azure_disk(source: &Object, path: &Path, errors: &mut Errors) {
-    let (prefix, form) = if text(source, "/kind") == "Managed" {
+/// Path and type of a directory or file of the node.
+pub(super) fn host_path(source: &Fields<'_>) {
+    if !source.text("path").is_empty() {
+        no_backsteps(source);
+        source.one_of("type", &HOST_PATH_TYPES);
+    }
+}
+
+fn no_backsteps(source: &Fields<'_>) {
+    let path = source.text("path");
+    if path.split('/').any(|part| part == "..") {
+        source.invalid("path", path, "must not contain '..'");
+    }
+}
+
+fn azure_disk(source: &Fields<'_>) {
+    let (prefix, form) = if source.text("kind") == "Managed" {
         let form =
             "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}";
         ("/subscriptions/", form)
@@ -310,90 +233,74 @@ fn azure_disk(source: &Object, path: &Path, errors: &mut Errors) {
         let form = "https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd";
         ("https://", form)
     };
-    let uri = text(source, "/diskURI");
-    if !uri.starts_with(prefix) {
-        errors.push(FieldError::not_supported(&path.child("diskURI"), uri, &[form]));
+    if !source.text("diskURI").starts_with(prefix) {
+        source.one_of("diskURI", &[form]);
     }
 }
 
-fn csi_source(source: &Object, path: &Path, errors: &mut Errors) {
-    csi_driver_name(errors, &path.child("driver"), text(source, "/driver"));
-    if text(source, "/volumeHandle").is_empty() {
-        errors.push(FieldError::required(&path.child("volumeHandle"), ""));
-    }
+fn csi_source(source: &Fields<'_>) {
+    csi_driver_name(source, "driver");
+    source.require("volumeHandle");
     for name in [
         "controllerPublishSecretRef",
         "controllerExpandSecretRef",
         "nodePublishSecretRef",
         "nodeExpandSecretRef",
     ] {
-        let Some(reference) = at(source, &format!("/{name}")).as_object() else {
-            continue;
-        };
-        for (field, check) in [
-            ("name", names::dns1123_subdomain as fn(&str) -> Vec<String>),
-            ("namespace", names::dns1123_label),
-        ] {
-            let path = path.child(name).child(field);
-            let value = text(reference, &format!("/{field}"));
-            if value.is_empty() {
-                errors.push(FieldError::required(&path, ""));
-            } else {
-                each(errors, &path, value, check(value));
-            }
+        if let Some(reference) = source.given(name) {
+            reference.check_required("name", names::dns1123_subdomain);
+            reference.check_required("namespace", names::dns1123_label);
         }
     }
 }
 
-fn attributes_class(spec: &Object, path: &Path, errors: &mut Errors) {
-    let Some(class) = at(spec, "/volumeAttributesClassName").as_str() else {
+fn attributes_class(spec: &Fields<'_>) {
+    let field = "volumeAttributesClassName";
+    if !spec.has(field) {
         return;
-    };
-    let field = path.child("volumeAttributesClassName");
-    if class.is_empty() {
-        errors.push(FieldError::required(&field, "an empty string is disallowed"));
-    } else {
-        each(errors, &field, class, names::dns1123_subdomain(class));
     }
-    if !object::has(spec, "/csi") {
+    if spec.text(field).is_empty() {
+        spec.required(field, "an empty string is disallowed");
+    }
+    spec.check_given(field, names::dns1123_subdomain);
+    if !spec.has("csi") {
         let why = "has to be specified when using volumeAttributesClassName";
-        errors.push(FieldError::required(&path.child("csi"), why));
+        spec.required("csi", why);
     }
 }
 
-pub(super) fn persistent_volume_update(object: &Object, old: &Object, errors: &mut Errors) {
+pub(super) fn persistent_volume_update(object: &Fields<'_>, old: &Object) {
     // Kubernetes validates the new object twice: once by itself, once as a part of the update.
-    persistent_volume(object, errors);
-    persistent_volume(object, errors);
-    let source = |object: &Object| -> Vec<Value> {
+    persistent_volume(object);
+    persistent_volume(object);
+    let spec = object.child("spec");
+    let old = object::struct_at(old, "spec");
+    let source = |spec: &Object| -> Vec<Value> {
         let mut sources: Vec<Value> = SOURCES
             .iter()
-            .map(|(name, ..)| at(object, &format!("/spec/{name}")).clone())
+            .map(|(name, _)| spec.get(*name).unwrap_or(&NULL).clone())
             .collect();
         // A secret for expansion may be added.
-        if !object::has(old, "/spec/csi/controllerExpandSecretRef")
+        if !object::has(old, "/csi/controllerExpandSecretRef")
             && let Some(Value::Object(csi)) = sources.last_mut()
         {
             csi.remove("controllerExpandSecretRef");
         }
         sources
     };
-    if source(object) != source(old) {
-        let path = Path::new("spec").child("persistentvolumesource");
+    if source(spec.object) != source(old) {
         let why = "spec.persistentvolumesource is immutable after creation\n";
-        errors.push(FieldError::forbidden(&path, why));
+        spec.forbidden("persistentvolumesource", why);
     }
-    immutable(errors, &Path::new("volumeMode"), object, old, "/spec/volumeMode");
-    let affinity = at(object, "/spec/nodeAffinity");
-    if object::has(old, "/spec/nodeAffinity") && affinity != at(old, "/spec/nodeAffinity") {
+    let unpathed = spec.at_path(Path::default());
+    unpathed.immutable(old, "volumeMode");
+    let affinity = spec.get("nodeAffinity");
+    if old.contains_key("nodeAffinity") && affinity != at(old, "/nodeAffinity") {
         let why = format!("{IMMUTABLE}, except for updating from beta label to GA");
-        let shown = shown_affinity(affinity);
-        errors.push(FieldError::invalid(&Path::new("nodeAffinity"), shown, why));
+        unpathed.invalid("nodeAffinity", shown_affinity(affinity), why);
     }
-    let class = "/spec/volumeAttributesClassName";
-    if object::has(old, class) && !object::has(object, class) {
-        let path = Path::new("spec").child("volumeAttributesClassName");
-        let why = "update from non-nil value to nil is forbidden";
-        errors.push(FieldError::forbidden(&path, why));
+    let class = "volumeAttributesClassName";
+    if object::has(old, "/volumeAttributesClassName") && !spec.has(class) {
+        spec.forbidden(class, "update from non-nil value to nil is forbidden");
     }
 }
