@@ -6,8 +6,8 @@
 //! three kinds of patches, selectors, lists in pages, watches with bookmarks and streaming lists, `Table` answers,
 //! discovery, and validation with the real field errors. Clock and randomness are injected.
 //!
-//! Not part of it: authentication and authorization, server-side apply (501), `managedFields`, protobuf bodies
-//! (415), admission webhooks, quotas, and kinds that attaching and detaching does not need (404).
+//! Not part of it: authentication and authorization, `managedFields`, admission webhooks and quotas; and, answered with
+//! 501: server-side apply, YAML and protobuf, and kinds that attaching and detaching does not need.
 
 mod admission;
 mod call;

@@ -53,7 +53,7 @@ where
     let target = Target::of(parts.uri.path());
     let location = match &target {
         Target::Resource(location) => Some(location),
-        Target::Other(_) | Target::Unknown => None,
+        Target::Other(_) | Target::Unknown | Target::NotImplemented(_) => None,
     };
     let verb = location.map_or("get", |location| location.verb(&parts.method, &query));
     let agent = parts
@@ -102,6 +102,7 @@ async fn execute(
     match &target {
         Target::Other(path) => other(path, &parts.headers, &parts.method),
         Target::Unknown => failure(&Status::no_such_path()),
+        Target::NotImplemented(what) => failure(&Status::not_implemented(what)),
         Target::Resource(location) => {
             let mut call = Call {
                 server: &server,

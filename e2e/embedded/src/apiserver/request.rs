@@ -16,8 +16,10 @@ pub(crate) enum Target {
     Resource(Location),
     /// Another path of the server.
     Other(String),
-    /// A path of a served group and version that names nothing served.
+    /// A path of a served group and version that names nothing.
     Unknown,
+    /// What kube-apiserver serves and this server does not.
+    NotImplemented(String),
 }
 
 /// Where an object is.
@@ -62,6 +64,40 @@ const ACCEPTED: [&str; 3] = [
     "application/vnd.kubernetes.protobuf",
 ];
 
+/// Resources of kube-apiserver in the served groups that this server does not have.
+const NOT_IMPLEMENTED: [(&str, &str); 10] = [
+    ("", "bindings"),
+    ("", "componentstatuses"),
+    ("", "configmaps"),
+    ("", "endpoints"),
+    ("", "limitranges"),
+    ("", "podtemplates"),
+    ("", "replicationcontrollers"),
+    ("", "resourcequotas"),
+    ("", "services"),
+    ("storage.k8s.io", "volumeattributesclasses"),
+];
+/// Groups of kube-apiserver that this server does not have.
+const GROUPS_NOT_IMPLEMENTED: [&str; 17] = [
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "apiregistration.k8s.io",
+    "apps",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "autoscaling",
+    "batch",
+    "certificates.k8s.io",
+    "discovery.k8s.io",
+    "flowcontrol.apiserver.k8s.io",
+    "networking.k8s.io",
+    "node.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "resource.k8s.io",
+    "scheduling.k8s.io",
+];
+
 // === impl Target ===
 
 impl Target {
@@ -77,6 +113,10 @@ impl Target {
             ["apis", group, version, ..] if *version != "v1" && resource::GROUPS.contains(group) => {
                 return Self::Unknown;
             }
+            ["apis", group, ..] if GROUPS_NOT_IMPLEMENTED.contains(group) => {
+                return Self::NotImplemented(format!("/apis/{group}"));
+            }
+            ["openapi", "v2"] | ["metrics", ..] | ["logs", ..] => return Self::NotImplemented(decoded),
             _ => return Self::Other(decoded),
         };
         let (watches, rest) = match rest {
@@ -93,6 +133,9 @@ impl Target {
             [] => return Self::Unknown,
         };
         let Some(resource) = resource::find(group, plural) else {
+            if NOT_IMPLEMENTED.contains(&(group, plural)) {
+                return Self::NotImplemented(resource::qualified(plural, group));
+            }
             return Self::Unknown;
         };
         let (name, subresource) = match rest {
@@ -260,7 +303,7 @@ pub(crate) fn include_object(query: &Query) -> Result<IncludeObject, Status> {
 /// The view that a client accepts; `streams` if the path can be watched, too.
 ///
 /// # Errors
-/// 406 if it accepts nothing that the server can write.
+/// 406 if it accepts nothing that kube-apiserver writes, 501 if only this server does not write it.
 pub(crate) fn view(headers: &HeaderMap, query: &Query, streams: bool) -> Result<View, Status> {
     let accepted = headers
         .get(header::ACCEPT)
@@ -274,10 +317,11 @@ pub(crate) fn view(headers: &HeaderMap, query: &Query, streams: bool) -> Result<
     if !accepted.split(',').any(is_routed) {
         return Err(Status::no_representation(&ACCEPTED, streams));
     }
+    let mut not_implemented = None;
     for clause in accepted.split(',') {
-        let mut parts = clause.split(';').map(str::trim);
-        let media = parts.next().unwrap_or_default();
-        if !matches!(media, "application/json" | "*/*" | "application/*") {
+        let media = media(clause);
+        if !matches!(media.as_str(), "application/json" | "*/*" | "application/*") {
+            not_implemented = not_implemented.or(ACCEPTED.into_iter().find(|known| *known == media));
             continue;
         }
         let parameter = |name: &str| {
@@ -300,13 +344,16 @@ pub(crate) fn view(headers: &HeaderMap, query: &Query, streams: bool) -> Result<
             _ => {}
         }
     }
-    Err(Status::not_acceptable(&ACCEPTED))
+    match not_implemented {
+        Some(media) => Err(Status::not_implemented(media)),
+        None => Err(Status::not_acceptable(&ACCEPTED)),
+    }
 }
 
 /// Checks the content type of a body.
 ///
 /// # Errors
-/// 415 if the body is no JSON; protobuf is not implemented.
+/// 415 if kube-apiserver does not read such bodies, 501 if only this server does not.
 pub(crate) fn accepts_body(headers: &HeaderMap) -> Result<(), Status> {
     let content_type = headers
         .get(header::CONTENT_TYPE)
@@ -319,6 +366,7 @@ pub(crate) fn accepts_body(headers: &HeaderMap) -> Result<(), Status> {
         .trim();
     match media {
         "" | "application/json" | "*/*" => Ok(()),
+        media if ACCEPTED.contains(&media) => Err(Status::not_implemented(media)),
         _ => Err(Status::unsupported_media_type(&ACCEPTED)),
     }
 }

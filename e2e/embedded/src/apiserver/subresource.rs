@@ -132,12 +132,9 @@ fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
 fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
     let (dry_run, _) = call.query.write_options("CreateOptions")?;
     let eviction = document(call, "Eviction")?;
-    let options = &eviction["deleteOptions"];
-    let options = DeleteOptions {
-        grace_period_seconds: options["gracePeriodSeconds"].as_i64(),
-        uid: options["preconditions"]["uid"].as_str().map(str::to_owned),
-        ..DeleteOptions::default()
-    };
+    let options = eviction["deleteOptions"].as_object().cloned();
+    let options = DeleteOptions::decode(options.unwrap_or_default())?;
+    let dry_run = dry_run || !options.dry_run.is_empty();
     let name = call.location.name.clone();
     let resource = call.location.resource;
     let key = key(&call.location.namespace, &name);

@@ -59,14 +59,14 @@ async fn refuses_what_kube_apiserver_refuses_with_its_texts() {
         "NotFound",
         "volumeattachments.storage.k8s.io \"z\" not found",
     );
-    let unknown = call(&server, Method::GET, "/api/v1/configmaps", &Value::Null).await;
+    let unknown = call(&server, Method::GET, "/api/v1/widgets", &Value::Null).await;
     assert_fails(
         unknown,
         404,
         "NotFound",
         "the server could not find the requested resource",
     );
-    let unserved = call(&server, Method::GET, "/apis/apps/v1/deployments", &Value::Null).await;
+    let unserved = call(&server, Method::GET, "/apis/example.com/v1/widgets", &Value::Null).await;
     assert_eq!(unserved, (404, Value::String("404 page not found\n".into())));
     let claims = "/api/v1/namespaces/nope/persistentvolumeclaims";
     let homeless = call(
@@ -376,9 +376,21 @@ async fn says_what_it_has_not() {
     );
     let protobuf = "application/vnd.kubernetes.protobuf";
     let (code, _) = send(&server, Method::POST, ATTACHMENTS, protobuf, b"k8s\0".to_vec()).await;
-    assert_eq!(code, 415);
-    let logs = "/api/v1/namespaces/default/pods/p/log";
-    assert_eq!(call(&server, Method::GET, logs, &Value::Null).await.0, 501);
+    assert_eq!(code, 501);
+    for path in [
+        "/api/v1/namespaces/default/pods/p/log",
+        "/api/v1/namespaces/default/configmaps",
+        "/apis/apps/v1/deployments",
+        "/apis/storage.k8s.io/v1/volumeattributesclasses/gold",
+        "/openapi/v2",
+    ] {
+        let (code, answer) = call(&server, Method::GET, path, &Value::Null).await;
+        assert_eq!(
+            (code, &answer["reason"]),
+            (501, &json!("NotImplemented")),
+            "{path}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]
