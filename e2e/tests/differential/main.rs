@@ -7,6 +7,7 @@ mod explained;
 mod generator;
 mod kinds;
 mod normalize;
+mod openapi;
 mod report;
 mod request;
 mod server;
@@ -19,6 +20,7 @@ use anyhow::{Result, ensure};
 use csi_e2e::control_plane::{ControlPlane, Options};
 use csi_e2e::process::{Run, reaper_main_if_requested};
 use csi_e2e::toolchain::{MissingGo, Settings, Toolchain};
+use embedded_cluster::apiserver::{self, ApiServer};
 use libtest_mimic::{Arguments, Completion, Trial};
 use tokio::runtime::Runtime;
 
@@ -58,6 +60,7 @@ async fn api_servers_answer_alike(run: &Arc<Run>, toolchain: &Toolchain) -> Resu
         ..Options::default()
     };
     let plane = ControlPlane::start(run, toolchain, &options).await?;
+    plane.while_alive(schemas_are_equal(&plane)).await?;
     let report = plane.while_alive(compare(&plane, requests, seed)).await?;
     plane.stop().await?;
     show(&report);
@@ -67,6 +70,18 @@ async fn api_servers_answer_alike(run: &Arc<Run>, toolchain: &Toolchain) -> Resu
 #[expect(clippy::print_stdout, reason = "the table is the test's result")]
 fn show(report: &Report) {
     println!("{report}");
+}
+
+async fn schemas_are_equal(plane: &ControlPlane) -> Result<()> {
+    let real = csi_e2e::kubeconfig::client(plane.kubeconfig()).await?;
+    let ours = ApiServer::new(&apiserver::Options::default()).client();
+    let differences = openapi::differences(&ours, &real).await?;
+    ensure!(
+        differences.is_empty(),
+        "the OpenAPI schemas differ:\n{}",
+        differences.join("\n")
+    );
+    Ok(())
 }
 
 /// Runs sequences until `requests` have been sent.

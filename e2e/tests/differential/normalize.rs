@@ -1,7 +1,7 @@
 //! Replaces in answers what two servers cannot have in common: times, generated names, and UIDs and resource versions by
 //! their order of appearance; `managedFields`, which only kube-apiserver has, goes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -94,7 +94,8 @@ impl Symbols {
         if let Some(document) = Document::find(&text) {
             let mut value = document.value;
             self.normalize(&mut value);
-            text = format!("{}{}{}", document.before, sorted(value), document.after);
+            value.sort_all_objects();
+            text = format!("{}{value}{}", document.before, document.after);
         }
         for before in [
             "ResourceVersion in the precondition (",
@@ -202,20 +203,5 @@ impl Document {
             value: serde_json::from_str(&document).ok()?,
             after: text[at + quoted.byte_offset()..].to_owned(),
         })
-    }
-}
-
-/// The document with sorted members.
-pub(crate) fn sorted(value: Value) -> Value {
-    match value {
-        Value::Object(object) => {
-            let sorted: BTreeMap<String, Value> = object
-                .into_iter()
-                .map(|(name, value)| (name, sorted(value)))
-                .collect();
-            Value::Object(sorted.into_iter().collect())
-        }
-        Value::Array(items) => items.into_iter().map(sorted).collect(),
-        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => other,
     }
 }

@@ -12,7 +12,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use super::kinds::LAST_NAME;
-use super::normalize::{Symbols, sorted};
+use super::normalize::Symbols;
 use super::request::{Body, Request};
 
 /// Version and UID of an object that no answer has shown.
@@ -129,7 +129,9 @@ impl Server {
                     edit.apply(&mut object);
                 }
                 // Decoders report the first error of a document.
-                sorted(self.value(&object)).to_string().into_bytes()
+                let mut object = self.value(&object);
+                object.sort_all_objects();
+                object.to_string().into_bytes()
             }
         };
         let mut built = http::Request::builder()

@@ -240,7 +240,7 @@ async fn remove(client: &Client, path: &str, item: &Value) -> Result<()> {
 }
 
 /// Sends a request without comparing the answer.
-async fn call(client: &Client, method: Method, path: &str, body: Option<Value>) -> Result<Value> {
+pub(crate) async fn call(client: &Client, method: Method, path: &str, body: Option<Value>) -> Result<Value> {
     let content_type = if method == Method::PATCH {
         "application/merge-patch+json"
     } else {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::resource::{self, GROUPS, Resource};
-use super::schema::{Presence, Schema, Type};
+use super::schema::{self, Merge, Presence, Schema, Type};
 
 /// Version of Kubernetes whose behavior the server has.
 const MINOR: &str = "36";
@@ -311,8 +311,8 @@ fn struct_schema(schema: &Schema, number: usize) -> Value {
     let mut required = Vec::new();
     for (name, field) in &found.fields {
         let mut property = type_schema(schema, field.ty);
-        if let super::schema::Merge::By(key) = field.merge {
-            property["x-kubernetes-patch-strategy"] = "merge".into();
+        if let Merge::By(key) = field.merge {
+            property["x-kubernetes-patch-strategy"] = schema::strategy(found.name, name).into();
             if !key.is_empty() {
                 property["x-kubernetes-patch-merge-key"] = key.into();
             }

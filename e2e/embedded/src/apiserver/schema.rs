@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 pub(crate) use decode::{Codec, decode, seconds, type_error_of_text};
+pub(crate) use tables::strategy;
 
 /// The type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

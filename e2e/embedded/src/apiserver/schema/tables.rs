@@ -228,6 +228,13 @@ const MERGE_KEYS: [(&str, &str, &str); 32] = [
     ("ServiceAccount", "secrets", "name"),
 ];
 
+/// Merged lists of which a patch's elements name the members that stay.
+const RETAIN_KEYS: [(&str, &str); 3] = [
+    ("PodSpec", "resourceClaims"),
+    ("PodSpec", "volumes"),
+    ("PodStatus", "resourceClaimStatuses"),
+];
+
 /// `k8s-openapi` gives a struct its Go name.
 pub(super) fn go_name(name: &'static str) -> &'static str {
     name.rsplit('.').next().unwrap_or(name)
@@ -254,4 +261,13 @@ pub(super) fn merge(name: &str, field: &str) -> Option<&'static str> {
         .iter()
         .find(|(struct_name, list, _)| *struct_name == name && *list == field);
     found.map(|(_, _, key)| *key)
+}
+
+/// The patch strategy of a list that is merged.
+pub(crate) fn strategy(name: &str, field: &str) -> &'static str {
+    if RETAIN_KEYS.contains(&(name, field)) {
+        "merge,retainKeys"
+    } else {
+        "merge"
+    }
 }
