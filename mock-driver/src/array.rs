@@ -29,7 +29,7 @@ pub use self::listing::{Entry, Page};
 pub use self::moment::UnixTime;
 pub use self::node::{Node, NodeSettings};
 pub use self::pool::{CapacityInfo, Pool, PoolUsage};
-pub use self::publish::{PublishInfo, serial};
+pub use self::publish::serial;
 pub use self::qos::{InvalidQosRule, QosRule, Values};
 pub(crate) use self::row::{Counters, RowId};
 pub use self::snapshot::{CreateSnapshotParams, Snapshot, SnapshotFilter, Timing};
@@ -181,6 +181,15 @@ impl Default for Settings {
             deviations: SpecDeviations::default(),
             page_limit: None,
         }
+    }
+}
+
+// === impl Done ===
+
+impl<T> Done<T> {
+    /// The reply to a repeated request.
+    fn unchanged(reply: T) -> Self {
+        Self { reply, change: None }
     }
 }
 

@@ -35,7 +35,8 @@ pub(crate) use self::line::text;
 pub(crate) use self::memory::BOUNDS;
 pub use self::memory::Look;
 pub(crate) use self::memory::{CallStats, Cursor, Filter, StatsKey};
-pub(crate) use self::record::{CallRecord, WorkRecord};
+pub(crate) use self::message::{Direction, RedactedMessage};
+pub(crate) use self::record::CallRecord;
 
 mod call;
 pub mod clock;
@@ -65,7 +66,7 @@ pub struct JournalConfig {
 #[derive(Debug)]
 pub struct Journal {
     file: Option<File>,
-    renderer: Renderer,
+    pub(crate) renderer: Renderer,
     grpc_call_lines: bool,
     calls: AtomicU64,
     memory: Mutex<Memory>,
@@ -147,11 +148,6 @@ impl Journal {
         self.touch();
     }
 
-    /// The hash that replaces a secret; equal to that of an equal secret in a call.
-    pub(crate) fn redact(&self, secret: &str) -> String {
-        self.renderer.redact(secret)
-    }
-
     /// Reads the calls in memory.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&Look<'_>) -> T) -> T {
         look(&Look(&self.memory()))
@@ -207,40 +203,9 @@ impl Journal {
         Some(self.renderer.json(response))
     }
 
-    fn ended(&self, call: &Arc<Call>, request: Option<&Value>) {
-        if self.file.is_some() || self.grpc_call_lines {
-            let response = self.response(call);
-            let rendered;
-            let request = match request {
-                Some(shown) => shown,
-                None => {
-                    rendered = self.renderer.json(&call.request);
-                    &rendered
-                }
-            };
-            if let (Some(file), Some(end)) = (&self.file, call.end()) {
-                file.write(&Line::end(call, end, request, response.as_ref()));
-            }
-            if self.grpc_call_lines {
-                grpc_call::log(call, request, response.as_ref());
-            }
-        }
-        self.memory().end(call);
-        self.publish(|| Event::End(call.clone()));
-    }
-
-    fn late(&self, call: &Arc<Call>) {
-        if let (Some(file), Some(late)) = (&self.file, call.late()) {
-            file.write(&Line::late(call, late));
-        }
-        self.publish(|| Event::Late(call.clone()));
-    }
-
-    fn publish(&self, event: impl FnOnce() -> Event) {
-        if self.events.receiver_count() > 0 {
-            // Fails if the last subscriber has just left.
-            self.events.send(event()).ok();
-        }
+    fn publish(&self, event: Event) {
+        // Fails without subscribers.
+        self.events.send(event).ok();
         self.touch();
     }
 

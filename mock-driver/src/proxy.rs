@@ -26,7 +26,7 @@ use self::seen::Seen;
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::fault::{ActiveFault, Decision, Phase};
-use crate::journal::{CallRecord, Journal, Outcome, Peer};
+use crate::journal::{CallRecord, Direction, Journal, Outcome};
 use crate::rpc::method::Method;
 use crate::socket::ConnectionInfo;
 
@@ -96,18 +96,16 @@ impl Proxy {
             Err(status) => return status.into_http(),
         };
         let passing = Passing::new(path, rpc, envelope.message(), self.seen.clone());
-        let peer = connection
-            .as_ref()
-            .and_then(|connection| connection.peer)
-            .map(|peer| Peer {
-                pid: peer.pid(),
-                uid: peer.uid(),
-            });
+        let peer = connection.as_ref().and_then(|connection| connection.peer);
         let message = envelope.message().unwrap_or_default();
-        let journal = self.driver.journal.clone();
+        let begin = |journal: &Arc<Journal>| {
+            let path = passing.path.clone();
+            let request = journal.renderer.keep_wire(&path, Direction::Request, message);
+            journal.begin(path.into(), peer, request)
+        };
         let mut journey = Journey {
             connection,
-            record: journal.map(|journal| Journal::begin_wire(&journal, &passing.path, peer, message)),
+            record: self.driver.journal.as_ref().map(begin),
             proxy: self,
         };
         let request = http::Request::from_parts(parts, envelope.close());
@@ -122,20 +120,19 @@ impl Journey {
         let driver = self.proxy.driver.clone();
         // Its reservation lives until the result of the call is known.
         let mut decision = driver.faults.decide(&passing);
-        let after = decision.take_after();
-        if let Some(fired) = decision.named() {
+        let after = decision.rule.take_if(|fired| fired.rule().phase == Phase::After);
+        if let Some(fired) = decision.rule.as_ref().or(decision.backend.as_ref()) {
             self.set_fault(fired);
         }
-        match decision.rule.take() {
-            Some(mut fired) if fired.rule().replaces_effect() => {
-                drop(decision);
-                let error = driver.apply_fault(&mut fired, self.connection.as_ref()).await;
-                return self.fail(&error.unwrap_or(Error::Broken));
-            }
-            Some(fired) if fired.rule().phase == Phase::Background => {
-                return self.answer_early(fired, decision, request, passing);
-            }
-            before => decision.rule = before,
+        if let Some(mut fired) = decision.rule.take_if(|fired| fired.rule().replaces_effect()) {
+            drop(decision);
+            let error = driver.apply_fault(&mut fired, self.connection.as_ref()).await;
+            return self.fail(&error.unwrap_or(Error::Broken));
+        }
+        let mut in_background = decision.rule.as_ref();
+        in_background = in_background.filter(|fired| fired.rule().phase == Phase::Background);
+        if let Some(answer) = in_background.map(ActiveFault::background_answer) {
+            return self.answer_early(&answer, decision, request, passing);
         }
         if let Err(error) = decision.pause().await {
             return self.fail(&error);
@@ -163,14 +160,15 @@ impl Journey {
     /// Responds at once and continues the call without its caller.
     fn answer_early(
         &mut self,
-        fired: ActiveFault,
+        answer: &Error,
         mut decision: Decision,
         request: http::Request<Body>,
         passing: Passing,
     ) -> http::Response<Body> {
-        let answer = fired.background_answer();
-        decision.rule = Some(fired);
-        let work = self.record.as_mut().map(CallRecord::part);
+        let work = self.record.as_mut().map(|record| {
+            record.is_background = true;
+            record.operation.clone()
+        });
         let remote = self.proxy.remote.clone();
         let seen = self.proxy.seen.clone();
         self.proxy.driver.work.spawn(async move {
@@ -194,7 +192,7 @@ impl Journey {
                 work.done(outcome);
             }
         });
-        self.fail(&answer)
+        self.fail(answer)
     }
 
     /// Reads the whole reply, applies a rule, and forwards it.
@@ -222,7 +220,7 @@ impl Journey {
             }
             reply.edit(&fired, &passing.path);
         }
-        if let Some(record) = self.record.take() {
+        if let Some(mut record) = self.record.take() {
             record.end_wire(reply.outcome(), reply.message());
         }
         reply.into_http()

@@ -15,45 +15,25 @@ use super::{Array, GroupId, NodeId, PoolName, Settings, SnapshotId, VolumeId};
 /// A state transition. Applying it cannot fail and depends on the state only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the variants describe the fields")]
 pub enum Change {
     /// A volume was created.
-    Created {
-        /// The volume.
-        spec: Arc<Spec>,
-    },
+    Created { spec: Arc<Spec> },
     /// A volume was deleted.
-    Deleted {
-        /// The volume.
-        volume: VolumeId,
-    },
+    Deleted { volume: VolumeId },
     /// A volume was attached.
     Attached {
-        /// The volume.
         volume: VolumeId,
-        /// The node.
         node: NodeId,
-        /// The attachment.
         attachment: Attachment,
     },
     /// A volume was detached.
-    Detached {
-        /// The volume.
-        volume: VolumeId,
-        /// The nodes.
-        nodes: Vec<NodeId>,
-    },
+    Detached { volume: VolumeId, nodes: Vec<NodeId> },
     /// A volume was expanded.
-    Expanded {
-        /// The volume.
-        volume: VolumeId,
-        /// Its new size.
-        capacity_bytes: u64,
-    },
+    Expanded { volume: VolumeId, capacity_bytes: u64 },
     /// Mutable parameters of a volume were changed.
     Modified {
-        /// The volume.
         volume: VolumeId,
-        /// All its mutable parameters.
         qos: BTreeMap<String, String>,
     },
     /// Health issues of a volume changed.
@@ -67,57 +47,35 @@ pub enum Change {
         issues: Vec<StorageHealthIssue>,
     },
     /// A snapshot was created.
-    Snapshotted {
-        /// The snapshot.
-        snapshot: Arc<Snapshot>,
-    },
+    Snapshotted { snapshot: Arc<Snapshot> },
     /// A snapshot was deleted.
-    SnapshotDeleted {
-        /// The snapshot.
-        snapshot: SnapshotId,
-    },
+    SnapshotDeleted { snapshot: SnapshotId },
     /// A group of snapshots was created.
     Grouped {
-        /// The group.
         group: Arc<Group>,
-        /// Its snapshots.
         snapshots: Vec<Arc<Snapshot>>,
     },
     /// A group was deleted with its snapshots.
     GroupDeleted {
-        /// The group.
         group: GroupId,
         /// Its snapshots; empty in a log of an earlier version.
         #[serde(default)]
         snapshots: Vec<SnapshotId>,
     },
     /// The capacity of a pool changed.
-    PoolResized {
-        /// The pool.
-        pool: PoolName,
-        /// Its new capacity in bytes.
-        capacity: u64,
-    },
+    PoolResized { pool: PoolName, capacity: u64 },
     /// A node was registered, changed or deregistered.
-    NodeSet {
-        /// The node.
-        node: NodeId,
-        /// All its settings.
-        settings: NodeSettings,
-    },
+    NodeSet { node: NodeId, settings: NodeSettings },
     /// The id of a node changed.
     NodeRenamed {
-        /// The old id.
         from: NodeId,
-        /// The new id.
         to: NodeId,
-        /// All its settings.
         settings: NodeSettings,
     },
 }
 
 /// The whole state of an array in its stored form.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Image {
     /// The array's epoch.

@@ -69,10 +69,7 @@ impl Array {
         now: UnixTime,
     ) -> Result<Done<Arc<Spec>>, Error> {
         if let Some(existing) = self.find_volume(wanted)? {
-            return Ok(Done {
-                reply: existing,
-                change: None,
-            });
+            return Ok(Done::unchanged(existing));
         }
         let plan = self.plan(wanted, now)?;
         let spec = Arc::new(Spec {
@@ -99,10 +96,7 @@ impl Array {
     /// It is attached, or copies depend on it.
     pub fn delete_volume(&mut self, id: &str) -> Result<Done<()>, Error> {
         let Some(volume) = self.volumes.get(id) else {
-            return Ok(Done {
-                reply: (),
-                change: None,
-            });
+            return Ok(Done::unchanged(()));
         };
         let id = volume.spec.id.clone();
         if !volume.attachments.is_empty() && !self.settings.deviations.delete_in_use {
@@ -121,10 +115,7 @@ impl Array {
         let capacity_bytes = self.validate_expand(id, range, online)?;
         let spec = &self.volume(id)?.spec;
         if spec.capacity_bytes == capacity_bytes {
-            return Ok(Done {
-                reply: capacity_bytes,
-                change: None,
-            });
+            return Ok(Done::unchanged(capacity_bytes));
         }
         let volume = spec.id.clone();
         let change = Change::Expanded {

@@ -6,159 +6,88 @@ use super::{NodeId, PoolName, SnapshotId, VolumeId};
 
 /// An error of the array. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages describe the fields")]
 pub enum Error {
     /// The volume does not exist.
     #[error("volume \"{volume}\" does not exist")]
-    VolumeNotFound {
-        /// The id of the request.
-        volume: String,
-    },
+    VolumeNotFound { volume: String },
     /// The node does not exist.
     #[error("node \"{node}\" does not exist: it is not registered with the array")]
-    NodeNotFound {
-        /// The id of the request.
-        node: String,
-    },
+    NodeNotFound { node: String },
     /// The snapshot does not exist.
     #[error("snapshot \"{snapshot}\" does not exist")]
-    SnapshotNotFound {
-        /// The id of the request.
-        snapshot: String,
-    },
+    SnapshotNotFound { snapshot: String },
     /// The group of snapshots does not exist.
     #[error("group snapshot \"{group}\" does not exist")]
-    GroupNotFound {
-        /// The id of the request.
-        group: String,
-    },
+    GroupNotFound { group: String },
     /// The pool does not exist.
     #[error("pool \"{pool}\" does not exist: there are {known}")]
-    PoolNotFound {
-        /// The name of the request.
-        pool: String,
-        /// The existing pools.
-        known: String,
-    },
+    PoolNotFound { pool: String, known: String },
     /// The new capacity of a pool is below its allocated bytes.
     #[error(
         "pool \"{pool}\" cannot be made smaller than {used} bytes, which its volumes and snapshots have: \
          delete some of them first"
     )]
-    PoolInUse {
-        /// The pool.
-        pool: PoolName,
-        /// The allocated bytes.
-        used: u64,
-    },
+    PoolInUse { pool: PoolName, used: u64 },
     /// The capacity of a pool is too large.
     #[error("pool \"{pool}\" must not exceed {most} bytes")]
-    PoolTooLarge {
-        /// The pool.
-        pool: PoolName,
-        /// The maximum capacity.
-        most: u64,
-    },
+    PoolTooLarge { pool: PoolName, most: u64 },
     /// An object of that name exists with other properties.
     #[error(
         "{kind} \"{name}\" already exists as \"{existing}\" with another {field}: \
          ask for the same or take another name"
     )]
     NameTaken {
-        /// Its kind.
         kind: Kind,
-        /// The name.
         name: String,
-        /// Its id.
         existing: String,
         /// The first request field that differs.
         field: &'static str,
     },
     /// The value of a field is not supported.
     #[error("{field}: {reason}")]
-    Illegal {
-        /// The request field.
-        field: String,
-        /// The cause and the cure.
-        reason: String,
-    },
+    Illegal { field: String, reason: String },
     /// Insufficient capacity.
     #[error("insufficient capacity: {reason}")]
-    NoRoom {
-        /// The request.
-        reason: String,
-    },
+    NoRoom { reason: String },
     /// The snapshot is not ready to use.
     #[error("snapshot \"{snapshot}\" is not ready to use yet: try again")]
-    NotReady {
-        /// The snapshot.
-        snapshot: SnapshotId,
-    },
+    NotReady { snapshot: SnapshotId },
     /// Copies depend on the volume or snapshot.
     #[error("{what} is in use: {dependants} depend on it; delete those first")]
-    HasDependants {
-        /// The volume or snapshot.
-        what: String,
-        /// The copies.
-        dependants: String,
-    },
+    HasDependants { what: String, dependants: String },
     /// The volume can be expanded only while it is not attached.
     #[error(
         "volume \"{volume}\" is published to node {} and can only be expanded offline: unpublish it first",
         list(.nodes)
     )]
-    Online {
-        /// The volume.
-        volume: VolumeId,
-        /// The nodes that have it attached.
-        nodes: Vec<NodeId>,
-    },
+    Online { volume: VolumeId, nodes: Vec<NodeId> },
     /// Volumes of several pools have no consistent point in time.
     #[error("the volumes cannot be grouped: they lie in different pools, {pools}")]
-    CannotGroup {
-        /// The pools.
-        pools: String,
-    },
+    CannotGroup { pools: String },
     /// The topology of the node does not reach the volume.
     #[error("volume \"{volume}\" is not accessible from node \"{node}\": its topology is {place}")]
     OutOfReach {
-        /// The volume.
         volume: VolumeId,
-        /// The node.
         node: NodeId,
-        /// The topology of the volume.
         place: String,
     },
     /// No supported size is within the capacity range.
     #[error("capacity_range: {reason}")]
-    SizeOutOfRange {
-        /// The cause, with the limits.
-        reason: String,
-    },
+    SizeOutOfRange { reason: String },
     /// The volume is attached and cannot be deleted.
     #[error("volume \"{volume}\" is in use: published to node {}; unpublish it first", list(.nodes))]
-    InUse {
-        /// The volume.
-        volume: VolumeId,
-        /// The nodes that have it attached.
-        nodes: Vec<NodeId>,
-    },
+    InUse { volume: VolumeId, nodes: Vec<NodeId> },
     /// The volume was not created for the capability.
     #[error("volume \"{volume}\" was not created for {asked}")]
-    NotSupported {
-        /// The volume.
-        volume: VolumeId,
-        /// The capability of the request.
-        asked: String,
-    },
+    NotSupported { volume: VolumeId, asked: String },
     /// The volume is attached to the node with other arguments.
     #[error(
         "volume \"{volume}\" is already published to node \"{node}\" with another {field}: \
          unpublish it first"
     )]
     AttachedDifferently {
-        /// The volume.
         volume: VolumeId,
-        /// The node.
         node: NodeId,
         /// The first request field that differs.
         field: &'static str,
@@ -169,21 +98,13 @@ pub enum Error {
          unpublish it there first"
     )]
     AttachedElsewhere {
-        /// The volume.
         volume: VolumeId,
-        /// The other node.
         node: NodeId,
-        /// The access mode of its attachment.
         held: &'static str,
     },
     /// The attach limit of the node is reached.
     #[error("node \"{node}\" is full: {limit} volumes are published to it, its limit")]
-    NodeFull {
-        /// The node.
-        node: NodeId,
-        /// The limit.
-        limit: usize,
-    },
+    NodeFull { node: NodeId, limit: usize },
     /// The page token is not from this array.
     #[error("invalid starting_token: restart the list without a token")]
     ForeignToken,

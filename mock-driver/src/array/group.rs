@@ -114,10 +114,7 @@ impl Array {
         timing: Timing,
     ) -> Result<Done<Members>, Error> {
         if let Some(existing) = self.find_group(wanted)? {
-            return Ok(Done {
-                reply: existing,
-                change: None,
-            });
+            return Ok(Done::unchanged(existing));
         }
         let snapshot = |(volume, id): (&VolumeId, &SnapshotId)| {
             let spec = &self.volume(volume.as_str())?.spec;
@@ -154,10 +151,7 @@ impl Array {
     /// `snapshots` differ from those of the group, or volumes depend on one of them.
     pub fn delete_group(&mut self, id: &str, snapshots: &[String]) -> Result<Done<Vec<SnapshotId>>, Error> {
         let Some(group) = self.groups.get(id).cloned() else {
-            return Ok(Done {
-                reply: Vec::new(),
-                change: None,
-            });
+            return Ok(Done::unchanged(Vec::new()));
         };
         check_members(&group, snapshots)?;
         for snapshot in group.members.values() {

@@ -79,10 +79,7 @@ impl Array {
     pub fn set_volume_health(&mut self, id: &str, issues: Vec<HealthIssue>) -> Result<Done<()>, Error> {
         let volume = self.volume(id)?.spec.id.clone();
         if self.issues(id) == issues {
-            return Ok(Done {
-                reply: (),
-                change: None,
-            });
+            return Ok(Done::unchanged(()));
         }
         Ok(self.done((), Change::VolumeHealth(UnhealthyVolume { volume, issues })))
     }
@@ -102,10 +99,7 @@ impl Array {
             None => None,
         };
         if self.storage.get(&node).map_or(&[][..], Vec::as_slice) == issues {
-            return Ok(Done {
-                reply: (),
-                change: None,
-            });
+            return Ok(Done::unchanged(()));
         }
         Ok(self.done((), Change::StorageHealth { node, issues }))
     }

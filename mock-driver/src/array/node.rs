@@ -134,10 +134,7 @@ impl Array {
             joined_at: old.joined_at.or_else(|| self.next_place(&node)),
         };
         if self.changed.get(id) == Some(&settings) {
-            return Done {
-                reply: (),
-                change: None,
-            };
+            return Done::unchanged(());
         }
         self.done((), Change::NodeSet { node, settings })
     }

@@ -151,10 +151,7 @@ impl Array {
         }
         let pool = pool.name.clone();
         if self.resized.get(&pool) == Some(&capacity) {
-            return Ok(Done {
-                reply: (),
-                change: None,
-            });
+            return Ok(Done::unchanged(()));
         }
         Ok(self.done((), Change::PoolResized { pool, capacity }))
     }

@@ -1,22 +1,9 @@
 //! The rules of ControllerPublishVolume and ControllerUnpublishVolume.
 
-use std::collections::BTreeMap;
-
 use siphasher::sip::SipHasher24;
 
 use super::volume::Attachment;
 use super::{Array, Change, Done, Error, NodeId, PublishParams};
-
-/// The properties by which a node finds the device of an attached volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PublishInfo {
-    /// Number of the attachment: the same for a repeated call, another one after detach and attach.
-    pub(crate) number: u64,
-    /// The device's serial number, the same on every node.
-    pub serial: String,
-    /// Whether the device is writable.
-    pub(crate) writable: bool,
-}
 
 // === impl Array ===
 
@@ -27,17 +14,14 @@ impl Array {
         volume: &str,
         node: &str,
         params: &PublishParams,
-    ) -> Result<Done<PublishInfo>, Error> {
+    ) -> Result<Done<Attachment>, Error> {
         let held = self.volume(volume)?;
         let node = self.registered(node)?;
         let id = held.spec.id.clone();
 
         if let Some(attachment) = held.attachments.get(&node) {
             return match difference(&attachment.params, params) {
-                None => Ok(Done {
-                    reply: PublishInfo::of(id.as_str(), attachment),
-                    change: None,
-                }),
+                None => Ok(Done::unchanged(attachment.clone())),
                 Some(field) => Err(Error::AttachedDifferently {
                     volume: id,
                     node,
@@ -70,21 +54,21 @@ impl Array {
                 held: other.params.capability.mode.name(),
             });
         }
-        self.check_attach_limit(&node)?;
+        let attached = self.nodes.get(&node).map_or(0, |entry| entry.attached.len());
+        if let Some(limit) = self.limit(&node).filter(|limit| attached >= *limit) {
+            return Err(Error::NodeFull { node, limit });
+        }
 
         let attachment = Attachment {
             number: self.attached + 1,
             params: params.clone(),
         };
-        let publication = PublishInfo::of(id.as_str(), &attachment);
-        Ok(self.done(
-            publication,
-            Change::Attached {
-                volume: id,
-                node,
-                attachment,
-            },
-        ))
+        let change = Change::Attached {
+            volume: id,
+            node,
+            attachment: attachment.clone(),
+        };
+        Ok(self.done(attachment, change))
     }
 
     /// Detaches a volume from a node, or from all nodes.
@@ -94,10 +78,7 @@ impl Array {
     /// # Errors
     /// Only of a strict array: the volume does not exist, or the node does not and the volume is not attached to it.
     pub fn unpublish(&mut self, volume: &str, node: Option<&str>) -> Result<Done<()>, Error> {
-        let nothing = Done {
-            reply: (),
-            change: None,
-        };
+        let nothing = Done::unchanged(());
         let strict = self.settings.deviations.unpublish_not_found;
         let Some(held) = self.volumes.get(volume) else {
             if strict {
@@ -135,21 +116,32 @@ impl Array {
             self.apply(change);
         }
     }
+}
 
-    /// Checks that one more volume can be attached to a node.
-    fn check_attach_limit(&self, node: &NodeId) -> Result<(), Error> {
-        let attached = self.nodes.get(node).map_or(0, |entry| entry.attached.len());
-        match self.limit(node) {
-            Some(limit) if attached >= limit => Err(Error::NodeFull {
-                node: node.clone(),
-                limit,
-            }),
-            _ => Ok(()),
-        }
+// === impl Attachment ===
+
+impl Attachment {
+    /// The key of the attachment's number in the publish context: the same for a repeated call, another one after detach and
+    /// attach.
+    pub(crate) const NUMBER: &'static str = "attachment";
+
+    /// The publish context, by which a node finds the volume's device.
+    pub(crate) fn publish_context<C: FromIterator<(String, String)>>(&self, volume: &str) -> C {
+        let serial = serial(volume);
+        let context = [
+            (Self::NUMBER, self.number.to_string()),
+            ("device", format!("/dev/disk/by-id/csi-mock-{serial}")),
+            ("serial", serial),
+            ("writable", self.params.writes().to_string()),
+        ];
+        context
+            .map(|(key, value)| (key.to_owned(), value))
+            .into_iter()
+            .collect()
     }
 }
 
-/// The serial number of a volume's device. Independent of the epoch: it stays the same if the array is re-created.
+/// The serial number of a volume's device, the same on every node. Independent of the epoch: it stays the same if the array is re-created.
 pub fn serial(volume: &str) -> String {
     let mark = SipHasher24::new().hash(format!("serial/{volume}").as_bytes());
     format!("{mark:016x}")
@@ -162,36 +154,5 @@ fn difference(held: &PublishParams, asked: &PublishParams) -> Option<&'static st
         Some("readonly")
     } else {
         None
-    }
-}
-
-// === impl PublishInfo ===
-
-impl PublishInfo {
-    /// The key of the attachment's number in the context.
-    pub(crate) const ATTACHMENT: &'static str = "attachment";
-
-    /// The properties of a volume's attachment.
-    pub(crate) fn of(volume: &str, attachment: &Attachment) -> Self {
-        Self {
-            number: attachment.number,
-            serial: serial(volume),
-            writable: attachment.params.writes(),
-        }
-    }
-
-    /// The publish context.
-    pub(crate) fn context(&self) -> BTreeMap<String, String> {
-        BTreeMap::from([
-            (Self::ATTACHMENT.to_owned(), self.number.to_string()),
-            ("device".to_owned(), self.device_path()),
-            ("serial".to_owned(), self.serial.clone()),
-            ("writable".to_owned(), self.writable.to_string()),
-        ])
-    }
-
-    /// The path of the device on the node.
-    pub(crate) fn device_path(&self) -> String {
-        format!("/dev/disk/by-id/csi-mock-{}", self.serial)
     }
 }

@@ -226,10 +226,7 @@ impl Array {
         let mut qos = volume.qos.clone();
         qos.extend(asked.iter().map(|(key, value)| (key.clone(), value.clone())));
         if qos == volume.qos {
-            return Ok(Done {
-                reply: (),
-                change: None,
-            });
+            return Ok(Done::unchanged(()));
         }
         let volume = volume.spec.id.clone();
         Ok(self.done((), Change::Modified { volume, qos }))

@@ -182,14 +182,8 @@ impl Image {
             created,
             attached,
             premade,
-            volumes: Vec::new(),
             made,
-            snapshots: Vec::new(),
-            groups: Vec::new(),
-            sick: Vec::new(),
-            storage: Vec::new(),
-            nodes: Vec::new(),
-            pools: Vec::new(),
+            ..Self::default()
         }
     }
 }

@@ -124,10 +124,7 @@ impl Array {
         timing: Timing,
     ) -> Result<Done<Arc<Snapshot>>, Error> {
         if let Some(existing) = self.find_snapshot(wanted)? {
-            return Ok(Done {
-                reply: existing,
-                change: None,
-            });
+            return Ok(Done::unchanged(existing));
         }
         let pool = self.pool_of_snapshot(wanted)?;
         let volume = self.volume(&wanted.source)?;
@@ -151,10 +148,7 @@ impl Array {
     /// It belongs to a group, or volumes depend on it.
     pub fn delete_snapshot(&mut self, id: &str) -> Result<Done<()>, Error> {
         let Some(snapshot) = self.snapshots.get(id) else {
-            return Ok(Done {
-                reply: (),
-                change: None,
-            });
+            return Ok(Done::unchanged(()));
         };
         if let Some(group) = &snapshot.group {
             return Err(Error::Illegal {

@@ -93,7 +93,8 @@ fn serial_belongs_to_the_volume_whichever_array_has_it() {
     let serial = |epoch| {
         let mut array = Array::new(mk_settings(), epoch);
         array.premake(1);
-        array.publish("vol-0", "node-0", &mk_hold()).unwrap().reply.serial
+        let attachment = array.publish("vol-0", "node-0", &mk_hold()).unwrap().reply;
+        attachment.publish_context::<BTreeMap<_, _>>("vol-0")["serial"].clone()
     };
     assert_eq!(serial(1), serial(2));
 }

@@ -6,6 +6,9 @@
 //! finds an attached volume unused detaches it.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::time::{self, Instant};
 
 use super::Driver;
 use super::remote_sync::decide;
@@ -13,7 +16,10 @@ use crate::array::Capability;
 use crate::driver::error::Error;
 use crate::driver::locks::{LockMode, Scope};
 use crate::error_chain;
-use crate::node::View;
+use crate::node::{self, View};
+
+/// Interval of looking for a device.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 // === impl Driver ===
 
@@ -22,7 +28,7 @@ impl Driver {
     ///
     /// # Guarantees
     /// Without ControllerPublishVolume, and with the array in another process, the volume is attached.
-    pub(crate) async fn view_to_use(&self, volume: &str, capability: &Capability) -> Result<View, Error> {
+    async fn view_to_use(&self, volume: &str, capability: &Capability) -> Result<View, Error> {
         let view = self.view(volume).await?;
         let Some(remote) = self.remote.as_ref().filter(|_| !self.ways().attaches) else {
             return Ok(view);
@@ -38,8 +44,32 @@ impl Driver {
         self.view(volume).await
     }
 
-    /// Returns the outcome of a call that uses a volume. After a failure, detaches the volume if it is at no other path.
-    pub(crate) async fn unless_unused<T>(&self, volume: &str, outcome: Result<T, Error>) -> Result<T, Error> {
+    /// Performs an operation that needs a volume's device, and retries until the device has appeared or the node's device
+    /// timeout is over. No event announces a device, so this polls. After a failure, detaches the volume if it is at no other
+    /// path.
+    ///
+    /// # Errors
+    /// Those of the last try.
+    pub(crate) async fn with_device<F>(
+        &self,
+        volume: &str,
+        capability: &Capability,
+        act: impl Fn(View) -> F,
+    ) -> Result<(), Error>
+    where
+        F: Future<Output = Result<(), node::Error>>,
+    {
+        let limit = self.node().map(|node| node.device_timeout).unwrap_or_default();
+        let deadline = Instant::now() + limit;
+        let outcome = loop {
+            let attempt = async { Ok(act(self.view_to_use(volume, capability).await?).await?) };
+            match attempt.await {
+                Err(Error::Node(node::Error::NoDevice { .. })) if Instant::now() < deadline => {
+                    time::sleep(LOOK_AGAIN).await;
+                }
+                outcome => break outcome,
+            }
+        };
         if outcome.is_err() {
             self.release_attached([volume.to_owned()]).await;
         }

@@ -75,7 +75,7 @@ impl Driver {
             store: self.store.clone(),
             clock: self.clock.clone(),
             volume_files,
-            locks: LockTable::new(self.locks.rule()),
+            locks: LockTable::new(self.locks.rule),
             faults: self.faults.clone(),
             socket_control: Arc::default(),
             exit: ExitOrder::default(),

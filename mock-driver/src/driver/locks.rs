@@ -7,7 +7,7 @@
 //! `Scope::Operation` while the array works. The admin API uses only the latter, so it does not wait for delayed calls.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -65,7 +65,8 @@ const READERS: u32 = 1024;
 /// All locks of a driver.
 #[derive(Debug)]
 pub(crate) struct LockTable {
-    rule: BusyRule,
+    /// Applies to calls.
+    pub(crate) rule: BusyRule,
     locks: Arc<Mutex<Locks>>,
 }
 
@@ -78,16 +79,11 @@ struct Lock {
     users: usize,
 }
 
-/// Unlocks when it is dropped.
+/// A holder or waiter of a lock. Dropping it unlocks; the last one removes the lock.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    _permit: OwnedSemaphorePermit,
-    _user: LockEntry,
-}
-
-/// A holder or waiter of a lock; the last one removes it.
-#[derive(Debug)]
-struct LockEntry {
+    /// `None` while it waits.
+    permit: Option<OwnedSemaphorePermit>,
     locks: Arc<Mutex<Locks>>,
     key: (Scope, Key),
 }
@@ -99,7 +95,7 @@ pub struct Busy(pub Key);
 // === impl LockTable ===
 
 impl LockTable {
-    /// An empty table; the rule applies to calls.
+    /// An empty table.
     pub(crate) fn new(rule: BusyRule) -> Self {
         Self {
             rule,
@@ -107,59 +103,14 @@ impl LockTable {
         }
     }
 
-    pub(crate) fn rule(&self) -> BusyRule {
-        self.rule
-    }
-
-    /// Locks a key.
+    /// Locks keys in a fixed order, so that calls cannot deadlock.
     ///
     /// # Errors
-    /// Another call holds it, and the rule is to abort.
+    /// Another call holds one of them, and the rule is to abort; keys locked by then are unlocked.
     ///
     /// # Cancellation
     /// Safe: a dropped waiter only loses its place in the queue.
-    pub(crate) async fn lock(&self, scope: Scope, key: Key, share: LockMode) -> Result<Guard, Busy> {
-        let key = (scope, key);
-        let semaphore = {
-            let mut locks = all(&self.locks);
-            let lock = locks.entry(key.clone()).or_insert_with(|| Lock {
-                semaphore: Arc::new(Semaphore::new(READERS as usize)),
-                users: 0,
-            });
-            lock.users += 1;
-            lock.semaphore.clone()
-        };
-        let user = LockEntry {
-            locks: self.locks.clone(),
-            key,
-        };
-        let permits = match share {
-            LockMode::Exclusive => READERS,
-            LockMode::Shared => 1,
-        };
-        let permit = match (scope, self.rule) {
-            (Scope::Call, BusyRule::Abort) => semaphore
-                .try_acquire_many_owned(permits)
-                .map_err(|_| Busy(user.key.1.clone()))?,
-            (Scope::Call, BusyRule::Wait) | (Scope::Operation, _) => semaphore
-                .acquire_many_owned(permits)
-                .await
-                .expect("a lock's semaphore must never be closed"),
-        };
-        Ok(Guard {
-            _permit: permit,
-            _user: user,
-        })
-    }
-
-    /// Locks several keys in a fixed order, so that calls cannot deadlock.
-    ///
-    /// # Errors
-    /// Those of [`LockTable::lock`]; keys locked by then are unlocked.
-    ///
-    /// # Cancellation
-    /// That of [`LockTable::lock`].
-    pub(crate) async fn lock_all(
+    pub(crate) async fn lock(
         &self,
         scope: Scope,
         mut keys: Vec<(Key, LockMode)>,
@@ -167,17 +118,46 @@ impl LockTable {
         keys.sort();
         // Of duplicate keys, the exclusive one sorts first.
         keys.dedup_by(|(later, _), (first, _)| later == first);
-        let mut locked = Vec::with_capacity(keys.len());
-        for (key, share) in keys {
-            locked.push(self.lock(scope, key, share).await?);
+        let mut guards = Vec::with_capacity(keys.len());
+        for (key, mode) in keys {
+            let key = (scope, key);
+            let semaphore = {
+                let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+                let lock = locks.entry(key.clone()).or_insert_with(|| Lock {
+                    semaphore: Arc::new(Semaphore::new(READERS as usize)),
+                    users: 0,
+                });
+                lock.users += 1;
+                lock.semaphore.clone()
+            };
+            let mut guard = Guard {
+                permit: None,
+                locks: self.locks.clone(),
+                key,
+            };
+            let permits = match mode {
+                LockMode::Exclusive => READERS,
+                LockMode::Shared => 1,
+            };
+            guard.permit = Some(match (scope, self.rule) {
+                (Scope::Call, BusyRule::Abort) => semaphore
+                    .try_acquire_many_owned(permits)
+                    .map_err(|_| Busy(guard.key.1.clone()))?,
+                (Scope::Call, BusyRule::Wait) | (Scope::Operation, _) => semaphore
+                    .acquire_many_owned(permits)
+                    .await
+                    .expect("a lock's semaphore must never be closed"),
+            });
+            guards.push(guard);
         }
-        Ok(locked)
+        Ok(guards)
     }
 }
 
-impl Drop for LockEntry {
+impl Drop for Guard {
     fn drop(&mut self) {
-        let mut locks = all(&self.locks);
+        self.permit = None;
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lock) = locks.get_mut(&self.key) {
             lock.users -= 1;
             if lock.users == 0 {
@@ -201,63 +181,50 @@ impl std::fmt::Display for Key {
     }
 }
 
-fn all(locks: &Mutex<Locks>) -> MutexGuard<'_, Locks> {
-    locks.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use tokio_test::{assert_pending, assert_ready, task};
 
     use super::*;
 
-    fn mk_key(id: &str) -> Key {
-        Key::Volume(id.to_owned())
+    const A: &[(&str, LockMode)] = &[("a", LockMode::Exclusive)];
+    const A_SHARED: &[(&str, LockMode)] = &[("a", LockMode::Shared)];
+    const B: &[(&str, LockMode)] = &[("b", LockMode::Exclusive)];
+    const B_SHARED: &[(&str, LockMode)] = &[("b", LockMode::Shared)];
+
+    async fn lock(table: &LockTable, scope: Scope, volumes: &[(&str, LockMode)]) -> Result<Vec<Guard>, Busy> {
+        let keys = volumes
+            .iter()
+            .map(|(id, mode)| (Key::Volume((*id).to_owned()), *mode));
+        table.lock(scope, keys.collect()).await
+    }
+
+    async fn call(table: &LockTable, volumes: &[(&str, LockMode)]) -> Result<Vec<Guard>, Busy> {
+        lock(table, Scope::Call, volumes).await
+    }
+
+    fn is_unused(table: &LockTable) -> bool {
+        table.locks.lock().unwrap().is_empty()
     }
 
     #[tokio::test]
     async fn abort_refuses_the_second_call_and_only_for_the_same_volume() {
         let table = LockTable::new(BusyRule::Abort);
-        let held = table
-            .lock(Scope::Call, mk_key("a"), LockMode::Exclusive)
-            .await
-            .unwrap();
-        assert!(
-            table
-                .lock(Scope::Call, mk_key("a"), LockMode::Exclusive)
-                .await
-                .is_err()
-        );
-        assert!(
-            table
-                .lock(Scope::Call, mk_key("b"), LockMode::Exclusive)
-                .await
-                .is_ok()
-        );
-        assert!(
-            table
-                .lock(Scope::Call, Key::Name("a".into()), LockMode::Exclusive)
-                .await
-                .is_ok()
-        );
+        let held = call(&table, A).await.unwrap();
+        assert!(call(&table, A).await.is_err());
+        assert!(call(&table, B).await.is_ok());
+        let name = vec![(Key::Name("a".into()), LockMode::Exclusive)];
+        assert!(table.lock(Scope::Call, name).await.is_ok());
         drop(held);
-        assert!(
-            table
-                .lock(Scope::Call, mk_key("a"), LockMode::Exclusive)
-                .await
-                .is_ok()
-        );
+        assert!(call(&table, A).await.is_ok());
     }
 
     #[tokio::test]
     async fn wait_lets_calls_in_one_after_the_other_and_forgets_the_volume() {
         let table = LockTable::new(BusyRule::Wait);
-        let first = table
-            .lock(Scope::Call, mk_key("a"), LockMode::Exclusive)
-            .await
-            .unwrap();
-        let mut second = task::spawn(table.lock(Scope::Call, mk_key("a"), LockMode::Exclusive));
-        let mut third = task::spawn(table.lock(Scope::Call, mk_key("a"), LockMode::Exclusive));
+        let first = call(&table, A).await.unwrap();
+        let mut second = task::spawn(call(&table, A));
+        let mut third = task::spawn(call(&table, A));
         assert_pending!(second.poll());
         assert_pending!(third.poll());
         drop(first);
@@ -266,104 +233,45 @@ mod tests {
         assert_pending!(third.poll());
         drop(third);
         drop(held);
-        assert!(all(&table.locks).is_empty());
+        assert!(is_unused(&table));
     }
 
     #[tokio::test]
     async fn readers_bear_one_another_and_nobody_else() {
         let table = LockTable::new(BusyRule::Abort);
-        let first = table
-            .lock(Scope::Call, mk_key("a"), LockMode::Shared)
-            .await
-            .unwrap();
-        let second = table
-            .lock(Scope::Call, mk_key("a"), LockMode::Shared)
-            .await
-            .unwrap();
-        assert!(
-            table
-                .lock(Scope::Call, mk_key("a"), LockMode::Exclusive)
-                .await
-                .is_err()
-        );
+        let first = call(&table, A_SHARED).await.unwrap();
+        let second = call(&table, A_SHARED).await.unwrap();
+        assert!(call(&table, A).await.is_err());
         drop(first);
-        assert!(
-            table
-                .lock(Scope::Call, mk_key("a"), LockMode::Exclusive)
-                .await
-                .is_err()
-        );
+        assert!(call(&table, A).await.is_err());
         drop(second);
-        let whole = table
-            .lock(Scope::Call, mk_key("a"), LockMode::Exclusive)
-            .await
-            .unwrap();
-        assert!(
-            table
-                .lock(Scope::Call, mk_key("a"), LockMode::Shared)
-                .await
-                .is_err()
-        );
+        let whole = call(&table, A).await.unwrap();
+        assert!(call(&table, A_SHARED).await.is_err());
         drop(whole);
-        assert!(all(&table.locks).is_empty());
+        assert!(is_unused(&table));
     }
 
     #[tokio::test]
     async fn several_are_held_together_or_not_at_all() {
         let table = LockTable::new(BusyRule::Abort);
-        let both = |share| vec![(mk_key("b"), share), (mk_key("a"), LockMode::Exclusive)];
-        let held = table
-            .lock(Scope::Call, mk_key("b"), LockMode::Shared)
-            .await
-            .unwrap();
-        assert_eq!(
-            table
-                .lock_all(Scope::Call, both(LockMode::Exclusive))
-                .await
-                .unwrap_err(),
-            Busy(mk_key("b"))
-        );
-        assert!(
-            table
-                .lock(Scope::Call, mk_key("a"), LockMode::Exclusive)
-                .await
-                .is_ok(),
-            "given back"
-        );
-        assert_eq!(
-            table
-                .lock_all(Scope::Call, both(LockMode::Shared))
-                .await
-                .unwrap()
-                .len(),
-            2
-        );
+        let held = call(&table, B_SHARED).await.unwrap();
+        let busy = call(&table, &[B, A].concat()).await.unwrap_err();
+        assert_eq!(busy, Busy(Key::Volume("b".into())));
+        assert!(call(&table, A).await.is_ok(), "given back");
+        assert_eq!(call(&table, &[B_SHARED, A].concat()).await.unwrap().len(), 2);
         drop(held);
-        let twice = vec![
-            (mk_key("a"), LockMode::Shared),
-            (mk_key("a"), LockMode::Exclusive),
-        ];
-        let held = table.lock_all(Scope::Call, twice).await.unwrap();
-        assert!(
-            table
-                .lock(Scope::Call, mk_key("a"), LockMode::Shared)
-                .await
-                .is_err()
-        );
+        let held = call(&table, &[A_SHARED, A].concat()).await.unwrap();
+        assert!(call(&table, A_SHARED).await.is_err());
         drop(held);
-        assert!(all(&table.locks).is_empty());
+        assert!(is_unused(&table));
     }
 
     #[tokio::test]
     async fn calls_that_want_the_same_in_any_order_do_not_block_one_another_for_ever() {
         let table = LockTable::new(BusyRule::Wait);
-        let wanted = |first: &str, second: &str| {
-            [first, second]
-                .map(|id| (mk_key(id), LockMode::Exclusive))
-                .to_vec()
-        };
-        let first = table.lock_all(Scope::Call, wanted("a", "b")).await.unwrap();
-        let mut second = task::spawn(table.lock_all(Scope::Call, wanted("b", "a")));
+        let (one, other) = ([A, B].concat(), [B, A].concat());
+        let first = call(&table, &one).await.unwrap();
+        let mut second = task::spawn(call(&table, &other));
         assert_pending!(second.poll());
         drop(first);
         assert!(assert_ready!(second.poll()).is_ok());
@@ -372,17 +280,11 @@ mod tests {
     #[tokio::test]
     async fn operations_wait_for_one_another_and_not_for_calls() {
         let table = LockTable::new(BusyRule::Abort);
-        let call = table
-            .lock(Scope::Call, mk_key("a"), LockMode::Exclusive)
-            .await
-            .unwrap();
-        let operation = table
-            .lock(Scope::Operation, mk_key("a"), LockMode::Exclusive)
-            .await
-            .unwrap();
-        let mut other = task::spawn(table.lock(Scope::Operation, mk_key("a"), LockMode::Exclusive));
+        let held = call(&table, A).await.unwrap();
+        let operation = lock(&table, Scope::Operation, A).await.unwrap();
+        let mut other = task::spawn(lock(&table, Scope::Operation, A));
         assert_pending!(other.poll());
-        drop(call);
+        drop(held);
         assert_pending!(other.poll());
         drop(operation);
         assert_ready!(other.poll()).unwrap();

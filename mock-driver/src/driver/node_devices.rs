@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio::time::{self, Instant};
+use tokio::time;
 
 use super::Driver;
 use super::remote_sync::decide;
@@ -14,14 +14,11 @@ use crate::driver::registration::{self, RegistrationState};
 use crate::error_chain;
 use crate::fault::VolumeLocation;
 use crate::node::stage_publish::NodeFeatures;
-use crate::node::{self, Node, NodeInfo, View};
+use crate::node::{Node, NodeInfo, View};
 use crate::rpc::capabilities::Capability;
 
 /// Maximum time of one step on devices and files while the driver exits.
 const LAST_STEP: Duration = Duration::from_secs(60);
-
-/// Interval of looking for a device.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 // === impl Driver ===
 
@@ -54,27 +51,6 @@ impl Driver {
             })
             .await?;
         Ok(view)
-    }
-
-    /// Retries an operation that needs a volume's device until the device has appeared or the node's device timeout is
-    /// over. No event announces a device, so this polls.
-    ///
-    /// # Errors
-    /// Those of the last try.
-    pub(crate) async fn with_retries<T, F>(&self, act: impl Fn() -> F) -> Result<T, Error>
-    where
-        F: Future<Output = Result<T, Error>>,
-    {
-        let limit = self.node().map(|node| node.device_timeout).unwrap_or_default();
-        let deadline = Instant::now() + limit;
-        loop {
-            match act().await {
-                Err(Error::Node(node::Error::NoDevice { .. })) if Instant::now() < deadline => {
-                    time::sleep(LOOK_AGAIN).await;
-                }
-                result => return result,
-            }
-        }
     }
 
     /// The response of NodeGetInfo: configured values, else those of the array.
@@ -200,7 +176,7 @@ impl Driver {
 
     /// Whether this process has the node with that id.
     pub(crate) fn is_here(&self, node: &str) -> bool {
-        self.node().is_some_and(|here| here.info().id == node)
+        self.node.as_ref().is_some_and(|here| here.info().id == node)
     }
 
     /// Attaches or detaches the volume's device on this process's node according to the array. Call it after every change of

@@ -124,12 +124,9 @@ impl RemoteArray {
     }
 
     /// Locks a volume for a request and the action on its response.
-    pub(crate) async fn turn(&self, volume: &str) -> Option<Guard> {
-        let key = Key::OnNode(volume.to_owned());
-        self.locks
-            .lock(Scope::Operation, key, LockMode::Exclusive)
-            .await
-            .ok()
+    pub(crate) async fn turn(&self, volume: &str) -> Option<Vec<Guard>> {
+        let keys = vec![(Key::OnNode(volume.to_owned()), LockMode::Exclusive)];
+        self.locks.lock(Scope::Operation, keys).await.ok()
     }
 
     /// Held while a device is attached.

@@ -28,7 +28,7 @@ use crate::store::volume_files::{FileId, SweepReport};
 /// A volume that is not mounted or unmounted while it is copied, and whose filesystem is frozen if it is mounted.
 struct QuiescedVolume {
     frozen: Option<Frozen>,
-    _locked: Guard,
+    _locked: Vec<Guard>,
 }
 
 // === impl Driver ===
@@ -187,7 +187,10 @@ impl Driver {
 
     /// Waits for the time that the volume's mutable parameters give a move.
     pub(crate) async fn apply_qos_latency(&self, volume: &str) {
-        pause(self.store.peek(|array| array.latency(volume))).await;
+        let latency = self.store.peek(|array| array.latency(volume));
+        if !latency.is_zero() {
+            time::sleep(latency).await;
+        }
     }
 
     /// The time that the volume's mutable parameters give a copy of so many bytes.
@@ -222,7 +225,7 @@ impl Driver {
 
     /// Checks that a volume without attachments is not in use on this process's node, and keeps it unused while the returned
     /// guard lives. Nodes in other processes attach the volumes that they use.
-    async fn unused(&self, volume: &str) -> Result<Option<Guard>, Error> {
+    async fn unused(&self, volume: &str) -> Result<Option<Vec<Guard>>, Error> {
         let is_told = self.ways().attaches || self.store.peek(|array| array.deletes_in_use(volume));
         let Some(node) = self.node().filter(|_| !is_told) else {
             return Ok(None);
@@ -246,9 +249,9 @@ impl Driver {
         scope: Scope,
         mode: LockMode,
         volume: &str,
-    ) -> Result<Guard, Error> {
-        let key = Key::OnNode(volume.to_owned());
-        Ok(self.locks.lock(scope, key, mode).await?)
+    ) -> Result<Vec<Guard>, Error> {
+        let keys = vec![(Key::OnNode(volume.to_owned()), mode)];
+        Ok(self.locks.lock(scope, keys).await?)
     }
 
     /// Freezes the filesystem of a volume that the node of this process has mounted, so that a copy has all earlier writes

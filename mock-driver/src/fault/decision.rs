@@ -1,7 +1,6 @@
 //! The faults of one call.
 
 use super::reservation::Reservation;
-use super::rule::Phase;
 use super::rule_state::ActiveFault;
 
 /// The faults of one call.
@@ -29,15 +28,5 @@ impl Decision {
         if self.backend.as_ref().is_none_or(is_worse) {
             self.backend = Some(fired);
         }
-    }
-
-    /// Takes a rule that applies after the array.
-    pub(crate) fn take_after(&mut self) -> Option<ActiveFault> {
-        self.rule.take_if(|fired| fired.rule().phase == Phase::After)
-    }
-
-    /// The fault that the journal records.
-    pub(crate) fn named(&self) -> Option<&ActiveFault> {
-        self.rule.as_ref().or(self.backend.as_ref())
     }
 }

@@ -51,7 +51,8 @@ struct RawRule {
     enabled: bool,
     #[serde(default, rename = "match")]
     matches: RawMatch,
-    phase: Option<String>,
+    #[serde(default)]
+    phase: Phase,
     action: RawAction,
     times: Option<u64>,
 }
@@ -132,15 +133,7 @@ impl Rule {
                 "must be at least 1; omit it for no limit",
             ));
         }
-        let phase = match written.phase.as_deref() {
-            None | Some("before") => Phase::Before,
-            Some("after") => Phase::After,
-            Some("background") => Phase::Background,
-            Some(other) => {
-                let reason = format!("unknown value \"{other}\": use before, after or background");
-                return Err(FieldError::new("phase", reason));
-            }
-        };
+        let RawRule { phase, .. } = written;
         let matches = written.matches.read()?;
         Ok(Self {
             id: written.id,

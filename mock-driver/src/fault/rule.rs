@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde_json::Value;
 use tonic::Code;
 use wildmatch::WildMatch;
@@ -96,7 +97,8 @@ pub(crate) struct CallNumbers {
 }
 
 /// A condition on a volume's location.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum LocationMatch {
     /// Attached to a node.
     Attached,
@@ -111,7 +113,8 @@ pub(crate) enum LocationMatch {
 }
 
 /// The phase in which a rule acts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// Before the operation. An action with an end replaces it.
     #[default]

@@ -39,10 +39,22 @@ pub struct Call {
     /// Start time.
     pub start: Timestamp,
     pub(super) request: RedactedMessage,
-    pub(super) subject: Subject,
+    /// Read from the request when it is asked for.
+    pub(super) subject: OnceLock<Subject>,
     pub(super) fault: Mutex<Option<String>>,
     pub(super) end: OnceLock<End>,
+    pub(super) operation: Mutex<Operation>,
     pub(super) late: OnceLock<End>,
+}
+
+/// The operation of a call. It outlives the call if the client leaves or if the response does not wait for it.
+#[derive(Debug, Default)]
+pub(super) enum Operation {
+    #[default]
+    Running,
+    Done(Outcome),
+    /// The call has ended before it.
+    Left,
 }
 
 /// The end of a call.
@@ -65,12 +77,16 @@ impl Call {
 
     /// The volume or snapshot id of the request, or the name of the object to create.
     pub fn volume(&self) -> &str {
-        &self.subject.volume
+        &self.subject().volume
     }
 
     /// The node id of the request.
     pub fn node(&self) -> &str {
-        &self.subject.node
+        &self.subject().node
+    }
+
+    fn subject(&self) -> &Subject {
+        self.subject.get_or_init(|| self.request.subject())
     }
 
     /// The fault rule that affects the call.

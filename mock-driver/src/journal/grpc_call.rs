@@ -92,12 +92,13 @@ mod tests {
             ..JournalConfig::default()
         };
         let journal = Arc::new(Journal::open(None, readers, [7; 16], Clock::system()).unwrap());
-        let record = journal.begin("/csi.v1.Node/NodeGetInfo", None, &NodeGetInfoRequest {});
+        let request = journal.renderer.keep(&NodeGetInfoRequest {});
+        let mut record = journal.begin("/csi.v1.Node/NodeGetInfo".into(), None, request);
         let outcome = Outcome {
             code,
             message: message.to_owned(),
         };
-        record.end(outcome, response);
+        record.end(outcome, response.map(|response| journal.renderer.keep(response)));
         let call = journal.look(|look| look.after(0).next().unwrap().1.clone());
         let line = line(&call, &journal.request(&call), journal.response(&call).as_ref()).unwrap();
         assert!(!line.contains('\n'), "one call, one line: {line}");

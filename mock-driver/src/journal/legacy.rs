@@ -3,19 +3,7 @@
 use prost_reflect::{DescriptorPool, MessageDescriptor};
 
 use crate::rpc::legacy::FILE_DESCRIPTOR_SET;
-
-/// Their methods and messages.
-const REPLIES: [(&str, &str); 3] = [
-    ("/csi.v1.Controller/ListVolumes", "csi.legacy.ListVolumesResponse"),
-    (
-        "/csi.v1.Controller/ControllerGetVolume",
-        "csi.legacy.ControllerGetVolumeResponse",
-    ),
-    (
-        "/csi.v1.Node/NodeGetVolumeStats",
-        "csi.legacy.NodeGetVolumeStatsResponse",
-    ),
-];
+use crate::rpc::method::Method;
 
 /// Adds the legacy messages to the descriptors of CSI.
 pub(super) fn add_to(pool: &mut DescriptorPool) {
@@ -25,8 +13,9 @@ pub(super) fn add_to(pool: &mut DescriptorPool) {
 
 /// The legacy reply of a method, if it has one.
 pub(super) fn reply(pool: &DescriptorPool, path: &str) -> Option<MessageDescriptor> {
-    let (_, name) = REPLIES.iter().find(|(method, _)| *method == path)?;
-    pool.get_message_by_name(name)
+    let method = Method::at(path)?;
+    method.condition()?;
+    pool.get_message_by_name(&format!("csi.legacy.{method}Response"))
 }
 
 #[cfg(test)]
@@ -38,7 +27,10 @@ mod tests {
         let mut pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET).unwrap();
         add_to(&mut pool);
         let mut conditions = 0;
-        for (path, _) in REPLIES {
+        let methods = Method::ALL
+            .into_iter()
+            .filter(|method| method.condition().is_some());
+        for path in methods.map(Method::path) {
             let (service, name) = path.strip_prefix('/').unwrap().split_once('/').unwrap();
             let service = pool.get_service_by_name(service).unwrap();
             let today = service.methods().find(|method| method.name() == name).unwrap();
@@ -59,7 +51,7 @@ mod tests {
                     .count();
             }
         }
-        assert_eq!(conditions, REPLIES.len());
+        assert_eq!(conditions, 3);
         assert!(reply(&pool, "/csi.v1.Identity/Probe").is_none());
     }
 }

@@ -7,8 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
-use super::call::{Call, End, Peer};
-use crate::rpc::code;
+use super::call::Peer;
 
 /// A line of the journal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -87,45 +86,6 @@ pub enum Line<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<Cow<'a, str>>,
     },
-}
-
-// === impl Line ===
-
-impl<'a> Line<'a> {
-    pub(super) fn begin(call: &'a Call, request: &'a Value) -> Self {
-        Self::Begin {
-            call: call.number,
-            method: Cow::Borrowed(&call.method),
-            peer: call.peer,
-            start: call.start,
-            request: Cow::Borrowed(request),
-        }
-    }
-
-    pub(super) fn end(call: &'a Call, end: &'a End, request: &'a Value, response: Option<&'a Value>) -> Self {
-        Self::End {
-            call: call.number,
-            method: Cow::Borrowed(&call.method),
-            peer: call.peer,
-            start: call.start,
-            end: end.time,
-            code: code::name(end.outcome.code).into(),
-            message: Cow::Borrowed(&end.outcome.message),
-            fault: call.fault(),
-            request: Cow::Borrowed(request),
-            response: response.map(Cow::Borrowed),
-        }
-    }
-
-    pub(super) fn late(call: &'a Call, late: &'a End) -> Self {
-        Self::Late {
-            call: call.number,
-            method: Cow::Borrowed(&call.method),
-            end: late.time,
-            code: code::name(late.outcome.code).into(),
-            message: Cow::Borrowed(&late.outcome.message),
-        }
-    }
 }
 
 /// RFC 3339 in UTC, always six digits, so that texts sort like times.

@@ -1,7 +1,5 @@
 //! CSI messages in their stored form and as JSON, without secrets.
 
-use std::collections::HashMap;
-
 use csi_proto::Secrets;
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
@@ -24,17 +22,16 @@ const CONTEXT: &str = "volume_context";
 
 /// Redacts messages and converts them to JSON with the field names of the proto file.
 #[derive(Debug)]
-pub(super) struct Renderer {
+pub(crate) struct Renderer {
     pool: DescriptorPool,
     options: SerializeOptions,
     /// `None` to show secrets.
     key: Option<[u8; 16]>,
-    subjects: HashMap<String, SubjectFields>,
 }
 
 /// A message without its secrets.
 #[derive(Clone, Debug)]
-pub(super) enum RedactedMessage {
+pub(crate) enum RedactedMessage {
     /// A CSI message.
     Csi {
         message: MessageDescriptor,
@@ -46,7 +43,7 @@ pub(super) enum RedactedMessage {
 
 /// Request or response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(crate) enum Direction {
     Request,
     Response,
 }
@@ -58,15 +55,6 @@ pub(super) struct Subject {
     pub(super) node: String,
 }
 
-/// The field numbers of the subject.
-#[derive(Debug, Default)]
-struct SubjectFields {
-    volume: Option<u32>,
-    node: Option<u32>,
-    /// Whether it has the field that may contain a pod's tokens.
-    has_context: bool,
-}
-
 // === impl Renderer ===
 
 impl Renderer {
@@ -74,23 +62,22 @@ impl Renderer {
         let mut pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET)
             .expect("the built-in descriptors must decode");
         legacy::add_to(&mut pool);
-        let subjects = pool
-            .all_messages()
-            .map(|message| (message.full_name().to_owned(), SubjectFields::of(&message)))
-            .collect();
         Self {
             pool,
             options: SerializeOptions::new()
                 .use_proto_field_name(true)
                 .stringify_64_bit_integers(false),
             key,
-            subjects,
         }
     }
 
     /// The stored form of a message.
-    pub(super) fn keep<M: Message + Secrets + Clone>(&self, message: &M) -> RedactedMessage {
-        let wire = match &self.key {
+    pub(crate) fn keep<M: Message + Secrets + Clone>(&self, message: &M) -> RedactedMessage {
+        let descriptor = self
+            .pool
+            .get_message_by_name(M::MESSAGE)
+            .expect("every CSI message must be in the descriptors");
+        let mut wire = match &self.key {
             Some(key) if !M::SECRET_FIELDS.is_empty() => {
                 let mut shown = message.clone();
                 for (_, secrets) in shown.secrets_mut() {
@@ -102,31 +89,26 @@ impl Renderer {
             }
             Some(_) | None => message.encode_to_vec(),
         };
-        let message = self
-            .pool
-            .get_message_by_name(M::MESSAGE)
-            .expect("every CSI message must be in the descriptors");
-        let wire = match &self.key {
-            Some(key) if self.may_hold_tokens(&message, &wire) => without_tokens(&message, &wire, key),
-            Some(_) | None => wire,
-        };
+        // Few messages may contain a pod's tokens, so only those that have their key are decoded.
+        if let Some(key) = &self.key
+            && descriptor.get_field_by_name(CONTEXT).is_some()
+            && wire
+                .windows(TOKENS.len())
+                .any(|window| window == TOKENS.as_bytes())
+        {
+            let mut content = DynamicMessage::decode(descriptor.clone(), wire.as_slice())
+                .expect("an encoded message must decode by its own descriptor");
+            hide_tokens(&mut content, key);
+            wire = content.encode_to_vec();
+        }
         RedactedMessage::Csi {
-            message,
+            message: descriptor,
             wire: wire.into(),
         }
     }
 
-    /// Whether an encoded message may contain a pod's tokens, which few do.
-    fn may_hold_tokens(&self, message: &MessageDescriptor, wire: &[u8]) -> bool {
-        let has_context = self.subjects.get(message.full_name());
-        has_context.is_some_and(|fields| fields.has_context)
-            && wire
-                .windows(TOKENS.len())
-                .any(|window| window == TOKENS.as_bytes())
-    }
-
-    /// The hash that replaces a secret.
-    pub(super) fn redact(&self, secret: &str) -> String {
+    /// The hash that replaces a secret; equal to that of an equal secret in a call.
+    pub(crate) fn redact(&self, secret: &str) -> String {
         match &self.key {
             Some(key) => hide(key, secret),
             None => secret.to_owned(),
@@ -134,7 +116,7 @@ impl Renderer {
     }
 
     /// The stored form of an encoded message of a method. Fields without a descriptor are removed, because they may be secret.
-    pub(super) fn keep_wire(&self, path: &str, side: Direction, wire: &[u8]) -> RedactedMessage {
+    pub(crate) fn keep_wire(&self, path: &str, side: Direction, wire: &[u8]) -> RedactedMessage {
         let known = || {
             let (service, method) = path.strip_prefix('/')?.split_once('/')?;
             let service = self.pool.get_service_by_name(service)?;
@@ -224,18 +206,6 @@ impl Renderer {
             Field::Bytes(value) => json!(value.as_ref()),
         }
     }
-
-    /// The subject of a request, without decoding all of it.
-    pub(super) fn subject(&self, request: &RedactedMessage) -> Subject {
-        let mut subject = Subject::default();
-        if let RedactedMessage::Csi { message, wire } = request
-            && let Some(fields) = self.subjects.get(message.full_name())
-        {
-            // The driver's own encoding is well-formed; otherwise the fields read so far suffice.
-            fields.read(wire, &mut subject).ok();
-        }
-        subject
-    }
 }
 
 // === impl RedactedMessage ===
@@ -247,37 +217,41 @@ impl RedactedMessage {
             Self::Foreign { .. } => 0,
         }
     }
+
+    /// The subject of a request, without decoding all of it.
+    pub(super) fn subject(&self) -> Subject {
+        let mut subject = Subject::default();
+        if let Self::Csi { message, wire } = self {
+            // The driver's own encoding is well-formed; otherwise the fields read so far suffice.
+            subject.read(message, wire).ok();
+        }
+        subject
+    }
 }
 
-// === impl SubjectFields ===
+// === impl Subject ===
 
-impl SubjectFields {
-    fn of(message: &MessageDescriptor) -> Self {
+impl Subject {
+    fn read(&mut self, message: &MessageDescriptor, mut wire: &[u8]) -> Result<(), prost::DecodeError> {
         let number = |names: &[&str]| {
             let field = names.iter().find_map(|name| message.get_field_by_name(name))?;
             let is_text = field.kind() == prost_reflect::Kind::String && !field.is_list();
             is_text.then(|| field.number())
         };
-        Self {
-            volume: number(&[
-                "volume_id",
-                "source_volume_id",
-                "snapshot_id",
-                "group_snapshot_id",
-                "name",
-            ]),
-            node: number(&["node_id"]),
-            has_context: message.get_field_by_name(CONTEXT).is_some(),
-        }
-    }
-
-    fn read(&self, mut wire: &[u8], subject: &mut Subject) -> Result<(), prost::DecodeError> {
+        let volume = number(&[
+            "volume_id",
+            "source_volume_id",
+            "snapshot_id",
+            "group_snapshot_id",
+            "name",
+        ]);
+        let node = number(&["node_id"]);
         while !wire.is_empty() {
             let (number, wire_type) = decode_key(&mut wire)?;
-            let wanted = if Some(number) == self.volume {
-                &mut subject.volume
-            } else if Some(number) == self.node {
-                &mut subject.node
+            let wanted = if Some(number) == volume {
+                &mut self.volume
+            } else if Some(number) == node {
+                &mut self.node
             } else {
                 skip_field(wire_type, number, &mut wire, DecodeContext::default())?;
                 continue;
@@ -305,14 +279,6 @@ fn map_key(key: &MapKey) -> String {
         MapKey::U64(key) => key.to_string(),
         MapKey::String(key) => key.clone(),
     }
-}
-
-/// An encoded message whose tokens are redacted.
-fn without_tokens(message: &MessageDescriptor, wire: &[u8], key: &[u8; 16]) -> Vec<u8> {
-    let mut content = DynamicMessage::decode(message.clone(), wire)
-        .expect("an encoded message must decode by its own descriptor");
-    hide_tokens(&mut content, key);
-    content.encode_to_vec()
 }
 
 fn hide_tokens(message: &mut DynamicMessage, key: &[u8; 16]) {

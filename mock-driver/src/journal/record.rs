@@ -4,69 +4,37 @@ use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use csi_proto::Secrets;
-use prost::Message;
 use serde_json::Value;
 use tonic::Code;
 
-use super::call::{Call, End, Outcome, Peer};
+use super::call::{Call, End, Operation, Outcome, Peer};
 use super::line::Line;
 use super::message::{Direction, RedactedMessage};
-use super::{Event, Journal};
+use super::{Event, Journal, grpc_call};
+use crate::rpc::code;
 
 /// A running call. If it is dropped before its end, its client has left.
 #[derive(Debug)]
 pub(crate) struct CallRecord {
-    work: WorkRecord,
+    pub(crate) operation: OperationRecord,
     /// The request in the begin line.
     shown: Option<Value>,
-    ended: bool,
-    /// The operation continues after the response, and its result is recorded as late.
-    apart: bool,
+    /// The response does not wait for the operation, whose result is recorded as late.
+    pub(crate) is_background: bool,
 }
 
 /// The operation of a call, which outlives the record if the client leaves.
 #[derive(Clone, Debug)]
-pub(crate) struct WorkRecord {
+pub(crate) struct OperationRecord {
     journal: Arc<Journal>,
     call: Arc<Call>,
-    fate: Arc<Mutex<CallOutcomes>>,
-}
-
-/// Shared state of a call record and its operation: either may end first.
-#[derive(Debug, Default)]
-struct CallOutcomes {
-    client_left: bool,
-    done: Option<Outcome>,
 }
 
 // === impl Journal ===
 
 impl Journal {
     /// Records the begin of a call. The caller must end the record; a dropped record means that the client left.
-    pub(crate) fn begin<M: Message + Secrets + Clone>(
-        self: &Arc<Self>,
-        method: &'static str,
-        peer: Option<Peer>,
-        request: &M,
-    ) -> CallRecord {
-        let request = self.renderer.keep(request);
-        self.begin_kept(method.into(), peer, request)
-    }
-
-    /// Records the begin of a call with an encoded message for another driver. Messages other than CSI's are counted and not
-    /// shown, because they may contain anything.
-    pub(crate) fn begin_wire(
-        self: &Arc<Self>,
-        method: &str,
-        peer: Option<Peer>,
-        request: &[u8],
-    ) -> CallRecord {
-        let request = self.renderer.keep_wire(method, Direction::Request, request);
-        self.begin_kept(method.to_owned().into(), peer, request)
-    }
-
-    fn begin_kept(
+    pub(crate) fn begin(
         self: &Arc<Self>,
         method: Cow<'static, str>,
         peer: Option<Peer>,
@@ -77,28 +45,33 @@ impl Journal {
             method,
             peer,
             start: self.clock.now(),
-            subject: self.renderer.subject(&request),
             request,
+            subject: OnceLock::new(),
             fault: Mutex::default(),
             end: OnceLock::new(),
+            operation: Mutex::default(),
             late: OnceLock::new(),
         });
         let shown = self.file.as_ref().map(|file| {
             let shown = self.renderer.json(&call.request);
-            file.write(&Line::begin(&call, &shown));
+            file.write(&Line::Begin {
+                call: call.number,
+                method: Cow::Borrowed(&call.method),
+                peer: call.peer,
+                start: call.start,
+                request: Cow::Borrowed(&shown),
+            });
             shown
         });
         self.memory().begin(call.clone());
-        self.publish(|| Event::Begin(call.clone()));
+        self.publish(Event::Begin(call.clone()));
         CallRecord {
-            work: WorkRecord {
+            operation: OperationRecord {
                 journal: self.clone(),
                 call,
-                fate: Arc::default(),
             },
             shown,
-            ended: false,
-            apart: false,
+            is_background: false,
         }
     }
 }
@@ -106,114 +79,126 @@ impl Journal {
 // === impl CallRecord ===
 
 impl CallRecord {
-    /// The record of the call's operation.
-    pub(crate) fn work(&self) -> WorkRecord {
-        self.work.clone()
-    }
-
-    /// Marks that the response does not wait for the operation, and returns the operation's record.
-    pub(crate) fn part(&mut self) -> WorkRecord {
-        self.apart = true;
-        self.work()
-    }
-
     /// Sets the fault rule that affects the call.
     pub(crate) fn set_fault(&mut self, rule: &str) {
-        let mut fault = self
-            .work
-            .call
-            .fault
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let OperationRecord { journal, call } = &self.operation;
+        let mut fault = call.fault.lock().unwrap_or_else(PoisonError::into_inner);
         *fault = Some(rule.to_owned());
         drop(fault);
-        self.work.journal.touch();
+        journal.touch();
+    }
+
+    /// Records an encoded response of another driver.
+    pub(crate) fn end_wire(&mut self, outcome: Outcome, response: Option<&[u8]>) {
+        let OperationRecord { journal, call } = &self.operation;
+        let keep = |wire| {
+            journal
+                .renderer
+                .keep_wire(&call.method, Direction::Response, wire)
+        };
+        let response = response.map(keep);
+        self.end(outcome, response);
     }
 
     /// Records the response.
-    pub(crate) fn end<M: Message + Secrets + Clone>(mut self, outcome: Outcome, response: Option<&M>) {
-        let response = response.map(|response| self.work.journal.renderer.keep(response));
-        self.conclude(outcome, response);
-    }
-
-    /// Records an encoded response.
-    pub(crate) fn end_wire(mut self, outcome: Outcome, response: Option<&[u8]>) {
-        let renderer = &self.work.journal.renderer;
-        let method = &self.work.call.method;
-        let response = response.map(|bytes| renderer.keep_wire(method, Direction::Response, bytes));
-        self.conclude(outcome, response);
-    }
-
-    fn conclude(&mut self, outcome: Outcome, response: Option<RedactedMessage>) {
-        self.ended = true;
-        let WorkRecord { journal, call, .. } = &self.work;
+    pub(crate) fn end(&mut self, outcome: Outcome, response: Option<RedactedMessage>) {
+        let OperationRecord { journal, call } = &self.operation;
         let end = End {
             time: journal.clock.now(),
             outcome,
             response,
         };
-        if call.end.set(end).is_ok() {
-            journal.ended(call, self.shown.as_ref());
+        if call.end.set(end).is_err() {
+            return;
         }
-        if self.apart {
-            self.work.leave();
+        if let Some(end) = call.end()
+            && (journal.file.is_some() || journal.grpc_call_lines)
+        {
+            let request = self.shown.take().unwrap_or_else(|| journal.request(call));
+            let response = journal.response(call);
+            if let Some(file) = &journal.file {
+                file.write(&Line::End {
+                    call: call.number,
+                    method: Cow::Borrowed(&call.method),
+                    peer: call.peer,
+                    start: call.start,
+                    end: end.time,
+                    code: code::name(end.outcome.code).into(),
+                    message: Cow::Borrowed(&end.outcome.message),
+                    fault: call.fault(),
+                    request: Cow::Borrowed(&request),
+                    response: response.as_ref().map(Cow::Borrowed),
+                });
+            }
+            if journal.grpc_call_lines {
+                grpc_call::log(call, &request, response.as_ref());
+            }
+        }
+        journal.memory().end(call);
+        journal.publish(Event::End(call.clone()));
+        if self.is_background {
+            self.operation.leave();
         }
     }
 }
 
 impl Drop for CallRecord {
     fn drop(&mut self) {
-        if self.ended {
-            return;
+        if self.operation.call.end().is_none() {
+            self.is_background = true;
+            let left = Outcome {
+                code: Code::Cancelled,
+                message: "the client left".to_owned(),
+            };
+            self.end(left, None);
         }
-        let left = Outcome {
-            code: Code::Cancelled,
-            message: "the client left".to_owned(),
-        };
-        self.apart = true;
-        self.conclude(left, None);
     }
 }
 
-// === impl WorkRecord ===
+// === impl OperationRecord ===
 
-impl WorkRecord {
-    /// Records the result of the operation if the client has left.
-    pub(crate) fn done(self, outcome: Outcome) {
-        let late = {
-            let mut fate = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
-            if fate.client_left {
-                Some(outcome)
-            } else {
-                fate.done = Some(outcome);
-                None
-            }
-        };
-        if let Some(outcome) = late {
+impl OperationRecord {
+    /// Records the result of the operation if the call has ended.
+    pub(crate) fn done(&self, outcome: Outcome) {
+        let mut operation = self.call.operation.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Operation::Left = *operation {
+            drop(operation);
             self.late(outcome);
+        } else {
+            *operation = Operation::Done(outcome);
         }
     }
 
-    /// The client has left; the operation's result is recorded as late.
+    /// The call has ended; the operation's result is recorded as late.
     fn leave(&self) {
-        let done = {
-            let mut fate = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
-            fate.client_left = true;
-            fate.done.take()
+        let operation = {
+            let mut operation = self.call.operation.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *operation, Operation::Left)
         };
-        if let Some(outcome) = done {
+        if let Operation::Done(outcome) = operation {
             self.late(outcome);
         }
     }
 
     fn late(&self, outcome: Outcome) {
+        let Self { journal, call } = self;
         let late = End {
-            time: self.journal.clock.now(),
+            time: journal.clock.now(),
             outcome,
             response: None,
         };
-        if self.call.late.set(late).is_ok() {
-            self.journal.late(&self.call);
+        if call.late.set(late).is_err() {
+            return;
         }
+        if let (Some(file), Some(late)) = (&journal.file, call.late()) {
+            file.write(&Line::Late {
+                call: call.number,
+                method: Cow::Borrowed(&call.method),
+                end: late.time,
+                code: code::name(late.outcome.code).into(),
+                message: Cow::Borrowed(&late.outcome.message),
+            });
+        }
+        journal.publish(Event::Late(call.clone()));
     }
 }

@@ -33,12 +33,16 @@ fn begin(journal: &Arc<Journal>, volume: &str, node: &str) -> CallRecord {
         node_id: node.into(),
         ..Default::default()
     };
-    journal.begin(PUBLISH, None, &request)
+    journal.begin(PUBLISH.into(), None, journal.renderer.keep(&request))
 }
 
 fn publish(journal: &Arc<Journal>, volume: &str, code: Code) {
+    end(journal, begin(journal, volume, "node-0"), code);
+}
+
+fn end(journal: &Journal, mut record: CallRecord, code: Code) {
     let response = ControllerPublishVolumeResponse::default();
-    begin(journal, volume, "node-0").end(mk_outcome(code), Some(&response));
+    record.end(mk_outcome(code), Some(journal.renderer.keep(&response)));
 }
 
 fn volumes(journal: &Journal) -> Vec<String> {
@@ -52,10 +56,7 @@ fn last_calls_are_kept_in_the_order_of_their_ends() {
     publish(&journal, "a", Code::Ok);
     publish(&journal, "b", Code::Ok);
     assert_eq!(volumes(&journal), ["a", "b"]);
-    slow.end(
-        mk_outcome(Code::Ok),
-        Some(&ControllerPublishVolumeResponse::default()),
-    );
+    end(&journal, slow, Code::Ok);
     assert_eq!(volumes(&journal), ["b", "slow"]);
     journal.look(|look| {
         let oldest = look.after(0).next().map(|(place, _)| place);
@@ -77,8 +78,9 @@ fn memory_is_bounded_by_bytes_too() {
         ..Default::default()
     };
     for _ in 0..100 {
-        let record = journal.begin(LIST, None, &ListVolumesRequest::default());
-        record.end(mk_outcome(Code::Ok), Some(&listing));
+        let request = journal.renderer.keep(&ListVolumesRequest::default());
+        let mut record = journal.begin(LIST.into(), None, request);
+        record.end(mk_outcome(Code::Ok), Some(journal.renderer.keep(&listing)));
     }
     assert_eq!(journal.look(|look| look.after(0).count()), 63);
 }
@@ -242,8 +244,9 @@ async fn cursor_sees_each_call_once_however_often_it_looks() {
 fn methods_that_are_too_many_are_counted_together() {
     let journal = mk_journal(1);
     for number in 0..3000 {
-        let record = journal.begin_wire(&format!("/any.v1.Service/Method{number}"), None, b"");
-        drop(record);
+        let method = format!("/any.v1.Service/Method{number}");
+        let request = journal.renderer.keep_wire(&method, Direction::Request, b"");
+        drop(journal.begin(method.into(), None, request));
     }
     let stats = journal.look(|look| look.stats().clone());
     assert_eq!(stats.len(), 1001);
@@ -258,9 +261,9 @@ async fn subscribers_hear_of_begin_end_and_late_work() {
     publish(&journal, "before", Code::Ok);
     let mut events = journal.subscribe();
     let record = begin(&journal, "a", "node-0");
-    let work = record.work();
+    let operation = record.operation.clone();
     drop(record);
-    work.done(mk_outcome(Code::Ok));
+    operation.done(mk_outcome(Code::Ok));
     assert!(matches!(events.recv().await, Ok(Event::Begin(call)) if call.volume() == "a"));
     assert!(matches!(events.recv().await, Ok(Event::End(call)) if call.late().is_some()));
     assert!(matches!(events.recv().await, Ok(Event::Late(_))));

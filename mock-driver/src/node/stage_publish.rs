@@ -9,7 +9,7 @@ use super::error::Error;
 use super::path_state::{PathState, foreign, taken};
 use super::record::{Map, Progress, Record, Role};
 use super::{Node, View, VolumeDisk};
-use crate::array::{Access, Capability, PublishInfo};
+use crate::array::{Access, Attachment, Capability};
 use crate::node::mount::{self, Disk, MountSource, Mounter};
 
 /// Arguments of NodeStageVolume.
@@ -167,7 +167,7 @@ impl Node {
             self.attach(&unit).await?;
             return Ok(unit);
         };
-        if let Some(given) = record.publish_context.get(PublishInfo::ATTACHMENT)
+        if let Some(given) = record.publish_context.get(Attachment::NUMBER)
             && *given != attachment.number.to_string()
         {
             return Err(Error::OldContext {
@@ -184,7 +184,7 @@ impl Node {
                 && staged.publish_context == record.publish_context
         });
         if ways.attaches && !is_known {
-            let expected = PublishInfo::of(&record.volume, attachment).context();
+            let expected = attachment.publish_context(&record.volume);
             compatibility::same_context(&record.volume, &expected, &record.publish_context)?;
         }
         compatibility::covered(

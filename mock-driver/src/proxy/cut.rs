@@ -200,8 +200,8 @@ fn trailers(status: &Status) -> HeaderMap {
 
 /// Ends the record of a stream unless it has ended.
 pub(super) fn end(record: &mut Option<CallRecord>, status: &Status) {
-    if let Some(record) = record.take() {
-        record.end_wire(outcome(status), None);
+    if let Some(mut record) = record.take() {
+        record.end(outcome(status), None);
     }
 }
 

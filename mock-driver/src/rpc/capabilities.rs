@@ -40,9 +40,7 @@ impl CapabilitySet {
 
     /// Whether the driver serves the method.
     pub(crate) fn serves(&self, method: Method) -> bool {
-        Capability::behind(method)
-            .iter()
-            .all(|capability| self.has(*capability))
+        method.needs().iter().all(|capability| self.has(*capability))
     }
 
     /// The capabilities, in the order of [`Capability::ALL`].

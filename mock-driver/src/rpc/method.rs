@@ -1,4 +1,4 @@
-//! The CSI RPCs: one table of names and kinds. Request, reply and streaming come from the protobuf descriptors in
+//! The CSI RPCs: one table of names, kinds and capabilities. Request, reply and streaming come from the protobuf descriptors in
 //! `csi-proto`.
 
 use std::fmt;
@@ -7,6 +7,8 @@ use std::sync::LazyLock;
 
 use prost_reflect::{DescriptorPool, MessageDescriptor, MethodDescriptor};
 use wildmatch::WildMatch;
+
+use super::capabilities::Capability;
 
 const NODE_SERVICE: &str = "/csi.v1.Node/";
 
@@ -32,9 +34,10 @@ static DESCRIPTORS: LazyLock<Vec<MethodDescriptor>> = LazyLock::new(|| {
     Method::ALL.into_iter().map(described).collect()
 });
 
-/// Generates `Method` and its tables from one list of RPCs.
+/// Generates `Method` and its tables from one list of RPCs, each with its effect on the array and the capabilities that its
+/// calls need.
 macro_rules! methods {
-    ($($service:literal => [$($name:ident: $kind:ident),+ $(,)?])+) => {
+    ($($service:literal => [$($name:ident: $kind:ident $(needs $($capability:ident)+)?),+ $(,)?])+) => {
         /// An RPC of CSI.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub(crate) enum Method {
@@ -44,6 +47,14 @@ macro_rules! methods {
         impl Method {
             /// Every method, in the order of the specification.
             pub(crate) const ALL: [Self; 36] = [$($(Self::$name,)+)+];
+
+            /// The method with that gRPC path.
+            pub(crate) fn at(path: &str) -> Option<Self> {
+                match path {
+                    $($(concat!("/csi.v1.", $service, "/", stringify!($name)) => Some(Self::$name),)+)+
+                    _ => None,
+                }
+            }
 
             /// The gRPC path.
             pub(crate) const fn path(self) -> &'static str {
@@ -65,6 +76,13 @@ macro_rules! methods {
                     $($(Self::$name => Kind::$kind,)+)+
                 }
             }
+
+            /// The capabilities that its calls need.
+            pub(crate) const fn needs(self) -> &'static [Capability] {
+                match self {
+                    $($(Self::$name => &[$($(Capability::$capability),+)?],)+)+
+                }
+            }
         }
     };
 }
@@ -72,40 +90,43 @@ macro_rules! methods {
 methods! {
     "Identity" => [GetPluginInfo: Read, GetPluginCapabilities: Read, Probe: Read]
     "Controller" => [
-        CreateVolume: Change,
-        DeleteVolume: Change,
-        ControllerPublishVolume: Move,
-        ControllerUnpublishVolume: Move,
+        CreateVolume: Change needs CreateDeleteVolume,
+        DeleteVolume: Change needs CreateDeleteVolume,
+        ControllerPublishVolume: Move needs PublishUnpublishVolume,
+        ControllerUnpublishVolume: Move needs PublishUnpublishVolume,
         ValidateVolumeCapabilities: Read,
-        ListVolumes: Read,
-        ControllerListVolumeHealth: Read,
-        ControllerGetVolumeHealth: Read,
-        GetCapacity: Read,
+        ListVolumes: Read needs ListVolumes,
+        ControllerListVolumeHealth: Read needs GetVolumeHealth ListVolumeHealth,
+        ControllerGetVolumeHealth: Read needs GetVolumeHealth,
+        GetCapacity: Read needs GetCapacity,
         ControllerGetCapabilities: Read,
-        CreateSnapshot: Change,
-        DeleteSnapshot: Change,
-        ListSnapshots: Read,
-        GetSnapshot: Read,
-        ControllerExpandVolume: Change,
-        ControllerGetVolume: Read,
-        ControllerModifyVolume: Change,
+        CreateSnapshot: Change needs CreateDeleteSnapshot,
+        DeleteSnapshot: Change needs CreateDeleteSnapshot,
+        ListSnapshots: Read needs ListSnapshots,
+        GetSnapshot: Read needs GetSnapshot,
+        ControllerExpandVolume: Change needs ExpandVolume,
+        ControllerGetVolume: Read needs GetVolume,
+        ControllerModifyVolume: Change needs ModifyVolume,
     ]
     "GroupController" => [
-        GroupControllerGetCapabilities: Read,
-        CreateVolumeGroupSnapshot: Change,
-        DeleteVolumeGroupSnapshot: Change,
-        GetVolumeGroupSnapshot: Read,
+        GroupControllerGetCapabilities: Read needs GroupControllerService,
+        CreateVolumeGroupSnapshot: Change needs GroupControllerService CreateDeleteGetVolumeGroupSnapshot,
+        DeleteVolumeGroupSnapshot: Change needs GroupControllerService CreateDeleteGetVolumeGroupSnapshot,
+        GetVolumeGroupSnapshot: Read needs GroupControllerService CreateDeleteGetVolumeGroupSnapshot,
     ]
-    "SnapshotMetadata" => [GetMetadataAllocated: Read, GetMetadataDelta: Read]
+    "SnapshotMetadata" => [
+        GetMetadataAllocated: Read needs SnapshotMetadataService,
+        GetMetadataDelta: Read needs SnapshotMetadataService,
+    ]
     "Node" => [
-        NodeStageVolume: OnNode,
-        NodeUnstageVolume: OnNode,
+        NodeStageVolume: OnNode needs NodeStageUnstageVolume,
+        NodeUnstageVolume: OnNode needs NodeStageUnstageVolume,
         NodePublishVolume: OnNode,
         NodeUnpublishVolume: OnNode,
-        NodeGetVolumeStats: Read,
-        NodeGetVolumeHealth: Read,
-        NodeGetStorageHealth: Read,
-        NodeExpandVolume: OnNode,
+        NodeGetVolumeStats: Read needs NodeGetVolumeStats,
+        NodeGetVolumeHealth: Read needs NodeGetVolumeHealth,
+        NodeGetStorageHealth: Read needs NodeGetStorageHealth,
+        NodeExpandVolume: OnNode needs NodeExpandVolume,
         NodeGetCapabilities: Read,
         NodeGetInfo: Read,
     ]
@@ -143,17 +164,25 @@ pub(crate) struct UnknownMethod {
 // === impl Method ===
 
 impl Method {
-    /// The method with that gRPC path.
-    pub(crate) fn at(path: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|method| method.path() == path)
-    }
-
     pub(crate) fn request(self) -> MessageDescriptor {
         self.descriptor().input()
     }
 
     pub(crate) fn reply(self) -> MessageDescriptor {
         self.descriptor().output()
+    }
+
+    /// The capability with which its reply has a volume condition, as it had before CSI 1.13.
+    pub(crate) fn condition(self) -> Option<Capability> {
+        let conditions = [
+            (Self::ListVolumes, Capability::VolumeCondition),
+            (Self::ControllerGetVolume, Capability::VolumeCondition),
+            (Self::NodeGetVolumeStats, Capability::NodeVolumeCondition),
+        ];
+        let mut conditions = conditions.into_iter();
+        conditions
+            .find(|(method, _)| *method == self)
+            .map(|(_, capability)| capability)
     }
 
     /// Whether its response is a stream.

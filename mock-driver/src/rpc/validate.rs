@@ -45,13 +45,6 @@ impl Invalid {
             reason: reason.into(),
         }
     }
-
-    fn within(self, outer: &str) -> Self {
-        Self {
-            field: format!("{outer}.{}", self.field),
-            reason: self.reason,
-        }
-    }
 }
 
 /// A required string.
@@ -62,15 +55,12 @@ pub(crate) fn required<'a>(field: &str, text: &'a str) -> Result<&'a str, Invali
     bounded(field, text, STRING_LIMIT)
 }
 
-/// An optional node id.
-pub(crate) fn node_id(text: &str) -> Result<Option<&str>, Invalid> {
-    bounded("node_id", text, NODE_ID_LIMIT)?;
-    Ok(Some(text).filter(|text| !text.is_empty()))
-}
-
 /// A required node id.
-pub(crate) fn required_node_id(text: &str) -> Result<&str, Invalid> {
-    node_id(text)?.ok_or_else(|| Invalid::new("node_id", "must be set"))
+pub(crate) fn node_id(text: &str) -> Result<&str, Invalid> {
+    if text.is_empty() {
+        return Err(Invalid::new("node_id", "must be set"));
+    }
+    bounded("node_id", text, NODE_ID_LIMIT)
 }
 
 /// The name of an object to create.
@@ -87,10 +77,7 @@ pub(crate) fn name(text: &str) -> Result<&str, Invalid> {
 }
 
 pub(crate) fn map(field: &str, map: &HashMap<String, String>) -> Result<Map, Invalid> {
-    bounded_collection(
-        field,
-        map.iter().map(|(key, value)| key.len() + value.len()).sum(),
-    )?;
+    bounded_collection(field, map.iter().flat_map(|(key, value)| [key, value]))?;
     Ok(map
         .iter()
         .map(|(key, value)| (key.clone(), value.clone()))
@@ -101,7 +88,7 @@ pub(crate) fn map(field: &str, map: &HashMap<String, String>) -> Result<Map, Inv
 ///
 /// The CSI spec allows no `/` in a key, but kubelet's key for tokens has one.
 pub(crate) fn secrets(secrets: &HashMap<String, String>) -> Result<(), Invalid> {
-    map("secrets", secrets)?;
+    bounded_collection("secrets", secrets.iter().flat_map(|(key, value)| [key, value]))?;
     let proper = |key: &str| {
         let mut chars = key.chars();
         key == TOKENS || chars.all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
@@ -243,8 +230,7 @@ pub(crate) fn place<'a>(
     pairs: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Result<Segments, Invalid> {
     let pairs: Vec<(&str, &str)> = pairs.into_iter().collect();
-    let bytes: usize = pairs.iter().map(|(key, value)| key.len() + value.len()).sum();
-    bounded_collection(field, bytes)?;
+    bounded_collection(field, pairs.iter().flat_map(|(key, value)| [key, value]))?;
     let is_proper = |part: &str| part.len() <= SEGMENT_LIMIT && is_label(part);
     for (key, value) in &pairs {
         let (prefix, name) = key.split_once('/').unwrap_or(("", key));
@@ -287,17 +273,58 @@ pub(crate) fn capabilities(list: &[v1::VolumeCapability]) -> Result<Vec<Capabili
     if list.is_empty() {
         return Err(Invalid::new("volume_capabilities", "must be set"));
     }
-    let check = |(index, capability): (usize, &v1::VolumeCapability)| {
-        read_capability(capability)
-            .map_err(|invalid| invalid.within(&format!("volume_capabilities[{index}]")))
-    };
+    let check = |(index, asked)| capability(&format!("volume_capabilities[{index}]"), Some(asked));
     list.iter().enumerate().map(check).collect()
 }
 
 /// A required capability.
-pub(crate) fn capability(capability: Option<&v1::VolumeCapability>) -> Result<Capability, Invalid> {
-    let capability = capability.ok_or_else(|| Invalid::new("volume_capability", "must be set"))?;
-    read_capability(capability).map_err(|invalid| invalid.within("volume_capability"))
+pub(crate) fn capability(
+    field: &str,
+    capability: Option<&v1::VolumeCapability>,
+) -> Result<Capability, Invalid> {
+    let invalid = |inner: &str, reason: String| Err(Invalid::new(format!("{field}{inner}"), reason));
+    let must_be_set = |inner: &str| invalid(inner, "must be set".to_owned());
+    let Some(capability) = capability else {
+        return must_be_set("");
+    };
+    let access = match &capability.access_type {
+        None => return must_be_set(".access_type"),
+        Some(AccessType::Block(_)) => Access::Block,
+        Some(AccessType::Mount(mount)) => {
+            bounded(&format!("{field}.mount.fs_type"), &mount.fs_type, STRING_LIMIT)?;
+            let group = format!("{field}.mount.volume_mount_group");
+            bounded(&group, &mount.volume_mount_group, STRING_LIMIT)?;
+            bounded_collection(&format!("{field}.mount.mount_flags"), &mount.mount_flags)?;
+            Access::Mount {
+                fs_type: mount.fs_type.clone(),
+                flags: mount.mount_flags.clone(),
+                group: mount.volume_mount_group.clone(),
+            }
+        }
+    };
+    let Some(mode) = &capability.access_mode else {
+        return must_be_set(".access_mode");
+    };
+    let mode = match Mode::try_from(mode.mode) {
+        Ok(Mode::SingleNodeWriter) => AccessMode::SingleNodeWriter,
+        Ok(Mode::SingleNodeReaderOnly) => AccessMode::SingleNodeReaderOnly,
+        Ok(Mode::MultiNodeReaderOnly) => AccessMode::MultiNodeReaderOnly,
+        Ok(Mode::MultiNodeSingleWriter) => AccessMode::MultiNodeSingleWriter,
+        Ok(Mode::MultiNodeMultiWriter) => AccessMode::MultiNodeMultiWriter,
+        Ok(Mode::SingleNodeSingleWriter) => AccessMode::SingleNodeSingleWriter,
+        Ok(Mode::SingleNodeMultiWriter) => AccessMode::SingleNodeMultiWriter,
+        Ok(Mode::Unknown) => return must_be_set(".access_mode.mode"),
+        Err(_) => return invalid(".access_mode.mode", format!("{} is no access mode", mode.mode)),
+    };
+    Ok(Capability { access, mode })
+}
+
+pub(crate) fn optional_capability(
+    capability: Option<&v1::VolumeCapability>,
+) -> Result<Option<Capability>, Invalid> {
+    capability
+        .map(|asked| self::capability("volume_capability", Some(asked)))
+        .transpose()
 }
 
 /// A page token; `None` for the first page.
@@ -332,52 +359,17 @@ fn bounded<'a>(field: &str, text: &'a str, limit: usize) -> Result<&'a str, Inva
     Ok(text)
 }
 
-fn bounded_collection(field: &str, bytes: usize) -> Result<(), Invalid> {
+/// Checks the size of a map or list.
+pub(crate) fn bounded_collection<'a, T: AsRef<str> + ?Sized + 'a>(
+    field: &str,
+    texts: impl IntoIterator<Item = &'a T>,
+) -> Result<(), Invalid> {
+    let bytes: usize = texts.into_iter().map(|text| text.as_ref().len()).sum();
     if bytes > COLLECTION_LIMIT {
         let reason = format!("must not hold more than {COLLECTION_LIMIT} bytes, has {bytes}");
         return Err(Invalid::new(field, reason));
     }
     Ok(())
-}
-
-fn read_capability(capability: &v1::VolumeCapability) -> Result<Capability, Invalid> {
-    let access = match &capability.access_type {
-        None => return Err(Invalid::new("access_type", "must be set")),
-        Some(AccessType::Block(_)) => Access::Block,
-        Some(AccessType::Mount(mount)) => read_mount(mount).map_err(|invalid| invalid.within("mount"))?,
-    };
-    let mode = capability
-        .access_mode
-        .as_ref()
-        .ok_or_else(|| Invalid::new("access_mode", "must be set"))?;
-    let mode = match Mode::try_from(mode.mode) {
-        Ok(Mode::SingleNodeWriter) => AccessMode::SingleNodeWriter,
-        Ok(Mode::SingleNodeReaderOnly) => AccessMode::SingleNodeReaderOnly,
-        Ok(Mode::MultiNodeReaderOnly) => AccessMode::MultiNodeReaderOnly,
-        Ok(Mode::MultiNodeSingleWriter) => AccessMode::MultiNodeSingleWriter,
-        Ok(Mode::MultiNodeMultiWriter) => AccessMode::MultiNodeMultiWriter,
-        Ok(Mode::SingleNodeSingleWriter) => AccessMode::SingleNodeSingleWriter,
-        Ok(Mode::SingleNodeMultiWriter) => AccessMode::SingleNodeMultiWriter,
-        Ok(Mode::Unknown) => return Err(Invalid::new("access_mode.mode", "must be set")),
-        Err(_) => {
-            return Err(Invalid::new(
-                "access_mode.mode",
-                format!("{} is no access mode", mode.mode),
-            ));
-        }
-    };
-    Ok(Capability { access, mode })
-}
-
-fn read_mount(mount: &v1::volume_capability::MountVolume) -> Result<Access, Invalid> {
-    bounded("fs_type", &mount.fs_type, STRING_LIMIT)?;
-    bounded("volume_mount_group", &mount.volume_mount_group, STRING_LIMIT)?;
-    bounded_collection("mount_flags", mount.mount_flags.iter().map(String::len).sum())?;
-    Ok(Access::Mount {
-        fs_type: mount.fs_type.clone(),
-        flags: mount.mount_flags.clone(),
-        group: mount.volume_mount_group.clone(),
-    })
 }
 
 #[cfg(test)]

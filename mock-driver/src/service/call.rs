@@ -5,18 +5,18 @@
 //! - An operation of the array that has begun completes even if the client has left, as in a real array: an attach whose
 //!   call timed out may succeed later.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use prost::Message;
-use tokio::sync::oneshot;
 use tokio::time;
 use tonic::{Code, Request, Response, Status};
 
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::driver::locks::{Guard, Key, LockMode, Scope};
-use crate::fault::{ActiveFault, Decision, Phase};
-use crate::journal::{CallRecord, Journal, Outcome, Peer, WorkRecord};
+use crate::driver::locks::{Key, LockMode, Scope};
+use crate::fault::{ActiveFault, Phase};
+use crate::journal::{CallRecord, Direction, Journal, Outcome, RedactedMessage};
 use crate::rpc::method::Kind;
 use crate::socket::ConnectionInfo;
 
@@ -31,6 +31,7 @@ mod typed_call;
 
 /// A call in the pipeline.
 struct Call {
+    driver: Arc<Driver>,
     record: Option<CallRecord>,
     connection: Option<ConnectionInfo>,
     /// A rule that acts on the messages of a stream, after the pipeline.
@@ -46,16 +47,16 @@ impl Call {
         }
     }
 
-    /// Stage 7: journal, end. `end` completes the record with the response.
+    /// Stage 7: journal, end. `keep` redacts the reply.
     fn end<R>(
-        self,
+        mut self,
         result: Result<R, Error>,
-        end: impl FnOnce(CallRecord, Outcome, Option<&R>),
+        keep: impl FnOnce(&Journal, &R) -> RedactedMessage,
     ) -> Result<Response<R>, Status> {
         let outcome = outcome(&result);
         let status = Status::new(outcome.code, outcome.message.as_str());
-        if let Some(record) = self.record {
-            end(record, outcome, result.as_ref().ok());
+        if let (Some(record), Some(journal)) = (&mut self.record, &self.driver.journal) {
+            record.end(outcome, result.as_ref().ok().map(|reply| keep(journal, reply)));
         }
         result.map(Response::new).map_err(|_| status)
     }
@@ -72,9 +73,8 @@ impl Driver {
         self: &Arc<Self>,
         request: Request<Q>,
     ) -> Result<Response<Q::Reply>, Status> {
-        let mut call = self.begin(&request);
-        let result = self.run_stages(&request.into_inner(), &mut call).await;
-        call.end(result, CallRecord::end)
+        let (call, result) = self.run_stages(request).await;
+        call.end(result, |journal, reply| journal.renderer.keep(reply))
     }
 
     /// Handles a call with a message of another version, converted from the reply. The call fails if the conversion fails; the
@@ -90,93 +90,111 @@ impl Driver {
     where
         F: Future<Output = Result<O, Error>>,
     {
-        let mut call = self.begin(&request);
-        let result = self.run_stages(&request.into_inner(), &mut call).await;
+        let (call, result) = self.run_stages(request).await;
         let result = match result {
             Ok(reply) => remake(reply).await,
             Err(error) => Err(error),
         };
-        call.end(result, |record, outcome, reply| {
-            let wire = reply.map(Message::encode_to_vec);
-            record.end_wire(outcome, wire.as_deref());
+        call.end(result, |journal, reply| {
+            let wire = reply.encode_to_vec();
+            journal.renderer.keep_wire(Q::PATH, Direction::Response, &wire)
         })
     }
 
-    /// All stages between the begin and the end of the journal's record.
-    async fn run_stages<Q: Rpc>(self: &Arc<Self>, request: &Q, call: &mut Call) -> Result<Q::Reply, Error> {
-        // Stage 2: validate.
-        if !self.capabilities.serves(Q::METHOD) {
-            let path = Q::METHOD.path();
-            return Err(Error::NotOffered { path });
-        }
-        let params = request.validate()?;
-        self.config.secrets.check(Q::METHOD, request)?;
+    /// All stages but the end of the journal's record.
+    async fn run_stages<Q: Rpc>(self: &Arc<Self>, request: Request<Q>) -> (Call, Result<Q::Reply, Error>) {
+        // Stage 1: journal, begin.
+        let connection = request.extensions().get::<ConnectionInfo>().cloned();
+        let request = &request.into_inner();
+        let peer = connection.as_ref().and_then(|connection| connection.peer);
+        let begin =
+            |journal: &Arc<Journal>| journal.begin(Q::PATH.into(), peer, journal.renderer.keep(request));
+        let mut call = Call {
+            driver: self.clone(),
+            record: self.journal.as_ref().map(begin),
+            connection,
+            pending: None,
+        };
+        let result = async {
+            // Stage 2: validate.
+            if !self.capabilities.serves(Q::METHOD) {
+                return Err(Error::NotOffered { path: Q::PATH });
+            }
+            let params = request.validate()?;
+            self.config.secrets.check(Q::METHOD, request)?;
 
-        // Stage 3: lock what the call changes, until the response is ready.
-        let keys = request.keys();
-        let locked = self.locks.lock_all(Scope::Call, keys.clone()).await?;
+            // Stage 3: lock what the call changes, until the response is ready.
+            let keys = request.keys();
+            let locked = self.locks.lock(Scope::Call, keys.clone()).await?;
 
-        // Stage 4: faults before the array, of rules and of the backend.
-        let mut decision = self.faults.decide(&TypedCall::new(request, self));
-        let after = decision.take_after();
-        if let Some(fired) = decision.named() {
-            call.set_fault(fired);
-        }
-        match decision.rule.take() {
-            Some(mut fired) if fired.rule().replaces_effect() => {
+            // Stage 4: faults before the array, of rules and of the backend.
+            let mut decision = self.faults.decide(&TypedCall {
+                request,
+                driver: self,
+                here: OnceCell::new(),
+            });
+            let after = decision.rule.take_if(|fired| fired.rule().phase == Phase::After);
+            if let Some(fired) = decision.rule.as_ref().or(decision.backend.as_ref()) {
+                call.set_fault(fired);
+            }
+            if let Some(mut fired) = decision.rule.take_if(|fired| fired.rule().replaces_effect()) {
                 drop(decision);
                 let error = self.apply_fault(&mut fired, call.connection.as_ref()).await;
                 return Err(error.unwrap_or(Error::Broken));
             }
-            Some(fired) if fired.rule().phase == Phase::Background => {
-                let answer = fired.background_answer();
-                decision.rule = Some(fired);
-                let operation = self.clone().operate::<Q>(params, keys, decision);
-                // The result is not needed.
-                drop(self.spawn_operation(operation, locked, call.record.as_mut().map(CallRecord::part)));
-                return Err(answer);
-            }
-            before => decision.rule = before,
-        }
+            let mut in_background = decision.rule.as_ref();
+            in_background = in_background.filter(|fired| fired.rule().phase == Phase::Background);
+            let early_answer = in_background.map(ActiveFault::background_answer);
 
-        // Stage 5: the durable operation of the array, and the node's devices and mounts.
-        let operation = self.clone().operate::<Q>(params, keys, decision);
-        let (result, _locked) = match Q::KIND {
-            Kind::Read => (operation.await, locked),
-            Kind::Change | Kind::Move | Kind::OnNode => {
-                let record = call.record.as_ref().map(CallRecord::work);
-                let ended = self.spawn_operation(operation, locked, record).await;
+            // Stage 5: the durable operation of the array, and the node's devices and mounts. It completes although the
+            // client leaves, unless it only reads. The decision's reservation lives until the array has the capacity.
+            let driver = self.clone();
+            let operation = async move {
+                if let Err(refusal) = decision.pause().await {
+                    // Volumes that count towards a limit may not be durable yet.
+                    driver.store.read(|_| Ok(())).await?;
+                    return Err(refusal);
+                }
+                if Q::KIND == Kind::Move && !driver.latency.is_zero() {
+                    time::sleep(driver.latency).await;
+                }
+                driver.execute::<Q>(params, keys).await
+            };
+            let (result, _locked) = if Q::KIND == Kind::Read && early_answer.is_none() {
+                (operation.await, locked)
+            } else {
+                let record = call.record.as_ref().map(|record| record.operation.clone());
+                // Without a receiver this drops the locks.
+                let work = self.spawn_work(async move {
+                    let result = operation.await;
+                    if let Some(record) = record {
+                        record.done(outcome(&result));
+                    }
+                    (result, locked)
+                });
+                if let Some(answer) = early_answer {
+                    if let Some(record) = &mut call.record {
+                        record.is_background = true;
+                    }
+                    return Err(answer);
+                }
+                let ended = work.await.ok().flatten();
                 ended.unwrap_or((Err(Error::Broken), Vec::new()))
+            };
+
+            // Stage 6: faults after the array, which apply to successful operations only.
+            let reply = result?;
+            match after {
+                None => Ok(reply),
+                Some(fired) if fired.rule().action.after_messages.is_some() => {
+                    call.pending = Some(fired);
+                    Ok(reply)
+                }
+                Some(fired) => self.apply_fault_after::<Q>(fired, &mut call, reply).await,
             }
         };
-        // Faults after the array apply to successful operations only.
-        let reply = result?;
-
-        // Stage 6: faults after the array.
-        match after {
-            None => Ok(reply),
-            Some(fired) if fired.rule().action.after_messages.is_some() => {
-                call.pending = Some(fired);
-                Ok(reply)
-            }
-            Some(fired) => self.apply_fault_after::<Q>(fired, call, reply).await,
-        }
-    }
-
-    /// Stage 1: journal, begin.
-    fn begin<Q: Rpc>(&self, request: &Request<Q>) -> Call {
-        let connection = request.extensions().get::<ConnectionInfo>().cloned();
-        let peer = connection.as_ref().and_then(|connection| connection.peer);
-        let peer = peer.map(|peer| Peer {
-            pid: peer.pid(),
-            uid: peer.uid(),
-        });
-        let begin = |journal: &Arc<_>| Journal::begin(journal, Q::METHOD.path(), peer, request.get_ref());
-        Call {
-            record: self.journal.as_ref().map(begin),
-            connection,
-            pending: None,
-        }
+        let result = result.await;
+        (call, result)
     }
 
     /// Applies a rule whose fault comes after the array, unless another call has ended the rule meanwhile.
@@ -192,26 +210,8 @@ impl Driver {
         call.set_fault(&fired);
         match self.apply_fault(&mut fired, call.connection.as_ref()).await {
             Some(error) => Err(error),
-            None => Ok(fired.edited(Q::METHOD.path(), reply)),
+            None => Ok(fired.edited(Q::PATH, reply)),
         }
-    }
-
-    /// The array's operation, delayed by faults. The decision's reservation lives until the array has allocated the capacity.
-    async fn operate<Q: Rpc>(
-        self: Arc<Self>,
-        params: Q::Params,
-        keys: Vec<(Key, LockMode)>,
-        mut decision: Decision,
-    ) -> Result<Q::Reply, Error> {
-        if let Err(refusal) = decision.pause().await {
-            // Volumes that count towards a limit may not be durable yet.
-            self.store.read(|_| Ok(())).await?;
-            return Err(refusal);
-        }
-        if Q::KIND == Kind::Move && !self.latency.is_zero() {
-            time::sleep(self.latency).await;
-        }
-        self.execute::<Q>(params, keys).await
     }
 
     /// The operation itself, serialized with other operations on the same objects, also those of the admin API, which does not
@@ -221,28 +221,8 @@ impl Driver {
         params: Q::Params,
         keys: Vec<(Key, LockMode)>,
     ) -> Result<Q::Reply, Error> {
-        let _locked = self.locks.lock_all(Scope::Operation, keys).await?;
+        let _locked = self.locks.lock(Scope::Operation, keys).await?;
         Q::execute(params, self).await
-    }
-
-    /// Runs an operation that no client can interrupt. If the receiver is dropped, the volume stays locked until the
-    /// operation has ended, and the journal records its result.
-    fn spawn_operation<R: Send + 'static>(
-        &self,
-        operation: impl Future<Output = Result<R, Error>> + Send + 'static,
-        locked: Vec<Guard>,
-        record: Option<WorkRecord>,
-    ) -> oneshot::Receiver<(Result<R, Error>, Vec<Guard>)> {
-        let (ended_tx, ended) = oneshot::channel();
-        self.spawn_work(async move {
-            let result = operation.await;
-            if let Some(record) = record {
-                record.done(outcome(&result));
-            }
-            // Without a receiver this drops the guards.
-            drop(ended_tx.send((result, locked)));
-        });
-        ended
     }
 }
 

@@ -65,14 +65,12 @@ impl Rpc for ControllerGetCapabilitiesRequest {
     }
 
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
-        let info = |capability: Capability| match capability.place() {
-            ReportedIn::Controller(number) => Some(ControllerServiceCapability {
-                r#type: Some(Type::Rpc(RpcCapability { r#type: number })),
-            }),
-            ReportedIn::Service(_)
-            | ReportedIn::Expansion(_)
-            | ReportedIn::Group(_)
-            | ReportedIn::Node(_) => None,
+        let info = |capability: Capability| {
+            let ReportedIn::Controller(r#type) = capability.place() else {
+                return None;
+            };
+            let r#type = Some(Type::Rpc(RpcCapability { r#type }));
+            Some(ControllerServiceCapability { r#type })
         };
         Ok(ControllerGetCapabilitiesResponse {
             capabilities: driver.capabilities.now().iter().filter_map(info).collect(),

@@ -87,11 +87,16 @@ impl Service<http::Request<Body>> for Services {
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let path = request.uri().path();
-        if let Some(serve) = legacy::server(&self.driver, path) {
+        let method = Method::at(path);
+        if let Some(method) = method
+            && let Some(capability) = method.condition()
+            && self.driver.capabilities.has(capability)
+            && let Some(serve) = legacy::server(&self.driver, method)
+        {
             return serve(&self.driver, request);
         }
         // The generated services return UNIMPLEMENTED without a message.
-        if path.starts_with("/csi.v1.") && Method::at(path).is_none() {
+        if method.is_none() && path.starts_with("/csi.v1.") {
             tracing::warn!(path, "unknown CSI method");
             let status = Status::unimplemented(format!("{path} is no method of this driver"));
             return Box::pin(async move { Ok(status.into_http()) });

@@ -44,14 +44,12 @@ impl Rpc for GroupControllerGetCapabilitiesRequest {
     }
 
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
-        let info = |capability: Capability| match capability.place() {
-            ReportedIn::Group(number) => Some(GroupControllerServiceCapability {
-                r#type: Some(Type::Rpc(RpcCapability { r#type: number })),
-            }),
-            ReportedIn::Service(_)
-            | ReportedIn::Expansion(_)
-            | ReportedIn::Controller(_)
-            | ReportedIn::Node(_) => None,
+        let info = |capability: Capability| {
+            let ReportedIn::Group(r#type) = capability.place() else {
+                return None;
+            };
+            let r#type = Some(Type::Rpc(RpcCapability { r#type }));
+            Some(GroupControllerServiceCapability { r#type })
         };
         Ok(GroupControllerGetCapabilitiesResponse {
             capabilities: driver.capabilities.now().iter().filter_map(info).collect(),

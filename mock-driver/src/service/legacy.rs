@@ -19,7 +19,6 @@ use tonic_prost::ProstCodec;
 use crate::array::{Array, HealthIssue};
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::rpc::capabilities::Capability;
 use crate::rpc::legacy::list_volumes_response::Entry;
 use crate::rpc::legacy::{
     ControllerGetVolumeResponse, ListVolumesResponse, NodeGetVolumeStatsResponse, VolumeCondition,
@@ -33,33 +32,27 @@ type Answer = BoxFuture<http::Response<Body>, Infallible>;
 /// Handles one call.
 type Serve = fn(&Arc<Driver>, http::Request<Body>) -> Answer;
 
-/// The handler of a driver with VOLUME_CONDITION; `None` without the capability, if the process does not serve the method,
-/// or if its response never had a condition.
-pub(super) fn server(driver: &Driver, path: &str) -> Option<Serve> {
-    let servers: [(Method, Capability, Serve); 3] = [
+/// The handler of a method whose response had a condition; `None` if the process does not serve the method.
+pub(super) fn server(driver: &Driver, method: Method) -> Option<Serve> {
+    let servers: [(Method, Serve); 3] = [
+        (ListVolumesRequest::METHOD, serve::<ListVolumesRequest>),
         (
-            Method::ListVolumes,
-            Capability::VolumeCondition,
-            serve::<ListVolumesRequest>,
-        ),
-        (
-            Method::ControllerGetVolume,
-            Capability::VolumeCondition,
+            ControllerGetVolumeRequest::METHOD,
             serve::<ControllerGetVolumeRequest>,
         ),
         (
-            Method::NodeGetVolumeStats,
-            Capability::NodeVolumeCondition,
+            NodeGetVolumeStatsRequest::METHOD,
             serve::<NodeGetVolumeStatsRequest>,
         ),
     ];
-    let mut servers = servers.into_iter();
-    let (method, capability, serve) = servers.find(|(method, ..)| method.path() == path)?;
-    let is_offered = match method.is_on_node() {
+    let is_served = match method.is_on_node() {
         true => driver.node.is_some(),
         false => driver.mode.has_array(),
     };
-    (is_offered && driver.capabilities.has(capability)).then_some(serve)
+    let mut servers = servers.into_iter().filter(|_| is_served);
+    servers
+        .find(|(known, _)| *known == method)
+        .map(|(_, serve)| serve)
 }
 
 /// A request whose response had a condition.

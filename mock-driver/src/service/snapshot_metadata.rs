@@ -40,101 +40,67 @@ pub(crate) struct Span {
     offset: i64,
 }
 
-#[tonic::async_trait]
-impl SnapshotMetadata for SnapshotMetadataService {
-    async fn get_metadata_allocated(
-        &self,
-        request: Request<GetMetadataAllocatedRequest>,
-    ) -> Result<Response<BoxStream<GetMetadataAllocatedResponse>>, Status> {
-        let max_results = request.get_ref().max_results;
-        let runs = self.0.config.block_runs;
-        let messages = move |whole: &GetMetadataAllocatedResponse| {
-            let header = GetMetadataAllocatedResponse {
-                block_metadata: Vec::new(),
-                ..*whole
-            };
-            in_messages(whole.block_metadata.clone(), runs, max_results).map(move |blocks| {
-                GetMetadataAllocatedResponse {
-                    block_metadata: blocks,
-                    ..header
-                }
-            })
-        };
-        self.0.answer_in_messages(request, messages).await
-    }
+/// Implements the service and its RPCs, which differ in the requested part only.
+macro_rules! snapshot_metadata {
+    ($($method:ident($request:ident) -> $reply:ident, $rpc:ident, $span:expr;)+) => {
+        #[tonic::async_trait]
+        impl SnapshotMetadata for SnapshotMetadataService {
+            $(async fn $method(
+                &self,
+                request: Request<$request>,
+            ) -> Result<Response<BoxStream<$reply>>, Status> {
+                let max_results = request.get_ref().max_results;
+                let runs = self.0.config.block_runs;
+                let messages = move |whole: &$reply| {
+                    let header = $reply {
+                        block_metadata: Vec::new(),
+                        ..*whole
+                    };
+                    let messages = in_messages(whole.block_metadata.clone(), runs, max_results);
+                    messages.map(move |block_metadata| $reply { block_metadata, ..header })
+                };
+                self.0.answer_in_messages(request, messages).await
+            })+
+        }
 
-    async fn get_metadata_delta(
-        &self,
-        request: Request<GetMetadataDeltaRequest>,
-    ) -> Result<Response<BoxStream<GetMetadataDeltaResponse>>, Status> {
-        let max_results = request.get_ref().max_results;
-        let runs = self.0.config.block_runs;
-        let messages = move |whole: &GetMetadataDeltaResponse| {
-            let header = GetMetadataDeltaResponse {
-                block_metadata: Vec::new(),
-                ..*whole
-            };
-            in_messages(whole.block_metadata.clone(), runs, max_results).map(move |blocks| {
-                GetMetadataDeltaResponse {
-                    block_metadata: blocks,
-                    ..header
-                }
-            })
-        };
-        self.0.answer_in_messages(request, messages).await
-    }
+        $(impl Rpc for $request {
+            const METHOD: Method = Method::$rpc;
+            /// All messages of the stream as one, with adjacent blocks merged.
+            type Reply = $reply;
+            type Params = Span;
+
+            fn validate(&self) -> Result<Span, Invalid> {
+                validate::secrets(&self.secrets)?;
+                validate::count("max_results", self.max_results)?;
+                let span: fn(&Self) -> Result<Span, Invalid> = $span;
+                span(self)
+            }
+
+            async fn execute(span: Span, driver: &Driver) -> Result<$reply, Error> {
+                let (snapshot, block_metadata) = span.find(driver).await?;
+                Ok($reply {
+                    block_metadata_type: kind(driver.config.block_runs).into(),
+                    volume_capacity_bytes: shape::bytes(snapshot.size_bytes),
+                    block_metadata,
+                })
+            }
+        })+
+    };
 }
 
-impl Rpc for GetMetadataAllocatedRequest {
-    const METHOD: Method = Method::GetMetadataAllocated;
-    /// All messages of the stream as one, with adjacent blocks merged.
-    type Reply = GetMetadataAllocatedResponse;
-    type Params = Span;
-
-    fn validate(&self) -> Result<Span, Invalid> {
-        validate::secrets(&self.secrets)?;
-        validate::count("max_results", self.max_results)?;
-        Ok(Span {
+snapshot_metadata! {
+    get_metadata_allocated(GetMetadataAllocatedRequest) -> GetMetadataAllocatedResponse,
+        GetMetadataAllocated, |request| Ok(Span {
             base: None,
-            target: validate::required("snapshot_id", &self.snapshot_id)?.to_owned(),
-            offset: self.starting_offset,
-        })
-    }
-
-    async fn execute(span: Span, driver: &Driver) -> Result<Self::Reply, Error> {
-        let (snapshot, blocks) = span.find(driver).await?;
-        Ok(GetMetadataAllocatedResponse {
-            block_metadata_type: kind(driver.config.block_runs).into(),
-            volume_capacity_bytes: shape::bytes(snapshot.size_bytes),
-            block_metadata: blocks,
-        })
-    }
-}
-
-impl Rpc for GetMetadataDeltaRequest {
-    const METHOD: Method = Method::GetMetadataDelta;
-    /// All messages of the stream as one, with adjacent blocks merged.
-    type Reply = GetMetadataDeltaResponse;
-    type Params = Span;
-
-    fn validate(&self) -> Result<Span, Invalid> {
-        validate::secrets(&self.secrets)?;
-        validate::count("max_results", self.max_results)?;
-        Ok(Span {
-            base: Some(validate::required("base_snapshot_id", &self.base_snapshot_id)?.to_owned()),
-            target: validate::required("target_snapshot_id", &self.target_snapshot_id)?.to_owned(),
-            offset: self.starting_offset,
-        })
-    }
-
-    async fn execute(span: Span, driver: &Driver) -> Result<Self::Reply, Error> {
-        let (snapshot, blocks) = span.find(driver).await?;
-        Ok(GetMetadataDeltaResponse {
-            block_metadata_type: kind(driver.config.block_runs).into(),
-            volume_capacity_bytes: shape::bytes(snapshot.size_bytes),
-            block_metadata: blocks,
-        })
-    }
+            target: validate::required("snapshot_id", &request.snapshot_id)?.to_owned(),
+            offset: request.starting_offset,
+        });
+    get_metadata_delta(GetMetadataDeltaRequest) -> GetMetadataDeltaResponse,
+        GetMetadataDelta, |request| Ok(Span {
+            base: Some(validate::required("base_snapshot_id", &request.base_snapshot_id)?.to_owned()),
+            target: validate::required("target_snapshot_id", &request.target_snapshot_id)?.to_owned(),
+            offset: request.starting_offset,
+        });
 }
 
 // === impl Span ===
@@ -145,7 +111,7 @@ impl Span {
         // Locked against deletion: a snapshot that is being deleted must not look like an empty one.
         let both = [Some(&target), base.as_ref()].into_iter().flatten();
         let keys = both.map(|id| (Key::Snapshot(id.clone()), LockMode::Shared));
-        let _locked = driver.locks.lock_all(Scope::Operation, keys.collect()).await?;
+        let _locked = driver.locks.lock(Scope::Operation, keys.collect()).await?;
         let both = |array: &Array| {
             let base = match &base {
                 Some(base) => Some(array.snapshot(base)?.clone()),
@@ -340,11 +306,7 @@ mod tests {
             ..GetMetadataDeltaRequest::default()
         };
         // As the call has it that deletes the snapshot, from before the array forgets it until its bytes are gone.
-        let deleting = driver
-            .locks
-            .lock_all(Scope::Operation, delete.keys())
-            .await
-            .unwrap();
+        let deleting = driver.locks.lock(Scope::Operation, delete.keys()).await.unwrap();
         let mut one = task::spawn(GetMetadataAllocatedRequest::execute(
             allocated.validate().unwrap(),
             &driver,

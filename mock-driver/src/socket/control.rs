@@ -13,13 +13,13 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
-use tokio::net::unix::UCred;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 use tonic::transport::server::Connected;
 
 use super::authority::AuthorityFilter;
+use crate::journal::Peer;
 
 /// Size of a read.
 const READ: usize = 16 << 10;
@@ -61,7 +61,7 @@ pub struct Connection {
 #[derive(Clone, Debug)]
 pub struct ConnectionInfo {
     /// The process at the other end.
-    pub(crate) peer: Option<UCred>,
+    pub(crate) peer: Option<Peer>,
     pub(crate) wire: Arc<ConnectionHandle>,
 }
 
@@ -125,7 +125,10 @@ impl SocketControl {
         living.retain(|wire| wire.strong_count() > 0);
         living.push(Arc::downgrade(&wire));
         let info = ConnectionInfo {
-            peer: stream.peer_cred().ok(),
+            peer: stream.peer_cred().ok().map(|peer| Peer {
+                pid: peer.pid(),
+                uid: peer.uid(),
+            }),
             wire,
         };
         Connection {

@@ -143,7 +143,7 @@ fn shown(admin: &Admin, report: Report) -> FaultRule {
 /// call, so that both can be compared.
 fn hide_secrets(admin: &Admin, rule: &mut Value) {
     let redact = |secret: &str| match &admin.driver.journal {
-        Some(journal) => journal.redact(secret),
+        Some(journal) => journal.renderer.redact(secret),
         None => "hidden".to_owned(),
     };
     let hide = |value: &mut Value| {

@@ -35,74 +35,70 @@ pub(super) struct RawAction {
 
 impl RawAction {
     pub(super) fn read(self, phase: Phase, method: Option<&Methods>) -> Result<Action, FieldError> {
-        read_action(self, phase, method)
-    }
-}
-
-fn read_action(written: RawAction, phase: Phase, method: Option<&Methods>) -> Result<Action, FieldError> {
-    let hang = written.hang.as_deref().map(read_hang).transpose()?;
-    let delay = written.delay.as_ref().map(read_spread).transpose()?;
-    let set_state = read_state("action.set-state", written.set_state.clone())?;
-    let after_messages = written.after_messages;
-    let end = read_end(written, phase, method)?;
-    if end.is_none() && delay.is_none() && hang.is_none() && set_state.is_none() {
-        let reason =
-            "must have a code, a delay, a hang, an edit, drop-connection, socket-away, exit or set-state";
-        return Err(FieldError::new("action", reason));
-    }
-    if after_messages.is_some() {
-        if end.is_none() && delay.is_none() && hang.is_none() {
+        let hang = self.hang.as_deref().map(read_hang).transpose()?;
+        let delay = self.delay.as_ref().map(read_spread).transpose()?;
+        let set_state = read_state("action.set-state", self.set_state.clone())?;
+        let after_messages = self.after_messages;
+        let end = read_end(self, phase, method)?;
+        if end.is_none() && delay.is_none() && hang.is_none() && set_state.is_none() {
             let reason =
-                "says when something happens, so there must be something: a code, a delay, a hang, ...";
-            return Err(FieldError::new("action.after-messages", reason));
-        }
-        check_streams(phase, method)?;
-    }
-    if hang == Some(Hang::ClientCancel) {
-        if matches!(end, Some(End::Answer { .. } | End::Edit(_))) {
-            let field = if matches!(end, Some(End::Edit(_))) {
-                "action.edit"
-            } else {
-                "action.code"
-            };
-            return Err(FieldError::new(
-                field,
-                "is never seen by a client that has given up: take another hang",
-            ));
-        }
-        if end.is_some() {
-            return Err(FieldError::new(
-                "action.hang",
-                "client-cancel never ends, so nothing can come after it: take a time",
-            ));
-        }
-    }
-    if phase == Phase::Background {
-        if delay.is_none() && hang.is_none() {
-            let reason = "must have a delay or a hang in phase background: it says when the effect comes";
+                "must have a code, a delay, a hang, an edit, drop-connection, socket-away, exit or set-state";
             return Err(FieldError::new("action", reason));
         }
+        if after_messages.is_some() {
+            if end.is_none() && delay.is_none() && hang.is_none() {
+                let reason =
+                    "says when something happens, so there must be something: a code, a delay, a hang, ...";
+                return Err(FieldError::new("action.after-messages", reason));
+            }
+            check_streams(phase, method)?;
+        }
         if hang == Some(Hang::ClientCancel) {
-            return Err(FieldError::new(
-                "action.hang",
-                "must be a time or release in phase background: the client is gone",
-            ));
+            if matches!(end, Some(End::Answer { .. } | End::Edit(_))) {
+                let field = if matches!(end, Some(End::Edit(_))) {
+                    "action.edit"
+                } else {
+                    "action.code"
+                };
+                return Err(FieldError::new(
+                    field,
+                    "is never seen by a client that has given up: take another hang",
+                ));
+            }
+            if end.is_some() {
+                return Err(FieldError::new(
+                    "action.hang",
+                    "client-cancel never ends, so nothing can come after it: take a time",
+                ));
+            }
         }
-        if !matches!(end, None | Some(End::Answer { .. })) {
-            return Err(FieldError::new(
-                "action",
-                "can only have a code, a delay and a hang in phase background",
-            ));
+        if phase == Phase::Background {
+            if delay.is_none() && hang.is_none() {
+                let reason = "must have a delay or a hang in phase background: it says when the effect comes";
+                return Err(FieldError::new("action", reason));
+            }
+            if hang == Some(Hang::ClientCancel) {
+                return Err(FieldError::new(
+                    "action.hang",
+                    "must be a time or release in phase background: the client is gone",
+                ));
+            }
+            if !matches!(end, None | Some(End::Answer { .. })) {
+                return Err(FieldError::new(
+                    "action",
+                    "can only have a code, a delay and a hang in phase background",
+                ));
+            }
         }
+        Ok(Action {
+            delay,
+            queue: None,
+            hang,
+            end,
+            set_state,
+            after_messages,
+        })
     }
-    Ok(Action {
-        delay,
-        queue: None,
-        hang,
-        end,
-        set_state,
-        after_messages,
-    })
 }
 
 /// Only answers that are streams have messages to count.

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tonic::Code;
 use wildmatch::WildMatch;
@@ -31,10 +32,12 @@ struct RawFault {
     limit: Option<u64>,
     volumes: Option<u64>,
     bytes: Option<u64>,
-    age: Option<String>,
-    time: Option<String>,
-    #[serde(rename = "for")]
-    period: Option<String>,
+    #[serde(default, deserialize_with = "time")]
+    age: Option<Duration>,
+    #[serde(default, deserialize_with = "time")]
+    time: Option<Duration>,
+    #[serde(default, rename = "for", deserialize_with = "time")]
+    period: Option<Duration>,
     method: Option<String>,
     per_second: Option<f64>,
     burst: Option<f64>,
@@ -238,9 +241,8 @@ impl RawFault {
                 message: Some("the array does not track which blocks change: copy the whole snapshot"),
             }),
             "slow-node" => {
-                let time = time("time", self.time.as_deref())?;
-                time.map(Effect::Queue)
-                    .ok_or_else(|| self.missing("time", "time: 2s"))
+                let queue = self.time.map(Effect::Queue);
+                queue.ok_or_else(|| self.missing("time", "time: 2s"))
             }
             _ => self.overlay().map(Effect::Overlay),
         }
@@ -262,7 +264,7 @@ impl RawFault {
                 Overlay::Disk(pattern, disk)
             }
             "foreign-data" => Overlay::Disk(pattern, DiskOverlay::Foreign(self.foreign()?)),
-            "frozen-list" => Overlay::FrozenList(time("age", self.age.as_deref())?),
+            "frozen-list" => Overlay::FrozenList(self.age),
             "list-lacks" => Overlay::ListLacks(pattern),
             "list-adds" => {
                 let node = self.node.clone();
@@ -274,7 +276,7 @@ impl RawFault {
                 Overlay::ListAdds(volumes, node)
             }
             "state-loss" => Overlay::StateLoss(self.loses.unwrap_or(Loses::Changes)),
-            _ => Overlay::NotReady(time("for", self.period.as_deref())?),
+            _ => Overlay::NotReady(self.period),
         })
     }
 
@@ -338,8 +340,7 @@ impl RawFault {
     }
 }
 
-fn time(field: &str, text: Option<&str>) -> Result<Option<Duration>, FieldError> {
-    text.map(duration::parse)
-        .transpose()
-        .map_err(|error| FieldError::new(field, error.to_string()))
+fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    duration::parse(&text).map(Some).map_err(D::Error::custom)
 }

@@ -33,7 +33,7 @@ pub(super) struct RawMatch {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawWhile {
-    volume: Option<String>,
+    volume: Option<LocationMatch>,
     state: Option<String>,
 }
 
@@ -41,90 +41,88 @@ struct RawWhile {
 
 impl RawMatch {
     pub(super) fn read(self) -> Result<Match, FieldError> {
-        read_match(self)
-    }
-}
-
-fn read_match(written: RawMatch) -> Result<Match, FieldError> {
-    let method = written.method.as_deref().map(read_methods).transpose()?;
-    // A method that only a proxy can meet may have any field.
-    let known = method.as_ref().map(Methods::known).unwrap_or_default();
-    let any = |is: fn(Method) -> bool| known.is_empty() || known.iter().any(|method| is(*method));
-    let has = |field: &str| known.is_empty() || known.iter().any(|rpc| rpc.takes(field));
-    let never = |at: &str| {
-        let names: Vec<&str> = known.iter().map(|rpc| rpc.name()).collect();
-        let reason = format!(
-            "{} has no such field, so the rule would never fire: remove it",
-            names.join(", ")
-        );
-        FieldError::new(at, reason)
-    };
-    let pattern = |at: &str, is: fn(Method) -> bool, text: Option<String>| match text {
-        None => Ok(None),
-        Some(text) if text.is_empty() => Err(FieldError::new(at, "must not be empty; omit it to match all")),
-        Some(_) if !any(is) => Err(never(at)),
-        Some(text) => Ok(Some(WildMatch::new(&text))),
-    };
-    if !written.secrets.is_empty() && !has("secrets") {
-        return Err(never("match.secrets"));
-    }
-    if !written.parameters.is_empty() && !has("parameters") && !has("volume_context") {
-        return Err(never("match.parameters"));
-    }
-    for (at, number) in [("match.call", written.call), ("match.every", written.every)] {
-        if number == Some(0) {
+        let method = self.method.as_deref().map(read_methods).transpose()?;
+        // A method that only a proxy can meet may have any field.
+        let known = method.as_ref().map(Methods::known).unwrap_or_default();
+        let any = |is: fn(Method) -> bool| known.is_empty() || known.iter().any(|method| is(*method));
+        let has = |field: &str| known.is_empty() || known.iter().any(|rpc| rpc.takes(field));
+        let never = |at: &str| {
+            let names: Vec<&str> = known.iter().map(|rpc| rpc.name()).collect();
+            let reason = format!(
+                "{} has no such field, so the rule would never fire: remove it",
+                names.join(", ")
+            );
+            FieldError::new(at, reason)
+        };
+        let pattern = |at: &str, is: fn(Method) -> bool, text: Option<String>| match text {
+            None => Ok(None),
+            Some(text) if text.is_empty() => {
+                Err(FieldError::new(at, "must not be empty; omit it to match all"))
+            }
+            Some(_) if !any(is) => Err(never(at)),
+            Some(text) => Ok(Some(WildMatch::new(&text))),
+        };
+        if !self.secrets.is_empty() && !has("secrets") {
+            return Err(never("match.secrets"));
+        }
+        if !self.parameters.is_empty() && !has("parameters") && !has("volume_context") {
+            return Err(never("match.parameters"));
+        }
+        for (at, number) in [("match.call", self.call), ("match.every", self.every)] {
+            if number == Some(0) {
+                return Err(FieldError::new(
+                    at,
+                    "must be at least 1: calls are counted from 1",
+                ));
+            }
+        }
+        if self
+            .probability
+            .is_some_and(|chance| !(chance > 0.0 && chance <= 1.0))
+        {
             return Err(FieldError::new(
-                at,
-                "must be at least 1: calls are counted from 1",
+                "match.probability",
+                "must be above 0 and at most 1, as in 0.1 for one call in ten",
             ));
         }
+        if self.seed.is_some() && self.probability.is_none() {
+            return Err(FieldError::new(
+                "match.seed",
+                "is never used without a probability",
+            ));
+        }
+        if self.bytes_above.is_some() && !has("capacity_range") {
+            return Err(never("match.bytes-above"));
+        }
+        let place = self.during.volume;
+        if place.is_some() && !any(Method::has_volume) {
+            return Err(never("match.while.volume"));
+        }
+        if place == Some(LocationMatch::AttachedHere) && !any(|rpc| rpc.has_volume() && rpc.has_node()) {
+            return Err(FieldError::new(
+                "match.while.volume",
+                "attached-here needs a method with a node: use attached",
+            ));
+        }
+        Ok(Match {
+            volume: pattern("match.volume", Method::has_volume, self.volume)?,
+            node: pattern("match.node", Method::has_node, self.node)?,
+            name: pattern("match.name", Method::has_name, self.name)?,
+            method,
+            secrets: self.secrets,
+            parameters: self.parameters,
+            bytes_above: self.bytes_above,
+            place,
+            state: read_state("match.while.state", self.during.state)?,
+            condition: None,
+            turn: CallNumbers {
+                call: self.call,
+                every: self.every,
+            },
+            probability: self.probability,
+            seed: self.seed,
+        })
     }
-    if written
-        .probability
-        .is_some_and(|chance| !(chance > 0.0 && chance <= 1.0))
-    {
-        return Err(FieldError::new(
-            "match.probability",
-            "must be above 0 and at most 1, as in 0.1 for one call in ten",
-        ));
-    }
-    if written.seed.is_some() && written.probability.is_none() {
-        return Err(FieldError::new(
-            "match.seed",
-            "is never used without a probability",
-        ));
-    }
-    if written.bytes_above.is_some() && !has("capacity_range") {
-        return Err(never("match.bytes-above"));
-    }
-    let place = written.during.volume.as_deref().map(read_place).transpose()?;
-    if place.is_some() && !any(Method::has_volume) {
-        return Err(never("match.while.volume"));
-    }
-    if place == Some(LocationMatch::AttachedHere) && !any(|rpc| rpc.has_volume() && rpc.has_node()) {
-        return Err(FieldError::new(
-            "match.while.volume",
-            "attached-here needs a method with a node: use attached",
-        ));
-    }
-    Ok(Match {
-        volume: pattern("match.volume", Method::has_volume, written.volume)?,
-        node: pattern("match.node", Method::has_node, written.node)?,
-        name: pattern("match.name", Method::has_name, written.name)?,
-        method,
-        secrets: written.secrets,
-        parameters: written.parameters,
-        bytes_above: written.bytes_above,
-        place,
-        state: read_state("match.while.state", written.during.state)?,
-        condition: None,
-        turn: CallNumbers {
-            call: written.call,
-            every: written.every,
-        },
-        probability: written.probability,
-        seed: written.seed,
-    })
 }
 
 /// A name, a path or a pattern of CSI's methods, or the path of another service's method.
@@ -146,22 +144,6 @@ pub(super) fn read_methods(text: &str) -> Result<Methods, FieldError> {
         names.join(", ")
     );
     Err(FieldError::new("match.method", reason))
-}
-
-fn read_place(text: &str) -> Result<LocationMatch, FieldError> {
-    match text {
-        "attached" => Ok(LocationMatch::Attached),
-        "attached-here" => Ok(LocationMatch::AttachedHere),
-        "attached-elsewhere" => Ok(LocationMatch::AttachedElsewhere),
-        "detached" => Ok(LocationMatch::Detached),
-        "absent" => Ok(LocationMatch::Absent),
-        other => {
-            let reason = format!(
-                "unknown value \"{other}\": use attached, attached-here, attached-elsewhere, detached or absent"
-            );
-            Err(FieldError::new("match.while.volume", reason))
-        }
-    }
 }
 
 pub(super) fn read_state(field: &str, text: Option<String>) -> Result<Option<String>, FieldError> {

@@ -134,7 +134,7 @@ fn unknown_fields_are_dropped_and_unknown_messages_shown_by_size() {
 fn extracts_volume_and_node_from_requests() {
     let renderer = Renderer::new(None);
     let subject = |kept: RedactedMessage| {
-        let Subject { volume, node } = renderer.subject(&kept);
+        let Subject { volume, node } = kept.subject();
         (volume, node)
     };
     let both = ("vol-0".to_owned(), "node-0".to_owned());

@@ -13,6 +13,9 @@ use crate::rpc::validate::Invalid;
 pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
     const METHOD: Method;
 
+    /// The gRPC path.
+    const PATH: &'static str = Self::METHOD.path();
+
     /// What the RPC does.
     const KIND: Kind = Self::METHOD.kind();
 

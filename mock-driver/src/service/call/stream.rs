@@ -11,11 +11,9 @@ use tonic::{Request, Response, Status};
 use super::{Call, Rpc};
 use crate::driver::Driver;
 use crate::fault::ActiveFault;
-use crate::journal::CallRecord;
 
 /// A stream that a rule interrupts.
 struct InterruptedStream<R> {
-    driver: Arc<Driver>,
     fired: ActiveFault,
     call: Call,
     /// All messages as one, for the journal.
@@ -39,23 +37,18 @@ impl Driver {
         M: Send + 'static,
         I: Iterator<Item = M> + Send + 'static,
     {
-        let mut call = self.begin(&request);
-        let result = self.run_stages(&request.into_inner(), &mut call).await;
+        let (mut call, result) = self.run_stages(request).await;
         let (whole, fired) = match (result, call.pending.take()) {
             (Ok(whole), Some(fired)) => (whole, fired),
             (result, _) => {
-                let messages = call.end(result, CallRecord::end)?.map(|whole| messages(&whole));
+                let ended = call.end(result, |journal, whole| journal.renderer.keep(whole))?;
+                let messages = ended.map(|whole| messages(&whole));
                 return Ok(messages.map(|all| Box::pin(stream::iter(all).map(Ok)) as BoxStream<M>));
             }
         };
         let count = fired.rule().action.after_messages.unwrap_or(u64::MAX);
         let messages = messages(&whole);
-        let doomed = InterruptedStream {
-            driver: self.clone(),
-            fired,
-            call,
-            whole,
-        };
+        let doomed = InterruptedStream { fired, call, whole };
         let begin = Some((messages, Some((count, doomed))));
         let all = stream::unfold(begin, |state| async move {
             let (mut messages, doomed) = state?;
@@ -83,11 +76,12 @@ impl Driver {
 impl<R: Message + Secrets + Clone> InterruptedStream<R> {
     /// Applies the rule. Afterwards the stream continues, or ends with the error.
     async fn go(mut self) -> Result<(), Status> {
-        let error = match self.driver.faults.act(self.fired) {
+        let driver = self.call.driver.clone();
+        let error = match driver.faults.act(self.fired) {
             Some(mut fired) => {
                 self.call.set_fault(&fired);
                 fired.flush_before().await;
-                self.driver
+                driver
                     .apply_fault(&mut fired, self.call.connection.as_ref())
                     .await
             }
@@ -97,6 +91,9 @@ impl<R: Message + Secrets + Clone> InterruptedStream<R> {
             Some(error) => Err(error),
             None => Ok(self.whole),
         };
-        self.call.end(result, CallRecord::end).map(drop)
+        let ended = self
+            .call
+            .end(result, |journal, whole| journal.renderer.keep(whole));
+        ended.map(drop)
     }
 }

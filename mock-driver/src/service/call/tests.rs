@@ -61,11 +61,7 @@ async fn operation_waits_for_the_volume_lock() {
         volume_id: "vol-0".to_owned(),
         ..Default::default()
     };
-    let held = driver
-        .locks
-        .lock_all(Scope::Operation, request.keys())
-        .await
-        .unwrap();
+    let held = driver.locks.lock(Scope::Operation, request.keys()).await.unwrap();
     let work =
         driver.execute::<ControllerUnpublishVolumeRequest>(request.validate().unwrap(), request.keys());
     let mut work = std::pin::pin!(work);

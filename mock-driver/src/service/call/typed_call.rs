@@ -11,15 +11,15 @@ use crate::fault::{ArrayUsage, CallInfo, Reservations, VolumeLocation};
 
 /// A decoded request of a driver.
 pub(super) struct TypedCall<'a, Q> {
-    request: &'a Q,
-    driver: &'a Driver,
+    pub(super) request: &'a Q,
+    pub(super) driver: &'a Driver,
     /// The node of the process, for a request without a node id; looked up when a rule needs it.
-    here: OnceCell<String>,
+    pub(super) here: OnceCell<String>,
 }
 
 impl<Q: Rpc> CallInfo for TypedCall<'_, Q> {
     fn path(&self) -> &str {
-        Q::METHOD.path()
+        Q::PATH
     }
 
     fn volume(&self) -> &str {
@@ -66,15 +66,7 @@ impl<Q: Rpc> CallInfo for TypedCall<'_, Q> {
     }
 }
 
-impl<'a, Q: Rpc> TypedCall<'a, Q> {
-    pub(super) fn new(request: &'a Q, driver: &'a Driver) -> Self {
-        Self {
-            request,
-            driver,
-            here: OnceCell::new(),
-        }
-    }
-
+impl<Q: Rpc> TypedCall<'_, Q> {
     /// The request as a dynamic message, which few rules need: built on demand.
     fn message(&self) -> Option<DynamicMessage> {
         DynamicMessage::decode(Q::METHOD.request(), self.request.encode_to_vec().as_slice()).ok()
@@ -169,7 +161,11 @@ mod tests {
         assert!(seen.insert(Q::METHOD.path()), "{} is listed twice", rpc.name());
         let fields = [&method::VOLUME[..], &method::NODE, &method::NAME].concat();
         let request: Q = mk_request(&fields);
-        let call = TypedCall::new(&request, driver);
+        let call = TypedCall {
+            request: &request,
+            driver,
+            here: OnceCell::new(),
+        };
         let info = |fields: &[&str]| {
             let found = fields.iter().find(|field| rpc.takes(field));
             found.map(|field| format!("the {field}"))

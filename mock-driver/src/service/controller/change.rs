@@ -43,10 +43,7 @@ impl Rpc for ControllerExpandVolumeRequest {
         }
         let range = validate::size_range(self.capacity_range.as_ref())?;
         validate::secrets(&self.secrets)?;
-        let capability = match &self.volume_capability {
-            Some(_) => Some(validate::capability(self.volume_capability.as_ref())?),
-            None => None,
-        };
+        let capability = validate::optional_capability(self.volume_capability.as_ref())?;
         Ok(ExpandParams {
             volume,
             range,

@@ -7,7 +7,7 @@ use csi_proto::v1::{
     ControllerUnpublishVolumeResponse,
 };
 
-use crate::array::PublishParams;
+use crate::array::{self, PublishParams};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::fault::DeviceOverlay;
@@ -44,10 +44,11 @@ impl Rpc for ControllerPublishVolumeRequest {
 
     fn validate(&self) -> Result<AttachParams, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
-        let node = validate::required_node_id(&self.node_id)?.to_owned();
-        let capability = validate::capability(self.volume_capability.as_ref())?;
+        let node = validate::node_id(&self.node_id)?.to_owned();
+        let capability = validate::capability("volume_capability", self.volume_capability.as_ref())?;
         validate::secrets(&self.secrets)?;
-        validate::map("volume_context", &self.volume_context)?;
+        let context = self.volume_context.iter().flat_map(|(key, value)| [key, value]);
+        validate::bounded_collection("volume_context", context)?;
         Ok(AttachParams {
             volume,
             node,
@@ -65,16 +66,16 @@ impl Rpc for ControllerPublishVolumeRequest {
         validate::needs_modes(offered, newer, "volume_capability", capability)?;
         validate::needs(offered, Capability::PublishReadonly, "readonly", params.readonly)?;
         driver.apply_qos_latency(&volume).await;
-        let publication = driver
+        let attachment = driver
             .store
             .change(|array| array.publish(&volume, &node, &params))
             .await?;
         if driver.is_here(&node) {
             driver.reconcile_device(&volume).await?;
         }
-        let mut publish_context: HashMap<_, _> = publication.context().into_iter().collect();
+        let mut publish_context: HashMap<_, _> = attachment.publish_context(&volume);
         if let DeviceOverlay::Wrong(device) = driver.faults.device(&volume, &node) {
-            publish_context.insert("serial".to_owned(), format!("wrong-{}", publication.serial));
+            publish_context.insert("serial".to_owned(), format!("wrong-{}", array::serial(&volume)));
             publish_context.insert("device".to_owned(), device);
         }
         Ok(ControllerPublishVolumeResponse { publish_context })
@@ -96,7 +97,10 @@ impl Rpc for ControllerUnpublishVolumeRequest {
 
     fn validate(&self) -> Result<DetachParams, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
-        let node = validate::node_id(&self.node_id)?.map(str::to_owned);
+        let node = match self.node_id.as_str() {
+            "" => None,
+            node => Some(validate::node_id(node)?.to_owned()),
+        };
         validate::secrets(&self.secrets)?;
         Ok(DetachParams { volume, node })
     }

@@ -33,10 +33,7 @@ impl Rpc for NodeExpandVolumeRequest {
         let path = path::looked_for("volume_path", &self.volume_path)?;
         path::optional("staging_target_path", &self.staging_target_path)?;
         let range = validate::size_range(self.capacity_range.as_ref())?;
-        let capability = match &self.volume_capability {
-            None => None,
-            some => Some(validate::capability(some.as_ref())?),
-        };
+        let capability = validate::optional_capability(self.volume_capability.as_ref())?;
         validate::secrets(&self.secrets)?;
         Ok(ExpandParams {
             volume,

@@ -46,14 +46,12 @@ impl Rpc for NodeGetCapabilitiesRequest {
     }
 
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
-        let info = |capability: Capability| match capability.place() {
-            ReportedIn::Node(number) => Some(NodeServiceCapability {
-                r#type: Some(Type::Rpc(RpcCapability { r#type: number })),
-            }),
-            ReportedIn::Service(_)
-            | ReportedIn::Expansion(_)
-            | ReportedIn::Controller(_)
-            | ReportedIn::Group(_) => None,
+        let info = |capability: Capability| {
+            let ReportedIn::Node(r#type) = capability.place() else {
+                return None;
+            };
+            let r#type = Some(Type::Rpc(RpcCapability { r#type }));
+            Some(NodeServiceCapability { r#type })
         };
         Ok(NodeGetCapabilitiesResponse {
             capabilities: driver.capabilities.now().iter().filter_map(info).collect(),

@@ -88,11 +88,6 @@ pub(super) fn lasting(context: Map) -> Map {
         .collect()
 }
 
-/// The entries of a map field, sorted and within its size limit.
-pub(super) fn map(field: &str, map: &std::collections::HashMap<String, String>) -> Result<Map, Invalid> {
-    validate::map(field, map)
-}
-
 // === impl Driver ===
 
 impl Driver {

@@ -26,10 +26,10 @@ impl Rpc for NodePublishVolumeRequest {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let target = path::required("target_path", &self.target_path)?;
         let staging = path::optional("staging_target_path", &self.staging_target_path)?;
-        let capability = validate::capability(self.volume_capability.as_ref())?;
+        let capability = validate::capability("volume_capability", self.volume_capability.as_ref())?;
         path::group(&capability)?;
         validate::secrets(&self.secrets)?;
-        let context = path::map("volume_context", &self.volume_context)?;
+        let context = validate::map("volume_context", &self.volume_context)?;
         let inline = inline::read(&context)?;
         if staging.as_ref() == Some(&target) {
             return Err(Invalid::new("target_path", "must not be the staging_target_path"));
@@ -40,7 +40,7 @@ impl Rpc for NodePublishVolumeRequest {
             staging,
             capability,
             readonly: self.readonly,
-            publish_context: path::map("publish_context", &self.publish_context)?,
+            publish_context: validate::map("publish_context", &self.publish_context)?,
             volume_context: path::lasting(context),
         };
         Ok((publish, inline))
@@ -53,13 +53,10 @@ impl Rpc for NodePublishVolumeRequest {
             Some(inline) => node.publish_inline(publish, inline).await?,
             None => {
                 let publish = &publish;
-                let published = driver
-                    .with_retries(|| async move {
-                        let view = driver.view_to_use(&publish.volume, &publish.capability).await?;
-                        Ok(node.publish(publish.clone(), &view, driver.ways()).await?)
-                    })
-                    .await;
-                driver.unless_unused(&publish.volume, published).await?;
+                let act = |view| async move { node.publish(publish.clone(), &view, driver.ways()).await };
+                driver
+                    .with_device(&publish.volume, &publish.capability, act)
+                    .await?;
             }
         }
         Ok(NodePublishVolumeResponse {})

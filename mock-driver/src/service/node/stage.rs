@@ -24,28 +24,23 @@ impl Rpc for NodeStageVolumeRequest {
     fn validate(&self) -> Result<Stage, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let staging = path::required("staging_target_path", &self.staging_target_path)?;
-        let capability = validate::capability(self.volume_capability.as_ref())?;
+        let capability = validate::capability("volume_capability", self.volume_capability.as_ref())?;
         path::group(&capability)?;
         validate::secrets(&self.secrets)?;
         Ok(Stage {
             volume,
             path: staging,
             capability,
-            publish_context: path::map("publish_context", &self.publish_context)?,
-            volume_context: path::lasting(path::map("volume_context", &self.volume_context)?),
+            publish_context: validate::map("publish_context", &self.publish_context)?,
+            volume_context: path::lasting(validate::map("volume_context", &self.volume_context)?),
         })
     }
 
     async fn execute(stage: Stage, driver: &Driver) -> Result<Self::Reply, Error> {
         let (node, stage) = (driver.here()?, &stage);
         path::needs(&driver.capabilities, &stage.capability)?;
-        let staged = driver
-            .with_retries(|| async move {
-                let view = driver.view_to_use(&stage.volume, &stage.capability).await?;
-                Ok(node.stage(stage.clone(), &view, driver.ways()).await?)
-            })
-            .await;
-        driver.unless_unused(&stage.volume, staged).await?;
+        let act = |view| async move { node.stage(stage.clone(), &view, driver.ways()).await };
+        driver.with_device(&stage.volume, &stage.capability, act).await?;
         Ok(NodeStageVolumeResponse {})
     }
 }

@@ -58,7 +58,10 @@ mod tests {
                 },
             ] {
                 let known = Capability { access, mode };
-                assert_eq!(validate::capability(Some(&capability(&known))), Ok(known));
+                assert_eq!(
+                    validate::capability("capability", Some(&capability(&known))),
+                    Ok(known)
+                );
             }
         }
     }
