@@ -198,16 +198,9 @@ impl<T> Done<T> {
 impl Array {
     /// An empty array. `epoch` must differ from that of every other array.
     pub fn new(settings: Settings, epoch: u128) -> Self {
-        let registered = |(number, id): (usize, &NodeId)| {
-            let entry = node::Entry {
-                registered: true,
-                number,
-                attached: BTreeSet::new(),
-            };
-            (id.clone(), entry)
-        };
-        Self {
-            nodes: settings.nodes.iter().enumerate().map(registered).collect(),
+        let registered = settings.nodes.clone();
+        let mut array = Self {
+            nodes: BTreeMap::new(),
             settings,
             epoch,
             volumes: BTreeMap::new(),
@@ -227,7 +220,13 @@ impl Array {
             made: 0,
             attached: 0,
             premade: 0,
+        };
+        for (number, id) in registered.into_iter().enumerate() {
+            let entry = array.node_entry(id.clone());
+            (entry.registered, entry.number) = (true, number);
+            array.derive_node(&id);
         }
+        array
     }
 
     /// Creates initial volumes `vol-0` up to `count`, distributed over the pools round-robin.

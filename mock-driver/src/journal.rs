@@ -69,6 +69,8 @@ pub struct Journal {
     pub(crate) renderer: Renderer,
     grpc_call_lines: bool,
     calls: AtomicU64,
+    /// Whether anything reads the calls in memory.
+    is_read: bool,
     memory: Mutex<Memory>,
     events: broadcast::Sender<Event>,
     revision: watch::Sender<u64>,
@@ -118,6 +120,7 @@ impl Journal {
             renderer: Renderer::new(if show_secrets { None } else { Some(key) }),
             grpc_call_lines,
             calls: AtomicU64::new(0),
+            is_read: kept > 0,
             memory: Mutex::new(Memory::new(kept)),
             events: broadcast::Sender::new(EVENTS_AHEAD),
             revision: watch::Sender::new(0),

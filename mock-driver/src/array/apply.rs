@@ -27,7 +27,7 @@ impl Array {
                 self.attached = self.attached.max(attachment.number);
                 if let Some(held) = self.volumes.get_mut(&volume) {
                     held.attachments.insert(node.clone(), attachment);
-                    self.nodes.entry(node).or_default().attached.insert(volume);
+                    self.node_entry(node).attached.insert(volume);
                 }
             }
             Change::Detached { volume, nodes } => {
@@ -99,11 +99,7 @@ impl Array {
             made.insert(id.clone());
         }
         for node in volume.attachments.keys() {
-            self.nodes
-                .entry(node.clone())
-                .or_default()
-                .attached
-                .insert(id.clone());
+            self.node_entry(node.clone()).attached.insert(id.clone());
         }
         let (pool, bytes) = (spec.pool.clone(), spec.capacity_bytes);
         self.take_space(&pool, bytes);

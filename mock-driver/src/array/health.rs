@@ -95,7 +95,7 @@ impl Array {
     ) -> Result<Done<()>, Error> {
         let node = match node {
             Some(node) if self.storage.contains_key(&Some(NodeId::from(node))) => Some(NodeId::from(node)),
-            Some(node) => Some(self.registered(node)?),
+            Some(node) => Some(self.registered(node)?.0.clone()),
             None => None,
         };
         if self.storage.get(&node).map_or(&[][..], Vec::as_slice) == issues {

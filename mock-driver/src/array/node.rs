@@ -57,6 +57,9 @@ pub(super) struct Entry {
     pub(super) registered: bool,
     /// Its index among the nodes, for the round-robin assignment to pools.
     pub(super) number: usize,
+    /// The attach limit and the topology, derived from the settings.
+    pub(super) limit: Option<usize>,
+    pub(super) segments: Segments,
     pub(super) attached: BTreeSet<VolumeId>,
 }
 
@@ -117,7 +120,7 @@ impl Array {
     pub(crate) fn is_cut_off(&self, id: &str) -> bool {
         let mut pools = self.settings.pools.iter();
         let node = self.registered(id);
-        node.is_ok_and(|node| !pools.any(|pool| self.reaches(&node, &pool.segments)))
+        node.is_ok_and(|(_, node)| !pools.any(|pool| node.segments.reaches(&pool.segments)))
     }
 
     /// Registers a node or changes its settings. Settings that are `None` do not change.
@@ -160,7 +163,7 @@ impl Array {
     /// # Errors
     /// The old id is not registered, or the new one is.
     pub fn change_node_id(&mut self, from: &str, to: &str) -> Result<Done<()>, Error> {
-        let from = self.registered(from)?;
+        let from = self.registered(from)?.0.clone();
         self.check_new_node_id(to)?;
         let settings = NodeSettings {
             registered: Some(true),
@@ -183,26 +186,38 @@ impl Array {
         }
     }
 
-    /// The id of a registered node.
-    pub(super) fn registered(&self, id: &str) -> Result<NodeId, Error> {
+    /// A registered node.
+    pub(super) fn registered(&self, id: &str) -> Result<(&NodeId, &Entry), Error> {
         let found = self.nodes.get_key_value(id).filter(|(_, entry)| entry.registered);
-        found
-            .map(|(id, _)| id.clone())
-            .ok_or_else(|| Error::NodeNotFound { node: id.to_owned() })
+        found.ok_or_else(|| Error::NodeNotFound { node: id.to_owned() })
+    }
+
+    /// The entry of a node, which is created if the array does not know the node.
+    pub(super) fn node_entry(&mut self, id: NodeId) -> &mut Entry {
+        if !self.nodes.contains_key(&id) {
+            self.nodes.insert(id.clone(), Entry::default());
+            self.derive_node(&id);
+        }
+        self.nodes.entry(id).or_default()
+    }
+
+    /// Derives a node's limit and topology from its settings.
+    pub(super) fn derive_node(&mut self, id: &NodeId) {
+        let Some(entry) = self.nodes.get(id) else { return };
+        let assigned = || self.round_robin_topology(entry.number);
+        let segments = self.explicit_topology(id).or_else(assigned);
+        let (limit, segments) = (self.limit(id), segments.cloned().unwrap_or_default());
+        if let Some(entry) = self.nodes.get_mut(id) {
+            (entry.limit, entry.segments) = (limit, segments);
+        }
     }
 
     /// The attach limit of a node.
-    pub(super) fn limit(&self, id: &NodeId) -> Option<usize> {
+    fn limit(&self, id: &NodeId) -> Option<usize> {
         match self.changed.get(id).and_then(|changed| changed.limit) {
             Some(limit) => Some(limit).filter(|limit| *limit > 0),
             None => self.settings.attach_limit,
         }
-    }
-
-    /// Whether volumes at `place` are accessible from a node.
-    pub(super) fn reaches(&self, id: &NodeId, place: &Segments) -> bool {
-        let found = || self.topology_of(id, self.nodes.get(id)?);
-        place.is_empty() || found().is_some_and(|here| here.reaches(place))
     }
 
     pub(super) fn apply_node(&mut self, node: NodeId, mut settings: NodeSettings) {
@@ -221,7 +236,8 @@ impl Array {
         if !entry.registered && entry.attached.is_empty() {
             self.nodes.remove(&node);
         }
-        self.changed.insert(node, settings);
+        self.changed.insert(node.clone(), settings);
+        self.derive_node(&node);
     }
 
     /// The topology of a node that joins: those of the pools round-robin. `None` for a node of the settings, and if all pools
@@ -254,7 +270,7 @@ impl Array {
     }
 
     fn describe(&self, id: &NodeId, entry: &Entry) -> Node {
-        let limit = self.limit(id);
+        let limit = entry.limit;
         let advertised = match self.changed.get(id).and_then(|changed| changed.advertised) {
             Some(advertised) => Some(advertised).filter(|limit| *limit > 0),
             None => self.settings.advertised_limit.or(limit),
@@ -264,16 +280,10 @@ impl Array {
             registered: entry.registered,
             limit,
             advertised,
-            segments: self.topology_of(id, entry).cloned().unwrap_or_default(),
+            segments: entry.segments.clone(),
             attached: entry.attached.clone(),
             became: self.changed.get(id).and_then(|changed| changed.became.clone()),
         }
-    }
-
-    /// Explicit topology, else the topology assigned round-robin.
-    fn topology_of(&self, id: &NodeId, entry: &Entry) -> Option<&Segments> {
-        self.explicit_topology(id)
-            .or_else(|| self.round_robin_topology(entry.number))
     }
 
     /// The topology set at run time or by a flag, else the assigned one if a pool with it still exists.

@@ -16,8 +16,8 @@ impl Array {
         params: &PublishParams,
     ) -> Result<Done<Attachment>, Error> {
         let held = self.volume(volume)?;
-        let node = self.registered(node)?;
-        let id = held.spec.id.clone();
+        let (node, entry) = self.registered(node)?;
+        let (id, node) = (held.spec.id.clone(), node.clone());
 
         if let Some(attachment) = held.attachments.get(&node) {
             return match difference(&attachment.params, params) {
@@ -36,7 +36,7 @@ impl Array {
             });
         }
         let place = self.segments_of(&held.spec.pool);
-        if let Some(place) = place.filter(|place| !self.reaches(&node, place)) {
+        if let Some(place) = place.filter(|place| !entry.segments.reaches(place)) {
             return Err(Error::OutOfReach {
                 volume: id,
                 node,
@@ -54,8 +54,7 @@ impl Array {
                 held: other.params.capability.mode.name(),
             });
         }
-        let attached = self.nodes.get(&node).map_or(0, |entry| entry.attached.len());
-        if let Some(limit) = self.limit(&node).filter(|limit| attached >= *limit) {
+        if let Some(limit) = entry.limit.filter(|limit| entry.attached.len() >= *limit) {
             return Err(Error::NodeFull { node, limit });
         }
 

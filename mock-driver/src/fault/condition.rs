@@ -31,7 +31,7 @@ pub(crate) enum Condition {
 pub(super) struct ConditionState {
     /// Start of the rule since the driver's start.
     pub(super) since: Duration,
-    /// The end of each node's queue.
+    /// The end of each node's queue, unless it is empty.
     queues: HashMap<String, Duration>,
     /// Remaining tokens, and the time of that count.
     tokens: Option<(f64, Duration)>,
@@ -104,8 +104,25 @@ impl ConditionState {
 
     /// Adds a call to the queue of its node, and returns its waiting time.
     pub(super) fn enqueue(&mut self, node: &str, time: Duration, now: Duration) -> Duration {
+        self.queues.retain(|_, free| *free > now);
         let free = self.queues.entry(node.to_owned()).or_default();
         *free = now.max(*free) + time;
         free.saturating_sub(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_queues_are_removed() {
+        let second = Duration::from_secs(1);
+        let mut state = ConditionState::default();
+        for number in 0..100 {
+            let now = 2 * number * second;
+            assert_eq!(state.enqueue(&format!("node-{number}"), second, now), second);
+            assert_eq!(state.queues.len(), 1);
+        }
     }
 }

@@ -228,9 +228,14 @@ impl Draws {
 // === impl Counts ===
 
 impl Counts {
+    /// Maximum number of methods with a count of their own. CSI has far fewer; a client of the proxy may call any method.
+    const METHODS: usize = 1000;
+
     /// Counts a firing that is final: Prometheus counters must not decrease.
     fn count_acted(&mut self, method: &str, place: FiringPosition) {
         if place.era == self.era {
+            let is_counted = self.methods.len() < Self::METHODS || self.methods.contains_key(method);
+            let method = if is_counted { method } else { "other" };
             *self.methods.entry(method.to_owned()).or_default() += 1;
         }
     }
@@ -390,6 +395,22 @@ impl RuleState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn methods_beyond_the_limit_are_counted_together() {
+        let mut counts = Counts::default();
+        let place = FiringPosition {
+            turn: 1,
+            draw: None,
+            era: 0,
+        };
+        for number in 0..3000 {
+            counts.count_acted(&format!("/any.v1.Service/Method{number}"), place);
+        }
+        assert_eq!(counts.methods.len(), 1001);
+        assert_eq!(counts.methods["other"], 2000);
+        assert_eq!(counts.methods.values().sum::<u64>(), 3000);
+    }
 
     #[test]
     fn draws_are_remembered_for_a_bounded_number_of_subjects() {

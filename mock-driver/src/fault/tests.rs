@@ -74,6 +74,12 @@ fn mk_seeded(yaml: &str, seed: u64) -> Faults {
     faults
 }
 
+/// The calls that a rule has matched, and its firings.
+fn counts(faults: &Faults, index: usize) -> (u64, u64) {
+    let report = &faults.reports(RuleKind::Rule)[index];
+    (report.seen, report.fired)
+}
+
 /// Which rule fires for each of some calls; empty text for none.
 fn fired(faults: &Faults, calls: impl IntoIterator<Item = Publish>) -> Vec<String> {
     let fire = |call: Publish| {
@@ -114,21 +120,9 @@ fn turn_and_chance_of_a_call_that_failed_by_itself_are_the_next_ones() {
     // The fourth comes before the third has failed.
     assert!(faults.decide(&call).rule.is_none());
     drop(third);
-    assert_eq!(
-        (
-            faults.reports(RuleKind::Rule)[0].seen,
-            faults.reports(RuleKind::Rule)[0].fired
-        ),
-        (3, 0)
-    );
+    assert_eq!(counts(&faults, 0), (3, 0));
     assert_eq!(fired(&faults, [call.clone(), call.clone()]), ["third", ""]);
-    assert_eq!(
-        (
-            faults.reports(RuleKind::Rule)[0].seen,
-            faults.reports(RuleKind::Rule)[0].fired
-        ),
-        (5, 1)
-    );
+    assert_eq!(counts(&faults, 0), (5, 1));
 
     // What was taken before the counts were set to zero is not given back to the new ones.
     let faults = mk_rules("- {id: first, match: {call: 1}, phase: after, action: {code: INTERNAL}}");
@@ -141,13 +135,7 @@ fn turn_and_chance_of_a_call_that_failed_by_itself_are_the_next_ones() {
             .is_some_and(|fired| faults.act(fired).is_some())
     );
     drop(old);
-    assert_eq!(
-        (
-            faults.reports(RuleKind::Rule)[0].seen,
-            faults.reports(RuleKind::Rule)[0].fired
-        ),
-        (1, 1)
-    );
+    assert_eq!(counts(&faults, 0), (1, 1));
     assert!(faults.decide(&call).rule.is_none());
 
     let faults = mk_rules("- {id: x, match: {probability: 0.1}, phase: after, action: {code: INTERNAL}}");
@@ -198,14 +186,9 @@ fn calls_that_race_for_a_state_are_seen_once_each() {
             scope.spawn(|| (0..CALLS / threads).for_each(|_| drop(faults.decide(&call).rule)));
         }
     });
-    let counts = |index: usize| {
-        (
-            faults.reports(RuleKind::Rule)[index].seen,
-            faults.reports(RuleKind::Rule)[index].fired,
-        )
-    };
-    assert_eq!(counts(0), (CALLS, 0), "asked once about each call");
-    assert_eq!((counts(1).1, counts(2).1), (CALLS / 2, CALLS / 2));
+    assert_eq!(counts(&faults, 0), (CALLS, 0), "asked once about each call");
+    let fired = [1, 2].map(|index| counts(&faults, index).1);
+    assert_eq!(fired, [CALLS / 2, CALLS / 2]);
 }
 
 #[test]

@@ -94,5 +94,5 @@ pub(crate) fn text(time: Timestamp) -> String {
 }
 
 fn as_text<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&text(*time))
+    serializer.collect_str(&format_args!("{time:.6}"))
 }

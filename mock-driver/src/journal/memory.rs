@@ -25,7 +25,7 @@ pub(crate) const BOUNDS: [f64; 10] = [0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0, 
 /// Calls in memory.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// Maximum number of ended calls; 0 for none.
+    /// Maximum number of ended calls.
     kept: usize,
     /// Ended calls with their positions in the order of their ends.
     ended: VecDeque<(u64, Arc<Call>)>,
@@ -123,15 +123,10 @@ impl Memory {
     }
 
     pub(super) fn begin(&mut self, call: Arc<Call>) {
-        if self.kept > 0 {
-            self.running.insert(call.number, call);
-        }
+        self.running.insert(call.number, call);
     }
 
     pub(super) fn end(&mut self, call: &Arc<Call>) {
-        if self.kept == 0 {
-            return;
-        }
         self.running.remove(&call.number);
         self.count(call);
         self.last += 1;

@@ -63,7 +63,9 @@ impl Journal {
             });
             shown
         });
-        self.memory().begin(call.clone());
+        if self.is_read {
+            self.memory().begin(call.clone());
+        }
         self.publish(Event::Begin(call.clone()));
         CallRecord {
             operation: OperationRecord {
@@ -111,11 +113,11 @@ impl CallRecord {
         if call.end.set(end).is_err() {
             return;
         }
-        if let Some(end) = call.end()
+        if let Some(end) = call.end.get()
             && (journal.file.is_some() || journal.grpc_call_lines)
         {
             let request = self.shown.take().unwrap_or_else(|| journal.request(call));
-            let response = journal.response(call);
+            let response = end.response.as_ref().map(|kept| journal.renderer.json(kept));
             if let Some(file) = &journal.file {
                 file.write(&Line::End {
                     call: call.number,
@@ -134,7 +136,9 @@ impl CallRecord {
                 grpc_call::log(call, &request, response.as_ref());
             }
         }
-        journal.memory().end(call);
+        if journal.is_read {
+            journal.memory().end(call);
+        }
         journal.publish(Event::End(call.clone()));
         if self.is_background {
             self.operation.leave();
@@ -144,7 +148,7 @@ impl CallRecord {
 
 impl Drop for CallRecord {
     fn drop(&mut self) {
-        if self.operation.call.end().is_none() {
+        if self.operation.call.end.get().is_none() {
             self.is_background = true;
             let left = Outcome {
                 code: Code::Cancelled,
@@ -190,7 +194,7 @@ impl OperationRecord {
         if call.late.set(late).is_err() {
             return;
         }
-        if let (Some(file), Some(late)) = (&journal.file, call.late()) {
+        if let (Some(file), Some(late)) = (&journal.file, call.late.get()) {
             file.write(&Line::Late {
                 call: call.number,
                 method: Cow::Borrowed(&call.method),

@@ -11,7 +11,8 @@ use crate::rpc::capabilities::{self, LiveCapabilities};
 
 /// Maximum number of bytes of a string field.
 const STRING_LIMIT: usize = 128;
-/// Maximum number of bytes of a node id.
+/// The field of a node id, and its maximum number of bytes.
+pub(crate) const NODE_ID: &str = "node_id";
 const NODE_ID_LIMIT: usize = 256;
 /// Maximum number of bytes of a map or list field, keys and values together.
 const COLLECTION_LIMIT: usize = 4096;
@@ -52,15 +53,12 @@ pub(crate) fn required<'a>(field: &str, text: &'a str) -> Result<&'a str, Invali
     if text.is_empty() {
         return Err(Invalid::new(field, "must be set"));
     }
-    bounded(field, text, STRING_LIMIT)
-}
-
-/// A required node id.
-pub(crate) fn node_id(text: &str) -> Result<&str, Invalid> {
-    if text.is_empty() {
-        return Err(Invalid::new("node_id", "must be set"));
-    }
-    bounded("node_id", text, NODE_ID_LIMIT)
+    let limit = if field == NODE_ID {
+        NODE_ID_LIMIT
+    } else {
+        STRING_LIMIT
+    };
+    bounded(field, text, limit)
 }
 
 /// The name of an object to create.

@@ -11,7 +11,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::uri::Authority;
 
-use super::hpack::{Decoder, Field, MALFORMED_BLOCK, Malformed};
+use super::hpack::{Decoder, MALFORMED_BLOCK, Malformed};
 
 /// The connection preface of HTTP/2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -169,7 +169,9 @@ impl AuthorityFilter {
             if size > MAX_BLOCK {
                 return Err(Malformed);
             }
-            field.name_a_host();
+            if field.name == b":authority"[..] && Authority::from_maybe_shared(field.value.clone()).is_err() {
+                field.value = Bytes::from_static(LOCALHOST);
+            }
             field.encode(&mut fields);
             Ok(())
         });
@@ -262,16 +264,6 @@ impl Block {
             ..self.head
         };
         head.write(output);
-    }
-}
-
-// === impl Field ===
-
-impl Field {
-    fn name_a_host(&mut self) {
-        if self.name == b":authority"[..] && Authority::from_maybe_shared(self.value.clone()).is_err() {
-            self.value = Bytes::from_static(LOCALHOST);
-        }
     }
 }
 

@@ -106,7 +106,9 @@ impl Decoder {
                 is_sensitive: kind & 0xf0 == 0x10,
             };
             if is_indexed {
-                self.insert(field.clone());
+                self.size += field.size();
+                self.entries.push_front(field.clone());
+                self.evict();
             }
             emit(field)?;
         }
@@ -123,12 +125,6 @@ impl Decoder {
             }),
             None => self.entries.get(place - STATIC.len()).cloned().ok_or(Malformed),
         }
-    }
-
-    fn insert(&mut self, field: Field) {
-        self.size += field.size();
-        self.entries.push_front(field);
-        self.evict();
     }
 
     fn evict(&mut self) {

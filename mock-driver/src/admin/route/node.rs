@@ -182,7 +182,7 @@ pub(super) async fn remove(
 }
 
 fn check_id(id: &str) -> Result<(), Refusal> {
-    let checked = validate::node_id(id).map(drop);
+    let checked = validate::required(validate::NODE_ID, id).map(drop);
     checked.map_err(|invalid| Refusal::invalid("id", format!("id: {}", invalid.reason)))
 }
 

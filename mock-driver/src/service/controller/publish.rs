@@ -44,7 +44,7 @@ impl Rpc for ControllerPublishVolumeRequest {
 
     fn validate(&self) -> Result<AttachParams, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
-        let node = validate::node_id(&self.node_id)?.to_owned();
+        let node = validate::required(validate::NODE_ID, &self.node_id)?.to_owned();
         let capability = validate::capability("volume_capability", self.volume_capability.as_ref())?;
         validate::secrets(&self.secrets)?;
         let context = self.volume_context.iter().flat_map(|(key, value)| [key, value]);
@@ -99,7 +99,7 @@ impl Rpc for ControllerUnpublishVolumeRequest {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let node = match self.node_id.as_str() {
             "" => None,
-            node => Some(validate::node_id(node)?.to_owned()),
+            node => Some(validate::required(validate::NODE_ID, node)?.to_owned()),
         };
         validate::secrets(&self.secrets)?;
         Ok(DetachParams { volume, node })
