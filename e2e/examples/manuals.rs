@@ -78,4 +78,33 @@ mod tests {
         assert!(dir.path().join("completions/zsh/_csi-attacher").exists());
         assert!(dir.path().join("completions/fish/csi-mock-driver.fish").exists());
     }
+    #[test]
+    fn commands_of_the_document_show_the_files() {
+        let dir = tempfile::tempdir().unwrap();
+        write_all(dir.path()).unwrap();
+        let commands =
+            csi_e2e::document::block("docs/install.md", "cargo run -p csi-e2e --example manuals").unwrap();
+        let commands = commands.replace("target/manuals", &dir.path().display().to_string());
+        // `cargo run` is this program. Not every machine has `man`.
+        let script = format!(
+            "cargo() {{ :; }}\n\
+             command -v man >/dev/null || man() {{ cat \"$2/man1/$3.1\"; }}\n\
+             {commands}complete -p csi-mock-driver"
+        );
+        let output = std::process::Command::new("bash")
+            .args(["-euc", &script])
+            .env("MANPAGER", "cat")
+            .output()
+            .unwrap();
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert!(
+            stdout.contains("csi-attacher") && stdout.contains("csi-mock-driver"),
+            "{stdout}"
+        );
+    }
 }

@@ -3,6 +3,7 @@
 pub mod attacher;
 pub mod cluster;
 pub mod control_plane;
+pub mod document;
 pub mod driver;
 pub mod dump;
 pub mod fixture;

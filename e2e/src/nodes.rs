@@ -84,6 +84,7 @@ impl RealNodes {
         let layout = {
             let (dir, programs) = (run.subdir("images")?, Arc::clone(&programs));
             let mut named = images(&manifests);
+            named.extend(image::RECIPE_IMAGES.map(str::to_owned));
             named.extend(
                 programs
                     .suite
@@ -228,6 +229,11 @@ impl RealNodes {
         let worked = self.cluster.while_alive(work).await;
         self.ensure_alive()?;
         worked
+    }
+
+    /// The run that the nodes belong to.
+    pub fn run(&self) -> &Arc<Run> {
+        &self.run
     }
 
     fn ensure_alive(&self) -> Result<()> {

@@ -19,6 +19,11 @@ use crate::toolchain::NodePrograms;
 pub const BUSYBOX: &str = "busybox:1.37";
 /// Image of the Go attacher, as its project publishes it.
 pub const GO_ATTACHER: &str = "registry.k8s.io/sig-storage/csi-attacher:v4.13.0";
+/// Images that recipes of the documents need beyond those of the deployed overlay.
+pub(super) const RECIPE_IMAGES: [&str; 2] = [
+    "registry.k8s.io/sig-storage/csi-snapshotter:v8.7.0",
+    "registry.k8s.io/sig-storage/snapshot-controller:v8.6.0",
+];
 
 /// Command of an image whose container waits for SIGTERM.
 const PAUSE: [&str; 3] = ["/bin/sh", "-c", "trap exit TERM; sleep 1000000000 & wait"];
@@ -71,6 +76,7 @@ impl Layout {
                 "csi-provisioner" => (&programs.provisioner, "csi-provisioner"),
                 "csi-resizer" => (&programs.resizer, "csi-resizer"),
                 "csi-snapshotter" => (&programs.snapshotter, "csi-snapshotter"),
+                "snapshot-controller" => (&programs.snapshot_controller, "snapshot-controller"),
                 // The suite runs a shell with the programs of glibc in it.
                 "agnhost" | "glibc-dns-testing" => (&suite(name)?.agnhost, "agnhost"),
                 "csi-node-driver-registrar" | "livenessprobe" => (&suite(name)?.sidecar, "suite-sidecar"),

@@ -258,6 +258,25 @@ impl Toolchain {
         Ok(PathBuf::from(dir.trim()))
     }
 
+    /// The sources of a released module, as in `k8s.io/api@v0.36.3`, in Go's module cache.
+    ///
+    /// # Errors
+    /// The release does not exist, its sources cannot be fetched, or their checksum differs.
+    pub async fn go_sources(&self, release: &str) -> Result<PathBuf> {
+        let go = self.settings.on_path("go").ok_or(MissingGo)?;
+        let output = self
+            .go_command(&go, Path::new("/"))
+            .args(["mod", "download", "-json", release])
+            .output()
+            .await
+            .with_context(|| format!("run {}", go.display()))?;
+        let downloaded: serde_json::Value =
+            serde_json::from_slice(&output.stdout).context("understand go mod download")?;
+        let dir = downloaded["Dir"].as_str();
+        dir.map(PathBuf::from)
+            .with_context(|| format!("go mod download {release}: {downloaded}"))
+    }
+
     fn go_command(&self, executable: &Path, module: &Path) -> Command {
         let mut command = self.command(executable, module);
         command.envs(BUILD_ENV.iter().copied());

@@ -50,11 +50,12 @@ const SHIM: GoProgram = node_program(
     "containerd-shim-runc-v2",
 );
 const CTR: GoProgram = node_program("github.com/containerd/containerd/v2/cmd/ctr", "ctr");
-const SIDECARS: [Peer; 4] = [
+const SIDECARS: [Peer; 5] = [
     Peer::ExternalAttacher,
     Peer::ExternalProvisioner,
     Peer::ExternalResizer,
     Peer::ExternalSnapshotter,
+    Peer::SnapshotController,
 ];
 /// The storage part of Kubernetes' e2e.test.
 const SUITE: GoProgram = suite_program(".", "suite");
@@ -90,6 +91,7 @@ pub struct NodePrograms {
     pub(crate) provisioner: PathBuf,
     pub(crate) resizer: PathBuf,
     pub(crate) snapshotter: PathBuf,
+    pub(crate) snapshot_controller: PathBuf,
     /// Static.
     pub(crate) attacher: PathBuf,
     /// Static.
@@ -204,6 +206,7 @@ impl Toolchain {
             provisioner: self.peer(Peer::ExternalProvisioner).await?,
             resizer: self.peer(Peer::ExternalResizer).await?,
             snapshotter: self.peer(Peer::ExternalSnapshotter).await?,
+            snapshot_controller: self.peer(Peer::SnapshotController).await?,
             attacher,
             driver,
             debian,

@@ -1,8 +1,9 @@
 //! The Go programs of `e2e/validators`, which validate `deploy/`: kustomize itself, Prometheus' own parser, and readers of
-//! what Kubernetes' storage tests and the sidecars beside the attacher accept.
+//! what Kubernetes' storage tests and the sidecars beside the attacher accept; and kubectl and Helm, for the commands of the
+//! documents.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
@@ -46,6 +47,22 @@ const SIDECAR: GoProgram = GoProgram {
     stamps: &[],
     what: "the reader of sidecars' flags",
     expectation: "a few seconds",
+};
+
+const KUBECTL: GoProgram = GoProgram {
+    module: "e2e/validators",
+    package: "./kubectl",
+    name: "kubectl",
+    stamps: &[],
+    what: "kubectl",
+    expectation: "2 minutes on two cores from cold caches",
+};
+
+const HELM: GoProgram = GoProgram {
+    package: "helm.sh/helm/v3/cmd/helm",
+    name: "helm",
+    what: "Helm",
+    ..KUBECTL
 };
 
 /// What a sidecar takes on its command line.
@@ -96,6 +113,16 @@ impl Toolchain {
     pub async fn kustomize(&self, dir: &Path) -> Result<String> {
         let dir = dir.to_str().context("the folder must have a UTF-8 name")?;
         self.run_validator(&KUSTOMIZE, &[dir], "").await
+    }
+
+    /// kubectl.
+    pub async fn kubectl(&self) -> Result<PathBuf> {
+        self.go_program(&KUBECTL).await
+    }
+
+    /// Helm.
+    pub async fn helm(&self) -> Result<PathBuf> {
+        self.go_program(&HELM).await
     }
 
     /// What each of the expressions asks for, in their order.

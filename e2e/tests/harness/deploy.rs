@@ -1,6 +1,7 @@
 //! The manifests of `deploy/`, validated by kustomize, the API server and the programs that they run.
 
 mod certificate;
+mod charts;
 mod driver;
 mod image;
 mod kinds;
@@ -62,6 +63,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
         ),
     ];
     trials.extend(certificate::trials(harness));
+    trials.extend(charts::trials(harness));
     trials.extend(driver::trials(harness));
     trials.extend(program::trials(harness));
     trials.extend(security::trials(harness));

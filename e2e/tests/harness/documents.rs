@@ -138,7 +138,7 @@ async fn known_issues_are_described(_bench: Arc<Harness>) -> Result<()> {
 }
 
 /// All Markdown files outside hidden directories and `target`.
-fn documents() -> Result<Vec<PathBuf>> {
+pub(crate) fn documents() -> Result<Vec<PathBuf>> {
     let mut folders = vec![workspace_root().to_owned()];
     let mut found = Vec::new();
     while let Some(folder) = folders.pop() {

@@ -7,6 +7,7 @@ mod documents;
 mod guide;
 mod metrics;
 mod process;
+mod recipes;
 mod toolchain;
 
 use std::process::ExitCode;
@@ -51,6 +52,7 @@ fn main() -> Result<ExitCode> {
         .chain(deploy::trials(&harness))
         .chain(documents::trials(&harness))
         .chain(guide::trials(&harness))
+        .chain(recipes::trials(&harness))
         .chain(metrics::trials(&harness));
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     harness.runtime.block_on(async {

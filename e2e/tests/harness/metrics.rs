@@ -264,7 +264,7 @@ fn mk_attacher(
 }
 
 /// Requests `path` until the response satisfies the condition.
-async fn until(address: SocketAddr, path: &str, wanted: impl Fn(&str) -> bool) -> Result<String> {
+pub(crate) async fn until(address: SocketAddr, path: &str, wanted: impl Fn(&str) -> bool) -> Result<String> {
     let deadline = Instant::now() + STEP_TIMEOUT;
     let mut last = None;
     while Instant::now() < deadline {

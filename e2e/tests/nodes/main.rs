@@ -9,6 +9,7 @@ mod disturbances;
 mod env;
 mod image_swap;
 mod killed;
+mod recipes;
 mod shared_nodes;
 mod volumes;
 
@@ -69,7 +70,8 @@ fn main() -> ExitCode {
     let scenarios = volumes::SCENARIOS
         .iter()
         .chain(disturbances::SCENARIOS)
-        .chain(image_swap::SCENARIOS);
+        .chain(image_swap::SCENARIOS)
+        .chain(recipes::SCENARIOS);
     let mut trials = vec![killed_harness(&shared)];
     trials.extend(scenarios.map(|scenario| trial(scenario.name, &shared, |shared| shared.run(scenario))));
     trials.extend(path::ALL.iter().map(|scenario| path_trial(&shared, scenario)));

@@ -1,0 +1,69 @@
+//! The charts as Helm renders them, validated by the API server. `e2e/validators` compares them with the kustomizations.
+
+use std::process::Stdio;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::toolchain::workspace_root;
+use libtest_mimic::Trial;
+use tokio::process::Command;
+
+use super::kinds;
+use crate::{Harness, trial};
+
+const NAMESPACE: &str = "charts";
+/// Charts below `deploy/charts`, with options of Helm: the default values, and every optional part.
+const RELEASES: [(&str, &[&str]); 4] = [
+    ("csi-attacher", &[]),
+    (
+        "csi-attacher",
+        &[
+            "--values=deploy/charts/csi-attacher/ci/mock-driver-values.yaml",
+            "--set=serviceMonitor.enabled=true,networkPolicy.enabled=true,publishSecrets.enabled=true",
+        ],
+    ),
+    ("csi-mock-driver", &[]),
+    (
+        "csi-mock-driver",
+        &[
+            "--set=snapshots.enabled=true,groupSnapshots.enabled=true",
+            "--set=serviceMonitor.enabled=true,networkPolicy.enabled=true",
+        ],
+    ),
+];
+
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
+    vec![trial(
+        harness,
+        "deploy::charts_are_accepted_by_the_api_server",
+        charts_are_accepted,
+    )]
+}
+
+/// With strict field validation, without storing the objects.
+async fn charts_are_accepted(harness: Arc<Harness>) -> Result<()> {
+    let helm = harness.toolchain.helm().await?;
+    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
+    kinds::install(cluster).await?;
+    let namespace = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n");
+    cluster.apply(&namespace).await?;
+    for (chart, options) in RELEASES {
+        let rendered = Command::new(&helm)
+            .args(["template", "release", &format!("deploy/charts/{chart}")])
+            .arg(format!("--namespace={NAMESPACE}"))
+            .args(options)
+            .current_dir(workspace_root())
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .context("run helm")?;
+        let what = format!("{chart} with {options:?}");
+        let errors = String::from_utf8_lossy(&rendered.stderr);
+        ensure!(rendered.status.success(), "{what}: {errors}");
+        let objects = String::from_utf8(rendered.stdout).context("Helm must write UTF-8")?;
+        let checked = cluster.check(&objects).await.with_context(|| what.clone())?;
+        ensure!(checked.len() >= 6, "{what} has {} objects", checked.len());
+    }
+    Ok(())
+}

@@ -1,0 +1,258 @@
+//! Every command block of the documents: which test runs it, starting from the text of the document, or why none does.
+
+mod by_hand;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::document::blocks;
+use csi_e2e::toolchain::workspace_root;
+use libtest_mimic::Trial;
+use serde::Deserialize;
+
+use crate::documents::documents;
+use crate::{Harness, trial};
+
+/// Languages of blocks that are not commands or files of a recipe: drawings, and doctests, which rustdoc runs.
+const OTHER_LANGUAGES: [&str; 2] = ["text", "rust,no_run"];
+const NODES: &str = "e2e/tests/nodes/recipes.rs";
+const BY_HAND: &str = "e2e/tests/harness/recipes/by_hand.rs";
+const VALIDATORS: &str = "e2e/validators/deploy/readme_test.go";
+
+/// The blocks of a document that begin with a text.
+struct Recipe(&'static str, &'static str, Runner);
+
+enum Runner {
+    /// A file, and the name in it of the test that runs the block. Programs in [`csi_e2e::document::NOT_RUN`] do nothing there.
+    Test(&'static str, &'static str),
+    /// Why no test runs the block.
+    NotRun(&'static str),
+}
+
+use Runner::{NotRun, Test};
+
+#[rustfmt::skip]
+const RECIPES: &[Recipe] = &[
+    Recipe("README.md", "cargo run --bin playground", Test(".ci/run", "readme_says \"cargo run --bin playground\"")),
+    Recipe("README.md", "cargo test", Test(".ci/run", "readme_says \"cargo test\"")),
+    Recipe("README.md", "cargo build --release -p csi-attacher", Test(BY_HAND, "attacher_and_driver_run_by_hand")),
+    Recipe("README.md", "cargo install --path attacher/explain", Test(NODES, "explain_a_stuck_volume")),
+    Recipe("README.md", "cargo run -p csi-mock-driver", Test(BY_HAND, "attacher_and_driver_run_by_hand")),
+    Recipe("README.md", "cargo run --release -p csi-bench", NotRun("takes hours; the scheduled workflow runs it, and e2e/bench/tests its rows")),
+    Recipe("attacher/explain/README.md", "$ kubectl csi-attach explain", Test(NODES, "explain_a_stuck_volume")),
+    Recipe("attacher/explain/README.md", "cargo install", NotRun("compiles for minutes")),
+    Recipe("attacher/explain/README.md", "source <(kubectl", Test(BY_HAND, "kubectl_completes_the_plugin")),
+    Recipe("attacher/explain/README.md", "#!/bin/sh", Test(BY_HAND, "kubectl_completes_the_plugin")),
+    Recipe("deploy/README.md", "docker buildx build", NotRun("needs a container engine; the workflow `kind` runs it")),
+    Recipe("deploy/README.md", "deploy/images/binaries", NotRun("cross-compiles for minutes; `nodes -- --build` runs it for this machine, `deploy::layouts_*` run oci-layout")),
+    Recipe("deploy/README.md", "apiVersion: kustomize.config.k8s.io", Test(VALIDATORS, "TestOverlaysOfTheReadmeBuild")),
+    Recipe("deploy/README.md", "sudo install", Test(NODES, "install_with_kustomize")),
+    Recipe("deploy/README.md", "kubectl apply -k \"https://github.com/kubernetes-csi/external-snapshotter", Test(NODES, "restore_a_snapshot")),
+    Recipe("deploy/README.md", "kubectl -n kube-system set image", NotRun("the snapshot controller of 8.7 cannot be built in one Go module with the other sidecars")),
+    Recipe("deploy/README.md", "kubectl apply -f https://raw.githubusercontent.com", NotRun("the Go module proxy lacks external-snapshot-metadata; `deploy::` runs the script `certificate`")),
+    Recipe("deploy/README.md", "kubectl -n csi-mock-driver exec", Test(NODES, "install_with_kustomize")),
+    Recipe("deploy/README.md", "kubectl delete", Test(NODES, "install_with_kustomize")),
+    Recipe("deploy/README.md", "patches:", Test(VALIDATORS, "TestOverlaysOfTheReadmeBuild")),
+    Recipe("deploy/README.md", "containers:", NotRun("no image of the all-in-one sidecar is released")),
+    Recipe("deploy/charts/csi-attacher/README.md", "helm install", Test(NODES, "install_the_attachers_chart")),
+    Recipe("deploy/charts/csi-attacher/README.md", "helm uninstall", Test(NODES, "install_the_attachers_chart")),
+    Recipe("deploy/charts/csi-mock-driver/README.md", "kubectl create namespace", Test(NODES, "install_the_drivers_chart")),
+    Recipe("deploy/charts/csi-mock-driver/README.md", "kubectl delete", Test(NODES, "install_the_drivers_chart")),
+    Recipe("docs/install.md", "cargo install --locked --git", NotRun("needs the published repository")),
+    Recipe("docs/install.md", "cargo install --locked --path", NotRun("compiles for minutes")),
+    Recipe("docs/install.md", "cargo run -p csi-e2e --example manuals", Test("e2e/examples/manuals.rs", "fn commands_of_the_document_show_the_files")),
+    Recipe("docs/install.md", "kubectl -n csi-attacher rollout", Test(NODES, "install_the_attachers_chart")),
+    Recipe("e2e/README.md", "", NotRun("runs tests or benchmarks; .ci/run and the scheduled workflow run the same targets")),
+    Recipe("mock-driver/README.md", "cargo run", Test("mock-driver/tests/it/readme.rs", "fn command_lines_work_one_after_the_other")),
+    Recipe("mock-driver/README.md", "csi-mock-driver ctl", Test("mock-driver/tests/it/readme.rs", "fn command_lines_work_one_after_the_other")),
+    Recipe("mock-driver/README.md", "export CSI_MOCK_ADMIN_ENDPOINT", Test("mock-driver/tests/it/readme.rs", "fn the_script_for_ci_judges")),
+    Recipe("mock-driver/README.md", "package sidecar", Test("e2e/tests/harness/guide.rs", "fn the_go_test_passes")),
+    Recipe("mock-driver/docs/faults.md", "csi-mock-driver", Test("mock-driver/tests/it/faults/scenarios.rs", "fn every_command_line_of_the_cookbook_works")),
+    Recipe("mock-driver/docs/faults.md", "rules:", Test("mock-driver/src/fault/parse/tests.rs", "docs/faults.md")),
+    Recipe("mock-driver/docs/faults.md", "#", Test("mock-driver/tests/it/faults/scenarios.rs", "fn every_command_line_of_the_cookbook_works")),
+];
+
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
+    let mut trials = vec![
+        trial(
+            harness,
+            "recipes::each_is_run_or_listed_with_a_reason",
+            each_is_run_or_listed,
+        ),
+        trial(
+            harness,
+            "recipes::cargo_commands_name_targets",
+            cargo_commands_name_targets,
+        ),
+    ];
+    trials.extend(by_hand::trials(harness));
+    trials
+}
+
+async fn each_is_run_or_listed(_harness: Arc<Harness>) -> Result<()> {
+    let mut unused: BTreeSet<_> = (0..RECIPES.len()).collect();
+    for (document, text) in commands()? {
+        let of_block: Vec<_> = (0..RECIPES.len())
+            .filter(|index| RECIPES[*index].0 == document && text.starts_with(RECIPES[*index].1))
+            .collect();
+        ensure!(
+            of_block.len() == 1,
+            "{} rows of RECIPES are about this block of {document}:\n{text}",
+            of_block.len()
+        );
+        unused.remove(&of_block[0]);
+    }
+    for Recipe(document, begins, runner) in RECIPES {
+        match runner {
+            Test(file, test) => ensure!(read(Path::new(file))?.contains(test), "{file} has no {test}"),
+            NotRun(reason) => ensure!(!reason.is_empty(), "{document}: {begins}: no reason"),
+        }
+    }
+    let unused: Vec<_> = unused
+        .iter()
+        .map(|index| (RECIPES[*index].0, RECIPES[*index].1))
+        .collect();
+    ensure!(unused.is_empty(), "no block begins with {unused:?}");
+    Ok(())
+}
+
+/// Packages, binaries, examples and tests, and the names by which tests are chosen.
+async fn cargo_commands_name_targets(_harness: Arc<Harness>) -> Result<()> {
+    let packages = packages()?;
+    let mut checked = 0;
+    for (document, text) in commands()? {
+        for line in text.lines() {
+            let (line, _) = line.split_once(" #").unwrap_or((line, ""));
+            let words: Vec<_> = line
+                .split_whitespace()
+                .skip_while(|word| word.contains('='))
+                .collect();
+            if words.first() != Some(&"cargo") {
+                continue;
+            }
+            check_cargo(&packages, &words).with_context(|| format!("{document}: {line}"))?;
+            checked += 1;
+        }
+    }
+    ensure!(checked >= 25, "only {checked} commands were found");
+    Ok(())
+}
+
+fn check_cargo(packages: &[Package], words: &[&str]) -> Result<()> {
+    let end = words.iter().position(|word| *word == "--").unwrap_or(words.len());
+    let words = &words[..end];
+    let after = |flag: &str| {
+        words
+            .iter()
+            .position(|word| *word == flag)
+            .map(|at| words[at + 1])
+    };
+    let named = |name: &str| packages.iter().find(|package| package.name == name);
+    let package = match after("--git") {
+        Some(_) => words.last().copied(),
+        None => after("-p"),
+    };
+    if let Some(name) = package {
+        named(name).with_context(|| format!("there is no package {name}"))?;
+    }
+    if let Some(path) = after("--path") {
+        let manifest = workspace_root().join(path).join("Cargo.toml");
+        ensure!(
+            packages.iter().any(|package| package.manifest_path == manifest),
+            "{path} has no package"
+        );
+    }
+    for (flag, kind) in [("--bin", "bin"), ("--example", "example"), ("--test", "test")] {
+        let Some(name) = after(flag) else { continue };
+        let exists = packages
+            .iter()
+            .flat_map(|package| &package.targets)
+            .any(|target| target.name == name && target.kind.iter().any(|found| found == kind));
+        ensure!(exists, "there is no {kind} {name}");
+        let last = words[words.len() - 1];
+        if kind == "test" && last != name {
+            let filter = last.rsplit("::").next().unwrap_or(last);
+            ensure!(
+                tests_contain(name, filter)?,
+                "no test of {name} has {filter} in its name"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Whether a source file of an integration test, or a scenario's name, contains `filter`.
+fn tests_contain(test: &str, filter: &str) -> Result<bool> {
+    let scenarios = csi_e2e::scenario::ALL.iter().map(|scenario| scenario.name);
+    if test == "scenarios" && scenarios.into_iter().any(|name| name.contains(filter)) {
+        return Ok(true);
+    }
+    let listed = git(&["ls-files", &format!("*/tests/{test}/*.rs")])?;
+    for file in listed.lines() {
+        if read(Path::new(file))?.contains(filter) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    manifest_path: PathBuf,
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+fn packages() -> Result<Vec<Package>> {
+    let output = Command::new("cargo")
+        .args(["metadata", "--no-deps", "--offline", "--format-version=1"])
+        .current_dir(workspace_root())
+        .output()
+        .context("run cargo metadata")?;
+    let metadata: Metadata = serde_json::from_slice(&output.stdout).context("understand cargo metadata")?;
+    Ok(metadata.packages)
+}
+
+/// The blocks of all documents that are recipes or their files.
+fn commands() -> Result<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    for document in documents()? {
+        let path = document
+            .strip_prefix(workspace_root())
+            .context("a document must be in the tree")?;
+        let path = path.to_string_lossy().into_owned();
+        for block in blocks(&path)? {
+            if !OTHER_LANGUAGES.contains(&block.language.as_str()) {
+                found.push((path.clone(), block.text));
+            }
+        }
+    }
+    ensure!(found.len() >= 30, "only {} blocks were found", found.len());
+    Ok(found)
+}
+
+fn git(args: &[&str]) -> Result<String> {
+    let output = Command::new("git")
+        .args(args)
+        .current_dir(workspace_root())
+        .output();
+    String::from_utf8(output.context("run git")?.stdout).context("read what git says")
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(workspace_root().join(path)).with_context(|| format!("read {}", path.display()))
+}

@@ -1,0 +1,244 @@
+//! The commands of the documents, run from their text with kubectl and Helm. Each scenario begins without the overlay that the
+//! others share, and deploys it again at its end.
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::document::{Shell, block};
+use csi_e2e::nodes::{OVERLAY, RealNodes};
+use csi_e2e::toolchain::{Settings, Toolchain};
+use futures::future::LocalBoxFuture;
+use serde_json::json;
+
+use crate::env::Env;
+use crate::shared_nodes::Scenario;
+
+const DEPLOY: &str = "deploy/README.md";
+const INSTALL: &str = "docs/install.md";
+const ATTACHER_CHART: &str = "deploy/charts/csi-attacher/README.md";
+const DRIVER_CHART: &str = "deploy/charts/csi-mock-driver/README.md";
+/// How the documents look for volumes that are left.
+const WAIT_FOR_DELETION: &str =
+    "kubectl wait --for=delete persistentvolumes,volumeattachments --all --timeout=2m";
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "install_with_kustomize",
+        run: |env| Box::pin(alone(env, |shell, _| Box::pin(install_with_kustomize(shell)))),
+    },
+    Scenario {
+        name: "explain_a_stuck_volume",
+        run: |env| Box::pin(explain_a_stuck_volume(env)),
+    },
+    Scenario {
+        name: "restore_a_snapshot",
+        run: |env| {
+            Box::pin(alone(env, |shell, toolchain| {
+                Box::pin(restore_a_snapshot(shell, toolchain))
+            }))
+        },
+    },
+    Scenario {
+        name: "install_the_drivers_chart",
+        run: |env| Box::pin(alone(env, |shell, _| Box::pin(install_the_drivers_chart(shell)))),
+    },
+    Scenario {
+        name: "install_the_attachers_chart",
+        run: |env| {
+            Box::pin(alone(env, |shell, _| {
+                Box::pin(install_the_attachers_chart(shell))
+            }))
+        },
+    },
+];
+
+type Recipe = for<'a> fn(Shell, &'a Toolchain) -> LocalBoxFuture<'a, Result<()>>;
+
+/// Runs a recipe on nodes without the driver.
+async fn alone(env: &Env<'_>, recipe: Recipe) -> Result<()> {
+    let toolchain = Toolchain::new(env.nodes.run(), Settings::from_env());
+    let shell = shell(env.nodes, &toolchain).await?;
+    shell.run(&format!("kubectl delete -k {OVERLAY}")).await?;
+    recipe(shell, &toolchain).await?;
+    env.nodes.deploy().await
+}
+
+async fn shell(nodes: &RealNodes, toolchain: &Toolchain) -> Result<Shell> {
+    let kubeconfig = nodes.cluster().admin_kubeconfig().display().to_string();
+    let shell = Shell::new(nodes.run(), "recipe")?
+        .program("kubectl", &toolchain.kubectl().await?)?
+        .program("helm", &toolchain.helm().await?)?
+        .program("kubectl-csi_attach", &toolchain.explain_plugin().await?)?;
+    Ok(shell.env("KUBECONFIG", &kubeconfig))
+}
+
+/// The driver with kustomize: a pod with a volume, the `ctl` commands, the other examples, and the removal of everything.
+async fn install_with_kustomize(shell: Shell) -> Result<()> {
+    shell.run(&block(DEPLOY, "sudo install")?).await?;
+    let printed = shell
+        .run(&block(DEPLOY, "kubectl -n csi-mock-driver exec")?)
+        .await?;
+    ensure!(
+        printed.contains("node-"),
+        "no node has a volume attached: {printed}"
+    );
+    let stop = "kubectl -n csi-mock-driver exec deploy/csi-attacher -c driver -- /csi-mock-driver ctl scenarios stop detach-slow";
+    shell.run(stop).await?;
+    shell
+        .run(
+            "kubectl apply -f deploy/examples/block.yaml -f deploy/examples/clone.yaml \
+                 -f deploy/examples/inline.yaml -f deploy/examples/tiers.yaml
+             kubectl wait --for=condition=Ready pod/mock-block pod/mock-clone pod/mock-inline --timeout=2m
+             kubectl patch pvc mock-tier --type=merge --patch='{\"spec\": {\"volumeAttributesClassName\": \"csi-mock-gold\"}}'
+             kubectl wait --for=jsonpath='{.status.currentVolumeAttributesClassName}'=csi-mock-gold pvc/mock-tier --timeout=2m
+             test \"$(kubectl exec mock-clone -- cat /data/starts)\" = \"$(kubectl exec mock-filesystem -- cat /data/starts)\"
+             kubectl delete -f deploy/examples/block.yaml -f deploy/examples/clone.yaml \
+                 -f deploy/examples/inline.yaml -f deploy/examples/tiers.yaml",
+        )
+        .await?;
+    shell.run(&block(DEPLOY, "kubectl delete")?).await?;
+    nothing_is_left(&shell, &format!("-k {OVERLAY}")).await?;
+    // Any cluster can run the controller without nodes.
+    shell
+        .run(
+            "kubectl apply -k deploy/overlays/mock-driver
+             kubectl -n csi-mock-driver rollout status deployment/csi-attacher --timeout=2m
+             kubectl delete -k deploy/overlays/mock-driver",
+        )
+        .await
+        .map(drop)
+}
+
+/// The plugin says who must act while the array refuses the attach, and when the pod runs.
+async fn explain_a_stuck_volume(env: &Env<'_>) -> Result<()> {
+    let toolchain = Toolchain::new(env.nodes.run(), Settings::from_env());
+    let shell = shell(env.nodes, &toolchain).await?;
+    let array = env.nodes.array()?;
+    let rule = json!({
+        "id": "rebooting",
+        "match": {"method": "ControllerPublishVolume"},
+        "action": {"code": "UNAVAILABLE", "message": "array rebooting"},
+    });
+    array.put_fault(&rule).await.context("refuse attaches")?;
+    let example = "sed 's/mock-filesystem/db-0/' deploy/examples/filesystem.yaml";
+    shell
+        .run(&format!(
+            "kubectl create namespace shop\n{example} | kubectl -n shop apply -f -"
+        ))
+        .await?;
+    let sample = block("attacher/explain/README.md", "$ kubectl csi-attach explain")?;
+    let (command, report) = sample.split_once('\n').context("the sample must have a report")?;
+    let command = command.trim_start_matches("$ ");
+    // Exit code 1: a volume is stuck.
+    let explained = shell
+        .run(&format!(
+            "until report=$({command} || test $? = 1); grep -q 'array rebooting' <<<\"$report\"; do sleep 1; done\n\
+             cat <<<\"$report\""
+        ))
+        .await?;
+    let (expected, found) = (outline(report), outline(&explained));
+    ensure!(
+        found.starts_with(&expected),
+        "the document shows {expected:?}, the plugin prints {found:?}"
+    );
+    array.remove_fault("rebooting").await.context("accept attaches")?;
+    shell
+        .run("kubectl -n shop wait --for=condition=Ready pod/db-0 --timeout=2m")
+        .await?;
+    let explained = shell
+        .run(&block("README.md", "cargo install --path attacher/explain")?)
+        .await?;
+    ensure!(
+        explained.contains("[x] mounted by kubelet"),
+        "the pod runs: {explained}"
+    );
+    shell
+        .run(&format!("kubectl delete namespace shop\n{WAIT_FOR_DELETION}"))
+        .await
+        .map(drop)
+}
+
+/// How each line of a report begins: the mark and the first letters of a step, or the name of a finding.
+fn outline(report: &str) -> Vec<String> {
+    let lines = report
+        .lines()
+        .filter(|line| line.starts_with("  ") && !line.ends_with(" ..."));
+    lines.map(|line| line.trim().chars().take(6).collect()).collect()
+}
+
+/// Definitions and snapshot controller are those of the release that the document names, from its Go modules.
+async fn restore_a_snapshot(shell: Shell, toolchain: &Toolchain) -> Result<()> {
+    const REPOSITORY: &str = "https://github.com/kubernetes-csi/external-snapshotter/";
+    let commands = block(DEPLOY, &format!("kubectl apply -k \"{REPOSITORY}"))?;
+    let version = commands
+        .split("?ref=")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next());
+    let version = version.context("the document must name a version")?;
+    let module = "github.com/kubernetes-csi/external-snapshotter";
+    let client = toolchain
+        .go_sources(&format!("{module}/client/v8@{version}"))
+        .await?;
+    let root = toolchain.go_sources(&format!("{module}/v8@{version}")).await?;
+    let shell = shell
+        .replacing(&format!("{REPOSITORY}client/"), &format!("{}/", client.display()))
+        .replacing(REPOSITORY, &format!("{}/", root.display()))
+        .replacing(&format!("?ref={version}"), "");
+    shell.run(&commands).await?;
+    shell
+        .run(
+            "kubectl wait --for=condition=Ready pod/mock-restored --timeout=2m
+             test \"$(kubectl exec mock-restored -- cat /data/starts)\" = \"$(kubectl exec mock-filesystem -- cat /data/starts)\"
+             kubectl delete -f deploy/examples/snapshot.yaml -f deploy/examples/filesystem.yaml
+             kubectl wait --for=delete volumesnapshotcontents --all --timeout=2m",
+        )
+        .await?;
+    let remove = "kubectl delete -k deploy/overlays/mock-driver-snapshots";
+    let applied = commands.lines().filter(|line| line.contains(REPOSITORY));
+    let cluster: Vec<_> = applied.map(|line| line.replace("apply", "delete")).collect();
+    let remove = format!("{WAIT_FOR_DELETION}\n{remove}\n{}\n{}", cluster[1], cluster[0]);
+    shell.run(&remove).await.map(drop)
+}
+
+async fn install_the_drivers_chart(shell: Shell) -> Result<()> {
+    shell
+        .run(&block(DRIVER_CHART, "kubectl create namespace")?)
+        .await?;
+    shell
+        .run("helm -n csi-mock-driver get manifest csi-mock-driver >~/objects.yaml")
+        .await?;
+    shell.run(&block(DRIVER_CHART, "kubectl delete")?).await?;
+    nothing_is_left(&shell, "-f ~/objects.yaml").await
+}
+
+/// With a driver in the values. The cluster has roles of the same names for other tests.
+async fn install_the_attachers_chart(shell: Shell) -> Result<()> {
+    let shell = shell.replacing(
+        "my-driver.yaml",
+        "deploy/charts/csi-attacher/ci/mock-driver-values.yaml",
+    );
+    shell
+        .run("kubectl delete -k deploy/base --ignore-not-found")
+        .await?;
+    shell.run(&block(ATTACHER_CHART, "helm install")?).await?;
+    let checked = shell
+        .run(&block(INSTALL, "kubectl -n csi-attacher rollout")?)
+        .await?;
+    ensure!(
+        checked.contains("external-attacher-leader-example-csi-local"),
+        "there is no lease: {checked}"
+    );
+    shell
+        .run("helm -n csi-attacher get manifest csi-attacher >~/objects.yaml")
+        .await?;
+    shell.run(&block(ATTACHER_CHART, "helm uninstall")?).await?;
+    nothing_is_left(&shell, "-f ~/objects.yaml").await?;
+    shell.run("kubectl delete namespace csi-attacher").await.map(drop)
+}
+
+/// None of these objects is left.
+async fn nothing_is_left(shell: &Shell, objects: &str) -> Result<()> {
+    let left = shell
+        .run(&format!("kubectl get {objects} --ignore-not-found -o name"))
+        .await?;
+    ensure!(left.is_empty(), "left behind: {left}");
+    Ok(())
+}
