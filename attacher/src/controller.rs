@@ -29,6 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures::FutureExt;
 use jiff::Timestamp;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -36,13 +37,13 @@ use self::state::{ControllerState, Event, Item};
 use crate::csi::ControllerClient;
 use crate::informer::Change;
 use crate::kube_api::events::Recorder;
-use crate::kube_api::{Cluster, Error, Secrets};
-use crate::model::{Attachment, Driver, PublishTarget, SecretRef, Uid, Volume};
-use crate::plan::{AttachInputs, Operation};
+use crate::kube_api::{Cluster, Error};
+use crate::model::{Attachment, Driver, PublishTarget, Uid, Volume};
+use crate::plan::Operation;
 pub use heartbeat::Heartbeat;
 use keyed_mutex::{KeyedGuard, KeyedMutex};
 pub use run::RunOptions;
-pub use sync_error::SyncError;
+pub(crate) use sync_error::SyncError;
 
 /// Returns the time of errors in a status.
 pub type Clock = fn() -> Timestamp;
@@ -105,12 +106,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// # Cancellation
     ///
     /// Like a crash: the next process repairs it.
-    pub async fn sync(&self, item: &Item) -> Result<(), SyncError> {
-        let work = async {
-            let result = match AssertUnwindSafe(self.sync_item(item)).catch_unwind().await {
-                Ok(result) => result,
-                Err(_) => Err(SyncError::panicked()),
-            };
+    pub(crate) async fn sync(&self, item: &Item) -> Result<(), SyncError> {
+        let sync = async {
+            let result = AssertUnwindSafe(self.sync_item(item)).catch_unwind().await;
+            let result = result.unwrap_or_else(|_| Err(SyncError::panicked()));
             if let Err(error) = &result {
                 let reported = AssertUnwindSafe(self.report_failure(item, error)).catch_unwind();
                 if reported.await.is_err() {
@@ -119,7 +118,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             }
             result
         };
-        work.instrument(reporting::span(item, &self.driver)).await
+        sync.instrument(reporting::span(item, &self.driver)).await
     }
 
     async fn sync_item(&self, item: &Item) -> Result<(), SyncError> {
@@ -127,15 +126,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             Item::Attachment {
                 attachment,
                 operation: Operation::Attach,
-                pending,
-                ..
-            } => self.attach(attachment, pending.clone()).await,
+            } => self.attach(attachment).await,
             Item::Attachment {
                 attachment,
                 operation: Operation::Detach,
-                pending,
-                repair,
-            } => self.detach(attachment, pending.as_ref(), *repair).await,
+            } => self.detach(attachment).await,
             Item::Target(abandoned) => self.unpublish_abandoned(abandoned).await,
             Item::Volume(volume) => self.unless_draining(self.remove_pv_finalizer(volume)).await,
             Item::DeletedVolume { volume, attachments } => {
@@ -164,6 +159,16 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             .await
     }
 
+    /// Locks two targets for calls.
+    async fn lock_targets(
+        &self,
+        one: &PublishTarget,
+        other: &PublishTarget,
+    ) -> Result<[KeyedGuard<'_, PublishTarget>; 2], SyncError> {
+        self.unless_draining(async { Ok(self.target_mutexes.lock_both(one, other).await) })
+            .await
+    }
+
     /// Waits until the driver is connected. It may have other capabilities than before.
     async fn ready_driver(&self) -> Result<Driver, SyncError> {
         let capabilities = self.csi.ready().await.map_err(|error| SyncError::call(&error))?;
@@ -173,14 +178,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         })
     }
 
-    /// Reads the PersistentVolume of `inputs` if the store does not have it: it may be another driver's, which the store
+    /// Reads the PersistentVolume of `attachment` if the store does not have it: it may be another driver's, which the store
     /// does not keep, or newer than the watch.
-    async fn missing_volume(&self, inputs: &AttachInputs) -> Result<Option<Arc<Volume>>, SyncError> {
-        let Some(name) = inputs
-            .attachment
-            .volume_name()
-            .filter(|_| inputs.volume.is_none())
-        else {
+    async fn missing_volume(&self, attachment: &Arc<Attachment>) -> Result<Option<Arc<Volume>>, SyncError> {
+        let is_missing = self.state().inputs(attachment).volume.is_none();
+        let Some(name) = attachment.volume_name().filter(|_| is_missing) else {
             return Ok(None);
         };
         match self.cluster.volume(name).await {
@@ -190,45 +192,33 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Reads the Secret of a call.
-    async fn secrets(&self, reference: Option<&SecretRef>) -> Result<Secrets, (SecretRef, Error)> {
-        match reference {
-            None => Ok(Secrets::default()),
-            Some(reference) => self
-                .cluster
-                .secret(reference)
-                .await
-                .map_err(|error| (reference.clone(), error)),
-        }
-    }
-
+    /// The state, with its clock set.
     fn state(&self) -> MutexGuard<'_, ControllerState> {
-        state::lock(&self.state)
+        let mut state = state::lock(&self.state);
+        state.queue.now = Instant::now().into_std();
+        state
     }
 
-    /// Stores the API server's response to a request about `attachment`. Returns what `read` takes from it; `None` if the
-    /// object is deleted.
-    fn store_response<T>(
+    /// Stores the API server's response to a request about `attachment`, and returns the object; `None` if it is deleted.
+    fn store_response(
         &self,
         attachment: &Attachment,
         response: Result<impl Into<Option<Attachment>>, Error>,
-        read: impl FnOnce(&Attachment) -> T,
-    ) -> Result<Option<T>, Error> {
+    ) -> Result<Option<Attachment>, Error> {
         let newest = match response {
             Ok(newest) => newest.into(),
             Err(error) if error.is_gone() => None,
             Err(error) => return Err(error),
         };
-        let read = newest.as_ref().map(read);
-        let change = match newest {
-            Some(newest) => Change::LocallyUpdated(newest),
+        let change = match &newest {
+            Some(newest) => Change::LocallyUpdated(newest.clone()),
             None => Change::LocallyDeleted {
                 name: attachment.name.clone(),
                 uid: attachment.uid.clone(),
             },
         };
         self.state().handle(Event::Attachments(change));
-        Ok(read)
+        Ok(newest)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The newest known state of all objects that concern the driver, with indexes between them.
 //!
 //! Two sources feed it: the watches, and the API server's responses to our own writes. With the second, the watch event of a
-//! write of ours is [`StoreDelta::Stale`] when it arrives, and enqueues nothing.
+//! write of ours is stale when it arrives, and changes nothing.
 
 mod indexer;
 pub mod reflector;
@@ -43,80 +43,36 @@ pub enum Change<T> {
     },
 }
 
-/// The effect of a change on one object of the store.
+/// What a change did to the object of one name. An object with another UID replaced the one before, if both are there and
+/// their UIDs differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoreDelta<T> {
-    /// None: the store has this version or a newer one.
-    Stale,
-    /// The object is new.
-    Added {
-        /// The object of the same name, with another UID, that it replaces.
-        replaced: Option<Arc<T>>,
-    },
-    /// The object changed.
-    Updated {
-        /// The version before.
-        before: Arc<T>,
-    },
-    /// The object is deleted.
-    Deleted {
-        /// The last version.
-        before: Arc<T>,
-    },
+pub(crate) struct StoreDelta<T> {
+    pub(crate) name: Arc<str>,
+    /// The version before.
+    pub(crate) before: Option<Arc<T>>,
+    /// The version that is stored now.
+    pub(crate) after: Option<Arc<T>>,
 }
 
-/// The objects of the three kinds.
+/// The objects of the three kinds. Only changes write to the stores, so that the indexes fit them.
 #[derive(Debug, Default)]
-pub struct Informer {
-    attachments: Store<Attachment>,
-    volumes: Store<Volume>,
-    nodes: Store<Node>,
-    by_volume: Indexer,
-    by_node: Indexer,
-    /// By [`Informer::handle`].
-    by_handle: Indexer,
-}
-
-/// Numbers of objects.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ObjectCounts {
-    /// VolumeAttachments of our driver.
-    pub attachments: usize,
-    /// PersistentVolumes that concern us.
-    pub volumes: usize,
-    /// CSINodes.
-    pub nodes: usize,
+pub(crate) struct Informer {
+    pub(crate) attachments: Store<Attachment>,
+    pub(crate) volumes: Store<Volume>,
+    pub(crate) nodes: Store<Node>,
+    /// Attachments by the name of their PersistentVolume.
+    pub(crate) by_volume: Indexer,
+    /// Attachments by the name of their node.
+    pub(crate) by_node: Indexer,
+    /// Attachments by [`Informer::handle`].
+    pub(crate) by_handle: Indexer,
 }
 
 // === impl Informer ===
 
 impl Informer {
-    /// The attachment of this name.
-    pub fn attachment(&self, name: &str) -> Option<&Arc<Attachment>> {
-        self.attachments.get(name)
-    }
-
-    /// The PersistentVolume of this name.
-    pub fn volume(&self, name: &str) -> Option<&Arc<Volume>> {
-        self.volumes.get(name)
-    }
-
-    /// The CSINode of this name.
-    pub fn node(&self, name: &str) -> Option<&Arc<Node>> {
-        self.nodes.get(name)
-    }
-
-    /// Numbers of objects.
-    pub fn counts(&self) -> ObjectCounts {
-        ObjectCounts {
-            attachments: self.attachments.len(),
-            volumes: self.volumes.len(),
-            nodes: self.nodes.len(),
-        }
-    }
-
     /// An attachment with its volume and its node.
-    pub fn inputs(&self, attachment: &Arc<Attachment>) -> AttachInputs {
+    pub(crate) fn inputs(&self, attachment: &Arc<Attachment>) -> AttachInputs {
         AttachInputs {
             attachment: attachment.clone(),
             volume: attachment
@@ -127,102 +83,44 @@ impl Informer {
         }
     }
 
-    /// Names of the attachments that name this PersistentVolume.
-    pub fn attachments_of_volume(&self, volume: &str) -> impl Iterator<Item = &Arc<str>> {
-        self.by_volume.get(volume)
-    }
-
-    /// Names of the attachments to this node.
-    pub fn attachments_of_node(&self, node: &str) -> impl Iterator<Item = &Arc<str>> {
-        self.by_node.get(node)
-    }
-
-    /// The volume handle of this attachment: the recorded one, else that of its source.
-    pub fn handle<'i>(&'i self, attachment: &'i Attachment) -> Option<&'i Arc<str>> {
-        let recorded = attachment.recorded.handle.as_ref();
-        recorded.or_else(|| self.handle_of_source(attachment))
-    }
-
-    /// The volume handle of this attachment's source; `None` without its PersistentVolume.
-    pub fn handle_of_source<'i>(&'i self, attachment: &'i Attachment) -> Option<&'i Arc<str>> {
-        match &attachment.source {
-            Source::Volume(name) => handle_of(self.volume(name)?),
-            Source::Inline(spec) => Some(&spec.csi()?.handle),
-            Source::Invalid(_) => None,
+    /// The volume handle of this attachment: the recorded one, else that of its source; `None` if its PersistentVolume is
+    /// unknown.
+    pub(crate) fn handle<'i>(&'i self, attachment: &'i Attachment) -> Option<&'i Arc<str>> {
+        match (&attachment.recorded.handle, &attachment.source) {
+            (Some(recorded), _) => Some(recorded),
+            (None, Source::Volume(name)) => Some(&self.volumes.get(name)?.spec.csi()?.handle),
+            (None, Source::Inline(spec)) => Some(&spec.csi()?.handle),
+            (None, Source::Invalid(_)) => None,
         }
     }
 
-    /// Names of the attachments of this volume handle.
-    pub fn attachments_of_handle(&self, handle: &str) -> impl Iterator<Item = &Arc<str>> {
-        self.by_handle.get(handle)
-    }
-
-    /// All attachments.
-    pub fn attachments(&self) -> impl Iterator<Item = &Arc<Attachment>> {
-        self.attachments.iter()
-    }
-
-    /// All PersistentVolumes.
-    pub fn volumes(&self) -> impl Iterator<Item = &Arc<Volume>> {
-        self.volumes.iter()
-    }
-
-    /// Applies a change; returns its effect on each attachment concerned.
-    pub fn attachments_changed(
-        &mut self,
-        change: Change<Attachment>,
-    ) -> Vec<(Arc<str>, StoreDelta<Attachment>)> {
+    /// Applies a change of VolumeAttachments.
+    pub(crate) fn attachments_changed(&mut self, change: Change<Attachment>) -> Vec<StoreDelta<Attachment>> {
         let deltas = self.attachments.apply(change);
-        for (name, delta) in &deltas {
-            let (old, new) = match delta {
-                StoreDelta::Stale => continue,
-                StoreDelta::Added { replaced } => (replaced.clone(), self.attachments.get(name).cloned()),
-                StoreDelta::Updated { before } => (Some(before.clone()), self.attachments.get(name).cloned()),
-                StoreDelta::Deleted { before } => (Some(before.clone()), None),
-            };
-            let handle = |attachment: &Option<Arc<Attachment>>| {
-                let attachment = attachment.as_ref()?;
-                self.handle(attachment).cloned()
-            };
-            let (old_handle, new_handle) = (handle(&old), handle(&new));
-            if old_handle != new_handle {
-                self.by_handle
-                    .replace(old_handle.as_ref(), new_handle.as_ref(), name);
-            }
-            if matches!(delta, StoreDelta::Updated { .. }) {
-                // `spec` is immutable, so an update changes neither node nor volume.
-                continue;
-            }
-            let (old, new) = (old.as_deref(), new.as_deref());
-            self.by_node
-                .replace(old.map(|old| &old.node), new.map(|new| &new.node), name);
-            let (old_volume, new_volume) = (
-                old.and_then(Attachment::volume_name),
-                new.and_then(Attachment::volume_name),
-            );
-            self.by_volume.replace(old_volume, new_volume, name);
+        for StoreDelta { name, before, after } in &deltas {
+            let (before, after) = (before.as_deref(), after.as_deref());
+            let handle = |attachment| self.handle(attachment).cloned();
+            let (old, new) = (before.and_then(handle), after.and_then(handle));
+            self.by_handle.replace(old.as_ref(), new.as_ref(), name);
+            let (old, new) = (before.map(|before| &before.node), after.map(|after| &after.node));
+            self.by_node.replace(old, new, name);
+            let volume = Attachment::volume_name;
+            self.by_volume
+                .replace(before.and_then(volume), after.and_then(volume), name);
         }
         deltas
     }
 
     /// Applies a change of PersistentVolumes.
-    pub fn volumes_changed(&mut self, change: Change<Volume>) -> Vec<(Arc<str>, StoreDelta<Volume>)> {
+    pub(crate) fn volumes_changed(&mut self, change: Change<Volume>) -> Vec<StoreDelta<Volume>> {
         let deltas = self.volumes.apply(change);
-        for (name, delta) in &deltas {
-            let (old, new) = match delta {
-                StoreDelta::Stale => continue,
-                StoreDelta::Added { replaced } => (replaced.as_deref(), self.volumes.get(name)),
-                StoreDelta::Updated { before } => (Some(&**before), self.volumes.get(name)),
-                StoreDelta::Deleted { before } => (Some(&**before), None),
-            };
-            let (old_handle, new_handle) = (old.and_then(handle_of), new.and_then(|new| handle_of(new)));
-            if old_handle == new_handle {
-                continue;
-            }
+        for StoreDelta { name, before, after } in &deltas {
+            let handle = |volume: &Option<Arc<Volume>>| Some(volume.as_ref()?.spec.csi()?.handle.clone());
+            let (old, new) = (handle(before), handle(after));
             for attachment in self.by_volume.get(name) {
                 let unrecorded = |attachment: &Arc<Attachment>| attachment.recorded.handle.is_none();
                 if self.attachments.get(attachment).is_some_and(unrecorded) {
-                    self.by_handle.replace(old_handle, new_handle, attachment);
+                    self.by_handle.replace(old.as_ref(), new.as_ref(), attachment);
                 }
             }
         }
@@ -230,13 +128,9 @@ impl Informer {
     }
 
     /// Applies a change of CSINodes.
-    pub fn nodes_changed(&mut self, change: Change<Node>) -> Vec<(Arc<str>, StoreDelta<Node>)> {
+    pub(crate) fn nodes_changed(&mut self, change: Change<Node>) -> Vec<StoreDelta<Node>> {
         self.nodes.apply(change)
     }
-}
-
-fn handle_of(volume: &Volume) -> Option<&Arc<str>> {
-    Some(&volume.spec.csi()?.handle)
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@
 mod attach;
 mod capability;
 mod detach;
-mod pv_finalizer;
 pub mod reconcile;
 mod target_usage;
 
@@ -15,9 +14,9 @@ use std::sync::Arc;
 
 pub use attach::{AttachPlan, PvFinalizer, Record, Stale, attach};
 pub use capability::Unsupported;
-pub use detach::{DetachOutcome, DetachPlan, PresentNodeId, UnpublishResult, detach, detach_outcome};
-pub use pv_finalizer::release;
-pub use target_usage::{OtherAttachment, TargetUsage, UsedBy, target_usage};
+pub(crate) use detach::{DetachOutcome, UnpublishResult, detach_outcome};
+pub use detach::{DetachPlan, PresentNodeId, detach};
+pub(crate) use target_usage::{OtherAttachment, TargetUsage, UsedBy, target_usage};
 
 use crate::model::{
     Attachment, CsiSource, Driver, Node, SourceFault, Untranslatable, Volume, VolumeSource, VolumeSpec,
@@ -87,6 +86,19 @@ pub enum Refusal {
     },
 }
 
+// === impl Operation ===
+
+impl Operation {
+    /// Whether the operation is a repair of a VolumeAttachment in this state: a republish, or an unpublish after our finalizer
+    /// was removed. No pod waits for it.
+    pub fn is_repair(self, attachment: &Attachment) -> bool {
+        match self {
+            Self::Attach => attachment.attached && !attachment.deleting,
+            Self::Detach => attachment.deleting && !attachment.finalizer,
+        }
+    }
+}
+
 /// The operation that the VolumeAttachment needs, if any. `publishes` says whether the driver has publish calls.
 ///
 /// One that is being deleted is detached if it has our finalizer, whatever its status: the finalizer is stored before the
@@ -118,8 +130,21 @@ pub fn operation(attachment: &Attachment, publishes: bool) -> Option<Operation> 
 /// and other finalizers keep the object.
 ///
 /// The volume is likely, but not certainly unpublished: the finalizer may have been removed by an edit.
-pub fn has_stale_status(attachment: &Attachment) -> bool {
+pub(crate) fn has_stale_status(attachment: &Attachment) -> bool {
     attachment.deleting && !attachment.finalizer && attachment.says_attached()
+}
+
+/// Whether our finalizer must be removed: no VolumeAttachment of ours names the volume, and none will, as it is being deleted
+/// or left to the in-tree plugin. Migration may have been rolled back, and the volume's deletion must not wait for us.
+///
+/// Otherwise the finalizer stays after a detach, since the next attach would add it again. VolumeAttachments of other drivers
+/// do not count.
+///
+/// A driver without publish calls (`publishes` is false) has no volumes to protect, so the finalizer of an earlier driver
+/// version is removed at once.
+pub(crate) fn release(volume: &Volume, attachments: usize, publishes: bool) -> bool {
+    let unneeded = (volume.deleting || volume.left_in_tree) && attachments == 0;
+    volume.finalizer && (!publishes || unneeded)
 }
 
 /// The specification of the volume.

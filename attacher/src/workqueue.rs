@@ -12,16 +12,16 @@ mod metrics;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::model::PublishTarget;
 pub use backoff::{Backoff, Class};
-pub use failure::{Failure, Failures, Finished};
+pub(crate) use failure::{Failure, Failures, Finished};
 pub(crate) use metrics::{ATTACHMENT_QUEUE, QueueMetrics, VOLUME_QUEUE};
 
 /// A key of the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Key {
+pub(crate) enum Key {
     /// The VolumeAttachment of this name.
     Attachment(Arc<str>),
     /// The finalizer of the PersistentVolume of this name.
@@ -32,10 +32,9 @@ pub enum Key {
 
 /// The lanes, in round-robin order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Lane {
+pub(crate) enum Lane {
     /// Attaches: a pod is waiting.
     Attach,
-    /// Detaches.
     Detach,
     /// Attaches and detaches that reconcile requests, while the volume may be in use.
     Repair,
@@ -56,17 +55,19 @@ pub struct Limits {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Queue {
+pub(crate) struct Queue {
     entries: HashMap<Key, Entry>,
-    lanes: BTreeMap<Lane, LaneQueue>,
+    /// In the order of [`Lane::ALL`].
+    lanes: [LaneQueue; Lane::ALL.len()],
     /// Keys in backoff, by its end.
     waiting: BTreeMap<(Instant, u64), Key>,
     backoff: Backoff,
-    sequences: u64,
+    /// The last sequence that was given to a key.
+    sequence: u64,
     /// The lane that was served last, for round robin.
     served: Lane,
-    /// The last time that was set.
-    now: Option<Instant>,
+    /// The time, as of which keys begin to wait and to run.
+    pub(crate) now: Instant,
     attachments: QueueMetrics,
     volumes: QueueMetrics,
 }
@@ -77,53 +78,34 @@ struct LaneQueue {
     running: usize,
     /// Keys in the order of their sequences. A key whose entry has another sequence by now is skipped.
     ready: VecDeque<(u64, Key)>,
-    /// How many at its end were added since the time was last set.
-    untimed: usize,
 }
 
 /// The state of one key.
 #[derive(Debug)]
-pub struct Entry {
-    /// Its lane.
-    pub lane: Lane,
-    /// Its stage.
-    pub stage: Stage,
+pub(crate) struct Entry {
+    pub(crate) lane: Lane,
+    pub(crate) stage: Stage,
     /// Its last failure, for as long as the same operation on the same object keeps failing.
-    pub failures: Option<Failures>,
+    pub(crate) failures: Option<Failures>,
 }
 
-/// The stage of a key. `since` is `None` until the time is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub(crate) enum Stage {
     /// It waits for a free place of its lane.
-    Ready {
-        /// Its place in the queue.
-        sequence: u64,
-        /// Since when.
-        since: Option<Instant>,
-    },
-    /// It runs.
-    Running {
-        /// Whether it was enqueued meanwhile.
-        dirty: bool,
-        /// Since when.
-        since: Option<Instant>,
-    },
-    /// It is in backoff.
-    Waiting {
-        /// Until when; the number distinguishes equal times.
-        until: (Instant, u64),
-    },
+    Ready { sequence: u64, since: Instant },
+    /// It runs. `dirty` says whether it was enqueued meanwhile.
+    Running { dirty: bool, since: Instant },
+    /// It is in backoff. The number distinguishes equal times.
+    Waiting { until: (Instant, u64) },
 }
 
 // === impl Lane ===
 
 impl Lane {
-    /// All lanes.
-    pub const ALL: [Self; 4] = [Self::Attach, Self::Detach, Self::Repair, Self::Volume];
+    pub(crate) const ALL: [Self; 4] = [Self::Attach, Self::Detach, Self::Repair, Self::Volume];
 
     /// Its name in metrics and on `/statusz`.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Attach => "attach",
             Self::Detach => "detach",
@@ -137,39 +119,35 @@ impl Lane {
 
 impl Queue {
     /// An empty queue.
-    pub fn new(limits: Limits, backoff: Backoff) -> Self {
-        let queue = |limit| LaneQueue {
-            limit,
+    pub(crate) fn new(limits: Limits, backoff: Backoff, now: Instant) -> Self {
+        let lane = |lane| LaneQueue {
+            limit: match lane {
+                Lane::Attach => limits.attach,
+                Lane::Detach => limits.detach,
+                Lane::Repair => (limits.attach / 2).max(1),
+                Lane::Volume => limits.volume,
+            },
             running: 0,
             ready: VecDeque::new(),
-            untimed: 0,
         };
         Self {
             entries: HashMap::new(),
-            lanes: BTreeMap::from([
-                (Lane::Attach, queue(limits.attach)),
-                (Lane::Detach, queue(limits.detach)),
-                (Lane::Repair, queue((limits.attach / 2).max(1))),
-                (Lane::Volume, queue(limits.volume)),
-            ]),
+            lanes: Lane::ALL.map(lane),
             waiting: BTreeMap::new(),
             backoff,
-            sequences: 0,
+            sequence: 0,
             served: Lane::Volume,
-            now: None,
+            now,
             attachments: QueueMetrics::new(ATTACHMENT_QUEUE),
             volumes: QueueMetrics::new(VOLUME_QUEUE),
         }
     }
 
     /// Enqueues `key`, ending its backoff. A running key is marked dirty, as [`Queue::finish`] returns.
-    pub fn enqueue(&mut self, key: &Key, lane: Lane) {
-        let sequence = self.sequence();
-        let stage = Stage::Ready {
-            sequence,
-            since: None,
-        };
-        match self.entries.get_mut(key) {
+    pub(crate) fn enqueue(&mut self, key: &Key, lane: Lane) {
+        let entry = self.entries.get_mut(key);
+        let failures = match entry {
+            None => None,
             Some(entry) => {
                 match &mut entry.stage {
                     Stage::Running { dirty, .. } => {
@@ -182,31 +160,29 @@ impl Queue {
                         self.waiting.remove(until);
                     }
                 }
-                entry.lane = lane;
-                entry.stage = stage;
+                entry.failures.take()
             }
-            None => {
-                let entry = Entry {
-                    lane,
-                    stage,
-                    failures: None,
-                };
-                self.entries.insert(key.clone(), entry);
-            }
-        }
-        let queue = self.lane_queue(lane);
-        queue.ready.push_back((sequence, key.clone()));
-        queue.untimed += 1;
+        };
+        self.sequence += 1;
+        let stage = Stage::Ready {
+            sequence: self.sequence,
+            since: self.now,
+        };
+        let entry = Entry {
+            lane,
+            stage,
+            failures,
+        };
+        self.entries.insert(key.clone(), entry);
+        self.lanes[lane as usize]
+            .ready
+            .push_back((self.sequence, key.clone()));
         self.metrics(lane).adds.inc();
     }
 
-    /// Like [`Queue::enqueue`] for a key that runs or is in backoff, in its lane. Ignores other keys.
-    pub fn enqueue_if_pending(&mut self, key: &Key) {
-        self.enqueue_if_pending_in(key, &Lane::ALL);
-    }
-
-    /// Like [`Queue::enqueue_if_pending`], for a key in one of these lanes.
-    pub fn enqueue_if_pending_in(&mut self, key: &Key, lanes: &[Lane]) {
+    /// Like [`Queue::enqueue`] for a key that runs or is in backoff, in its lane, which must be one of `lanes`. Ignores other
+    /// keys.
+    pub(crate) fn enqueue_if_pending(&mut self, key: &Key, lanes: &[Lane]) {
         let Some(Entry { lane, stage, .. }) = self.entries.get(key) else {
             return;
         };
@@ -215,76 +191,47 @@ impl Queue {
         }
     }
 
-    /// Sets the time, by which the queue measures how long keys wait and run. Keys that were added since it was last set count
-    /// as added now.
-    pub fn set_now(&mut self, now: Instant) {
-        self.now = Some(now);
-        for queue in self.lanes.values_mut() {
-            for (_, key) in queue.ready.iter().rev().take(queue.untimed) {
-                if let Some(entry) = self.entries.get_mut(key)
-                    && let Stage::Ready { since, .. } = &mut entry.stage
-                {
-                    since.get_or_insert(now);
-                }
-            }
-            queue.untimed = 0;
-        }
-    }
-
-    /// Moves keys whose backoff has ended into their lanes.
-    pub fn advance(&mut self, now: Instant) {
-        self.set_now(now);
+    /// Sets the time, and moves keys whose backoff has ended into their lanes.
+    pub(crate) fn advance(&mut self, now: Instant) {
+        self.now = now;
         while let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= now) {
             let key = first.remove();
-            self.enqueue_if_pending(&key);
+            self.enqueue_if_pending(&key, &Lane::ALL);
         }
     }
 
     /// When [`Queue::advance`] is next worth calling.
-    pub fn next_advance(&self) -> Option<Instant> {
+    pub(crate) fn next_advance(&self) -> Option<Instant> {
         self.waiting.first_key_value().map(|((until, _), _)| *until)
     }
 
     /// Takes the next key of a lane that has a free place.
-    pub fn start(&mut self) -> Option<(Key, Lane)> {
-        let after = self.served;
-        let order = Lane::ALL;
-        let from = order
-            .iter()
-            .position(|lane| *lane == after)
-            .map_or(0, |position| position + 1);
-        (0..order.len())
-            .map(|step| order[(from + step) % order.len()])
-            .find_map(|lane| {
-                let key = self.start_in(lane)?;
+    pub(crate) fn start(&mut self) -> Option<(Key, Lane)> {
+        let lanes = Lane::ALL.into_iter().cycle();
+        let after_served = lanes.skip(self.served as usize + 1).take(Lane::ALL.len());
+        for lane in after_served {
+            if let Some(key) = self.start_in(lane) {
                 self.served = lane;
-                Some((key, lane))
-            })
+                return Some((key, lane));
+            }
+        }
+        None
     }
 
     fn start_in(&mut self, lane: Lane) -> Option<Key> {
-        let queue = self
-            .lanes
-            .get_mut(&lane)
-            .filter(|queue| queue.running < queue.limit)?;
-        while let Some((sequence, key)) = queue.ready.pop_front() {
-            queue.untimed = queue.untimed.min(queue.ready.len());
-            let Some(entry) = self.entries.get_mut(&key) else {
-                continue;
-            };
-            if let Stage::Ready {
-                sequence: newest,
-                since,
-            } = entry.stage
-                && entry.lane == lane
-                && newest == sequence
+        let queue = &mut self.lanes[lane as usize];
+        if queue.running >= queue.limit {
+            return None;
+        }
+        while let Some((place, key)) = queue.ready.pop_front() {
+            if let Some(entry) = self.entries.get_mut(&key)
+                && let Stage::Ready { sequence, since } = entry.stage
+                && (sequence, entry.lane) == (place, lane)
             {
-                entry.stage = Stage::Running {
-                    dirty: false,
-                    since: self.now,
-                };
                 queue.running += 1;
-                let waited = elapsed(since, self.now);
+                let (dirty, now) = (false, self.now);
+                entry.stage = Stage::Running { dirty, since: now };
+                let waited = now.saturating_duration_since(since);
                 self.metrics(lane).waited.observe(waited.as_secs_f64());
                 return Some(key);
             }
@@ -292,24 +239,25 @@ impl Queue {
         None
     }
 
-    /// Ends the run of `key`, which leaves the queue. The caller enqueues it dirty if necessary.
-    pub fn finish(&mut self, key: &Key) -> Finished {
-        let Some(Entry { lane, stage, .. }) = self.entries.get(key) else {
+    /// Ends the run of `key`, which leaves the queue. The caller enqueues it again if necessary.
+    pub(crate) fn finish(&mut self, key: &Key) -> Finished {
+        let Some(&Entry {
+            lane,
+            stage: Stage::Running { dirty, since },
+            ..
+        }) = self.entries.get(key)
+        else {
             return Finished::default();
         };
-        let &Stage::Running { dirty, since } = stage else {
-            return Finished::default();
-        };
-        let lane = *lane;
-        self.lane_queue(lane).running -= 1;
-        let worked = elapsed(since, self.now);
+        self.lanes[lane as usize].running -= 1;
+        let worked = self.now.saturating_duration_since(since);
         self.metrics(lane).worked.observe(worked.as_secs_f64());
         let failures = self.entries.remove(key).and_then(|entry| entry.failures);
         Finished { dirty, failures }
     }
 
     /// Removes `key`, unless it is running.
-    pub fn forget(&mut self, key: &Key) {
+    pub(crate) fn forget(&mut self, key: &Key) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
@@ -325,36 +273,24 @@ impl Queue {
     }
 
     /// Whether `key` is running.
-    pub fn is_running(&self, key: &Key) -> bool {
-        self.entries
-            .get(key)
-            .is_some_and(|entry| matches!(entry.stage, Stage::Running { .. }))
+    pub(crate) fn is_running(&self, key: &Key) -> bool {
+        let entry = self.entries.get(key);
+        entry.is_some_and(|entry| matches!(entry.stage, Stage::Running { .. }))
     }
 
     /// All keys, unordered.
-    pub fn items(&self) -> impl Iterator<Item = (&Key, &Entry)> {
+    pub(crate) fn items(&self) -> impl Iterator<Item = (&Key, &Entry)> {
         self.entries.iter()
     }
 
     /// How many items of a lane may run at once.
-    pub fn limit(&self, lane: Lane) -> usize {
-        self.lanes.get(&lane).map_or(0, |queue| queue.limit)
+    pub(crate) fn limit(&self, lane: Lane) -> usize {
+        self.lanes[lane as usize].limit
     }
 
     /// How many keys run in all lanes.
-    pub fn running(&self) -> usize {
-        self.lanes.values().map(|queue| queue.running).sum()
-    }
-
-    fn lane_queue(&mut self, lane: Lane) -> &mut LaneQueue {
-        self.lanes
-            .get_mut(&lane)
-            .expect("every lane exists from the start")
-    }
-
-    fn sequence(&mut self) -> u64 {
-        self.sequences += 1;
-        self.sequences
+    pub(crate) fn running(&self) -> usize {
+        self.lanes.iter().map(|queue| queue.running).sum()
     }
 }
 
@@ -362,27 +298,13 @@ impl Queue {
 
 impl Entry {
     /// Since its first failure in a row; without one, since its stage began.
-    pub fn since(&self) -> Option<Instant> {
-        let stage = match self.stage {
-            Stage::Ready { since, .. } | Stage::Running { since, .. } => since,
-            Stage::Waiting { .. } => None,
-        };
-        self.failures.as_ref().map(|failures| failures.since).or(stage)
+    pub(crate) fn since(&self, now: Instant) -> Instant {
+        match (&self.failures, self.stage) {
+            (Some(failures), _) => failures.since,
+            (None, Stage::Ready { since, .. } | Stage::Running { since, .. }) => since,
+            (None, Stage::Waiting { .. }) => now,
+        }
     }
-}
-
-/// The maximal jitter as a part of the delay.
-const JITTER: f64 = 0.2;
-
-fn elapsed(since: Option<Instant>, now: Option<Instant>) -> Duration {
-    match (since, now) {
-        (Some(since), Some(now)) => now.saturating_duration_since(since),
-        (None, _) | (_, None) => Duration::ZERO,
-    }
-}
-
-fn jittered(delay: Duration, jitter: f64) -> Duration {
-    delay.mul_f64(1.0 - JITTER * jitter.clamp(0.0, 1.0))
 }
 
 #[cfg(test)]

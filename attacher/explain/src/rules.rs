@@ -10,6 +10,8 @@ pub(crate) use csi_attacher::plan::Refusal;
 use csi_attacher::plan::{self, AttachInputs, Operation};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// The CSI source of a volume, as its driver names it.
 pub(crate) fn csi_source(volume: &PersistentVolume) -> Option<CsiSource> {
@@ -58,12 +60,12 @@ pub(crate) fn refusal(
     node: Option<&CSINode>,
 ) -> Option<Refusal> {
     let driver = driver(&attachment.spec.attacher);
-    let attachment = model::Attachment::from_wire(attachment.clone().into(), &driver)?;
+    let attachment = model::Attachment::from_wire(wire(attachment)?, &driver)?;
     let wanted = plan::operation(&attachment, driver.capabilities.publish)?;
     let facts = AttachInputs {
         attachment: Arc::new(attachment),
         volume: volume.map(|volume| Arc::new(to_volume(volume, &driver))),
-        node: node.map(|node| Arc::new(model::Node::from_wire(node.clone().into(), &driver))),
+        node: node.and_then(|node| Some(Arc::new(model::Node::from_wire(wire(node)?, &driver)))),
     };
     match wanted {
         Operation::Attach => plan::attach(&facts, &driver).err(),
@@ -81,5 +83,10 @@ fn driver(name: &str) -> Driver {
 }
 
 fn to_volume(volume: &PersistentVolume, driver: &Driver) -> model::Volume {
-    csi_attacher::migration::decode(volume.clone().into(), driver)
+    csi_attacher::migration::decode(wire(volume).unwrap_or_default(), driver)
+}
+
+/// The part of an object that the attacher decodes.
+fn wire<W: DeserializeOwned>(object: &impl Serialize) -> Option<W> {
+    serde_json::from_value(serde_json::to_value(object).ok()?).ok()
 }

@@ -8,10 +8,10 @@ use super::state::{AbandonedTarget, PendingStatusWrite};
 use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, PublishRequest};
 use crate::kube_api::{Cluster, Error, Secrets};
-use crate::model::{Attachment, Capabilities, Driver, PublishTarget, Volume};
-use crate::plan::{self, AttachInputs, AttachPlan, Operation, Record};
+use crate::model::{Attachment, Driver, PublishTarget, Volume};
+use crate::plan::{self, AttachPlan, Operation, Record, Refusal};
 
-/// An attach as planned from its inputs.
+/// An attach as planned before its first write.
 struct PlannedAttach {
     attachment: Arc<Attachment>,
     plan: AttachPlan,
@@ -25,77 +25,79 @@ pub(super) type Published<'c> = (BTreeMap<String, String>, KeyedGuard<'c, Publis
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Attaches the volume, or completes what an earlier sync began; also republishes an attached volume.
-    pub(super) async fn attach(
-        &self,
-        attachment: &Arc<Attachment>,
-        pending: Option<PendingStatusWrite>,
-    ) -> Result<(), SyncError> {
-        let published = match pending {
+    ///
+    /// The plan is made three times, each time from the newest objects: before the first write, under the target's lock
+    /// before the call, and before the status write.
+    pub(super) async fn attach(&self, attachment: &Arc<Attachment>) -> Result<(), SyncError> {
+        let pending = self.state().pending(&attachment.uid).cloned();
+        let planned = match pending {
             Some(PendingStatusWrite::Listed) => return self.clear_error(attachment).await,
-            Some(published @ PendingStatusWrite::Published { .. }) => Some(published),
-            Some(PendingStatusWrite::Unpublished) | None => None,
-        };
-        let planned = match &published {
             // To write a known result is no call: it needs no driver, and goes on during a shutdown.
-            Some(_) => {
-                let known = self.state().capabilities();
-                self.plan_attach(attachment, known).await
+            Some(PendingStatusWrite::Published { .. }) => {
+                let capabilities = self.state().capabilities.unwrap_or_default();
+                self.plan_attach(
+                    attachment,
+                    Driver {
+                        capabilities,
+                        ..self.driver.clone()
+                    },
+                )
+                .await?
             }
-            None => self.unless_draining(self.plan_attach(attachment, None)).await,
-        };
-        let mut planned = match planned {
-            Ok(Some(planned)) => planned,
-            Ok(None) => return Ok(()),
-            Err(error) => {
-                // The driver was not called, so the known result still holds.
-                if let Some(published) = published {
-                    self.state().keep_pending(attachment, published);
-                }
-                return Err(error);
+            Some(PendingStatusWrite::Unpublished) | None => {
+                let planned = async { self.plan_attach(attachment, self.ready_driver().await?).await };
+                self.unless_draining(planned).await?
             }
         };
-        let (context, _guard) = match published.and_then(|published| known_context(published, &planned.plan))
-        {
+        let Some(mut planned) = planned else {
+            return Ok(());
+        };
+        let known = pending.and_then(|pending| self.known_context(pending, &planned));
+        let (context, _guard) = match known {
             Some(context) => (context, self.target_mutexes.lock(&planned.plan.target).await),
             None => match self.publish_planned(&mut planned).await? {
                 Some(published) => published,
                 None => return Ok(()),
             },
         };
-        self.verify_target(&planned)?;
-        self.mark_attached(&planned.attachment, &planned.plan, context)
-            .await
+        // No pod uses the volume until the status says attached. So if its target changed, the next sync unpublishes it
+        // before it publishes again. A VolumeAttachment that is no longer wanted still gets the result of its publish.
+        let PlannedAttach { attachment, plan, .. } = &planned;
+        match self.plan_now(attachment, &planned.driver, planned.missing_volume.as_ref()) {
+            Some((_, Ok(now))) if now.target != plan.target => Err(SyncError::outdated()),
+            Some(_) | None => self.mark_attached(attachment, plan, context).await,
+        }
     }
 
-    /// Plans the attach from the newest inputs, after waiting for the driver unless its capabilities are `known`. `None` if
-    /// the VolumeAttachment is gone or being deleted, or the driver has no publish calls.
-    async fn plan_attach(
+    /// Plans from what the store has now. `None` if the VolumeAttachment is gone or being deleted.
+    fn plan_now(
         &self,
         attachment: &Attachment,
-        known: Option<Capabilities>,
+        driver: &Driver,
+        missing_volume: Option<&Arc<Volume>>,
+    ) -> Option<(Arc<Attachment>, Result<AttachPlan, Refusal>)> {
+        let newest = self.state().newest_inputs(attachment);
+        let mut inputs = newest.filter(|inputs| !inputs.attachment.deleting)?;
+        inputs.volume = inputs.volume.or_else(|| missing_volume.cloned());
+        let plan = plan::attach(&inputs, driver);
+        Some((inputs.attachment, plan))
+    }
+
+    /// The first plan of an attach. `None` if there is nothing to publish.
+    async fn plan_attach(
+        &self,
+        attachment: &Arc<Attachment>,
+        driver: Driver,
     ) -> Result<Option<PlannedAttach>, SyncError> {
-        let driver = match known {
-            Some(capabilities) => Driver {
-                capabilities,
-                ..self.driver.clone()
-            },
-            None => self.ready_driver().await?,
-        };
-        let newest = self.state().inputs(attachment);
-        let Some(inputs) = newest.filter(|inputs| !inputs.attachment.deleting) else {
-            return Ok(None);
-        };
-        let attachment = inputs.attachment.clone();
         if !driver.capabilities.publish {
-            self.attach_without_call(&attachment).await?;
+            self.attach_without_call(attachment).await?;
             return Ok(None);
         }
-        let missing_volume = self.missing_volume(&inputs).await?;
-        let inputs = AttachInputs {
-            volume: inputs.volume.or_else(|| missing_volume.clone()),
-            ..inputs
+        let missing_volume = self.missing_volume(attachment).await?;
+        let Some((attachment, plan)) = self.plan_now(attachment, &driver, missing_volume.as_ref()) else {
+            return Ok(None);
         };
-        let mut plan = match plan::attach(&inputs, &driver) {
+        let mut plan = match plan {
             Ok(plan) => plan,
             Err(refusal) => {
                 self.restore_finalizer(&attachment).await?;
@@ -117,95 +119,77 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }))
     }
 
-    /// Plans again from what the store has now.
-    fn replan(&self, planned: &PlannedAttach) -> Result<Option<(Arc<Attachment>, AttachPlan)>, SyncError> {
-        let newest = self.state().inputs(&planned.attachment);
-        let Some(inputs) = newest.filter(|inputs| !inputs.attachment.deleting) else {
-            return Ok(None);
-        };
-        let inputs = AttachInputs {
-            volume: inputs.volume.or_else(|| planned.missing_volume.clone()),
-            ..inputs
-        };
-        let plan = plan::attach(&inputs, &planned.driver).map_err(|refusal| SyncError::refused(&refusal))?;
-        Ok(Some((inputs.attachment, plan)))
-    }
-
-    /// Plans again under the target's lock, before the call; says whether the attach is still wanted. A different plan is an
-    /// error: the node may have another id now, so the volume would be published to another machine, or the
-    /// PersistentVolume may be terminating.
-    fn revalidate(&self, planned: &PlannedAttach) -> Result<bool, SyncError> {
-        let Some((attachment, now)) = self.replan(planned)? else {
-            return Ok(false);
-        };
-        let plan = &planned.plan;
-        let is_recorded = attachment.finalizer
-            && now
-                .record
-                .as_ref()
-                .is_none_or(|record| attachment.recorded.has_same_target(&record.annotations));
-        let has_pv_finalizer = now.pv_finalizer.is_none() || now.pv_finalizer == plan.pv_finalizer;
-        let calls = |plan: &AttachPlan| {
-            (
-                plan.target.clone(),
-                plan.other_node_id.clone(),
-                plan.secret.clone(),
-            )
-        };
-        if !is_recorded || !has_pv_finalizer || calls(&now) != calls(plan) {
-            return Err(SyncError::outdated());
+    /// The context of an earlier publish, if the plan has the same publish. Otherwise the earlier result is dropped.
+    fn known_context(
+        &self,
+        pending: PendingStatusWrite,
+        planned: &PlannedAttach,
+    ) -> Option<BTreeMap<String, String>> {
+        let PlannedAttach { attachment, plan, .. } = planned;
+        if let PendingStatusWrite::Published { target, context } = pending
+            && target == plan.target
+            && plan.record.is_none()
+            && plan.stale.is_none()
+        {
+            return Some(context);
         }
-        Ok(true)
-    }
-
-    /// Plans again before the status write. No pod uses the volume until then, so if its target changed, the next sync
-    /// unpublishes it before it publishes again.
-    fn verify_target(&self, planned: &PlannedAttach) -> Result<(), SyncError> {
-        match self.replan(planned) {
-            Ok(Some((_, now))) if now.target != planned.plan.target => Err(SyncError::outdated()),
-            // A VolumeAttachment that is no longer wanted still gets the result of its publish.
-            Ok(_) | Err(_) => Ok(()),
-        }
+        self.state().drop_pending(&attachment.uid);
+        None
     }
 
     /// Marks the volume attached without a call, as the driver has no publish calls. Our finalizer of an earlier driver
     /// version is removed; the record of its publish stays, so that a driver that gets publish calls again unpublishes it.
     async fn attach_without_call(&self, attachment: &Attachment) -> Result<(), SyncError> {
+        let newest = self.state().newest_inputs(attachment);
+        let Some(inputs) = newest.filter(|inputs| !inputs.attachment.deleting) else {
+            return Ok(());
+        };
+        let attachment = &inputs.attachment;
         if !attachment.attached {
             let marked = self.cluster.mark_attached(attachment, &BTreeMap::new()).await;
-            let stored = self.store_response(attachment, marked, |_| ());
-            let stored = stored.map_err(|error| SyncError::api("failed to mark as attached", &error))?;
-            if stored.is_none() {
+            let stored = self.store_response(attachment, marked);
+            if stored
+                .map_err(|error| SyncError::api("failed to mark as attached", &error))?
+                .is_none()
+            {
                 return Ok(());
             }
             tracing::debug!("attached without a call");
         }
-        if !attachment.finalizer {
-            return Ok(());
+        if attachment.finalizer {
+            let left = self.cluster.remove_finalizer(attachment).await;
+            self.store_response(attachment, left)
+                .map_err(|error| SyncError::api("could not remove VolumeAttachment finalizer", &error))?;
         }
-        let left = self.cluster.remove_finalizer(attachment).await;
-        self.store_response(attachment, left, |_| ())
-            .map_err(|error| SyncError::api("could not remove VolumeAttachment finalizer", &error))?;
         Ok(())
     }
 
     /// Records and publishes. `None` if the attach is not wanted any more.
     async fn publish_planned(&self, planned: &mut PlannedAttach) -> Result<Option<Published<'_>>, SyncError> {
-        let attachment = &planned.attachment;
-        let Some(secrets) = self.prepare(attachment, &planned.plan).await? else {
+        let PlannedAttach {
+            attachment,
+            plan,
+            driver,
+            missing_volume,
+        } = planned;
+        let Some(secrets) = self.prepare(attachment, plan).await? else {
             return Ok(None);
         };
-        let guard = self.lock_target(&planned.plan.target).await?;
-        if !self.revalidate(planned)? {
-            return Ok(None);
+        let guard = self.lock_target(&plan.target).await?;
+        match self.plan_now(attachment, driver, missing_volume.as_ref()) {
+            None => return Ok(None),
+            Some((_, Err(refusal))) => return Err(SyncError::refused(&refusal)),
+            Some((_, Ok(now))) if !plan.is_still_valid(&now) => return Err(SyncError::outdated()),
+            Some((_, Ok(_))) => {}
         }
-        let error = match self.publish(attachment, &planned.plan, secrets.clone()).await {
-            Ok(context) => return Ok(Some((context, guard))),
-            Err(error) => error,
-        };
-        drop(guard);
-        let republished = self.publish_to_present_id(attachment, &mut planned.plan, secrets, error);
-        republished.await.map(Some)
+        match self.publish(attachment, plan, secrets.clone()).await {
+            Ok(context) => Ok(Some((context, guard))),
+            Err(error) => {
+                drop(guard);
+                let republished = self.publish_to_present_id(attachment, plan, secrets, error);
+                republished.await.map(Some)
+            }
+        }
     }
 
     /// Everything that must be unpublished, read, and stored before the call. `None` if the attach is not wanted any more.
@@ -218,7 +202,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         attachment: &Arc<Attachment>,
         plan: &AttachPlan,
     ) -> Result<Option<Secrets>, SyncError> {
-        let stale_guard = match &plan.stale {
+        let stale_guards = match &plan.stale {
             None => None,
             Some(stale) => {
                 if !self.unless_draining(self.is_still_wanted(attachment)).await? {
@@ -228,16 +212,32 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             }
         };
         let prepare = async {
-            if !self.report_new_node_id(attachment, plan).await? {
+            if let Some(present) = &plan.other_node_id
+                && !self.report_new_node_id(attachment, plan, present).await?
+            {
                 return Ok(None);
             }
-            let secrets = self.secrets(plan.secret.as_ref()).await;
-            let secrets = secrets.map_err(|(reference, error)| SyncError::secret(&reference, &error))?;
+            let secrets = match &plan.secret {
+                None => Secrets::default(),
+                Some(secret) => {
+                    let read = self.cluster.secret(secret).await;
+                    read.map_err(|error| SyncError::secret(secret, &error))?
+                }
+            };
+            let add_pv_finalizer = async {
+                match &plan.pv_finalizer {
+                    Some(finalizer) => self.add_pv_finalizer(finalizer).await,
+                    None => Ok(()),
+                }
+            };
+            let record = async {
+                match &plan.record {
+                    Some(record) => self.record(attachment, record).await,
+                    None => Ok(true),
+                }
+            };
             // Both complete whatever the result of the other: an aborted write would be sent again by each retry.
-            let (pv_finalizer, wanted) = futures::join!(
-                self.add_pv_finalizer(plan.pv_finalizer.as_ref()),
-                self.record(attachment, plan.record.as_ref())
-            );
+            let (pv_finalizer, wanted) = futures::join!(add_pv_finalizer, record);
             if !wanted? {
                 return Ok(None);
             }
@@ -246,35 +246,28 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         };
         let prepared = self.unless_draining(prepare).await;
         // Released before the target's lock is taken: two syncs must not wait for each other.
-        drop(stale_guard);
+        drop(stale_guards);
         prepared
     }
 
     /// Stores our finalizer and the record of the call. Says whether the VolumeAttachment is still wanted.
-    pub(super) async fn record(
-        &self,
-        attachment: &Attachment,
-        record: Option<&Record>,
-    ) -> Result<bool, SyncError> {
-        let Some(record) = record else { return Ok(true) };
+    pub(super) async fn record(&self, attachment: &Attachment, record: &Record) -> Result<bool, SyncError> {
         if attachment.finalizer && !attachment.recorded.has_same_target(&record.annotations) {
-            self.state().node_id_update_begins(attachment);
+            self.state().set_node_id_update_pending(attachment, true);
         }
         let newest = self.cluster.record(attachment, record).await;
-        let read = self.store_response(attachment, newest, |newest| {
-            let stored = newest.finalizer && newest.recorded.has_same_target(&record.annotations);
-            (!newest.deleting, stored)
-        });
-        let read = read.map_err(|error| SyncError::api("could not save VolumeAttachment", &error))?;
-        let Some((wanted, stored)) = read else {
+        let newest = self.store_response(attachment, newest);
+        let newest = newest.map_err(|error| SyncError::api("could not save VolumeAttachment", &error))?;
+        let Some(newest) = newest else {
             return Ok(false);
         };
-        if wanted && !stored {
+        let is_stored = newest.finalizer && newest.recorded.has_same_target(&record.annotations);
+        if !newest.deleting && !is_stored {
             // A publish under another record would be unpublished from the wrong target.
             return Err(SyncError::not_recorded());
         }
-        self.state().node_id_update_ends(attachment);
-        Ok(wanted)
+        self.state().set_node_id_update_pending(attachment, false);
+        Ok(!newest.deleting)
     }
 
     /// Calls ControllerPublishVolume. The state keeps a target that may be published until the status says so.
@@ -294,8 +287,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         };
         let result = self.csi.publish(request).await;
         if result.as_ref().err().is_none_or(CallError::may_have_taken_effect) {
-            self.state()
-                .may_be_published(AbandonedTarget::new(attachment, plan));
+            self.state().may_be_published(AbandonedTarget {
+                target: plan.target.clone(),
+                secret: plan.secret.clone(),
+                migrated: plan.migrated,
+                attachment: attachment.clone(),
+            });
         }
         result
     }
@@ -308,19 +305,17 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             ..attachment.clone()
         };
         let written = self.cluster.mark_attached(&with_context, &BTreeMap::new()).await;
-        match self.store_response(attachment, written, |_| ()) {
-            Ok(Some(())) => {
-                self.announce_recovery(Operation::Attach, attachment);
+        match self.store_response(attachment, written) {
+            Ok(newest) => {
+                if newest.is_some() {
+                    self.announce_recovery(Operation::Attach, attachment);
+                }
                 Ok(())
             }
-            Ok(None) => Ok(()),
-            Err(error) => {
-                self.state().keep_pending(attachment, PendingStatusWrite::Listed);
-                Err(SyncError {
-                    reported: false,
-                    ..SyncError::api("failed to clear the attach error", &error)
-                })
-            }
+            Err(error) => Err(SyncError {
+                reported: false,
+                ..SyncError::api("failed to clear the attach error", &error)
+            }),
         }
     }
 
@@ -331,56 +326,42 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         context: BTreeMap<String, String>,
     ) -> Result<(), SyncError> {
         let written = self.cluster.mark_attached(attachment, &context).await;
-        match self.store_response(attachment, written, |_| ()) {
-            Ok(None) => Ok(()),
-            Ok(Some(())) => {
+        let error = match self.store_response(attachment, written) {
+            Ok(None) => return Ok(()),
+            Ok(Some(_)) => {
                 // A republish is not the end of the wait since the creation.
                 if !attachment.attached {
                     self.observe_latency(Operation::Attach, attachment);
                 }
                 tracing::debug!(volume = %plan.target.volume_id, node_id = %plan.target.node_id, "attached");
                 self.announce_recovery(Operation::Attach, attachment);
-                Ok(())
+                return Ok(());
             }
-            // The API server will never store this result (a context that is too large, say): the error is reported, and the
-            // next sync publishes again.
-            Err(error) if error.is_refusal() => Err(SyncError::api("failed to mark as attached", &error)),
-            // The volume is attached, and the next sync writes the status.
-            Err(error) => {
-                let published = PendingStatusWrite::Published {
-                    target: plan.target.clone(),
-                    context,
-                };
-                self.state().keep_pending(attachment, published);
-                // Missing rights are no fault of this VolumeAttachment; the log has them.
-                let is_refused = matches!(
-                    error,
-                    Error::Refused {
-                        status: 400..=499,
-                        retry_after: None,
-                        ..
-                    }
-                );
-                let reported = is_refused && !error.is_unauthorized();
-                Err(SyncError {
-                    reported,
-                    ..SyncError::api("failed to mark as attached", &error)
-                })
+            Err(error) => error,
+        };
+        let failed = SyncError::api("failed to mark as attached", &error);
+        if error.is_refusal() {
+            // The API server will never store this result (a context that is too large, say): the error is reported, and
+            // the next sync publishes again.
+            self.state().drop_pending(&attachment.uid);
+            return Err(failed);
+        }
+        // The volume is attached, and the next sync writes the status.
+        let target = plan.target.clone();
+        let published = PendingStatusWrite::Published { target, context };
+        self.state().keep_pending(attachment, published);
+        // Missing rights are no fault of this VolumeAttachment; the log has them.
+        let is_refused = matches!(
+            error,
+            Error::Refused {
+                status: 400..=499,
+                retry_after: None,
+                ..
             }
-        }
-    }
-}
-
-/// The context of an earlier publish, if `plan` has the same publish.
-fn known_context(published: PendingStatusWrite, plan: &AttachPlan) -> Option<BTreeMap<String, String>> {
-    match published {
-        PendingStatusWrite::Published { target, context }
-            if target == plan.target && plan.record.is_none() && plan.stale.is_none() =>
-        {
-            Some(context)
-        }
-        PendingStatusWrite::Published { .. }
-        | PendingStatusWrite::Unpublished
-        | PendingStatusWrite::Listed => None,
+        );
+        Err(SyncError {
+            reported: is_refused && !error.is_unauthorized(),
+            ..failed
+        })
     }
 }

@@ -2,31 +2,25 @@
 
 use std::sync::Arc;
 
-use super::keyed_mutex::KeyedGuard;
 use super::state::PendingStatusWrite;
 use super::{Controller, SyncError};
 use crate::csi::{ControllerClient, UnpublishRequest};
 use crate::kube_api::{Cluster, Error};
-use crate::model::{Attachment, Driver, PublishTarget, Recorded};
+use crate::model::{Attachment, Driver, Recorded};
 use crate::plan::{self, AttachInputs, DetachOutcome, DetachPlan, Operation, UsedBy};
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
-    /// Detaches the volume, or completes what an earlier sync began. A `repair` is of a VolumeAttachment whose finalizer
-    /// was removed before.
-    pub(super) async fn detach(
-        &self,
-        attachment: &Arc<Attachment>,
-        pending: Option<&PendingStatusWrite>,
-        repair: bool,
-    ) -> Result<(), SyncError> {
-        if pending != Some(&PendingStatusWrite::Unpublished) {
+    /// Detaches the volume, or completes what an earlier sync began.
+    pub(super) async fn detach(&self, attachment: &Arc<Attachment>) -> Result<(), SyncError> {
+        let is_unpublished = self.state().pending(&attachment.uid) == Some(&PendingStatusWrite::Unpublished);
+        if !is_unpublished {
             // Without our finalizer the object may have been replaced by a successor that is attached.
-            if repair && !self.unless_draining(self.exists(attachment)).await? {
+            if !attachment.finalizer && !self.unless_draining(self.exists(attachment)).await? {
                 return Ok(());
             }
             let (inputs, driver) = self.unless_draining(self.detach_inputs(attachment)).await?;
             self.unpublish_everywhere(&inputs, &driver).await?;
-            self.state().unpublished(attachment);
+            self.state().unpublished(&attachment.uid);
         }
         self.mark_detached_and_release(attachment).await?;
         self.announce_recovery(Operation::Detach, attachment);
@@ -35,8 +29,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
 
     async fn exists(&self, attachment: &Attachment) -> Result<bool, SyncError> {
         let newest = self.cluster.attachment(attachment).await;
-        match self.store_response(attachment, newest, |_| ()) {
-            Ok(read) => Ok(read.is_some()),
+        match self.store_response(attachment, newest) {
+            Ok(newest) => Ok(newest.is_some()),
             Err(error) => Err(SyncError::api("could not read VolumeAttachment", &error)),
         }
     }
@@ -44,10 +38,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Reads the inputs once the driver is connected, which may take long.
     async fn detach_inputs(&self, attachment: &Arc<Attachment>) -> Result<(AttachInputs, Driver), SyncError> {
         let driver = self.ready_driver().await?;
-        let mut inputs = self.state().inputs_of(attachment);
+        let mut inputs = self.state().inputs(attachment);
         // With a recorded handle the volume is not needed. It may be long gone.
         if attachment.recorded.handle.is_none() {
-            let missing = self.missing_volume(&inputs).await?;
+            let missing = self.missing_volume(attachment).await?;
             inputs.volume = inputs.volume.or(missing);
         }
         Ok((inputs, driver))
@@ -93,13 +87,17 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             migrated: plan.migrated,
         };
         // Both at once: a publish under the present id may be of the same machine as the recorded one.
-        let _guards = self.unless_draining(self.lock_targets(plan)).await?;
+        let present_target = plan.present_target();
+        let _guards = match &present_target {
+            Some(present) => self.lock_targets(&plan.target, present).await?.map(Some),
+            None => [Some(self.lock_target(&plan.target).await?), None],
+        };
         let (recorded, mut error) = self
             .unpublish(attachment, request(plan.target.clone()), missing, UsedBy::Record)
             .await?;
         let mut outcome = plan::detach_outcome(recorded, &plan.present, None);
         let mut unpublished = vec![plan.target.node_id.clone()];
-        if let (DetachOutcome::UnpublishPresent, Some(present)) = (outcome, plan.present_target()) {
+        if let (DetachOutcome::UnpublishPresent, Some(present)) = (outcome, present_target) {
             tracing::info!(recorded = %plan.target.node_id, present = %present.node_id, "the node has another id now; unpublishing that, too");
             // The next process repeats the first call.
             self.unless_draining(std::future::ready(Ok(()))).await?;
@@ -119,22 +117,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    async fn lock_targets(
-        &self,
-        plan: &DetachPlan,
-    ) -> Result<[Option<KeyedGuard<'_, PublishTarget>>; 2], SyncError> {
-        Ok(match plan.present_target() {
-            Some(present) => {
-                let (recorded, present) = self.target_mutexes.lock_both(&plan.target, &present).await;
-                [Some(recorded), Some(present)]
-            }
-            None => [Some(self.target_mutexes.lock(&plan.target).await), None],
-        })
-    }
-
     /// The node may have registered again during the calls: then its new id is not unpublished yet.
     fn verify_unpublished(&self, attachment: &Attachment, unpublished: &[Arc<str>]) -> Result<(), SyncError> {
-        let inputs = self.state().inputs(attachment);
+        let inputs = self.state().newest_inputs(attachment);
         let present = inputs.and_then(|inputs| inputs.node?.id.clone());
         match present.is_none_or(|id| unpublished.contains(&id)) {
             true => Ok(()),
@@ -154,7 +139,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
         let left = self.cluster.remove_finalizer(attachment).await;
         let left = self
-            .store_response(attachment, left, Attachment::clone)
+            .store_response(attachment, left)
             .map_err(|error| self.keep_unpublished(attachment, &error))?;
         self.observe_latency(Operation::Detach, attachment);
         match left {
@@ -166,7 +151,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
 
     async fn mark_detached(&self, attachment: &Attachment) -> Result<(), SyncError> {
         let marked = self.cluster.mark_detached(attachment).await;
-        self.store_response(attachment, marked, |_| ())
+        self.store_response(attachment, marked)
             .map_err(|error| self.keep_unpublished(attachment, &error))?;
         Ok(())
     }

@@ -55,13 +55,13 @@ impl<K: Eq + Hash + Clone + Ord> KeyedMutex<K> {
     /// # Cancellation
     ///
     /// As with [`KeyedMutex::lock`].
-    pub(super) async fn lock_both(&self, one: &K, other: &K) -> (KeyedGuard<'_, K>, KeyedGuard<'_, K>) {
+    pub(super) async fn lock_both(&self, one: &K, other: &K) -> [KeyedGuard<'_, K>; 2] {
         if one < other {
             let one = self.lock(one).await;
-            (one, self.lock(other).await)
+            [one, self.lock(other).await]
         } else {
             let other = self.lock(other).await;
-            (self.lock(one).await, other)
+            [self.lock(one).await, other]
         }
     }
 }
@@ -122,7 +122,7 @@ mod tests {
         let mut crossed = std::pin::pin!(mutex.lock_both(&1, &2));
         assert!(crossed.as_mut().now_or_never().is_none());
         drop(first);
-        let (two, one) = both.now_or_never().expect("both are free");
+        let [two, one] = both.now_or_never().expect("both are free");
         assert_eq!((&two._waiter.key, &one._waiter.key), (&2, &1));
         assert!(crossed.as_mut().now_or_never().is_none());
         drop((two, one));

@@ -17,30 +17,31 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// # Guarantees
     ///
     /// A removal that was under way is over by then, and none begins while the VolumeAttachment is in the store.
-    pub(super) async fn add_pv_finalizer(&self, finalizer: Option<&PvFinalizer>) -> Result<(), SyncError> {
-        let Some(finalizer) = finalizer else {
-            return Ok(());
-        };
+    pub(super) async fn add_pv_finalizer(&self, finalizer: &PvFinalizer) -> Result<(), SyncError> {
         let PvFinalizer { volume: name, uid } = finalizer;
         let _guard = self.pv_mutexes.lock(uid).await;
         // A volume left in tree loses the finalizer while it lives, so the stored version may be outdated: the response to
         // the removal was lost, and the watch is late.
         let is_present = self
             .state()
-            .volume(name)
+            .index
+            .volumes
+            .get(name)
             .is_some_and(|volume| volume.uid == *uid && volume.finalizer && !volume.left_in_tree);
         if is_present {
             return Ok(());
         }
         match self.cluster.add_pv_finalizer(finalizer).await {
             Ok(volume) => {
-                self.store_volume(Change::LocallyUpdated(volume));
+                self.state()
+                    .handle(Event::Volumes(Change::LocallyUpdated(volume)));
                 Ok(())
             }
             Err(error) => {
                 if error.is_gone() {
                     let (name, uid) = (name.clone(), uid.clone());
-                    self.store_volume(Change::LocallyDeleted { name, uid });
+                    let deleted = Change::LocallyDeleted { name, uid };
+                    self.state().handle(Event::Volumes(deleted));
                 }
                 Err(SyncError::api("could not add PersistentVolume finalizer", &error))
             }
@@ -70,12 +71,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                     true => gone(&left),
                     false => Change::LocallyUpdated(left),
                 };
-                self.store_volume(change);
+                self.state().handle(Event::Volumes(change));
                 tracing::debug!("removed our finalizer from the PersistentVolume");
                 Ok(())
             }
             Err(error) if error.is_gone() => {
-                self.store_volume(gone(volume));
+                self.state().handle(Event::Volumes(gone(volume)));
                 Ok(())
             }
             Err(error) => Err(SyncError::api(
@@ -106,14 +107,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             };
             let recorded = self.cluster.record(attachment, &record).await;
             let what = "could not record the handle of a deleted PersistentVolume";
-            self.store_response(attachment, recorded, |_| ())
+            self.store_response(attachment, recorded)
                 .map_err(|error| SyncError::api(what, &error))?;
         }
         tracing::info!("recorded the handle of a deleted PersistentVolume on its VolumeAttachments");
         Ok(())
-    }
-
-    fn store_volume(&self, change: Change<Volume>) {
-        self.state().handle(Event::Volumes(change));
     }
 }

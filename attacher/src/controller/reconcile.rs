@@ -116,7 +116,7 @@ impl<D: ControllerClient> Reconciler<D> {
         let Some(mut volumes) = result else { return false };
         let began = Instant::now();
         let mut listed = 0;
-        let result = if volumes.is_empty() {
+        let result = if volumes.candidates.is_empty() {
             // The call would return nothing of use.
             Ok(())
         } else {

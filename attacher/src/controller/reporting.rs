@@ -1,5 +1,7 @@
 //! How a sync shows: its span, the error in the object's status, and the Events on its objects.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::ObjectReference;
 use tracing::{Span, field, info_span};
 
@@ -21,7 +23,6 @@ pub(super) fn span(item: &Item, driver: &Driver) -> Span {
         Item::Attachment {
             attachment: a,
             operation: wanted @ Operation::Attach,
-            ..
         } => info_span!(
             "attach", va = %a.name, pv = a.volume_name().map(|name| &**name), node = %a.node,
             // A republish is not part of the trace of the first attach, which ended long ago.
@@ -31,7 +32,6 @@ pub(super) fn span(item: &Item, driver: &Driver) -> Span {
         Item::Attachment {
             attachment: a,
             operation: wanted @ Operation::Detach,
-            ..
         } => info_span!(
             "detach", va = %a.name, pv = a.volume_name().map(|name| &**name), node = %a.node,
             otel.trace_id = %trace::Id { uid: &a.uid, wanted: *wanted },
@@ -55,7 +55,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if let Item::Attachment {
             attachment,
             operation,
-            ..
         } = item
             && error.reported
         {
@@ -88,7 +87,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             return;
         }
         let saved = self.cluster.save_error(attachment, side, &problem).await;
-        if let Err(error) = self.store_response(attachment, saved, |_| ()) {
+        if let Err(error) = self.store_response(attachment, saved) {
             tracing::warn!(error = chain(&error), "could not write the error to the status");
         }
     }
@@ -126,8 +125,13 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         };
         // One time is of the API server's clock and the other of ours, so the difference may be negative.
         let after = (self.clock)().duration_since(since);
-        let after = after.try_into().unwrap_or_default();
-        self.state().observe_latency(operation, after);
+        let after: Duration = after.try_into().unwrap_or_default();
+        let state = self.state();
+        let histogram = match operation {
+            Operation::Attach => &state.latency.attached,
+            Operation::Detach => &state.latency.detached,
+        };
+        histogram.observe(after.as_secs_f64());
     }
 
     /// Logs a drift, and sends an Event if it may have cost a pod its volume.
@@ -157,9 +161,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Sends an Event about a VolumeAttachment and its PersistentVolume.
     fn announce(&self, attachment: &Attachment, reason: Reason, code: Option<Code>, message: String) {
         let volume = attachment.volume_name().and_then(|name| {
-            self.state()
-                .volume(name)
-                .map(|volume| ObjectReference::from(&**volume))
+            let state = self.state();
+            Some(ObjectReference::from(&**state.index.volumes.get(name)?))
         });
         if let Some(volume) = volume {
             self.recorder.report(volume, reason, code, message.clone());

@@ -21,14 +21,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         &self,
         attachment: &Attachment,
         plan: &AttachPlan,
+        present: &str,
     ) -> Result<bool, SyncError> {
-        let Some(present) = plan
-            .other_node_id
-            .as_ref()
-            .filter(|_| attachment.attach_error.is_none())
-        else {
+        if attachment.attach_error.is_some() {
             return Ok(true);
-        };
+        }
         let PublishTarget { volume_id, node_id } = &plan.target;
         let message = format!(
             "volume {volume_id:?} was published to node id {node_id:?}, and the node's id is {present:?} now; publishing it again"
@@ -39,8 +36,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             code: None,
         };
         let saved = self.cluster.save_error(attachment, Side::Attach, &problem).await;
-        match self.store_response(attachment, saved, |newest| !newest.deleting) {
-            Ok(wanted) => Ok(wanted.unwrap_or(false)),
+        match self.store_response(attachment, saved) {
+            Ok(newest) => Ok(newest.is_some_and(|newest| !newest.deleting)),
             Err(error) => Err(SyncError::api("could not save VolumeAttachment", &error)),
         }
     }
@@ -69,8 +66,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             node_id: node_id.clone(),
             ..plan.target.clone()
         };
-        let locks = async { Ok(self.target_mutexes.lock_both(&plan.target, &present).await) };
-        let (recorded_guard, present_guard) = self.unless_draining(locks).await?;
+        let [recorded_guard, present_guard] = self.lock_targets(&plan.target, &present).await?;
         self.verify_node_id(attachment, &present)?;
         self.unpublish_recorded(attachment, plan, secrets.clone(), &error)
             .await?;
@@ -85,8 +81,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             annotations,
             whole: true,
         };
-        let record = self.record(attachment, Some(&record));
-        if !self.unless_draining(record).await? {
+        if !self.unless_draining(self.record(attachment, &record)).await? {
             return Err(SyncError::call(&error));
         }
         drop(recorded_guard);
@@ -105,14 +100,14 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 annotations: recorded.clone(),
                 whole: true,
             };
-            self.record(attachment, Some(&record)).await?;
+            self.record(attachment, &record).await?;
         }
         Ok(())
     }
 
     /// The node may have registered again during a wait or a call.
     fn verify_node_id(&self, attachment: &Attachment, present: &PublishTarget) -> Result<(), SyncError> {
-        let inputs = self.state().inputs(attachment);
+        let inputs = self.state().newest_inputs(attachment);
         let node = inputs.and_then(|inputs| inputs.node);
         match node.is_some_and(|node| node.id.as_ref() == Some(&present.node_id)) {
             true => Ok(()),

@@ -12,8 +12,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::state::{ControllerState, Event, Item, lock};
-use super::{Controller, Heartbeat, SyncError};
+use super::state::{ControllerState, Event, lock};
+use super::{Controller, Heartbeat};
 use crate::csi::{ConnectionState, ControllerClient};
 use crate::kube_api::Cluster;
 
@@ -67,12 +67,14 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             self.handle(std::iter::from_fn(|| events.try_recv().ok()).take(EVENTS_AT_ONCE));
             let next_start = {
                 let mut state = self.state();
-                state.set_now(now());
-                let synced = state.caches_synced().all();
+                let synced = state.caches_synced.all();
                 while let Some(item) = synced.then(|| state.start(now())).flatten() {
-                    running.push(self.sync_and_return(item));
+                    running.push(async move {
+                        let result = self.sync(&item).await;
+                        (item, result)
+                    });
                 }
-                state.next_start()
+                state.queue.next_advance()
             };
             let next_beat = Instant::now() + Heartbeat::PERIOD;
             let due = next_start.map_or(next_beat, |start| next_beat.min(start.into()));
@@ -100,7 +102,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
         // The drain is bounded by its grace period.
         heartbeat.stop();
-        self.drain();
+        // From now on syncs begin no call; see `unless_draining`.
+        self.draining.cancel();
         tracing::info!(
             running = running.len(),
             "shutting down; waiting for running syncs"
@@ -120,24 +123,14 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// From now on syncs begin no call; see [`Controller::unless_draining`].
-    pub(super) fn drain(&self) {
-        self.draining.cancel();
-    }
-
-    async fn sync_and_return(&self, item: Item) -> (Item, Result<(), SyncError>) {
-        let result = self.sync(&item).await;
-        (item, result)
-    }
-
     fn handle(&self, events: impl Iterator<Item = Event>) {
         let (findings, now_synced) = {
             let mut state = self.state();
-            let synced = state.caches_synced().all();
+            let synced = state.caches_synced.all();
             for event in events {
                 state.handle(event);
             }
-            (state.take_findings(), !synced && state.caches_synced().all())
+            (state.take_findings(), !synced && state.caches_synced.all())
         };
         if now_synced {
             tracing::info!("caches synced, starting workers");

@@ -27,30 +27,32 @@ use super::SyncError;
 use crate::informer::{Change, Indexer, Informer};
 use crate::model::{Attachment, Capabilities, Node, PublishTarget, Uid, Volume};
 use crate::plan::reconcile::ListVolumesResult;
-use crate::plan::{self, Operation, release};
+use crate::plan::{self, Operation};
 use crate::workqueue::{Backoff, Class, Finished, Key, Lane, Limits, Queue};
-pub use item::{AbandonedTarget, Item, PendingStatusWrite};
-pub use reconcile::{Finding, LastRound, ReconcileMetrics, Round};
-use repair::{Repairs, lane};
+pub(crate) use item::{AbandonedTarget, Item, PendingStatusWrite};
+pub use reconcile::Round;
+use reconcile::Rounds;
+pub(crate) use reconcile::{Finding, LastRound, ReconcileMetrics};
+use repair::SuspectState;
 
 /// See the module.
 #[derive(Debug)]
 pub struct ControllerState {
-    index: Informer,
+    pub(super) index: Informer,
     /// Deleted volumes by name, while VolumeAttachments lack their handle.
     deleted_volumes: HashMap<Arc<str>, Arc<Volume>>,
-    queue: Queue,
+    pub(super) queue: Queue,
     /// Targets to unpublish although their attachments are gone.
-    abandoned: BTreeMap<PublishTarget, Arc<AbandonedTarget>>,
+    pub(super) abandoned: BTreeMap<PublishTarget, Arc<AbandonedTarget>>,
     attachment_states: HashMap<Uid, AttachmentState>,
     /// By node, VolumeAttachments whose last sync failed for lack of capacity, and possibly others.
     resource_exhausted_by_node: Indexer,
-    caches_synced: CachesSynced,
-    latency: LatencyMetrics,
+    pub(super) caches_synced: CachesSynced,
+    pub(super) latency: LatencyMetrics,
     random: fastrand::Rng,
     /// The driver's, since its first connection.
-    capabilities: Option<Capabilities>,
-    repairs: Repairs,
+    pub(super) capabilities: Option<Capabilities>,
+    pub(super) rounds: Rounds,
     /// Whether syncs have started: until the caches are synced, a node that is not listed yet looks deleted.
     started: bool,
 }
@@ -60,12 +62,21 @@ pub struct ControllerState {
 struct AttachmentState {
     /// Its target that may be published although no status says so yet. If the VolumeAttachment goes, it is abandoned.
     unwritten_publish: Option<AbandonedTarget>,
-    /// A result of the driver whose write failed. The next sync repeats the write without another call.
+    /// A result of the driver that is not written yet. The next sync repeats the write without another call.
     pending: Option<PendingStatusWrite>,
     /// Whether the running sync began before the last reconnect: its result may come from the previous driver process.
     started_before_reconnect: bool,
-    /// Whether its record is being changed to another target: the stored one is uncertain.
+    /// Whether its record is being changed to another target: the stored one is uncertain, as the response may be lost.
     node_id_update_pending: bool,
+    /// The repair that it needs, until that succeeds.
+    repair: Option<Operation>,
+    /// A refused repair, until something changes.
+    parked: Option<Operation>,
+    /// Whether it was attached, or attached elsewhere, since the last reconcile round began.
+    attached_since_round: bool,
+    /// Whether it was so before that. The driver's list may be older.
+    newly_attached: bool,
+    suspect: Option<SuspectState>,
 }
 
 /// A change outside of the state.
@@ -91,11 +102,11 @@ pub enum Event {
 
 impl ControllerState {
     /// A state without objects.
-    pub fn new(limits: Limits, backoff: Backoff, seed: u64) -> Self {
+    pub fn new(limits: Limits, backoff: Backoff, seed: u64, now: Instant) -> Self {
         Self {
             index: Informer::default(),
             deleted_volumes: HashMap::new(),
-            queue: Queue::new(limits, backoff),
+            queue: Queue::new(limits, backoff, now),
             abandoned: BTreeMap::new(),
             attachment_states: HashMap::new(),
             resource_exhausted_by_node: Indexer::default(),
@@ -103,7 +114,7 @@ impl ControllerState {
             latency: LatencyMetrics::default(),
             random: fastrand::Rng::with_seed(seed),
             capabilities: None,
-            repairs: Repairs::default(),
+            rounds: Rounds::default(),
             started: false,
         }
     }
@@ -131,7 +142,7 @@ impl ControllerState {
     }
 
     /// Takes the next item, if one is due and its lane has a free place.
-    pub fn start(&mut self, now: Instant) -> Option<Item> {
+    pub(crate) fn start(&mut self, now: Instant) -> Option<Item> {
         self.started = true;
         self.queue.advance(now);
         while let Some((key, lane)) = self.queue.start() {
@@ -150,61 +161,40 @@ impl ControllerState {
         None
     }
 
-    /// When [`ControllerState::start`] is next worth calling if nothing happens before.
-    pub fn next_start(&self) -> Option<Instant> {
-        self.queue.next_advance()
-    }
-
     /// Takes the result of an item's sync, and enqueues what follows from it.
-    pub fn finish(&mut self, item: &Item, result: Result<(), SyncError>, now: Instant) {
-        self.queue.set_now(now);
+    pub(crate) fn finish(&mut self, item: &Item, result: Result<(), SyncError>, now: Instant) {
+        self.queue.now = now;
         match item {
             Item::Attachment {
                 attachment,
                 operation,
-                ..
             } => {
-                self.attachment_finished(*operation, attachment, result, now);
+                self.attachment_finished(*operation, attachment, result);
                 // Most VolumeAttachments rest for long.
-                let known = self.attachment_states.get(&attachment.uid);
-                if known == Some(&AttachmentState::default()) {
+                if self.attachment_states.get(&attachment.uid) == Some(&AttachmentState::default()) {
                     self.attachment_states.remove(&attachment.uid);
                 }
             }
-            Item::Target(abandoned) => self.target_finished(abandoned, result, now),
-            Item::Volume(volume) | Item::DeletedVolume { volume, .. } => {
-                self.volume_finished(volume, result, now);
-            }
+            Item::Target(abandoned) => self.target_finished(abandoned, result),
+            Item::Volume(volume) | Item::DeletedVolume { volume, .. } => self.volume_finished(volume, result),
         }
     }
 
-    /// The driver's capabilities, once it was connected.
-    pub fn capabilities(&self) -> Option<Capabilities> {
-        self.capabilities
+    /// Whether no sync is running and no abandoned target is left, which no other process knows of.
+    pub fn is_idle(&self) -> bool {
+        self.queue.running() == 0 && self.abandoned.is_empty()
     }
 
-    /// The stored VolumeAttachment of this name.
-    pub fn attachment(&self, name: &str) -> Option<&Arc<Attachment>> {
-        self.index.attachment(name)
-    }
-
-    /// The stored PersistentVolume of this name.
-    pub fn volume(&self, name: &str) -> Option<&Arc<Volume>> {
-        self.index.volume(name)
-    }
-
-    fn attachment_item(&mut self, name: &str, lane: Lane) -> Option<Item> {
-        let attachment = self.index.attachment(name)?.clone();
-        let operation = self
-            .operation(&attachment)
-            .filter(|operation| repair::lane(*operation, &attachment) == lane)?;
-        self.mark_dirty(&attachment.name);
-        let known = self.attachment_states.get_mut(&attachment.uid);
+    fn attachment_item(&mut self, name: &Arc<str>, lane: Lane) -> Option<Item> {
+        let attachment = self.index.attachments.get(name)?.clone();
+        let (operation, newest_lane) = self.operation(&attachment)?;
+        if newest_lane != lane {
+            return None;
+        }
+        self.mark_dirty(name);
         Some(Item::Attachment {
-            operation,
-            pending: known.and_then(|known| known.pending.take()),
-            repair: plan::operation(&attachment, self.publishes()).is_none(),
             attachment,
+            operation,
         })
     }
 
@@ -213,109 +203,111 @@ impl ControllerState {
         done: Operation,
         attachment: &Arc<Attachment>,
         result: Result<(), SyncError>,
-        now: Instant,
     ) {
         let key = Key::Attachment(attachment.name.clone());
         let mut finished = self.queue.finish(&key);
         self.resource_exhausted_by_node
             .remove(&attachment.node, &attachment.name);
         self.mark_dirty(&attachment.name);
-        if result.is_ok() {
-            self.repair_finished(done, attachment);
-            self.note_newly_attached(attachment);
-            if done == Operation::Detach {
-                self.enqueue_waiting_for(attachment);
-            }
+        if done == Operation::Detach && result.is_ok() {
+            self.enqueue_waiting_for(attachment);
         }
-        let started_before_reconnect = self
-            .attachment_states
-            .get_mut(&attachment.uid)
-            .is_some_and(|known| std::mem::take(&mut known.started_before_reconnect));
-        let newest = self.index.attachment(&attachment.name).cloned();
-        let (Some(newest), Err(error)) = (&newest, result) else {
-            return self.enqueue_next(done, attachment, newest.as_ref(), finished, now);
+        let newest = self.index.attachments.get(&attachment.name).cloned();
+        let Some(newest) = newest.filter(|newest| newest.uid == attachment.uid) else {
+            self.attachment_states.remove(&attachment.uid);
+            return self.reevaluate(&key);
         };
-        if newest.uid != attachment.uid || self.operation(newest) != Some(done) {
-            self.drop_pending(&attachment.uid);
-            return self.enqueue_next(done, attachment, Some(newest), finished, now);
+        if result.is_ok() {
+            self.attachment_succeeded(done, attachment, &newest);
         }
+        let known = self.state_of(&attachment.uid);
+        let started_before_reconnect = std::mem::take(&mut known.started_before_reconnect);
+        let next = self
+            .operation(&newest)
+            .filter(|(operation, _)| *operation == done);
+        let Some((_, lane)) = next else {
+            self.drop_pending(&attachment.uid);
+            return self.reevaluate(&key);
+        };
+        // After a success the watch will show the result; backoff keeps the sync from spinning until then.
+        let error = result.err().unwrap_or_else(SyncError::watch_is_late);
         // The driver came back while this sync reported its absence: no other event will end the wait.
         finished.dirty |= started_before_reconnect && error.class == Class::Disconnected;
         let edited = newest.recorded != attachment.recorded || newest.finalizer != attachment.finalizer;
-        if error.class == Class::Refused && self.park(done, newest, finished.dirty || edited) {
+        if error.class == Class::Refused && lane == Lane::Repair && !finished.dirty && !edited {
+            self.rounds.metrics.refused += 1;
+            self.state_of(&attachment.uid).parked = Some(done);
             return;
         }
         if error.code == Some(RESOURCE_EXHAUSTED) {
             self.resource_exhausted_by_node.insert(&newest.node, &newest.name);
         }
-        let failure = error.into_failure(newest.uid.clone(), lane(done, newest));
-        self.queue.fail(&key, finished, failure, now, self.random.f64());
+        let failure = error.into_failure(newest.uid.clone(), lane);
+        self.queue.fail(&key, finished, failure, self.random.f64());
     }
 
-    /// Enqueues what the newest state requires after a sync that left nothing to repeat.
-    fn enqueue_next(
-        &mut self,
-        done: Operation,
-        attachment: &Attachment,
-        newest: Option<&Arc<Attachment>>,
-        finished: Finished,
-        now: Instant,
-    ) {
-        let Some((newest, next)) = newest.and_then(|newest| Some((newest, self.operation(newest)?))) else {
-            return;
-        };
-        let key = Key::Attachment(newest.name.clone());
-        if next == done && newest.uid == attachment.uid {
-            // The watch has not shown the result yet. It will; backoff keeps the sync from spinning until then.
-            let failure = SyncError::watch_is_late().into_failure(newest.uid.clone(), lane(next, newest));
-            self.queue.fail(&key, finished, failure, now, self.random.f64());
-        } else {
-            self.queue.enqueue(&key, lane(next, newest));
+    /// Notes the success of a sync that began with the version `before`.
+    fn attachment_succeeded(&mut self, done: Operation, before: &Attachment, newest: &Attachment) {
+        let known = self.attachment_states.entry(before.uid.clone()).or_default();
+        known.pending = None;
+        if done.is_repair(before) {
+            self.rounds.metrics.repaired += u64::from(known.repair.take().is_some());
+        } else if newest.finalizer {
+            // A regular attach makes a repair unnecessary, unless it was one without a call, which adds no finalizer.
+            known.repair = None;
         }
+        let was_there = before.attached && newest.recorded.has_same_target(&before.recorded);
+        known.attached_since_round |= newest.attached && !was_there;
+    }
+
+    /// The result of the driver that the sync of this VolumeAttachment has to write.
+    pub(crate) fn pending(&self, uid: &Uid) -> Option<&PendingStatusWrite> {
+        self.attachment_states.get(uid)?.pending.as_ref()
     }
 
     /// Keeps a result whose write failed for the next sync. To be called by the running sync.
-    pub fn keep_pending(&mut self, attachment: &Attachment, write: PendingStatusWrite) {
-        let is_known = self
-            .index
-            .attachment(&attachment.name)
-            .is_some_and(|newest| newest.uid == attachment.uid);
+    pub(crate) fn keep_pending(&mut self, attachment: &Attachment, write: PendingStatusWrite) {
         let known = self.state_of(&attachment.uid);
-        if is_known && !(write.ends_with_connection() && known.started_before_reconnect) {
+        if !(write.ends_with_connection() && known.started_before_reconnect) {
             known.pending = Some(write);
         }
     }
 
+    pub(crate) fn drop_pending(&mut self, uid: &Uid) {
+        if let Some(known) = self.attachment_states.get_mut(uid) {
+            known.pending = None;
+        }
+    }
+
+    /// What is known of a VolumeAttachment that is in the store or is being synced.
     fn state_of(&mut self, uid: &Uid) -> &mut AttachmentState {
         self.attachment_states.entry(uid.clone()).or_default()
     }
 
-    fn pending(&self, uid: &Uid) -> Option<&PendingStatusWrite> {
-        self.attachment_states.get(uid)?.pending.as_ref()
-    }
-
-    fn drop_pending(&mut self, uid: &Uid) {
-        if let Some(known) = self.attachment_states.get_mut(uid) {
-            known.pending = None;
-        }
+    /// Changes what is known of each VolumeAttachment.
+    fn for_each_state(&mut self, change: impl Fn(&mut AttachmentState)) {
+        self.attachment_states.retain(|_, known| {
+            change(known);
+            *known != AttachmentState::default()
+        });
     }
 
     /// Ends the backoff of attaches that may have failed for want of what a detach freed: the volume, or capacity on its
     /// node.
     fn enqueue_waiting_for(&mut self, detached: &Attachment) {
         if let Some(volume) = detached.volume_name() {
-            for name in self.index.attachments_of_volume(volume) {
+            for name in self.index.by_volume.get(volume) {
                 let key = Key::Attachment(name.clone());
-                self.queue.enqueue_if_pending_in(&key, &ATTACHES);
+                self.queue.enqueue_if_pending(&key, &ATTACHES);
             }
         }
         for name in self.resource_exhausted_by_node.get(&detached.node) {
             let key = Key::Attachment(name.clone());
-            let newest = self.index.attachment(name);
+            let newest = self.index.attachments.get(name);
             // The status may lack the code, as older API servers do not store it.
             if newest.and_then(|newest| self.queue.failed_with(&key, &newest.uid)) == Some(RESOURCE_EXHAUSTED)
             {
-                self.queue.enqueue_if_pending_in(&key, &ATTACHES);
+                self.queue.enqueue_if_pending(&key, &ATTACHES);
             }
         }
     }
@@ -323,32 +315,34 @@ impl ControllerState {
     /// Enqueues what the newest state of `key` requires.
     fn reevaluate(&mut self, key: &Key) {
         let lane = match key {
-            Key::Attachment(name) => self
-                .index
-                .attachment(name)
-                .and_then(|attachment| self.lane(attachment)),
-            Key::Volume(name) => self.needs_sync(name).then_some(Lane::Volume),
+            Key::Attachment(name) => {
+                let attachment = self.index.attachments.get(name);
+                attachment.and_then(|attachment| Some(self.operation(attachment)?.1))
+            }
+            Key::Volume(name) => self.volume_item(name).map(|_| Lane::Volume),
             Key::Target(target) => self.abandoned.contains_key(target).then_some(Lane::Detach),
         };
-        match lane {
-            Some(lane) => self.queue.enqueue(key, lane),
-            None => {
-                self.queue.forget(key);
-                // The write turned out to have succeeded. Its result must not replace the call of a later repair.
-                if let Key::Attachment(name) = key
-                    && let Some(attachment) = self.index.attachment(name).cloned()
-                    && !self.queue.is_running(key)
-                {
-                    self.drop_pending(&attachment.uid);
-                }
-            }
+        if let Some(lane) = lane {
+            return self.queue.enqueue(key, lane);
+        }
+        self.queue.forget(key);
+        // The write turned out to have succeeded. Its result must not replace the call of a later repair.
+        if let Key::Attachment(name) = key
+            && let Some(attachment) = self.index.attachments.get(name).cloned()
+            && !self.queue.is_running(key)
+        {
+            self.drop_pending(&attachment.uid);
         }
     }
 
     /// Enqueues what the newest state of all objects requires, whatever their backoff.
     fn reevaluate_all(&mut self) {
-        let attachments = self.index.attachments().map(|a| Key::Attachment(a.name.clone()));
-        let volumes = self.index.volumes().map(|v| Key::Volume(v.name.clone()));
+        let attachments = self
+            .index
+            .attachments
+            .iter()
+            .map(|a| Key::Attachment(a.name.clone()));
+        let volumes = self.index.volumes.iter().map(|v| Key::Volume(v.name.clone()));
         let targets = self.abandoned.keys().cloned().map(Key::Target);
         let mut keys: Vec<Key> = attachments.chain(volumes).chain(targets).collect();
         // The store is unordered, and the simulation must be deterministic.
@@ -358,12 +352,31 @@ impl ControllerState {
         }
     }
 
-    /// Whether our finalizer must be removed from this PersistentVolume.
-    pub fn is_releasable(&self, volume: &str) -> bool {
-        self.index.volume(volume).is_some_and(|v| {
-            let users = self.index.attachments_of_volume(volume).count() + self.abandoned_of_volume(volume);
-            release(v, users, self.publishes())
-        })
+    /// The operation that a VolumeAttachment needs, including repairs that are not parked, and its lane.
+    fn operation(&self, attachment: &Attachment) -> Option<(Operation, Lane)> {
+        let nothing = AttachmentState::default();
+        let known = self.attachment_states.get(&attachment.uid).unwrap_or(&nothing);
+        // If the driver has no publish calls, a published volume stays published: then a wrong status gets it unpublished
+        // when the driver has calls again.
+        let is_unpublished = self.publishes()
+            || attachment.recorded.node_id.is_none()
+            || known.pending == Some(PendingStatusWrite::Unpublished);
+        let corrects_status = is_unpublished && plan::has_stale_status(attachment);
+        let operation = plan::operation(attachment, self.publishes())
+            .or(known.repair.filter(|repair| repair.is_repair(attachment)))
+            .or(corrects_status.then_some(Operation::Detach))?;
+        let lane = match operation {
+            _ if operation.is_repair(attachment) => Lane::Repair,
+            Operation::Attach => Lane::Attach,
+            Operation::Detach => Lane::Detach,
+        };
+        let is_parked = lane == Lane::Repair && known.parked == Some(operation);
+        (!is_parked).then_some((operation, lane))
+    }
+
+    /// Whether the driver has calls to publish and unpublish.
+    fn publishes(&self) -> bool {
+        self.capabilities.is_none_or(|capabilities| capabilities.publish)
     }
 }
 

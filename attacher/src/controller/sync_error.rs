@@ -11,17 +11,17 @@ use crate::workqueue::{Class, Failure, Lane};
 
 /// Why a sync failed and must be repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SyncError {
+pub(crate) struct SyncError {
     /// For the status, the log and Events.
-    pub message: String,
+    pub(crate) message: String,
     /// The gRPC code, if the driver returned one.
-    pub code: Option<i32>,
+    pub(crate) code: Option<i32>,
     /// Which backoff applies.
-    pub class: Class,
+    pub(crate) class: Class,
     /// The least delay before the next sync, if the API server sent Retry-After.
-    pub retry_after: Option<Duration>,
+    pub(crate) retry_after: Option<Duration>,
     /// Whether it belongs in the object's status and in an Event. Otherwise only the log has it.
-    pub reported: bool,
+    pub(crate) reported: bool,
 }
 
 /// The API server rejects longer messages, and the whole status with them.

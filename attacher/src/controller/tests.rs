@@ -8,7 +8,7 @@ mod waits;
 mod written;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::Notify;
@@ -18,9 +18,9 @@ use super::*;
 use crate::controller::state::PendingStatusWrite;
 use crate::controller::state::tests::mk_state;
 use crate::csi::{CallError, Code, ListRequest, Page, PublishRequest, Reach, UnpublishRequest};
-use crate::kube_api::{Side, patch};
+use crate::kube_api::{Secrets, Side, patch};
 use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
-use crate::model::{Capabilities, Node, Problem, PublishTarget, Recorded, Version, VolumeSource};
+use crate::model::{Capabilities, Node, Problem, Recorded, SecretRef, Version, VolumeSource};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 use crate::plan::{PvFinalizer, Record, TargetUsage, UsedBy};
 
@@ -265,7 +265,7 @@ struct Bench {
     world: World,
     state: Arc<Mutex<ControllerState>>,
     controller: Controller<World, World>,
-    now: Instant,
+    now: std::time::Instant,
 }
 
 // === impl Bench ===
@@ -298,7 +298,7 @@ impl Bench {
             Timestamp::UNIX_EPOCH
         });
         #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
-        let now = Instant::now();
+        let now = std::time::Instant::now();
         Self {
             world,
             state,

@@ -13,12 +13,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// late, an attached volume looks like the rest of a failed attach, and must not be unpublished.
     pub(super) async fn is_still_wanted(&self, attachment: &Attachment) -> Result<bool, SyncError> {
         let newest = self.cluster.attachment(attachment).await;
-        let wanted = self.store_response(attachment, newest, |newest| {
+        match self.store_response(attachment, newest) {
             // An attached volume may need a republish, but it is in use.
-            !newest.attached && plan::operation(newest, true) == Some(Operation::Attach)
-        });
-        match wanted {
-            Ok(wanted) => Ok(wanted.unwrap_or(false)),
+            Ok(newest) => Ok(newest.is_some_and(|newest| {
+                !newest.attached && plan::operation(&newest, true) == Some(Operation::Attach)
+            })),
             Err(error) => Err(SyncError::api("could not read VolumeAttachment", &error)),
         }
     }
@@ -34,8 +33,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     ) -> Result<[KeyedGuard<'_, PublishTarget>; 2], SyncError> {
         let read = self.secrets_if_present(stale.secret.as_ref());
         let (secrets, missing) = self.unless_draining(read).await?;
-        let locked = async { Ok(self.target_mutexes.lock_both(&stale.target, &plan.target).await) };
-        let guards = <[_; 2]>::from(self.unless_draining(locked).await?);
+        let guards = self.lock_targets(&stale.target, &plan.target).await?;
         tracing::info!(
             volume = %stale.target.volume_id,
             node_id = %stale.target.node_id,

@@ -80,13 +80,16 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         &self,
         reference: Option<&'s SecretRef>,
     ) -> Result<(Secrets, Option<&'s SecretRef>), SyncError> {
-        match self.secrets(reference).await {
+        let Some(secret) = reference else {
+            return Ok((Secrets::default(), None));
+        };
+        match self.cluster.secret(secret).await {
             Ok(secrets) => Ok((secrets, None)),
-            Err((secret, error)) if error.is_gone() || error.is_forbidden() => {
+            Err(error) if error.is_gone() || error.is_forbidden() => {
                 tracing::warn!(%secret, error = chain(&error), "cannot read the Secret for the detach; calling the driver without it");
                 Ok((Secrets::default(), reference))
             }
-            Err((secret, error)) => Err(SyncError::secret(&secret, &error)),
+            Err(error) => Err(SyncError::secret(secret, &error)),
         }
     }
 }

@@ -30,6 +30,9 @@ impl Indexer {
 
     /// Moves an attachment from value `old` to value `new`.
     pub(super) fn replace(&mut self, old: Option<&Arc<str>>, new: Option<&Arc<str>>, attachment: &Arc<str>) {
+        if old == new {
+            return;
+        }
         if let Some(old) = old {
             self.remove(old, attachment);
         }

@@ -7,16 +7,15 @@ use super::{Change, StoreDelta};
 use crate::model::{Attachment, Node, Uid, Version, Volume};
 
 /// An object of the store.
-pub(super) trait Item {
-    fn name(&self) -> &Arc<str>;
-    fn uid(&self) -> &Uid;
-    fn version(&self) -> Version;
+pub(crate) trait Object {
+    /// Its name, UID and version.
+    fn identity(&self) -> (&Arc<str>, &Uid, Version);
 }
 
 /// Objects of one kind: one object per name. An older version never replaces a newer one.
 #[derive(Debug)]
-pub(super) struct Store<T> {
-    items: HashMap<Arc<str>, Arc<T>>,
+pub(crate) struct Store<T> {
+    objects: HashMap<Arc<str>, Arc<T>>,
     /// The objects of the running list so far.
     listed: Option<HashSet<Uid>>,
     writes: LocalWrites,
@@ -36,20 +35,22 @@ struct LocalWrites {
 
 // === impl Store ===
 
-impl<T: Item> Store<T> {
-    pub(super) fn get(&self, name: &str) -> Option<&Arc<T>> {
-        self.items.get(name)
+impl<T: Object> Store<T> {
+    pub(crate) fn get(&self, name: &str) -> Option<&Arc<T>> {
+        self.objects.get(name)
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.items.len()
+    pub(crate) fn len(&self) -> usize {
+        self.objects.len()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
-        self.items.values()
+    /// All objects, unordered.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
+        self.objects.values()
     }
 
-    pub(super) fn apply(&mut self, change: Change<T>) -> Vec<(Arc<str>, StoreDelta<T>)> {
+    /// Applies a change, and returns what it changed: nothing, if the store has this version or a newer one.
+    pub(super) fn apply(&mut self, change: Change<T>) -> Vec<StoreDelta<T>> {
         match change {
             Change::RelistStarting => {
                 self.pending_lists.push_back(LocalWrites::default());
@@ -62,100 +63,95 @@ impl<T: Item> Store<T> {
                 self.writes = self.pending_lists.pop_front().unwrap_or_default();
                 Vec::new()
             }
-            Change::Applied(item) => {
+            Change::Applied(object) => {
+                let (_, uid, _) = object.identity();
                 // The object of a list replaces a newer version of ours: the API server's store may have been restored
                 // from a backup.
-                let replaces_newer = self.listed.is_some() && !self.writes.updated.contains(item.uid());
+                let replaces_newer = self.listed.is_some() && !self.writes.updated.contains(uid);
                 if let Some(listed) = &mut self.listed {
-                    listed.insert(item.uid().clone());
+                    listed.insert(uid.clone());
                 }
-                let name = item.name().clone();
-                let delta = if self.writes.deleted.contains(item.uid()) {
-                    StoreDelta::Stale
-                } else {
-                    self.put(item, replaces_newer)
-                };
-                vec![(name, delta)]
+                if self.writes.deleted.contains(uid) {
+                    return Vec::new();
+                }
+                self.put(object, replaces_newer)
             }
-            Change::LocallyUpdated(item) => {
-                let name = item.name().clone();
-                let exists = self
-                    .items
-                    .get(&name)
-                    .is_some_and(|existing| existing.uid() == item.uid());
+            Change::LocallyUpdated(object) => {
+                let (name, uid, _) = object.identity();
                 if self.listed.is_some() {
-                    self.writes.updated.insert(item.uid().clone());
+                    self.writes.updated.insert(uid.clone());
                 }
                 for writes in &mut self.pending_lists {
-                    writes.updated.insert(item.uid().clone());
+                    writes.updated.insert(uid.clone());
                 }
                 // We write to objects of the store only. If it is not here, it was deleted during the write.
-                let delta = if exists {
-                    self.put(item, false)
-                } else {
-                    StoreDelta::Stale
-                };
-                vec![(name, delta)]
+                match self.objects.get(name) {
+                    Some(existing) if existing.identity().1 == uid => self.put(object, false),
+                    Some(_) | None => Vec::new(),
+                }
             }
             Change::Deleted { name, uid } => {
                 // The watch sends no older event about this object after its deletion.
                 self.writes.deleted.remove(&uid);
-                let delta = self.remove(&name, &uid);
-                vec![(name, delta)]
+                self.remove(name, &uid)
             }
             Change::LocallyDeleted { name, uid } => {
-                let delta = self.remove(&name, &uid);
-                if matches!(delta, StoreDelta::Deleted { .. }) {
+                let deltas = self.remove(name, &uid);
+                if !deltas.is_empty() {
                     for writes in &mut self.pending_lists {
                         writes.deleted.insert(uid.clone());
                     }
                     self.writes.deleted.insert(uid);
                 }
-                vec![(name, delta)]
+                deltas
             }
             Change::Replaced => self.remove_unlisted(),
         }
     }
 
-    fn put(&mut self, item: T, replaces_newer: bool) -> StoreDelta<T> {
-        let name = item.name().clone();
-        let is_stale = |existing: &T| {
-            item.version() == existing.version() && item.version() != Version::UNKNOWN
-                || !replaces_newer && item.version().is_stale_beside(existing.version())
-        };
-        match self.items.get(&name) {
-            Some(existing) if is_stale(existing) => StoreDelta::Stale,
-            Some(existing) if existing.uid() == item.uid() => {
-                let before = existing.clone();
-                self.items.insert(name, Arc::new(item));
-                StoreDelta::Updated { before }
+    fn put(&mut self, object: T, replaces_newer: bool) -> Vec<StoreDelta<T>> {
+        let (name, _, version) = object.identity();
+        if let Some((_, _, known)) = self.objects.get(name).map(|existing| existing.identity()) {
+            let is_stale = version == known && version != Version::UNKNOWN
+                || !replaces_newer && version.is_stale_beside(known);
+            if is_stale {
+                return Vec::new();
             }
-            Some(_) | None => StoreDelta::Added {
-                replaced: self.items.insert(name, Arc::new(item)),
-            },
         }
+        let name = name.clone();
+        let after = Arc::new(object);
+        vec![StoreDelta {
+            before: self.objects.insert(name.clone(), after.clone()),
+            after: Some(after),
+            name,
+        }]
     }
 
-    fn remove(&mut self, name: &Arc<str>, uid: &Uid) -> StoreDelta<T> {
-        match self.items.get(name) {
-            Some(existing) if existing.uid() == uid => self
-                .items
-                .remove(name)
-                .map_or(StoreDelta::Stale, |before| StoreDelta::Deleted { before }),
-            Some(_) | None => StoreDelta::Stale,
+    fn remove(&mut self, name: Arc<str>, uid: &Uid) -> Vec<StoreDelta<T>> {
+        match self.objects.get(&name) {
+            Some(existing) if existing.identity().1 == uid => {
+                let before = self.objects.remove(&name);
+                let after = None;
+                vec![StoreDelta { name, before, after }]
+            }
+            Some(_) | None => Vec::new(),
         }
     }
 
     /// Removes the objects that a complete list does not contain.
-    fn remove_unlisted(&mut self) -> Vec<(Arc<str>, StoreDelta<T>)> {
+    fn remove_unlisted(&mut self) -> Vec<StoreDelta<T>> {
         let Some(listed) = self.listed.take() else {
             return Vec::new();
         };
         // An object that the list does not contain was deleted before it; no event about it can follow.
         self.writes.deleted.retain(|uid| listed.contains(uid));
-        self.items
-            .extract_if(|_, item| !listed.contains(item.uid()))
-            .map(|(name, before)| (name, StoreDelta::Deleted { before }))
+        self.objects
+            .extract_if(|_, object| !listed.contains(object.identity().1))
+            .map(|(name, before)| StoreDelta {
+                name,
+                before: Some(before),
+                after: None,
+            })
             .collect()
     }
 }
@@ -163,7 +159,7 @@ impl<T: Item> Store<T> {
 impl<T> Default for Store<T> {
     fn default() -> Self {
         Self {
-            items: HashMap::new(),
+            objects: HashMap::new(),
             listed: None,
             writes: LocalWrites::default(),
             pending_lists: VecDeque::new(),
@@ -171,26 +167,18 @@ impl<T> Default for Store<T> {
     }
 }
 
-// === impl Item ===
+// === impl Object ===
 
-macro_rules! item {
+macro_rules! object {
     ($kind:ty) => {
-        impl Item for $kind {
-            fn name(&self) -> &Arc<str> {
-                &self.name
-            }
-
-            fn uid(&self) -> &Uid {
-                &self.uid
-            }
-
-            fn version(&self) -> Version {
-                self.version
+        impl Object for $kind {
+            fn identity(&self) -> (&Arc<str>, &Uid, Version) {
+                (&self.name, &self.uid, self.version)
             }
         }
     };
 }
 
-item!(Attachment);
-item!(Volume);
-item!(Node);
+object!(Attachment);
+object!(Volume);
+object!(Node);

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use futures::StreamExt;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Error, Task, Tasks};
@@ -53,6 +54,7 @@ pub(super) fn spawn(
         limits,
         backoff,
         fastrand::u64(..),
+        Instant::now().into_std(),
     )));
     view.work_begins(state.clone());
     let (events_tx, events) = mpsc::channel(EVENTS);

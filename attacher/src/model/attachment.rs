@@ -113,7 +113,9 @@ impl Attachment {
             secret: annotation(PUBLISH_SECRET_ANNOTATION).and_then(SecretRef::parse),
         };
         let deleting = metadata.is_deleting();
-        let wanted_since = metadata.deleted().or(metadata.created());
+        let since = metadata.0.deletion_timestamp.as_ref();
+        let since = since.or(metadata.0.creation_timestamp.as_ref());
+        let wanted_since = since.map(|time| time.0);
         let (name, uid, version) = metadata.identity();
         let status = object.status;
         Some(Self {

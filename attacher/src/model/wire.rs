@@ -8,19 +8,14 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec};
-use k8s_openapi::api::storage::v1::{
-    CSINode, CSINodeSpec, VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec,
-    VolumeAttachmentStatus, VolumeError,
-};
+use k8s_openapi::api::storage::v1::{CSINode, CSINodeSpec, VolumeAttachment};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 use super::{Uid, Version};
-use crate::report::time;
 
 /// A VolumeAttachment.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -86,77 +81,7 @@ pub struct CsiNodeObject {
 
 /// The ObjectMeta that kube's watcher wants, with the fields of `Slim` only.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Metadata(ObjectMeta);
-
-impl From<VolumeAttachment> for AttachmentObject {
-    fn from(attachment: VolumeAttachment) -> Self {
-        Self {
-            metadata: Metadata(attachment.metadata),
-            spec: attachment.spec.into(),
-            status: attachment.status.map(StatusObject::from).unwrap_or_default(),
-        }
-    }
-}
-
-impl From<VolumeAttachmentSpec> for SpecObject {
-    fn from(spec: VolumeAttachmentSpec) -> Self {
-        Self {
-            attacher: spec.attacher,
-            node_name: spec.node_name,
-            source: spec.source.into(),
-        }
-    }
-}
-
-impl From<VolumeAttachmentSource> for SourceObject {
-    fn from(source: VolumeAttachmentSource) -> Self {
-        Self {
-            persistent_volume_name: source.persistent_volume_name,
-            inline_volume_spec: source.inline_volume_spec.map(Box::new),
-        }
-    }
-}
-
-impl From<VolumeAttachmentStatus> for StatusObject {
-    fn from(status: VolumeAttachmentStatus) -> Self {
-        let context = status.attachment_metadata;
-        Self {
-            attached: status.attached,
-            attachment_metadata: context
-                .map(|context| context.into_keys().map(|key| (key, IgnoredAny)).collect()),
-            attach_error: status.attach_error.map(ErrorObject::from),
-            detach_error: status.detach_error.map(ErrorObject::from),
-        }
-    }
-}
-
-impl From<VolumeError> for ErrorObject {
-    fn from(error: VolumeError) -> Self {
-        Self {
-            time: error.time.map(|at| time(at.0)),
-            message: error.message,
-            error_code: error.error_code,
-        }
-    }
-}
-
-impl From<PersistentVolume> for VolumeObject {
-    fn from(volume: PersistentVolume) -> Self {
-        Self {
-            metadata: Metadata(volume.metadata),
-            spec: Box::new(volume.spec.unwrap_or_default()),
-        }
-    }
-}
-
-impl From<CSINode> for CsiNodeObject {
-    fn from(node: CSINode) -> Self {
-        Self {
-            metadata: Metadata(node.metadata),
-            spec: node.spec,
-        }
-    }
-}
+pub(crate) struct Metadata(pub(super) ObjectMeta);
 
 // === impl Metadata ===
 
@@ -181,14 +106,6 @@ impl Metadata {
 
     pub(crate) fn is_deleting(&self) -> bool {
         self.0.deletion_timestamp.is_some()
-    }
-
-    pub(super) fn created(&self) -> Option<Timestamp> {
-        Some(self.0.creation_timestamp.as_ref()?.0)
-    }
-
-    pub(super) fn deleted(&self) -> Option<Timestamp> {
-        Some(self.0.deletion_timestamp.as_ref()?.0)
     }
 
     pub(crate) fn annotation(&self, key: &str) -> Option<&str> {

@@ -7,7 +7,7 @@ use csi_proto::v1::VolumeCapability;
 
 use super::capability::capability;
 use super::{AttachInputs, Refusal, csi, node_id, spec};
-use crate::model::{Attachment, CsiSource, Driver, PublishTarget, Recorded, SecretRef, Uid, Volume};
+use crate::model::{Attachment, CsiSource, Driver, PublishTarget, Recorded, SecretRef, Uid};
 
 /// Everything that an attach sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct AttachPlan {
     pub pv_finalizer: Option<PvFinalizer>,
     /// What the VolumeAttachment lacks.
     pub record: Option<Record>,
+    /// Whether our finalizer and a record of `target` are stored.
+    pub is_recorded: bool,
 }
 
 /// The target of an earlier attach that differs from the present one.
@@ -63,6 +65,19 @@ pub struct Record {
     pub whole: bool,
 }
 
+// === impl AttachPlan ===
+
+impl AttachPlan {
+    /// Whether the call of this plan may be sent, although the objects of now lead to the plan `now`: its record and the
+    /// finalizers are stored, and the node id, the volume and the Secret are the same.
+    pub fn is_still_valid(&self, now: &Self) -> bool {
+        now.is_recorded
+            && (now.pv_finalizer.is_none() || now.pv_finalizer == self.pv_finalizer)
+            && (&now.target, &now.other_node_id, &now.secret)
+                == (&self.target, &self.other_node_id, &self.secret)
+    }
+}
+
 /// Plans the attach of `inputs.attachment`.
 ///
 /// # Errors
@@ -83,7 +98,7 @@ pub fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPlan, Refu
             attacher: driver.name.clone(),
         });
     }
-    let capability = capability(spec, driver)?;
+    let capability = capability(spec, csi, driver)?;
     let present = node_id(inputs, driver)?;
     let (target, other_node_id) = target(attachment, csi, present);
     // The PersistentVolume may have been replaced by one of its name. What is attached is published again as it was
@@ -104,7 +119,7 @@ pub fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPlan, Refu
         handle: volume.map(|_| target.volume_id.clone()),
         secret: volume.and(secret.clone()),
     };
-    let complete = attachment.finalizer && attachment.recorded == annotations;
+    let is_complete = attachment.finalizer && attachment.recorded == annotations;
     Ok(AttachPlan {
         // Without our finalizer nothing was published, and an attached volume is in use.
         stale: stale(&attachment.recorded, &target, csi)
@@ -115,8 +130,15 @@ pub fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPlan, Refu
         volume_context,
         secret,
         migrated: spec.is_migrated(),
-        pv_finalizer: volume.and_then(pv_finalizer),
-        record: (!complete).then_some(Record {
+        // A volume left in tree loses our finalizer with its last VolumeAttachment, maybe concurrently.
+        pv_finalizer: volume
+            .filter(|volume| !volume.finalizer || volume.left_in_tree)
+            .map(|volume| PvFinalizer {
+                volume: volume.name.clone(),
+                uid: volume.uid.clone(),
+            }),
+        is_recorded: attachment.finalizer && attachment.recorded.has_same_target(&annotations),
+        record: (!is_complete).then_some(Record {
             annotations,
             whole: attachment.finalizer,
         }),
@@ -136,14 +158,6 @@ fn target(attachment: &Attachment, csi: &CsiSource, present: &Arc<str>) -> (Publ
     };
     let other = (target.node_id != *present).then(|| present.clone());
     (target, other)
-}
-
-fn pv_finalizer(volume: &Volume) -> Option<PvFinalizer> {
-    // A volume left in tree loses our finalizer with its last VolumeAttachment, maybe concurrently.
-    (!volume.finalizer || volume.left_in_tree).then(|| PvFinalizer {
-        volume: volume.name.clone(),
-        uid: volume.uid.clone(),
-    })
 }
 
 /// An earlier attach may have published elsewhere: the node registered again with another id, or the PersistentVolume was

@@ -4,7 +4,7 @@ use csi_proto::v1::VolumeCapability;
 use csi_proto::v1::volume_capability::access_mode::Mode;
 use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
-use crate::model::{AccessModes, Driver, VolumeSpec};
+use crate::model::{AccessModes, CsiSource, Driver, VolumeSpec};
 
 /// Access modes that have no CSI equivalent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,14 +23,18 @@ pub enum Unsupported {
 }
 
 /// The capability with which `spec` is published.
-pub(super) fn capability(spec: &VolumeSpec, driver: &Driver) -> Result<VolumeCapability, Unsupported> {
+pub(super) fn capability(
+    spec: &VolumeSpec,
+    csi: &CsiSource,
+    driver: &Driver,
+) -> Result<VolumeCapability, Unsupported> {
     let mode = access_mode(spec.access_modes, driver.capabilities.single_node_multi_writer)?;
     let access_type = if spec.block {
         AccessType::Block(BlockVolume {})
     } else {
-        let fs_type = match spec.csi() {
-            Some(csi) if !csi.fs_type.is_empty() => csi.fs_type.clone(),
-            Some(_) | None => driver.default_fs_type.to_string(),
+        let fs_type = match &*csi.fs_type {
+            "" => driver.default_fs_type.to_string(),
+            fs_type => fs_type.to_owned(),
         };
         AccessType::Mount(MountVolume {
             fs_type,

@@ -32,7 +32,7 @@ pub enum PresentNodeId {
 
 /// What one ControllerUnpublishVolume says about a node id, as far as a detach depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UnpublishResult {
+pub(crate) enum UnpublishResult {
     /// OK: the volume is not published there.
     Unpublished,
     /// Not called: another VolumeAttachment uses the volume there, and unpublishes it when it is deleted.
@@ -47,7 +47,7 @@ pub enum UnpublishResult {
 
 /// What follows from the results under the recorded and the present node id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DetachOutcome {
+pub(crate) enum DetachOutcome {
     /// The volume is detached: the finalizer can be removed.
     Detached,
     /// The present node id has to be unpublished, too.
@@ -62,7 +62,7 @@ pub enum DetachOutcome {
 
 impl DetachPlan {
     /// The target by the node's present id, where that differs.
-    pub fn present_target(&self) -> Option<PublishTarget> {
+    pub(crate) fn present_target(&self) -> Option<PublishTarget> {
         let PresentNodeId::Differs(node_id) = &self.present else {
             return None;
         };
@@ -118,7 +118,7 @@ pub fn detach(inputs: &AttachInputs, driver: &Driver) -> Result<DetachPlan, Refu
 /// A driver that answers OK for a node id that it no longer knows proves nothing: where the ids differ, both must be
 /// unpublished. One that does not understand the recorded id (INVALID_ARGUMENT) has to detach the volume under the
 /// present one.
-pub fn detach_outcome(
+pub(crate) fn detach_outcome(
     recorded: UnpublishResult,
     present_id: &PresentNodeId,
     present: Option<UnpublishResult>,

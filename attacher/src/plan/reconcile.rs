@@ -15,33 +15,33 @@ use crate::model::{Attachment, Driver, PublishTarget};
 /// The candidates of one round, and what the list says about each.
 #[derive(Clone, Debug, Default)]
 pub struct ListVolumesResult {
-    candidates: Vec<Candidate>,
+    pub(crate) candidates: Vec<Candidate>,
     by_handle: HashMap<Arc<str>, Vec<usize>>,
 }
 
 /// One VolumeAttachment in a round.
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// As of the beginning of the round.
-    pub attachment: Arc<Attachment>,
+    pub(crate) attachment: Arc<Attachment>,
     /// Where its volume must be listed.
-    pub expected: ExpectedTarget,
+    pub(crate) expected: ExpectedTarget,
     /// What the list says so far.
-    pub listed_state: ListedState,
+    pub(crate) listed_state: ListedState,
 }
 
 /// Where a VolumeAttachment's volume must be listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExpectedTarget {
+pub(crate) struct ExpectedTarget {
     /// The recorded target; without a record, the one of a publish now.
-    pub target: PublishTarget,
+    pub(crate) target: PublishTarget,
     /// The node's present id, if it differs. A driver that changed the form of its ids lists the volume under it.
-    pub other_node_id: Option<Arc<str>>,
+    pub(crate) other_node_id: Option<Arc<str>>,
 }
 
 /// What a list says about one VolumeAttachment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ListedState {
+pub(crate) enum ListedState {
     /// The list does not contain the volume.
     #[default]
     Absent,
@@ -55,7 +55,7 @@ pub enum ListedState {
 
 /// What follows from a list for one VolumeAttachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drift {
+pub(crate) enum Drift {
     /// List and VolumeAttachment agree, or the list says nothing.
     InSync,
     /// The volume may be lost, but the evidence is weak: it counts if the next list repeats it.
@@ -75,7 +75,7 @@ pub enum Drift {
 
 impl ListVolumesResult {
     /// Adds a candidate, whose volume the driver lists under `handle`.
-    pub fn add(&mut self, attachment: Arc<Attachment>, expected: ExpectedTarget, handle: Arc<str>) {
+    pub(crate) fn add(&mut self, attachment: Arc<Attachment>, expected: ExpectedTarget, handle: Arc<str>) {
         let number = self.candidates.len();
         self.by_handle.entry(handle).or_default().push(number);
         self.candidates.push(Candidate {
@@ -86,7 +86,7 @@ impl ListVolumesResult {
     }
 
     /// Handles one entry of the list. `published` are its node ids, if it has a status.
-    pub fn add_entry(&mut self, handle: &str, published: Option<&[String]>) {
+    pub(crate) fn add_entry(&mut self, handle: &str, published: Option<&[String]>) {
         let Some(numbers) = self.by_handle.get(handle) else {
             return;
         };
@@ -102,16 +102,6 @@ impl ListVolumesResult {
             candidate.listed_state = candidate.listed_state.and(seen);
         }
     }
-
-    /// Whether there are no candidates.
-    pub fn is_empty(&self) -> bool {
-        self.candidates.is_empty()
-    }
-
-    /// All candidates.
-    pub fn into_candidates(self) -> Vec<Candidate> {
-        self.candidates
-    }
 }
 
 // === impl ExpectedTarget ===
@@ -126,7 +116,7 @@ impl ExpectedTarget {
 
 impl ListedState {
     /// Whether the list shows the volume's nodes.
-    pub fn is_known(self) -> bool {
+    pub(crate) fn is_known(self) -> bool {
         matches!(self, Self::Elsewhere | Self::Published)
     }
 
@@ -141,7 +131,7 @@ impl ListedState {
 }
 
 /// Where the volume of `inputs.attachment` must be listed. As in a detach, the record wins. `None` if unknown.
-pub fn expected_target(inputs: &AttachInputs, driver: &Driver) -> Option<ExpectedTarget> {
+pub(crate) fn expected_target(inputs: &AttachInputs, driver: &Driver) -> Option<ExpectedTarget> {
     let attachment = &*inputs.attachment;
     let ours = spec(inputs)
         .ok()
@@ -170,7 +160,7 @@ pub fn expected_target(inputs: &AttachInputs, driver: &Driver) -> Option<Expecte
 
 /// The handle under which the driver lists the volume of `target`; `None` if the handle of a migrated volume is incomplete
 /// and the node id does not complete it.
-pub fn listed_handle(target: &PublishTarget, driver: &Driver) -> Option<Arc<str>> {
+pub(crate) fn listed_handle(target: &PublishTarget, driver: &Driver) -> Option<Arc<str>> {
     match migration::repaired(&driver.name, &target.volume_id, &target.node_id) {
         // Any other form is not a migrated volume's.
         Ok(Cow::Borrowed(_)) | Err(Irreparable::Handle(_)) => Some(target.volume_id.clone()),
@@ -183,7 +173,7 @@ pub fn listed_handle(target: &PublishTarget, driver: &Driver) -> Option<Arc<str>
 ///
 /// A volume that the list lacks may have slipped between two pages, one whose node has another id now may be listed under
 /// either, and the list may be older than a `newly_attached` volume: that alone is no reason for a call or an Event.
-pub fn drift(candidate: &Candidate, suspected: bool, newly_attached: bool) -> Drift {
+pub(crate) fn drift(candidate: &Candidate, suspected: bool, newly_attached: bool) -> Drift {
     let Candidate {
         attachment,
         expected,

@@ -9,7 +9,7 @@ use crate::model::{Attachment, PublishTarget};
 
 /// How other VolumeAttachments use a target, the most important last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TargetUsage {
+pub(crate) enum TargetUsage {
     /// Not at all.
     Unused,
     /// Only by VolumeAttachments that are being deleted, whose detaches unpublish it, too.
@@ -25,7 +25,7 @@ pub enum TargetUsage {
 
 /// Which VolumeAttachments use a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UsedBy {
+pub(crate) enum UsedBy {
     /// Those whose record names it: they were published there.
     Record,
     /// Those, too, whose node has its node id now, whatever they record. For a target that is only unpublished because it
@@ -35,18 +35,17 @@ pub enum UsedBy {
 
 /// Another VolumeAttachment of the volume.
 #[derive(Clone, Copy, Debug)]
-pub struct OtherAttachment<'a> {
-    /// The object.
-    pub attachment: &'a Attachment,
+pub(crate) struct OtherAttachment<'a> {
+    pub(crate) attachment: &'a Attachment,
     /// The id that its node's CSINode shows now.
-    pub present_id: Option<&'a Arc<str>>,
+    pub(crate) present_id: Option<&'a Arc<str>>,
     /// Whether its stored record is up to date. A write that changes the recorded node id may be under way, or its response
     /// lost.
-    pub is_record_certain: bool,
+    pub(crate) is_record_certain: bool,
 }
 
 /// How `other` uses `target`, which is to be unpublished for `attachment`.
-pub fn target_usage(
+pub(crate) fn target_usage(
     attachment: &Attachment,
     target: &PublishTarget,
     used_by: UsedBy,

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::jittered;
-
 /// Which backoff a failure has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
@@ -33,6 +31,9 @@ pub struct Backoff {
 /// The maximal backoff of an uncertain result is this many times shorter than that of a final one.
 const UNCERTAIN_SHARE: u32 = 10;
 
+/// The maximal jitter as a part of the delay.
+const JITTER: f64 = 0.2;
+
 // === impl Class ===
 
 impl fmt::Display for Class {
@@ -50,10 +51,8 @@ impl fmt::Display for Class {
 // === impl Backoff ===
 
 impl Backoff {
-    /// The delay after the `times`-th failure in a row (1 is the first): `start · 2^(times-1)`, at
-    /// most `max`; for the
-    /// other classes at most a tenth of `max`, but never less than `start`.
-    /// Up to a fifth of it is taken off by `jitter`, so the bound is never exceeded.
+    /// The delay after the `times`-th failure in a row (1 is the first): `start · 2^(times-1)`, at most `max`, or a tenth of
+    /// it if the result is uncertain, but never less than `start`. Up to a fifth is taken off by `jitter`.
     pub fn delay(&self, class: Class, times: u32, jitter: f64) -> Duration {
         let cap = match class {
             Class::Final | Class::Refused => self.max,
@@ -64,6 +63,7 @@ impl Backoff {
         let doubled = 1u32
             .checked_shl(times.saturating_sub(1))
             .and_then(|factor| self.start.checked_mul(factor));
-        jittered(doubled.map_or(cap, |delay| delay.min(cap)), jitter)
+        let delay = doubled.map_or(cap, |delay| delay.min(cap));
+        delay.mul_f64(1.0 - JITTER * jitter.clamp(0.0, 1.0))
     }
 }

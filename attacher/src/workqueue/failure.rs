@@ -9,38 +9,36 @@ use crate::model::Uid;
 /// The result of [`Queue::finish`].
 #[derive(Debug, Default)]
 #[must_use]
-pub struct Finished {
+pub(crate) struct Finished {
     /// Whether the key was enqueued while it ran.
-    pub dirty: bool,
+    pub(crate) dirty: bool,
     pub(super) failures: Option<Failures>,
 }
 
 /// A failure that needs a backoff.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub(crate) struct Failure {
     /// The object. A successor of the same name has a backoff of its own.
-    pub uid: Uid,
+    pub(crate) uid: Uid,
     /// The operation. Failures of an attach do not delay the following detach.
-    pub lane: Lane,
+    pub(crate) lane: Lane,
     /// Which backoff applies.
-    pub class: Class,
+    pub(crate) class: Class,
     /// The gRPC code of a failed call.
-    pub code: Option<i32>,
+    pub(crate) code: Option<i32>,
     /// The error, for `/statusz`.
-    pub message: Arc<str>,
+    pub(crate) message: Arc<str>,
     /// The least delay, whatever the backoff.
-    pub retry_after: Option<Duration>,
+    pub(crate) retry_after: Option<Duration>,
 }
 
 /// Failures in a row of an operation on an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failures {
-    /// The last one.
-    pub last: Failure,
-    /// How many.
-    pub times: u32,
+pub(crate) struct Failures {
+    pub(crate) last: Failure,
+    pub(crate) times: u32,
     /// When the first of them occurred.
-    pub since: Instant,
+    pub(crate) since: Instant,
 }
 
 /// How many times in a row a key may lose the driver during its call and still run at its reconnect.
@@ -53,16 +51,19 @@ impl Queue {
     /// once, but the failure counts.
     ///
     /// `jitter` is in `0.0..1.0`.
-    pub fn fail(&mut self, key: &Key, finished: Finished, failure: Failure, now: Instant, jitter: f64) {
+    pub(crate) fn fail(&mut self, key: &Key, finished: Finished, failure: Failure, jitter: f64) {
         let lane = failure.lane;
         let (times, since) = finished
             .failures
             .filter(|before| before.last.uid == failure.uid && before.last.lane == lane)
-            .map_or((1, now), |before| (before.times.saturating_add(1), before.since));
+            .map_or((1, self.now), |before| {
+                (before.times.saturating_add(1), before.since)
+            });
         self.metrics(lane).retries.inc();
         let delay = self.backoff.delay(failure.class, times, jitter);
         let delay = delay.max(failure.retry_after.unwrap_or_default());
-        let until = (now + delay, self.sequence());
+        self.sequence += 1;
+        let until = (self.now + delay, self.sequence);
         self.waiting.insert(until, key.clone());
         let entry = Entry {
             lane,
@@ -80,14 +81,14 @@ impl Queue {
     }
 
     /// The gRPC code of the last failure of `key` on this object, unless it succeeded since.
-    pub fn failed_with(&self, key: &Key, uid: &Uid) -> Option<i32> {
+    pub(crate) fn failed_with(&self, key: &Key, uid: &Uid) -> Option<i32> {
         let Failure { uid: of, code, .. } = &self.entries.get(key)?.failures.as_ref()?.last;
         code.filter(|_| of == uid)
     }
 
     /// Ends the backoff of keys that wait for the driver's reconnect, and marks running ones dirty. A key that lost the driver
     /// `TRIES_ON_RETURN` times in a row keeps its backoff: a call that crashes the driver must not do so for ever.
-    pub fn enqueue_disconnected(&mut self) {
+    pub(crate) fn enqueue_disconnected(&mut self) {
         let concerns = |entry: &Entry| match (&entry.stage, &entry.failures) {
             (Stage::Ready { .. }, _) => false,
             (Stage::Running { .. }, failures) => failures
@@ -109,7 +110,7 @@ impl Queue {
         // The map is unordered, and the simulation must be deterministic.
         concerned.sort_unstable();
         for key in concerned {
-            self.enqueue_if_pending(&key);
+            self.enqueue_if_pending(&key, &Lane::ALL);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The queue's guarantees, with times made by hand.
 
 use super::failure::TRIES_ON_RETURN;
+use std::time::Duration;
+
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -17,6 +19,7 @@ fn queue(attach: usize, detach: usize) -> Queue {
             volume: 1,
         },
         BACKOFF,
+        epoch(),
     )
 }
 
@@ -48,8 +51,9 @@ fn drain(queue: &mut Queue) -> Vec<(Key, Lane)> {
 /// Lets `name` run and fail once; returns the end of its backoff.
 fn run_and_fail(queue: &mut Queue, name: &str, failure: Failure, now: Instant) -> Instant {
     assert_eq!(queue.start(), Some((key(name), failure.lane)));
+    queue.now = now;
     let finished = queue.finish(&key(name));
-    queue.fail(&key(name), finished, failure, now, 0.0);
+    queue.fail(&key(name), finished, failure, 0.0);
     queue.next_advance().unwrap()
 }
 
@@ -185,12 +189,11 @@ fn attach_failures_do_not_delay_a_detach_nor_a_successor_of_the_same_name() {
 #[test]
 fn a_failed_dirty_key_runs_again_at_once() {
     let mut queue = queue(1, 1);
-    let now = epoch();
     queue.enqueue(&key("a"), Lane::Attach);
     assert!(queue.start().is_some());
     queue.enqueue(&key("a"), Lane::Attach);
     let finished = queue.finish(&key("a"));
-    queue.fail(&key("a"), finished, failed(Lane::Attach, Class::Final), now, 0.0);
+    queue.fail(&key("a"), finished, failed(Lane::Attach, Class::Final), 0.0);
     assert_eq!(queue.start(), Some((key("a"), Lane::Attach)));
     assert_eq!(queue.next_advance(), None);
 }

@@ -98,6 +98,7 @@ async fn serves_pages_and_404_for_other_paths() {
             max: SOON,
         },
         1,
+        Instant::now().into_std(),
     );
     served.view.work_begins(Arc::new(Mutex::new(state)));
 
@@ -148,6 +149,7 @@ async fn readiness_follows_the_lists() {
             max: SOON,
         },
         1,
+        Instant::now().into_std(),
     );
     let state = Arc::new(Mutex::new(state));
     served.view.work_begins(state.clone());

@@ -16,6 +16,7 @@ use csi_attacher::model::{Capabilities, Driver};
 use csi_attacher::workqueue::{Backoff, Limits};
 use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use world::{Client, Faults, World};
@@ -63,7 +64,12 @@ async fn attacher_at(pace: Pace, world: &World, client: Client, seed: u64, stop:
         detach: 4,
         volume: 2,
     };
-    let state = Arc::new(Mutex::new(ControllerState::new(limits, pace.backoff, seed)));
+    let state = Arc::new(Mutex::new(ControllerState::new(
+        limits,
+        pace.backoff,
+        seed,
+        Instant::now().into_std(),
+    )));
     let driver = Driver::new(world::DRIVER, Capabilities::default(), "");
     let (events_tx, events) = mpsc::channel(8);
     let (_connection_tx, connection) = watch::channel(None);

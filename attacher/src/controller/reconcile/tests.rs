@@ -7,11 +7,11 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::controller::state::LastRound;
+use crate::controller::state::tests::mk_state;
 use crate::csi::{Listed, Page, PublishRequest, UnpublishRequest};
 use crate::informer::Change;
 use crate::model::{Attachment, Capabilities};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
-use crate::workqueue::{Backoff, Limits};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -43,18 +43,9 @@ impl<F: Fn(u32) -> Page + Send + Sync + 'static> ControllerClient for Lister<F> 
 
 /// One round with such a driver: how often it was asked, and what is known of the round.
 async fn round(interval: Duration, page: impl Fn(u32) -> Page + Send + Sync + 'static) -> (u32, LastRound) {
-    let limits = Limits {
-        attach: 1,
-        detach: 1,
-        volume: 1,
-    };
-    let backoff = Backoff {
-        start: MINUTE,
-        max: MINUTE,
-    };
     let mut driver = mk_driver();
     driver.capabilities.list_published = true;
-    let mut state = ControllerState::new(limits, backoff, 1);
+    let mut state = mk_state(1);
     state.handle(Event::DriverConnected(driver.capabilities));
     state.handle(Event::Volumes(Change::Applied(mk_volume("pv"))));
     state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
@@ -81,8 +72,8 @@ async fn round(interval: Duration, page: impl Fn(u32) -> Page + Send + Sync + 's
     assert!(reconciler.round().await);
     let mut state = lock(&reconciler.state);
     state.handle(events.try_recv().expect("a round ends with an event"));
-    let last = state.last_round().cloned().expect("there was a round");
-    let failed = state.reconcile_metrics().failed_rounds;
+    let last = state.rounds.last.clone().expect("there was a round");
+    let failed = state.rounds.metrics.failed_rounds;
     assert_eq!(failed, u64::from(last.error.is_some()));
     (reconciler.csi.pages.load(Ordering::Relaxed), last)
 }

@@ -1,10 +1,9 @@
 //! Publish targets whose VolumeAttachment vanished during its attach, so that no detach unpublishes them.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::{AbandonedTarget, ControllerState, SyncError};
-use crate::model::Attachment;
+use crate::model::Uid;
 use crate::workqueue::{Class, Key, Lane};
 
 // === impl ControllerState ===
@@ -13,9 +12,9 @@ impl ControllerState {
     /// Keeps a target that may be published until its status shows the publish or the volume is unpublished, and abandons it if its
     /// VolumeAttachment is deleted before that, or is deleted already. An attached VolumeAttachment is an exception: a pod may
     /// use the volume, and only an administrator deletes such a VolumeAttachment without a detach.
-    pub fn may_be_published(&mut self, published: AbandonedTarget) {
+    pub(crate) fn may_be_published(&mut self, published: AbandonedTarget) {
         let attachment = published.attachment.clone();
-        let newest = self.index.attachment(&attachment.name);
+        let newest = self.index.attachments.get(&attachment.name);
         match newest.filter(|newest| newest.uid == attachment.uid) {
             _ if attachment.attached => {}
             Some(newest) if newest.attached => {}
@@ -26,9 +25,9 @@ impl ControllerState {
         }
     }
 
-    /// The volume of `attachment` is unpublished.
-    pub fn unpublished(&mut self, attachment: &Attachment) {
-        if let Some(known) = self.attachment_states.get_mut(&attachment.uid) {
+    /// The volume of this VolumeAttachment is unpublished.
+    pub(crate) fn unpublished(&mut self, uid: &Uid) {
+        if let Some(known) = self.attachment_states.get_mut(uid) {
             known.unwritten_publish = None;
         }
     }
@@ -41,27 +40,10 @@ impl ControllerState {
         self.queue.enqueue(&key, Lane::Detach);
     }
 
-    /// How many abandoned targets are of this PersistentVolume.
-    pub(super) fn abandoned_of_volume(&self, volume: &str) -> usize {
-        let of_volume = |abandoned: &&Arc<AbandonedTarget>| {
-            abandoned
-                .attachment
-                .volume_name()
-                .is_some_and(|name| **name == *volume)
-        };
-        self.abandoned.values().filter(of_volume).count()
-    }
-
-    /// Whether any target is still to be unpublished.
-    pub fn has_abandoned_targets(&self) -> bool {
-        !self.abandoned.is_empty()
-    }
-
     pub(super) fn target_finished(
         &mut self,
         abandoned: &Arc<AbandonedTarget>,
         result: Result<(), SyncError>,
-        now: Instant,
     ) {
         let key = Key::Target(abandoned.target.clone());
         let finished = self.queue.finish(&key);
@@ -81,7 +63,7 @@ impl ControllerState {
                     error.class = Class::Final;
                 }
                 let failure = error.into_failure(abandoned.attachment.uid.clone(), Lane::Detach);
-                self.queue.fail(&key, finished, failure, now, self.random.f64());
+                self.queue.fail(&key, finished, failure, self.random.f64());
             }
         }
     }

@@ -1,14 +1,14 @@
-//! PersistentVolumes that are deleted before their VolumeAttachments.
+//! PersistentVolumes: when our finalizer is removed, and what is kept of those that are deleted before their
+//! VolumeAttachments.
 //!
 //! Our attach records the volume's handle on the VolumeAttachment, the Go sidecar's does not. So a deleted volume is kept
 //! until the VolumeAttachments have its handle.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::{ControllerState, Item, SyncError};
 use crate::model::{Attachment, Volume};
-use crate::plan::AttachInputs;
+use crate::plan::{self, AttachInputs};
 use crate::workqueue::{Key, Lane};
 
 // === impl ControllerState ===
@@ -30,32 +30,37 @@ impl ControllerState {
         }
     }
 
-    /// The newest version of this very VolumeAttachment, its volume and its node.
-    pub fn inputs(&self, attachment: &Attachment) -> Option<AttachInputs> {
-        let newest = self.index.attachment(&attachment.name)?;
-        (newest.uid == attachment.uid).then(|| self.inputs_of(newest))
-    }
-
     /// `attachment`, with the newest version of its volume and its node.
-    pub fn inputs_of(&self, attachment: &Arc<Attachment>) -> AttachInputs {
-        let inputs = self.index.inputs(attachment);
-        let deleted = attachment
-            .volume_name()
-            .and_then(|name| self.deleted_volumes.get(name))
-            .filter(|_| attachment.deleting && is_missing_id(attachment));
-        AttachInputs {
-            volume: deleted.cloned().or(inputs.volume),
-            ..inputs
+    pub(crate) fn inputs(&self, attachment: &Arc<Attachment>) -> AttachInputs {
+        let mut inputs = self.index.inputs(attachment);
+        if attachment.deleting
+            && is_missing_id(attachment)
+            && let Some(volume) = attachment.volume_name()
+            && let Some(deleted) = self.deleted_volumes.get(volume)
+        {
+            inputs.volume = Some(deleted.clone());
         }
+        inputs
     }
 
-    /// Whether anything must be written for the volume of this name.
-    pub(super) fn needs_sync(&self, volume: &str) -> bool {
-        let is_missed =
-            self.deleted_volumes.contains_key(volume) && self.attachments_missing_id(volume).next().is_some();
-        is_missed || self.is_releasable(volume)
+    /// The inputs of the newest version of this very VolumeAttachment; `None` if it is gone.
+    pub(crate) fn newest_inputs(&self, attachment: &Attachment) -> Option<AttachInputs> {
+        let newest = self.index.attachments.get(&attachment.name)?;
+        (newest.uid == attachment.uid).then(|| self.inputs(newest))
     }
 
+    /// Whether our finalizer must be removed from this PersistentVolume.
+    pub(crate) fn is_releasable(&self, volume: &str) -> bool {
+        let is_of_volume =
+            |attachment: &Attachment| attachment.volume_name().is_some_and(|name| **name == *volume);
+        self.index.volumes.get(volume).is_some_and(|v| {
+            let abandoned = self.abandoned.values().filter(|a| is_of_volume(&a.attachment));
+            let users = self.index.by_volume.get(volume).count() + abandoned.count();
+            plan::release(v, users, self.publishes())
+        })
+    }
+
+    /// What must be written for the volume of this name.
     pub(super) fn volume_item(&self, name: &str) -> Option<Item> {
         if let Some(volume) = self.deleted_volumes.get(name) {
             let attachments: Vec<_> = self.attachments_missing_id(name).cloned().collect();
@@ -64,30 +69,28 @@ impl ControllerState {
                 return Some(Item::DeletedVolume { volume, attachments });
             }
         }
-        let volume = self.index.volume(name).filter(|_| self.is_releasable(name))?;
+        let volume = self
+            .index
+            .volumes
+            .get(name)
+            .filter(|_| self.is_releasable(name))?;
         Some(Item::Volume(volume.clone()))
     }
 
-    pub(super) fn volume_finished(
-        &mut self,
-        volume: &Arc<Volume>,
-        result: Result<(), SyncError>,
-        now: Instant,
-    ) {
+    pub(super) fn volume_finished(&mut self, volume: &Arc<Volume>, result: Result<(), SyncError>) {
         let key = Key::Volume(volume.name.clone());
         let finished = self.queue.finish(&key);
-        if !self.needs_sync(&volume.name) {
-            return;
+        if self.volume_item(&volume.name).is_some() {
+            let error = result.err().unwrap_or_else(SyncError::watch_is_late);
+            let failure = error.into_failure(volume.uid.clone(), Lane::Volume);
+            self.queue.fail(&key, finished, failure, self.random.f64());
         }
-        let error = result.err().unwrap_or_else(SyncError::watch_is_late);
-        let failure = error.into_failure(volume.uid.clone(), Lane::Volume);
-        self.queue.fail(&key, finished, failure, now, self.random.f64());
     }
 
     fn attachments_missing_id(&self, volume: &str) -> impl Iterator<Item = &Arc<Attachment>> {
-        self.index
-            .attachments_of_volume(volume)
-            .filter_map(|name| self.index.attachment(name))
+        let attachments = self.index.by_volume.get(volume);
+        attachments
+            .filter_map(|name| self.index.attachments.get(name))
             .filter(|attachment| is_missing_id(attachment))
     }
 }

@@ -1,69 +1,59 @@
 //! Which keys an event enqueues.
 
+use std::sync::Arc;
+
 use super::ControllerState;
 use crate::informer::{Change, StoreDelta};
 use crate::model::{Attachment, Capabilities, Node, Volume};
 use crate::plan::Operation;
-use crate::workqueue::Key;
+use crate::workqueue::{Key, Lane};
 
 // === impl ControllerState ===
 
 impl ControllerState {
+    /// While a sync runs, only a deletion marks it dirty: it reads and writes all else itself, and the watch may show its
+    /// writes before their responses arrive.
     pub(super) fn attachments_changed(&mut self, change: Change<Attachment>) {
         let written = matches!(change, Change::LocallyUpdated(_));
-        for (name, delta) in self.index.attachments_changed(change) {
-            if delta != StoreDelta::Stale {
-                self.mark_dirty(&name);
-                // The response to the status write may have been lost.
-                if let Some(attached) = self.index.attachment(&name).filter(|newest| newest.attached)
-                    && let Some(known) = self.attachment_states.get_mut(&attached.uid)
-                {
-                    known.unwritten_publish = None;
-                }
-            }
+        for StoreDelta { name, before, after } in self.index.attachments_changed(change) {
+            self.mark_dirty(&name);
             let key = Key::Attachment(name);
-            match delta {
-                StoreDelta::Stale => {}
-                StoreDelta::Added { replaced } => {
-                    if let Some(replaced) = replaced {
-                        self.attachment_gone(&replaced);
+            // The response to the status write may have been lost.
+            if let Some(attached) = after.as_ref().filter(|after| after.attached)
+                && let Some(known) = self.attachment_states.get_mut(&attached.uid)
+            {
+                known.unwritten_publish = None;
+            }
+            match (before, after) {
+                (Some(before), Some(after)) if before.uid == after.uid => {
+                    if let Some(volume) = after.volume_name() {
+                        self.forget_deleted(volume);
+                    }
+                    let deleted = before.deleting != after.deleting;
+                    if self.queue.is_running(&key) {
+                        if deleted {
+                            self.queue.enqueue_if_pending(&key, &Lane::ALL);
+                        }
+                    } else if deleted || !(written || differ_in_errors_alone(&before, &after)) {
+                        if let Some(known) = self.attachment_states.get_mut(&after.uid) {
+                            known.parked = None;
+                        }
+                        self.reevaluate(&key);
+                    }
+                }
+                (before, _) => {
+                    if let Some(gone) = before {
+                        self.attachment_gone(&gone);
                     }
                     self.reevaluate(&key);
                 }
-                StoreDelta::Updated { before } => self.attachment_changed(&key, &before, written),
-                StoreDelta::Deleted { before } => {
-                    self.queue.forget(&key);
-                    self.attachment_gone(&before);
-                }
             }
-        }
-    }
-
-    /// While a sync runs, only a deletion marks it dirty: it reads and writes all else itself, and the watch may show its
-    /// writes before their responses arrive.
-    fn attachment_changed(&mut self, key: &Key, before: &Attachment, written: bool) {
-        let Key::Attachment(name) = key else { return };
-        if let Some(volume) = before.volume_name() {
-            self.forget_deleted(volume);
-        }
-        let Some(after) = self.index.attachment(name) else {
-            return;
-        };
-        let deleted = before.deleting != after.deleting;
-        if self.queue.is_running(key) {
-            if deleted {
-                self.queue.enqueue_if_pending(key);
-            }
-        } else if deleted || !(written || differ_in_errors_alone(before, after)) {
-            self.repairs.parked.remove(&before.uid);
-            self.reevaluate(key);
         }
     }
 
     fn attachment_gone(&mut self, attachment: &Attachment) {
         self.resource_exhausted_by_node
             .remove(&attachment.node, &attachment.name);
-        self.forget_repairs(attachment);
         let known = self.attachment_states.remove(&attachment.uid);
         if let Some(published) = known.and_then(|known| known.unwritten_publish) {
             self.abandon(published);
@@ -75,28 +65,18 @@ impl ControllerState {
     }
 
     pub(super) fn volumes_changed(&mut self, change: Change<Volume>) {
-        for (name, delta) in self.index.volumes_changed(change) {
-            let matters = match (&delta, self.index.volume(&name)) {
-                (StoreDelta::Added { .. }, Some(_)) => true,
-                (StoreDelta::Updated { before }, Some(after)) => {
-                    before.deleting != after.deleting || before.spec != after.spec
+        for StoreDelta { name, before, after } in self.index.volumes_changed(change) {
+            if let Some(after) = &after {
+                let was = |before: &Volume| {
+                    (&before.uid, before.deleting, &before.spec) == (&after.uid, after.deleting, &after.spec)
+                };
+                if !before.as_deref().is_some_and(was) {
+                    let attachments: Vec<_> = self.index.by_volume.get(&name).cloned().collect();
+                    attachments.iter().for_each(|attachment| self.requeue(attachment));
                 }
-                (
-                    StoreDelta::Stale
-                    | StoreDelta::Added { .. }
-                    | StoreDelta::Updated { .. }
-                    | StoreDelta::Deleted { .. },
-                    _,
-                ) => false,
-            };
-            if matters {
-                let attachments: Vec<_> = self.index.attachments_of_volume(&name).cloned().collect();
-                attachments.iter().for_each(|attachment| self.requeue(attachment));
             }
-            if let StoreDelta::Deleted { before }
-            | StoreDelta::Added {
-                replaced: Some(before),
-            } = &delta
+            if let Some(before) = &before
+                && after.is_none_or(|after| after.uid != before.uid)
             {
                 self.remember_deleted(before);
             }
@@ -105,39 +85,38 @@ impl ControllerState {
     }
 
     pub(super) fn nodes_changed(&mut self, change: Change<Node>) {
-        for (name, delta) in self.index.nodes_changed(change) {
+        for StoreDelta { name, before, after } in self.index.nodes_changed(change) {
             // A CSINode also changes with what other drivers and the kubelet write there.
-            let matters = match (&delta, self.index.node(&name)) {
-                (StoreDelta::Added { .. }, Some(_)) => true,
-                (StoreDelta::Updated { before }, Some(after)) => before.id != after.id,
-                (
-                    StoreDelta::Stale
-                    | StoreDelta::Added { .. }
-                    | StoreDelta::Updated { .. }
-                    | StoreDelta::Deleted { .. },
-                    _,
-                ) => false,
-            };
-            if matters {
-                let attachments: Vec<_> = self.index.attachments_of_node(&name).cloned().collect();
+            let was = |before: &Node, after: &Node| (&before.uid, &before.id) == (&after.uid, &after.id);
+            if let Some(after) = after
+                && !before.is_some_and(|before| was(&before, &after))
+            {
+                let attachments: Vec<_> = self.index.by_node.get(&name).cloned().collect();
                 attachments.iter().for_each(|attachment| self.requeue(attachment));
             }
         }
     }
 
-    /// Whether the driver has calls to publish and unpublish.
-    pub(super) fn publishes(&self) -> bool {
-        self.capabilities.is_none_or(|capabilities| capabilities.publish)
+    /// Ends the backoff of a VolumeAttachment and unparks it, as something changed that it depends on.
+    fn requeue(&mut self, name: &Arc<str>) {
+        let key = Key::Attachment(name.clone());
+        let attachment = self.index.attachments.get(name);
+        let known = attachment.and_then(|attachment| self.attachment_states.get_mut(&attachment.uid));
+        if known.is_some_and(|known| known.parked.take().is_some()) {
+            self.reevaluate(&key);
+        } else {
+            self.queue.enqueue_if_pending(&key, &Lane::ALL);
+        }
     }
 
     /// The driver is connected again, maybe with other capabilities.
     pub(super) fn driver_connected(&mut self, capabilities: Capabilities) {
         let published = self.publishes();
         let changed = self.capabilities.replace(capabilities) != Some(capabilities);
-        for known in self.attachment_states.values_mut() {
+        self.for_each_state(|known| {
             known.pending.take_if(|write| write.ends_with_connection());
-        }
-        for attachment in self.index.attachments() {
+        });
+        for attachment in self.index.attachments.iter() {
             if self.queue.is_running(&Key::Attachment(attachment.name.clone())) {
                 let known = self.attachment_states.entry(attachment.uid.clone()).or_default();
                 known.started_before_reconnect = true;
@@ -148,21 +127,26 @@ impl ControllerState {
             return;
         }
         // Refusals and lists of the driver with its former capabilities say little about it now.
-        self.repairs.dirty = None;
-        self.repairs.parked.clear();
-        match (published, capabilities.publish) {
-            (true, false) => self.repairs.wanted.clear(),
-            (false, true) => {
-                // Volumes that were attached without a call, or are being attached so now, need it.
-                let missing_finalizer = self.index.attachments().filter(|a| {
-                    let is_running = || self.queue.is_running(&Key::Attachment(a.name.clone()));
-                    !a.deleting && !a.finalizer && (a.attached || is_running())
-                });
-                self.repairs
-                    .wanted
-                    .extend(missing_finalizer.map(|a| (a.uid.clone(), Operation::Attach)));
+        self.rounds.dirty = None;
+        self.for_each_state(|known| {
+            known.parked = None;
+            if published && !capabilities.publish {
+                known.repair = None;
             }
-            (true, true) | (false, false) => {}
+        });
+        if !published && capabilities.publish {
+            // Volumes that were attached without a call, or are being attached so now, need it.
+            for a in self
+                .index
+                .attachments
+                .iter()
+                .filter(|a| !a.deleting && !a.finalizer)
+            {
+                if a.attached || self.queue.is_running(&Key::Attachment(a.name.clone())) {
+                    let known = self.attachment_states.entry(a.uid.clone()).or_default();
+                    known.repair = Some(Operation::Attach);
+                }
+            }
         }
         self.reevaluate_all();
     }

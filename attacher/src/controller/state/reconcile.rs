@@ -11,7 +11,7 @@ use super::ControllerState;
 use crate::model::{Attachment, Driver, PublishTarget};
 use crate::plan::Operation;
 use crate::plan::reconcile::{Candidate, Drift, ListVolumesResult, drift, expected_target, listed_handle};
-use crate::workqueue::Key;
+use crate::workqueue::{Key, Lane};
 
 /// One round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,63 +24,70 @@ pub struct Round {
     pub listed: u64,
 }
 
+/// All rounds.
+#[derive(Debug, Default)]
+pub(crate) struct Rounds {
+    /// During a round: VolumeAttachments that changed or were synced since it began.
+    pub(crate) dirty: Option<HashSet<Arc<str>>>,
+    /// What they found since [`ControllerState::take_findings`].
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) metrics: ReconcileMetrics,
+    pub(crate) last: Option<LastRound>,
+}
+
 /// The last round and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LastRound {
-    /// Its duration and size.
-    pub round: Round,
+pub(crate) struct LastRound {
+    pub(crate) round: Round,
     /// Attached volumes that were not listed on their node, and are published again.
-    pub lost: u64,
+    pub(crate) lost: u64,
     /// Detached volumes that were listed on their node, and are unpublished again.
-    pub leftover: u64,
+    pub(crate) leftover: u64,
     /// Why it failed, if it did.
-    pub error: Option<Arc<str>>,
+    pub(crate) error: Option<Arc<str>>,
 }
 
 /// A drift that is being repaired, for the log and an Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// The attachment.
-    pub attachment: Arc<Attachment>,
-    /// Its volume and node id.
-    pub target: PublishTarget,
+pub(crate) struct Finding {
+    pub(crate) attachment: Arc<Attachment>,
+    pub(crate) target: PublishTarget,
     /// The repair: an attach if the volume is attached but not listed on its node, a detach if it is listed there although
     /// its VolumeAttachment is being deleted without our finalizer.
-    pub repair: Operation,
+    pub(crate) repair: Operation,
     /// How many times in a row it was repaired without a list that agreed in between.
-    pub times: u32,
+    pub(crate) times: u32,
 }
 
-/// Counts since the start, for metrics.
+/// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReconcileMetrics {
+pub(crate) struct ReconcileMetrics {
     /// Completed rounds.
-    pub rounds: u64,
+    pub(crate) rounds: u64,
     /// Failed rounds: the call failed, or the list was invalid.
-    pub failed_rounds: u64,
+    pub(crate) failed_rounds: u64,
     /// Drifts that an attach repairs.
-    pub lost: u64,
+    pub(crate) lost: u64,
     /// Drifts that a detach repairs.
-    pub leftover: u64,
+    pub(crate) leftover: u64,
     /// Successful repairs.
-    pub repaired: u64,
+    pub(crate) repaired: u64,
     /// Repairs that the plan refused.
-    pub refused: u64,
+    pub(crate) refused: u64,
 }
 
 // === impl ControllerState ===
 
 impl ControllerState {
-    /// Begins a round, whose result is handled as
-    /// [`Event::VolumesListed`](super::Event::VolumesListed). `None` if no sync has started
-    /// yet, or the driver does not list published nodes.
-    pub fn begin_reconcile(&mut self, driver: &Driver) -> Option<ListVolumesResult> {
+    /// Begins a round, whose result is handled as [`Event::VolumesListed`](super::Event::VolumesListed). `None` if no sync
+    /// has started yet, or the driver does not list published nodes.
+    pub(crate) fn begin_reconcile(&mut self, driver: &Driver) -> Option<ListVolumesResult> {
         let lists = self.capabilities.is_some_and(|c| c.publish && c.list_published);
         if !lists || !self.started {
             return None;
         }
         let mut result = ListVolumesResult::default();
-        for attachment in self.index.attachments() {
+        for attachment in self.index.attachments.iter() {
             if self.queue.is_running(&Key::Attachment(attachment.name.clone())) {
                 continue;
             }
@@ -91,31 +98,20 @@ impl ControllerState {
                 result.add(attachment.clone(), expected, handle);
             }
         }
-        self.repairs.dirty = Some(HashSet::new());
-        let attached = std::mem::take(&mut self.repairs.attached_since_round);
-        self.repairs.newly_attached.extend(attached);
+        self.rounds.dirty = Some(HashSet::new());
+        self.for_each_state(|known| known.newly_attached |= std::mem::take(&mut known.attached_since_round));
         Some(result)
     }
 
     /// Takes the drifts that were found since the last call.
-    pub fn take_findings(&mut self) -> Vec<Finding> {
-        std::mem::take(&mut self.repairs.findings)
-    }
-
-    /// Counts for metrics.
-    pub fn reconcile_metrics(&self) -> ReconcileMetrics {
-        self.repairs.metrics
-    }
-
-    /// The last round, if there was one.
-    pub fn last_round(&self) -> Option<&LastRound> {
-        self.repairs.last.as_ref()
+    pub(crate) fn take_findings(&mut self) -> Vec<Finding> {
+        std::mem::take(&mut self.rounds.findings)
     }
 
     pub(super) fn list_volumes_failed(&mut self, round: Round, why: Arc<str>) {
-        self.repairs.dirty = None;
-        self.repairs.metrics.failed_rounds += 1;
-        self.repairs.last = Some(LastRound {
+        self.rounds.dirty = None;
+        self.rounds.metrics.failed_rounds += 1;
+        self.rounds.last = Some(LastRound {
             round,
             lost: 0,
             leftover: 0,
@@ -125,12 +121,12 @@ impl ControllerState {
 
     pub(super) fn volumes_listed(&mut self, result: ListVolumesResult, round: Round) {
         // The driver's capabilities changed while it listed.
-        let Some(dirty) = self.repairs.dirty.take() else {
+        let Some(dirty) = self.rounds.dirty.take() else {
             return;
         };
-        self.repairs.metrics.rounds += 1;
-        let before = self.repairs.metrics;
-        let mut candidates = result.into_candidates();
+        self.rounds.metrics.rounds += 1;
+        let before = self.rounds.metrics;
+        let mut candidates = result.candidates;
         // The store is unordered, and the simulation must be deterministic.
         candidates.sort_unstable_by(|a, b| a.attachment.name.cmp(&b.attachment.name));
         for candidate in candidates {
@@ -138,9 +134,9 @@ impl ControllerState {
                 self.apply_drift(candidate);
             }
         }
-        self.repairs.newly_attached.clear();
-        let metrics = self.repairs.metrics;
-        self.repairs.last = Some(LastRound {
+        self.for_each_state(|known| known.newly_attached = false);
+        let metrics = self.rounds.metrics;
+        self.rounds.last = Some(LastRound {
             round,
             lost: metrics.lost - before.lost,
             leftover: metrics.leftover - before.leftover,
@@ -148,71 +144,65 @@ impl ControllerState {
         });
     }
 
-    /// Whether neither the VolumeAttachment nor another one of the same volume and node changed or was synced.
+    /// Whether neither the VolumeAttachment nor its node changed, and none of the same volume and node was synced.
     fn is_unchanged(&self, candidate: &Candidate, dirty: &HashSet<Arc<str>>) -> bool {
-        let attachment = &candidate.attachment;
-        let is_as_it_was = self
-            .index
-            .attachment(&attachment.name)
-            .is_some_and(|newest| newest.uid == attachment.uid && newest.version == attachment.version);
+        let Candidate {
+            attachment, expected, ..
+        } = candidate;
+        let newest = self.index.attachments.get(&attachment.name);
+        let is_as_it_was = newest
+            .is_some_and(|newest| (&newest.uid, newest.version) == (&attachment.uid, attachment.version));
+        let node = self.index.nodes.get(&attachment.node);
+        let present_id = node.and_then(|node| node.id.as_ref());
+        let is_node_as_it_was = match &attachment.recorded.node_id {
+            Some(recorded) => present_id.filter(|id| *id != recorded) == expected.other_node_id.as_ref(),
+            None => present_id == Some(&expected.target.node_id),
+        };
         let is_idle =
             |name: &Arc<str>| !dirty.contains(name) && !self.queue.is_running(&Key::Attachment(name.clone()));
         let has_same_target = |name: &Arc<str>| {
-            self.index
-                .attachment(name)
-                .is_some_and(|other| other.node == attachment.node && other.source == attachment.source)
-        };
-        let present_id = self
-            .index
-            .node(&attachment.node)
-            .and_then(|node| node.id.as_ref());
-        let target = &candidate.expected.target;
-        let is_node_as_it_was = match &attachment.recorded.node_id {
-            Some(recorded) => {
-                present_id.filter(|id| *id != recorded) == candidate.expected.other_node_id.as_ref()
-            }
-            None => present_id == Some(&target.node_id),
+            let other = self.index.attachments.get(name);
+            other.is_some_and(|other| other.node == attachment.node && other.source == attachment.source)
         };
         // Inline volumes are few, and have no index.
-        let (by_volume, by_node) = match attachment.volume_name() {
-            Some(volume) => (Some(self.index.attachments_of_volume(volume)), None),
-            None => (None, Some(self.index.attachments_of_node(&attachment.node))),
+        let others: Vec<_> = match attachment.volume_name() {
+            Some(volume) => self.index.by_volume.get(volume).collect(),
+            None => self.index.by_node.get(&attachment.node).collect(),
         };
-        let mut candidates = by_volume
-            .into_iter()
-            .flatten()
-            .chain(by_node.into_iter().flatten());
         is_as_it_was
             && is_node_as_it_was
             && is_idle(&attachment.name)
-            && candidates.all(|name| !has_same_target(name) || is_idle(name))
+            && others.iter().all(|name| !has_same_target(name) || is_idle(name))
     }
 
     fn apply_drift(&mut self, candidate: Candidate) {
-        let uid = &candidate.attachment.uid;
-        let round = self.repairs.metrics.rounds;
+        let attachment = &candidate.attachment;
+        let round = self.rounds.metrics.rounds;
+        let known = self.attachment_states.get(&attachment.uid);
         // Weak evidence counts only twice in a row.
-        let suspected = self
-            .repairs
-            .suspects
-            .get(uid)
+        let suspected = known
+            .and_then(|known| known.suspect.as_ref())
             .is_some_and(|suspect| suspect.round + 1 == round);
-        let newly_attached = self.repairs.newly_attached.contains(uid);
-        let drift = drift(&candidate, suspected, newly_attached);
-        let key = Key::Attachment(candidate.attachment.name.clone());
-        match drift {
-            Drift::InSync if candidate.listed_state.is_known() => self.listed_in_sync(&candidate.attachment),
+        let newly_attached = known.is_some_and(|known| known.newly_attached);
+        match drift(&candidate, suspected, newly_attached) {
+            Drift::InSync if candidate.listed_state.is_known() => self.listed_in_sync(attachment),
             Drift::InSync => {}
-            Drift::Suspected => self.repairs.suspects.entry(uid.clone()).or_default().round = round,
-            Drift::RetryMaySucceed => self.queue.enqueue_if_pending(&key),
-            Drift::MissingFinalizer => self.attach_again(&candidate.attachment),
+            Drift::Suspected => {
+                let suspect = &mut self.state_of(&attachment.uid).suspect;
+                suspect.get_or_insert_default().round = round;
+            }
+            Drift::RetryMaySucceed => {
+                let key = Key::Attachment(attachment.name.clone());
+                self.queue.enqueue_if_pending(&key, &Lane::ALL);
+            }
+            Drift::MissingFinalizer => self.attach_again(attachment),
             Drift::Lost => self.repair(candidate, Operation::Attach),
             Drift::Leftover => self.repair(candidate, Operation::Detach),
         }
     }
 
     pub(super) fn mark_dirty(&mut self, name: &Arc<str>) {
-        if let Some(dirty) = &mut self.repairs.dirty {
+        if let Some(dirty) = &mut self.rounds.dirty {
             dirty.insert(name.clone());
         }
     }

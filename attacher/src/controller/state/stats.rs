@@ -8,9 +8,7 @@ use jiff::Timestamp;
 use prometheus::Histogram;
 
 use super::{ControllerState, LastRound};
-use crate::informer::ObjectCounts;
 use crate::metrics::histogram;
-use crate::plan::Operation;
 use crate::workqueue::{self, Entry, Failures, Key, Lane, Stage};
 
 /// A snapshot, computed when it is requested.
@@ -63,6 +61,14 @@ pub(crate) struct Pending {
     /// The rest of its backoff.
     pub(crate) next: Option<Duration>,
     pub(crate) failures: Option<Failures>,
+}
+
+/// Numbers of objects in the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ObjectCounts {
+    pub(crate) attachments: usize,
+    pub(crate) volumes: usize,
+    pub(crate) nodes: usize,
 }
 
 /// Which caches are synced. No sync starts before all are: a node that is not listed yet looks deleted.
@@ -120,44 +126,26 @@ impl ControllerState {
             attachments: self.queue.metrics(Lane::Attach).clone(),
             volumes: self.queue.metrics(Lane::Volume).clone(),
             caches_synced: self.caches_synced,
-            objects: self.index.counts(),
+            objects: ObjectCounts {
+                attachments: self.index.attachments.len(),
+                volumes: self.index.volumes.len(),
+                nodes: self.index.nodes.len(),
+            },
             latency: self.latency.clone(),
-            reconcile: self.reconcile_metrics(),
-            last_round: self.last_round().cloned(),
+            reconcile: self.rounds.metrics,
+            last_round: self.rounds.last.clone(),
         }
-    }
-
-    pub(crate) fn caches_synced(&self) -> CachesSynced {
-        self.caches_synced
-    }
-
-    /// Sets the time, by which the queue measures how long items wait.
-    pub(crate) fn set_now(&mut self, now: Instant) {
-        self.queue.set_now(now);
-    }
-
-    /// Whether no sync is running and no abandoned target is left, which no other process knows of.
-    pub fn is_idle(&self) -> bool {
-        self.queue.running() == 0 && !self.has_abandoned_targets()
-    }
-
-    /// Observes the time from the request of an operation to its end.
-    pub(crate) fn observe_latency(&mut self, operation: Operation, after: Duration) {
-        match operation {
-            Operation::Attach => &mut self.latency.attached,
-            Operation::Detach => &mut self.latency.detached,
-        }
-        .observe(after.as_secs_f64());
     }
 
     fn wanted_since(&self, key: &Key) -> Option<Timestamp> {
         match key {
             // A repair is not part of the wait since the creation.
             Key::Attachment(name) => {
-                self.index
-                    .attachment(name)
-                    .filter(|attachment| self.lane(attachment) != Some(Lane::Repair))?
-                    .wanted_since
+                let attachment = self.index.attachments.get(name)?;
+                let is_repair = self
+                    .operation(attachment)
+                    .is_some_and(|(_, lane)| lane == Lane::Repair);
+                attachment.wanted_since.filter(|_| !is_repair)
             }
             Key::Volume(_) | Key::Target(_) => None,
         }
@@ -165,7 +153,7 @@ impl ControllerState {
 
     fn longest(&self, mut items: Vec<(&Key, &Entry)>, now: Instant, most: usize) -> Vec<Pending> {
         // Keys make the order deterministic.
-        let by_age = |(key, entry): &(&Key, &Entry)| (entry.since().unwrap_or(now), (*key).clone());
+        let by_age = |(key, entry): &(&Key, &Entry)| (entry.since(now), (*key).clone());
         if items.len() > most {
             items.select_nth_unstable_by_key(most, by_age);
             items.truncate(most);
@@ -179,13 +167,15 @@ impl ControllerState {
 
     fn pending_item(&self, key: &Key, entry: &Entry, now: Instant) -> Pending {
         let (elapsed, next) = match entry.stage {
-            Stage::Ready { since, .. } | Stage::Running { since, .. } => (ago(since, now), None),
+            Stage::Ready { since, .. } | Stage::Running { since, .. } => {
+                (now.saturating_duration_since(since), None)
+            }
             Stage::Waiting { until: (until, _) } => {
                 (Duration::ZERO, Some(until.saturating_duration_since(now)))
             }
         };
         let (node, volume) = match key {
-            Key::Attachment(name) => match self.index.attachment(name) {
+            Key::Attachment(name) => match self.index.attachments.get(name) {
                 Some(attachment) => (Some(attachment.node.clone()), attachment.volume_name().cloned()),
                 None => (None, None),
             },
@@ -208,10 +198,6 @@ impl ControllerState {
     }
 }
 
-fn ago(since: Option<Instant>, now: Instant) -> Duration {
-    since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
-}
-
 // === impl QueueStats ===
 
 impl QueueStats {
@@ -219,13 +205,15 @@ impl QueueStats {
         match entry.stage {
             Stage::Ready { .. } => self.ready += 1,
             Stage::Running { since, .. } => {
+                let elapsed = now.saturating_duration_since(since);
                 self.running += 1;
-                self.unfinished += ago(since, now);
-                self.longest_running = self.longest_running.max(ago(since, now));
+                self.unfinished += elapsed;
+                self.longest_running = self.longest_running.max(elapsed);
             }
             Stage::Waiting { .. } => self.waiting += 1,
         }
-        self.longest = self.longest.max(ago(entry.since(), now));
+        let longest = now.saturating_duration_since(entry.since(now));
+        self.longest = self.longest.max(longest);
         self.oldest = [self.oldest, wanted_since].into_iter().flatten().min();
     }
 

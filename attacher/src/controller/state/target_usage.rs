@@ -10,7 +10,7 @@ use crate::plan::{OtherAttachment, TargetUsage, UsedBy, target_usage};
 
 impl ControllerState {
     /// How VolumeAttachments besides `attachment` use `target`.
-    pub fn usage_besides(
+    pub(crate) fn usage_besides(
         &self,
         attachment: &Attachment,
         target: &PublishTarget,
@@ -24,21 +24,26 @@ impl ControllerState {
 
     /// Whether another VolumeAttachment has the volume attached to the node of `attachment`, under any node id, or is being
     /// attached, or is published and its status is not written yet.
-    pub fn may_be_attached_on_node(&self, attachment: &Attachment, volume_id: &str) -> bool {
+    pub(crate) fn may_be_attached_on_node(&self, attachment: &Attachment, volume_id: &str) -> bool {
         self.others_of_volume(attachment, volume_id)
             .filter(|other| other.uid != attachment.uid && other.node == attachment.node && !other.deleting)
             .any(|other| {
-                other.attached
-                    || matches!(
-                        self.pending(&other.uid),
-                        Some(PendingStatusWrite::Published { .. })
-                    )
-                    || self.queue.is_running(&Key::Attachment(other.name.clone()))
+                let is_published = matches!(
+                    self.pending(&other.uid),
+                    Some(PendingStatusWrite::Published { .. })
+                );
+                let key = Key::Attachment(other.name.clone());
+                other.attached || is_published || self.queue.is_running(&key)
             })
     }
 
     /// Enqueues an attach of all VolumeAttachments that use `target` without our finalizer, which adds it.
-    pub fn restore_finalizers(&mut self, attachment: &Attachment, target: &PublishTarget, used_by: UsedBy) {
+    pub(crate) fn restore_finalizers(
+        &mut self,
+        attachment: &Attachment,
+        target: &PublishTarget,
+        used_by: UsedBy,
+    ) {
         let missing: Vec<_> = self
             .others_of_volume(attachment, &target.volume_id)
             .filter(|other| !other.finalizer && self.operation(other).is_none())
@@ -52,24 +57,17 @@ impl ControllerState {
         }
     }
 
-    /// A write begins that changes the recorded target of `attachment`. Until its result is known, the stored record is
-    /// uncertain: the response may be lost.
-    pub fn node_id_update_begins(&mut self, attachment: &Attachment) {
-        self.state_of(&attachment.uid).node_id_update_pending = true;
-    }
-
-    /// The stored record of `attachment` is certain again.
-    pub fn node_id_update_ends(&mut self, attachment: &Attachment) {
-        if let Some(known) = self.attachment_states.get_mut(&attachment.uid) {
-            known.node_id_update_pending = false;
+    /// Sets whether a write that changes the recorded target of `attachment` is under way, or its response lost.
+    pub(crate) fn set_node_id_update_pending(&mut self, attachment: &Attachment, is_pending: bool) {
+        if is_pending || self.attachment_states.contains_key(&attachment.uid) {
+            self.state_of(&attachment.uid).node_id_update_pending = is_pending;
         }
     }
 
     /// Whether the stored record of `attachment` is uncertain.
-    pub fn is_node_id_update_pending(&self, attachment: &Attachment) -> bool {
-        self.attachment_states
-            .get(&attachment.uid)
-            .is_some_and(|known| known.node_id_update_pending)
+    pub(crate) fn is_node_id_update_pending(&self, attachment: &Attachment) -> bool {
+        let known = self.attachment_states.get(&attachment.uid);
+        known.is_some_and(|known| known.node_id_update_pending)
     }
 
     fn usage_by(
@@ -79,7 +77,7 @@ impl ControllerState {
         target: &PublishTarget,
         used_by: UsedBy,
     ) -> TargetUsage {
-        let node = self.index.node(&other.node);
+        let node = self.index.nodes.get(&other.node);
         let other = OtherAttachment {
             attachment: other,
             present_id: node.and_then(|node| node.id.as_ref()),
@@ -95,17 +93,18 @@ impl ControllerState {
         attachment: &'e Attachment,
         volume_id: &'e str,
     ) -> impl Iterator<Item = &'e Arc<Attachment>> {
-        let by_volume = attachment
+        let same_volume = attachment
             .volume_name()
-            .map(|volume| self.index.attachments_of_volume(volume));
-        let of_unknown_handle = by_volume
+            .map(|volume| self.index.by_volume.get(volume));
+        let of_unknown_handle = same_volume
             .into_iter()
             .flatten()
-            .filter_map(|name| self.index.attachment(name))
+            .filter_map(|name| self.index.attachments.get(name))
             .filter(|other| self.index.handle(other).is_none());
         self.index
-            .attachments_of_handle(volume_id)
-            .filter_map(|name| self.index.attachment(name))
+            .by_handle
+            .get(volume_id)
+            .filter_map(|name| self.index.attachments.get(name))
             .chain(of_unknown_handle)
     }
 }

@@ -12,7 +12,7 @@ async fn draining_aborts_an_attach_before_its_call() {
         let item = bench.item().expect("an attach");
         let drain = async {
             tokio::task::yield_now().await;
-            bench.controller.drain();
+            bench.controller.draining.cancel();
         };
         let both = async { futures::join!(bench.controller.sync(&item), drain).0 };
         let result = timeout(FOREVER, both).await.expect("it must not wait");
@@ -38,7 +38,7 @@ async fn draining_aborts_a_detach_before_its_call() {
         let item = bench.item().expect("a detach");
         let drain = async {
             tokio::task::yield_now().await;
-            bench.controller.drain();
+            bench.controller.draining.cancel();
         };
         let both = async { futures::join!(bench.controller.sync(&item), drain).0 };
         let result = timeout(FOREVER, both).await.expect("it must not wait");
@@ -66,7 +66,7 @@ async fn draining_aborts_a_detach_between_its_calls() {
         timeout(FOREVER, run.as_mut()).await.is_err(),
         "the first call runs"
     );
-    bench.controller.drain();
+    bench.controller.draining.cancel();
     bench.world.answer.notify_one();
     let aborted = timeout(FOREVER, run).await;
     assert!(matches!(aborted, Ok(Err(_))), "{aborted:?}");
@@ -85,7 +85,7 @@ async fn draining_completes_a_call_and_its_status_write() {
         timeout(FOREVER, run.as_mut()).await.is_err(),
         "the call is under way"
     );
-    bench.controller.drain();
+    bench.controller.draining.cancel();
     assert!(timeout(FOREVER, run.as_mut()).await.is_err(), "and still is");
     bench.world.answer.notify_one();
     assert_eq!(run.await, Ok(()));

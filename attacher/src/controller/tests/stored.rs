@@ -78,7 +78,12 @@ async fn stores_both_finalizers_concurrently_before_the_call() {
         assert_eq!(seen, ["claim", "get secret", "ready", "record"], "{late} is late");
         let stored = match other {
             "record" => bench.attachment().finalizer,
-            _ => bench.state().volume("pv").is_some_and(|volume| volume.finalizer),
+            _ => bench
+                .state()
+                .index
+                .volumes
+                .get("pv")
+                .is_some_and(|volume| volume.finalizer),
         };
         assert!(stored, "{other} does not wait for {late}");
         bench.world.answer.notify_one();
@@ -99,7 +104,12 @@ async fn stores_each_finalizer_although_the_other_is_refused() {
         assert!(timeout(FOREVER, run.as_mut()).await.is_err());
         bench.world.answer.notify_one();
         assert!(run.await.is_err());
-        let volume = bench.state().volume("pv").is_some_and(|volume| volume.finalizer);
+        let volume = bench
+            .state()
+            .index
+            .volumes
+            .get("pv")
+            .is_some_and(|volume| volume.finalizer);
         assert_eq!(
             (bench.attachment().finalizer, volume),
             (late == "record", late == "claim")
@@ -161,7 +171,7 @@ async fn rewrites_an_uncertain_record_before_the_call() {
     };
     let mut bench = Bench::new(recorded.clone());
     bench.world.state().volume = None;
-    bench.state().node_id_update_begins(&recorded);
+    bench.state().set_node_id_update_pending(&recorded, true);
     let first = bench.sync_next().await;
     let seen = bench.seen();
     let record = seen.iter().position(|seen| *seen == "record").expect("a record");
@@ -181,7 +191,7 @@ async fn restores_a_record_that_an_unseen_write_changed() {
         ..mk_attachment("va")
     };
     let mut bench = Bench::new(known.clone());
-    bench.state().node_id_update_begins(&known);
+    bench.state().set_node_id_update_pending(&known, true);
     bench.state().attach_again(&known);
     if let Some(stored) = &mut bench.world.state().attachment {
         stored.recorded.node_id = Some("other-id".into());
@@ -305,4 +315,22 @@ async fn keeps_the_finalizer_if_a_target_that_may_be_published_is_unknown() {
         assert_eq!(attachment.finalizer, finalizer);
         assert_eq!(bench.world.state().unpublished, []);
     }
+}
+
+#[tokio::test]
+async fn observes_latency_by_operation() {
+    let mut bench = Bench::new(Attachment {
+        wanted_since: Some(Timestamp::UNIX_EPOCH),
+        ..mk_attachment("va")
+    });
+    let observed = |bench: &Bench| {
+        let state = bench.state();
+        let count = prometheus::Histogram::get_sample_count;
+        (count(&state.latency.attached), count(&state.latency.detached))
+    };
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
+    assert_eq!(observed(&bench), (1, 0));
+    bench.delete();
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
+    assert_eq!(observed(&bench), (1, 1));
 }

@@ -41,12 +41,12 @@ async fn undoes_an_uncertain_publish_if_the_attachment_is_gone() {
             assert!(result.is_err());
             bench.finish(&item, result);
             if let Vanishes::After = vanishes {
-                assert!(!bench.state().has_abandoned_targets());
+                assert!(bench.state().abandoned.is_empty());
                 bench.world.state().attachment = None;
                 bench.state().handle(gone);
             }
             let case = format!("{vanishes:?} {code}");
-            assert_eq!(bench.state().has_abandoned_targets(), undone == 1, "{case}");
+            assert_eq!(!bench.state().abandoned.is_empty(), undone == 1, "{case}");
             if undone == 1 {
                 assert_eq!(bench.unpublish_abandoned().await, Ok(()), "{case}");
             }
@@ -87,7 +87,7 @@ async fn leaves_an_attached_volume_alone_if_the_attachment_is_gone() {
             bench.fails().await;
         }
         bench.remove_by_hand();
-        assert!(!bench.state().has_abandoned_targets(), "{republished}");
+        assert!(bench.state().abandoned.is_empty(), "{republished}");
     }
 }
 
@@ -112,7 +112,7 @@ async fn leaves_an_attached_volume_alone_if_only_the_watch_showed_its_status() {
             show_status(&bench);
         }
         bench.remove_by_hand();
-        assert!(!bench.state().has_abandoned_targets(), "{before_finish}");
+        assert!(bench.state().abandoned.is_empty(), "{before_finish}");
     }
 }
 
@@ -136,7 +136,7 @@ async fn leaves_an_attached_volume_alone_if_its_status_appears_during_a_publish(
     assert!(result.is_err());
     bench.finish(&item, result);
     bench.remove_by_hand();
-    assert!(!bench.state().has_abandoned_targets());
+    assert!(bench.state().abandoned.is_empty());
 }
 
 /// A republish makes no difference: a pod may use the volume.
@@ -163,7 +163,7 @@ async fn leaves_an_attached_volume_alone_if_the_attachment_vanishes_during_a_rep
                 run.await
             };
             bench.finish(&item, result);
-            assert!(!bench.state().has_abandoned_targets(), "{vanishes:?} {code:?}");
+            assert!(bench.state().abandoned.is_empty(), "{vanishes:?} {code:?}");
         }
     }
 }
@@ -193,7 +193,7 @@ async fn gives_up_an_abandoned_target_if_the_driver_has_no_publish_calls() {
     bench.world.state().refused_at.push(refused);
     bench.fails().await;
     bench.remove_by_hand();
-    assert!(bench.state().has_abandoned_targets());
+    assert!(!bench.state().abandoned.is_empty());
     bench.world.state().without_publish = true;
     assert_eq!(bench.unpublish_abandoned().await, Ok(()));
     assert_eq!(bench.world.state().unpublished, []);
@@ -216,13 +216,13 @@ async fn an_abandoned_target_waits_for_its_secret() {
     let result = {
         let mut run = std::pin::pin!(bench.controller.sync(&item));
         assert!(timeout(FOREVER, run.as_mut()).await.is_err());
-        bench.controller.drain();
+        bench.controller.draining.cancel();
         run.await
     };
     assert!(result.is_err());
     bench.finish(&item, result);
     assert_eq!(bench.world.state().unpublished, []);
-    assert!(bench.state().has_abandoned_targets());
+    assert!(!bench.state().abandoned.is_empty());
 }
 
 /// DeleteVolume may follow the removal of our finalizer.
@@ -330,7 +330,7 @@ async fn retries_to_unpublish_an_abandoned_target_until_it_works_or_another_atta
             assert_eq!(result.is_ok(), ends, "{successor:?}: {result:?}");
         }
         assert_eq!(bench.world.state().unpublished.len(), calls, "{successor:?}");
-        assert_eq!(bench.state().has_abandoned_targets(), !ends, "{successor:?}");
+        assert_eq!(!bench.state().abandoned.is_empty(), !ends, "{successor:?}");
     }
 }
 
@@ -533,21 +533,9 @@ async fn clears_an_outdated_error_without_a_call() {
         ..mk_leaving()
     };
     let mut bench = Bench::new(attached);
-    let Some(Item::Attachment {
-        attachment,
-        operation,
-        repair,
-        ..
-    }) = bench.item()
-    else {
-        panic!("an attach");
-    };
-    let item = Item::Attachment {
-        attachment,
-        operation,
-        repair,
-        pending: Some(PendingStatusWrite::Listed),
-    };
+    let item = bench.item().expect("an attach");
+    let known = bench.attachment();
+    bench.state().keep_pending(&known, PendingStatusWrite::Listed);
     bench.refuse("mark attached", Error::Unanswered("no answer".into()));
     let failed = bench.controller.sync(&item).await;
     assert!(

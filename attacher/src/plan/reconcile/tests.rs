@@ -112,7 +112,7 @@ fn combines_the_entries_of_a_list() {
         for (handle, nodes) in entries {
             result.add_entry(handle, *nodes);
         }
-        assert_eq!(result.into_candidates()[0].listed_state, expected, "{entries:?}");
+        assert_eq!(result.candidates[0].listed_state, expected, "{entries:?}");
     }
 }
 
@@ -128,7 +128,7 @@ fn finds_a_volume_under_either_node_id() {
         result.add(attachment, target, "handle".into());
         result.add_entry("handle", Some(&[listed.to_owned()]));
         assert_eq!(
-            result.into_candidates()[0].listed_state,
+            result.candidates[0].listed_state,
             ListedState::Published,
             "{listed}"
         );

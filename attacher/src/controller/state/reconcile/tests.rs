@@ -79,7 +79,7 @@ impl Bench {
     pub(in crate::controller::state) fn starts(&mut self, expected: Operation) -> Item {
         let item = self.start().expect("a item must start");
         assert!(
-            matches!(&item, Item::Attachment { operation, repair: true, .. } if *operation == expected),
+            matches!(&item, Item::Attachment { attachment, operation } if *operation == expected && operation.is_repair(attachment)),
             "{item:?}"
         );
         item
@@ -142,7 +142,7 @@ fn republishes_and_reports_a_lost_attachment() {
     let item = bench.starts(Operation::Attach);
     bench.finish(&item, Ok(()));
     assert!(bench.start().is_none(), "once is enough");
-    let metrics = bench.state.reconcile_metrics();
+    let metrics = bench.state.rounds.metrics;
     assert_eq!((metrics.rounds, metrics.lost, metrics.repaired), (1, 1, 1));
 }
 
@@ -309,13 +309,13 @@ fn counts_a_failed_round_and_enqueues_nothing() {
         .handle(Event::ListVolumesFailed(round, "no answer".into()));
     bench.end(result, Listed::Nowhere);
     assert!(bench.start().is_none());
-    let metrics = bench.state.reconcile_metrics();
+    let metrics = bench.state.rounds.metrics;
     assert_eq!((metrics.rounds, metrics.failed_rounds), (0, 1));
-    let last = bench.state.last_round().expect("there was one");
+    let last = bench.state.rounds.last.as_ref().expect("there was one");
     assert_eq!(last.error.as_deref(), Some("no answer"));
 
     bench.reconcile(Listed::Nowhere);
-    let last = bench.state.last_round().cloned();
+    let last = bench.state.rounds.last.clone();
     assert_eq!(
         last,
         Some(LastRound {

@@ -67,7 +67,7 @@ fn repairs_do_not_delay_a_new_attach() {
         5 + 1,
         "half of the lane's concurrency, and the new attach"
     );
-    let is_new = |item: &Item| matches!(item, Item::Attachment { repair: false, .. });
+    let is_new = |item: &Item| matches!(item, Item::Attachment { attachment, operation } if !operation.is_repair(attachment));
     assert_eq!(items.iter().filter(|item| is_new(item)).count(), 1);
     let mut done = 0;
     while let Some(item) = items.pop() {
@@ -75,7 +75,7 @@ fn repairs_do_not_delay_a_new_attach() {
         done += 1;
         items.extend(std::iter::from_fn(|| bench.start()));
     }
-    assert_eq!(bench.state.reconcile_metrics().repaired, 40, "of {done} syncs");
+    assert_eq!(bench.state.rounds.metrics.repaired, 40, "of {done} syncs");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn lists_do_not_end_the_backoff_of_a_failed_repair() {
     bench.finish(&item, Err(SyncError::new(Class::Final, "failed")));
     bench.reconcile(Listed::Nowhere);
     assert!(bench.start().is_none(), "it waits out its backoff");
-    assert_eq!(bench.state.reconcile_metrics().lost, 1, "it is the same loss");
+    assert_eq!(bench.state.rounds.metrics.lost, 1, "it is the same loss");
     // The volume is there after all; another call clears the error in the status.
     bench.reconcile(Listed::OnNode);
     let item = bench.starts(Operation::Attach);
@@ -123,7 +123,6 @@ fn a_deletion_turns_a_repair_into_a_detach() {
         item,
         Item::Attachment {
             operation: Operation::Detach,
-            repair: false,
             ..
         }
     ));
@@ -155,21 +154,21 @@ fn parks_a_refused_repair_whatever_the_lists_say() {
         bench.state.handle(Event::Resync);
         assert!(bench.start().is_none(), "nothing has changed");
     }
-    let metrics = bench.state.reconcile_metrics();
+    let metrics = bench.state.rounds.metrics;
     assert_eq!(
         (metrics.lost, metrics.refused, metrics.repaired),
         (1, 1, 0),
         "the loss counts once"
     );
     assert_eq!(bench.state.take_findings().len(), 1, "reported once");
-    assert_eq!(bench.state.next_start(), None, "no backoff runs");
+    assert_eq!(bench.state.queue.next_advance(), None, "no backoff runs");
 
     bench.reconcile(Listed::OnNode);
     bench.now += LONG;
     assert!(bench.start().is_none(), "nothing to repair");
     bench.reconcile(Listed::Nowhere);
     assert!(bench.start().is_none(), "it stays parked");
-    assert_eq!(bench.state.reconcile_metrics().lost, 2, "the second loss counts");
+    assert_eq!(bench.state.rounds.metrics.lost, 2, "the second loss counts");
 }
 
 #[test]
@@ -217,7 +216,7 @@ fn retries_a_parked_repair_when_its_inputs_change() {
         bench.put(newer(&newer(&attached("va"))));
         let item = bench.starts(Operation::Attach);
         bench.finish(&item, Ok(()));
-        let metrics = bench.state.reconcile_metrics();
+        let metrics = bench.state.rounds.metrics;
         assert_eq!((metrics.refused, metrics.repaired), (2, 1), "{name}");
         assert!(bench.start().is_none(), "{name}");
     }
@@ -258,7 +257,7 @@ fn does_not_park_a_refused_first_attach() {
     bench.finish(&item, refused());
     bench.now += LONG;
     assert!(bench.start().is_some(), "a pod waits for it");
-    assert_eq!(bench.state.reconcile_metrics().refused, 0);
+    assert_eq!(bench.state.rounds.metrics.refused, 0);
 }
 
 #[test]
@@ -268,25 +267,20 @@ fn clears_the_error_of_a_parked_repair_when_the_list_agrees() {
     assert!(bench.start().is_none(), "the echo of our own write");
     bench.reconcile(Listed::OnNode);
     let item = attaches(&mut bench);
-    assert!(matches!(
-        item,
-        Item::Attachment {
-            pending: Some(PendingStatusWrite::Listed),
-            ..
-        }
-    ));
+    let pending = bench.state.pending(&attached("va").uid);
+    assert_eq!(pending, Some(&PendingStatusWrite::Listed));
     bench.put(newer(&newer(&attached("va"))));
     bench.finish(&item, Ok(()));
     assert!(bench.start().is_none());
-    assert_eq!(bench.state.reconcile_metrics().repaired, 0, "no call was made");
+    assert_eq!(bench.state.rounds.metrics.repaired, 0, "no call was made");
 
     // The volume is lost again before the write.
     let mut bench = mk_parked();
     bench.put(failing(&attached("va")));
     bench.reconcile(Listed::OnNode);
     bench.reconcile(Listed::Nowhere);
-    let item = attaches(&mut bench);
-    assert!(matches!(item, Item::Attachment { pending: None, .. }), "{item:?}");
+    attaches(&mut bench);
+    assert_eq!(bench.state.pending(&attached("va").uid), None);
 }
 
 /// A new process knows the last attempt from the status alone.

@@ -19,8 +19,9 @@ fn epoch() -> Instant {
 }
 
 /// A state with a concurrency of two, a volume, a node and attachments of these names.
-fn mk_state(attachments: &[&str]) -> ControllerState {
+fn mk_state(attachments: &[&str], begin: Instant) -> ControllerState {
     let mut state = super::super::tests::mk_state(2);
+    state.queue.now = begin;
     state.handle(Event::Volumes(Change::Applied(mk_volume("pv"))));
     state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
     for (name, second) in attachments.iter().zip(10..) {
@@ -60,8 +61,7 @@ fn names(pending: &[Pending]) -> Vec<&str> {
 #[test]
 fn stats_distinguish_running_ready_and_waiting_items() {
     let begin = epoch();
-    let mut state = mk_state(&["a", "b", "c", "d"]);
-    state.set_now(begin);
+    let mut state = mk_state(&["a", "b", "c", "d"], begin);
     let items = start(&mut state, begin + SECOND);
     assert_eq!(items.len(), 2, "the lane has two places");
     fail(&mut state, &items[0], Class::Final, "no room", begin + 3 * SECOND);
@@ -99,7 +99,7 @@ fn stats_distinguish_running_ready_and_waiting_items() {
 #[test]
 fn stats_show_the_first_time_and_last_error_of_repeated_failures() {
     let begin = epoch();
-    let mut state = mk_state(&["a"]);
+    let mut state = mk_state(&["a"], begin);
     let items = start(&mut state, begin);
     fail(&mut state, &items[0], Class::Final, "first", begin);
     let items = start(&mut state, begin + SECOND);
@@ -125,13 +125,12 @@ fn stats_show_the_first_time_and_last_error_of_repeated_failures() {
 #[test]
 fn stats_list_the_oldest_items_up_to_the_limit() {
     let begin = epoch();
-    let mut state = mk_state(&["d", "c"]);
-    state.set_now(begin);
+    let mut state = mk_state(&["d", "c"], begin);
+    state.queue.now = begin + SECOND;
     for name in ["a", "b"] {
         let mut late = mk_attachment(name);
         late.uid = name.into();
         state.handle(Event::Attachments(Change::Applied(late)));
-        state.set_now(begin + SECOND);
     }
     let stats = state.stats(begin + SECOND, 3);
     assert_eq!(stats.lanes[&Lane::Attach].ready, 4);
@@ -142,8 +141,7 @@ fn stats_list_the_oldest_items_up_to_the_limit() {
 #[test]
 fn stats_take_the_oldest_timestamp_from_the_objects() {
     let begin = epoch();
-    let mut state = mk_state(&["a", "b"]);
-    state.set_now(begin);
+    let state = mk_state(&["a", "b"], begin);
     let stats = state.stats(begin + SECOND, 0);
     let lane = &stats.lanes[&Lane::Attach];
     assert_eq!(lane.oldest, Timestamp::from_second(10).ok());
@@ -160,8 +158,7 @@ fn observed(histogram: &prometheus::Histogram) -> (u64, f64) {
 #[test]
 fn measures_queue_and_work_durations() {
     let begin = epoch();
-    let mut state = mk_state(&["a"]);
-    state.set_now(begin);
+    let mut state = mk_state(&["a"], begin);
     let items = start(&mut state, begin + 2 * SECOND);
     let busy = state.stats(begin + 5 * SECOND, 0);
     let lane = &busy.lanes[&Lane::Attach];
@@ -175,24 +172,13 @@ fn measures_queue_and_work_durations() {
 
 #[test]
 fn synced_when_all_three_lists_are_complete() {
-    let mut state = mk_state(&[]);
-    assert!(!state.caches_synced().all());
+    let mut state = mk_state(&[], epoch());
+    assert!(!state.caches_synced.all());
     state.handle(Event::Attachments(Change::Replaced));
     state.handle(Event::Volumes(Change::Replaced));
-    assert!(!state.caches_synced().all());
+    assert!(!state.caches_synced.all());
     state.handle(Event::Nodes(Change::Replaced));
-    assert!(state.caches_synced().all());
+    assert!(state.caches_synced.all());
     let known = state.stats(epoch(), 0).objects;
     assert_eq!((known.attachments, known.volumes, known.nodes), (0, 1, 1));
-}
-
-#[test]
-fn observes_latency_by_operation() {
-    let mut state = mk_state(&[]);
-    state.observe_latency(Operation::Attach, SECOND);
-    state.observe_latency(Operation::Detach, 2 * SECOND);
-    state.observe_latency(Operation::Detach, 4 * SECOND);
-    let metrics = state.stats(epoch(), 0).latency;
-    assert_eq!(observed(&metrics.attached), (1, 1.0));
-    assert_eq!(observed(&metrics.detached), (2, 6.0));
 }

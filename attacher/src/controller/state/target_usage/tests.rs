@@ -19,17 +19,25 @@ fn usage_by_a_scan(state: &ControllerState, attachment: &Attachment, target: &Pu
     let handle = |other: &Attachment| match (&other.recorded.handle, &other.source) {
         (Some(recorded), _) => Some(recorded.clone()),
         (None, Source::Volume(name)) => state
-            .volume(name)
+            .index
+            .volumes
+            .get(name)
             .and_then(|v| Some(v.spec.csi()?.handle.clone())),
         (None, Source::Inline(spec)) => spec.csi().map(|csi| csi.handle.clone()),
         (None, Source::Invalid(_)) => None,
     };
-    let today = |other: &Attachment| state.index.node(&other.node).and_then(|node| node.id.clone());
+    let today = |other: &Attachment| {
+        state
+            .index
+            .nodes
+            .get(&other.node)
+            .and_then(|node| node.id.clone())
+    };
     let is_there = |other: &Attachment| {
         let node_id = other.recorded.node_id.clone().or_else(|| today(other));
         node_id.as_ref() == Some(&target.node_id)
     };
-    let others = state.index.attachments().filter(|other| {
+    let others = state.index.attachments.iter().filter(|other| {
         let same_volume = match handle(other) {
             Some(handle) => handle == target.volume_id,
             None => other.source == attachment.source,
@@ -53,7 +61,7 @@ fn usage_by_a_scan(state: &ControllerState, attachment: &Attachment, target: &Pu
 
 /// The next version. `spec` is immutable, so another volume or node makes it another object of the same name.
 fn next(state: &ControllerState, attachment: &Attachment, version: u64) -> Attachment {
-    let known = state.attachment(&attachment.name);
+    let known = state.index.attachments.get(&attachment.name);
     let same = known.filter(|known| known.source == attachment.source && known.node == attachment.node);
     Attachment {
         uid: same.map_or_else(|| version.to_string().as_str().into(), |known| known.uid.clone()),
@@ -65,7 +73,7 @@ fn next(state: &ControllerState, attachment: &Attachment, version: u64) -> Attac
 /// A volume with this handle is created, maybe instead of another, or deleted.
 fn mk_volume_of(state: &ControllerState, name: u8, handle: u8, version: u64) -> Change<Volume> {
     let name = format!("pv-{name}");
-    match (state.volume(&name), handle) {
+    match (state.index.volumes.get(&name), handle) {
         (Some(known), 3) => Change::Deleted {
             name: known.name.clone(),
             uid: known.uid.clone(),
@@ -178,7 +186,7 @@ proptest! {
                 }
                 Step::Gone(name) => {
                     let name = format!("va-{name}");
-                    if let Some(known) = bench.state.attachment(&name).cloned() {
+                    if let Some(known) = bench.state.index.attachments.get(&name).cloned() {
                         let gone = Change::Deleted { name: known.name.clone(), uid: known.uid.clone() };
                         bench.state.handle(Event::Attachments(gone));
                     }
@@ -194,7 +202,7 @@ proptest! {
                 Step::Wait => bench.now += std::time::Duration::from_secs(300),
             }
             let state = &bench.state;
-            for attachment in state.index.attachments() {
+            for attachment in state.index.attachments.iter() {
                 let key = Key::Attachment(attachment.name.clone());
                 if state.queue.failed_with(&key, &attachment.uid) == Some(RESOURCE_EXHAUSTED) {
                     let found = state.resource_exhausted_by_node.get(&attachment.node).any(|name| *name == attachment.name);
@@ -204,7 +212,7 @@ proptest! {
             // Deleted attachments leave nothing behind.
             for node in ["node-0", "node-1"] {
                 for name in state.resource_exhausted_by_node.get(node) {
-                    prop_assert!(state.attachment(name).is_some(), "{name} is gone");
+                    prop_assert!(state.index.attachments.get(name).is_some(), "{name} is gone");
                 }
             }
         }

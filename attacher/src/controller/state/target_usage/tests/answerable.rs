@@ -92,17 +92,17 @@ fn a_record_that_is_being_changed_makes_the_usage_ambiguous() {
         state.usage_besides(&va, &target, UsedBy::Record),
         TargetUsage::InUse
     );
-    state.node_id_update_begins(&other);
+    state.set_node_id_update_pending(&other, true);
     assert_eq!(
         state.usage_besides(&va, &target, UsedBy::Record),
         TargetUsage::Ambiguous
     );
-    state.node_id_update_ends(&other);
+    state.set_node_id_update_pending(&other, false);
     assert_eq!(
         state.usage_besides(&va, &target, UsedBy::Record),
         TargetUsage::InUse
     );
-    state.node_id_update_begins(&other);
+    state.set_node_id_update_pending(&other, true);
     let gone = Change::Deleted {
         name: other.name.clone(),
         uid: other.uid.clone(),
