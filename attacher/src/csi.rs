@@ -14,6 +14,7 @@ pub use call::Caller;
 pub use code::{CallError, Code, Reach};
 pub use connection_manager::{ConnectionManager, ConnectionState, DriverChanged};
 pub use metrics::Calls;
+pub(crate) use metrics::ConnectionStats;
 pub use session::{Connect, OpenError, Session, Socket, SocketError};
 
 use csi_proto::v1::VolumeCapability;

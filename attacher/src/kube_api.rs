@@ -20,7 +20,7 @@ use std::time::Duration;
 pub use api::ApiServer;
 pub use client::{Access, Clients, ConnectError, CredentialsError};
 pub use metrics::Requests;
-pub(crate) use metrics::{FailureStats, OngoingFailure};
+pub(crate) use metrics::{OngoingFailure, RequestStats};
 pub use request_limiter::RateLimit;
 pub(crate) use status::MAX_RETRY_AFTER;
 

@@ -168,7 +168,16 @@ pub fn decode(object: VolumeObject, driver: &Driver) -> Volume {
     let translated = translate(&object);
     let left_in_tree =
         translated.is_some() && object.metadata.annotation(MIGRATED_TO_ANNOTATION) != Some(&*driver.name);
-    let spec = migrated(VolumeSpec::from_wire(*object.spec), translated);
+    let mut spec = VolumeSpec::from_wire(*object.spec);
+    // A translated source has precedence over a CSI source, as in the Go sidecar.
+    match translated {
+        None => {}
+        Some(Ok(Translation { source, access_modes })) => {
+            spec.source = VolumeSource::Migrated(Box::new(source));
+            spec.access_modes = access_modes;
+        }
+        Some(Err(untranslatable)) => spec.source = VolumeSource::Untranslatable(Box::new(untranslatable)),
+    }
     let (name, uid, version) = object.metadata.identity();
     Volume {
         name,
@@ -178,22 +187,6 @@ pub fn decode(object: VolumeObject, driver: &Driver) -> Volume {
         finalizer,
         left_in_tree,
         spec,
-    }
-}
-
-/// The spec with the translated source, which has precedence over a CSI source, as in the Go sidecar.
-fn migrated(spec: VolumeSpec, translated: Option<Result<Translation, Untranslatable>>) -> VolumeSpec {
-    match translated {
-        None => spec,
-        Some(Ok(Translation { source, access_modes })) => VolumeSpec {
-            source: VolumeSource::Migrated(Box::new(source)),
-            access_modes,
-            ..spec
-        },
-        Some(Err(untranslatable)) => VolumeSpec {
-            source: VolumeSource::Untranslatable(Box::new(untranslatable)),
-            ..spec
-        },
     }
 }
 

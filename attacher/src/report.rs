@@ -1,7 +1,11 @@
 //! Texts of errors and times.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use kube::core::Status;
+use serde::{Serialize as _, Serializer};
+use tokio::time::Instant;
 
 /// An error and all its sources on one line. The texts of our error types do not contain their source.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
@@ -57,6 +61,20 @@ pub fn address(address: &str) -> String {
 /// A time in Kubernetes' format, RFC 3339 in seconds.
 pub fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// Seconds, rounded to milliseconds.
+pub(crate) fn seconds(duration: Duration) -> f64 {
+    duration.as_millis() as f64 / 1000.0
+}
+
+/// Serializes a time as the seconds since then.
+pub(crate) fn ago<S: Serializer>(
+    then: &(impl Into<Option<Instant>> + Copy),
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let then: Option<Instant> = (*then).into();
+    then.map(|then| seconds(then.elapsed())).serialize(serializer)
 }
 
 #[cfg(test)]

@@ -88,14 +88,6 @@ impl Caller {
         let answer = trace::request(name, sent, |error| error.code.number().into()).await;
         answer.inspect_err(|error| tracing::trace!(method, %error, "GRPC error"))
     }
-
-    fn logged(&self, answer: &impl std::fmt::Debug) -> String {
-        let mut text = format!("{answer:?}");
-        if let Some((end, _)) = text.char_indices().nth(self.max_logged) {
-            text.truncate(end);
-        }
-        text
-    }
 }
 
 /// Maximum wait for a reconnect. A longer one would occupy the lane; a failed sync is requeued on reconnect.
@@ -109,7 +101,7 @@ const UNPUBLISH: &str = "/csi.v1.Controller/ControllerUnpublishVolume";
 impl ControllerClient for Caller {
     async fn publish(&self, request: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
         let session = self.session()?;
-        let mut controller = session.publisher();
+        let mut controller = v1::controller_client::ControllerClient::new(session.publishes.clone());
         let (secrets, migrated) = (request.secrets.clone(), request.migrated);
         let request = v1::ControllerPublishVolumeRequest {
             volume_id: request.target.volume_id.to_string(),
@@ -134,12 +126,10 @@ impl ControllerClient for Caller {
             })
             .await?;
         if tracing::enabled!(tracing::Level::TRACE) {
-            let keys: Vec<_> = answer.publish_context.keys().collect();
-            tracing::trace!(
-                method = PUBLISH,
-                publish_context = self.logged(&keys),
-                "GRPC response"
-            );
+            let keys = format!("{:?}", answer.publish_context.keys().collect::<Vec<_>>());
+            let end = keys.char_indices().nth(self.max_logged);
+            let publish_context = &keys[..end.map_or(keys.len(), |(end, _)| end)];
+            tracing::trace!(method = PUBLISH, publish_context, "GRPC response");
         }
         Ok(answer.publish_context.into_iter().collect())
     }

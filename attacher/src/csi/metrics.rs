@@ -4,12 +4,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use prometheus::HistogramVec;
+use serde::{Serialize, Serializer};
 use tokio::time::Instant;
 
 use super::code::{CallError, Code};
 use crate::metrics::{Scrape, histograms};
 use crate::migration::is_migration_driver;
 use crate::model::Capabilities;
+use crate::report::ago;
 
 /// Metrics of all sessions. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -30,16 +32,20 @@ struct DriverLabels {
 }
 
 /// The history of the connection.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct ConnectionStats {
+    #[serde(rename = "name")]
     pub(crate) driver: Option<Arc<str>>,
     /// As of the last connection.
+    #[serde(serialize_with = "names")]
     pub(crate) capabilities: Option<Capabilities>,
+    #[serde(rename = "connected")]
     pub(crate) up: bool,
     /// The last change of `up`.
+    #[serde(serialize_with = "ago")]
     pub(crate) since: Option<Instant>,
-    /// Number of connections so far.
-    pub(crate) opened: u64,
+    pub(crate) reconnects: u64,
     /// Error of the last attempt, if that failed.
     pub(crate) last_failure: Option<String>,
 }
@@ -128,8 +134,8 @@ impl Calls {
         connection.driver = Some(driver.clone());
         connection.capabilities = Some(capabilities);
         connection.up = true;
+        connection.reconnects += u64::from(connection.since.is_some());
         connection.since = Some(Instant::now());
-        connection.opened += 1;
         connection.last_failure = None;
     }
 
@@ -159,7 +165,7 @@ impl Calls {
         scrape.counter(
             "csi_attacher_driver_reconnects_total",
             "Total number of reconnects to the CSI driver after its connection was lost",
-            counts.connection.opened.saturating_sub(1) as f64,
+            counts.connection.reconnects as f64,
         );
     }
 
@@ -187,6 +193,10 @@ impl Calls {
             .lock()
             .expect("nothing must panic while the counts are locked")
     }
+}
+
+fn names<S: Serializer>(capabilities: &Option<Capabilities>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(capabilities.iter().flat_map(Capabilities::names))
 }
 
 // === impl Running ===

@@ -73,7 +73,8 @@ type DriverChannel = MapResponse<
 /// A connected driver.
 #[derive(Clone, Debug)]
 pub struct Session {
-    publishes: DriverChannel,
+    /// For ControllerPublishVolume only.
+    pub(super) publishes: DriverChannel,
     others: DriverChannel,
     pub(super) calls: Calls,
     /// Name of the driver.
@@ -227,11 +228,6 @@ impl Session {
             name: name.into(),
             capabilities: Capabilities::default(),
         }
-    }
-
-    /// For ControllerPublishVolume.
-    pub(super) fn publisher(&self) -> ControllerClient<DriverChannel> {
-        ControllerClient::new(self.publishes.clone())
     }
 
     /// For all other calls of the Controller service.

@@ -7,16 +7,17 @@ use tokio::time::Instant;
 
 use super::{VERSION, View, health};
 use crate::controller::state::{Pending, QueueStats, Stats};
-use crate::kube_api::{FailureStats, OngoingFailure};
-use crate::leader_election::Leadership;
-use crate::report::time;
+use crate::csi::ConnectionStats;
+use crate::kube_api::{OngoingFailure, RequestStats};
+use crate::leader_election::{ElectionStatus, Leadership};
+use crate::report::{seconds, time};
 use crate::workqueue::{Class, Key, Lane};
 
 /// The number of work items that are shown of each stage; the rest is counted.
 const SHOWN_ITEMS: usize = 50;
 
 /// The whole state. Durations are in seconds. Texts may contain anything; both formats escape control characters.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Status {
     version: &'static str,
@@ -24,10 +25,10 @@ pub(super) struct Status {
     up: f64,
     /// What `/readyz` reports as missing.
     not_ready: Vec<String>,
-    driver: DriverStatus,
-    leader_election: Option<ElectionStatus>,
+    driver: ConnectionStats,
+    leader_election: Option<Election>,
     lists: Vec<ListStatus>,
-    api: ApiStatus,
+    api: RequestStats,
     reconcile: Option<ReconcileStatus>,
     lanes: Vec<LaneStatus>,
     running: Vec<WorkStatus>,
@@ -35,73 +36,26 @@ pub(super) struct Status {
     waiting: Vec<WorkStatus>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct DriverStatus {
-    name: Option<String>,
-    connected: bool,
-    since: Option<f64>,
-    reconnects: u64,
-    last_failure: Option<String>,
-    capabilities: Vec<&'static str>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ElectionStatus {
-    lease: String,
-    identity: String,
+#[derive(Serialize)]
+struct Election {
+    #[serde(flatten)]
+    status: ElectionStatus,
     leads: bool,
-    /// The holder's identity; empty if the lease is free, none if it has not been read yet.
-    holder: Option<String>,
-    renewed: Option<f64>,
-    failure: Option<FailureStatus>,
     problem: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ListStatus {
     resource: &'static str,
     /// Whether the first list is complete.
     complete: bool,
     objects: usize,
-    failure: Option<FailureStatus>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ApiStatus {
-    in_flight: usize,
-    last_answer: Option<f64>,
-    /// Since the last 2xx response.
-    last_success: Option<f64>,
-    refused: FailureCount,
-    unanswered: FailureCount,
-}
-
-/// Failures since the start.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct FailureCount {
-    count: u64,
-    last: Option<f64>,
-    error: Option<String>,
-}
-
-/// Consecutive failures.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct FailureStatus {
-    times: u32,
-    /// Since the first of the consecutive failures.
-    failing: f64,
-    last: f64,
-    error: String,
+    failure: Option<OngoingFailure>,
 }
 
 /// Reconcile with ListVolumes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ReconcileStatus {
     last: f64,
@@ -118,7 +72,7 @@ struct ReconcileStatus {
     refused: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct LaneStatus {
     lane: &'static str,
@@ -129,7 +83,7 @@ struct LaneStatus {
     oldest: Option<f64>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct WorkStatus {
     lane: &'static str,
@@ -160,15 +114,10 @@ impl Status {
             time: time(view.now()),
             up: seconds(now - view.started),
             not_ready: health::missing(view),
-            driver: DriverStatus::of(view, now),
-            leader_election: view
-                .election()
-                .and_then(|election| ElectionStatus::of(&election, now)),
-            lists: stats
-                .as_ref()
-                .map(|stats| lists(stats, view, now))
-                .unwrap_or_default(),
-            api: ApiStatus::of(view, now),
+            driver: view.calls.connection(),
+            leader_election: view.election().as_ref().and_then(Election::of),
+            lists: stats.as_ref().map(|stats| lists(stats, view)).unwrap_or_default(),
+            api: view.requests.state(),
             reconcile: stats.as_ref().and_then(|stats| ReconcileStatus::of(stats, now)),
             lanes: stats
                 .iter()
@@ -182,7 +131,7 @@ impl Status {
     }
 }
 
-fn lists(stats: &Stats, view: &View, now: Instant) -> Vec<ListStatus> {
+fn lists(stats: &Stats, view: &View) -> Vec<ListStatus> {
     let (synced, known) = (stats.caches_synced, stats.objects);
     let watches = view.requests.state().watches;
     [
@@ -194,9 +143,7 @@ fn lists(stats: &Stats, view: &View, now: Instant) -> Vec<ListStatus> {
         resource,
         complete,
         objects,
-        failure: watches
-            .get(resource)
-            .map(|failure| FailureStatus::of(failure, now)),
+        failure: watches.get(resource).cloned(),
     })
     .into()
 }
@@ -209,83 +156,15 @@ fn works(view: &View, pending: Option<&Vec<Pending>>, now: Instant) -> Vec<WorkS
         .collect()
 }
 
-// === impl ElectionStatus ===
+// === impl Election ===
 
-impl ElectionStatus {
-    fn of(leadership: &Leadership, now: Instant) -> Option<Self> {
-        let status = leadership.status()?;
+impl Election {
+    fn of(leadership: &Leadership) -> Option<Self> {
         Some(Self {
-            lease: status.lease,
-            identity: status.identity,
+            status: leadership.status()?,
             leads: leadership.check().is_ok(),
-            holder: status.holder,
-            renewed: status.renewed.map(|renewed| seconds(now - renewed)),
-            failure: status
-                .ongoing_failure
-                .map(|failure| FailureStatus::of(&failure, now)),
             problem: leadership.health().err().map(|why| why.to_string()),
         })
-    }
-}
-
-// === impl DriverStatus ===
-
-impl DriverStatus {
-    fn of(view: &View, now: Instant) -> Self {
-        let connection = view.calls.connection();
-        let capabilities = connection
-            .capabilities
-            .map(|capabilities| capabilities.names().collect());
-        Self {
-            name: connection.driver.map(|name| name.to_string()),
-            connected: connection.up,
-            since: connection.since.map(|since| seconds(now - since)),
-            reconnects: connection.opened.saturating_sub(1),
-            last_failure: connection.last_failure,
-            capabilities: capabilities.unwrap_or_default(),
-        }
-    }
-}
-
-// === impl ApiStatus ===
-
-impl ApiStatus {
-    fn of(view: &View, now: Instant) -> Self {
-        let state = view.requests.state();
-        let ago = |then: Instant| seconds(now - then);
-        Self {
-            in_flight: state.in_flight,
-            last_answer: state.answered.map(ago),
-            last_success: state.granted.map(ago),
-            refused: FailureCount::of(&state.refused, now),
-            unanswered: FailureCount::of(&state.unanswered, now),
-        }
-    }
-}
-
-// === impl FailureCount ===
-
-impl FailureCount {
-    fn of(failures: &FailureStats, now: Instant) -> Self {
-        let last = failures.last.as_ref();
-        Self {
-            count: failures.count,
-            last: last.map(|(then, _)| seconds(now - *then)),
-            error: last.map(|(_, why)| why.to_string()),
-        }
-    }
-}
-
-// === impl FailureStatus ===
-
-impl FailureStatus {
-    fn of(ongoing_failure: &OngoingFailure, now: Instant) -> Self {
-        Self {
-            times: ongoing_failure.times,
-            failing: seconds(now - ongoing_failure.since),
-            last: seconds(now - ongoing_failure.last),
-            error: ongoing_failure.why.to_string(),
-        }
     }
 }
 
@@ -355,11 +234,6 @@ impl WorkStatus {
             error: failures.map(|failures| failures.last.message.to_string()),
         }
     }
-}
-
-/// Rounded to milliseconds.
-fn seconds(duration: Duration) -> f64 {
-    duration.as_millis() as f64 / 1000.0
 }
 
 fn why(class: Class) -> &'static str {

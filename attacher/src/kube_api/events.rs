@@ -260,11 +260,6 @@ impl Recorder {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
-
-    /// Reports a change of leadership on the Lease, as client-go does: "`identity` became leader".
-    pub fn leadership(&self, lease: ObjectReference, message: impl AsRef<str>) {
-        self.report(lease, Reason::LeaderElection, None, message);
-    }
 }
 
 // === impl Publisher ===

@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use http::{Method, StatusCode, Uri};
 use prometheus::{HistogramVec, IntCounter, IntCounterVec};
+use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::metrics::{Scrape, counter, counters, histograms};
+use crate::report::ago;
 
 /// Metrics of all clients. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -22,38 +24,47 @@ struct Counts {
     state: RequestStats,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct RequestStats {
     /// Requests without a response yet. A watch counts until its first byte.
     pub(crate) in_flight: usize,
     /// The last response.
+    #[serde(rename = "lastAnswer", serialize_with = "ago")]
     pub(crate) answered: Option<Instant>,
     /// The last 2xx response.
+    #[serde(rename = "lastSuccess", serialize_with = "ago")]
     pub(crate) granted: Option<Instant>,
     /// Responses 401, 403, 429 and 5xx.
     pub(crate) refused: FailureStats,
     pub(crate) unanswered: FailureStats,
     /// Failing watches by resource.
+    #[serde(skip)]
     pub(crate) watches: BTreeMap<Cow<'static, str>, OngoingFailure>,
 }
 
 /// Failures since the start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct FailureStats {
     pub(crate) count: u64,
-    pub(crate) last: Option<(Instant, Arc<str>)>,
+    #[serde(serialize_with = "ago")]
+    pub(crate) last: Option<Instant>,
+    pub(crate) error: Option<Arc<str>>,
 }
 
 /// Consecutive failures.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OngoingFailure {
     /// Number of failures.
     pub times: u32,
     /// The first failure.
+    #[serde(rename = "failing", serialize_with = "ago")]
     pub since: Instant,
     /// The last failure.
+    #[serde(serialize_with = "ago")]
     pub last: Instant,
     /// The last error.
+    #[serde(rename = "error")]
     pub why: Arc<str>,
 }
 
@@ -191,7 +202,8 @@ impl Requests {
 impl FailureStats {
     fn add(&mut self, why: String) {
         self.count += 1;
-        self.last = Some((Instant::now(), why.into()));
+        self.last = Some(Instant::now());
+        self.error = Some(why.into());
     }
 }
 

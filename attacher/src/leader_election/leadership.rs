@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Settings;
 use crate::kube_api::OngoingFailure;
+use crate::report::ago;
 
 /// Whether this replica leads. Cheap to clone and to check.
 ///
@@ -15,11 +17,13 @@ use crate::kube_api::OngoingFailure;
 pub struct Leadership(Option<watch::Receiver<ElectionStatus>>);
 
 /// The election as this replica sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ElectionStatus {
     /// When our leadership expires unless it is renewed. `None`: we do not lead.
+    #[serde(skip)]
     pub valid_until: Option<Instant>,
     /// When we last renewed the lease; `None` after its release.
+    #[serde(serialize_with = "ago")]
     pub renewed: Option<Instant>,
     /// The last observed holder. Empty: the lease is free. `None`: it has not been read yet.
     pub holder: Option<String>,
@@ -27,14 +31,18 @@ pub struct ElectionStatus {
     pub identity: String,
     /// Why the last request failed, if it did. The failure of a claim is kept as long as the lease can be claimed, even if
     /// reads succeed.
+    #[serde(rename = "failure")]
     pub ongoing_failure: Option<OngoingFailure>,
     /// Whether the last claim failed, and the lease could still be claimed when it was last read.
+    #[serde(skip)]
     pub claim_failed: bool,
     /// How many renewals had to read the lease first.
+    #[serde(skip)]
     pub slow_renewals: u64,
     /// Name of the lease, for messages.
     pub lease: String,
     /// The lease duration.
+    #[serde(skip)]
     pub(super) lease_duration: Duration,
 }
 

@@ -214,7 +214,7 @@ impl Visit for FieldLines<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
             self.message = format!("{value:?}");
-        } else {
+        } else if name(field).is_some() {
             self.put_text(field, &format!("{value:?}"));
         }
     }

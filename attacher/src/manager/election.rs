@@ -9,7 +9,7 @@ use crate::args::Args;
 use crate::controller::state::ControllerState;
 use crate::http_server::View;
 use crate::kube_api::Access;
-use crate::kube_api::events::{self, Recorder};
+use crate::kube_api::events::{self, Reason, Recorder};
 use crate::leader_election::{
     self, ApiLease, Change, LeaderElector, Leadership, LeaseMeta, Settings, Timings,
 };
@@ -54,7 +54,7 @@ pub(super) fn spawn(
             Change::StartedLeading => format!("{identity} became leader"),
             Change::StoppedLeading => format!("{identity} stopped leading"),
         };
-        recorder.leadership(lease, message);
+        recorder.report(lease, Reason::LeaderElection, None, message);
     });
     tasks.spawn(Task::Election, async move { Ok(elector.run(stop).await?) });
     view.election_begins(leadership.clone());

@@ -224,7 +224,9 @@ async fn standby_reports_leadership_only() {
     let fixture = Fixture::new(false, |_| StatusCode::CREATED);
     fixture.fail();
     let lease = events::lease("ns", "external-attacher-leader-d", "uid-2");
-    fixture.recorder.leadership(lease, "pod-1 stopped leading");
+    fixture
+        .recorder
+        .report(lease, Reason::LeaderElection, None, "pod-1 stopped leading");
     fixture.pass(60).await;
     let requests = fixture.requests();
     let [(_, path, event)] = &requests[..] else {

@@ -18,7 +18,7 @@ use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use libtest_mimic::Trial;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
@@ -180,9 +180,17 @@ async fn report_what_happened(harness: Arc<Harness>) -> Result<()> {
     let rule = FaultRule::hang_after_effect("stuck", Method::ControllerPublishVolume).for_volume(handle);
     driver.set_faults(&[rule]).await?;
     attach(stuck).await?;
-    let entry = format!("  attach  {stuck}  node metrics-node  for ");
-    let page = until(address, "/statusz", |text| text.contains(&entry)).await?;
-    ensure!(page.contains("RUNNING: 1\n"), "{page}");
+    until(address, "/statusz?format=json", |text| {
+        let status: Value = serde_json::from_str(text).unwrap_or_default();
+        let (work, lane) = (&status["running"][0], &status["lanes"][0]);
+        work["name"] == stuck.as_str()
+            && work["node"] == "metrics-node"
+            && work["elapsed"].is_number()
+            && (&work["lane"], &lane["running"]) == (&lane["lane"], &1.into())
+    })
+    .await?;
+    let name = format!("name: {stuck}\n");
+    until(address, "/statusz", |text| text.contains(&name)).await?;
     let running = "csi_attacher_backlog{lane=\"attach\",state=\"running\"} 1\n";
     until(address, "/metrics", |text| text.contains(running)).await?;
 

@@ -83,7 +83,7 @@ fn counts_requests_by_result() {
     let state = requests.state();
     assert_eq!(state.in_flight, 0);
     assert!(state.answered.is_some());
-    let last = |misses: FailureStats| (misses.count, misses.last.expect("one failed").1);
+    let last = |misses: FailureStats| (misses.count, misses.error.expect("one failed"));
     assert_eq!(last(state.unanswered), (1, "refused".into()));
     assert_eq!(
         last(state.refused),
