@@ -91,8 +91,7 @@ impl Leadership {
         }
     }
 
-    /// Waits until we lead. If [`Leadership::is_elected`], others may have led before, and the caches may be older than their
-    /// writes.
+    /// Waits until we lead. With an election, others may have led before, and the caches may be older than their writes.
     ///
     /// # Cancellation
     ///
@@ -131,11 +130,6 @@ impl Leadership {
             // The next iteration checks the new status.
             tokio::time::timeout_at(until, renewed).await.ok();
         }
-    }
-
-    /// Whether there is an election, so that others may have led before.
-    pub fn is_elected(&self) -> bool {
-        self.0.is_some()
     }
 
     /// The result of `/healthz/leader-election`.
