@@ -32,17 +32,17 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let pending = self.state().pending(&attachment.uid).cloned();
         let planned = match pending {
             Some(PendingStatusWrite::Listed) => return self.clear_error(attachment).await,
-            // To write a known result is no call: it needs no driver, and goes on during a shutdown.
+            // To write a known result is no call: it does not wait for the driver, and goes on during a shutdown.
             Some(PendingStatusWrite::Published { .. }) => {
-                let capabilities = self.state().capabilities.unwrap_or_default();
-                self.plan_attach(
-                    attachment,
-                    Driver {
+                let known = self.state().capabilities;
+                let driver = match known {
+                    Some(capabilities) => Driver {
                         capabilities,
                         ..self.driver.clone()
                     },
-                )
-                .await?
+                    None => self.ready_driver().await?,
+                };
+                self.plan_attach(attachment, driver).await?
             }
             Some(PendingStatusWrite::Unpublished) | None => {
                 let planned = async { self.plan_attach(attachment, self.ready_driver().await?).await };
