@@ -67,23 +67,17 @@ impl IntoResponse for Refusal {
     }
 }
 
-impl From<PathRejection> for Refusal {
-    fn from(rejection: PathRejection) -> Self {
-        Self::new(Code::InvalidArgument, rejection.body_text()).with_status(rejection.status())
-    }
+macro_rules! from_rejection {
+    ($($rejection:ty),*) => {
+        $(impl From<$rejection> for Refusal {
+            fn from(rejection: $rejection) -> Self {
+                Self::new(Code::InvalidArgument, rejection.body_text()).with_status(rejection.status())
+            }
+        })*
+    };
 }
 
-impl From<QueryRejection> for Refusal {
-    fn from(rejection: QueryRejection) -> Self {
-        Self::new(Code::InvalidArgument, rejection.body_text())
-    }
-}
-
-impl From<BytesRejection> for Refusal {
-    fn from(rejection: BytesRejection) -> Self {
-        Self::new(Code::InvalidArgument, rejection.body_text()).with_status(rejection.status())
-    }
-}
+from_rejection!(BytesRejection, PathRejection, QueryRejection);
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {

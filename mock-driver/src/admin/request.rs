@@ -29,6 +29,11 @@ pub(super) struct Path<T>(pub(super) T);
 #[from_request(via(axum::extract::Query), rejection(Refusal))]
 pub(super) struct Query<T>(pub(super) T);
 
+/// The responses of routes.
+pub(super) type Reply<T> = Result<Json<T>, Refusal>;
+pub(super) type Created<T> = Result<(StatusCode, Json<T>), Refusal>;
+pub(super) type Deleted = Result<StatusCode, Refusal>;
+
 // === impl Json ===
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {

@@ -9,7 +9,7 @@ use utoipa::IntoParams;
 use super::volume;
 use crate::admin::page::page;
 use crate::admin::problem::Refusal;
-use crate::admin::request::{Json, Path, Query};
+use crate::admin::request::{Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Attach, Attachment, Page, Problem};
 
@@ -34,7 +34,7 @@ pub(super) struct AttachmentQuery {
 pub(super) async fn list(
     State(admin): State<Admin>,
     Query(query): Query<AttachmentQuery>,
-) -> Result<Json<Page<Attachment>>, Refusal> {
+) -> Reply<Page<Attachment>> {
     // Ids contain no newline, so the cursor is unambiguous.
     let place = |attachment: &Attachment| format!("{}\n{}", attachment.volume, attachment.node);
     let after = query.after.as_deref().map(|after| {
@@ -71,7 +71,7 @@ pub(super) async fn attach(
     State(admin): State<Admin>,
     Path((volume, node)): Path<(String, String)>,
     Json(attach): Json<Attach>,
-) -> Result<Json<Attachment>, Refusal> {
+) -> Reply<Attachment> {
     let request = ControllerPublishVolumeRequest {
         volume_id: volume.clone(),
         node_id: node.clone(),
@@ -90,7 +90,7 @@ pub(super) async fn attach(
 pub(super) async fn detach(
     State(admin): State<Admin>,
     Path((volume, node)): Path<(String, String)>,
-) -> Result<StatusCode, Refusal> {
+) -> Deleted {
     find(&admin, &volume, &node).await?;
     let request = ControllerUnpublishVolumeRequest {
         volume_id: volume,

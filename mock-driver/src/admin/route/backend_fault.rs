@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::fault::{origin, refused, taken};
 use crate::admin::problem::Refusal;
-use crate::admin::request::{Json, Path};
+use crate::admin::request::{Created, Deleted, Json, Path, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{BackendFault, FaultChange, Problem};
 use crate::fault::{Report, Rule, RuleKind};
@@ -22,10 +22,7 @@ pub(super) async fn list(State(admin): State<Admin>) -> Json<Vec<BackendFault>> 
 #[utoipa::path(post, path = "/backend-faults", tag = "faults",
     request_body(content = Object, description = "A backend fault, as in the fault file but in JSON."),
     responses((status = 201, body = BackendFault), (status = "default", body = Problem)))]
-pub(super) async fn put(
-    State(admin): State<Admin>,
-    Json(fault): Json<Value>,
-) -> Result<(StatusCode, Json<BackendFault>), Refusal> {
+pub(super) async fn put(State(admin): State<Admin>, Json(fault): Json<Value>) -> Created<BackendFault> {
     let fault = Rule::backend_fault_from_value(fault).map_err(refused)?;
     let id = fault.id.clone();
     admin.driver.faults.put(fault).map_err(taken)?;
@@ -36,10 +33,7 @@ pub(super) async fn put(
 /// Deletes a backend fault of any origin.
 #[utoipa::path(delete, path = "/backend-faults/{fault}", tag = "faults", params(("fault" = String, Path, description = "Id of the backend fault.")),
     responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn remove(
-    State(admin): State<Admin>,
-    Path(fault): Path<String>,
-) -> Result<StatusCode, Refusal> {
+pub(super) async fn remove(State(admin): State<Admin>, Path(fault): Path<String>) -> Deleted {
     if !admin.driver.faults.remove(RuleKind::BackendFault, &fault) {
         return Err(Refusal::not_found("backend fault", &fault));
     }
@@ -54,7 +48,7 @@ pub(super) async fn switch(
     State(admin): State<Admin>,
     Path(fault): Path<String>,
     Json(change): Json<FaultChange>,
-) -> Result<Json<BackendFault>, Refusal> {
+) -> Reply<BackendFault> {
     admin
         .driver
         .faults
@@ -63,7 +57,7 @@ pub(super) async fn switch(
     find(&admin, &fault)
 }
 
-fn find(admin: &Admin, id: &str) -> Result<Json<BackendFault>, Refusal> {
+fn find(admin: &Admin, id: &str) -> Reply<BackendFault> {
     let mut reports = admin.driver.faults.reports(RuleKind::BackendFault).into_iter();
     let report = reports.find(|report| report.id == id);
     report

@@ -3,7 +3,7 @@
 use axum::extract::State;
 
 use crate::admin::problem::Refusal;
-use crate::admin::request::{Json, Path};
+use crate::admin::request::{Json, Path, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Capability, CapabilityChange, Problem};
 use crate::rpc::capabilities;
@@ -29,7 +29,7 @@ pub(super) async fn change(
     State(admin): State<Admin>,
     Path(name): Path<String>,
     Json(change): Json<CapabilityChange>,
-) -> Result<Json<Capability>, Refusal> {
+) -> Reply<Capability> {
     let unknown =
         |error: capabilities::CapabilitySetError| Refusal::new(tonic::Code::NotFound, error.to_string());
     let capability: capabilities::Capability = name.parse().map_err(unknown)?;

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tonic::Code;
 
 use crate::admin::problem::Refusal;
-use crate::admin::request::{Json, Path};
+use crate::admin::request::{Created, Deleted, Json, Path, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{FaultChange, FaultRule, Faults, Problem, Released};
 use crate::fault::{IdConflict, Origin, Report, Rule, RuleError, RuleKind};
@@ -32,10 +32,7 @@ pub(super) async fn list(State(admin): State<Admin>) -> Json<Faults> {
 #[utoipa::path(post, path = "/faults", tag = "faults",
     request_body(content = Object, description = "A rule, written as in the fault file but in JSON."),
     responses((status = 201, body = FaultRule), (status = "default", body = Problem)))]
-pub(super) async fn put(
-    State(admin): State<Admin>,
-    Json(rule): Json<Value>,
-) -> Result<(StatusCode, Json<FaultRule>), Refusal> {
+pub(super) async fn put(State(admin): State<Admin>, Json(rule): Json<Value>) -> Created<FaultRule> {
     let rule = Rule::from_value(rule).map_err(refused)?;
     let id = rule.id.clone();
     admin.driver.faults.put(rule).map_err(taken)?;
@@ -47,10 +44,7 @@ pub(super) async fn put(
 #[utoipa::path(put, path = "/faults", tag = "faults",
     request_body(content = Vec<Object>, description = "Rules, written as in the fault file but in JSON."),
     responses((status = 200, body = Faults), (status = "default", body = Problem)))]
-pub(super) async fn replace(
-    State(admin): State<Admin>,
-    Json(rules): Json<Vec<Value>>,
-) -> Result<Json<Faults>, Refusal> {
+pub(super) async fn replace(State(admin): State<Admin>, Json(rules): Json<Vec<Value>>) -> Reply<Faults> {
     let text = Value::Array(rules).to_string();
     let rules = Rule::read_list(&text).map_err(refused)?;
     admin.driver.faults.replace(Origin::Admin, rules).map_err(taken)?;
@@ -60,7 +54,7 @@ pub(super) async fn replace(
 
 /// Deletes all rules that were set at run time. Those of the file and of scenarios stay.
 #[utoipa::path(delete, path = "/faults", tag = "faults", responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn clear(State(admin): State<Admin>) -> Result<StatusCode, Refusal> {
+pub(super) async fn clear(State(admin): State<Admin>) -> Deleted {
     replace(State(admin), Json(Vec::new())).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -68,10 +62,7 @@ pub(super) async fn clear(State(admin): State<Admin>) -> Result<StatusCode, Refu
 /// Deletes a rule of any origin and releases the calls that it blocks.
 #[utoipa::path(delete, path = "/faults/{rule}", tag = "faults", params(("rule" = String, Path, description = "Its id.")),
     responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn remove(
-    State(admin): State<Admin>,
-    Path(rule): Path<String>,
-) -> Result<StatusCode, Refusal> {
+pub(super) async fn remove(State(admin): State<Admin>, Path(rule): Path<String>) -> Deleted {
     if !admin.driver.faults.remove(RuleKind::Rule, &rule) {
         return Err(Refusal::not_found("fault rule", &rule));
     }
@@ -86,7 +77,7 @@ pub(super) async fn switch(
     State(admin): State<Admin>,
     Path(rule): Path<String>,
     Json(change): Json<FaultChange>,
-) -> Result<Json<FaultRule>, Refusal> {
+) -> Reply<FaultRule> {
     admin
         .driver
         .faults
@@ -98,10 +89,7 @@ pub(super) async fn switch(
 /// Releases the calls that a rule blocks (`action.hang: release`).
 #[utoipa::path(post, path = "/faults/{rule}/release", tag = "faults", params(("rule" = String, Path, description = "Its id.")),
     responses((status = 200, body = Released), (status = "default", body = Problem)))]
-pub(super) async fn release(
-    State(admin): State<Admin>,
-    Path(rule): Path<String>,
-) -> Result<Json<Released>, Refusal> {
+pub(super) async fn release(State(admin): State<Admin>, Path(rule): Path<String>) -> Reply<Released> {
     let released = admin.driver.faults.release(Some(&rule));
     let calls = released.ok_or_else(|| Refusal::not_found("fault rule", &rule))?;
     admin.touch();
@@ -116,7 +104,7 @@ pub(super) async fn reset(State(admin): State<Admin>) -> Json<Faults> {
     list(State(admin)).await
 }
 
-fn find(admin: &Admin, id: &str) -> Result<Json<FaultRule>, Refusal> {
+fn find(admin: &Admin, id: &str) -> Reply<FaultRule> {
     let mut reports = admin.driver.faults.reports(RuleKind::Rule).into_iter();
     let report = reports.find(|report| report.id == id);
     report

@@ -10,8 +10,7 @@ use utoipa::IntoParams;
 
 use super::snapshot;
 use crate::admin::page::{later, page};
-use crate::admin::problem::Refusal;
-use crate::admin::request::{Json, Path, Query};
+use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{GroupSnapshot, GroupSnapshotNew, Page, Problem};
 use crate::array::{Group, Members, UnixTime};
@@ -37,7 +36,7 @@ pub(super) struct GroupQuery {
 pub(super) async fn list(
     State(admin): State<Admin>,
     Query(query): Query<GroupQuery>,
-) -> Result<Json<Page<GroupSnapshot>>, Refusal> {
+) -> Reply<Page<GroupSnapshot>> {
     let now = admin.driver.clock.moment();
     let groups = admin.driver.store.read(|array| {
         let groups = array.groups().filter(|group| query.covers(group));
@@ -57,10 +56,7 @@ pub(super) async fn list(
 /// Reads a group snapshot with its snapshots.
 #[utoipa::path(get, path = "/group-snapshots/{group}", tag = "snapshots", params(("group" = String, Path, description = "Its id.")),
     responses((status = 200, body = GroupSnapshot), (status = "default", body = Problem)))]
-pub(super) async fn get(
-    State(admin): State<Admin>,
-    Path(group): Path<String>,
-) -> Result<Json<GroupSnapshot>, Refusal> {
+pub(super) async fn get(State(admin): State<Admin>, Path(group): Path<String>) -> Reply<GroupSnapshot> {
     let found = admin.driver.store.read(|array| array.group(&group, &[]));
     Ok(Json(shown(&found.await?, admin.driver.clock.moment())))
 }
@@ -71,7 +67,7 @@ pub(super) async fn get(
 pub(super) async fn create(
     State(admin): State<Admin>,
     Json(new): Json<GroupSnapshotNew>,
-) -> Result<(StatusCode, Json<GroupSnapshot>), Refusal> {
+) -> Created<GroupSnapshot> {
     let request = CreateVolumeGroupSnapshotRequest {
         name: new.name,
         source_volume_ids: new.sources,
@@ -86,10 +82,7 @@ pub(super) async fn create(
 /// Deletes a group snapshot with its snapshots, unless volumes depend on one of them.
 #[utoipa::path(delete, path = "/group-snapshots/{group}", tag = "snapshots", params(("group" = String, Path, description = "Its id.")),
     responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn delete(
-    State(admin): State<Admin>,
-    Path(group): Path<String>,
-) -> Result<StatusCode, Refusal> {
+pub(super) async fn delete(State(admin): State<Admin>, Path(group): Path<String>) -> Deleted {
     let known = admin.driver.store.read(|array| array.group(&group, &[]));
     let snapshots = known.await?.snapshots;
     let request = DeleteVolumeGroupSnapshotRequest {

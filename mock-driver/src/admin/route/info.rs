@@ -3,14 +3,14 @@
 use axum::extract::State;
 
 use crate::admin::problem::Refusal;
-use crate::admin::request::Json;
+use crate::admin::request::{Json, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Counts, Info, Problem};
 use crate::journal;
 
 /// Driver version and configuration.
 #[utoipa::path(get, path = "/info", tag = "driver", responses((status = 200, body = Info), (status = "default", body = Problem)))]
-pub(super) async fn info(State(admin): State<Admin>) -> Result<Json<Info>, Refusal> {
+pub(super) async fn info(State(admin): State<Admin>) -> Reply<Info> {
     let driver = &admin.driver;
     Ok(Json(Info {
         driver: driver.name.clone(),

@@ -1,18 +1,19 @@
 //! Finished and in-flight calls.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use http::StatusCode;
 use serde::Deserialize;
-use tokio::time;
+use tokio::time::{self, error::Elapsed};
 use tonic::Code;
 use utoipa::IntoParams;
 use wildmatch::WildMatch;
 
 use crate::admin::page::limit;
 use crate::admin::problem::Refusal;
-use crate::admin::request::{self, Json, Query};
+use crate::admin::request::{self, Deleted, Json, Query, Reply};
 use crate::admin::sequence;
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{
@@ -80,10 +81,7 @@ pub(super) struct WaitQuery {
 /// Lists the finished calls in memory, in order of their end.
 #[utoipa::path(get, path = "/journal", tag = "calls", params(JournalQuery),
     responses((status = 200, body = Page<Call>), (status = "default", body = Problem)))]
-pub(super) async fn list(
-    State(admin): State<Admin>,
-    Query(query): Query<JournalQuery>,
-) -> Result<Json<Page<Call>>, Refusal> {
+pub(super) async fn list(State(admin): State<Admin>, Query(query): Query<JournalQuery>) -> Reply<Page<Call>> {
     let journal = admin.journal()?;
     let (volume, node) = (&query.volume, &query.node);
     let wanted = CallQuery::read([&query.method, &query.code, volume, node, &query.fault])?;
@@ -121,14 +119,14 @@ pub(super) async fn list(
 
 /// Clears the journal in memory. Metrics, the journal file and in-flight calls are kept.
 #[utoipa::path(delete, path = "/journal", tag = "calls", responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn clear(State(admin): State<Admin>) -> Result<StatusCode, Refusal> {
+pub(super) async fn clear(State(admin): State<Admin>) -> Deleted {
     admin.journal()?.clear();
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Lists in-flight calls, oldest first, each with the rule that blocks it.
 #[utoipa::path(get, path = "/calls", tag = "calls", responses((status = 200, body = Vec<Call>), (status = "default", body = Problem)))]
-pub(super) async fn running(State(admin): State<Admin>) -> Result<Json<Vec<Call>>, Refusal> {
+pub(super) async fn running(State(admin): State<Admin>) -> Reply<Vec<Call>> {
     let journal = admin.journal()?;
     let calls: Vec<_> = journal.look(|look| look.running().cloned().collect());
     Ok(Json(
@@ -142,10 +140,7 @@ pub(super) async fn running(State(admin): State<Admin>) -> Result<Json<Vec<Call>
 /// Waits for calls: returns 200 with them, or 504 on timeout.
 #[utoipa::path(get, path = "/journal/wait", tag = "calls", params(WaitQuery),
     responses((status = 200, body = Vec<Call>), (status = "default", body = Problem)))]
-pub(super) async fn wait(
-    State(admin): State<Admin>,
-    Query(query): Query<WaitQuery>,
-) -> Result<Json<Vec<Call>>, Refusal> {
+pub(super) async fn wait(State(admin): State<Admin>, Query(query): Query<WaitQuery>) -> Reply<Vec<Call>> {
     let journal = admin.journal()?;
     let (volume, node) = (&query.volume, &query.node);
     let wanted = CallQuery::read([&query.method, &query.code, volume, node, &query.fault])?;
@@ -168,12 +163,7 @@ pub(super) async fn wait(
         (found.len() == count).then(|| std::mem::take(&mut found))
     };
     let timeout = query.timeout.as_deref().unwrap_or(DEFAULT_WAIT);
-    let found = tokio::select! {
-        biased;
-        found = time::timeout(request::wait("timeout", timeout)?, journal.wait(find)) => found,
-        () = admin.stop.cancelled() => return Err(stopping()),
-    };
-    match found {
+    match unless_stopped(&admin, request::wait("timeout", timeout)?, journal.wait(find)).await? {
         Ok(found) => {
             let shown =
                 |(place, call): &(Option<u64>, Arc<journal::Call>)| shown(journal, call, *place, true);
@@ -196,7 +186,7 @@ pub(super) async fn wait(
 pub(super) async fn assert(
     State(admin): State<Admin>,
     Json(expectation): Json<Expectation>,
-) -> Result<Json<ExpectationResult>, Refusal> {
+) -> Reply<ExpectationResult> {
     let journal = admin.journal()?;
     let timeout = match &expectation.timeout {
         Some(timeout) => Some(request::wait("timeout", timeout)?),
@@ -226,11 +216,7 @@ pub(super) async fn assert(
         let result = calls.compare(look);
         (result.status != ExpectationStatus::Incomplete).then_some(result)
     };
-    let result = tokio::select! {
-        biased;
-        result = time::timeout(timeout, journal.wait(settled)) => result,
-        () = admin.stop.cancelled() => return Err(stopping()),
-    };
+    let result = unless_stopped(&admin, timeout, journal.wait(settled)).await?;
     Ok(Json(
         result.unwrap_or_else(|_| journal.look(|look| calls.compare(look))),
     ))
@@ -289,8 +275,14 @@ impl<'a> Calls<'a> {
     }
 }
 
-fn stopping() -> Refusal {
-    Refusal::new(Code::Unavailable, "the driver stops")
+async fn unless_stopped<T>(
+    admin: &Admin,
+    timeout: Duration,
+    work: impl Future<Output = T>,
+) -> Result<Result<T, Elapsed>, Refusal> {
+    let work = time::timeout(timeout, work);
+    let done = admin.stop.run_until_cancelled(work).await;
+    done.ok_or_else(|| Refusal::new(Code::Unavailable, "the driver stops"))
 }
 
 /// The filter of a request.

@@ -10,7 +10,7 @@ use utoipa::IntoParams;
 use super::storage;
 use crate::admin::page::{later, page};
 use crate::admin::problem::Refusal;
-use crate::admin::request::{Json, Path, Query};
+use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Node, NodeChange, NodeNew, Page, Problem};
 use crate::array::{self, Array, NodeSettings, Segments};
@@ -37,10 +37,7 @@ pub(super) struct NodeQuery {
 /// Lists nodes, sorted by id, each with its first volumes.
 #[utoipa::path(get, path = "/nodes", tag = "nodes", params(NodeQuery),
     responses((status = 200, body = Page<Node>), (status = "default", body = Problem)))]
-pub(super) async fn list(
-    State(admin): State<Admin>,
-    Query(query): Query<NodeQuery>,
-) -> Result<Json<Page<Node>>, Refusal> {
+pub(super) async fn list(State(admin): State<Admin>, Query(query): Query<NodeQuery>) -> Reply<Page<Node>> {
     let nodes = admin.driver.store.read(|array| {
         let nodes = array.nodes().filter(|node| query.covers(node));
         let is_later = later(&query.after, |node: &array::Node| node.id.as_str());
@@ -53,7 +50,7 @@ pub(super) async fn list(
 /// Reads a node with all of its volumes, also a deregistered one that is not listed.
 #[utoipa::path(get, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
     responses((status = 200, body = Node), (status = "default", body = Problem)))]
-pub(super) async fn get(State(admin): State<Admin>, Path(node): Path<String>) -> Result<Json<Node>, Refusal> {
+pub(super) async fn get(State(admin): State<Admin>, Path(node): Path<String>) -> Reply<Node> {
     let found = admin
         .driver
         .store
@@ -64,10 +61,7 @@ pub(super) async fn get(State(admin): State<Admin>, Path(node): Path<String>) ->
 /// Registers a node.
 #[utoipa::path(post, path = "/nodes", tag = "nodes", request_body = NodeNew,
     responses((status = 201, body = Node), (status = "default", body = Problem)))]
-pub(super) async fn register(
-    State(admin): State<Admin>,
-    Json(new): Json<NodeNew>,
-) -> Result<(StatusCode, Json<Node>), Refusal> {
+pub(super) async fn register(State(admin): State<Admin>, Json(new): Json<NodeNew>) -> Created<Node> {
     check_id(&new.id)?;
     let is_placed = new.topology.is_some();
     let settings = NodeSettings {
@@ -96,7 +90,7 @@ pub(super) async fn change(
     State(admin): State<Admin>,
     Path(node): Path<String>,
     Json(change): Json<NodeChange>,
-) -> Result<Json<Node>, Refusal> {
+) -> Reply<Node> {
     let store = &admin.driver.store;
     let health = change.health.map(storage::read).transpose()?;
     let settings = NodeSettings {
@@ -168,10 +162,7 @@ pub(super) async fn change(
 /// Deregisters a node. Its volumes stay attached until they are detached.
 #[utoipa::path(delete, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
     responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn remove(
-    State(admin): State<Admin>,
-    Path(node): Path<String>,
-) -> Result<StatusCode, Refusal> {
+pub(super) async fn remove(State(admin): State<Admin>, Path(node): Path<String>) -> Deleted {
     admin
         .driver
         .store

@@ -2,8 +2,7 @@
 
 use axum::extract::State;
 
-use crate::admin::problem::Refusal;
-use crate::admin::request::{Json, Path};
+use crate::admin::request::{Json, Path, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Pool, PoolChange, Problem};
 use crate::array::{Array, PoolUsage};
@@ -11,7 +10,7 @@ use crate::array::{Array, PoolUsage};
 /// Lists the storage pools with their usage.
 #[utoipa::path(get, path = "/pools", tag = "storage",
     responses((status = 200, body = Vec<Pool>), (status = "default", body = Problem)))]
-pub(super) async fn list(State(admin): State<Admin>) -> Result<Json<Vec<Pool>>, Refusal> {
+pub(super) async fn list(State(admin): State<Admin>) -> Reply<Vec<Pool>> {
     let pools = admin
         .driver
         .store
@@ -22,7 +21,7 @@ pub(super) async fn list(State(admin): State<Admin>) -> Result<Json<Vec<Pool>>, 
 /// Reads a pool.
 #[utoipa::path(get, path = "/pools/{pool}", tag = "storage", params(("pool" = String, Path, description = "Its name.")),
     responses((status = 200, body = Pool), (status = "default", body = Problem)))]
-pub(super) async fn get(State(admin): State<Admin>, Path(pool): Path<String>) -> Result<Json<Pool>, Refusal> {
+pub(super) async fn get(State(admin): State<Admin>, Path(pool): Path<String>) -> Reply<Pool> {
     let found = admin.driver.store.read(|array| array.pool(&pool).map(shown));
     Ok(Json(found.await?))
 }
@@ -35,7 +34,7 @@ pub(super) async fn change(
     State(admin): State<Admin>,
     Path(pool): Path<String>,
     Json(change): Json<PoolChange>,
-) -> Result<Json<Pool>, Refusal> {
+) -> Reply<Pool> {
     let resize = |array: &mut Array| array.resize_pool(&pool, change.capacity_bytes);
     admin.driver.store.change(resize).await?;
     admin.touch();

@@ -7,7 +7,7 @@ use tonic::Code;
 
 use super::fault::taken;
 use crate::admin::problem::Refusal;
-use crate::admin::request::{Json, Path};
+use crate::admin::request::{Json, Path, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{FaultChange, Problem, Scenario};
 use crate::fault::{Origin, Rule, scenario};
@@ -27,7 +27,7 @@ pub(super) async fn switch(
     State(admin): State<Admin>,
     Path(name): Path<String>,
     Json(change): Json<FaultChange>,
-) -> Result<Json<Scenario>, Refusal> {
+) -> Reply<Scenario> {
     let unknown = |error: scenario::UnknownScenario| Refusal::new(Code::NotFound, error.to_string());
     let wanted = scenario::Scenario::named(&name).map_err(unknown)?;
     let mut played = played(&admin);

@@ -4,8 +4,7 @@ use axum::extract::State;
 use serde_json::Value;
 
 use super::fault::{list, refused, taken};
-use crate::admin::problem::Refusal;
-use crate::admin::request::Json;
+use crate::admin::request::{Json, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Faults, Problem};
 use crate::fault::Script;
@@ -15,10 +14,7 @@ use crate::fault::Script;
 #[utoipa::path(post, path = "/scripts", tag = "faults",
     request_body(content = Object, description = "A fault file in JSON: a list of rules, or lists of `rules` and `backend-faults`."),
     responses((status = 200, body = Faults), (status = "default", body = Problem)))]
-pub(super) async fn put(
-    State(admin): State<Admin>,
-    Json(script): Json<Value>,
-) -> Result<Json<Faults>, Refusal> {
+pub(super) async fn put(State(admin): State<Admin>, Json(script): Json<Value>) -> Reply<Faults> {
     let script = Script::from_value(script).map_err(refused)?;
     admin.driver.faults.put_all(script).map_err(taken)?;
     admin.persist_backend_faults().await?;

@@ -10,8 +10,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::admin::page::{later, page};
-use crate::admin::problem::Refusal;
-use crate::admin::request::{Json, Path, Query};
+use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Page, Problem, Snapshot, SnapshotNew};
 use crate::array::{self, UnixTime};
@@ -40,7 +39,7 @@ pub(super) struct SnapshotQuery {
 pub(super) async fn list(
     State(admin): State<Admin>,
     Query(query): Query<SnapshotQuery>,
-) -> Result<Json<Page<Snapshot>>, Refusal> {
+) -> Reply<Page<Snapshot>> {
     let now = admin.driver.clock.moment();
     let snapshots = admin.driver.store.read(|array| {
         let meant = array.snapshots().filter(|snapshot| query.covers(snapshot));
@@ -57,10 +56,7 @@ pub(super) async fn list(
 /// Reads a snapshot.
 #[utoipa::path(get, path = "/snapshots/{snapshot}", tag = "snapshots", params(("snapshot" = String, Path, description = "Its id.")),
     responses((status = 200, body = Snapshot), (status = "default", body = Problem)))]
-pub(super) async fn get(
-    State(admin): State<Admin>,
-    Path(snapshot): Path<String>,
-) -> Result<Json<Snapshot>, Refusal> {
+pub(super) async fn get(State(admin): State<Admin>, Path(snapshot): Path<String>) -> Reply<Snapshot> {
     let found = admin
         .driver
         .store
@@ -71,10 +67,7 @@ pub(super) async fn get(
 /// Creates a snapshot; idempotent by name, as CreateSnapshot.
 #[utoipa::path(post, path = "/snapshots", tag = "snapshots", request_body = SnapshotNew,
     responses((status = 201, body = Snapshot), (status = "default", body = Problem)))]
-pub(super) async fn create(
-    State(admin): State<Admin>,
-    Json(new): Json<SnapshotNew>,
-) -> Result<(StatusCode, Json<Snapshot>), Refusal> {
+pub(super) async fn create(State(admin): State<Admin>, Json(new): Json<SnapshotNew>) -> Created<Snapshot> {
     let request = CreateSnapshotRequest {
         name: new.name,
         source_volume_id: new.source,
@@ -89,10 +82,7 @@ pub(super) async fn create(
 /// Deletes a snapshot that is not part of a group.
 #[utoipa::path(delete, path = "/snapshots/{snapshot}", tag = "snapshots", params(("snapshot" = String, Path, description = "Its id.")),
     responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn delete(
-    State(admin): State<Admin>,
-    Path(snapshot): Path<String>,
-) -> Result<StatusCode, Refusal> {
+pub(super) async fn delete(State(admin): State<Admin>, Path(snapshot): Path<String>) -> Deleted {
     let known = admin
         .driver
         .store

@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::admin::problem::Refusal;
-use crate::admin::request::Json;
+use crate::admin::request::{Json, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{NodeStorage, Problem, Storage, StorageChange, StorageHealthIssue};
 use crate::array::{self, Array, Capability};
@@ -13,7 +13,7 @@ use crate::array::{self, Array, Capability};
 /// Lists the health issues of the storage of all nodes and of single nodes.
 #[utoipa::path(get, path = "/storage", tag = "storage",
     responses((status = 200, body = Storage), (status = "default", body = Problem)))]
-pub(super) async fn get(State(admin): State<Admin>) -> Result<Json<Storage>, Refusal> {
+pub(super) async fn get(State(admin): State<Admin>) -> Reply<Storage> {
     let storage = admin.driver.store.read(|array| {
         let nodes = array.unhealthy_storage().filter_map(|(node, issues)| {
             Some(NodeStorage {
@@ -32,10 +32,7 @@ pub(super) async fn get(State(admin): State<Admin>) -> Result<Json<Storage>, Ref
 /// Sets the health issues of the storage of all nodes. Those of one node are set with the node.
 #[utoipa::path(patch, path = "/storage", tag = "storage", request_body = StorageChange,
     responses((status = 200, body = Storage), (status = "default", body = Problem)))]
-pub(super) async fn change(
-    State(admin): State<Admin>,
-    Json(change): Json<StorageChange>,
-) -> Result<Json<Storage>, Refusal> {
+pub(super) async fn change(State(admin): State<Admin>, Json(change): Json<StorageChange>) -> Reply<Storage> {
     let issues = read(change.health)?;
     let set = |array: &mut Array| array.set_storage_health(None, issues);
     admin.driver.store.change(set).await?;

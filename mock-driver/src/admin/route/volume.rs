@@ -16,7 +16,7 @@ use utoipa::IntoParams;
 use super::storage;
 use crate::admin::page::{later, page};
 use crate::admin::problem::Refusal;
-use crate::admin::request::{Json, Path, Query};
+use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Attachment, HealthIssue, Page, Problem, Volume, VolumeChange, VolumeNew};
 use crate::array::{self, Array, Source};
@@ -47,7 +47,7 @@ pub(super) struct VolumeQuery {
 pub(super) async fn list(
     State(admin): State<Admin>,
     Query(query): Query<VolumeQuery>,
-) -> Result<Json<Page<Volume>>, Refusal> {
+) -> Reply<Page<Volume>> {
     let volumes = admin.driver.store.read(|array| {
         let volumes = array.volumes().filter(|volume| query.covers(volume));
         let is_later = later(&query.after, |volume: &&array::Volume| volume.spec.id.as_str());
@@ -62,10 +62,7 @@ pub(super) async fn list(
 /// Reads a volume.
 #[utoipa::path(get, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id.")),
     responses((status = 200, body = Volume), (status = "default", body = Problem)))]
-pub(super) async fn get(
-    State(admin): State<Admin>,
-    Path(volume): Path<String>,
-) -> Result<Json<Volume>, Refusal> {
+pub(super) async fn get(State(admin): State<Admin>, Path(volume): Path<String>) -> Reply<Volume> {
     let store = &admin.driver.store;
     let volume = store
         .read(|array| Ok(shown(array, array.volume(&volume)?)))
@@ -76,10 +73,7 @@ pub(super) async fn get(
 /// Creates a volume; idempotent by name, as CreateVolume.
 #[utoipa::path(post, path = "/volumes", tag = "volumes", request_body = VolumeNew,
     responses((status = 201, body = Volume), (status = "default", body = Problem)))]
-pub(super) async fn create(
-    State(admin): State<Admin>,
-    Json(new): Json<VolumeNew>,
-) -> Result<(StatusCode, Json<Volume>), Refusal> {
+pub(super) async fn create(State(admin): State<Admin>, Json(new): Json<VolumeNew>) -> Created<Volume> {
     let request = CreateVolumeRequest {
         name: new.name,
         capacity_range: new.capacity_bytes.map(range).transpose()?,
@@ -100,7 +94,7 @@ pub(super) async fn change(
     State(admin): State<Admin>,
     Path(volume): Path<String>,
     Json(change): Json<VolumeChange>,
-) -> Result<Json<Volume>, Refusal> {
+) -> Reply<Volume> {
     let (store, offered) = (&admin.driver.store, &admin.driver.capabilities);
     let read = |health: Vec<HealthIssue>| {
         let health = health.into_iter().map(from_issue);
@@ -160,10 +154,7 @@ pub(super) async fn change(
 /// Deletes a detached volume.
 #[utoipa::path(delete, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id.")),
     responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn delete(
-    State(admin): State<Admin>,
-    Path(volume): Path<String>,
-) -> Result<StatusCode, Refusal> {
+pub(super) async fn delete(State(admin): State<Admin>, Path(volume): Path<String>) -> Deleted {
     let known = admin.driver.store.read(|array| array.volume(&volume).map(drop));
     known.await?;
     let request = DeleteVolumeRequest {

@@ -25,27 +25,24 @@ impl Devices {
     }
 
     pub(crate) fn read_only(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
-        match self.kind() {
-            Kind::Loop => self.find(&link::read_only(serial), disk),
-            Kind::Emulated | Kind::None | Kind::Simulated => Ok(None),
+        if self.kind != Kind::Loop {
+            return Ok(None);
         }
+        self.find(&link::read_only(serial), disk)
     }
 
     pub(crate) fn detach_read_only_device(&self, serial: &str) -> Result<(), Error> {
-        match self.kind() {
-            Kind::Loop => {
-                let _changing = self.lock_changes();
-                self.remove(&link::read_only(serial))
-            }
-            Kind::Emulated | Kind::None | Kind::Simulated => Ok(()),
+        if self.kind != Kind::Loop {
+            return Ok(());
         }
+        let _changing = self.lock_changes();
+        self.remove(&link::read_only(serial))
     }
 
     /// Updates a device and its read-only device to the size of their disk.
     pub fn refresh(&self, serial: &str, disk: &Path, device: &Path) -> Result<(), Error> {
-        match self.kind() {
-            Kind::Loop => loopback::refresh(device)?,
-            Kind::Emulated | Kind::None | Kind::Simulated => {}
+        if self.kind == Kind::Loop {
+            loopback::refresh(device)?;
         }
         match self.read_only(serial, disk)? {
             Some(read_only) => loopback::refresh(&read_only.path),
