@@ -192,8 +192,8 @@ impl Driver {
                 }
                 Some(fired) => self.apply_fault_after::<Q>(fired, &mut call, reply).await,
             }
-        };
-        let result = result.await;
+        }
+        .await;
         (call, result)
     }
 
