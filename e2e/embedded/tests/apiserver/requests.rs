@@ -145,6 +145,21 @@ async fn ignores_unknown_data_sources_of_claims() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn refuses_json_patches_that_do_not_parse() {
+    let server = mk_server(1);
+    call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
+    for (validation, why) in [
+        ("Warn", "error decoding patch: unexpected end of JSON input"),
+        ("Ignore", "unexpected end of JSON input"),
+    ] {
+        let path = format!("{ATTACHMENTS}/a?fieldValidation={validation}");
+        let json_patch = "application/json-patch+json";
+        let answer = send(&server, Method::PATCH, &path, json_patch, b"{".to_vec()).await;
+        assert_fails(answer, 400, "BadRequest", why);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn refuses_a_patch_that_removes_the_version() {
     let server = mk_server(1);
     call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;

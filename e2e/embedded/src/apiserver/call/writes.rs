@@ -90,16 +90,15 @@ impl Call<'_> {
                 if old.is_empty() {
                     return Err(Status::not_found(resource, name));
                 }
-                let document = document.map_err(|why| {
-                    if kind == PatchType::Merge && validation == FieldValidation::Ignore {
-                        return Status::bad_request("Invalid JSON Patch");
+                // Only where Kubernetes looks for unknown fields it decodes the patch first.
+                let document = document.map_err(|why| match (kind, validation) {
+                    (PatchType::Merge, FieldValidation::Ignore) => Status::bad_request("Invalid JSON Patch"),
+                    (PatchType::Strategic, _) | (PatchType::Json, FieldValidation::Ignore) => {
+                        Status::bad_request(why)
                     }
-                    let prefix = if kind == PatchType::Strategic {
-                        ""
-                    } else {
-                        "error decoding patch: "
-                    };
-                    Status::bad_request(format!("{prefix}{why}"))
+                    (PatchType::Merge | PatchType::Json, FieldValidation::Warn | FieldValidation::Strict) => {
+                        Status::bad_request(format!("error decoding patch: {why}"))
+                    }
                 })?;
                 let patch = Patch {
                     kind,
