@@ -186,10 +186,6 @@ impl Driver {
             let reply = result?;
             match after {
                 None => Ok(reply),
-                Some(fired) if fired.rule().action.after_messages.is_some() => {
-                    call.pending = Some(fired);
-                    Ok(reply)
-                }
                 Some(fired) => self.apply_fault_after::<Q>(fired, &mut call, reply).await,
             }
         }
@@ -197,13 +193,18 @@ impl Driver {
         (call, result)
     }
 
-    /// Applies a rule whose fault comes after the array, unless another call has ended the rule meanwhile.
+    /// Applies a rule whose fault comes after the array, unless another call has ended the rule meanwhile. A rule that acts on
+    /// the messages of a stream is left to the stream.
     async fn apply_fault_after<Q: Rpc>(
         &self,
         fired: ActiveFault,
         call: &mut Call,
         reply: Q::Reply,
     ) -> Result<Q::Reply, Error> {
+        if fired.rule().action.after_messages.is_some() {
+            call.pending = Some(fired);
+            return Ok(reply);
+        }
         let Some(mut fired) = self.faults.act(fired) else {
             return Ok(reply);
         };
