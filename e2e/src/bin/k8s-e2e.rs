@@ -99,7 +99,8 @@ async fn in_run(args: &Args) -> Result<()> {
     }
     say(&format!("after {minutes} minutes; log: {}", log.display()));
     if args.write {
-        write_sections(&workspace_root().join("docs/conformance.md"), &results)?;
+        let file = workspace_root().join("docs/conformance.md");
+        write_sections(&file, &args.focus, minutes, &results)?;
     }
     drop(controller);
     nodes.stop().await?;
@@ -125,7 +126,7 @@ async fn programs(toolchain: &Toolchain, only_built: bool) -> Result<Option<(Nod
 }
 
 /// Replaces the sections of the families that were run.
-fn write_sections(file: &Path, results: &Results) -> Result<()> {
+fn write_sections(file: &Path, focus: &str, minutes: u64, results: &Results) -> Result<()> {
     let written = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
     let mut parts = written.split("\n## ");
     let introduction = parts.next().unwrap_or_default();
@@ -134,8 +135,15 @@ fn write_sections(file: &Path, results: &Results) -> Result<()> {
         .map(|(title, text)| (title.to_owned(), text.trim().to_owned()))
         .collect();
     let today = jiff::Zoned::now().date();
+    let tests = match focus {
+        "" => "all tests".to_owned(),
+        focus => format!("the tests that match `{focus}`"),
+    };
     for (title, text) in results.sections() {
-        let text = format!("Kubernetes 1.36.3, {today}\n\n{}", text.trim());
+        let text = format!(
+            "Kubernetes 1.36.3, {today}, {tests}, {minutes} minutes.\n\n{}",
+            text.trim()
+        );
         sections.insert(title.to_owned(), text);
     }
     let mut text = introduction.trim().to_owned();

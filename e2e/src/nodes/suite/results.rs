@@ -1,6 +1,6 @@
 //! The results of the suite, from ginkgo's report.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub struct Results(BTreeMap<Family, FamilyResults>);
 struct FamilyResults {
     groups: BTreeMap<String, Counts>,
     /// Names of the tests that did not pass, by the reason.
-    others: BTreeMap<(State, String), Vec<String>>,
+    others: BTreeMap<(State, String), BTreeSet<String>>,
 }
 
 /// Counts of tests.
@@ -125,7 +125,7 @@ impl FamilyResults {
             State::SkippedByItself => counts.skipped += 1,
         }
         let others = self.others.entry((state, reason.to_owned())).or_default();
-        others.push(name);
+        others.insert(name);
     }
 
     fn section(&self) -> String {
