@@ -60,7 +60,7 @@ impl NodeDriver {
         let journal = dir.join("journal.jsonl");
         let name = format!("driver-{}", spec.node_id);
         let command = match spec.real {
-            Some(node) => node.spec(&name, binary)?.args([
+            Some(node) => node.stoppable(&name, binary)?.args([
                 "--devices=loop".to_owned(),
                 format!("--registration-dir={REGISTRATION_DIR}"),
                 format!("--registration-endpoint={}", socket.display()),

@@ -267,10 +267,20 @@ impl RealNode {
     }
 
     /// A program in the namespaces of the node.
-    pub(crate) fn spec(&self, name: &str, program: &Path) -> Result<Spec> {
+    fn spec(&self, name: &str, program: &Path) -> Result<Spec> {
+        self.enter(Spec::new(self.log_name(name), "nsenter"), program)
+    }
+
+    /// The same with a handler for SIGTERM of its own, which nsenter must not be ended by.
+    pub(crate) fn stoppable(&self, name: &str, program: &Path) -> Result<Spec> {
+        let env = Spec::new(self.log_name(name), "env").args(["--ignore-signal=TERM", "nsenter"]);
+        self.enter(env, program)
+    }
+
+    fn enter(&self, nsenter: Spec, program: &Path) -> Result<Spec> {
         let init = self.lock().init;
         ensure!(init != 0, "{} does not run", self.name);
-        Ok(Spec::new(self.log_name(name), "nsenter")
+        Ok(nsenter
             .args(["--target", &init.to_string()])
             .args(NAMESPACES)
             .arg("--")
