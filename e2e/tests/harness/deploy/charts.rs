@@ -50,7 +50,7 @@ async fn charts_are_accepted(harness: Arc<Harness>) -> Result<()> {
     for (chart, options) in RELEASES {
         let rendered = Command::new(&helm)
             .args(["template", "release", &format!("deploy/charts/{chart}")])
-            .arg(format!("--namespace={NAMESPACE}"))
+            .args([&format!("--namespace={NAMESPACE}"), "--kube-version=1.36"])
             .args(options)
             .current_dir(workspace_root())
             .stdin(Stdio::null())
