@@ -54,7 +54,7 @@ pub(crate) struct StoreDelta<T> {
     pub(crate) after: Option<Arc<T>>,
 }
 
-/// The objects of the three kinds. Only changes write to the stores, so that the indexes fit them.
+/// The objects of the three kinds. Stores are modified only through `Change`, which keeps the indexers consistent.
 #[derive(Debug, Default)]
 pub(crate) struct Informer {
     pub(crate) attachments: Store<Attachment>,

@@ -66,7 +66,7 @@ pub(crate) struct Queue {
     sequence: u64,
     /// The lane that was served last, for round robin.
     served: Lane,
-    /// The time, as of which keys begin to wait and to run.
+    /// The current time: the start time of keys that are queued or start to run.
     pub(crate) now: Instant,
     attachments: QueueMetrics,
     volumes: QueueMetrics,

@@ -69,7 +69,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Plans from what the store has now. `None` if the VolumeAttachment is gone or being deleted.
+    /// Plans from the current objects in the informer's store. `None` if the VolumeAttachment is gone or being deleted.
     fn plan_now(
         &self,
         attachment: &Attachment,
@@ -93,7 +93,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             self.attach_without_call(attachment).await?;
             return Ok(None);
         }
-        let missing_volume = self.missing_volume(attachment).await?;
+        let newest = self.state().newest_inputs(attachment);
+        let Some(newest) = newest.filter(|inputs| !inputs.attachment.deleting) else {
+            return Ok(None);
+        };
+        let missing_volume = self.missing_volume(&newest.attachment).await?;
         let Some((attachment, plan)) = self.plan_now(attachment, &driver, missing_volume.as_ref()) else {
             return Ok(None);
         };
@@ -350,7 +354,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let target = plan.target.clone();
         let published = PendingStatusWrite::Published { target, context };
         self.state().keep_pending(attachment, published);
-        // Missing rights are no fault of this VolumeAttachment; the log has them.
+        // Missing RBAC permissions are not specific to this VolumeAttachment; the log reports them.
         let is_refused = matches!(
             error,
             Error::Refused {

@@ -20,7 +20,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     pub(super) async fn add_pv_finalizer(&self, finalizer: &PvFinalizer) -> Result<(), SyncError> {
         let PvFinalizer { volume: name, uid } = finalizer;
         let _guard = self.pv_mutexes.lock(uid).await;
-        // A volume left in tree loses the finalizer while it lives, so the stored version may be outdated: the response to
+        // A volume that is not migrated loses the finalizer while it lives, so the stored version may be outdated: the response to
         // the removal was lost, and the watch is late.
         let is_present = self
             .state()

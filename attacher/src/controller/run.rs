@@ -1,9 +1,8 @@
-//! The control loop: feeds events to the [`ControllerState`] and polls the syncs of the items that it starts.
+//! The control loop: feeds events to the [`ControllerState`](super::state::ControllerState) and polls the syncs of the items that it starts.
 //!
 //! All syncs are futures of one task, and nothing is spawned.
 
 use std::pin::pin;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use futures::stream::FuturesUnordered;
@@ -12,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::state::{ControllerState, Event, lock};
+use super::state::Event;
 use super::{Controller, Heartbeat};
 use crate::csi::{ConnectionState, ControllerClient};
 use crate::kube_api::Cluster;
@@ -53,16 +52,15 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             heartbeat,
             shutdown_grace,
         } = options;
-        let state = &*self.state;
         let mut running = FuturesUnordered::new();
-        driver_connected(state, &mut connection);
+        self.driver_connected(&mut connection);
         let mut resyncs = resyncs(resync);
         loop {
             heartbeat.beat(Instant::now());
             // Each iteration handles events, results and a reconnect, so that a flood of one does not delay the others. A
             // result of the driver's previous process must not be written after its reconnect.
             if connection.has_changed().unwrap_or(false) {
-                driver_connected(state, &mut connection);
+                self.driver_connected(&mut connection);
             }
             self.handle(std::iter::from_fn(|| events.try_recv().ok()).take(EVENTS_AT_ONCE));
             let next_start = {
@@ -90,7 +88,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                         self.state().finish(&item, result, now());
                     }
                 }
-                Ok(()) = connection.changed() => driver_connected(state, &mut connection),
+                Ok(()) = connection.changed() => self.driver_connected(&mut connection),
                 event = events.recv() => {
                     // The watches never end; the manager stops this task if one does.
                     let Some(event) = event else { break };
@@ -139,12 +137,17 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             self.announce_finding(finding);
         }
     }
-}
 
-/// Tells the state that the driver can be called, if it can.
-fn driver_connected(state: &Mutex<ControllerState>, connection: &mut watch::Receiver<ConnectionState>) {
-    if let Some(session) = &*connection.borrow_and_update() {
-        lock(state).handle(Event::DriverConnected(session.capabilities));
+    /// Stores the driver's capabilities if it is connected, and enqueues what waits for it.
+    fn driver_connected(&self, connection: &mut watch::Receiver<ConnectionState>) {
+        // The watch must not be borrowed while the state is locked.
+        let capabilities = connection
+            .borrow_and_update()
+            .as_ref()
+            .map(|session| session.capabilities);
+        if let Some(capabilities) = capabilities {
+            self.state().handle(Event::DriverConnected(capabilities));
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What lives between syncs: events in, work items out, results back in.
 //!
-//! It joins [`Informer`], [`Queue`] and [`plan`] and is as pure as they are: no await, no client, no clock, and its
-//! randomness comes from a seed. [`Controller::run`](super::Controller::run) syncs its [`Item`]s, thousands at once if the
+//! It joins `Informer`, `Queue` and `plan` and is as pure as they are: no await, no client, no clock, and its
+//! randomness comes from a seed. `Controller::run` syncs its `Item`s, thousands at once if the
 //! lanes allow it, and returns the result of each.
 //!
 //! Invariants: one sync per key at a time; a sync starts from the newest state; the echo of our own write enqueues nothing;
@@ -90,7 +90,7 @@ pub enum Event {
     Nodes(Change<Node>),
     /// The driver is connected, for the first time or again, with these capabilities.
     DriverConnected(Capabilities),
-    /// A round that [`ControllerState::begin_reconcile`] began is complete.
+    /// A round that `ControllerState::begin_reconcile` began is complete.
     VolumesListed(ListVolumesResult, Round),
     /// It failed, for this reason.
     ListVolumesFailed(Round, Arc<str>),
@@ -246,8 +246,9 @@ impl ControllerState {
         self.queue.fail(&key, finished, failure, self.random.f64());
     }
 
-    /// Notes the success of a sync that began with the version `before`.
+    /// Records the success of a sync that began with the version `before`.
     fn attachment_succeeded(&mut self, done: Operation, before: &Attachment, newest: &Attachment) {
+        let lists = self.lists_published();
         let known = self.attachment_states.entry(before.uid.clone()).or_default();
         known.pending = None;
         if done.is_repair(before) {
@@ -257,7 +258,8 @@ impl ControllerState {
             known.repair = None;
         }
         let was_there = before.attached && newest.recorded.has_same_target(&before.recorded);
-        known.attached_since_round |= newest.attached && !was_there;
+        // Only reconcile rounds reset it.
+        known.attached_since_round |= lists && newest.attached && !was_there;
     }
 
     /// The result of the driver that the sync of this VolumeAttachment has to write.
@@ -292,7 +294,7 @@ impl ControllerState {
         });
     }
 
-    /// Ends the backoff of attaches that may have failed for want of what a detach freed: the volume, or capacity on its
+    /// Ends the backoff of attaches that may have failed for want of what a detach released: the volume, or capacity on its
     /// node.
     fn enqueue_waiting_for(&mut self, detached: &Attachment) {
         if let Some(volume) = detached.volume_name() {

@@ -216,7 +216,7 @@ fn describe(error: &watcher::Error) -> (Stage, String) {
         }
         watcher::Error::NoResourceVersion => (
             Stage::List,
-            "the API server's answer has no resourceVersion".to_owned(),
+            "the API server's response has no resourceVersion".to_owned(),
         ),
     }
 }

@@ -41,11 +41,11 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(90);
 pub struct Clients {
     /// For lists and watches.
     pub watches: Client,
-    /// For reads and writes of single objects. kube's client would queue them in a channel and drop headers.
+    /// For reads and writes of single objects. kube's client buffers requests and does not return response headers.
     pub(crate) requests: ApiService,
     /// For Events, over the connection of [`Clients::requests`].
     pub(crate) events: Client,
-    /// The rate limit that watches and requests share; users of [`Clients::requests`] apply it.
+    /// The rate limit that watches and requests share; users of `Clients::requests` apply it.
     pub rate: Option<RateLimit>,
     /// Metrics of all of them.
     pub counts: Requests,

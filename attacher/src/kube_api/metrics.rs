@@ -30,7 +30,7 @@ pub(crate) struct RequestStats {
     /// Requests without a response yet. A watch counts until its first byte.
     pub(crate) in_flight: usize,
     /// The last response.
-    #[serde(rename = "lastAnswer", serialize_with = "ago")]
+    #[serde(rename = "lastResponse", serialize_with = "ago")]
     pub(crate) answered: Option<Instant>,
     /// The last 2xx response.
     #[serde(rename = "lastSuccess", serialize_with = "ago")]

@@ -119,7 +119,7 @@ async fn attempt<T: DeserializeOwned>(
         Some(Err(why)) => return Err(Failure::unanswered(why)),
         None => {
             return Err(Failure::unanswered(
-                "no answer from the API server in time".to_owned(),
+                "no response from the API server in time".to_owned(),
             ));
         }
     };
@@ -132,7 +132,7 @@ async fn attempt<T: DeserializeOwned>(
         // It may have been cut off. serde's message may quote it, and it may be a Secret.
         let (line, column) = (error.line(), error.column());
         Failure::unanswered(format!(
-            "the API server's answer cannot be decoded at line {line}, column {column}"
+            "the API server's response cannot be decoded at line {line}, column {column}"
         ))
     })
 }

@@ -308,7 +308,7 @@ async fn answer<T>(
     match timeout_at(deadline, request).await {
         Ok(answer) => (false, answer),
         Err(_) => {
-            let failure = LeaseError::Unanswered("no answer from the API server in time".to_owned());
+            let failure = LeaseError::Unanswered("no response from the API server in time".to_owned());
             (true, Err(failure))
         }
     }

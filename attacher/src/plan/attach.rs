@@ -68,7 +68,7 @@ pub struct Record {
 // === impl AttachPlan ===
 
 impl AttachPlan {
-    /// Whether the call of this plan may be sent, although the objects of now lead to the plan `now`: its record and the
+    /// Whether the call of this plan may be sent, given `now`, the plan made from the current objects: its record and the
     /// finalizers are stored, and the node id, the volume and the Secret are the same.
     pub fn is_still_valid(&self, now: &Self) -> bool {
         now.is_recorded
@@ -130,7 +130,7 @@ pub fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPlan, Refu
         volume_context,
         secret,
         migrated: spec.is_migrated(),
-        // A volume left in tree loses our finalizer with its last VolumeAttachment, maybe concurrently.
+        // A volume that is not migrated loses our finalizer with its last VolumeAttachment, maybe concurrently.
         pv_finalizer: volume
             .filter(|volume| !volume.finalizer || volume.left_in_tree)
             .map(|volume| PvFinalizer {

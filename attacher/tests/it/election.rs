@@ -97,7 +97,7 @@ async fn replica_that_has_not_read_the_lease_does_not_report_it_as_free() {
         let trouble = status().ongoing_failure.expect("no answer has come");
         assert!(trouble.times >= 2, "{trouble:?}");
         assert!(trouble.since < trouble.last, "{trouble:?}");
-        assert!(trouble.why.contains("no answer"), "{trouble:?}");
+        assert!(trouble.why.contains("no response"), "{trouble:?}");
         a_leads.begun().await;
         let known = (status().identity, status().holder, status().ongoing_failure);
         assert_eq!(known, ("a".to_owned(), Some("a".to_owned()), None));

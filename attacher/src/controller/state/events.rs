@@ -97,7 +97,7 @@ impl ControllerState {
         }
     }
 
-    /// Ends the backoff of a VolumeAttachment and unparks it, as something changed that it depends on.
+    /// Requeues a VolumeAttachment at once, also if its repair is parked, because something changed that it depends on.
     fn requeue(&mut self, name: &Arc<str>) {
         let key = Key::Attachment(name.clone());
         let attachment = self.index.attachments.get(name);

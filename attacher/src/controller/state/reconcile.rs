@@ -82,8 +82,7 @@ impl ControllerState {
     /// Begins a round, whose result is handled as [`Event::VolumesListed`](super::Event::VolumesListed). `None` if no sync
     /// has started yet, or the driver does not list published nodes.
     pub(crate) fn begin_reconcile(&mut self, driver: &Driver) -> Option<ListVolumesResult> {
-        let lists = self.capabilities.is_some_and(|c| c.publish && c.list_published);
-        if !lists || !self.started {
+        if !self.lists_published() || !self.started {
             return None;
         }
         let mut result = ListVolumesResult::default();
@@ -101,6 +100,11 @@ impl ControllerState {
         self.rounds.dirty = Some(HashSet::new());
         self.for_each_state(|known| known.newly_attached |= std::mem::take(&mut known.attached_since_round));
         Some(result)
+    }
+
+    /// Whether the driver lists its published volumes, so that they can be compared with the VolumeAttachments.
+    pub(super) fn lists_published(&self) -> bool {
+        self.capabilities.is_some_and(|c| c.publish && c.list_published)
     }
 
     /// Takes the drifts that were found since the last call.

@@ -121,7 +121,7 @@ async fn who_is_let_do_nothing_says_so() {
     assert_eq!(
         status["api"],
         json!({
-            "inFlight": 0, "lastAnswer": 2.0, "lastSuccess": null,
+            "inFlight": 0, "lastResponse": 2.0, "lastSuccess": null,
             "refused": { "count": 2, "last": 2.0, "error": "list csinodes: HTTP 403" },
             "unanswered": { "count": 0, "last": null, "error": null },
         })
