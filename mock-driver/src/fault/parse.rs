@@ -51,8 +51,7 @@ struct RawRule {
     enabled: bool,
     #[serde(default, rename = "match")]
     matches: RawMatch,
-    #[serde(default)]
-    phase: Phase,
+    phase: Option<Phase>,
     action: RawAction,
     times: Option<u64>,
 }
@@ -133,7 +132,7 @@ impl Rule {
                 "must be at least 1; omit it for no limit",
             ));
         }
-        let RawRule { phase, .. } = written;
+        let phase = written.phase.unwrap_or_default();
         let matches = written.matches.read()?;
         Ok(Self {
             id: written.id,

@@ -240,7 +240,8 @@ fn migrate(database: &Database) -> Result<(), Error> {
     for file in &files {
         fs::remove_file(file).map_err(failed("remove", file))?;
     }
-    // Unless it has files of others.
+    durable::sync_directory(&directory).map_err(failed("flush", &directory))?;
+    // Fails if other files remain.
     fs::remove_dir(&directory).ok();
     durable::sync_directory(database.directory()).map_err(failed("flush", database.directory()))
 }

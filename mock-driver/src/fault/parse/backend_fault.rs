@@ -341,6 +341,8 @@ impl RawFault {
 }
 
 fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    duration::parse(&text).map(Some).map_err(D::Error::custom)
+    let text = Option::<String>::deserialize(deserializer)?;
+    text.map(|text| duration::parse(&text))
+        .transpose()
+        .map_err(D::Error::custom)
 }

@@ -42,6 +42,14 @@ fn every_field_is_read() {
 }
 
 #[test]
+fn null_is_an_absent_field() {
+    let rules = Rule::read_list("[{id: one, phase: null, action: {code: ABORTED}}]").unwrap();
+    assert_eq!(rules[0].phase, Phase::Before);
+    let faults = "[{id: old, type: frozen-list, age: null}, {id: late, type: not-ready, for: null}]";
+    Script::read(&format!("backend-faults: {faults}")).unwrap();
+}
+
+#[test]
 fn example_in_the_documentation_is_valid() {
     let (_, text) = include_str!("../../../docs/faults.md")
         .split_once("```yaml\n")

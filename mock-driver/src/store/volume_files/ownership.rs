@@ -120,6 +120,10 @@ fn claim(
             path: directory.to_owned(),
         });
     };
+    let was_marked = owner
+        .marked
+        .as_deref()
+        .is_some_and(|marked| Path::new(marked) == directory);
     match read(&directory.join(MARKER))? {
         Some(marker) if marker.array == owner.array && marker.kept == owner.is_kept => return Ok(lock),
         Some(marker) if marker.kept => {
@@ -128,14 +132,14 @@ fn claim(
                 array: marker.array,
             });
         }
-        // The array was in memory, and the lock shows that its process has ended.
-        Some(_) => {}
-        // Such as a mount point without its filesystem: volumes would come back blank.
-        None if owner.marked.as_deref() == Some(&directory.to_string_lossy()) => {
+        // Such as a mount point without its filesystem, which an array in memory may have marked: volumes would be blank.
+        Some(_) | None if was_marked => {
             return Err(ClaimError::MarkerLost {
                 path: directory.to_owned(),
             });
         }
+        // The array was in memory, and the lock shows that its process has ended.
+        Some(_) => {}
         None => {
             if let Some(found) = unknown(directory, known, state_dir)? {
                 return Err(ClaimError::Unmarked {

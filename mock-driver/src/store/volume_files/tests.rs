@@ -439,6 +439,15 @@ fn directory_that_has_lost_its_marker_is_refused() {
     let lost = claim(&marked, &path).unwrap_err();
     assert!(matches!(lost, ClaimError::MarkerLost { .. }), "{lost}");
     assert!(!path.join("media.json").exists());
+    let with_slash = format!("{}/", path.display());
+    let lost = claim(&marked, Path::new(&with_slash)).unwrap_err();
+    assert!(matches!(lost, ClaimError::MarkerLost { .. }), "{lost}");
+    // An array in memory has used the mount point.
+    let in_memory = VolumeFiles::kept(path.clone());
+    in_memory.claim(&mk_owner("b", false), &[], None).unwrap();
+    drop(in_memory);
+    let lost = claim(&marked, &path).unwrap_err();
+    assert!(matches!(lost, ClaimError::MarkerLost { .. }), "{lost}");
     claim(&marked, &directory.path().join("elsewhere")).unwrap();
     claim(&marked, &directory.path().join("new")).unwrap();
 }
