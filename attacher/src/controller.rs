@@ -39,7 +39,7 @@ use crate::informer::Change;
 use crate::kube_api::events::Recorder;
 use crate::kube_api::{Cluster, Error};
 use crate::model::{Attachment, Driver, PublishTarget, Uid, Volume};
-use crate::plan::Operation;
+use crate::plan::{AttachInputs, Operation};
 pub use heartbeat::Heartbeat;
 use keyed_mutex::{KeyedGuard, KeyedMutex};
 pub use run::RunOptions;
@@ -178,11 +178,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         })
     }
 
-    /// Reads the PersistentVolume of `attachment` if the store does not have it: it may be another driver's, which the store
+    /// Reads the PersistentVolume of `inputs` if the store does not have it: it may be another driver's, which the store
     /// does not keep, or newer than the watch.
-    async fn missing_volume(&self, attachment: &Arc<Attachment>) -> Result<Option<Arc<Volume>>, SyncError> {
-        let is_missing = self.state().inputs(attachment).volume.is_none();
-        let Some(name) = attachment.volume_name().filter(|_| is_missing) else {
+    async fn missing_volume(&self, inputs: &AttachInputs) -> Result<Option<Arc<Volume>>, SyncError> {
+        let name = inputs.attachment.volume_name();
+        let Some(name) = name.filter(|_| inputs.volume.is_none()) else {
             return Ok(None);
         };
         match self.cluster.volume(name).await {

@@ -97,7 +97,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let Some(newest) = newest.filter(|inputs| !inputs.attachment.deleting) else {
             return Ok(None);
         };
-        let missing_volume = self.missing_volume(&newest.attachment).await?;
+        let missing_volume = self.missing_volume(&newest).await?;
         let Some((attachment, plan)) = self.plan_now(attachment, &driver, missing_volume.as_ref()) else {
             return Ok(None);
         };

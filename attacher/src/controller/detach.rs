@@ -41,7 +41,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let mut inputs = self.state().inputs(attachment);
         // With a recorded handle the volume is not needed. It may be long gone.
         if attachment.recorded.handle.is_none() {
-            let missing = self.missing_volume(attachment).await?;
+            let missing = self.missing_volume(&inputs).await?;
             inputs.volume = inputs.volume.or(missing);
         }
         Ok((inputs, driver))

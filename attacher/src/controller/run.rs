@@ -1,4 +1,5 @@
-//! The control loop: feeds events to the [`ControllerState`](super::state::ControllerState) and polls the syncs of the items that it starts.
+//! The control loop: feeds events to the [`ControllerState`](super::state::ControllerState) and polls the syncs of the items that
+//! it starts.
 //!
 //! All syncs are futures of one task, and nothing is spawned.
 

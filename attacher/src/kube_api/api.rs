@@ -8,12 +8,12 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Resource as _;
 use kube::api::{GetParams, Patch, PatchParams};
 use kube::core::Request;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::client::ApiService;
 use super::request_limiter::{Priority, RequestKind, RequestLimiter};
-use super::retry::send;
-use super::{Clients, Cluster, Error, NOT_TEXT, Secrets, Side, patch};
+use super::{Clients, Cluster, Error, NOT_TEXT, Secrets, Side, patch, retry};
 use crate::leader_election::Leadership;
 use crate::migration;
 use crate::model::wire::{AttachmentObject, VolumeObject};
@@ -43,6 +43,14 @@ impl ApiServer {
         }
     }
 
+    async fn send<T: DeserializeOwned>(
+        &self,
+        kind: RequestKind,
+        request: http::Request<Vec<u8>>,
+    ) -> Result<T, Error> {
+        retry::send(&self.service, &self.limiter, kind, request).await
+    }
+
     async fn patch_attachment(
         &self,
         attachment: &Attachment,
@@ -51,13 +59,7 @@ impl ApiServer {
     ) -> Result<Attachment, Error> {
         let (name, params) = (&attachment.name, PatchParams::default());
         let request = self.attachments.patch(name, &params, &Patch::Strategic(body))?;
-        let object = send(
-            &self.service,
-            &self.limiter,
-            RequestKind::Write(priority),
-            request,
-        )
-        .await?;
+        let object = self.send(RequestKind::Write(priority), request).await?;
         self.same(attachment, object)
     }
 
@@ -71,26 +73,14 @@ impl ApiServer {
         let request = self
             .attachments
             .patch_subresource("status", name, &params, &Patch::Merge(body))?;
-        let object = send(
-            &self.service,
-            &self.limiter,
-            RequestKind::Write(priority),
-            request,
-        )
-        .await?;
+        let object = self.send(RequestKind::Write(priority), request).await?;
         self.same(attachment, object)
     }
 
     async fn patch_volume(&self, name: &str, priority: Priority, body: Value) -> Result<Volume, Error> {
         let params = PatchParams::default();
         let request = self.volumes.patch(name, &params, &Patch::Strategic(body))?;
-        let object = send(
-            &self.service,
-            &self.limiter,
-            RequestKind::Write(priority),
-            request,
-        )
-        .await?;
+        let object = self.send(RequestKind::Write(priority), request).await?;
         Ok(migration::decode(object, &self.driver))
     }
 
@@ -156,20 +146,20 @@ impl Cluster for ApiServer {
 
     async fn attachment(&self, attachment: &Attachment) -> Result<Attachment, Error> {
         let request = self.attachments.get(&attachment.name, &GetParams::default())?;
-        let object = send(&self.service, &self.limiter, RequestKind::Read, request).await?;
+        let object = self.send(RequestKind::Read, request).await?;
         self.same(attachment, object)
     }
 
     async fn volume(&self, name: &str) -> Result<Volume, Error> {
         let request = self.volumes.get(name, &GetParams::default())?;
-        let object = send(&self.service, &self.limiter, RequestKind::Read, request).await?;
+        let object = self.send(RequestKind::Read, request).await?;
         Ok(migration::decode(object, &self.driver))
     }
 
     async fn secret(&self, reference: &SecretRef) -> Result<Secrets, Error> {
         let secrets = Request::new(Secret::url_path(&(), Some(&reference.namespace)));
         let request = secrets.get(&reference.name, &GetParams::default())?;
-        let secret: Secret = send(&self.service, &self.limiter, RequestKind::Read, request).await?;
+        let secret: Secret = self.send(RequestKind::Read, request).await?;
         let data = secret.data.unwrap_or_default();
         // CSI secrets are protobuf strings, which are UTF-8.
         let text = |(key, value): (String, ByteString)| match String::from_utf8(value.0) {
