@@ -21,7 +21,7 @@ import (
 	_ "k8s.io/kubernetes/test/utils/format"
 )
 
-// manifests are the suite's. No registry is asked, so no container may insist on pulling its image.
+// manifests are the suite's. No image is pulled from a registry, so no container may insist on pulling its image.
 type manifests struct {
 	testfiles.EmbeddedFileSource
 }

@@ -80,7 +80,7 @@ pub struct Driver {
     pub(crate) limits_drawn: AtomicU64,
     /// The database of the array and of the node's records; `None` without a state directory.
     pub(crate) state: Option<Arc<Database>>,
-    /// Operations of the array, which continue after their client has left.
+    /// Operations of the array, which continue after their client has disconnected.
     pub(crate) work: TaskTracker,
     /// Cancels these operations, as a crash does.
     pub(crate) halt: CancellationToken,

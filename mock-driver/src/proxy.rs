@@ -3,7 +3,7 @@
 //! Calls pass as bytes, so unknown methods and fields pass, too, with their metadata, deadlines, cancellations and status
 //! details. The proxy decodes requests of CSI for the rules, and a reply only if a rule edits it.
 //!
-//! - A call whose client leaves is cancelled at the driver, too, unless a rule of phase `background` holds it.
+//! - A call whose client disconnects is cancelled at the driver, too, unless a rule of phase `background` holds it.
 //! - Rules of phase `after` for streams and for methods other than CSI's hold back the whole reply, unless they have
 //!   `after_messages`.
 //! - The proxy knows a volume's location from the attaches and detaches that passed through it.
@@ -265,7 +265,7 @@ impl Journey {
     }
 }
 
-/// The caller has left, so its deadline is removed.
+/// The client has disconnected, so its deadline is removed.
 fn without_deadline(mut request: http::Request<Body>) -> http::Request<Body> {
     request.headers_mut().remove("grpc-timeout");
     request

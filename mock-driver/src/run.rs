@@ -42,7 +42,7 @@ const LOCK_RETRY: Duration = Duration::from_millis(200);
 
 /// Error of the driver process.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what is wrong")]
+#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -316,7 +316,7 @@ async fn relay(clients: &Endpoint, drivers: &relay::RelayAddress) -> Result<(), 
     }
 }
 
-/// Waits for the server's last call and for operations whose clients have left.
+/// Waits for the server's last call and for operations whose clients have disconnected.
 async fn finish(driver: &Driver, tasks: &mut JoinSet<Ended>) {
     while tasks.join_next().await.is_some() {}
     driver.work.close();

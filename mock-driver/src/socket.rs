@@ -49,7 +49,7 @@ pub struct InvalidEndpoint {
 
 /// A socket cannot be bound.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what is wrong")]
+#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum BindError {
     #[error("another process serves {}: stop it or choose another path", path.display())]
     InUse { path: PathBuf },

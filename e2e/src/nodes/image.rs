@@ -1,5 +1,5 @@
 //! Images of everything that pods on real nodes run, under the names by which `deploy/` and tests ask for them: one OCI
-//! image layout, made without a container engine. No registry is asked.
+//! image layout, made without a container engine. No image is pulled from a registry.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

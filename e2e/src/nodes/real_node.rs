@@ -360,7 +360,7 @@ fn kubelet_configuration(cgroup: &str, gates: &[&str]) -> serde_json::Value {
             "nodefs.inodesFree": "0%",
         },
         "imageGCHighThresholdPercent": 100,
-        // No registry is asked.
+        // No image is pulled from a registry.
         "imagePullCredentialsVerificationPolicy": "NeverVerify",
         "resolvConf": "",
         // A lost node is to be noticed within seconds.

@@ -42,7 +42,7 @@ enum Listener {
 
 /// Errors of binding the admin endpoint.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what is wrong")]
+#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum BindError {
     #[error(
         "--admin-endpoint: {endpoint} is not a loopback address, and the admin API has no authentication: use 127.0.0.1 \

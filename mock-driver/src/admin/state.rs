@@ -31,7 +31,7 @@ impl Admin {
     }
 
     /// Executes a CSI request without fault rules, journal, capabilities and the call's lock of the volume: it waits for
-    /// an operation in progress, but not for a call that a rule delays. It runs to its end although the client has left.
+    /// an operation in progress, but not for a call that a rule delays. It runs to its end although the client disconnects.
     pub(super) async fn perform<Q: Rpc>(&self, request: Q) -> Result<Q::Reply, Refusal> {
         let params = request.validate()?;
         let keys = request.keys();

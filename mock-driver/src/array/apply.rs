@@ -77,7 +77,7 @@ impl Array {
             Change::NodeRenamed { from, to, settings } => {
                 let mut old = self.changed.get(&from).cloned().unwrap_or_default();
                 old.registered = Some(false);
-                old.became = Some(to.clone());
+                old.renamed_to = Some(to.clone());
                 // The machine is the same, and so is its connection to the storage.
                 if let Some(issues) = self.storage.remove(&Some(from.clone())) {
                     self.storage.insert(Some(to.clone()), issues);

@@ -23,10 +23,10 @@ pub struct Node {
     /// The volumes attached to it.
     pub attached: BTreeSet<VolumeId>,
     /// Its present id, if it was renamed.
-    pub became: Option<NodeId>,
+    pub renamed_to: Option<NodeId>,
 }
 
-/// Settings of one node.
+/// Settings of one node. Renamed fields keep their names in stored state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NodeSettings {
@@ -43,12 +43,12 @@ pub struct NodeSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segments: Option<Segments>,
     /// Its new id, until a node is registered under this one again.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub became: Option<NodeId>,
+    #[serde(rename = "became", skip_serializing_if = "Option::is_none")]
+    pub renamed_to: Option<NodeId>,
     /// The topology that it was assigned when it joined without one. Stored, because it depends on the nodes that had joined
     /// before. Any configured topology takes precedence.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub joined_at: Option<Segments>,
+    #[serde(rename = "joined_at", skip_serializing_if = "Option::is_none")]
+    pub assigned_topology: Option<Segments>,
 }
 
 /// The array's record of a node, from which [`Node`] is derived.
@@ -88,7 +88,7 @@ impl Array {
                 advertised: changed.advertised.filter(|limit| *limit > 0),
                 segments: self.explicit_topology(id).cloned().unwrap_or_default(),
                 attached: BTreeSet::new(),
-                became: changed.became.clone(),
+                renamed_to: changed.renamed_to.clone(),
             })
         };
         self.node(id).or_else(|error| former().ok_or(error))
@@ -107,7 +107,7 @@ impl Array {
             match self
                 .changed
                 .get(current)
-                .and_then(|changed| changed.became.as_ref())
+                .and_then(|changed| changed.renamed_to.as_ref())
             {
                 Some(next) => current = next.as_str(),
                 None => break,
@@ -117,7 +117,7 @@ impl Array {
     }
 
     /// Whether no pool is accessible from a registered node, so that no volume can be attached to it.
-    pub(crate) fn is_cut_off(&self, id: &str) -> bool {
+    pub(crate) fn has_no_accessible_pool(&self, id: &str) -> bool {
         let mut pools = self.settings.pools.iter();
         let node = self.registered(id);
         node.is_ok_and(|(_, node)| !pools.any(|pool| node.segments.reaches(&pool.segments)))
@@ -130,11 +130,11 @@ impl Array {
         let registered = settings.registered.or(old.registered).or(Some(true));
         let settings = NodeSettings {
             registered,
-            became: old.became.filter(|_| registered != Some(true)),
+            renamed_to: old.renamed_to.filter(|_| registered != Some(true)),
             limit: settings.limit.or(old.limit),
             advertised: settings.advertised.or(old.advertised),
             segments: settings.segments.or(old.segments),
-            joined_at: old.joined_at.or_else(|| self.next_place(&node)),
+            assigned_topology: old.assigned_topology.or_else(|| self.next_topology(&node)),
         };
         if self.changed.get(id) == Some(&settings) {
             return Done::unchanged(());
@@ -167,7 +167,7 @@ impl Array {
         self.check_new_node_id(to)?;
         let settings = NodeSettings {
             registered: Some(true),
-            became: None,
+            renamed_to: None,
             segments: Some(self.node(from.as_str())?.segments),
             ..self.changed.get(&from).cloned().unwrap_or_default()
         };
@@ -221,9 +221,9 @@ impl Array {
     }
 
     pub(super) fn apply_node(&mut self, node: NodeId, mut settings: NodeSettings) {
-        if settings.registered == Some(true) && settings.joined_at.is_none() {
+        if settings.registered == Some(true) && settings.assigned_topology.is_none() {
             // States of earlier versions lack it. From now on it does not change.
-            settings.joined_at = self.next_place(&node);
+            settings.assigned_topology = self.next_topology(&node);
         }
         let number = self.number(&node);
         let entry = self.nodes.entry(node.clone()).or_insert_with(|| Entry {
@@ -242,7 +242,7 @@ impl Array {
 
     /// The topology of a node that joins: those of the pools round-robin. `None` for a node of the settings, and if all pools
     /// are accessible from everywhere.
-    fn next_place(&self, id: &NodeId) -> Option<Segments> {
+    fn next_topology(&self, id: &NodeId) -> Option<Segments> {
         if self.settings.nodes.contains(id) {
             return None;
         }
@@ -282,7 +282,10 @@ impl Array {
             advertised,
             segments: entry.segments.clone(),
             attached: entry.attached.clone(),
-            became: self.changed.get(id).and_then(|changed| changed.became.clone()),
+            renamed_to: self
+                .changed
+                .get(id)
+                .and_then(|changed| changed.renamed_to.clone()),
         }
     }
 
@@ -294,6 +297,6 @@ impl Array {
         changed
             .and_then(|changed| changed.segments.as_ref())
             .or_else(|| self.settings.places.get(id))
-            .or_else(|| changed?.joined_at.as_ref().filter(is_of_pool))
+            .or_else(|| changed?.assigned_topology.as_ref().filter(is_of_pool))
     }
 }

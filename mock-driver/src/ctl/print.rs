@@ -96,15 +96,15 @@ impl Print for Info {
 
 impl Print for Storage {
     fn table(&self) -> String {
-        let head = ["BEHIND", "STATUS", "REASON", "FOR", "MESSAGE"];
+        let head = ["NODE", "STATUS", "REASON", "FOR", "MESSAGE"];
         let own = self.nodes.iter();
         let own = own.flat_map(|own| own.health.iter().map(|issue| (own.node.as_str(), issue)));
         let all = self.health.iter().map(|issue| ("all nodes", issue));
         let mut rows: Vec<Vec<String>> = all
             .chain(own)
-            .map(|(behind, issue)| {
+            .map(|(node, issue)| {
                 vec![
-                    behind.to_owned(),
+                    node.to_owned(),
                     issue.status.clone(),
                     issue.reason.clone(),
                     issue.capability.clone().unwrap_or_else(|| "every use".to_owned()),
@@ -136,7 +136,15 @@ impl Row for Volume {
 }
 
 impl Row for Node {
-    const HEAD: &[&str] = &["NODE", "STATE", "STORAGE", "ATTACHED", "LIMIT", "SAYS", "VOLUMES"];
+    const HEAD: &[&str] = &[
+        "NODE",
+        "STATE",
+        "STORAGE",
+        "ATTACHED",
+        "LIMIT",
+        "ADVERTISED",
+        "VOLUMES",
+    ];
 
     fn row(&self) -> Vec<String> {
         let limit = |limit: Option<usize>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());

@@ -19,7 +19,7 @@ use crate::error_chain;
 use crate::node::{self, View};
 
 /// Interval of looking for a device.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const DEVICE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 // === impl Driver ===
 
@@ -38,7 +38,7 @@ impl Driver {
         }
         let known = decide(remote, self.node().ok_or(Error::Broken)?).await?;
         {
-            let _turn = remote.turn(volume).await;
+            let _locked = remote.lock_volume(volume).await;
             remote.attach(volume, &known.id, capability).await?;
         }
         self.view(volume).await
@@ -65,7 +65,7 @@ impl Driver {
             let attempt = async { Ok(act(self.view_to_use(volume, capability).await?).await?) };
             match attempt.await {
                 Err(Error::Node(node::Error::NoDevice { .. })) if Instant::now() < deadline => {
-                    time::sleep(LOOK_AGAIN).await;
+                    time::sleep(DEVICE_POLL_INTERVAL).await;
                 }
                 outcome => break outcome,
             }
@@ -86,7 +86,7 @@ impl Driver {
         let Some(remote) = &self.remote else {
             return self.reconcile_device(volume).await;
         };
-        let _turn = remote.turn(volume).await;
+        let _locked = remote.lock_volume(volume).await;
         // The device first, as for any detach: after a crash in between, the volume is still attached.
         self.remove_device(volume).await?;
         remote.detach(volume, &self.own_node()).await?;

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readers_bear_one_another_and_nobody_else() {
+    async fn shared_locks_exclude_exclusive_ones_only() {
         let table = LockTable::new(BusyRule::Abort);
         let first = call(&table, A_SHARED).await.unwrap();
         let second = call(&table, A_SHARED).await.unwrap();

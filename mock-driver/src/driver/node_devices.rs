@@ -102,12 +102,12 @@ impl Driver {
                 );
             }
         }
-        self.warn_if_cut_off(&id);
+        self.warn_if_no_pool_is_accessible(&id);
     }
 
     /// Warns if no volume can be attached to the node, which is more often a mistake than intended.
-    pub(crate) fn warn_if_cut_off(&self, node: &str) {
-        if self.store.peek(|array| array.is_cut_off(node)) {
+    pub(crate) fn warn_if_no_pool_is_accessible(&self, node: &str) {
+        if self.store.peek(|array| array.has_no_accessible_pool(node)) {
             tracing::warn!(
                 node,
                 "no pool is accessible from this node: its topology matches no --pool or --zones"
@@ -254,7 +254,7 @@ impl Driver {
         }
     }
 
-    /// Starts a task that continues after its caller has left, until the driver ends; then it returns `None`.
+    /// Starts a task that continues if its caller is dropped, until the driver ends; then it returns `None`.
     pub(crate) fn spawn_work<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,

@@ -60,7 +60,7 @@ struct SweepState {
 pub(crate) struct RemoteNode {
     pub(crate) id: String,
     /// The node's new id, if it was renamed.
-    pub(crate) became: Option<String>,
+    pub(crate) renamed_to: Option<String>,
     /// `max_volumes_per_node` to report.
     pub(crate) advertised: Option<usize>,
     pub(crate) segments: Segments,
@@ -124,7 +124,7 @@ impl RemoteArray {
     }
 
     /// Locks a volume for a request and the action on its response.
-    pub(crate) async fn turn(&self, volume: &str) -> Option<Vec<Guard>> {
+    pub(crate) async fn lock_volume(&self, volume: &str) -> Option<Vec<Guard>> {
         let keys = vec![(Key::OnNode(volume.to_owned()), LockMode::Exclusive)];
         self.locks.lock(Scope::Operation, keys).await.ok()
     }
@@ -168,7 +168,7 @@ impl RemoteArray {
         match self.client.node(id).await {
             Ok(node) => Ok(Some(RemoteNode {
                 id: node.id,
-                became: node.became,
+                renamed_to: node.renamed_to,
                 advertised: node.advertised_limit,
                 segments: node.topology.into_iter().collect(),
                 attached: node.volumes.into_iter().collect(),
@@ -335,10 +335,10 @@ mod tests {
     #[tokio::test]
     async fn one_volume_waits_for_itself_only() {
         let remote = RemoteArray::at(Endpoint::None);
-        let first = remote.turn("a").await;
-        let mut second = tokio_test::task::spawn(remote.turn("a"));
+        let first = remote.lock_volume("a").await;
+        let mut second = tokio_test::task::spawn(remote.lock_volume("a"));
         tokio_test::assert_pending!(second.poll());
-        drop(remote.turn("b").await);
+        drop(remote.lock_volume("b").await);
         drop(first);
         assert!(second.is_woken());
     }

@@ -30,7 +30,7 @@ impl Driver {
         volume: &str,
         node: &str,
     ) -> Result<View, Error> {
-        let _turn = remote.turn(volume).await;
+        let _locked = remote.lock_volume(volume).await;
         let view = remote
             .view(volume, node)
             .await?
@@ -92,7 +92,7 @@ impl Driver {
             if settled.contains(&volume) {
                 continue;
             }
-            let _turn = remote.turn(&volume).await;
+            let _locked = remote.lock_volume(&volume).await;
             if let Some(view) = remote.view(&volume, &known.id).await? {
                 settle(remote, node, &volume, &view).await?;
                 settled.insert(volume);
@@ -120,7 +120,7 @@ pub(super) async fn decide(remote: &RemoteArray, node: &Node) -> Result<RemoteNo
     let mut id = node.info().id;
     let known = loop {
         let known = remote.node(&id).await?;
-        match known.as_ref().and_then(|known| known.became.clone()) {
+        match known.as_ref().and_then(|known| known.renamed_to.clone()) {
             Some(current) => {
                 tracing::info!(from = id, to = current, "the array gave this node another id");
                 node.tell(|info| info.id.clone_from(&current));

@@ -226,8 +226,9 @@ impl Driver {
     /// Checks that a volume without attachments is not in use on this process's node, and keeps it unused while the returned
     /// guard lives. Nodes in other processes attach the volumes that they use.
     async fn unused(&self, volume: &str) -> Result<Option<Vec<Guard>>, Error> {
-        let is_told = self.ways().attaches || self.store.peek(|array| array.deletes_in_use(volume));
-        let Some(node) = self.node().filter(|_| !is_told) else {
+        let is_published_explicitly =
+            self.ways().attaches || self.store.peek(|array| array.deletes_in_use(volume));
+        let Some(node) = self.node().filter(|_| !is_published_explicitly) else {
             return Ok(None);
         };
         let held = self

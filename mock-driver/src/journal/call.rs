@@ -47,14 +47,14 @@ pub struct Call {
     pub(super) late: OnceLock<End>,
 }
 
-/// The operation of a call. It outlives the call if the client leaves or if the response does not wait for it.
+/// The operation of a call. It outlives the call if the client disconnects or if the response does not wait for it.
 #[derive(Debug, Default)]
 pub(super) enum Operation {
     #[default]
     Running,
     Done(Outcome),
     /// The call has ended before it.
-    Left,
+    CallEnded,
 }
 
 /// The end of a call.
@@ -99,7 +99,7 @@ impl Call {
         self.end.get()
     }
 
-    /// The result of its operation, if that ended after the client had left.
+    /// The result of its operation, if that ended after the call.
     pub(crate) fn late(&self) -> Option<&End> {
         self.late.get()
     }

@@ -28,7 +28,7 @@ pub enum Line<'a> {
         /// The request, without secrets.
         request: Cow<'a, Value>,
     },
-    /// A call ended, or its client left (`CANCELLED`).
+    /// A call ended, or its client disconnected or cancelled it (`CANCELLED`).
     End {
         /// Number of the call since the driver's start.
         call: u64,
@@ -56,7 +56,7 @@ pub enum Line<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         response: Option<Cow<'a, Value>>,
     },
-    /// The array completed the operation of a call whose client had left.
+    /// The array completed the operation of a call that had ended.
     Late {
         /// Number of the call since the driver's start.
         call: u64,

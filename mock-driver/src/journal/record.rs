@@ -13,17 +13,17 @@ use super::message::{Direction, RedactedMessage};
 use super::{Event, Journal, grpc_call};
 use crate::rpc::code;
 
-/// A running call. If it is dropped before its end, its client has left.
+/// A running call. Dropping it before its end records that the client disconnected or cancelled the call.
 #[derive(Debug)]
 pub(crate) struct CallRecord {
     pub(crate) operation: OperationRecord,
     /// The request in the begin line.
-    shown: Option<Value>,
+    request_json: Option<Value>,
     /// The response does not wait for the operation, whose result is recorded as late.
     pub(crate) is_background: bool,
 }
 
-/// The operation of a call, which outlives the record if the client leaves.
+/// The operation of a call, which outlives the record if the client disconnects.
 #[derive(Clone, Debug)]
 pub(crate) struct OperationRecord {
     journal: Arc<Journal>,
@@ -33,7 +33,7 @@ pub(crate) struct OperationRecord {
 // === impl Journal ===
 
 impl Journal {
-    /// Records the begin of a call. The caller must end the record; a dropped record means that the client left.
+    /// Records the begin of a call. The caller must end the record.
     pub(crate) fn begin(
         self: &Arc<Self>,
         method: Cow<'static, str>,
@@ -52,16 +52,16 @@ impl Journal {
             operation: Mutex::default(),
             late: OnceLock::new(),
         });
-        let shown = self.file.as_ref().map(|file| {
-            let shown = self.renderer.json(&call.request);
+        let request_json = self.file.as_ref().map(|file| {
+            let json = self.renderer.json(&call.request);
             file.write(&Line::Begin {
                 call: call.number,
                 method: Cow::Borrowed(&call.method),
                 peer: call.peer,
                 start: call.start,
-                request: Cow::Borrowed(&shown),
+                request: Cow::Borrowed(&json),
             });
-            shown
+            json
         });
         if self.is_read {
             self.memory().begin(call.clone());
@@ -72,7 +72,7 @@ impl Journal {
                 journal: self.clone(),
                 call,
             },
-            shown,
+            request_json,
             is_background: false,
         }
     }
@@ -116,7 +116,7 @@ impl CallRecord {
         if let Some(end) = call.end.get()
             && (journal.file.is_some() || journal.grpc_call_lines)
         {
-            let request = self.shown.take().unwrap_or_else(|| journal.request(call));
+            let request = self.request_json.take().unwrap_or_else(|| journal.request(call));
             let response = end.response.as_ref().map(|kept| journal.renderer.json(kept));
             if let Some(file) = &journal.file {
                 file.write(&Line::End {
@@ -141,7 +141,7 @@ impl CallRecord {
         }
         journal.publish(Event::End(call.clone()));
         if self.is_background {
-            self.operation.leave();
+            self.operation.detach();
         }
     }
 }
@@ -152,7 +152,7 @@ impl Drop for CallRecord {
             self.is_background = true;
             let left = Outcome {
                 code: Code::Cancelled,
-                message: "the client left".to_owned(),
+                message: "client disconnected or cancelled the call".to_owned(),
             };
             self.end(left, None);
         }
@@ -165,7 +165,7 @@ impl OperationRecord {
     /// Records the result of the operation if the call has ended.
     pub(crate) fn done(&self, outcome: Outcome) {
         let mut operation = self.call.operation.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Operation::Left = *operation {
+        if let Operation::CallEnded = *operation {
             drop(operation);
             self.late(outcome);
         } else {
@@ -174,10 +174,10 @@ impl OperationRecord {
     }
 
     /// The call has ended; the operation's result is recorded as late.
-    fn leave(&self) {
+    fn detach(&self) {
         let operation = {
             let mut operation = self.call.operation.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *operation, Operation::Left)
+            std::mem::replace(&mut *operation, Operation::CallEnded)
         };
         if let Operation::Done(outcome) = operation {
             self.late(outcome);

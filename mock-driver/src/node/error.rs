@@ -12,7 +12,7 @@ use crate::store::volume_files;
 
 /// An error of the node. Texts name the volume, the path and the cure.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what is wrong")]
+#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {
     #[error("volume \"{volume}\" is neither staged nor published at {path}")]
     NotThere { volume: String, path: String },

@@ -18,7 +18,7 @@ pub(crate) struct Program {
 
 /// Why a program failed.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what is wrong")]
+#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {
     #[error("{name} is not installed: install the package {package}")]
     Missing {

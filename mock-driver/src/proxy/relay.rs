@@ -23,7 +23,7 @@ pub enum RelayAddress {
 
 /// A relay cannot listen.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what is wrong")]
+#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum RelayError {
     #[error(transparent)]
     Unix(#[from] BindError),

@@ -92,8 +92,8 @@ methods! {
     "Controller" => [
         CreateVolume: Change needs CreateDeleteVolume,
         DeleteVolume: Change needs CreateDeleteVolume,
-        ControllerPublishVolume: Move needs PublishUnpublishVolume,
-        ControllerUnpublishVolume: Move needs PublishUnpublishVolume,
+        ControllerPublishVolume: Publish needs PublishUnpublishVolume,
+        ControllerUnpublishVolume: Publish needs PublishUnpublishVolume,
         ValidateVolumeCapabilities: Read,
         ListVolumes: Read needs ListVolumes,
         ControllerListVolumeHealth: Read needs GetVolumeHealth ListVolumeHealth,
@@ -135,12 +135,12 @@ methods! {
 /// The effect of a call on the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It only reads, so it ends when its client leaves.
+    /// It only reads, so it ends when its client disconnects.
     Read,
     /// It changes a volume.
     Change,
-    /// It attaches or detaches a volume, which takes time.
-    Move,
+    /// It publishes or unpublishes a volume, which takes time.
+    Publish,
     /// It changes a volume on a node.
     OnNode,
 }
@@ -150,7 +150,7 @@ pub(crate) enum Kind {
 impl Kind {
     /// Whether a call changes the array's state. Calls of the Node service do not.
     pub(crate) fn changes_array(self) -> bool {
-        matches!(self, Self::Change | Self::Move)
+        matches!(self, Self::Change | Self::Publish)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! - A malformed request is refused first.
 //! - A call that changes a volume holds the volume's lock until its response is ready, also during injected delays.
-//! - An operation of the array that has begun completes even if the client has left, as in a real array: an attach whose
+//! - An operation of the array that has begun completes even if the client disconnects, as in a real array: an attach whose
 //!   call timed out may succeed later.
 
 use std::cell::OnceCell;
@@ -68,7 +68,7 @@ impl Driver {
     /// Handles a call.
     ///
     /// # Cancellation
-    /// Dropped when the client leaves; the journal records that, and an operation that has begun continues.
+    /// Dropped when the client disconnects; the journal records that, and an operation that has begun continues.
     pub(crate) async fn answer<Q: Rpc>(
         self: &Arc<Self>,
         request: Request<Q>,
@@ -147,7 +147,7 @@ impl Driver {
             let early_answer = in_background.map(ActiveFault::background_answer);
 
             // Stage 5: the durable operation of the array, and the node's devices and mounts. It completes although the
-            // client leaves, unless it only reads. The decision's reservation lives until the array has the capacity.
+            // client disconnects, unless it only reads. The decision's reservation lives until the array has the capacity.
             let driver = self.clone();
             let operation = async move {
                 if let Err(refusal) = decision.pause().await {
@@ -155,7 +155,7 @@ impl Driver {
                     driver.store.read(|_| Ok(())).await?;
                     return Err(refusal);
                 }
-                if Q::KIND == Kind::Move && !driver.latency.is_zero() {
+                if Q::KIND == Kind::Publish && !driver.latency.is_zero() {
                     time::sleep(driver.latency).await;
                 }
                 driver.execute::<Q>(params, keys).await

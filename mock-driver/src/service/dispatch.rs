@@ -98,7 +98,7 @@ impl Service<http::Request<Body>> for Services {
         // The generated services return UNIMPLEMENTED without a message.
         if method.is_none() && path.starts_with("/csi.v1.") {
             tracing::warn!(path, "unknown CSI method");
-            let status = Status::unimplemented(format!("{path} is no method of this driver"));
+            let status = Status::unimplemented(format!("{path} is an unknown method"));
             return Box::pin(async move { Ok(status.into_http()) });
         }
         let call = self.routes.call(request);

@@ -8,7 +8,7 @@ use crate::array;
 
 /// An operation failed, or its durability is unknown.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what is wrong")]
+#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {
     #[error(transparent)]
     Refused(#[from] array::Error),
@@ -19,7 +19,7 @@ pub enum Error {
 
 /// An error of a state directory.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what is wrong")]
+#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum OpenError {
     #[error("--state-dir: cannot {act} {}", path.display())]
     Io {

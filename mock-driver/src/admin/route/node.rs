@@ -76,7 +76,7 @@ pub(super) async fn register(State(admin): State<Admin>, Json(new): Json<NodeNew
         .change(move |array| Ok(array.set_node(&id, settings)));
     done.await?;
     if is_placed {
-        driver.warn_if_cut_off(&new.id);
+        driver.warn_if_no_pool_is_accessible(&new.id);
     }
     admin.touch();
     Ok((StatusCode::CREATED, get(State(admin), Path(new.id)).await?))
@@ -143,13 +143,13 @@ pub(super) async fn change(
         None => node,
     };
     if change.topology.is_some() {
-        admin.driver.warn_if_cut_off(&node);
+        admin.driver.warn_if_no_pool_is_accessible(&node);
     }
     admin.touch();
     // The array forgets a node that is not registered and holds nothing.
     let gone = || array::Node {
         registered: false,
-        became: None,
+        renamed_to: None,
         ..known
     };
     let now = store.read(|array| {
@@ -189,7 +189,7 @@ fn shown(array: &Array, node: array::Node, volumes: usize) -> Node {
         health: storage::of(array, Some(node.id.as_str())),
         id: node.id.to_string(),
         registered: node.registered,
-        became: node.became.as_ref().map(ToString::to_string),
+        renamed_to: node.renamed_to.as_ref().map(ToString::to_string),
         attached: node.attached.len(),
         limit: node.limit,
         advertised_limit: node.advertised,

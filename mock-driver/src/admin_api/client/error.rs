@@ -10,7 +10,7 @@ use crate::admin_api::resource::Problem;
 
 /// Error of an admin API request.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what is wrong")]
+#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {
     #[error("cannot reach the driver at {endpoint}: is it running, with --admin-endpoint={endpoint}?")]
     Unreachable { endpoint: Endpoint, source: io::Error },

@@ -127,7 +127,7 @@ pub struct Node {
     pub registered: bool,
     /// Its present id, if it was renamed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub became: Option<String>,
+    pub renamed_to: Option<String>,
     /// Number of attached volumes.
     pub attached: usize,
     /// Maximum number of attached volumes; absent if unlimited.

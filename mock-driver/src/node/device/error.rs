@@ -8,7 +8,7 @@ use crate::store::volume_files;
 
 /// Why there is no such device.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what is wrong")]
+#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {
     #[error("--devices=loop: {reason}")]
     NoLoop { reason: String },

@@ -7,7 +7,7 @@ use crate::node::exec;
 
 /// Mount and unmount errors.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what is wrong")]
+#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {
     #[error("volume_capability.mount.mount_flags: the kernel refuses to mount {} with {flags:?}", path.display())]
     Options { path: PathBuf, flags: Vec<String> },

@@ -215,7 +215,7 @@ fn topology_example_in_help_is_accessible() {
         ..NodeSettings::default()
     };
     array.set_node("here", here);
-    assert!(!array.is_cut_off("here"));
+    assert!(!array.has_no_accessible_pool("here"));
     let wanted = CreateVolumeParams {
         name: "a".to_owned(),
         requirement: Some(Requirement {

@@ -45,7 +45,7 @@ pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
             (Kind::Read, ..) | (_, "", "") => return Vec::new(),
             (_, "", name) => Key::Name(name.to_owned()),
             (Kind::OnNode, volume, _) => Key::OnNode(volume.to_owned()),
-            (Kind::Change | Kind::Move, volume, _) => Key::Volume(volume.to_owned()),
+            (Kind::Change | Kind::Publish, volume, _) => Key::Volume(volume.to_owned()),
         };
         vec![(key, LockMode::Exclusive)]
     }

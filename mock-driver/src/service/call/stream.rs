@@ -26,7 +26,7 @@ impl Driver {
     /// Handles a call with a stream of messages, which are split from the whole reply one by one as the client reads them.
     ///
     /// # Cancellation
-    /// That of [`Driver::answer`]. The journal also records that a client leaves an interrupted stream.
+    /// That of [`Driver::answer`]. The journal also records that a client disconnects during an interrupted stream.
     pub(crate) async fn answer_in_messages<Q, M, I>(
         self: &Arc<Self>,
         request: Request<Q>,
@@ -48,16 +48,18 @@ impl Driver {
         };
         let count = fired.rule().action.after_messages.unwrap_or(u64::MAX);
         let messages = messages(&whole);
-        let doomed = InterruptedStream { fired, call, whole };
-        let begin = Some((messages, Some((count, doomed))));
+        let interrupted = InterruptedStream { fired, call, whole };
+        let begin = Some((messages, Some((count, interrupted))));
         let all = stream::unfold(begin, |state| async move {
-            let (mut messages, doomed) = state?;
-            let ended = match doomed {
-                Some((left, doomed)) if left > 0 => match messages.next() {
-                    Some(message) => return Some((Ok(message), Some((messages, Some((left - 1, doomed)))))),
-                    None => doomed.go().await,
+            let (mut messages, interrupted) = state?;
+            let ended = match interrupted {
+                Some((left, interrupted)) if left > 0 => match messages.next() {
+                    Some(message) => {
+                        return Some((Ok(message), Some((messages, Some((left - 1, interrupted))))));
+                    }
+                    None => interrupted.apply_fault().await,
                 },
-                Some((_, doomed)) => doomed.go().await,
+                Some((_, interrupted)) => interrupted.apply_fault().await,
                 None => Ok(()),
             };
             match ended {
@@ -75,7 +77,7 @@ impl Driver {
 
 impl<R: Message + Secrets + Clone> InterruptedStream<R> {
     /// Applies the rule. Afterwards the stream continues, or ends with the error.
-    async fn go(mut self) -> Result<(), Status> {
+    async fn apply_fault(mut self) -> Result<(), Status> {
         let driver = self.call.driver.clone();
         let error = match driver.faults.act(self.fired) {
             Some(mut fired) => {

@@ -14,19 +14,19 @@ use crate::rpc::capabilities::Capability;
 impl Driver {
     /// The CSI message of a volume.
     pub(crate) fn shape_volume(&self, spec: &Spec) -> Volume {
-        let tells_places = self.capabilities.has(Capability::VolumeAccessibilityConstraints);
+        let has_topology = self.capabilities.has(Capability::VolumeAccessibilityConstraints);
         Volume {
             capacity_bytes: bytes(spec.capacity_bytes),
             volume_id: spec.id.to_string(),
             volume_context: spec.parameters.clone().into_iter().collect(),
             content_source: spec.source.as_ref().map(source),
-            accessible_topology: self.topology_of(&spec.pool, tells_places),
+            accessible_topology: self.topology_of(&spec.pool, has_topology),
         }
     }
 
     /// The CSI message of a snapshot.
     pub(crate) fn shape_snapshot(&self, snapshot: &Snapshot, now: UnixTime) -> v1::Snapshot {
-        let tells_places = self
+        let has_topology = self
             .capabilities
             .has(Capability::SnapshotAccessibilityConstraints);
         v1::Snapshot {
@@ -40,12 +40,15 @@ impl Driver {
                 .as_ref()
                 .map(ToString::to_string)
                 .unwrap_or_default(),
-            accessible_topology: self.topology_of(&snapshot.pool, tells_places),
+            accessible_topology: self.topology_of(&snapshot.pool, has_topology),
         }
     }
 
-    fn topology_of(&self, pool: &PoolName, is_told: bool) -> Vec<Topology> {
-        let place = self.places.get(pool).filter(|place| is_told && !place.is_empty());
+    fn topology_of(&self, pool: &PoolName, is_reported: bool) -> Vec<Topology> {
+        let place = self
+            .places
+            .get(pool)
+            .filter(|place| is_reported && !place.is_empty());
         place.map(topology).into_iter().collect()
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct Owner {
 
 /// Why an array cannot have a media directory.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what is wrong")]
+#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum ClaimError {
     #[error("--media-dir: cannot {act} {}", path.display())]
     Io {

@@ -290,7 +290,10 @@ async fn a_node_stays_out_of_the_register_and_takes_the_id_it_is_given() {
     let known = |id: &'static str| array.driver().store().peek(move |all| all.node(id).is_ok());
     assert!(known("node-z") && !known("node-a"), "one machine, one node");
     let old = client.node("node-a").await.unwrap();
-    assert_eq!((old.registered, old.became.as_deref()), (false, Some("node-z")));
+    assert_eq!(
+        (old.registered, old.renamed_to.as_deref()),
+        (false, Some("node-z"))
+    );
 
     // Registered again, the old id is a node of its own.
     let new = NodeNew {
@@ -299,7 +302,7 @@ async fn a_node_stays_out_of_the_register_and_takes_the_id_it_is_given() {
         topology: None,
     };
     let new = client.register_node(&new).await.unwrap();
-    assert!(new.registered && new.became.is_none(), "{new:?}");
+    assert!(new.registered && new.renamed_to.is_none(), "{new:?}");
     member.site.server.stop().await;
     array.stop().await;
 }
