@@ -165,31 +165,38 @@ impl Store {
         &self,
         act: impl FnOnce(&mut Array) -> Result<Done<T>, array::Error>,
     ) -> Result<T, Error> {
-        let (outcome, position) = {
-            let mut array = self.lock();
-            let mut past = self.past(&array);
-            let outcome = act(&mut array).map(|done| {
-                if let (Some(past), Some(change)) = (past.as_mut(), &done.change) {
-                    past.note(change);
-                }
-                if let (Some(database), Some(change)) = (&self.database, &done.change) {
-                    database.write(change.rows().iter().map(|id| row(&array, id)));
-                }
-                done.reply
-            });
-            (outcome, self.position())
-        };
-        self.settled(position).await?;
-        Ok(outcome?)
+        self.flushed(|array| {
+            let mut past = self.past(array);
+            let done = act(array)?;
+            if let (Some(past), Some(change)) = (past.as_mut(), &done.change) {
+                past.note(change);
+            }
+            if let (Some(database), Some(change)) = (&self.database, &done.change) {
+                database.write(change.rows().iter().map(|id| row(array, id)));
+            }
+            Ok(done.reply)
+        })
+        .await
     }
 
     /// Reads the array, and returns after everything seen is durable.
     pub async fn read<T>(&self, look: impl FnOnce(&Array) -> Result<T, array::Error>) -> Result<T, Error> {
+        self.flushed(|array| look(array)).await
+    }
+
+    /// Runs an operation, and returns after everything that it did or saw is durable, also if it refused.
+    async fn flushed<T>(&self, act: impl FnOnce(&mut Array) -> Result<T, array::Error>) -> Result<T, Error> {
         let (outcome, position) = {
-            let array = self.lock();
-            (look(&array), self.position())
+            let mut array = self.lock();
+            let outcome = act(&mut array);
+            (
+                outcome,
+                self.database.as_ref().map(|database| database.position()),
+            )
         };
-        self.settled(position).await?;
+        if let (Some(database), Some(position)) = (&self.database, position) {
+            database.settled(position).await.map_err(Error::Lost)?;
+        }
         Ok(outcome?)
     }
 
@@ -246,16 +253,11 @@ impl Store {
         &self,
         look: impl FnOnce(&Array) -> Result<T, array::Error>,
     ) -> Result<T, Error> {
-        let (outcome, position) = {
-            let array = self.lock();
-            let outcome = match self.past(&array).as_mut() {
-                Some(past) => look(past.now()),
-                None => look(&array),
-            };
-            (outcome, self.position())
-        };
-        self.settled(position).await?;
-        Ok(outcome?)
+        self.flushed(|array| match self.past(array).as_mut() {
+            Some(past) => look(past.now()),
+            None => look(array),
+        })
+        .await
     }
 
     /// The earlier state, started or dropped as faults ask.
@@ -266,17 +268,6 @@ impl Store {
             *past = wanted.map(|freeze| Past::of(array, freeze));
         }
         past
-    }
-
-    fn position(&self) -> u64 {
-        self.database.as_ref().map_or(0, |database| database.position())
-    }
-
-    async fn settled(&self, position: u64) -> Result<(), Error> {
-        match &self.database {
-            Some(database) => database.settled(position).await.map_err(Error::Lost),
-            None => Ok(()),
-        }
     }
 
     /// Ignores poisoning: operations decide before they change anything, so a panic leaves a consistent array.
