@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::LazyLock;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use self::tables::{CODE_LENGTHS, EOS, STATIC};
 
@@ -171,21 +171,15 @@ fn put_length(length: usize, block: &mut BytesMut) {
 // === impl Reader ===
 
 impl Reader<'_> {
-    fn byte(&mut self) -> Result<u8, Malformed> {
-        let (&byte, rest) = self.0.split_first().ok_or(Malformed)?;
-        self.0 = rest;
-        Ok(byte)
-    }
-
     /// RFC 7541, 5.1.
     fn integer(&mut self, prefix: u32) -> Result<usize, Malformed> {
         let mask = u8::MAX >> (8 - prefix);
-        let first = self.byte()? & mask;
+        let first = self.0.try_get_u8().map_err(|_| Malformed)? & mask;
         let mut value = u32::from(first);
         if first == mask {
             // Four bytes suffice for any length or index here.
             for shift in [0, 7, 14, 21, 28] {
-                let byte = self.byte()?;
+                let byte = self.0.try_get_u8().map_err(|_| Malformed)?;
                 if shift == 28 {
                     return Err(Malformed);
                 }

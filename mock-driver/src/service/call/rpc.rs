@@ -41,11 +41,12 @@ pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
 
     /// The keys that the call locks, unless it only reads: the volume, or the name of the object to create.
     fn keys(&self) -> Vec<(Key, LockMode)> {
-        let key = match (Self::KIND, self.volume(), self.name()) {
-            (Kind::Read, ..) | (_, "", "") => return Vec::new(),
-            (_, "", name) => Key::Name(name.to_owned()),
-            (Kind::OnNode, volume, _) => Key::OnNode(volume.to_owned()),
-            (Kind::Change | Kind::Publish, volume, _) => Key::Volume(volume.to_owned()),
+        let key = match (Self::KIND, self.volume()) {
+            (Kind::Read, _) => return Vec::new(),
+            (_, "") if self.name().is_empty() => return Vec::new(),
+            (_, "") => Key::Name(self.name().to_owned()),
+            (Kind::OnNode, volume) => Key::OnNode(volume.to_owned()),
+            (Kind::Change | Kind::Publish, volume) => Key::Volume(volume.to_owned()),
         };
         vec![(key, LockMode::Exclusive)]
     }
