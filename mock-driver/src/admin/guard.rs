@@ -157,7 +157,8 @@ mod tests {
 
     #[test]
     fn only_addresses_localhost_and_allowed_names_are_let_in() {
-        let guard = Guard::tcp(vec!["csi-mock-driver.storage.svc".to_owned()]);
+        let allowed = ["csi-mock-driver.storage.svc", "my_host", "driver.1"];
+        let guard = Guard::tcp(allowed.map(str::to_owned).to_vec());
         // (host, let in)
         let table = [
             ("127.0.0.1:9810", true),
@@ -174,6 +175,8 @@ mod tests {
             ("CSI-mock-driver.storage.svc", true),
             ("csi-mock-driver.storage.svc.:9810", true),
             ("localhost.:1", true),
+            ("my_host:9810", true),
+            ("driver.1", true),
             (".", false),
             ("x.csi-mock-driver.storage.svc", false),
             ("csi-mock-driver.storage.svc.evil.example", false),

@@ -99,7 +99,7 @@ impl fmt::Display for Endpoint {
 }
 
 /// RFC 1123, 2.1; a name that ends in a number is a mistaken address.
-pub(crate) fn is_dns_name(text: &str) -> bool {
+fn is_dns_name(text: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
             && label

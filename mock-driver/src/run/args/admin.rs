@@ -3,7 +3,7 @@
 use clap::{ArgAction, Args};
 
 use super::value::switch;
-use crate::admin_api::{Endpoint, InvalidEndpoint, is_dns_name};
+use crate::admin_api::{Endpoint, InvalidEndpoint};
 use crate::journal;
 
 /// Default number of ended calls that the admin API keeps; some megabytes.
@@ -65,10 +65,17 @@ fn listening(text: &str) -> Result<Endpoint, String> {
     }
 }
 
+/// A name as it appears in a `Host` header (RFC 3986, 3.2.2), which need not be a DNS name: container runtimes allow `_`.
 fn host_name(text: &str) -> Result<String, &'static str> {
-    match text.strip_suffix('.').unwrap_or(text) {
-        name if is_dns_name(name) => Ok(name.to_owned()),
-        _ => Err("must be a host name without a port, such as csi-mock-driver.storage.svc"),
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~');
+    if name
+        .split('.')
+        .all(|label| !label.is_empty() && label.bytes().all(is_unreserved))
+    {
+        Ok(name.to_owned())
+    } else {
+        Err("must be a host name without scheme, port and path, such as csi-mock-driver.storage.svc")
     }
 }
 

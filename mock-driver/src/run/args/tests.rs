@@ -70,12 +70,33 @@ fn accepts_flag_syntax_of_go() {
 }
 
 #[test]
+fn allowed_host_is_any_name_of_a_host_header() {
+    // (value, name in the header)
+    for (value, name) in [
+        ("csi-mock-driver.storage.svc", "csi-mock-driver.storage.svc"),
+        ("csi-mock-driver.storage.svc.", "csi-mock-driver.storage.svc"),
+        ("my_host", "my_host"),
+        ("driver.1", "driver.1"),
+        ("42", "42"),
+        ("-a-", "-a-"),
+    ] {
+        let args = read(&[&format!("--admin-allowed-host={value}")]).unwrap();
+        assert_eq!(args.admin.admin_allowed_host, [name], "{value}");
+    }
+}
+
+#[test]
 fn invalid_value_error_names_the_flag() {
-    let table: [(&[&str], &str); 22] = [
+    let table: [(&[&str], &str); 27] = [
         (&["--admin-allowed-host="], "--admin-allowed-host"),
         (&["--admin-allowed-host=*"], "--admin-allowed-host"),
         (&["--admin-allowed-host=name:9810"], "--admin-allowed-host"),
         (&["--admin-allowed-host=http://name"], "--admin-allowed-host"),
+        (&["--admin-allowed-host=name:"], "--admin-allowed-host"),
+        (&["--admin-allowed-host=name/path"], "--admin-allowed-host"),
+        (&["--admin-allowed-host=a name"], "--admin-allowed-host"),
+        (&["--admin-allowed-host=a..b"], "--admin-allowed-host"),
+        (&["--admin-allowed-host=."], "--admin-allowed-host"),
         (&["--topology=zone=a b!"], "--topology"),
         (&["--topology=zone=a,Zone=b"], "--topology"),
         (&["--pool=a=1Gi@zone=a b!"], "--pool"),
