@@ -144,6 +144,7 @@ impl Driver {
         if mode.has_array() && proxy_to.is_none() {
             claim(&volume_files, &store, epoch, state_dir.as_deref())?;
         }
+        node.as_deref().map_or(Ok(()), Node::lock_devices)?;
         take_current_id(node.as_deref().filter(|_| remote.is_none()), &store);
         // After all locks are acquired, so that it is logged once.
         if let Some(file) = &fault_file {
@@ -219,6 +220,9 @@ impl Driver {
 
     /// Releases the driver's directories; the state directory last, because the next process waits for its lock.
     pub(crate) fn close(&self) {
+        if let Some(node) = &self.node {
+            node.unlock_devices();
+        }
         if let Err(error) = self.volume_files.close() {
             tracing::warn!(error = error_chain(&error), "failed to remove all volume files");
         }

@@ -153,7 +153,7 @@ impl Node {
     ) -> Result<Self, Error> {
         let kind = settings.devices.settle()?;
         let devices = match settings.device_dir {
-            Some(directory) => Devices::within(kind, directory).locked()?,
+            Some(directory) => Devices::within(kind, directory),
             None => Devices::beside(kind, volume_files.clone(), &id),
         };
         let records = match state {
@@ -180,6 +180,15 @@ impl Node {
             work: TaskTracker::new(),
             disk_fault: Mutex::default(),
         })
+    }
+
+    /// Locks the node's devices until [`Node::unlock_devices`].
+    pub(crate) fn lock_devices(&self) -> Result<(), Error> {
+        Ok(self.devices.lock()?)
+    }
+
+    pub(crate) fn unlock_devices(&self) {
+        self.devices.unlock();
     }
 
     /// The present response of NodeGetInfo.

@@ -142,7 +142,7 @@ impl Default for Settings {
 
 impl OpenError {
     /// Whether another process holds a lock that this one needs: it may be about to exit.
-    pub(crate) fn is_in_use(&self) -> bool {
+    pub fn is_in_use(&self) -> bool {
         matches!(
             self,
             Self::Store(store::OpenError::InUse { .. })

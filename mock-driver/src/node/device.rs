@@ -52,8 +52,8 @@ pub struct Devices {
     /// Serializes changes: finding a free loop device and taking it are two steps.
     changes: Mutex<()>,
     faults: Mutex<BTreeMap<String, DeviceFault>>,
-    /// Holds the lock on the directory of the links.
-    _locked: Option<File>,
+    /// The lock on the directory of the links.
+    lock: Mutex<Option<File>>,
 }
 
 /// An attached device, which stays the volume's own until this is dropped.
@@ -93,29 +93,38 @@ impl Devices {
             place,
             changes: Mutex::default(),
             faults: Mutex::default(),
-            _locked: None,
+            lock: Mutex::default(),
         }
     }
 
-    /// Locks the directory of the links for as long as these live: at its start a driver removes the devices there that
-    /// its array has not attached.
+    /// Locks the directory of the links until [`Devices::unlock`], unless it is private: at its start a driver removes the
+    /// devices there that its array has not attached.
     ///
     /// # Errors
     /// If another driver has it, or it cannot be locked.
-    pub fn locked(self) -> Result<Self, Error> {
-        if matches!(self.kind, Kind::None | Kind::Simulated) {
-            return Ok(self);
+    pub fn lock(&self) -> Result<(), Error> {
+        let is_private = match &self.place {
+            DeviceLocation::Given(_) => false,
+            DeviceLocation::Beside { volume_files, .. } => !volume_files.is_kept(),
+        };
+        if is_private || matches!(self.kind, Kind::None | Kind::Simulated) {
+            return Ok(());
         }
         let directory = self.directory()?;
         let file = File::open(&directory).map_err(Error::io("open", &directory))?;
         match file.try_lock() {
-            Ok(()) => Ok(Self {
-                _locked: Some(file),
-                ..self
-            }),
+            Ok(()) => {
+                *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+                Ok(())
+            }
             Err(TryLockError::WouldBlock) => Err(Error::InUse { directory }),
             Err(TryLockError::Error(source)) => Err(Error::io("lock", &directory)(source)),
         }
+    }
+
+    /// Unlocks the directory for the next process.
+    pub(crate) fn unlock(&self) {
+        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// How they are made.

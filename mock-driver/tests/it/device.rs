@@ -347,7 +347,10 @@ async fn loop_device_without_a_file_in_dev_gets_one() {
 fn directory_of_the_links_is_for_one_driver() {
     let directory = tempfile::tempdir().unwrap();
     let links = directory.path().join("devices");
-    let mk_devices = || Devices::within(Kind::Emulated, links.clone()).locked();
+    let mk_devices = || {
+        let devices = Devices::within(Kind::Emulated, links.clone());
+        devices.lock().map(|()| devices)
+    };
     let first = mk_devices().unwrap();
     let disk = directory.path().join("disk");
     fs::write(&disk, "").unwrap();

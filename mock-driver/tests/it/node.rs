@@ -111,6 +111,10 @@ impl Site {
             change(directory, settings);
         })
         .await;
+        Self::on(server).await
+    }
+
+    async fn on(server: Server) -> Self {
         for directory in ["staging", "targets"] {
             fs::create_dir_all(server.path(directory)).unwrap();
         }

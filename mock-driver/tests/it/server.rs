@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use csi_mock_driver::admin_api;
 use csi_mock_driver::admin_api::client::Client;
-use csi_mock_driver::driver::{Driver, OpenError, Settings};
+use csi_mock_driver::driver::{Driver, Settings};
 use csi_mock_driver::fault::{FaultFile, Origin, Script};
 use csi_mock_driver::run;
 use csi_mock_driver::socket::Listener;
-use csi_mock_driver::store;
-use csi_mock_driver::store::volume_files::{ClaimError, FileId};
+use csi_mock_driver::store::volume_files::FileId;
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use csi_proto::v1::identity_client::IdentityClient;
@@ -55,7 +54,12 @@ impl Server {
 
     /// In a directory that another one left.
     pub(crate) async fn start_in(directory: TempDir, change: impl FnOnce(&Path, &mut Settings)) -> Self {
-        Self::start_all(directory, None, change).await
+        Self::start_all(directory, None, DEADLINE, change).await
+    }
+
+    /// With another `--shutdown-grace`.
+    pub(crate) async fn start_with_grace(grace: Duration, change: impl FnOnce(&Path, &mut Settings)) -> Self {
+        Self::start_all(tempfile::tempdir().unwrap(), None, grace, change).await
     }
 
     /// With the admin API on a socket.
@@ -64,7 +68,7 @@ impl Server {
         let admin = csi_mock_driver::admin::Server::bind(&endpoint, false)
             .await
             .unwrap();
-        Self::start_all(tempfile::tempdir().unwrap(), admin, change).await
+        Self::start_all(tempfile::tempdir().unwrap(), admin, DEADLINE, change).await
     }
 
     /// With an admin API on a Unix socket, and a client for it.
@@ -94,7 +98,7 @@ impl Server {
         let admin = csi_mock_driver::admin::Server::bind(&endpoint, false)
             .await
             .unwrap();
-        let server = Self::start_all(directory, admin, |directory, settings| {
+        let server = Self::start_all(directory, admin, DEADLINE, |directory, settings| {
             settings.journal_config.kept = 1000;
             change(directory, settings);
         })
@@ -118,6 +122,7 @@ impl Server {
     async fn start_all(
         directory: TempDir,
         admin: Option<csi_mock_driver::admin::Server>,
+        grace: Duration,
         change: impl FnOnce(&Path, &mut Settings),
     ) -> Self {
         let mut settings = Settings::default();
@@ -133,7 +138,7 @@ impl Server {
             listener,
             admin,
             stop.clone(),
-            DEADLINE,
+            grace,
         ));
         Self {
             directory,
@@ -142,6 +147,11 @@ impl Server {
             serving,
             admin: endpoint.unwrap_or_default(),
         }
+    }
+
+    /// Begins to stop in order.
+    pub(crate) fn begin_stop(&self) {
+        self.stop.cancel();
     }
 
     /// How the driver ends by itself.
@@ -210,12 +220,7 @@ async fn open(settings: Settings) -> (Arc<Driver>, Option<FaultFile>) {
     let opened = async {
         loop {
             match Driver::open(settings.clone()) {
-                Err(
-                    OpenError::Store(store::OpenError::InUse { .. })
-                    | OpenError::VolumeFiles(ClaimError::InUse { .. }),
-                ) => {
-                    time::sleep(Duration::from_millis(1)).await;
-                }
+                Err(error) if error.is_in_use() => time::sleep(Duration::from_millis(1)).await,
                 opened => return opened.unwrap(),
             }
         }

@@ -24,7 +24,7 @@ pub enum Error {
     Contended { tries: usize },
     #[error("the device at {} is not the volume's own", link.display())]
     Wrong { link: PathBuf },
-    #[error("--device-dir: {} is in use by another running driver: give each driver its own", directory.display())]
+    #[error("{} is in use by another running driver: give each one its own --node-id, --media-dir or --device-dir", directory.display())]
     InUse { directory: PathBuf },
     #[error(transparent)]
     VolumeFiles(#[from] volume_files::Error),

@@ -681,6 +681,44 @@ async fn second_node_process_on_a_state_directory_is_refused() {
 }
 
 #[tokio::test]
+async fn second_node_process_with_the_same_id_and_media_directory_is_refused() {
+    let shared = tempfile::tempdir().unwrap();
+    let array = array(&shared).await;
+    let member = member(&shared, "node-a", Choice::Emulated).await;
+    let mut second = Settings {
+        mode: Services::Node,
+        array_endpoint: "unix:///other-array/admin.sock".parse().unwrap(),
+        node_id: Some("node-a".to_owned()),
+        media_dir: Some(shared.path().join("media")),
+        ..Settings::default()
+    };
+    second.node.devices = Choice::Emulated;
+    let refused = Driver::open(second.clone()).unwrap_err();
+    assert!(refused.is_in_use(), "{refused}");
+    let text = refused.to_string();
+    assert!(
+        text.contains("devices/node-a") && text.contains("--media-dir"),
+        "{text}"
+    );
+
+    second.node_id = Some("node-b".to_owned());
+    Driver::open(second.clone()).unwrap();
+    second.node_id = Some("node-a".to_owned());
+    member.site.server.stop().await;
+    // A program that another test starts has a copy of the lock until it begins to run.
+    let opened = async {
+        while let Err(error) = Driver::open(second.clone()) {
+            assert!(error.is_in_use(), "{error}");
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, opened)
+        .await
+        .expect("free when the process has stopped");
+    array.stop().await;
+}
+
+#[tokio::test]
 async fn node_process_with_volume_conditions_offers_no_controller_method() {
     let shared = tempfile::tempdir().unwrap();
     let _array = array(&shared).await;
