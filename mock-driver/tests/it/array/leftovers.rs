@@ -1,13 +1,19 @@
 //! Volume files that another array left, or still has.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
+use csi_mock_driver::array::CreateGroupParams;
 use csi_mock_driver::driver::{Driver, OpenError, Settings};
 use csi_mock_driver::store::volume_files::{ClaimError, FileId};
 use csi_proto::v1;
+use tempfile::TempDir;
+use tonic::Code;
 
 use super::earlier;
+use crate::privilege;
 use crate::server::{Server, mk_create};
 
 fn same_array(directory: &Path, settings: &mut Settings) {
@@ -53,6 +59,64 @@ async fn a_new_volume_is_empty_although_an_array_before_had_one_of_that_id() {
     let second = create(&server).await;
     assert_eq!(second, first, "the seed makes the same ids");
     assert!(!media.exists(&second).unwrap());
+    server.stop().await;
+}
+
+/// A filesystem of its own, unmounted with the test.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    fn mount(options: &str) -> Self {
+        let disk = Self(tempfile::tempdir().unwrap());
+        disk.run("mount", &["-t", "tmpfs", "-o", options, "csi-mock-driver-test"]);
+        disk
+    }
+
+    fn run(&self, program: &str, args: &[&str]) {
+        let status = Command::new(program).args(args).arg(self.0.path()).status();
+        assert!(status.unwrap().success(), "{program} {args:?}");
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        self.run("umount", &["--lazy"]);
+    }
+}
+
+#[tokio::test]
+async fn group_snapshot_that_fills_the_disk_leaves_no_file() {
+    const DISK: usize = 8 << 20;
+    if !privilege::is_there() {
+        return;
+    }
+    // For two volumes and one copy.
+    let small = SmallDisk::mount("size=28m");
+    let server = Server::start_with(|_, settings| {
+        settings.media_dir = Some(small.0.path().to_owned());
+        settings.initial_volumes = 2;
+        settings.array.sizes.default = DISK as u64;
+    })
+    .await;
+    let driver = server.driver();
+    for volume in ["vol-0", "vol-1"] {
+        let volume = FileId::Volume(volume.to_owned());
+        let disk = driver.volume_files().ensure(&volume, DISK as u64).await.unwrap();
+        fs::write(disk, vec![7; DISK]).unwrap();
+    }
+    let group = CreateGroupParams {
+        name: "g".to_owned(),
+        sources: ["vol-0", "vol-1"].map(str::to_owned).into(),
+        parameters: BTreeMap::new(),
+    };
+    let snapshots = || fs::read_dir(small.0.path().join("snapshots")).unwrap().count();
+    let refused = driver.create_group(&group).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert_eq!(snapshots(), 0);
+
+    small.run("mount", &["-o", "remount,size=64m"]);
+    driver.create_group(&group).await.unwrap();
+    assert_eq!(snapshots(), 2);
     server.stop().await;
 }
 
