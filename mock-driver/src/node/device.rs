@@ -97,7 +97,7 @@ impl Devices {
         }
     }
 
-    /// Locks the directory of the links until [`Devices::unlock`], unless it is private: at its start a driver removes the
+    /// Locks the directory of the links until they are unlocked, unless it is private: at its start a driver removes the
     /// devices there that its array has not attached.
     ///
     /// # Errors
