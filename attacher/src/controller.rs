@@ -37,13 +37,13 @@ use self::state::{ControllerState, Event, Item};
 use crate::csi::ControllerClient;
 use crate::informer::Change;
 use crate::kube_api::events::Recorder;
-use crate::kube_api::{Cluster, Error};
+use crate::kube_api::{AttachmentRequest, Cluster, Error, VolumeRequest};
 use crate::model::{Attachment, Driver, PublishTarget, Uid, Volume};
-use crate::plan::{AttachInputs, Operation};
+use crate::plan::Operation;
+pub(crate) use crate::workqueue::SyncError;
 pub use heartbeat::Heartbeat;
 use keyed_mutex::{KeyedGuard, KeyedMutex};
 pub use run::RunOptions;
-pub(crate) use sync_error::SyncError;
 
 /// Returns the time of errors in a status.
 pub type Clock = fn() -> Timestamp;
@@ -107,8 +107,26 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     ///
     /// Like a crash: the next process repairs it.
     pub(crate) async fn sync(&self, item: &Item) -> Result<(), SyncError> {
+        let work = async {
+            match item {
+                Item::Attachment {
+                    attachment,
+                    operation: Operation::Attach,
+                } => self.attach(attachment).await,
+                Item::Attachment {
+                    attachment,
+                    operation: Operation::Detach,
+                } => self.detach(attachment).await,
+                Item::Target(abandoned) => self.unpublish_abandoned(abandoned).await,
+                Item::Volume(volume) => self.unless_draining(self.remove_pv_finalizer(volume)).await,
+                Item::DeletedVolume { volume, attachments } => {
+                    let record = self.record_volume_id(volume, attachments);
+                    self.unless_draining(record).await
+                }
+            }
+        };
         let sync = async {
-            let result = AssertUnwindSafe(self.sync_item(item)).catch_unwind().await;
+            let result = AssertUnwindSafe(work).catch_unwind().await;
             let result = result.unwrap_or_else(|_| Err(SyncError::panicked()));
             if let Err(error) = &result {
                 let reported = AssertUnwindSafe(self.report_failure(item, error)).catch_unwind();
@@ -119,25 +137,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             result
         };
         sync.instrument(reporting::span(item, &self.driver)).await
-    }
-
-    async fn sync_item(&self, item: &Item) -> Result<(), SyncError> {
-        match item {
-            Item::Attachment {
-                attachment,
-                operation: Operation::Attach,
-            } => self.attach(attachment).await,
-            Item::Attachment {
-                attachment,
-                operation: Operation::Detach,
-            } => self.detach(attachment).await,
-            Item::Target(abandoned) => self.unpublish_abandoned(abandoned).await,
-            Item::Volume(volume) => self.unless_draining(self.remove_pv_finalizer(volume)).await,
-            Item::DeletedVolume { volume, attachments } => {
-                self.unless_draining(self.record_volume_id(volume, attachments))
-                    .await
-            }
-        }
     }
 
     /// Takes a step before a call, unless the process is shutting down: from then on syncs finish the call that they are
@@ -178,14 +177,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         })
     }
 
-    /// Reads the PersistentVolume of `inputs` if the store does not have it: it may be another driver's, which the store
-    /// does not keep, or newer than the watch.
-    async fn missing_volume(&self, inputs: &AttachInputs) -> Result<Option<Arc<Volume>>, SyncError> {
-        let name = inputs.attachment.volume_name();
-        let Some(name) = name.filter(|_| inputs.volume.is_none()) else {
-            return Ok(None);
-        };
-        match self.cluster.volume(name).await {
+    /// Reads a PersistentVolume that the store does not have: it may be another driver's, which the store does not keep, or
+    /// newer than the watch.
+    async fn missing_volume(&self, name: &str) -> Result<Option<Arc<Volume>>, SyncError> {
+        match self.cluster.volume(name, VolumeRequest::Get).await {
             Ok(volume) => Ok(Some(volume.into())),
             Err(error) if error.is_gone() => Ok(None),
             Err(error) => Err(SyncError::api("could not read PersistentVolume", &error)),
@@ -199,14 +194,14 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         state
     }
 
-    /// Stores the API server's response to a request about `attachment`, and returns the object; `None` if it is deleted.
-    fn store_response(
+    /// Sends a request about `attachment`, stores the API server's response, and returns the object; `None` if it is deleted.
+    async fn request(
         &self,
         attachment: &Attachment,
-        response: Result<impl Into<Option<Attachment>>, Error>,
+        request: AttachmentRequest<'_>,
     ) -> Result<Option<Attachment>, Error> {
-        let newest = match response {
-            Ok(newest) => newest.into(),
+        let newest = match self.cluster.attachment(attachment, request).await {
+            Ok(newest) => newest,
             Err(error) if error.is_gone() => None,
             Err(error) => return Err(error),
         };

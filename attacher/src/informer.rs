@@ -10,7 +10,6 @@ mod store;
 use std::sync::Arc;
 
 use crate::model::{Attachment, Node, Source, Uid, Volume};
-use crate::plan::AttachInputs;
 pub(crate) use indexer::Indexer;
 use store::Store;
 
@@ -71,25 +70,13 @@ pub(crate) struct Informer {
 // === impl Informer ===
 
 impl Informer {
-    /// An attachment with its volume and its node.
-    pub(crate) fn inputs(&self, attachment: &Arc<Attachment>) -> AttachInputs {
-        AttachInputs {
-            attachment: attachment.clone(),
-            volume: attachment
-                .volume_name()
-                .and_then(|name| self.volumes.get(name))
-                .cloned(),
-            node: self.nodes.get(&attachment.node).cloned(),
-        }
-    }
-
     /// The volume handle of this attachment: the recorded one, else that of its source; `None` if its PersistentVolume is
     /// unknown.
     pub(crate) fn handle<'i>(&'i self, attachment: &'i Attachment) -> Option<&'i Arc<str>> {
         match (&attachment.recorded.handle, &attachment.source) {
             (Some(recorded), _) => Some(recorded),
-            (None, Source::Volume(name)) => Some(&self.volumes.get(name)?.spec.csi()?.handle),
-            (None, Source::Inline(spec)) => Some(&spec.csi()?.handle),
+            (None, Source::Volume(name)) => Some(&self.volumes.get(name)?.spec.csi.as_ref().ok()?.handle),
+            (None, Source::Inline(spec)) => Some(&spec.csi.as_ref().ok()?.handle),
             (None, Source::Invalid(_)) => None,
         }
     }
@@ -115,7 +102,8 @@ impl Informer {
     pub(crate) fn volumes_changed(&mut self, change: Change<Volume>) -> Vec<StoreDelta<Volume>> {
         let deltas = self.volumes.apply(change);
         for StoreDelta { name, before, after } in &deltas {
-            let handle = |volume: &Option<Arc<Volume>>| Some(volume.as_ref()?.spec.csi()?.handle.clone());
+            let handle =
+                |volume: &Option<Arc<Volume>>| Some(volume.as_ref()?.spec.csi.as_ref().ok()?.handle.clone());
             let (old, new) = (handle(before), handle(after));
             for attachment in self.by_volume.get(name) {
                 let unrecorded = |attachment: &Arc<Attachment>| attachment.recorded.handle.is_none();

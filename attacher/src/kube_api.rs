@@ -25,8 +25,8 @@ pub use request_limiter::RateLimit;
 pub(crate) use status::MAX_RETRY_AFTER;
 
 use crate::leader_election::NotLeading;
-use crate::model::{Attachment, Problem, SecretRef, Volume};
-use crate::plan::{PvFinalizer, Record};
+use crate::model::{Attachment, Problem, SecretRef, Uid, Volume};
+use crate::plan::Record;
 use crate::report::chain;
 
 /// The API server, as far as the controller uses it.
@@ -35,55 +35,50 @@ use crate::report::chain;
 ///
 /// Dropping a future may leave its request done or undone. Every request here can be repeated.
 pub trait Cluster: Send + Sync + 'static {
-    /// Adds our finalizer and the record of the coming publish call to the attachment, in one write.
-    fn record(
+    /// Reads or writes an attachment. `None` if the removal of its last finalizer deleted it.
+    fn attachment(
         &self,
         attachment: &Attachment,
-        record: &Record,
-    ) -> impl Future<Output = Result<Attachment, Error>> + Send;
-
-    /// Adds our finalizer to a PersistentVolume.
-    fn add_pv_finalizer(&self, wanted: &PvFinalizer) -> impl Future<Output = Result<Volume, Error>> + Send;
-
-    /// Writes `status.attached=true` with the publish context, and removes the attach error.
-    fn mark_attached(
-        &self,
-        attachment: &Attachment,
-        context: &BTreeMap<String, String>,
-    ) -> impl Future<Output = Result<Attachment, Error>> + Send;
-
-    /// Writes `status.attached=false` and removes publish context and detach error, of an attachment with finalizers of
-    /// others.
-    fn mark_detached(
-        &self,
-        attachment: &Attachment,
-    ) -> impl Future<Output = Result<Attachment, Error>> + Send;
-
-    /// Removes our finalizer from the attachment. `None` if it was the last one, so that the attachment is deleted.
-    fn remove_finalizer(
-        &self,
-        attachment: &Attachment,
+        request: AttachmentRequest<'_>,
     ) -> impl Future<Output = Result<Option<Attachment>, Error>> + Send;
 
-    /// Removes our finalizer from a PersistentVolume.
-    fn remove_pv_finalizer(&self, volume: &Volume) -> impl Future<Output = Result<Volume, Error>> + Send;
-
-    /// Writes `status.attachError` or `status.detachError`.
-    fn save_error(
+    /// Reads or writes a PersistentVolume, whatever its driver.
+    fn volume(
         &self,
-        attachment: &Attachment,
-        side: Side,
-        problem: &Problem,
-    ) -> impl Future<Output = Result<Attachment, Error>> + Send;
-
-    /// Reads an attachment afresh.
-    fn attachment(&self, attachment: &Attachment) -> impl Future<Output = Result<Attachment, Error>> + Send;
-
-    /// Reads a PersistentVolume, whatever its driver.
-    fn volume(&self, name: &str) -> impl Future<Output = Result<Volume, Error>> + Send;
+        name: &str,
+        request: VolumeRequest<'_>,
+    ) -> impl Future<Output = Result<Volume, Error>> + Send;
 
     /// Reads the content of a Secret.
     fn secret(&self, reference: &SecretRef) -> impl Future<Output = Result<Secrets, Error>> + Send;
+}
+
+/// A request about a VolumeAttachment.
+#[derive(Clone, Copy, Debug)]
+pub enum AttachmentRequest<'a> {
+    /// Reads it.
+    Get,
+    /// Adds our finalizer and the record of the coming publish call, in one write.
+    Record(&'a Record),
+    /// Writes `status.attached=true` with the publish context, and removes the attach error.
+    MarkAttached(&'a BTreeMap<String, String>),
+    /// Writes `status.attached=false` and removes publish context and detach error, if finalizers of others keep the object.
+    MarkDetached,
+    /// Writes `status.attachError` or `status.detachError`.
+    SaveError(Side, &'a Problem),
+    /// Removes our finalizer.
+    RemoveFinalizer,
+}
+
+/// A request about a PersistentVolume. Writes name its UID.
+#[derive(Clone, Copy, Debug)]
+pub enum VolumeRequest<'a> {
+    /// Reads it.
+    Get,
+    /// Adds our finalizer.
+    AddFinalizer(&'a Uid),
+    /// Removes our finalizer.
+    RemoveFinalizer(&'a Uid),
 }
 
 /// An error of a VolumeAttachment's status.

@@ -14,11 +14,13 @@ mod vsphere;
 
 use std::borrow::Cow;
 
+use kube::{Resource as _, ResourceExt as _};
+
 use ebs::url::{UrlProblem, quoted};
 pub use gce_pd::{Irreparable, UnknownRegion};
 
 use crate::model::wire::VolumeObject;
-use crate::model::{AccessModes, CsiSource, Driver, Untranslatable, Volume, VolumeSource, VolumeSpec};
+use crate::model::{AccessModes, CsiSource, Driver, NoCsiSource, Volume, VolumeSpec};
 
 /// Names the driver to which the PersistentVolume controller handed an in-tree volume.
 const MIGRATED_TO_ANNOTATION: &str = "pv.kubernetes.io/migrated-to";
@@ -122,7 +124,7 @@ pub fn repaired<'h>(driver: &str, handle: &'h str, node_id: &str) -> Result<Cow<
 }
 
 /// Translates a PersistentVolume as far as attaching needs it; `None` if its source is not a migrated in-tree one.
-pub fn translate(volume: &VolumeObject) -> Option<Result<Translation, Untranslatable>> {
+pub fn translate(volume: &VolumeObject) -> Option<Result<Translation, NoCsiSource>> {
     let spec = &volume.spec;
     // The API server ensures that there is at most one source.
     let (plugin, source) = if let Some(source) = &spec.aws_elastic_block_store {
@@ -150,7 +152,7 @@ pub fn translate(volume: &VolumeObject) -> Option<Result<Translation, Untranslat
     };
     Some(match source {
         Ok(source) => Ok(Translation { source, access_modes }),
-        Err(fault) => Err(Untranslatable {
+        Err(fault) => Err(NoCsiSource::Untranslatable {
             driver: plugin.driver(),
             reason: fault.to_string(),
         }),
@@ -159,24 +161,19 @@ pub fn translate(volume: &VolumeObject) -> Option<Result<Translation, Untranslat
 
 /// Decodes a PersistentVolume of any driver, with its in-tree source translated.
 pub fn decode(object: VolumeObject, driver: &Driver) -> Volume {
-    let deleting = object.metadata.is_deleting();
-    let finalizer = object
-        .metadata
-        .finalizers()
-        .iter()
-        .any(|f| **f == *driver.finalizer);
+    let deleting = object.meta().deletion_timestamp.is_some();
+    let finalizer = object.finalizers().iter().any(|f| **f == *driver.finalizer);
     let translated = translate(&object);
-    let left_in_tree =
-        translated.is_some() && object.metadata.annotation(MIGRATED_TO_ANNOTATION) != Some(&*driver.name);
+    let migrated_to = object.annotations().get(MIGRATED_TO_ANNOTATION);
+    let left_in_tree = translated.is_some() && migrated_to.is_none_or(|name| **name != *driver.name);
     let mut spec = VolumeSpec::from_wire(*object.spec);
     // A translated source has precedence over a CSI source, as in the Go sidecar.
-    match translated {
-        None => {}
-        Some(Ok(Translation { source, access_modes })) => {
-            spec.source = VolumeSource::Migrated(Box::new(source));
+    if let Some(translated) = translated {
+        spec.migrated = true;
+        spec.csi = translated.map(|Translation { source, access_modes }| {
             spec.access_modes = access_modes;
-        }
-        Some(Err(untranslatable)) => spec.source = VolumeSource::Untranslatable(Box::new(untranslatable)),
+            source
+        });
     }
     let (name, uid, version) = object.metadata.identity();
     Volume {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub use attachment::{Attachment, Problem, Recorded, Source, SourceFault};
 pub use driver::{Capabilities, Driver};
 pub use node::Node;
-pub use volume::{AccessModes, CsiSource, Untranslatable, Volume, VolumeSource, VolumeSpec};
+pub use volume::{AccessModes, CsiSource, NoCsiSource, Volume, VolumeSpec};
 
 /// `metadata.uid`, which distinguishes a re-created object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -71,11 +71,6 @@ impl Version {
     pub fn parse(version: &str) -> Self {
         version.parse().map_or(Self::UNKNOWN, Self)
     }
-
-    /// Whether this version is not newer than `known`.
-    pub fn is_stale_beside(self, known: Self) -> bool {
-        self != Self::UNKNOWN && self <= known
-    }
 }
 
 // === impl SecretRef ===
@@ -100,15 +95,6 @@ impl fmt::Display for SecretRef {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_version_that_is_not_a_number_makes_nothing_stale() {
-        let known = Version::parse("12");
-        assert!(Version::parse("12").is_stale_beside(known));
-        assert!(Version::parse("11").is_stale_beside(known));
-        assert!(!Version::parse("13").is_stale_beside(known));
-        assert!(!Version::parse("9z").is_stale_beside(known));
-    }
 
     #[test]
     fn a_secret_reference_is_read_as_it_is_written() {

@@ -18,9 +18,7 @@ pub(crate) use detach::{DetachOutcome, UnpublishResult, detach_outcome};
 pub use detach::{DetachPlan, PresentNodeId, detach};
 pub(crate) use target_usage::{OtherAttachment, TargetUsage, UsedBy, target_usage};
 
-use crate::model::{
-    Attachment, CsiSource, Driver, Node, SourceFault, Untranslatable, Volume, VolumeSource, VolumeSpec,
-};
+use crate::model::{Attachment, Driver, NoCsiSource, Node, Source, SourceFault, Volume, VolumeSpec};
 
 /// The objects that a plan is made from.
 #[derive(Clone, Debug)]
@@ -54,12 +52,9 @@ pub enum Refusal {
     /// The PersistentVolume is being deleted.
     #[error("PersistentVolume {0:?} is marked for deletion")]
     VolumeDeleting(Arc<str>),
-    /// An in-tree volume that cannot be translated to CSI.
+    /// The volume has no CSI source.
     #[error(transparent)]
-    Untranslatable(Box<Untranslatable>),
-    /// Neither a CSI volume nor one that is migrated to CSI.
-    #[error("pv spec contained non-csi source that was not migrated")]
-    NotCsi,
+    NoCsiSource(#[from] NoCsiSource),
     /// The volume is another driver's: its handle could name any volume of ours.
     #[error(
         "the volume belongs to CSI driver {volume_driver:?}, but the VolumeAttachment's attacher is {attacher:?}"
@@ -149,7 +144,6 @@ pub(crate) fn release(volume: &Volume, attachments: usize, publishes: bool) -> b
 
 /// The specification of the volume.
 fn spec(inputs: &AttachInputs) -> Result<&VolumeSpec, Refusal> {
-    use crate::model::Source;
     match &inputs.attachment.source {
         Source::Invalid(fault) => Err((*fault).into()),
         Source::Inline(spec) => Ok(spec),
@@ -157,15 +151,6 @@ fn spec(inputs: &AttachInputs) -> Result<&VolumeSpec, Refusal> {
             Some(volume) => Ok(&volume.spec),
             None => Err(Refusal::VolumeNotFound(name.clone())),
         },
-    }
-}
-
-/// The volume as a CSI driver knows it.
-fn csi(spec: &VolumeSpec) -> Result<&CsiSource, Refusal> {
-    match &spec.source {
-        VolumeSource::Csi(csi) | VolumeSource::Migrated(csi) => Ok(csi),
-        VolumeSource::Untranslatable(volume) => Err(Refusal::Untranslatable(volume.clone())),
-        VolumeSource::Other => Err(Refusal::NotCsi),
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use crate::model::PublishTarget;
 pub use backoff::{Backoff, Class};
-pub(crate) use failure::{Failure, Failures, Finished};
+pub(crate) use failure::{Failures, Finished, SyncError};
 pub(crate) use metrics::{ATTACHMENT_QUEUE, QueueMetrics, VOLUME_QUEUE};
 
 /// A key of the queue.
@@ -68,8 +68,6 @@ pub(crate) struct Queue {
     served: Lane,
     /// The current time: the start time of keys that are queued or start to run.
     pub(crate) now: Instant,
-    attachments: QueueMetrics,
-    volumes: QueueMetrics,
 }
 
 #[derive(Debug)]
@@ -78,6 +76,7 @@ struct LaneQueue {
     running: usize,
     /// Keys in the order of their sequences. A key whose entry has another sequence by now is skipped.
     ready: VecDeque<(u64, Key)>,
+    metrics: QueueMetrics,
 }
 
 /// The state of one key.
@@ -120,6 +119,8 @@ impl Lane {
 impl Queue {
     /// An empty queue.
     pub(crate) fn new(limits: Limits, backoff: Backoff, now: Instant) -> Self {
+        let attachments = QueueMetrics::new(ATTACHMENT_QUEUE);
+        let volumes = QueueMetrics::new(VOLUME_QUEUE);
         let lane = |lane| LaneQueue {
             limit: match lane {
                 Lane::Attach => limits.attach,
@@ -129,6 +130,10 @@ impl Queue {
             },
             running: 0,
             ready: VecDeque::new(),
+            metrics: match lane {
+                Lane::Attach | Lane::Detach | Lane::Repair => attachments.clone(),
+                Lane::Volume => volumes.clone(),
+            },
         };
         Self {
             entries: HashMap::new(),
@@ -138,8 +143,6 @@ impl Queue {
             sequence: 0,
             served: Lane::Volume,
             now,
-            attachments: QueueMetrics::new(ATTACHMENT_QUEUE),
-            volumes: QueueMetrics::new(VOLUME_QUEUE),
         }
     }
 
@@ -174,10 +177,9 @@ impl Queue {
             failures,
         };
         self.entries.insert(key.clone(), entry);
-        self.lanes[lane as usize]
-            .ready
-            .push_back((self.sequence, key.clone()));
-        self.metrics(lane).adds.inc();
+        let queue = &mut self.lanes[lane as usize];
+        queue.ready.push_back((self.sequence, key.clone()));
+        queue.metrics.adds.inc();
     }
 
     /// Like [`Queue::enqueue`] for a key that runs or is in backoff, in its lane, which must be one of `lanes`. Ignores other
@@ -232,7 +234,7 @@ impl Queue {
                 let (dirty, now) = (false, self.now);
                 entry.stage = Stage::Running { dirty, since: now };
                 let waited = now.saturating_duration_since(since);
-                self.metrics(lane).waited.observe(waited.as_secs_f64());
+                queue.metrics.waited.observe(waited.as_secs_f64());
                 return Some(key);
             }
         }
@@ -249,9 +251,10 @@ impl Queue {
         else {
             return Finished::default();
         };
-        self.lanes[lane as usize].running -= 1;
+        let queue = &mut self.lanes[lane as usize];
+        queue.running -= 1;
         let worked = self.now.saturating_duration_since(since);
-        self.metrics(lane).worked.observe(worked.as_secs_f64());
+        queue.metrics.worked.observe(worked.as_secs_f64());
         let failures = self.entries.remove(key).and_then(|entry| entry.failures);
         Finished { dirty, failures }
     }
@@ -281,6 +284,11 @@ impl Queue {
     /// All keys, unordered.
     pub(crate) fn items(&self) -> impl Iterator<Item = (&Key, &Entry)> {
         self.entries.iter()
+    }
+
+    /// Metrics of a lane, which it shares with all lanes of the same kind of keys.
+    pub(crate) fn metrics(&self, lane: Lane) -> &QueueMetrics {
+        &self.lanes[lane as usize].metrics
     }
 
     /// How many items of a lane may run at once.

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 /// The CSI source of a volume, as its driver names it.
 pub(crate) fn csi_source(volume: &PersistentVolume) -> Option<CsiSource> {
-    to_volume(volume, &driver("")).spec.csi().cloned()
+    to_volume(volume, &driver("")).spec.csi.ok()
 }
 
 /// The driver of a volume, by its CSI source or by CSI migration.

@@ -7,7 +7,7 @@ use super::keyed_mutex::KeyedGuard;
 use super::state::{AbandonedTarget, PendingStatusWrite};
 use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, PublishRequest};
-use crate::kube_api::{Cluster, Error, Secrets};
+use crate::kube_api::{AttachmentRequest, Cluster, Error, Secrets};
 use crate::model::{Attachment, Driver, PublishTarget, Volume};
 use crate::plan::{self, AttachPlan, Operation, Record, Refusal};
 
@@ -29,7 +29,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// The plan is made three times, each time from the newest objects: before the first write, under the target's lock
     /// before the call, and before the status write.
     pub(super) async fn attach(&self, attachment: &Arc<Attachment>) -> Result<(), SyncError> {
-        let pending = self.state().pending(&attachment.uid).cloned();
+        let pending = self.state().state_of(&attachment.uid).pending.clone();
         let planned = match pending {
             Some(PendingStatusWrite::Listed) => return self.clear_error(attachment).await,
             // To write a known result is no call: it does not wait for the driver, and goes on during a shutdown.
@@ -93,12 +93,13 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             self.attach_without_call(attachment).await?;
             return Ok(None);
         }
-        let newest = self.state().newest_inputs(attachment);
-        let Some(newest) = newest.filter(|inputs| !inputs.attachment.deleting) else {
-            return Ok(None);
-        };
-        let missing_volume = self.missing_volume(&newest).await?;
-        let Some((attachment, plan)) = self.plan_now(attachment, &driver, missing_volume.as_ref()) else {
+        let mut missing_volume = None;
+        let mut planned = self.plan_now(attachment, &driver, None);
+        if let Some((_, Err(Refusal::VolumeNotFound(name)))) = &planned {
+            missing_volume = self.missing_volume(name).await?;
+            planned = self.plan_now(attachment, &driver, missing_volume.as_ref());
+        }
+        let Some((attachment, plan)) = planned else {
             return Ok(None);
         };
         let mut plan = match plan {
@@ -108,7 +109,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 return Err(SyncError::refused(&refusal));
             }
         };
-        if self.state().is_node_id_update_pending(&attachment) {
+        if self.state().state_of(&attachment.uid).node_id_update_pending {
             // Written once more, the record is certain again.
             plan.record.get_or_insert_with(|| Record {
                 annotations: attachment.recorded.clone(),
@@ -137,7 +138,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         {
             return Some(context);
         }
-        self.state().drop_pending(&attachment.uid);
+        self.state().state_of(&attachment.uid).pending = None;
         None
     }
 
@@ -150,20 +151,17 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         };
         let attachment = &inputs.attachment;
         if !attachment.attached {
-            let marked = self.cluster.mark_attached(attachment, &BTreeMap::new()).await;
-            let stored = self.store_response(attachment, marked);
-            if stored
-                .map_err(|error| SyncError::api("failed to mark as attached", &error))?
-                .is_none()
-            {
+            let mark = AttachmentRequest::MarkAttached(&BTreeMap::new());
+            let marked = self.request(attachment, mark).await;
+            let marked = marked.map_err(|error| SyncError::api("failed to mark as attached", &error))?;
+            if marked.is_none() {
                 return Ok(());
             }
             tracing::debug!("attached without a call");
         }
         if attachment.finalizer {
-            let left = self.cluster.remove_finalizer(attachment).await;
-            self.store_response(attachment, left)
-                .map_err(|error| SyncError::api("could not remove VolumeAttachment finalizer", &error))?;
+            let left = self.request(attachment, AttachmentRequest::RemoveFinalizer).await;
+            left.map_err(|error| SyncError::api("could not remove VolumeAttachment finalizer", &error))?;
         }
         Ok(())
     }
@@ -257,10 +255,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Stores our finalizer and the record of the call. Says whether the VolumeAttachment is still wanted.
     pub(super) async fn record(&self, attachment: &Attachment, record: &Record) -> Result<bool, SyncError> {
         if attachment.finalizer && !attachment.recorded.has_same_target(&record.annotations) {
-            self.state().set_node_id_update_pending(attachment, true);
+            self.state().state_of(&attachment.uid).node_id_update_pending = true;
         }
-        let newest = self.cluster.record(attachment, record).await;
-        let newest = self.store_response(attachment, newest);
+        let newest = self.request(attachment, AttachmentRequest::Record(record)).await;
         let newest = newest.map_err(|error| SyncError::api("could not save VolumeAttachment", &error))?;
         let Some(newest) = newest else {
             return Ok(false);
@@ -270,7 +267,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             // A publish under another record would be unpublished from the wrong target.
             return Err(SyncError::not_recorded());
         }
-        self.state().set_node_id_update_pending(attachment, false);
+        self.state().state_of(&attachment.uid).node_id_update_pending = false;
         Ok(!newest.deleting)
     }
 
@@ -308,11 +305,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             metadata_keys: Box::default(),
             ..attachment.clone()
         };
-        let written = self.cluster.mark_attached(&with_context, &BTreeMap::new()).await;
-        match self.store_response(attachment, written) {
+        let mark = AttachmentRequest::MarkAttached(&BTreeMap::new());
+        match self.request(&with_context, mark).await {
             Ok(newest) => {
                 if newest.is_some() {
-                    self.announce_recovery(Operation::Attach, attachment);
+                    self.report_success(Operation::Attach, attachment);
                 }
                 Ok(())
             }
@@ -329,16 +326,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         plan: &AttachPlan,
         context: BTreeMap<String, String>,
     ) -> Result<(), SyncError> {
-        let written = self.cluster.mark_attached(attachment, &context).await;
-        let error = match self.store_response(attachment, written) {
+        let mark = AttachmentRequest::MarkAttached(&context);
+        let error = match self.request(attachment, mark).await {
             Ok(None) => return Ok(()),
             Ok(Some(_)) => {
-                // A republish is not the end of the wait since the creation.
-                if !attachment.attached {
-                    self.observe_latency(Operation::Attach, attachment);
-                }
                 tracing::debug!(volume = %plan.target.volume_id, node_id = %plan.target.node_id, "attached");
-                self.announce_recovery(Operation::Attach, attachment);
+                self.report_success(Operation::Attach, attachment);
                 return Ok(());
             }
             Err(error) => error,
@@ -347,7 +340,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if error.is_refusal() {
             // The API server will never store this result (a context that is too large, say): the error is reported, and
             // the next sync publishes again.
-            self.state().drop_pending(&attachment.uid);
+            self.state().state_of(&attachment.uid).pending = None;
             return Err(failed);
         }
         // The volume is attached, and the next sync writes the status.

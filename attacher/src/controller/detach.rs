@@ -5,31 +5,30 @@ use std::sync::Arc;
 use super::state::PendingStatusWrite;
 use super::{Controller, SyncError};
 use crate::csi::{ControllerClient, UnpublishRequest};
-use crate::kube_api::{Cluster, Error};
+use crate::kube_api::{AttachmentRequest, Cluster, Error};
 use crate::model::{Attachment, Driver, Recorded};
 use crate::plan::{self, AttachInputs, DetachOutcome, DetachPlan, Operation, UsedBy};
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Detaches the volume, or completes what an earlier sync began.
     pub(super) async fn detach(&self, attachment: &Arc<Attachment>) -> Result<(), SyncError> {
-        let is_unpublished = self.state().pending(&attachment.uid) == Some(&PendingStatusWrite::Unpublished);
-        if !is_unpublished {
+        let pending = self.state().state_of(&attachment.uid).pending.clone();
+        if pending != Some(PendingStatusWrite::Unpublished) {
             // Without our finalizer the object may have been replaced by a successor that is attached.
             if !attachment.finalizer && !self.unless_draining(self.exists(attachment)).await? {
                 return Ok(());
             }
             let (inputs, driver) = self.unless_draining(self.detach_inputs(attachment)).await?;
             self.unpublish_everywhere(&inputs, &driver).await?;
-            self.state().unpublished(&attachment.uid);
+            self.state().state_of(&attachment.uid).unwritten_publish = None;
         }
         self.mark_detached_and_release(attachment).await?;
-        self.announce_recovery(Operation::Detach, attachment);
+        self.report_success(Operation::Detach, attachment);
         Ok(())
     }
 
     async fn exists(&self, attachment: &Attachment) -> Result<bool, SyncError> {
-        let newest = self.cluster.attachment(attachment).await;
-        match self.store_response(attachment, newest) {
+        match self.request(attachment, AttachmentRequest::Get).await {
             Ok(newest) => Ok(newest.is_some()),
             Err(error) => Err(SyncError::api("could not read VolumeAttachment", &error)),
         }
@@ -40,9 +39,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let driver = self.ready_driver().await?;
         let mut inputs = self.state().inputs(attachment);
         // With a recorded handle the volume is not needed. It may be long gone.
-        if attachment.recorded.handle.is_none() {
-            let missing = self.missing_volume(&inputs).await?;
-            inputs.volume = inputs.volume.or(missing);
+        if attachment.recorded.handle.is_none()
+            && inputs.volume.is_none()
+            && let Some(name) = attachment.volume_name()
+        {
+            inputs.volume = self.missing_volume(name).await?;
         }
         Ok((inputs, driver))
     }
@@ -137,12 +138,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if !attachment.finalizer {
             return Ok(());
         }
-        let left = self.cluster.remove_finalizer(attachment).await;
-        let left = self
-            .store_response(attachment, left)
-            .map_err(|error| self.keep_unpublished(attachment, &error))?;
-        self.observe_latency(Operation::Detach, attachment);
-        match left {
+        let left = self.request(attachment, AttachmentRequest::RemoveFinalizer).await;
+        match left.map_err(|error| self.keep_unpublished(attachment, &error))? {
             // Another client added a finalizer that the store did not have, so the status is wrong now.
             Some(left) if left.says_attached() => self.mark_detached(&left).await,
             Some(_) | None => Ok(()),
@@ -150,9 +147,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     }
 
     async fn mark_detached(&self, attachment: &Attachment) -> Result<(), SyncError> {
-        let marked = self.cluster.mark_detached(attachment).await;
-        self.store_response(attachment, marked)
-            .map_err(|error| self.keep_unpublished(attachment, &error))?;
+        let marked = self.request(attachment, AttachmentRequest::MarkDetached).await;
+        marked.map_err(|error| self.keep_unpublished(attachment, &error))?;
         Ok(())
     }
 

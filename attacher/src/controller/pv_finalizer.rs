@@ -7,7 +7,7 @@ use super::state::Event;
 use super::{Controller, SyncError};
 use crate::csi::ControllerClient;
 use crate::informer::Change;
-use crate::kube_api::Cluster;
+use crate::kube_api::{AttachmentRequest, Cluster, VolumeRequest};
 use crate::model::{Attachment, Recorded, Volume};
 use crate::plan::{PvFinalizer, Record};
 
@@ -31,7 +31,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if is_present {
             return Ok(());
         }
-        match self.cluster.add_pv_finalizer(finalizer).await {
+        match self.cluster.volume(name, VolumeRequest::AddFinalizer(uid)).await {
             Ok(volume) => {
                 self.state()
                     .handle(Event::Volumes(Change::LocallyUpdated(volume)));
@@ -64,7 +64,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             name: volume.name.clone(),
             uid: volume.uid.clone(),
         };
-        match self.cluster.remove_pv_finalizer(volume).await {
+        let remove = VolumeRequest::RemoveFinalizer(&volume.uid);
+        match self.cluster.volume(&volume.name, remove).await {
             Ok(left) => {
                 // The API server responds to the removal of a deleted object's last finalizer with the object.
                 let change = match left.deleting && !left.finalizer {
@@ -92,7 +93,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         volume: &Volume,
         attachments: &[Arc<Attachment>],
     ) -> Result<(), SyncError> {
-        let Some(csi) = volume.spec.csi() else {
+        let Some(csi) = volume.spec.csi.as_ref().ok() else {
             return Ok(());
         };
         for attachment in attachments {
@@ -105,10 +106,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 // A concurrent attach may be recording another node id.
                 whole: false,
             };
-            let recorded = self.cluster.record(attachment, &record).await;
+            let recorded = self.request(attachment, AttachmentRequest::Record(&record)).await;
             let what = "could not record the handle of a deleted PersistentVolume";
-            self.store_response(attachment, recorded)
-                .map_err(|error| SyncError::api(what, &error))?;
+            recorded.map_err(|error| SyncError::api(what, &error))?;
         }
         tracing::info!("recorded the handle of a deleted PersistentVolume on its VolumeAttachments");
         Ok(())

@@ -6,7 +6,7 @@ use super::attach::Published;
 use super::sync_error::{MESSAGE_BYTES, cut};
 use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, UnpublishRequest};
-use crate::kube_api::{Cluster, Secrets, Side};
+use crate::kube_api::{AttachmentRequest, Cluster, Secrets, Side};
 use crate::model::{Attachment, Problem, PublishTarget, Recorded};
 use crate::plan::{AttachPlan, Record, UnpublishResult, UsedBy};
 use crate::report::time;
@@ -35,8 +35,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             message: cut(&message, MESSAGE_BYTES).to_owned(),
             code: None,
         };
-        let saved = self.cluster.save_error(attachment, Side::Attach, &problem).await;
-        match self.store_response(attachment, saved) {
+        let save = AttachmentRequest::SaveError(Side::Attach, &problem);
+        match self.request(attachment, save).await {
             Ok(newest) => Ok(newest.is_some_and(|newest| !newest.deleting)),
             Err(error) => Err(SyncError::api("could not save VolumeAttachment", &error)),
         }

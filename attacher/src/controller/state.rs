@@ -45,7 +45,7 @@ pub struct ControllerState {
     /// Targets to unpublish although their attachments are gone.
     pub(super) abandoned: BTreeMap<PublishTarget, Arc<AbandonedTarget>>,
     attachment_states: HashMap<Uid, AttachmentState>,
-    /// By node, VolumeAttachments whose last sync failed for lack of capacity, and possibly others.
+    /// By node, VolumeAttachments of which a sync failed for lack of capacity.
     resource_exhausted_by_node: Indexer,
     pub(super) caches_synced: CachesSynced,
     pub(super) latency: LatencyMetrics,
@@ -59,15 +59,15 @@ pub struct ControllerState {
 
 /// What the state knows of a VolumeAttachment besides the stored object.
 #[derive(Debug, Default, PartialEq)]
-struct AttachmentState {
+pub(super) struct AttachmentState {
     /// Its target that may be published although no status says so yet. If the VolumeAttachment goes, it is abandoned.
-    unwritten_publish: Option<AbandonedTarget>,
+    pub(super) unwritten_publish: Option<AbandonedTarget>,
     /// A result of the driver that is not written yet. The next sync repeats the write without another call.
-    pending: Option<PendingStatusWrite>,
+    pub(super) pending: Option<PendingStatusWrite>,
     /// Whether the running sync began before the last reconnect: its result may come from the previous driver process.
     started_before_reconnect: bool,
     /// Whether its record is being changed to another target: the stored one is uncertain, as the response may be lost.
-    node_id_update_pending: bool,
+    pub(super) node_id_update_pending: bool,
     /// The repair that it needs, until that succeeds.
     repair: Option<Operation>,
     /// A refused repair, until something changes.
@@ -206,8 +206,6 @@ impl ControllerState {
     ) {
         let key = Key::Attachment(attachment.name.clone());
         let mut finished = self.queue.finish(&key);
-        self.resource_exhausted_by_node
-            .remove(&attachment.node, &attachment.name);
         self.mark_dirty(&attachment.name);
         if done == Operation::Detach && result.is_ok() {
             self.enqueue_waiting_for(attachment);
@@ -226,7 +224,7 @@ impl ControllerState {
             .operation(&newest)
             .filter(|(operation, _)| *operation == done);
         let Some((_, lane)) = next else {
-            self.drop_pending(&attachment.uid);
+            self.state_of(&attachment.uid).pending = None;
             return self.reevaluate(&key);
         };
         // After a success the watch will show the result; backoff keeps the sync from spinning until then.
@@ -242,8 +240,9 @@ impl ControllerState {
         if error.code == Some(RESOURCE_EXHAUSTED) {
             self.resource_exhausted_by_node.insert(&newest.node, &newest.name);
         }
-        let failure = error.into_failure(newest.uid.clone(), lane);
-        self.queue.fail(&key, finished, failure, self.random.f64());
+        let operation = (newest.uid.clone(), lane);
+        self.queue
+            .fail(&key, finished, operation, error, self.random.f64());
     }
 
     /// Records the success of a sync that began with the version `before`.
@@ -262,11 +261,6 @@ impl ControllerState {
         known.attached_since_round |= lists && newest.attached && !was_there;
     }
 
-    /// The result of the driver that the sync of this VolumeAttachment has to write.
-    pub(crate) fn pending(&self, uid: &Uid) -> Option<&PendingStatusWrite> {
-        self.attachment_states.get(uid)?.pending.as_ref()
-    }
-
     /// Keeps a result whose write failed for the next sync. To be called by the running sync.
     pub(crate) fn keep_pending(&mut self, attachment: &Attachment, write: PendingStatusWrite) {
         let known = self.state_of(&attachment.uid);
@@ -275,14 +269,8 @@ impl ControllerState {
         }
     }
 
-    pub(crate) fn drop_pending(&mut self, uid: &Uid) {
-        if let Some(known) = self.attachment_states.get_mut(uid) {
-            known.pending = None;
-        }
-    }
-
     /// What is known of a VolumeAttachment that is in the store or is being synced.
-    fn state_of(&mut self, uid: &Uid) -> &mut AttachmentState {
+    pub(super) fn state_of(&mut self, uid: &Uid) -> &mut AttachmentState {
         self.attachment_states.entry(uid.clone()).or_default()
     }
 
@@ -330,10 +318,11 @@ impl ControllerState {
         self.queue.forget(key);
         // The write turned out to have succeeded. Its result must not replace the call of a later repair.
         if let Key::Attachment(name) = key
-            && let Some(attachment) = self.index.attachments.get(name).cloned()
             && !self.queue.is_running(key)
+            && let Some(attachment) = self.index.attachments.get(name)
+            && let Some(known) = self.attachment_states.get_mut(&attachment.uid)
         {
-            self.drop_pending(&attachment.uid);
+            known.pending = None;
         }
     }
 

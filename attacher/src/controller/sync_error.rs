@@ -1,34 +1,14 @@
 //! Why a sync failed: its message for the object's status, and how the queue retries it.
 
-use std::time::Duration;
-
 use crate::csi::{CallError, Reach};
 use crate::kube_api::Error;
-use crate::model::{PublishTarget, SecretRef, Uid};
+use crate::model::{PublishTarget, SecretRef};
 use crate::plan::{DetachPlan, PresentNodeId, Refusal};
 use crate::report::chain;
-use crate::workqueue::{Class, Failure, Lane};
-
-/// Why a sync failed and must be repeated.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SyncError {
-    /// For the status, the log and Events.
-    pub(crate) message: String,
-    /// The gRPC code, if the driver returned one.
-    pub(crate) code: Option<i32>,
-    /// Which backoff applies.
-    pub(crate) class: Class,
-    /// The least delay before the next sync, if the API server sent Retry-After.
-    pub(crate) retry_after: Option<Duration>,
-    /// Whether it belongs in the object's status and in an Event. Otherwise only the log has it.
-    pub(crate) reported: bool,
-}
+use crate::workqueue::{Class, SyncError};
 
 /// The API server rejects longer messages, and the whole status with them.
 pub(super) const MESSAGE_BYTES: usize = 1024;
-/// How much of a message the queue keeps for `/statusz`. The object's status has all of it.
-const QUEUED_MESSAGE_BYTES: usize = 256;
-
 // === impl SyncError ===
 
 impl SyncError {
@@ -192,18 +172,6 @@ impl SyncError {
     /// The plan refused the object in its present state.
     pub(super) fn refused(refusal: &Refusal) -> Self {
         Self::new(Class::Refused, refusal.to_string())
-    }
-
-    /// The failure as the queue keeps it.
-    pub(super) fn into_failure(self, uid: Uid, lane: Lane) -> Failure {
-        Failure {
-            uid,
-            lane,
-            class: self.class,
-            code: self.code,
-            message: cut(&self.message, QUEUED_MESSAGE_BYTES).into(),
-            retry_after: self.retry_after,
-        }
     }
 }
 

@@ -20,9 +20,9 @@ use crate::controller::state::tests::mk_state;
 use crate::csi::{CallError, Code, ListRequest, Page, PublishRequest, Reach, UnpublishRequest};
 use crate::kube_api::{Secrets, Side, patch};
 use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
-use crate::model::{Capabilities, Node, Problem, Recorded, SecretRef, Version, VolumeSource};
+use crate::model::{Capabilities, Node, Problem, Recorded, SecretRef, Version};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
-use crate::plan::{PvFinalizer, Record, TargetUsage, UsedBy};
+use crate::plan::{Record, TargetUsage, UsedBy};
 
 const FINALIZER: &str = "external-attacher/test";
 const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -122,7 +122,7 @@ impl World {
     }
 }
 
-impl Cluster for World {
+impl World {
     async fn record(&self, known: &Attachment, record: &Record) -> Result<Attachment, Error> {
         let body = patch::record(known, record, FINALIZER);
         let metadata = &body["metadata"];
@@ -146,7 +146,7 @@ impl Cluster for World {
         .await
     }
 
-    async fn add_pv_finalizer(&self, _: &PvFinalizer) -> Result<Volume, Error> {
+    async fn add_pv_finalizer(&self) -> Result<Volume, Error> {
         self.take("claim").await?;
         Ok(Volume {
             version: Version(2),
@@ -171,7 +171,7 @@ impl Cluster for World {
         .await
     }
 
-    async fn mark_detached(&self, _: &Attachment) -> Result<Attachment, Error> {
+    async fn mark_detached(&self) -> Result<Attachment, Error> {
         self.write("mark detached", |attachment| {
             attachment.attached = false;
             attachment.detach_error = None;
@@ -179,7 +179,7 @@ impl Cluster for World {
         .await
     }
 
-    async fn remove_finalizer(&self, _: &Attachment) -> Result<Option<Attachment>, Error> {
+    async fn remove_finalizer(&self) -> Result<Option<Attachment>, Error> {
         let left = self
             .write("release", |attachment| attachment.finalizer = false)
             .await?;
@@ -187,12 +187,7 @@ impl Cluster for World {
         Ok((!deleted).then_some(left))
     }
 
-    async fn remove_pv_finalizer(&self, volume: &Volume) -> Result<Volume, Error> {
-        self.take("release volume").await?;
-        Ok(volume.clone())
-    }
-
-    async fn save_error(&self, _: &Attachment, side: Side, problem: &Problem) -> Result<Attachment, Error> {
+    async fn save_error(&self, side: Side, problem: &Problem) -> Result<Attachment, Error> {
         self.write("problem", |attachment| {
             let problem = Some(Box::new(problem.clone()));
             match side {
@@ -203,16 +198,37 @@ impl Cluster for World {
         .await
     }
 
-    async fn attachment(&self, _: &Attachment) -> Result<Attachment, Error> {
+    async fn get(&self) -> Result<Attachment, Error> {
         self.take("get attachment").await?;
         self.state()
             .attachment
             .clone()
             .ok_or_else(|| Error::NotFound("no such attachment".into()))
     }
+}
 
-    async fn volume(&self, _: &str) -> Result<Volume, Error> {
-        self.take("get volume").await?;
+impl Cluster for World {
+    async fn attachment(
+        &self,
+        known: &Attachment,
+        request: AttachmentRequest<'_>,
+    ) -> Result<Option<Attachment>, Error> {
+        match request {
+            AttachmentRequest::Get => self.get().await.map(Some),
+            AttachmentRequest::Record(record) => self.record(known, record).await.map(Some),
+            AttachmentRequest::MarkAttached(context) => self.mark_attached(known, context).await.map(Some),
+            AttachmentRequest::MarkDetached => self.mark_detached().await.map(Some),
+            AttachmentRequest::SaveError(side, problem) => self.save_error(side, problem).await.map(Some),
+            AttachmentRequest::RemoveFinalizer => self.remove_finalizer().await,
+        }
+    }
+
+    async fn volume(&self, _: &str, request: VolumeRequest<'_>) -> Result<Volume, Error> {
+        match request {
+            VolumeRequest::Get => self.take("get volume").await?,
+            VolumeRequest::AddFinalizer(_) => return self.add_pv_finalizer().await,
+            VolumeRequest::RemoveFinalizer(_) => self.take("release volume").await?,
+        }
         let volume = self.state().volume.clone();
         volume.ok_or_else(|| Error::NotFound("no such volume".into()))
     }
@@ -366,9 +382,12 @@ impl Bench {
 
 fn mk_secret_volume() -> Volume {
     let mut volume = mk_volume("pv");
-    if let VolumeSource::Csi(csi) = &mut volume.spec.source {
-        csi.publish_secret = SecretRef::parse("ns/secret");
-    }
+    let csi = volume
+        .spec
+        .csi
+        .as_mut()
+        .expect("the fixture must be a CSI volume");
+    csi.publish_secret = SecretRef::parse("ns/secret");
     volume
 }
 

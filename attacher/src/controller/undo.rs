@@ -4,7 +4,7 @@ use super::keyed_mutex::KeyedGuard;
 use super::state::AbandonedTarget;
 use super::{Controller, SyncError};
 use crate::csi::{ControllerClient, UnpublishRequest};
-use crate::kube_api::Cluster;
+use crate::kube_api::{AttachmentRequest, Cluster};
 use crate::model::{Attachment, PublishTarget, SecretRef};
 use crate::plan::{self, AttachPlan, Operation, Stale, UnpublishResult, UsedBy};
 
@@ -12,8 +12,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Reads the VolumeAttachment from the API server: if the response to an earlier status write was lost and the watch is
     /// late, an attached volume looks like the rest of a failed attach, and must not be unpublished.
     pub(super) async fn is_still_wanted(&self, attachment: &Attachment) -> Result<bool, SyncError> {
-        let newest = self.cluster.attachment(attachment).await;
-        match self.store_response(attachment, newest) {
+        match self.request(attachment, AttachmentRequest::Get).await {
             // An attached volume may need a republish, but it is in use.
             Ok(newest) => Ok(newest.is_some_and(|newest| {
                 !newest.attached && plan::operation(&newest, true) == Some(Operation::Attach)

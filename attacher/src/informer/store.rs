@@ -112,9 +112,8 @@ impl<T: Object> Store<T> {
     fn put(&mut self, object: T, replaces_newer: bool) -> Vec<StoreDelta<T>> {
         let (name, _, version) = object.identity();
         if let Some((_, _, known)) = self.objects.get(name).map(|existing| existing.identity()) {
-            let is_stale = version == known && version != Version::UNKNOWN
-                || !replaces_newer && version.is_stale_beside(known);
-            if is_stale {
+            let is_stale = version == known || version < known && !replaces_newer;
+            if is_stale && version != Version::UNKNOWN {
                 return Vec::new();
             }
         }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::{Source, Version};
-use crate::plan::tests::{mk_attachment, mk_node, mk_volume};
+use crate::plan::tests::mk_attachment;
 
 fn va(name: &str, uid: &str, version: u64, volume: &str, node: &str) -> Attachment {
     Attachment {
@@ -207,14 +207,17 @@ fn replaced_object_leaves_the_indexes() {
 }
 
 #[test]
-fn inputs_join_attachment_volume_and_node() {
-    let mut index = Informer::default();
-    index.attachments_changed(Change::Applied(mk_attachment("a")));
-    index.volumes_changed(Change::Applied(mk_volume("pv")));
-    index.nodes_changed(Change::Applied(mk_node("node", Some("id"))));
-    let inputs = index.inputs(index.attachments.get("a").unwrap());
-    assert_eq!(inputs.volume.map(|v| v.name.clone()).as_deref(), Some("pv"));
-    assert_eq!(inputs.node.and_then(|n| n.id.clone()).as_deref(), Some("id"));
+fn a_version_that_is_not_a_number_is_never_stale() {
+    for (version, stale) in [("12", true), ("11", true), ("13", false), ("9z", false)] {
+        let mut index = Informer::default();
+        index.attachments_changed(Change::Applied(va("a", "u1", 12, "pv-1", "n-1")));
+        let next = Attachment {
+            version: Version::parse(version),
+            ..va("a", "u1", 12, "pv-1", "n-1")
+        };
+        let deltas = index.attachments_changed(Change::Applied(next));
+        assert_eq!(deltas.is_empty(), stale, "{version}");
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -1,6 +1,5 @@
 //! [`Cluster`] over HTTP.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::ByteString;
@@ -8,17 +7,19 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Resource as _;
 use kube::api::{GetParams, Patch, PatchParams};
 use kube::core::Request;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::client::ApiService;
-use super::request_limiter::{Priority, RequestKind, RequestLimiter};
-use super::{Clients, Cluster, Error, NOT_TEXT, Secrets, Side, patch, retry};
+use super::request_limiter::Priority::{High, Low};
+use super::request_limiter::RequestKind::{Read, Write};
+use super::request_limiter::RequestLimiter;
+use super::{
+    AttachmentRequest, Clients, Cluster, Error, NOT_TEXT, Secrets, Side, VolumeRequest, patch, retry,
+};
 use crate::leader_election::Leadership;
 use crate::migration;
 use crate::model::wire::{AttachmentObject, VolumeObject};
-use crate::model::{Attachment, Driver, Problem, SecretRef, Volume};
-use crate::plan::{PvFinalizer, Record};
+use crate::model::{Attachment, Driver, SecretRef, Volume};
 
 /// The API server, as one driver uses it.
 pub struct ApiServer {
@@ -42,124 +43,76 @@ impl ApiServer {
             volumes: Request::new(VolumeObject::url_path(&(), None)),
         }
     }
-
-    async fn send<T: DeserializeOwned>(
-        &self,
-        kind: RequestKind,
-        request: http::Request<Vec<u8>>,
-    ) -> Result<T, Error> {
-        retry::send(&self.service, &self.limiter, kind, request).await
-    }
-
-    async fn patch_attachment(
-        &self,
-        attachment: &Attachment,
-        priority: Priority,
-        body: Value,
-    ) -> Result<Attachment, Error> {
-        let (name, params) = (&attachment.name, PatchParams::default());
-        let request = self.attachments.patch(name, &params, &Patch::Strategic(body))?;
-        let object = self.send(RequestKind::Write(priority), request).await?;
-        self.same(attachment, object)
-    }
-
-    async fn patch_status(
-        &self,
-        attachment: &Attachment,
-        priority: Priority,
-        body: Value,
-    ) -> Result<Attachment, Error> {
-        let (name, params) = (&attachment.name, PatchParams::default());
-        let request = self
-            .attachments
-            .patch_subresource("status", name, &params, &Patch::Merge(body))?;
-        let object = self.send(RequestKind::Write(priority), request).await?;
-        self.same(attachment, object)
-    }
-
-    async fn patch_volume(&self, name: &str, priority: Priority, body: Value) -> Result<Volume, Error> {
-        let params = PatchParams::default();
-        let request = self.volumes.patch(name, &params, &Patch::Strategic(body))?;
-        let object = self.send(RequestKind::Write(priority), request).await?;
-        Ok(migration::decode(object, &self.driver))
-    }
-
-    /// The object, unless it has another UID than `known`.
-    fn same(&self, known: &Attachment, object: AttachmentObject) -> Result<Attachment, Error> {
-        Attachment::from_wire(object, &self.driver)
-            .filter(|attachment| attachment.uid == known.uid)
-            .ok_or_else(|| Error::Replaced("another VolumeAttachment has taken its name".into()))
-    }
 }
 
 impl Cluster for ApiServer {
-    async fn record(&self, attachment: &Attachment, record: &Record) -> Result<Attachment, Error> {
-        let body = patch::record(attachment, record, &self.driver.finalizer);
-        self.patch_attachment(attachment, Priority::High, body).await
-    }
-
-    async fn add_pv_finalizer(&self, wanted: &PvFinalizer) -> Result<Volume, Error> {
-        let body = patch::add_pv_finalizer(wanted, &self.driver.finalizer);
-        self.patch_volume(&wanted.volume, Priority::High, body).await
-    }
-
-    async fn mark_attached(
+    async fn attachment(
         &self,
         attachment: &Attachment,
-        context: &BTreeMap<String, String>,
-    ) -> Result<Attachment, Error> {
-        let body = patch::attached(attachment, context);
-        self.patch_status(attachment, Priority::High, body).await
-    }
-
-    async fn mark_detached(&self, attachment: &Attachment) -> Result<Attachment, Error> {
-        let body = patch::detached(attachment);
-        self.patch_status(attachment, Priority::Low, body).await
-    }
-
-    async fn remove_finalizer(&self, attachment: &Attachment) -> Result<Option<Attachment>, Error> {
-        let body = patch::remove_finalizer(&attachment.uid, &self.driver.finalizer);
-        let left = self.patch_attachment(attachment, Priority::Low, body).await?;
-        // The response to the removal of the last finalizer is the deleted object.
-        let deleted = left.deleting && !left.finalizer && !left.foreign_finalizers;
-        Ok((!deleted).then_some(left))
-    }
-
-    async fn remove_pv_finalizer(&self, volume: &Volume) -> Result<Volume, Error> {
-        let body = patch::remove_finalizer(&volume.uid, &self.driver.finalizer);
-        self.patch_volume(&volume.name, Priority::Low, body).await
-    }
-
-    async fn save_error(
-        &self,
-        attachment: &Attachment,
-        side: Side,
-        problem: &Problem,
-    ) -> Result<Attachment, Error> {
-        let priority = match side {
-            Side::Attach => Priority::High,
-            Side::Detach => Priority::Low,
+        request: AttachmentRequest<'_>,
+    ) -> Result<Option<Attachment>, Error> {
+        let (name, finalizer) = (&attachment.name, &self.driver.finalizer);
+        let params = PatchParams::default();
+        let patch = |body: Value| self.attachments.patch(name, &params, &Patch::Strategic(body));
+        let patch_status = |body: Value| {
+            let patch = Patch::Merge(body);
+            self.attachments
+                .patch_subresource("status", name, &params, &patch)
         };
-        let body = patch::problem(attachment, side, problem);
-        self.patch_status(attachment, priority, body).await
+        let (kind, request) = match request {
+            AttachmentRequest::Get => (Read, self.attachments.get(name, &GetParams::default())),
+            AttachmentRequest::Record(record) => {
+                (Write(High), patch(patch::record(attachment, record, finalizer)))
+            }
+            AttachmentRequest::RemoveFinalizer => (
+                Write(Low),
+                patch(patch::remove_finalizer(&attachment.uid, finalizer)),
+            ),
+            AttachmentRequest::MarkAttached(context) => {
+                (Write(High), patch_status(patch::attached(attachment, context)))
+            }
+            AttachmentRequest::MarkDetached => (Write(Low), patch_status(patch::detached(attachment))),
+            AttachmentRequest::SaveError(side, problem) => {
+                let priority = match side {
+                    Side::Attach => High,
+                    Side::Detach => Low,
+                };
+                (
+                    Write(priority),
+                    patch_status(patch::problem(attachment, side, problem)),
+                )
+            }
+        };
+        let object = retry::send(&self.service, &self.limiter, kind, request?).await?;
+        let newest = Attachment::from_wire(object, &self.driver)
+            .filter(|newest| newest.uid == attachment.uid)
+            .ok_or_else(|| Error::Replaced("another VolumeAttachment has taken its name".into()))?;
+        // The response to the removal of the last finalizer is the deleted object.
+        let deleted = newest.deleting && !newest.finalizer && !newest.foreign_finalizers;
+        Ok((!deleted).then_some(newest))
     }
 
-    async fn attachment(&self, attachment: &Attachment) -> Result<Attachment, Error> {
-        let request = self.attachments.get(&attachment.name, &GetParams::default())?;
-        let object = self.send(RequestKind::Read, request).await?;
-        self.same(attachment, object)
-    }
-
-    async fn volume(&self, name: &str) -> Result<Volume, Error> {
-        let request = self.volumes.get(name, &GetParams::default())?;
-        let object = self.send(RequestKind::Read, request).await?;
+    async fn volume(&self, name: &str, request: VolumeRequest<'_>) -> Result<Volume, Error> {
+        let patch = |body: Value| {
+            let params = PatchParams::default();
+            self.volumes.patch(name, &params, &Patch::Strategic(body))
+        };
+        let finalizer = &self.driver.finalizer;
+        let (kind, request) = match request {
+            VolumeRequest::Get => (Read, self.volumes.get(name, &GetParams::default())),
+            VolumeRequest::AddFinalizer(uid) => (Write(High), patch(patch::add_finalizer(uid, finalizer))),
+            VolumeRequest::RemoveFinalizer(uid) => {
+                (Write(Low), patch(patch::remove_finalizer(uid, finalizer)))
+            }
+        };
+        let object = retry::send(&self.service, &self.limiter, kind, request?).await?;
         Ok(migration::decode(object, &self.driver))
     }
 
     async fn secret(&self, reference: &SecretRef) -> Result<Secrets, Error> {
         let secrets = Request::new(Secret::url_path(&(), Some(&reference.namespace)));
         let request = secrets.get(&reference.name, &GetParams::default())?;
-        let secret: Secret = self.send(RequestKind::Read, request).await?;
+        let secret: Secret = retry::send(&self.service, &self.limiter, Read, request).await?;
         let data = secret.data.unwrap_or_default();
         // CSI secrets are protobuf strings, which are UTF-8.
         let text = |(key, value): (String, ByteString)| match String::from_utf8(value.0) {
@@ -174,6 +127,7 @@ impl Cluster for ApiServer {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::convert::Infallible;
     use std::sync::Mutex;
 
@@ -215,11 +169,13 @@ mod tests {
             ("$patch".to_owned(), "replace".to_owned()),
             ("$retainKeys".to_owned(), "path".to_owned()),
         ]);
-        cluster
-            .mark_attached(&mk_attachment("va"), &context)
-            .await
-            .unwrap();
-        cluster.remove_finalizer(&mk_attachment("va")).await.unwrap();
+        let va = mk_attachment("va");
+        for request in [
+            AttachmentRequest::MarkAttached(&context),
+            AttachmentRequest::RemoveFinalizer,
+        ] {
+            cluster.attachment(&va, request).await.unwrap();
+        }
         let seen = seen.lock().unwrap();
         let (kind, body) = &seen[0];
         assert_eq!(kind, "application/merge-patch+json");

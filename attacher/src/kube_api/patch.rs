@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::Side;
 use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
 use crate::model::{Attachment, Problem, Uid};
-use crate::plan::{PvFinalizer, Record};
+use crate::plan::Record;
 
 /// Adds our finalizer and the record of the coming publish call.
 pub fn record(attachment: &Attachment, record: &Record, finalizer: &str) -> Value {
@@ -51,9 +51,9 @@ pub fn record(attachment: &Attachment, record: &Record, finalizer: &str) -> Valu
     json!({ "metadata": metadata })
 }
 
-/// Adds our finalizer to a PersistentVolume.
-pub(super) fn add_pv_finalizer(wanted: &PvFinalizer, finalizer: &str) -> Value {
-    json!({ "metadata": { "uid": wanted.uid.0, "finalizers": [finalizer] } })
+/// Adds our finalizer to the object with this UID.
+pub(super) fn add_finalizer(uid: &Uid, finalizer: &str) -> Value {
+    json!({ "metadata": { "uid": uid.0, "finalizers": [finalizer] } })
 }
 
 /// Removes our finalizer from the object with this UID.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::AzureFilePersistentVolumeSource;
+use kube::{Resource as _, ResourceExt as _};
 
 use super::{Fault, Plugin};
 use crate::model::CsiSource;
@@ -22,13 +23,13 @@ pub(super) fn translate(
     let namespace = source.secret_namespace.as_ref().or_else(claim);
     let namespace = namespace.filter(|namespace| !namespace.is_empty());
     let namespace = namespace.ok_or(Fault::AzureFileSecretNamespace)?;
-    let resource_group = volume.metadata.annotation(RESOURCE_GROUP_ANNOTATION);
+    let resource_group = volume.annotations().get(RESOURCE_GROUP_ANNOTATION);
     let handle = format!(
         "{}#{}#{}#{}#{namespace}",
-        resource_group.unwrap_or_default(),
+        resource_group.map(String::as_str).unwrap_or_default(),
         account(&source.secret_name),
         source.share_name,
-        volume.metadata.name(),
+        volume.meta().name.as_deref().unwrap_or_default(),
     );
     Ok(CsiSource {
         driver: Plugin::AzureFile.driver().to_owned(),

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use k8s_openapi::api::core::v1::GCEPersistentDiskVolumeSource;
+use kube::ResourceExt as _;
 
 use super::{Fault, Plugin};
 use crate::model::wire::VolumeObject;
@@ -79,7 +80,7 @@ pub(super) fn translate(
     volume: &VolumeObject,
     source: &GCEPersistentDiskVolumeSource,
 ) -> Result<CsiSource, Fault> {
-    let label = |key: &&str| volume.metadata.label(key).filter(|zones| !zones.is_empty());
+    let label = |key: &&str| volume.labels().get(*key).filter(|zones| !zones.is_empty());
     let zones: Vec<&str> = match ZONE_LABELS.iter().find_map(label) {
         Some(zones) => zones.split(ZONE_SEPARATOR).collect(),
         None => vec![UNSPECIFIED],

@@ -2,6 +2,7 @@
 //! ignores `readOnly`.
 
 use k8s_openapi::api::core::v1::PortworxVolumeSource;
+use kube::ResourceExt as _;
 
 use super::Plugin;
 use crate::model::wire::VolumeObject;
@@ -11,7 +12,7 @@ const SECRET_NAME_ANNOTATION: &str = "openstorage.io/auth-secret-name";
 const SECRET_NAMESPACE_ANNOTATION: &str = "openstorage.io/auth-secret-namespace";
 
 pub(super) fn translate(volume: &VolumeObject, source: &PortworxVolumeSource) -> CsiSource {
-    let annotation = |key| volume.metadata.annotation(key);
+    let annotation = |key| volume.annotations().get(key).map(String::as_str);
     let name = annotation(SECRET_NAME_ANNOTATION);
     let namespace = annotation(SECRET_NAMESPACE_ANNOTATION);
     CsiSource {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use kube::{Resource as _, ResourceExt as _};
 
 use super::wire::{AttachmentObject, ErrorObject, SourceObject};
 use super::{Driver, SecretRef, Uid, Version, VolumeSpec};
@@ -102,21 +103,23 @@ impl Attachment {
         if *object.spec.attacher != *driver.name {
             return None;
         }
-        let metadata = object.metadata;
         let ours = |finalizer: &&String| ***finalizer == *driver.finalizer;
-        let finalizer = metadata.finalizers().iter().any(|f| ours(&f));
-        let foreign_finalizers = metadata.finalizers().iter().any(|f| !ours(&f));
-        let annotation = |key| metadata.annotation(key).filter(|value| !value.is_empty());
+        let finalizer = object.finalizers().iter().any(|f| ours(&f));
+        let foreign_finalizers = object.finalizers().iter().any(|f| !ours(&f));
+        let annotation = |key| {
+            let value = object.annotations().get(key).map(String::as_str);
+            value.filter(|value| !value.is_empty())
+        };
         let recorded = Recorded {
             node_id: annotation(NODE_ID_ANNOTATION).map(Arc::from),
             handle: annotation(VOLUME_HANDLE_ANNOTATION).map(Arc::from),
             secret: annotation(PUBLISH_SECRET_ANNOTATION).and_then(SecretRef::parse),
         };
-        let deleting = metadata.is_deleting();
-        let since = metadata.0.deletion_timestamp.as_ref();
-        let since = since.or(metadata.0.creation_timestamp.as_ref());
+        let deleted = object.meta().deletion_timestamp.as_ref();
+        let deleting = deleted.is_some();
+        let since = deleted.or(object.meta().creation_timestamp.as_ref());
         let wanted_since = since.map(|time| time.0);
-        let (name, uid, version) = metadata.identity();
+        let (name, uid, version) = object.metadata.identity();
         let status = object.status;
         Some(Self {
             name,
@@ -291,7 +294,7 @@ mod tests {
         );
         assert!(matches!(
             source(json!({"inlineVolumeSpec": inline})),
-            Source::Inline(spec) if spec.csi().is_some_and(|csi| &*csi.handle == "h")
+            Source::Inline(spec) if spec.csi.as_ref().ok().is_some_and(|csi| &*csi.handle == "h")
         ));
     }
 }

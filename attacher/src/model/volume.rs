@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolumeSpec};
+use k8s_openapi::api::core::v1::PersistentVolumeSpec;
 
 use super::{Driver, SecretRef, Uid, Version};
 
@@ -28,10 +28,12 @@ pub struct Volume {
 }
 
 /// `PersistentVolumeSpec`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeSpec {
-    /// The source.
-    pub source: VolumeSource,
+    /// The CSI source, translated if the volume is an in-tree one.
+    pub csi: Result<CsiSource, NoCsiSource>,
+    /// Whether it is an in-tree volume.
+    pub migrated: bool,
     /// `accessModes`.
     pub access_modes: AccessModes,
     /// `volumeMode: Block`.
@@ -40,28 +42,20 @@ pub struct VolumeSpec {
     pub mount_options: Vec<String>,
 }
 
-/// The source of a volume.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum VolumeSource {
-    /// A CSI volume of any driver.
-    Csi(Box<CsiSource>),
-    /// A translated in-tree volume.
-    Migrated(Box<CsiSource>),
-    /// An in-tree volume that cannot be translated.
-    Untranslatable(Box<Untranslatable>),
-    /// Anything else.
-    #[default]
-    Other,
-}
-
-/// An in-tree volume that cannot be translated. The text is the Go sidecar's.
+/// Why a volume has no CSI source. The texts are the Go sidecar's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("failed to translate in tree pv to CSI: {reason}")]
-pub struct Untranslatable {
-    /// Name of the CSI driver.
-    pub driver: &'static str,
-    /// csi-translation-lib's error.
-    pub reason: String,
+pub enum NoCsiSource {
+    /// Neither a CSI volume nor one that is migrated to CSI.
+    #[error("pv spec contained non-csi source that was not migrated")]
+    NotMigrated,
+    /// An in-tree volume that cannot be translated.
+    #[error("failed to translate in tree pv to CSI: {reason}")]
+    Untranslatable {
+        /// Name of the CSI driver.
+        driver: &'static str,
+        /// csi-translation-lib's error.
+        reason: String,
+    },
 }
 
 /// `CSIPersistentVolumeSource`.
@@ -107,57 +101,39 @@ impl Volume {
 
 impl VolumeSpec {
     pub(crate) fn from_wire(object: PersistentVolumeSpec) -> Self {
+        let csi = object.csi.map(|csi| CsiSource {
+            driver: csi.driver,
+            handle: csi.volume_handle.into(),
+            read_only: csi.read_only.unwrap_or_default(),
+            fs_type: csi.fs_type.unwrap_or_default(),
+            attributes: csi.volume_attributes.unwrap_or_default(),
+            publish_secret: csi.controller_publish_secret_ref.map(|secret| SecretRef {
+                namespace: secret.namespace.unwrap_or_default().into(),
+                name: secret.name.unwrap_or_default().into(),
+            }),
+        });
         Self {
-            source: object
-                .csi
-                .map_or(VolumeSource::Other, |csi| VolumeSource::Csi(csi.into())),
+            csi: csi.ok_or(NoCsiSource::NotMigrated),
+            migrated: false,
             access_modes: AccessModes::from_names(object.access_modes.as_deref().unwrap_or_default()),
             block: object.volume_mode.as_deref() == Some("Block"),
             mount_options: object.mount_options.unwrap_or_default(),
         }
     }
 
-    /// The CSI source, translated if necessary.
-    pub fn csi(&self) -> Option<&CsiSource> {
-        match &self.source {
-            VolumeSource::Csi(csi) | VolumeSource::Migrated(csi) => Some(csi),
-            VolumeSource::Untranslatable(_) | VolumeSource::Other => None,
-        }
-    }
-
     /// Name of the volume's CSI driver.
     pub fn driver(&self) -> Option<&str> {
-        match &self.source {
-            VolumeSource::Csi(csi) | VolumeSource::Migrated(csi) => Some(&csi.driver),
-            VolumeSource::Untranslatable(volume) => Some(volume.driver),
-            VolumeSource::Other => None,
-        }
-    }
-
-    /// Whether it is an in-tree volume.
-    pub fn is_migrated(&self) -> bool {
-        match &self.source {
-            VolumeSource::Migrated(_) | VolumeSource::Untranslatable(_) => true,
-            VolumeSource::Csi(_) | VolumeSource::Other => false,
+        match &self.csi {
+            Ok(csi) => Some(&csi.driver),
+            Err(NoCsiSource::Untranslatable { driver, .. }) => Some(driver),
+            Err(NoCsiSource::NotMigrated) => None,
         }
     }
 }
 
-// === impl CsiSource ===
-
-impl From<CSIPersistentVolumeSource> for Box<CsiSource> {
-    fn from(object: CSIPersistentVolumeSource) -> Self {
-        Self::new(CsiSource {
-            driver: object.driver,
-            handle: object.volume_handle.into(),
-            read_only: object.read_only.unwrap_or_default(),
-            fs_type: object.fs_type.unwrap_or_default(),
-            attributes: object.volume_attributes.unwrap_or_default(),
-            publish_secret: object.controller_publish_secret_ref.map(|secret| SecretRef {
-                namespace: secret.namespace.unwrap_or_default().into(),
-                name: secret.name.unwrap_or_default().into(),
-            }),
-        })
+impl Default for VolumeSpec {
+    fn default() -> Self {
+        Self::from_wire(PersistentVolumeSpec::default())
     }
 }
 

@@ -99,26 +99,6 @@ impl Metadata {
             version,
         )
     }
-
-    pub(crate) fn name(&self) -> &str {
-        self.0.name.as_deref().unwrap_or_default()
-    }
-
-    pub(crate) fn is_deleting(&self) -> bool {
-        self.0.deletion_timestamp.is_some()
-    }
-
-    pub(crate) fn annotation(&self, key: &str) -> Option<&str> {
-        self.0.annotations.as_ref()?.get(key).map(String::as_str)
-    }
-
-    pub(crate) fn label(&self, key: &str) -> Option<&str> {
-        self.0.labels.as_ref()?.get(key).map(String::as_str)
-    }
-
-    pub(crate) fn finalizers(&self) -> &[String] {
-        self.0.finalizers.as_deref().unwrap_or_default()
-    }
 }
 
 impl<'de> Deserialize<'de> for Metadata {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use csi_proto::v1::VolumeCapability;
 
 use super::capability::capability;
-use super::{AttachInputs, Refusal, csi, node_id, spec};
+use super::{AttachInputs, Refusal, node_id, spec};
 use crate::model::{Attachment, CsiSource, Driver, PublishTarget, Recorded, SecretRef, Uid};
 
 /// Everything that an attach sends.
@@ -91,7 +91,7 @@ pub fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPlan, Refu
     if let Some(volume) = volume.filter(|volume| volume.deleting) {
         return Err(Refusal::VolumeDeleting(volume.name.clone()));
     }
-    let csi = csi(spec)?;
+    let csi = spec.csi.as_ref().map_err(Clone::clone)?;
     if *csi.driver != *driver.name {
         return Err(Refusal::ForeignVolume {
             volume_driver: csi.driver.clone(),
@@ -129,7 +129,7 @@ pub fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPlan, Refu
         read_only: csi.read_only && driver.capabilities.publish_readonly,
         volume_context,
         secret,
-        migrated: spec.is_migrated(),
+        migrated: spec.migrated,
         // A volume that is not migrated loses our finalizer with its last VolumeAttachment, maybe concurrently.
         pv_finalizer: volume
             .filter(|volume| !volume.finalizer || volume.left_in_tree)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{AttachInputs, Refusal, csi, node_id, spec};
+use super::{AttachInputs, Refusal, node_id, spec};
 use crate::model::{Driver, PublishTarget, SecretRef};
 
 /// Everything a detach needs.
@@ -85,8 +85,8 @@ pub fn detach(inputs: &AttachInputs, driver: &Driver) -> Result<DetachPlan, Refu
     let recorded = &attachment.recorded;
     // Neither the volume's deletion nor its driver matters: the handle may have been published before it was replaced.
     let spec = spec(inputs);
-    let migrated = spec.as_ref().is_ok_and(|spec| spec.is_migrated());
-    let known = spec.and_then(csi);
+    let migrated = spec.as_ref().is_ok_and(|spec| spec.migrated);
+    let known = spec.and_then(|spec| spec.csi.as_ref().map_err(|none| none.clone().into()));
     let handle = match (&recorded.handle, &known) {
         (Some(handle), _) => handle.clone(),
         (None, Ok(csi)) => csi.handle.clone(),

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{AttachInputs, csi, spec};
+use super::{AttachInputs, spec};
 use crate::migration::{self, Irreparable};
 use crate::model::{Attachment, Driver, PublishTarget};
 
@@ -135,7 +135,7 @@ pub(crate) fn expected_target(inputs: &AttachInputs, driver: &Driver) -> Option<
     let attachment = &*inputs.attachment;
     let ours = spec(inputs)
         .ok()
-        .and_then(|spec| csi(spec).ok())
+        .and_then(|spec| spec.csi.as_ref().ok())
         .filter(|csi| *csi.driver == *driver.name);
     let handle = match (&attachment.recorded.handle, ours) {
         (Some(handle), _) => handle.clone(),

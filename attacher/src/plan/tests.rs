@@ -6,7 +6,7 @@ mod target_usage;
 
 use super::*;
 use crate::model::{
-    AccessModes, Capabilities, CsiSource, PublishTarget, Recorded, SecretRef, Source, Version, VolumeSource,
+    AccessModes, Capabilities, CsiSource, NoCsiSource, PublishTarget, Recorded, SecretRef, Source, Version,
 };
 
 pub(crate) const DRIVER: &str = "d.example";
@@ -43,11 +43,11 @@ pub(crate) fn mk_attachment(name: &str) -> Attachment {
 
 pub(crate) fn mk_spec(handle: &str) -> VolumeSpec {
     VolumeSpec {
-        source: VolumeSource::Csi(Box::new(CsiSource {
+        csi: Ok(CsiSource {
             driver: DRIVER.into(),
             handle: handle.into(),
             ..CsiSource::default()
-        })),
+        }),
         access_modes: AccessModes {
             read_write_once: true,
             ..AccessModes::default()
@@ -92,23 +92,18 @@ fn mk_inputs(change: impl FnOnce(&mut Attachment, &mut Volume, &mut Node)) -> At
 }
 
 fn csi_of(volume: &mut Volume) -> &mut CsiSource {
-    let VolumeSource::Csi(csi) = &mut volume.spec.source else {
-        panic!("the fixture must be a CSI volume");
-    };
-    csi
+    volume
+        .spec
+        .csi
+        .as_mut()
+        .expect("the fixture must be a CSI volume")
 }
 
-/// Makes it a migrated in-tree volume.
-fn migrate(volume: &mut Volume) {
-    let csi = std::mem::take(csi_of(volume));
-    volume.spec.source = VolumeSource::Migrated(Box::new(csi));
-}
-
-fn untranslatable() -> VolumeSource {
-    VolumeSource::Untranslatable(Box::new(Untranslatable {
+fn untranslatable() -> NoCsiSource {
+    NoCsiSource::Untranslatable {
         driver: "disk.csi.azure.com",
         reason: "kind(Shared) is not supported in csi migration".to_owned(),
-    }))
+    }
 }
 
 fn target(handle: &str, node_id: &str) -> PublishTarget {
@@ -228,7 +223,7 @@ fn removes_pv_finalizer_only_if_unneeded() {
 #[test]
 fn plans_a_migrated_volume_as_translated() {
     let inputs = mk_inputs(|attachment, volume, _| {
-        migrate(volume);
+        volume.spec.migrated = true;
         attachment.finalizer = true;
     });
     let plan = attach(&inputs, &mk_driver()).unwrap();

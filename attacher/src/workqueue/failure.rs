@@ -1,6 +1,5 @@
 //! Failures and their backoff.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Class, Entry, Key, Lane, Queue, Stage};
@@ -15,31 +14,37 @@ pub(crate) struct Finished {
     pub(super) failures: Option<Failures>,
 }
 
-/// A failure that needs a backoff.
+/// Why a sync failed and must be repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    /// The object. A successor of the same name has a backoff of its own.
-    pub(crate) uid: Uid,
-    /// The operation. Failures of an attach do not delay the following detach.
-    pub(crate) lane: Lane,
+pub(crate) struct SyncError {
+    /// For the status, the log and Events.
+    pub(crate) message: String,
+    /// The gRPC code, if the driver returned one.
+    pub(crate) code: Option<i32>,
     /// Which backoff applies.
     pub(crate) class: Class,
-    /// The gRPC code of a failed call.
-    pub(crate) code: Option<i32>,
-    /// The error, for `/statusz`.
-    pub(crate) message: Arc<str>,
-    /// The least delay, whatever the backoff.
+    /// The least delay before the next sync, if the API server sent Retry-After.
     pub(crate) retry_after: Option<Duration>,
+    /// Whether it belongs in the object's status and in an Event. Otherwise only the log has it.
+    pub(crate) reported: bool,
 }
 
 /// Failures in a row of an operation on an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failures {
-    pub(crate) last: Failure,
+    /// The object. A successor of the same name has a backoff of its own.
+    pub(crate) uid: Uid,
+    /// The operation. Failures of an attach do not delay the following detach.
+    pub(crate) lane: Lane,
+    /// The last error, with the beginning of its message.
+    pub(crate) last: SyncError,
     pub(crate) times: u32,
     /// When the first of them occurred.
     pub(crate) since: Instant,
 }
+
+/// How much of a message is kept for `/statusz`. The object's status has all of it.
+const MESSAGE_BYTES: usize = 256;
 
 /// How many times in a row a key may lose the driver during its call and still run at its reconnect.
 pub(super) const TRIES_ON_RETURN: u32 = 3;
@@ -51,17 +56,26 @@ impl Queue {
     /// once, but the failure counts.
     ///
     /// `jitter` is in `0.0..1.0`.
-    pub(crate) fn fail(&mut self, key: &Key, finished: Finished, failure: Failure, jitter: f64) {
-        let lane = failure.lane;
+    pub(crate) fn fail(
+        &mut self,
+        key: &Key,
+        finished: Finished,
+        (uid, lane): (Uid, Lane),
+        mut error: SyncError,
+        jitter: f64,
+    ) {
         let (times, since) = finished
             .failures
-            .filter(|before| before.last.uid == failure.uid && before.last.lane == lane)
+            .filter(|before| before.uid == uid && before.lane == lane)
             .map_or((1, self.now), |before| {
                 (before.times.saturating_add(1), before.since)
             });
-        self.metrics(lane).retries.inc();
-        let delay = self.backoff.delay(failure.class, times, jitter);
-        let delay = delay.max(failure.retry_after.unwrap_or_default());
+        self.lanes[lane as usize].metrics.retries.inc();
+        let delay = self.backoff.delay(error.class, times, jitter);
+        let delay = delay.max(error.retry_after.unwrap_or_default());
+        error
+            .message
+            .truncate(error.message.floor_char_boundary(MESSAGE_BYTES));
         self.sequence += 1;
         let until = (self.now + delay, self.sequence);
         self.waiting.insert(until, key.clone());
@@ -69,7 +83,9 @@ impl Queue {
             lane,
             stage: Stage::Waiting { until },
             failures: Some(Failures {
-                last: failure,
+                uid,
+                lane,
+                last: error,
                 times,
                 since,
             }),
@@ -82,8 +98,8 @@ impl Queue {
 
     /// The gRPC code of the last failure of `key` on this object, unless it succeeded since.
     pub(crate) fn failed_with(&self, key: &Key, uid: &Uid) -> Option<i32> {
-        let Failure { uid: of, code, .. } = &self.entries.get(key)?.failures.as_ref()?.last;
-        code.filter(|_| of == uid)
+        let failures = self.entries.get(key)?.failures.as_ref()?;
+        failures.last.code.filter(|_| failures.uid == *uid)
     }
 
     /// Ends the backoff of keys that wait for the driver's reconnect, and marks running ones dirty. A key that lost the driver

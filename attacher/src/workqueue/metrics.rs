@@ -2,7 +2,6 @@
 
 use prometheus::{Histogram, HistogramOpts, IntCounter, Opts};
 
-use super::{Lane, Queue};
 use crate::metrics::{Scrape, WORKQUEUE_BOUNDS};
 
 /// Name of the Go sidecar's queue of VolumeAttachments.
@@ -17,18 +16,6 @@ pub(crate) struct QueueMetrics {
     pub(crate) retries: IntCounter,
     pub(crate) waited: Histogram,
     pub(crate) worked: Histogram,
-}
-
-// === impl Queue ===
-
-impl Queue {
-    /// Metrics of a lane and of all lanes with the same kind of keys.
-    pub(crate) fn metrics(&self, lane: Lane) -> &QueueMetrics {
-        match lane {
-            Lane::Attach | Lane::Detach | Lane::Repair => &self.attachments,
-            Lane::Volume => &self.volumes,
-        }
-    }
 }
 
 // === impl QueueMetrics ===

@@ -4,6 +4,7 @@ use super::failure::TRIES_ON_RETURN;
 use std::time::Duration;
 
 use super::*;
+use crate::model::Uid;
 
 const SECOND: Duration = Duration::from_secs(1);
 const BACKOFF: Backoff = Backoff {
@@ -33,15 +34,17 @@ fn epoch() -> Instant {
     Instant::now()
 }
 
-fn failed(lane: Lane, class: Class) -> Failure {
-    Failure {
-        uid: "u".into(),
-        lane,
+type Failed = ((Uid, Lane), SyncError);
+
+fn failed(lane: Lane, class: Class) -> Failed {
+    let error = SyncError {
         class,
         code: None,
         message: "failed".into(),
         retry_after: None,
-    }
+        reported: true,
+    };
+    (("u".into(), lane), error)
 }
 
 fn drain(queue: &mut Queue) -> Vec<(Key, Lane)> {
@@ -49,11 +52,11 @@ fn drain(queue: &mut Queue) -> Vec<(Key, Lane)> {
 }
 
 /// Lets `name` run and fail once; returns the end of its backoff.
-fn run_and_fail(queue: &mut Queue, name: &str, failure: Failure, now: Instant) -> Instant {
-    assert_eq!(queue.start(), Some((key(name), failure.lane)));
+fn run_and_fail(queue: &mut Queue, name: &str, (operation, error): Failed, now: Instant) -> Instant {
+    assert_eq!(queue.start(), Some((key(name), operation.1)));
     queue.now = now;
     let finished = queue.finish(&key(name));
-    queue.fail(&key(name), finished, failure, 0.0);
+    queue.fail(&key(name), finished, operation, error, 0.0);
     queue.next_advance().unwrap()
 }
 
@@ -179,10 +182,8 @@ fn attach_failures_do_not_delay_a_detach_nor_a_successor_of_the_same_name() {
         SECOND
     );
     queue.enqueue(&key("a"), Lane::Detach);
-    let successor = Failure {
-        uid: "u2".into(),
-        ..failed(Lane::Detach, Class::Final)
-    };
+    let (_, error) = failed(Lane::Detach, Class::Final);
+    let successor = (("u2".into(), Lane::Detach), error);
     assert_eq!(run_and_fail(&mut queue, "a", successor, now) - now, SECOND);
 }
 
@@ -193,7 +194,8 @@ fn a_failed_dirty_key_runs_again_at_once() {
     assert!(queue.start().is_some());
     queue.enqueue(&key("a"), Lane::Attach);
     let finished = queue.finish(&key("a"));
-    queue.fail(&key("a"), finished, failed(Lane::Attach, Class::Final), 0.0);
+    let (operation, error) = failed(Lane::Attach, Class::Final);
+    queue.fail(&key("a"), finished, operation, error, 0.0);
     assert_eq!(queue.start(), Some((key("a"), Lane::Attach)));
     assert_eq!(queue.next_advance(), None);
 }

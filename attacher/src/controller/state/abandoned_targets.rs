@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::{AbandonedTarget, ControllerState, SyncError};
-use crate::model::Uid;
 use crate::workqueue::{Class, Key, Lane};
 
 // === impl ControllerState ===
@@ -22,13 +21,6 @@ impl ControllerState {
                 self.state_of(&attachment.uid).unwritten_publish = Some(published);
             }
             None => self.abandon(published),
-        }
-    }
-
-    /// The volume of this VolumeAttachment is unpublished.
-    pub(crate) fn unpublished(&mut self, uid: &Uid) {
-        if let Some(known) = self.attachment_states.get_mut(uid) {
-            known.unwritten_publish = None;
         }
     }
 
@@ -62,8 +54,9 @@ impl ControllerState {
                 if error.class == Class::Refused {
                     error.class = Class::Final;
                 }
-                let failure = error.into_failure(abandoned.attachment.uid.clone(), Lane::Detach);
-                self.queue.fail(&key, finished, failure, self.random.f64());
+                let operation = (abandoned.attachment.uid.clone(), Lane::Detach);
+                self.queue
+                    .fail(&key, finished, operation, error, self.random.f64());
             }
         }
     }

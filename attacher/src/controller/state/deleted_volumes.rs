@@ -17,7 +17,9 @@ impl ControllerState {
     /// Keeps a deleted volume whose handle is missing on VolumeAttachments.
     pub(super) fn remember_deleted(&mut self, volume: &Arc<Volume>) {
         // Of two volumes of one name, the VolumeAttachments were published with the handle of the first.
-        if volume.spec.csi().is_some() && self.attachments_missing_id(&volume.name).next().is_some() {
+        if volume.spec.csi.as_ref().ok().is_some()
+            && self.attachments_missing_id(&volume.name).next().is_some()
+        {
             let name = volume.name.clone();
             self.deleted_volumes.entry(name).or_insert_with(|| volume.clone());
         }
@@ -32,15 +34,16 @@ impl ControllerState {
 
     /// `attachment`, with the newest version of its volume and its node.
     pub(crate) fn inputs(&self, attachment: &Arc<Attachment>) -> AttachInputs {
-        let mut inputs = self.index.inputs(attachment);
-        if attachment.deleting
-            && is_missing_id(attachment)
-            && let Some(volume) = attachment.volume_name()
-            && let Some(deleted) = self.deleted_volumes.get(volume)
-        {
-            inputs.volume = Some(deleted.clone());
+        let volume = attachment.volume_name().and_then(|name| {
+            let deleted = self.deleted_volumes.get(name);
+            let deleted = deleted.filter(|_| attachment.deleting && is_missing_id(attachment));
+            deleted.or_else(|| self.index.volumes.get(name))
+        });
+        AttachInputs {
+            attachment: attachment.clone(),
+            volume: volume.cloned(),
+            node: self.index.nodes.get(&attachment.node).cloned(),
         }
-        inputs
     }
 
     /// The inputs of the newest version of this very VolumeAttachment; `None` if it is gone.
@@ -82,8 +85,9 @@ impl ControllerState {
         let finished = self.queue.finish(&key);
         if self.volume_item(&volume.name).is_some() {
             let error = result.err().unwrap_or_else(SyncError::watch_is_late);
-            let failure = error.into_failure(volume.uid.clone(), Lane::Volume);
-            self.queue.fail(&key, finished, failure, self.random.f64());
+            let operation = (volume.uid.clone(), Lane::Volume);
+            self.queue
+                .fail(&key, finished, operation, error, self.random.f64());
         }
     }
 

@@ -90,7 +90,7 @@ impl ControllerState {
             if self.queue.is_running(&Key::Attachment(attachment.name.clone())) {
                 continue;
             }
-            let Some(expected) = expected_target(&self.index.inputs(attachment), driver) else {
+            let Some(expected) = expected_target(&self.inputs(attachment), driver) else {
                 continue;
             };
             if let Some(handle) = listed_handle(&expected.target, driver) {

@@ -28,10 +28,9 @@ impl ControllerState {
         self.others_of_volume(attachment, volume_id)
             .filter(|other| other.uid != attachment.uid && other.node == attachment.node && !other.deleting)
             .any(|other| {
-                let is_published = matches!(
-                    self.pending(&other.uid),
-                    Some(PendingStatusWrite::Published { .. })
-                );
+                let known = self.attachment_states.get(&other.uid);
+                let pending = known.and_then(|known| known.pending.as_ref());
+                let is_published = matches!(pending, Some(PendingStatusWrite::Published { .. }));
                 let key = Key::Attachment(other.name.clone());
                 other.attached || is_published || self.queue.is_running(&key)
             })
@@ -57,19 +56,6 @@ impl ControllerState {
         }
     }
 
-    /// Sets whether a write that changes the recorded target of `attachment` is under way, or its response lost.
-    pub(crate) fn set_node_id_update_pending(&mut self, attachment: &Attachment, is_pending: bool) {
-        if is_pending || self.attachment_states.contains_key(&attachment.uid) {
-            self.state_of(&attachment.uid).node_id_update_pending = is_pending;
-        }
-    }
-
-    /// Whether the stored record of `attachment` is uncertain.
-    pub(crate) fn is_node_id_update_pending(&self, attachment: &Attachment) -> bool {
-        let known = self.attachment_states.get(&attachment.uid);
-        known.is_some_and(|known| known.node_id_update_pending)
-    }
-
     fn usage_by(
         &self,
         other: &Attachment,
@@ -78,10 +64,11 @@ impl ControllerState {
         used_by: UsedBy,
     ) -> TargetUsage {
         let node = self.index.nodes.get(&other.node);
+        let known = self.attachment_states.get(&other.uid);
         let other = OtherAttachment {
             attachment: other,
             present_id: node.and_then(|node| node.id.as_ref()),
-            is_record_certain: !self.is_node_id_update_pending(other),
+            is_record_certain: known.is_none_or(|known| !known.node_id_update_pending),
         };
         target_usage(attachment, target, used_by, other)
     }

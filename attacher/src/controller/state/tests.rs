@@ -272,7 +272,10 @@ fn the_next_sync_gets_the_pending_status_write() {
     bench.finish(&item, failed(Class::Uncertain));
     bench.now += SECOND;
     bench.starts("va");
-    assert_eq!(bench.state.pending(&mk_attachment("va").uid), Some(&pending));
+    assert_eq!(
+        bench.state.state_of(&mk_attachment("va").uid).pending,
+        Some(pending)
+    );
 }
 
 #[test]

@@ -171,13 +171,13 @@ async fn rewrites_an_uncertain_record_before_the_call() {
     };
     let mut bench = Bench::new(recorded.clone());
     bench.world.state().volume = None;
-    bench.state().set_node_id_update_pending(&recorded, true);
+    bench.state().state_of(&recorded.uid).node_id_update_pending = true;
     let first = bench.sync_next().await;
     let seen = bench.seen();
     let record = seen.iter().position(|seen| *seen == "record").expect("a record");
     let publish = seen.iter().position(|seen| *seen == "publish").expect("a call");
     assert!(record < publish, "{first:?}: {seen:?}");
-    assert!(!bench.state().is_node_id_update_pending(&recorded));
+    assert!(!bench.state().state_of(&recorded.uid).node_id_update_pending);
 }
 
 /// The response to the write that changed the recorded node id was lost, and the watch is late, when the node has its former
@@ -191,7 +191,7 @@ async fn restores_a_record_that_an_unseen_write_changed() {
         ..mk_attachment("va")
     };
     let mut bench = Bench::new(known.clone());
-    bench.state().set_node_id_update_pending(&known, true);
+    bench.state().state_of(&known.uid).node_id_update_pending = true;
     bench.state().attach_again(&known);
     if let Some(stored) = &mut bench.world.state().attachment {
         stored.recorded.node_id = Some("other-id".into());
@@ -200,7 +200,7 @@ async fn restores_a_record_that_an_unseen_write_changed() {
     assert!(bench.seen().contains(&"publish"));
     let stored = bench.attachment();
     assert_eq!(stored.recorded.node_id.as_deref(), Some("id"));
-    assert!(!bench.state().is_node_id_update_pending(&stored));
+    assert!(!bench.state().state_of(&stored.uid).node_id_update_pending);
 }
 
 /// Another party's webhook, say.

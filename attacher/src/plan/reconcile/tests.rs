@@ -184,9 +184,7 @@ fn expects_inline_volumes_but_not_another_drivers() {
     let spec = mk_volume("pv").spec;
     let inputs = |driver: &str| {
         let mut spec = spec.clone();
-        if let crate::model::VolumeSource::Csi(csi) = &mut spec.source {
-            csi.driver = driver.to_owned();
-        }
+        spec.csi.as_mut().unwrap().driver = driver.to_owned();
         AttachInputs {
             attachment: Attachment {
                 source: Source::Inline(Box::new(spec)),

@@ -177,17 +177,17 @@ fn refuses_with_the_go_sidecars_texts() {
             r#"PersistentVolume "pv" is marked for deletion"#,
         ),
         (
-            |_, pv, _| pv.spec.source = VolumeSource::Other,
+            |_, pv, _| pv.spec.csi = Err(NoCsiSource::NotMigrated),
             "pv spec contained non-csi source that was not migrated",
         ),
         (
-            |_, pv, _| pv.spec.source = untranslatable(),
+            |_, pv, _| pv.spec.csi = Err(untranslatable()),
             "failed to translate in tree pv to CSI: kind(Shared) is not supported in csi migration",
         ),
         (
             |_, pv, _| {
                 csi_of(pv).driver = "ebs.csi.aws.com".into();
-                migrate(pv);
+                pv.spec.migrated = true;
             },
             r#"the volume belongs to CSI driver "ebs.csi.aws.com", but the VolumeAttachment's attacher is "d.example""#,
         ),
@@ -294,7 +294,7 @@ fn adds_pv_finalizer_of_a_volume_left_in_tree_at_each_attach() {
         (true, true, true),
     ] {
         let inputs = mk_inputs(|_, volume, _| {
-            migrate(volume);
+            volume.spec.migrated = true;
             volume.finalizer = finalizer;
             volume.left_in_tree = left_in_tree;
         });

@@ -160,12 +160,12 @@ fn detach_uses_the_recorded_secret_of_a_replaced_volume() {
 #[test]
 fn detaches_an_untranslatable_volume_by_its_record() {
     let mut inputs = mk_inputs(|attachment, volume, _| {
-        volume.spec.source = untranslatable();
+        (volume.spec.csi, volume.spec.migrated) = (Err(untranslatable()), true);
         attachment.recorded.handle = Some("handle".into());
     });
     let plan = detach(&inputs, &mk_driver()).unwrap();
     assert_eq!((plan.target, plan.migrated), (target("handle", "id-1"), true));
-    inputs = mk_inputs(|_, volume, _| volume.spec.source = untranslatable());
+    inputs = mk_inputs(|_, volume, _| volume.spec.csi = Err(untranslatable()));
     assert_eq!(
         detach(&inputs, &mk_driver()).unwrap_err().to_string(),
         "failed to translate in tree pv to CSI: kind(Shared) is not supported in csi migration"

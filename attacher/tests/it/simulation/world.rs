@@ -14,7 +14,7 @@ use csi_attacher::controller::state::Event;
 use csi_attacher::informer::Change;
 use csi_attacher::model::{
     AccessModes, Attachment, CsiSource, Node, PublishTarget, Recorded, SecretRef, Source, Version, Volume,
-    VolumeSource, VolumeSpec,
+    VolumeSpec,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -489,13 +489,9 @@ impl State {
             publish_secret: has_secret.then(|| SecretRef::parse("ns/secret")).flatten(),
             ..CsiSource::default()
         };
-        let source = if left_in_tree {
-            VolumeSource::Migrated(Box::new(source))
-        } else {
-            VolumeSource::Csi(Box::new(source))
-        };
         let spec = VolumeSpec {
-            source,
+            csi: Ok(source),
+            migrated: left_in_tree,
             access_modes: AccessModes {
                 read_write_many: true,
                 ..AccessModes::default()

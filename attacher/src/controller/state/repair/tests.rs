@@ -267,8 +267,8 @@ fn clears_the_error_of_a_parked_repair_when_the_list_agrees() {
     assert!(bench.start().is_none(), "the echo of our own write");
     bench.reconcile(Listed::OnNode);
     let item = attaches(&mut bench);
-    let pending = bench.state.pending(&attached("va").uid);
-    assert_eq!(pending, Some(&PendingStatusWrite::Listed));
+    let pending = bench.state.state_of(&attached("va").uid).pending.clone();
+    assert_eq!(pending, Some(PendingStatusWrite::Listed));
     bench.put(newer(&newer(&attached("va"))));
     bench.finish(&item, Ok(()));
     assert!(bench.start().is_none());
@@ -280,7 +280,7 @@ fn clears_the_error_of_a_parked_repair_when_the_list_agrees() {
     bench.reconcile(Listed::OnNode);
     bench.reconcile(Listed::Nowhere);
     attaches(&mut bench);
-    assert_eq!(bench.state.pending(&attached("va").uid), None);
+    assert_eq!(bench.state.state_of(&attached("va").uid).pending, None);
 }
 
 /// A new process knows the last attempt from the status alone.

@@ -268,7 +268,7 @@ impl State {
         let published = if self.percent(faults) { before } else { now };
         let mut nodes: BTreeMap<Arc<str>, Vec<String>> = BTreeMap::new();
         for volume in self.volumes.values() {
-            if let Some(csi) = volume.spec.csi() {
+            if let Ok(csi) = &volume.spec.csi {
                 nodes.entry(csi.handle.clone()).or_default();
             }
         }

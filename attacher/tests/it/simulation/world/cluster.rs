@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi_attacher::kube_api::{Cluster, Error, Secrets, Side, patch};
+use csi_attacher::kube_api::{AttachmentRequest, Cluster, Error, Secrets, Side, VolumeRequest, patch};
 use csi_attacher::model::attachment::{
     NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION,
 };
-use csi_attacher::model::{Attachment, Problem, Recorded, SecretRef, Volume};
-use csi_attacher::plan::{PvFinalizer, Record};
+use csi_attacher::model::{Attachment, Problem, Recorded, SecretRef, Uid, Volume};
+use csi_attacher::plan::Record;
 use serde_json::json;
 
 use super::client::Client;
@@ -101,7 +101,7 @@ impl FakeCluster {
     }
 }
 
-impl Cluster for FakeCluster {
+impl FakeCluster {
     async fn record(&self, known: &Attachment, record: &Record) -> Result<Attachment, Error> {
         let body = patch::record(known, record, FINALIZER);
         self.change(known, move |attachment, _| {
@@ -124,12 +124,12 @@ impl Cluster for FakeCluster {
         .await
     }
 
-    async fn add_pv_finalizer(&self, wanted: &PvFinalizer) -> Result<Volume, Error> {
-        let claim = wanted.clone();
+    async fn add_pv_finalizer(&self, name: &str, uid: &Uid) -> Result<Volume, Error> {
+        let (name, uid) = (name.to_owned(), uid.clone());
         self.request(RequestKind::Write, move |state| {
-            let volume = state.volume(&claim.volume)?;
+            let volume = state.volume(&name)?;
             state.writes.volumes += 1;
-            match (volume.uid == claim.uid, volume.finalizer, volume.deleting) {
+            match (volume.uid == uid, volume.finalizer, volume.deleting) {
                 (false, _, _) => Err(Error::Replaced("other uid".into())),
                 (true, true, _) => Ok(volume),
                 (true, false, true) => Err(Error::Refused {
@@ -161,7 +161,8 @@ impl Cluster for FakeCluster {
             let is_loose = |volume: &Volume| {
                 !volume.finalizer
                     && !volume.deleting
-                    && volume.spec.csi().map(|csi| &csi.handle) == attachment.recorded.handle.as_ref()
+                    && volume.spec.csi.as_ref().ok().map(|csi| &csi.handle)
+                        == attachment.recorded.handle.as_ref()
             };
             if state.volumes.values().any(is_loose) && !state.array.may_be_served_without_calls() {
                 state
@@ -205,14 +206,14 @@ impl Cluster for FakeCluster {
         Ok((!deleted).then_some(left))
     }
 
-    async fn remove_pv_finalizer(&self, volume: &Volume) -> Result<Volume, Error> {
-        let volume = volume.clone();
+    async fn remove_pv_finalizer(&self, name: &str, uid: &Uid) -> Result<Volume, Error> {
+        let (name, uid) = (name.to_owned(), uid.clone());
         self.request(RequestKind::Write, move |state| {
-            let known = state.volume(&volume.name)?;
-            if known.uid != volume.uid {
+            let known = state.volume(&name)?;
+            if known.uid != uid {
                 return Err(Error::Replaced("other uid".into()));
             }
-            let handle = known.spec.csi().map(|csi| csi.handle.clone());
+            let handle = known.spec.csi.as_ref().ok().map(|csi| csi.handle.clone());
             // A volume that lives may be attached anew at this moment; it is claimed again before the call.
             if state
                 .attachments
@@ -248,17 +249,40 @@ impl Cluster for FakeCluster {
         })
         .await
     }
+}
 
-    async fn attachment(&self, attachment: &Attachment) -> Result<Attachment, Error> {
-        let attachment = attachment.clone();
-        self.request(RequestKind::Read, move |state| state.attachment(&attachment))
-            .await
+impl Cluster for FakeCluster {
+    async fn attachment(
+        &self,
+        known: &Attachment,
+        request: AttachmentRequest<'_>,
+    ) -> Result<Option<Attachment>, Error> {
+        match request {
+            AttachmentRequest::Get => {
+                let known = known.clone();
+                let get = move |state: &mut State| state.attachment(&known);
+                self.request(RequestKind::Read, get).await.map(Some)
+            }
+            AttachmentRequest::Record(record) => self.record(known, record).await.map(Some),
+            AttachmentRequest::MarkAttached(context) => self.mark_attached(known, context).await.map(Some),
+            AttachmentRequest::MarkDetached => self.mark_detached(known).await.map(Some),
+            AttachmentRequest::SaveError(side, problem) => {
+                self.save_error(known, side, problem).await.map(Some)
+            }
+            AttachmentRequest::RemoveFinalizer => self.remove_finalizer(known).await,
+        }
     }
 
-    async fn volume(&self, name: &str) -> Result<Volume, Error> {
-        let name = name.to_owned();
-        self.request(RequestKind::Read, move |state| state.volume(&name))
-            .await
+    async fn volume(&self, name: &str, request: VolumeRequest<'_>) -> Result<Volume, Error> {
+        match request {
+            VolumeRequest::Get => {
+                let name = name.to_owned();
+                self.request(RequestKind::Read, move |state| state.volume(&name))
+                    .await
+            }
+            VolumeRequest::AddFinalizer(uid) => self.add_pv_finalizer(name, uid).await,
+            VolumeRequest::RemoveFinalizer(uid) => self.remove_pv_finalizer(name, uid).await,
+        }
     }
 
     async fn secret(&self, reference: &SecretRef) -> Result<Secrets, Error> {

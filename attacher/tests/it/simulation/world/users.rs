@@ -133,7 +133,7 @@ impl State {
             19 => {
                 if let Some(volume) = self.volumes.get(&format!("pv-{}", number % VOLUMES)).cloned() {
                     self.put_volume(Volume {
-                        left_in_tree: volume.spec.is_migrated() && !volume.left_in_tree,
+                        left_in_tree: volume.spec.migrated && !volume.left_in_tree,
                         ..volume
                     });
                 }

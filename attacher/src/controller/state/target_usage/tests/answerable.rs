@@ -92,24 +92,24 @@ fn a_record_that_is_being_changed_makes_the_usage_ambiguous() {
         state.usage_besides(&va, &target, UsedBy::Record),
         TargetUsage::InUse
     );
-    state.set_node_id_update_pending(&other, true);
+    state.state_of(&other.uid).node_id_update_pending = true;
     assert_eq!(
         state.usage_besides(&va, &target, UsedBy::Record),
         TargetUsage::Ambiguous
     );
-    state.set_node_id_update_pending(&other, false);
+    state.state_of(&other.uid).node_id_update_pending = false;
     assert_eq!(
         state.usage_besides(&va, &target, UsedBy::Record),
         TargetUsage::InUse
     );
-    state.set_node_id_update_pending(&other, true);
+    state.state_of(&other.uid).node_id_update_pending = true;
     let gone = Change::Deleted {
         name: other.name.clone(),
         uid: other.uid.clone(),
     };
     state.handle(Event::Attachments(gone));
     assert!(
-        !state.is_node_id_update_pending(&other),
+        !state.state_of(&other.uid).node_id_update_pending,
         "nothing is kept of what is gone"
     );
 }
