@@ -46,9 +46,9 @@ pub struct Shell {
 }
 
 /// The blocks of the document at `path` below the root of the repository.
-pub fn blocks(path: &str) -> Result<Vec<Block>> {
-    let text =
-        std::fs::read_to_string(workspace_root().join(path)).with_context(|| format!("read {path}"))?;
+pub fn blocks(path: impl AsRef<Path>) -> Result<Vec<Block>> {
+    let path = workspace_root().join(path);
+    let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     Ok(parse(&text))
 }
 

@@ -54,6 +54,9 @@ async fn attach(ctx: &TestContext, idle: bool) -> Result<()> {
         ..ScenarioConfig::DEFAULT
     };
     let mut env = TestEnv::set_up(ctx, PREFIX, Kind::Ours, config).await?;
+    // The idle run has a pod, too: the attacher then also handles the events of the node.
+    env.pod("idle", A, &[]).await?;
+    env.wait_until_running("idle", STEP_TIMEOUT).await?;
     if !idle {
         let volume = env.volume("data", Access::OneNode).await?;
         env.pod("web", A, &[&volume]).await?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::attacher::Kind;
+use csi_e2e::document;
 use csi_e2e::scenario::{self, ExpectedOutcome, KnownIssue};
 use csi_e2e::toolchain::workspace_root;
 use libtest_mimic::Trial;
@@ -98,11 +99,10 @@ async fn scenarios_exist(_bench: Arc<Harness>) -> Result<()> {
 async fn commands_name_files(_bench: Arc<Harness>) -> Result<()> {
     let mut named = 0;
     for document in documents()? {
-        let text = read(&document)?;
-        for block in text.split("```console\n").skip(1) {
-            let (block, _) = block.split_once("```").context("a block must end")?;
+        let blocks = document::blocks(&document)?;
+        for block in blocks.iter().filter(|block| block.language == "console") {
             // In a `kubectl exec` command, deploy/ is a resource kind.
-            for line in block.lines().filter(|line| !line.contains(" exec ")) {
+            for line in block.text.lines().filter(|line| !line.contains(" exec ")) {
                 for word in line.split_whitespace().filter(|word| word.starts_with("deploy/")) {
                     ensure!(
                         workspace_root().join(word).exists(),

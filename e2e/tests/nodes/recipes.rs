@@ -156,11 +156,12 @@ async fn explain_a_stuck_volume(env: &Env<'_>) -> Result<()> {
         .map(drop)
 }
 
-/// How each line of a report begins: the mark and the first letters of a step, or the name of a finding.
+/// How each line of a report begins, without its continuation lines: the mark and the first letters of a step, or the name of
+/// a finding.
 fn outline(report: &str) -> Vec<String> {
     let lines = report
         .lines()
-        .filter(|line| line.starts_with("  ") && !line.ends_with(" ..."));
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   ") && *line != "  ...");
     lines.map(|line| line.trim().chars().take(6).collect()).collect()
 }
 

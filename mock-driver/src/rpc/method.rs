@@ -156,7 +156,7 @@ impl Kind {
 
 /// Unknown RPC.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{name}\" is no method of this driver; it has {}", Method::ALL.map(Method::name).join(", "))]
+#[error("unknown method \"{name}\"; this driver has {}", Method::ALL.map(Method::name).join(", "))]
 pub(crate) struct UnknownMethod {
     name: String,
 }

@@ -130,7 +130,8 @@ impl FamilyResults {
 
     fn section(&self) -> String {
         let mut text =
-            "| group | passed | failed | skipped by the suite | left out |\n|---|---|---|---|---|\n".to_owned();
+            "| group | passed | failed | skipped by the suite | left out |\n|---|---|---|---|---|\n"
+                .to_owned();
         let mut total = Counts::default();
         for (group, counts) in &self.groups {
             counts.write_row(&mut text, group);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use csi_mock_driver::fault::Exit;
+use csi_mock_driver::run;
 use tokio::task::JoinSet;
 
 use super::*;
@@ -29,17 +30,23 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 
 #[tokio::test]
 async fn exit_during_node_stage_leaves_neither_mount_nor_loop_device() {
-    end_during_node_stage(DEADLINE, |server| server.driver().exit().order(Exit::Status(3))).await;
+    let ended = end_during_node_stage(DEADLINE, |server| server.driver().exit().order(Exit::Status(3))).await;
+    assert!(
+        ended.is_none_or(|ended| ended.is_err()),
+        "an ordered exit is an error"
+    );
 }
 
 #[tokio::test]
 async fn end_of_the_grace_period_during_node_stage_leaves_neither_mount_nor_loop_device() {
-    end_during_node_stage(Duration::from_millis(20), Server::begin_stop).await;
+    let ended = end_during_node_stage(Duration::from_millis(20), Server::begin_stop).await;
+    assert!(ended.is_none_or(|ended| ended.is_ok()), "a shutdown is no error");
 }
 
-async fn end_during_node_stage(grace: Duration, end: impl FnOnce(&Server)) {
+/// Returns the result of the driver, or `None` without root.
+async fn end_during_node_stage(grace: Duration, end: impl FnOnce(&Server)) -> Option<Result<(), run::Error>> {
     if !privilege::is_there() {
-        return;
+        return None;
     }
     let server = Server::start_with_grace(grace, |_, settings| {
         settings.node_id = Some(HERE.to_owned());
@@ -57,16 +64,16 @@ async fn end_during_node_stage(grace: Duration, end: impl FnOnce(&Server)) {
     until("NodeStageVolume must have begun", || is_waited_for(&disk)).await;
 
     end(&site.server);
-    {
+    let result = {
         let mut ended = std::pin::pin!(site.server.ended());
         // A driver that waits for nobody is at its end long before this.
         let early = tokio::time::timeout(Duration::from_millis(300), &mut ended).await;
         disk.unlock().unwrap();
-        if early.is_err() {
-            // An ordered exit is an error, a shutdown is none.
-            ended.await.ok();
+        match early {
+            Ok(result) => result,
+            Err(_) => ended.await,
         }
-    }
+    };
     let answer = calls.join_next().await.unwrap().unwrap();
     assert!(answer.is_err(), "the call was cut off: {answer:?}");
     until("the thread must have gone on", || !is_waited_for(&disk)).await;
@@ -76,4 +83,5 @@ async fn end_during_node_stage(grace: Duration, end: impl FnOnce(&Server)) {
         nothing_is_left(&media);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    Some(result)
 }
