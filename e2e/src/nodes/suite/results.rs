@@ -35,7 +35,7 @@ struct Counts {
 enum State {
     Failed,
     LeftOut,
-    SkippedByItself,
+    SkippedBySuite,
 }
 
 /// A part of ginkgo's JSON report.
@@ -115,14 +115,14 @@ impl FamilyResults {
                 };
                 (State::LeftOut, left_out.reason)
             }
-            "skipped" | "pending" => (State::SkippedByItself, message),
+            "skipped" | "pending" => (State::SkippedBySuite, message),
             _ => (State::Failed, message),
         };
         let counts = self.groups.entry(spec.group()).or_default();
         match state {
             State::Failed => counts.failed += 1,
             State::LeftOut => counts.left_out += 1,
-            State::SkippedByItself => counts.skipped += 1,
+            State::SkippedBySuite => counts.skipped += 1,
         }
         let others = self.others.entry((state, reason.to_owned())).or_default();
         others.insert(name);
@@ -145,7 +145,7 @@ impl FamilyResults {
             let state = match state {
                 State::Failed => "Failed",
                 State::LeftOut => "Left out",
-                State::SkippedByItself => "Skipped by itself",
+                State::SkippedBySuite => "Skipped by the suite",
             };
             line(&mut text, &format!("\n{state}: {reason}\n"));
             for name in names {
@@ -258,7 +258,7 @@ mod tests {
                 "",
                 &format!("- {prefix} should restart kubelet [Disruptive]"),
                 "",
-                "Skipped by itself: no snapshots",
+                "Skipped by the suite: no snapshots",
                 "",
                 &format!("- {prefix} should take snapshots"),
             ]
