@@ -309,7 +309,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         match self.request(&with_context, mark).await {
             Ok(newest) => {
                 if newest.is_some() {
-                    self.report_success(Operation::Attach, attachment);
+                    self.announce_recovery(Operation::Attach, attachment);
                 }
                 Ok(())
             }
@@ -330,8 +330,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let error = match self.request(attachment, mark).await {
             Ok(None) => return Ok(()),
             Ok(Some(_)) => {
+                // A republish is not the end of the wait since the creation.
+                if !attachment.attached {
+                    self.observe_latency(Operation::Attach, attachment);
+                }
                 tracing::debug!(volume = %plan.target.volume_id, node_id = %plan.target.node_id, "attached");
-                self.report_success(Operation::Attach, attachment);
+                self.announce_recovery(Operation::Attach, attachment);
                 return Ok(());
             }
             Err(error) => error,

@@ -23,7 +23,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             self.state().state_of(&attachment.uid).unwritten_publish = None;
         }
         self.mark_detached_and_release(attachment).await?;
-        self.report_success(Operation::Detach, attachment);
+        self.announce_recovery(Operation::Detach, attachment);
         Ok(())
     }
 
@@ -139,7 +139,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             return Ok(());
         }
         let left = self.request(attachment, AttachmentRequest::RemoveFinalizer).await;
-        match left.map_err(|error| self.keep_unpublished(attachment, &error))? {
+        let left = left.map_err(|error| self.keep_unpublished(attachment, &error))?;
+        self.observe_latency(Operation::Detach, attachment);
+        match left {
             // Another client added a finalizer that the store did not have, so the status is wrong now.
             Some(left) if left.says_attached() => self.mark_detached(&left).await,
             Some(_) | None => Ok(()),

@@ -92,27 +92,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Observes the time since the request to attach or detach, and sends an Event if failures were reported before. The
-    /// status remembers them over restarts.
-    pub(super) fn report_success(&self, operation: Operation, attachment: &Attachment) {
+    /// Sends an Event after a success, if failures were reported before it. The status remembers them over restarts.
+    pub(super) fn announce_recovery(&self, operation: Operation, attachment: &Attachment) {
         let Attachment { name, node, .. } = attachment;
-        let is_first = match operation {
-            Operation::Attach => !attachment.attached,
-            Operation::Detach => attachment.finalizer,
-        };
-        if let Some(since) = attachment.wanted_since.filter(|_| is_first) {
-            // One time is of the API server's clock and the other of ours, so the difference may be negative.
-            let after: Duration = (self.clock)()
-                .duration_since(since)
-                .try_into()
-                .unwrap_or_default();
-            let state = self.state();
-            let histogram = match operation {
-                Operation::Attach => &state.latency.attached,
-                Operation::Detach => &state.latency.detached,
-            };
-            histogram.observe(after.as_secs_f64());
-        }
         let (failed, reason, what) = match operation {
             // A republish.
             Operation::Attach if attachment.attached => {
@@ -134,6 +116,22 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             let message = format!("{what} node {node} after earlier failures (VolumeAttachment {name})");
             self.announce(attachment, reason, None, message);
         }
+    }
+
+    /// Observes the time from the request to attach or detach until now.
+    pub(super) fn observe_latency(&self, operation: Operation, attachment: &Attachment) {
+        let Some(since) = attachment.wanted_since else {
+            return;
+        };
+        // One time is of the API server's clock and the other of ours, so the difference may be negative.
+        let after = (self.clock)().duration_since(since);
+        let after: Duration = after.try_into().unwrap_or_default();
+        let state = self.state();
+        let histogram = match operation {
+            Operation::Attach => &state.latency.attached,
+            Operation::Detach => &state.latency.detached,
+        };
+        histogram.observe(after.as_secs_f64());
     }
 
     /// Logs a drift, and sends an Event if it may have cost a pod its volume.

@@ -9,6 +9,7 @@ use crate::workqueue::{Class, SyncError};
 
 /// The API server rejects longer messages, and the whole status with them.
 pub(super) const MESSAGE_BYTES: usize = 1024;
+
 // === impl SyncError ===
 
 impl SyncError {

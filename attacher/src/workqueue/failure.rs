@@ -76,6 +76,8 @@ impl Queue {
         error
             .message
             .truncate(error.message.floor_char_boundary(MESSAGE_BYTES));
+        // The rest of a driver's message, up to 16 KiB, must not stay allocated while the key waits.
+        error.message.shrink_to_fit();
         self.sequence += 1;
         let until = (self.now + delay, self.sequence);
         self.waiting.insert(until, key.clone());
