@@ -75,8 +75,8 @@ impl Informer {
     pub(crate) fn handle<'i>(&'i self, attachment: &'i Attachment) -> Option<&'i Arc<str>> {
         match (&attachment.recorded.handle, &attachment.source) {
             (Some(recorded), _) => Some(recorded),
-            (None, Source::Volume(name)) => Some(&self.volumes.get(name)?.spec.csi.as_ref().ok()?.handle),
-            (None, Source::Inline(spec)) => Some(&spec.csi.as_ref().ok()?.handle),
+            (None, Source::Volume(name)) => Some(&self.volumes.get(name)?.spec.csi()?.handle),
+            (None, Source::Inline(spec)) => Some(&spec.csi()?.handle),
             (None, Source::Invalid(_)) => None,
         }
     }
@@ -102,8 +102,7 @@ impl Informer {
     pub(crate) fn volumes_changed(&mut self, change: Change<Volume>) -> Vec<StoreDelta<Volume>> {
         let deltas = self.volumes.apply(change);
         for StoreDelta { name, before, after } in &deltas {
-            let handle =
-                |volume: &Option<Arc<Volume>>| Some(volume.as_ref()?.spec.csi.as_ref().ok()?.handle.clone());
+            let handle = |volume: &Option<Arc<Volume>>| Some(volume.as_ref()?.spec.csi()?.handle.clone());
             let (old, new) = (handle(before), handle(after));
             for attachment in self.by_volume.get(name) {
                 let unrecorded = |attachment: &Arc<Attachment>| attachment.recorded.handle.is_none();

@@ -93,7 +93,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         volume: &Volume,
         attachments: &[Arc<Attachment>],
     ) -> Result<(), SyncError> {
-        let Some(csi) = volume.spec.csi.as_ref().ok() else {
+        let Some(csi) = volume.spec.csi() else {
             return Ok(());
         };
         for attachment in attachments {

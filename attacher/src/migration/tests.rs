@@ -135,10 +135,7 @@ fn ebs(annotations: Value, finalizers: Value) -> Value {
 fn an_in_tree_volume_concerns_the_driver_that_took_over() {
     let (volume, concerns) = decoded(ebs(json!({}), json!([])), "ebs.csi.aws.com");
     assert!(concerns);
-    assert_eq!(
-        volume.spec.csi.as_ref().ok().map(|csi| &*csi.handle),
-        Some("vol-1")
-    );
+    assert_eq!(volume.spec.csi().map(|csi| &*csi.handle), Some("vol-1"));
     assert!(volume.spec.migrated);
     assert!(volume.spec.access_modes.read_write_once);
     let (volume, concerns) = decoded(ebs(json!({}), json!([])), "d.example");

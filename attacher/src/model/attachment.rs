@@ -294,7 +294,7 @@ mod tests {
         );
         assert!(matches!(
             source(json!({"inlineVolumeSpec": inline})),
-            Source::Inline(spec) if spec.csi.as_ref().ok().is_some_and(|csi| &*csi.handle == "h")
+            Source::Inline(spec) if spec.csi().is_some_and(|csi| &*csi.handle == "h")
         ));
     }
 }

@@ -121,6 +121,11 @@ impl VolumeSpec {
         }
     }
 
+    /// The CSI source, if the volume has one.
+    pub fn csi(&self) -> Option<&CsiSource> {
+        self.csi.as_ref().ok()
+    }
+
     /// Name of the volume's CSI driver.
     pub fn driver(&self) -> Option<&str> {
         match &self.csi {

@@ -135,7 +135,7 @@ pub(crate) fn expected_target(inputs: &AttachInputs, driver: &Driver) -> Option<
     let attachment = &*inputs.attachment;
     let ours = spec(inputs)
         .ok()
-        .and_then(|spec| spec.csi.as_ref().ok())
+        .and_then(|spec| spec.csi())
         .filter(|csi| *csi.driver == *driver.name);
     let handle = match (&attachment.recorded.handle, ours) {
         (Some(handle), _) => handle.clone(),

@@ -17,9 +17,7 @@ impl ControllerState {
     /// Keeps a deleted volume whose handle is missing on VolumeAttachments.
     pub(super) fn remember_deleted(&mut self, volume: &Arc<Volume>) {
         // Of two volumes of one name, the VolumeAttachments were published with the handle of the first.
-        if volume.spec.csi.as_ref().ok().is_some()
-            && self.attachments_missing_id(&volume.name).next().is_some()
-        {
+        if volume.spec.csi.is_ok() && self.attachments_missing_id(&volume.name).next().is_some() {
             let name = volume.name.clone();
             self.deleted_volumes.entry(name).or_insert_with(|| volume.clone());
         }

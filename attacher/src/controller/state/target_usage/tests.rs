@@ -22,8 +22,8 @@ fn usage_by_a_scan(state: &ControllerState, attachment: &Attachment, target: &Pu
             .index
             .volumes
             .get(name)
-            .and_then(|v| Some(v.spec.csi.as_ref().ok()?.handle.clone())),
-        (None, Source::Inline(spec)) => spec.csi.as_ref().ok().map(|csi| csi.handle.clone()),
+            .and_then(|v| Some(v.spec.csi()?.handle.clone())),
+        (None, Source::Inline(spec)) => spec.csi().map(|csi| csi.handle.clone()),
         (None, Source::Invalid(_)) => None,
     };
     let today = |other: &Attachment| {

@@ -161,8 +161,7 @@ impl FakeCluster {
             let is_loose = |volume: &Volume| {
                 !volume.finalizer
                     && !volume.deleting
-                    && volume.spec.csi.as_ref().ok().map(|csi| &csi.handle)
-                        == attachment.recorded.handle.as_ref()
+                    && volume.spec.csi().map(|csi| &csi.handle) == attachment.recorded.handle.as_ref()
             };
             if state.volumes.values().any(is_loose) && !state.array.may_be_served_without_calls() {
                 state
@@ -213,7 +212,7 @@ impl FakeCluster {
             if known.uid != uid {
                 return Err(Error::Replaced("other uid".into()));
             }
-            let handle = known.spec.csi.as_ref().ok().map(|csi| csi.handle.clone());
+            let handle = known.spec.csi().map(|csi| csi.handle.clone());
             // A volume that lives may be attached anew at this moment; it is claimed again before the call.
             if state
                 .attachments
