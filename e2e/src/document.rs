@@ -49,7 +49,7 @@ pub struct Shell {
 pub fn blocks(path: impl AsRef<Path>) -> Result<Vec<Block>> {
     let path = workspace_root().join(path);
     let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    Ok(parse(&text))
+    parse(&text).with_context(|| path.display().to_string())
 }
 
 /// The only block of a document that begins with `begins`.
@@ -64,7 +64,7 @@ pub fn block(path: &str, begins: &str) -> Result<String> {
     Ok(found.remove(0).text)
 }
 
-fn parse(text: &str) -> Vec<Block> {
+fn parse(text: &str) -> Result<Vec<Block>> {
     let mut blocks = Vec::new();
     let mut open: Option<Block> = None;
     for line in text.lines() {
@@ -83,7 +83,8 @@ fn parse(text: &str) -> Vec<Block> {
             (None, None) => {}
         }
     }
-    blocks
+    ensure!(open.is_none(), "a block must end");
+    Ok(blocks)
 }
 
 // === impl Shell ===
@@ -187,6 +188,10 @@ mod tests {
             language: language.to_owned(),
             text: text.to_owned(),
         };
-        assert_eq!(parse(text), [block("console", "ls\n\ncd\n"), block("", "x\n")]);
+        assert_eq!(
+            parse(text).unwrap(),
+            [block("console", "ls\n\ncd\n"), block("", "x\n")]
+        );
+        assert!(parse("```console\nls\n").is_err());
     }
 }
