@@ -27,7 +27,6 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::Api;
 use libtest_mimic::{Arguments, Completion, Trial};
 use tokio::runtime::Runtime;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use actor::Actor;
@@ -36,7 +35,7 @@ use recording::{LOOP_PERIOD, Recording};
 
 /// Schedules of `cargo test`.
 const SCHEDULES: u64 = 24;
-/// Schedules that are replayed at once. A replay mostly waits.
+/// Schedules that are replayed at once.
 const AT_ONCE: usize = 40;
 /// How long the real controller may take for what the embedded one did. Its backoff after failures grows with the time
 /// that a schedule has taken so far.
@@ -126,15 +125,12 @@ async fn replay_all(
     let actor = Actor::new(client.clone());
     let observer = Observer::start(&client);
     actor.register_driver().await?;
-    // A recording takes seconds of CPU time, which the control plane under test needs, too.
-    let recorders = Semaphore::new(1);
     let mut replayed = stream::iter(seeds)
-        .map(|seed| {
-            let (actor, observer, recorders) = (&actor, &observer, &recorders);
+        // One at a time: a recording takes seconds of CPU time, which the control plane under test needs, too.
+        .then(|seed| tokio::task::spawn_blocking(move || Recording::new(seed, bug)))
+        .map(|recorded| {
+            let (actor, observer) = (&actor, &observer);
             async move {
-                let recorder = recorders.acquire().await?;
-                let recorded = tokio::task::spawn_blocking(move || Recording::new(seed, bug)).await;
-                drop(recorder);
                 let recording = recorded.context("a recording panicked")??;
                 let steps = recording.steps.len();
                 anyhow::Ok((steps, replay(&recording, actor, observer).await?))
