@@ -5,8 +5,9 @@
 //! Kubernetes' e2e suite reads.
 //!
 //! In the file each call has a line with `"event":"begin"` when it arrives and one with `"event":"end"` when it ends, which
-//! repeats the request. A call whose client disconnects or cancels it ends as `CANCELLED`; if the array completes its operation all the same, a
-//! line with `"event":"late"` has its result. Each load of the fault rules is a line with `"event":"faults"`.
+//! repeats the request. A call whose client disconnects or cancels it ends as `CANCELLED`; if the array completes its
+//! operation all the same, a line with `"event":"late"` has its result. Each load of the fault rules is a line with
+//! `"event":"faults"`.
 //!
 //! Invariants:
 //! - a call has ended in every output before its client can see the response;
