@@ -118,10 +118,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                     operation: Operation::Detach,
                 } => self.detach(attachment).await,
                 Item::Target(abandoned) => self.unpublish_abandoned(abandoned).await,
-                Item::Volume(volume) => self.unless_draining(self.remove_pv_finalizer(volume)).await,
+                Item::Volume(volume) => self.remove_pv_finalizer(volume).await,
                 Item::DeletedVolume { volume, attachments } => {
-                    let record = self.record_volume_id(volume, attachments);
-                    self.unless_draining(record).await
+                    self.record_volume_id(volume, attachments).await
                 }
             }
         };
@@ -140,8 +139,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     }
 
     /// Takes a step before a call, unless the process is shutting down: from then on syncs finish the call that they are
-    /// in and its status write, and begin no other call. The step is dropped midway, so it must be repeatable whether it
-    /// took effect or not.
+    /// in and its status write, and begin no other call. The step is dropped midway, so it must not write; see
+    /// [`Self::write_unless_draining`].
     async fn unless_draining<T>(
         &self,
         step: impl Future<Output = Result<T, SyncError>>,
@@ -150,6 +149,22 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             Some(result) if !self.draining.is_cancelled() => result,
             Some(_) | None => Err(SyncError::draining()),
         }
+    }
+
+    /// Writes before a call, unless the process is shutting down. A write that was sent is awaited: the lease is released when
+    /// no sync runs, and the API server could still execute a dropped write when another replica leads.
+    async fn write_unless_draining<T>(
+        &self,
+        write: impl Future<Output = Result<T, SyncError>>,
+    ) -> Result<T, SyncError> {
+        if self.draining.is_cancelled() {
+            return Err(SyncError::draining());
+        }
+        let result = write.await;
+        if self.draining.is_cancelled() {
+            return Err(SyncError::draining());
+        }
+        result
     }
 
     /// Locks `target` for a call.

@@ -19,8 +19,7 @@ pub use session::{Connect, OpenError, Session, Socket, SocketError};
 
 use csi_proto::v1::VolumeCapability;
 
-use crate::kube_api::Secrets;
-use crate::model::{Capabilities, PublishTarget};
+use crate::model::{Capabilities, PublishTarget, Secrets};
 
 /// The Controller service, as far as the attacher uses it.
 ///

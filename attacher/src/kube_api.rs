@@ -6,6 +6,7 @@
 mod api;
 mod client;
 pub mod events;
+mod lease;
 mod metrics;
 pub mod patch;
 mod request_limiter;
@@ -13,19 +14,19 @@ mod retry;
 mod status;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use api::ApiServer;
 pub use client::{Access, Clients, ConnectError, CredentialsError};
+pub use lease::ApiLease;
+pub(crate) use metrics::RequestStats;
 pub use metrics::Requests;
-pub(crate) use metrics::{OngoingFailure, RequestStats};
-pub use request_limiter::RateLimit;
+pub use request_limiter::{Rate, RateLimit};
 pub(crate) use status::MAX_RETRY_AFTER;
 
 use crate::leader_election::NotLeading;
-use crate::model::{Attachment, Problem, SecretRef, Uid, Volume};
+use crate::model::{Attachment, Problem, SecretRef, Secrets, Uid, Volume};
 use crate::plan::Record;
 use crate::report::chain;
 
@@ -92,10 +93,6 @@ pub enum Side {
 
 /// Message for a Secret's value that is not a protobuf string.
 pub(crate) const NOT_TEXT: &str = "is not valid UTF-8";
-
-/// The content of a Secret. `Debug` prints only the keys.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Secrets(pub BTreeMap<String, String>);
 
 /// A request to the API server that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -180,24 +177,5 @@ impl Error {
 impl From<kube::core::request::Error> for Error {
     fn from(error: kube::core::request::Error) -> Self {
         Self::Unusable(chain(&error).into())
-    }
-}
-
-// === impl Secrets ===
-
-impl fmt::Debug for Secrets {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_content_of_a_secret_does_not_show() {
-        let secrets = Secrets(BTreeMap::from([("user".to_owned(), "hunter2".to_owned())]));
-        assert_eq!(format!("{secrets:?}"), r#"{"user"}"#);
     }
 }

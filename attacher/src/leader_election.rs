@@ -27,7 +27,7 @@ pub use election_state::{ElectionState, LeadershipLost, LeaseError, Request, Ste
 pub use fence::{Fenced, fenced};
 pub use leader_elector::{Change, LeaderElector};
 pub use leadership::{ElectionStatus, Leadership, NotLeading, Unrenewed};
-pub use server::{ApiLease, LeaseServer};
+pub use server::LeaseServer;
 
 use crate::model::driver::sanitized;
 

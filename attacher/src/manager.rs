@@ -71,7 +71,7 @@ pub enum Error {
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// Leadership was lost. The restarted process is a standby.
-    #[error("stopped leading: {0}")]
+    #[error("Stopped leading: {0}")]
     StoppedLeading(#[from] leader_election::LeadershipLost),
     /// A task ended unexpectedly.
     #[error("the task {0} ended unexpectedly")]

@@ -10,6 +10,7 @@ pub mod node;
 pub mod volume;
 pub mod wire;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -37,6 +38,10 @@ pub struct SecretRef {
     /// Name of the Secret.
     pub name: Arc<str>,
 }
+
+/// The content of a Secret. `Debug` prints only the keys.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secrets(pub BTreeMap<String, String>);
 
 /// Volume and node of a ControllerPublishVolume or ControllerUnpublishVolume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -92,9 +97,23 @@ impl fmt::Display for SecretRef {
     }
 }
 
+// === impl Secrets ===
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_content_of_a_secret_does_not_show() {
+        let secrets = Secrets(BTreeMap::from([("user".to_owned(), "hunter2".to_owned())]));
+        assert_eq!(format!("{secrets:?}"), r#"{"user"}"#);
+    }
 
     #[test]
     fn a_secret_reference_is_read_as_it_is_written() {

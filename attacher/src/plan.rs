@@ -52,6 +52,16 @@ pub enum Refusal {
     /// The PersistentVolume is being deleted.
     #[error("PersistentVolume {0:?} is marked for deletion")]
     VolumeDeleting(Arc<str>),
+    /// The PersistentVolume has another volume handle than the attached volume.
+    #[error(
+        "the volume {attached:?} is attached, and the PersistentVolume, which was replaced, names volume {present:?} now"
+    )]
+    VolumeReplaced {
+        /// The attached volume's handle.
+        attached: Arc<str>,
+        /// The handle of the PersistentVolume.
+        present: Arc<str>,
+    },
     /// The volume has no CSI source.
     #[error(transparent)]
     NoCsiSource(#[from] NoCsiSource),

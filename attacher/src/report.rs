@@ -1,11 +1,48 @@
-//! Texts of errors and times.
+//! Texts of errors and times, and runs of failures.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::core::Status;
-use serde::{Serialize as _, Serializer};
+use serde::{Serialize, Serializer};
 use tokio::time::Instant;
+
+/// Consecutive failures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OngoingFailure {
+    /// Number of failures.
+    pub times: u32,
+    /// The first failure.
+    #[serde(rename = "failing", serialize_with = "ago")]
+    pub since: Instant,
+    /// The last failure.
+    #[serde(serialize_with = "ago")]
+    pub last: Instant,
+    /// The last error.
+    #[serde(rename = "error")]
+    pub why: Arc<str>,
+}
+
+// === impl OngoingFailure ===
+
+impl OngoingFailure {
+    pub(crate) fn new(why: &str) -> Self {
+        let now = Instant::now();
+        Self {
+            times: 1,
+            since: now,
+            last: now,
+            why: why.into(),
+        }
+    }
+
+    pub(crate) fn again(&mut self, why: &str) {
+        self.times = self.times.saturating_add(1);
+        self.last = Instant::now();
+        self.why = why.into();
+    }
+}
 
 /// An error and all its sources on one line. The texts of our error types do not contain their source.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {

@@ -1,6 +1,7 @@
 //! `--kube-api-qps` and `--kube-api-burst`.
 
 use super::number;
+use crate::kube_api::Rate;
 
 /// Client-side rate limit, by default none, as the API server has priority and fairness. The Go sidecar's default is 5 per second.
 #[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
@@ -12,15 +13,6 @@ pub struct KubeApi {
     /// Burst of requests to the API server. Needs --kube-api-qps.
     #[arg(long = "kube-api-burst", value_parser = number::count, value_name = "N")]
     pub burst: Option<u32>,
-}
-
-/// A token bucket.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rate {
-    /// Tokens per second.
-    pub qps: f64,
-    /// Size of the bucket.
-    pub burst: u32,
 }
 
 /// client-go's defaults for a flag that is zero.

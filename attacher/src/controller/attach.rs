@@ -7,8 +7,8 @@ use super::keyed_mutex::KeyedGuard;
 use super::state::{AbandonedTarget, PendingStatusWrite};
 use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, PublishRequest};
-use crate::kube_api::{AttachmentRequest, Cluster, Error, Secrets};
-use crate::model::{Attachment, Driver, PublishTarget, Volume};
+use crate::kube_api::{AttachmentRequest, Cluster, Error};
+use crate::model::{Attachment, Driver, PublishTarget, Recorded, Secrets, Volume};
 use crate::plan::{self, AttachPlan, Operation, Record, Refusal};
 
 /// An attach as planned before its first write.
@@ -30,42 +30,37 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// before the call, and before the status write.
     pub(super) async fn attach(&self, attachment: &Arc<Attachment>) -> Result<(), SyncError> {
         let pending = self.state().state_of(&attachment.uid).pending.clone();
-        let planned = match pending {
-            Some(PendingStatusWrite::Listed) => return self.clear_error(attachment).await,
-            // To write a known result is no call: it does not wait for the driver, and goes on during a shutdown.
-            Some(PendingStatusWrite::Published { .. }) => {
-                let known = self.state().capabilities;
-                let driver = match known {
-                    Some(capabilities) => Driver {
-                        capabilities,
-                        ..self.driver.clone()
-                    },
-                    None => self.ready_driver().await?,
+        match pending {
+            // Once the status says detached, the list proves nothing: the volume is published, and its context stored.
+            Some(PendingStatusWrite::Listed) if attachment.attached => {
+                return self.clear_error(attachment).await;
+            }
+            // Writing a known result needs neither the driver nor a plan, and continues during a shutdown.
+            Some(PendingStatusWrite::Published { target, context }) => {
+                let _guard = self.target_mutexes.lock(&target).await;
+                let Some((newest, is_valid)) = self.is_result_valid(attachment, &target) else {
+                    return Ok(());
                 };
-                self.plan_attach(attachment, driver).await?
+                if is_valid {
+                    return self.mark_attached(&newest, &target, context).await;
+                }
             }
-            Some(PendingStatusWrite::Unpublished) | None => {
-                let planned = async { self.plan_attach(attachment, self.ready_driver().await?).await };
-                self.unless_draining(planned).await?
-            }
-        };
-        let Some(mut planned) = planned else {
+            Some(PendingStatusWrite::Listed | PendingStatusWrite::Unpublished { .. }) | None => {}
+        }
+        self.state().state_of(&attachment.uid).pending = None;
+        let driver = self.unless_draining(self.ready_driver()).await?;
+        let Some(mut planned) = self.plan_attach(attachment, driver).await? else {
             return Ok(());
         };
-        let known = pending.and_then(|pending| self.known_context(pending, &planned));
-        let (context, _guard) = match known {
-            Some(context) => (context, self.target_mutexes.lock(&planned.plan.target).await),
-            None => match self.publish_planned(&mut planned).await? {
-                Some(published) => published,
-                None => return Ok(()),
-            },
+        let Some((context, _guard)) = self.publish_planned(&mut planned).await? else {
+            return Ok(());
         };
         // No pod uses the volume until the status says attached. So if its target changed, the next sync unpublishes it
         // before it publishes again. A VolumeAttachment that is no longer wanted still gets the result of its publish.
         let PlannedAttach { attachment, plan, .. } = &planned;
         match self.plan_now(attachment, &planned.driver, planned.missing_volume.as_ref()) {
             Some((_, Ok(now))) if now.target != plan.target => Err(SyncError::outdated()),
-            Some(_) | None => self.mark_attached(attachment, plan, context).await,
+            Some(_) | None => self.mark_attached(attachment, &plan.target, context).await,
         }
     }
 
@@ -93,10 +88,13 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             self.attach_without_call(attachment).await?;
             return Ok(None);
         }
+        if self.state().waits_for_volume_id(attachment) {
+            return Err(SyncError::outdated());
+        }
         let mut missing_volume = None;
         let mut planned = self.plan_now(attachment, &driver, None);
         if let Some((_, Err(Refusal::VolumeNotFound(name)))) = &planned {
-            missing_volume = self.missing_volume(name).await?;
+            missing_volume = self.unless_draining(self.missing_volume(name)).await?;
             planned = self.plan_now(attachment, &driver, missing_volume.as_ref());
         }
         let Some((attachment, plan)) = planned else {
@@ -124,22 +122,26 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }))
     }
 
-    /// The context of an earlier publish, if the plan has the same publish. Otherwise the earlier result is dropped.
-    fn known_context(
+    /// The newest VolumeAttachment, and whether the publish result for `target` may be written: the current plan has the
+    /// same target, or it refuses the attach but our finalizer and the recorded target ensure a detach. `None` if the
+    /// VolumeAttachment is gone or being deleted.
+    fn is_result_valid(
         &self,
-        pending: PendingStatusWrite,
-        planned: &PlannedAttach,
-    ) -> Option<BTreeMap<String, String>> {
-        let PlannedAttach { attachment, plan, .. } = planned;
-        if let PendingStatusWrite::Published { target, context } = pending
-            && target == plan.target
-            && plan.record.is_none()
-            && plan.stale.is_none()
-        {
-            return Some(context);
-        }
-        self.state().state_of(&attachment.uid).pending = None;
-        None
+        attachment: &Attachment,
+        target: &PublishTarget,
+    ) -> Option<(Arc<Attachment>, bool)> {
+        // The target does not depend on the driver's capabilities.
+        let (newest, plan) = self.plan_now(attachment, &self.driver, None)?;
+        let Recorded { node_id, handle, .. } = &newest.recorded;
+        let is_valid = match plan {
+            Ok(now) => now.target == *target && now.record.is_none() && now.stale.is_none(),
+            Err(_) => {
+                let is_recorded = node_id.as_ref() == Some(&target.node_id)
+                    && handle.as_ref().is_none_or(|handle| *handle == target.volume_id);
+                newest.finalizer && is_recorded
+            }
+        };
+        Some((newest, is_valid))
     }
 
     /// Marks the volume attached without a call, as the driver has no publish calls. Our finalizer of an earlier driver
@@ -214,16 +216,20 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             }
         };
         let prepare = async {
-            if let Some(present) = &plan.other_node_id
-                && !self.report_new_node_id(attachment, plan, present).await?
-            {
-                return Ok(None);
+            if let Some(present) = &plan.other_node_id {
+                let report = self.report_new_node_id(attachment, plan, present);
+                if !self.write_unless_draining(report).await? {
+                    return Ok(None);
+                }
             }
             let secrets = match &plan.secret {
                 None => Secrets::default(),
                 Some(secret) => {
-                    let read = self.cluster.secret(secret).await;
-                    read.map_err(|error| SyncError::secret(secret, &error))?
+                    let read = async {
+                        let secrets = self.cluster.secret(secret).await;
+                        secrets.map_err(|error| SyncError::secret(secret, &error))
+                    };
+                    self.unless_draining(read).await?
                 }
             };
             let add_pv_finalizer = async {
@@ -234,7 +240,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             };
             let record = async {
                 match &plan.record {
-                    Some(record) => self.record(attachment, record).await,
+                    Some(record) => self.write_unless_draining(self.record(attachment, record)).await,
                     None => Ok(true),
                 }
             };
@@ -246,7 +252,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             pv_finalizer?;
             Ok(Some(secrets))
         };
-        let prepared = self.unless_draining(prepare).await;
+        let prepared = prepare.await;
         // Released before the target's lock is taken: two syncs must not wait for each other.
         drop(stale_guards);
         prepared
@@ -323,7 +329,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     async fn mark_attached(
         &self,
         attachment: &Arc<Attachment>,
-        plan: &AttachPlan,
+        target: &PublishTarget,
         context: BTreeMap<String, String>,
     ) -> Result<(), SyncError> {
         let mark = AttachmentRequest::MarkAttached(&context);
@@ -334,7 +340,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 if !attachment.attached {
                     self.observe_latency(Operation::Attach, attachment);
                 }
-                tracing::debug!(volume = %plan.target.volume_id, node_id = %plan.target.node_id, "attached");
+                tracing::debug!(volume = %target.volume_id, node_id = %target.node_id, "attached");
                 self.announce_recovery(Operation::Attach, attachment);
                 return Ok(());
             }
@@ -348,8 +354,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             return Err(failed);
         }
         // The volume is attached, and the next sync writes the status.
-        let target = plan.target.clone();
-        let published = PendingStatusWrite::Published { target, context };
+        let published = PendingStatusWrite::Published {
+            target: target.clone(),
+            context,
+        };
         self.state().keep_pending(attachment, published);
         // Missing RBAC permissions are not specific to this VolumeAttachment; the log reports them.
         let is_refused = matches!(

@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
+use super::keyed_mutex::KeyedGuard;
 use super::state::Event;
 use super::{Controller, SyncError};
 use crate::csi::ControllerClient;
 use crate::informer::Change;
 use crate::kube_api::{AttachmentRequest, Cluster, VolumeRequest};
-use crate::model::{Attachment, Recorded, Volume};
+use crate::model::{Attachment, Recorded, Uid, Volume};
 use crate::plan::{PvFinalizer, Record};
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
@@ -19,7 +20,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// A removal that was under way is over by then, and none begins while the VolumeAttachment is in the store.
     pub(super) async fn add_pv_finalizer(&self, finalizer: &PvFinalizer) -> Result<(), SyncError> {
         let PvFinalizer { volume: name, uid } = finalizer;
-        let _guard = self.pv_mutexes.lock(uid).await;
+        let _guard = self.lock_volume(uid).await?;
         // A volume that is not migrated loses the finalizer while it lives, so the stored version may be outdated: the response to
         // the removal was lost, and the watch is late.
         let is_present = self
@@ -48,17 +49,26 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
+    /// Locks the volume for a write of its finalizer.
+    async fn lock_volume(&self, uid: &Uid) -> Result<KeyedGuard<'_, Uid>, SyncError> {
+        self.unless_draining(async { Ok(self.pv_mutexes.lock(uid).await) })
+            .await
+    }
+
     /// Removes our finalizer from the volume, unless a VolumeAttachment has come to need it.
     pub(super) async fn remove_pv_finalizer(&self, volume: &Volume) -> Result<(), SyncError> {
-        let _guard = self.pv_mutexes.lock(&volume.uid).await;
+        let _guard = self.lock_volume(&volume.uid).await?;
         if !self.state().is_releasable(&volume.name) {
             return Ok(());
         }
         // Of a living volume that belongs to the driver, only a driver without publish calls removes it, and the driver may
         // have been replaced by one that has them.
         let is_living = !volume.deleting && !volume.left_in_tree;
-        if is_living && self.ready_driver().await?.capabilities.publish {
-            return Ok(());
+        if is_living {
+            let driver = self.unless_draining(self.ready_driver()).await?;
+            if driver.capabilities.publish {
+                return Ok(());
+            }
         }
         let gone = |volume: &Volume| Change::LocallyDeleted {
             name: volume.name.clone(),
@@ -106,9 +116,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 // A concurrent attach may be recording another node id.
                 whole: false,
             };
-            let recorded = self.request(attachment, AttachmentRequest::Record(&record)).await;
-            let what = "could not record the handle of a deleted PersistentVolume";
-            recorded.map_err(|error| SyncError::api(what, &error))?;
+            let write = async {
+                let recorded = self.request(attachment, AttachmentRequest::Record(&record)).await;
+                let what = "could not record the handle of a deleted PersistentVolume";
+                recorded.map_err(|error| SyncError::api(what, &error))
+            };
+            self.write_unless_draining(write).await?;
         }
         tracing::info!("recorded the handle of a deleted PersistentVolume on its VolumeAttachments");
         Ok(())

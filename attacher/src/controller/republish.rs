@@ -6,8 +6,8 @@ use super::attach::Published;
 use super::sync_error::{MESSAGE_BYTES, cut};
 use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, UnpublishRequest};
-use crate::kube_api::{AttachmentRequest, Cluster, Secrets, Side};
-use crate::model::{Attachment, Problem, PublishTarget, Recorded};
+use crate::kube_api::{AttachmentRequest, Cluster, Side};
+use crate::model::{Attachment, Problem, PublishTarget, Recorded, Secrets};
 use crate::plan::{AttachPlan, Record, UnpublishResult, UsedBy};
 use crate::report::time;
 
@@ -81,7 +81,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             annotations,
             whole: true,
         };
-        if !self.unless_draining(self.record(attachment, &record)).await? {
+        if !self
+            .write_unless_draining(self.record(attachment, &record))
+            .await?
+        {
             return Err(SyncError::call(&error));
         }
         drop(recorded_guard);

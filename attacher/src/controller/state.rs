@@ -351,7 +351,7 @@ impl ControllerState {
         // when the driver has calls again.
         let is_unpublished = self.publishes()
             || attachment.recorded.node_id.is_none()
-            || known.pending == Some(PendingStatusWrite::Unpublished);
+            || matches!(known.pending, Some(PendingStatusWrite::Unpublished { .. }));
         let corrects_status = is_unpublished && plan::has_stale_status(attachment);
         let operation = plan::operation(attachment, self.publishes())
             .or(known.repair.filter(|repair| repair.is_repair(attachment)))

@@ -146,7 +146,7 @@ impl SyncError {
         let PublishTarget { volume_id, node_id } = &plan.target;
         let present = match &plan.present {
             PresentNodeId::Differs(present) => format!("the present one, {present:?}"),
-            PresentNodeId::Same | PresentNodeId::Gone => "the CSINode shows none now".to_owned(),
+            PresentNodeId::Same | PresentNodeId::NoOther => "the CSINode shows no other id".to_owned(),
         };
         Self {
             code: last.code,
@@ -155,7 +155,7 @@ impl SyncError {
                 format!(
                     "the driver does not accept the recorded node id {node_id:?} ({present}), so volume {volume_id:?} may \
                      still be attached: make sure that it is detached, then remove our finalizer from the \
-                     VolumeAttachment; {}",
+                     VolumeAttachment, if that exists; {}",
                     last.message
                 ),
             )

@@ -18,9 +18,9 @@ use super::*;
 use crate::controller::state::PendingStatusWrite;
 use crate::controller::state::tests::mk_state;
 use crate::csi::{CallError, Code, ListRequest, Page, PublishRequest, Reach, UnpublishRequest};
-use crate::kube_api::{Secrets, Side, patch};
+use crate::kube_api::{Side, patch};
 use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
-use crate::model::{Capabilities, Node, Problem, Recorded, SecretRef, Version};
+use crate::model::{Capabilities, Node, Problem, Recorded, SecretRef, Secrets, Version};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 use crate::plan::{Record, TargetUsage, UsedBy};
 

@@ -1,12 +1,12 @@
 //! Unpublishes targets that no detach will unpublish: those of an earlier attach, and of one whose VolumeAttachment is gone.
 
-use super::keyed_mutex::KeyedGuard;
 use super::state::AbandonedTarget;
+use super::unpublish::TargetGuards;
 use super::{Controller, SyncError};
 use crate::csi::{ControllerClient, UnpublishRequest};
 use crate::kube_api::{AttachmentRequest, Cluster};
-use crate::model::{Attachment, PublishTarget, SecretRef};
-use crate::plan::{self, AttachPlan, Operation, Stale, UnpublishResult, UsedBy};
+use crate::model::Attachment;
+use crate::plan::{self, AttachPlan, DetachPlan, Operation, PresentNodeId, Stale, UnpublishResult, UsedBy};
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Reads the VolumeAttachment from the API server: if the response to an earlier status write was lost and the watch is
@@ -21,30 +21,46 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Unpublishes what an earlier attach published elsewhere, unless another VolumeAttachment uses it. The guard must be
-    /// held until the record is overwritten: until then other detaches may leave the volume to this VolumeAttachment. The
-    /// present target is locked, too: it may name the same machine.
+    /// Unpublishes what an earlier attach published elsewhere, unless another VolumeAttachment uses it. The guards must be
+    /// held until the record is overwritten: until then other detaches may leave the volume to this VolumeAttachment.
     pub(super) async fn undo(
         &self,
         attachment: &Attachment,
         stale: &Stale,
         plan: &AttachPlan,
-    ) -> Result<[KeyedGuard<'_, PublishTarget>; 2], SyncError> {
-        let read = self.secrets_if_present(stale.secret.as_ref());
+    ) -> Result<TargetGuards<'_>, SyncError> {
+        let Stale { target, secret } = stale;
+        tracing::info!(volume = %target.volume_id, node_id = %target.node_id, "unpublishing the target of an earlier attach");
+        if target.volume_id != plan.target.volume_id {
+            let detach = DetachPlan {
+                target: target.clone(),
+                present: PresentNodeId::other_than(&target.node_id, Some(&plan.target.node_id)),
+                secret: secret.clone(),
+                migrated: plan.migrated,
+            };
+            return Ok(self.unpublish_node_ids(attachment, &detach).await?.1);
+        }
+        let read = self.secrets_if_present(secret.as_ref());
         let (secrets, missing) = self.unless_draining(read).await?;
-        let guards = self.lock_targets(&stale.target, &plan.target).await?;
-        tracing::info!(
-            volume = %stale.target.volume_id,
-            node_id = %stale.target.node_id,
-            "unpublishing the target of an earlier attach"
-        );
+        // The present target, which is published next, may name the same machine.
+        let guards = self.lock_targets(target, &plan.target).await?;
         let request = UnpublishRequest {
-            target: stale.target.clone(),
+            target: target.clone(),
             secrets,
             migrated: plan.migrated,
         };
-        self.unpublish_or_fail(attachment, request, missing).await?;
-        Ok(guards)
+        let unpublished = self
+            .unpublish(attachment, request, missing, UsedBy::Record)
+            .await?;
+        match unpublished {
+            (UnpublishResult::Failed, Some(error)) => Err(SyncError::call_without(missing, &error)),
+            // The driver may not know the former node id. Waiting for another response would block the pod.
+            (_, Some(error)) => {
+                tracing::info!(%error, "the driver does not know the target");
+                Ok(guards.map(Some))
+            }
+            (_, None) => Ok(guards.map(Some)),
+        }
     }
 
     /// Unpublishes a target whose VolumeAttachment is deleted, unless another one uses it now.
@@ -64,40 +80,19 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             );
             return Ok(());
         }
-        let read = self.secrets_if_present(secret.as_ref());
-        let (secrets, missing) = self.unless_draining(read).await?;
-        let _guard = self.lock_target(target).await?;
         tracing::warn!(
             volume = %target.volume_id,
             node_id = %target.node_id,
             "the VolumeAttachment was deleted during its attach; unpublishing the volume"
         );
-        let request = UnpublishRequest {
+        let present = self.state().present_node_id(attachment);
+        let detach = DetachPlan {
             target: target.clone(),
-            secrets,
+            present: PresentNodeId::other_than(&target.node_id, present.as_ref()),
+            secret: secret.clone(),
             migrated: *migrated,
         };
-        self.unpublish_or_fail(attachment, request, missing).await
-    }
-
-    /// Unpublishes a target. Nothing is published for a volume or node that the driver does not know; the CSI specification
-    /// leaves NOT_FOUND to drivers that cannot tell. Waiting for another response would block the pod.
-    async fn unpublish_or_fail(
-        &self,
-        attachment: &Attachment,
-        request: UnpublishRequest,
-        missing: Option<&SecretRef>,
-    ) -> Result<(), SyncError> {
-        match self
-            .unpublish(attachment, request, missing, UsedBy::Record)
-            .await?
-        {
-            (UnpublishResult::Failed, Some(error)) => Err(SyncError::call_without(missing, &error)),
-            (_, Some(error)) => {
-                tracing::info!(%error, "the driver does not know the target");
-                Ok(())
-            }
-            (_, None) => Ok(()),
-        }
+        self.unpublish_node_ids(attachment, &detach).await?;
+        Ok(())
     }
 }

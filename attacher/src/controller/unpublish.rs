@@ -1,13 +1,81 @@
 //! ControllerUnpublishVolume, unless another VolumeAttachment uses the target.
 
+use std::sync::Arc;
+
+use super::keyed_mutex::KeyedGuard;
 use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, UnpublishRequest};
-use crate::kube_api::{Cluster, Secrets};
-use crate::model::{Attachment, PublishTarget, SecretRef};
-use crate::plan::{TargetUsage, UnpublishResult, UsedBy};
+use crate::kube_api::Cluster;
+use crate::model::{Attachment, PublishTarget, SecretRef, Secrets};
+use crate::plan::{self, DetachOutcome, DetachPlan, TargetUsage, UnpublishResult, UsedBy};
 use crate::report::chain;
 
+/// The locks of one target or of two.
+pub(super) type TargetGuards<'c> = [Option<KeyedGuard<'c, PublishTarget>>; 2];
+
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
+    /// Unpublishes the recorded node id of `plan`, and the node's present id where it differs: the node may be the same
+    /// machine under another id, and a driver may answer OK for an id that it no longer knows. Returns these node ids, and
+    /// the locks of their targets.
+    pub(super) async fn unpublish_node_ids(
+        &self,
+        attachment: &Attachment,
+        plan: &DetachPlan,
+    ) -> Result<(Vec<Arc<str>>, TargetGuards<'_>), SyncError> {
+        let secrets = self.secrets_if_present(plan.secret.as_ref());
+        let (secrets, missing) = self.unless_draining(secrets).await?;
+        let request = |target| UnpublishRequest {
+            target,
+            secrets: secrets.clone(),
+            migrated: plan.migrated,
+        };
+        // Both at once: a publish under the present id may be of the same machine as the recorded one.
+        let present_target = plan.present_target();
+        let guards = match &present_target {
+            Some(present) => self.lock_targets(&plan.target, present).await?.map(Some),
+            None => [Some(self.lock_target(&plan.target).await?), None],
+        };
+        let (recorded, mut error) = self
+            .unpublish(attachment, request(plan.target.clone()), missing, UsedBy::Record)
+            .await?;
+        let mut outcome = plan::detach_outcome(recorded, &plan.present, None);
+        let mut unpublished = vec![plan.target.node_id.clone()];
+        if let (DetachOutcome::UnpublishPresent, Some(present)) = (outcome, present_target) {
+            tracing::info!(recorded = %plan.target.node_id, present = %present.node_id, "the node has another id now; unpublishing that, too");
+            // The next process repeats the first call.
+            self.unless_draining(std::future::ready(Ok(()))).await?;
+            unpublished.push(present.node_id.clone());
+            let (present, present_error) = self
+                .unpublish(attachment, request(present), missing, UsedBy::RecordOrPresentId)
+                .await?;
+            outcome = plan::detach_outcome(recorded, &plan.present, Some(present));
+            error = present_error.or(error);
+        }
+        let error = error.map(|error| SyncError::call_without(missing, &error));
+        match (outcome, error) {
+            (DetachOutcome::Detached, _) => {
+                self.verify_unpublished(attachment, &unpublished)?;
+                Ok((unpublished, guards))
+            }
+            (DetachOutcome::Unresolved, Some(error)) => Err(SyncError::unresolved(plan, &error)),
+            (_, Some(error)) => Err(error),
+            (_, None) => Err(SyncError::outdated()),
+        }
+    }
+
+    /// The node may have registered again since the calls began: then its new id is not unpublished yet.
+    pub(super) fn verify_unpublished(
+        &self,
+        attachment: &Attachment,
+        unpublished: &[Arc<str>],
+    ) -> Result<(), SyncError> {
+        let present = self.state().present_node_id(attachment);
+        match unpublished.is_empty() || present.is_none_or(|id| unpublished.contains(&id)) {
+            true => Ok(()),
+            false => Err(SyncError::outdated()),
+        }
+    }
+
     /// Unpublishes a target for `attachment`, unless another VolumeAttachment uses it. Also returns the driver's error.
     ///
     /// The caller holds the target's lock, which keeps others from publishing there between the check and the response.

@@ -13,9 +13,8 @@ use super::metrics::Calls;
 use super::redact::redacted;
 use super::session::Session;
 use super::{ControllerClient, ListRequest, Listed, Page, PublishRequest, UnpublishRequest};
-use crate::kube_api::Secrets;
 use crate::leader_election::Leadership;
-use crate::model::Capabilities;
+use crate::model::{Capabilities, Secrets};
 use crate::trace;
 
 /// Calls the connected driver.

@@ -13,7 +13,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use csi_proto::secret::STRIPPED;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use crate::kube_api::Secrets;
+use crate::model::Secrets;
 
 /// Shorter values are kept, because they would match too often.
 const SHORTEST: usize = 4;

@@ -14,7 +14,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 use super::View;
-use crate::kube_api::OngoingFailure;
+use crate::report::OngoingFailure;
 
 type Page = (StatusCode, String);
 

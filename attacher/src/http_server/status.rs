@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use super::{VERSION, View, health};
 use crate::controller::state::{Pending, QueueStats, Stats};
 use crate::csi::ConnectionStats;
-use crate::kube_api::{OngoingFailure, RequestStats};
+use crate::kube_api::RequestStats;
 use crate::leader_election::{ElectionStatus, Leadership};
-use crate::report::{seconds, time};
+use crate::report::{OngoingFailure, seconds, time};
 use crate::workqueue::{Class, Key, Lane};
 
 /// The number of work items that are shown of each stage; the rest is counted.

@@ -14,9 +14,9 @@ use super::*;
 use crate::controller::state::Event;
 use crate::controller::{Clock, SyncError};
 use crate::informer::Change;
-use crate::kube_api::OngoingFailure;
 use crate::leader_election::{ElectionStatus, LeaseMeta, Settings, Timings};
 use crate::plan::tests::{mk_attachment, mk_node, mk_volume};
+use crate::report::OngoingFailure;
 use crate::workqueue::Class;
 
 /// A leadership that was last renewed so long ago and lasts for as long from now, if at all.

@@ -13,13 +13,11 @@ use super::client::ApiService;
 use super::request_limiter::Priority::{High, Low};
 use super::request_limiter::RequestKind::{Read, Write};
 use super::request_limiter::RequestLimiter;
-use super::{
-    AttachmentRequest, Clients, Cluster, Error, NOT_TEXT, Secrets, Side, VolumeRequest, patch, retry,
-};
+use super::{AttachmentRequest, Clients, Cluster, Error, NOT_TEXT, Side, VolumeRequest, patch, retry};
 use crate::leader_election::Leadership;
 use crate::migration;
 use crate::model::wire::{AttachmentObject, VolumeObject};
-use crate::model::{Attachment, Driver, SecretRef, Volume};
+use crate::model::{Attachment, Driver, SecretRef, Secrets, Volume};
 
 /// The API server, as one driver uses it.
 pub struct ApiServer {

@@ -22,9 +22,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::RateLimit;
 use super::request_limiter::Priority;
-use crate::args::kube_api::Rate;
+use super::{Rate, RateLimit};
 use crate::csi::Code;
 use crate::model::{Attachment, Volume};
 use crate::report::chain;

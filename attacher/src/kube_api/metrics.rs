@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::metrics::{Scrape, counter, counters, histograms};
-use crate::report::ago;
+use crate::report::{OngoingFailure, ago};
 
 /// Metrics of all clients. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -50,22 +50,6 @@ pub(crate) struct FailureStats {
     #[serde(serialize_with = "ago")]
     pub(crate) last: Option<Instant>,
     pub(crate) error: Option<Arc<str>>,
-}
-
-/// Consecutive failures.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct OngoingFailure {
-    /// Number of failures.
-    pub times: u32,
-    /// The first failure.
-    #[serde(rename = "failing", serialize_with = "ago")]
-    pub since: Instant,
-    /// The last failure.
-    #[serde(serialize_with = "ago")]
-    pub last: Instant,
-    /// The last error.
-    #[serde(rename = "error")]
-    pub why: Arc<str>,
 }
 
 /// A running request. Dropping it counts it by its outcome.
@@ -204,26 +188,6 @@ impl FailureStats {
         self.count += 1;
         self.last = Some(Instant::now());
         self.error = Some(why.into());
-    }
-}
-
-// === impl OngoingFailure ===
-
-impl OngoingFailure {
-    pub(crate) fn new(why: &str) -> Self {
-        let now = Instant::now();
-        Self {
-            times: 1,
-            since: now,
-            last: now,
-            why: why.into(),
-        }
-    }
-
-    pub(crate) fn again(&mut self, why: &str) {
-        self.times = self.times.saturating_add(1);
-        self.last = Instant::now();
-        self.why = why.into();
     }
 }
 

@@ -10,7 +10,6 @@ use tokio::sync::{Mutex as FairMutex, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 
 use super::Requests;
-use crate::args::kube_api::Rate;
 use crate::leader_election::{Leadership, NotLeading};
 
 /// Maximum writes in flight. The API server is no faster beyond about this, and spends more CPU on each
@@ -71,6 +70,15 @@ pub(super) struct RequestPermit<'a> {
     kind: RequestKind,
     low_priority: Option<SemaphorePermit<'a>>,
     _request: Option<SemaphorePermit<'a>>,
+}
+
+/// The rate of a token bucket.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// Tokens per second.
+    pub qps: f64,
+    /// Size of the bucket.
+    pub burst: u32,
 }
 
 /// A token bucket for all requests of the process, lists and watches included, like client-go's (`--kube-api-qps`,

@@ -18,15 +18,15 @@ use super::{Error, metrics};
 use crate::report::chain;
 use crate::trace;
 
-/// Deadline of a request with its retries, without the wait for the limiter. A driver call before it does not count.
-const DEADLINE: Duration = Duration::from_secs(30);
 /// Timeout of an attempt. A busy API server queues requests for up to 15 s, and an abandoned one would queue again. Pings
 /// detect a dead connection sooner.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
 const TOO_MANY_REQUESTS: u16 = 429;
 const INITIAL_BACKOFF: Duration = Duration::from_millis(50);
-const MAX_BACKOFF: Duration = Duration::from_secs(5);
-/// A longer Retry-After is waited in the workqueue, as a waiting request holds a lane slot and the lock of its publish target.
+/// Time after the first attempt in which `send` retries, not counting waits for the limiter. The workqueue retries later,
+/// because a request holds a lane slot and the lock of its publish target.
+const RETRY_TIME: Duration = Duration::from_secs(5);
+/// The longest Retry-After that is waited for here.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// A failed attempt.
@@ -37,7 +37,7 @@ struct Failure {
     retry_after: Option<Duration>,
 }
 
-/// Sends an idempotent request until it has a final response or its deadline passes.
+/// Sends an idempotent request until it has a final response. The last attempt starts at most five seconds after the first.
 ///
 /// Retried are 429, 5xx and requests without a response; a Retry-After of more than a second (at most five minutes) fails with
 /// [`Error::Refused`]. Each attempt waits for the limiter, which rejects writes while we do not lead. A write without a
@@ -50,13 +50,13 @@ pub(super) async fn send<T: DeserializeOwned>(
 ) -> Result<T, Error> {
     let request = request.map(Bytes::from);
     let answer = async {
-        let mut deadline = Instant::now() + DEADLINE;
+        let mut last_attempt = Instant::now() + RETRY_TIME;
         let mut pause = INITIAL_BACKOFF;
         loop {
             let arrived = Instant::now();
             let permit = limiter.acquire(kind).await?;
-            deadline += arrived.elapsed();
-            let until = deadline.min(Instant::now() + ATTEMPT_TIMEOUT);
+            last_attempt += arrived.elapsed();
+            let until = Instant::now() + ATTEMPT_TIMEOUT;
             let mut failure = match attempt(service, limiter, kind, request.clone(), until).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
@@ -72,13 +72,17 @@ pub(super) async fn send<T: DeserializeOwned>(
                 return Err(failure.error);
             }
             let wait = least.max(pause);
-            if Instant::now() + wait >= deadline {
+            if Instant::now() + wait > last_attempt {
+                if let RequestKind::Write(_) = kind {
+                    // A lost lease, not the API server's error, is the cause that the caller must see.
+                    limiter.leadership.check()?;
+                }
                 return Err(failure.error);
             }
             tracing::debug!(error = %failure.error, ?wait, "retrying a request to the API server");
             limiter.counts.again();
             sleep(wait).await;
-            pause = (pause * 2).min(MAX_BACKOFF);
+            pause *= 2;
         }
     };
     let (resource, _) = metrics::resource(request.uri().path());

@@ -89,6 +89,7 @@ impl ElectionState {
             return Step::Stop(self.lost(LeadershipLost::Unrenewed {
                 lease: self.settings.lease_meta.to_string(),
                 within: self.settings.timings.renew_deadline,
+                cause: "no request failed; the process may have been suspended".to_owned(),
             }));
         }
         if let NextRequest::WaitUntil(until) = self.next_request {

@@ -14,7 +14,7 @@ use super::{
     ElectionState, ElectionStatus, Leadership, LeadershipLost, LeaseError, LeaseServer, Request, Settings,
     Step,
 };
-use crate::kube_api::OngoingFailure;
+use crate::report::OngoingFailure;
 
 /// See the module.
 pub struct LeaderElector<S> {
@@ -94,7 +94,7 @@ impl<S: LeaseServer> LeaderElector<S> {
             let step = self.state.next(now(), (self.clock)());
             self.publish();
             match step {
-                Step::Stop(lost) => return Err(lost),
+                Step::Stop(lost) => return Err(self.with_cause(lost)),
                 Step::Wait(until) => {
                     self.watch();
                     tokio::select! {
@@ -266,6 +266,18 @@ impl<S: LeaseServer> LeaderElector<S> {
             status.slow_renewals = state.slow_renewals();
             changed
         });
+    }
+
+    /// Adds the error of the last request.
+    fn with_cause(&self, lost: LeadershipLost) -> LeadershipLost {
+        match (lost, &self.status_tx.borrow().ongoing_failure) {
+            (LeadershipLost::Unrenewed { lease, within, .. }, Some(failure)) => LeadershipLost::Unrenewed {
+                lease,
+                within,
+                cause: failure.why.to_string(),
+            },
+            (lost, _) => lost,
+        }
     }
 
     /// Keeps the last failure for `/statusz`. A conflict is no failure.

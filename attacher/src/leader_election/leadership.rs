@@ -7,8 +7,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Settings;
-use crate::kube_api::OngoingFailure;
-use crate::report::ago;
+use crate::report::{OngoingFailure, ago};
 
 /// Whether this replica leads. Cheap to clone and to check.
 ///

@@ -8,11 +8,9 @@ use super::{Error, Pod, Task, Tasks};
 use crate::args::Args;
 use crate::controller::state::ControllerState;
 use crate::http_server::View;
-use crate::kube_api::Access;
 use crate::kube_api::events::{self, Reason, Recorder};
-use crate::leader_election::{
-    self, ApiLease, Change, LeaderElector, Leadership, LeaseMeta, Settings, Timings,
-};
+use crate::kube_api::{Access, ApiLease};
+use crate::leader_election::{self, Change, LeaderElector, Leadership, LeaseMeta, Settings, Timings};
 use crate::model::Driver;
 
 /// Starts the elector, over a connection of its own. Its task ends when the lease is released after `stop`.

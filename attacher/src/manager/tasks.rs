@@ -89,8 +89,16 @@ mod tests {
         let lost = leader_election::LeadershipLost::Unrenewed {
             lease: "ns/lease".to_owned(),
             within: std::time::Duration::from_secs(10),
+            cause: "connection refused".to_owned(),
         };
         Error::StoppedLeading(lost)
+    }
+
+    /// Alerts look for the Go sidecar's text.
+    #[test]
+    fn the_error_of_a_lost_lease_begins_as_the_go_sidecars_and_names_the_cause() {
+        let text = "Stopped leading: the lease ns/lease could not be renewed within 10s: connection refused";
+        assert_eq!(crate::report::chain(&lost()), text);
     }
 
     #[tokio::test]

@@ -100,18 +100,21 @@ pub fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPlan, Refu
     }
     let capability = capability(spec, csi, driver)?;
     let present = node_id(inputs, driver)?;
+    // The PersistentVolume was replaced by one of its name. Its access modes, attributes and Secret belong to another volume.
+    if let Some(attached) = attachment
+        .recorded
+        .handle
+        .as_ref()
+        .filter(|_| attachment.attached)
+        && *attached != csi.handle
+    {
+        return Err(Refusal::VolumeReplaced {
+            attached: attached.clone(),
+            present: csi.handle.clone(),
+        });
+    }
+    let secret = csi.publish_secret.clone();
     let (target, other_node_id) = target(attachment, csi, present);
-    // The PersistentVolume may have been replaced by one of its name. What is attached is published again as it was
-    // recorded, and with nothing of another volume's: its detach would send that volume's credentials.
-    let is_replaced = target.volume_id != csi.handle;
-    let secret = match is_replaced {
-        true => attachment.recorded.secret.clone(),
-        false => csi.publish_secret.clone(),
-    };
-    let volume_context = match is_replaced {
-        true => BTreeMap::new(),
-        false => csi.attributes.clone(),
-    };
 
     // An inline volume's specification stands on the attachment itself: nothing of it can get lost.
     let annotations = Recorded {
@@ -127,7 +130,7 @@ pub fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPlan, Refu
         other_node_id,
         capability,
         read_only: csi.read_only && driver.capabilities.publish_readonly,
-        volume_context,
+        volume_context: csi.attributes.clone(),
         secret,
         migrated: spec.migrated,
         // A volume that is not migrated loses our finalizer with its last VolumeAttachment, maybe concurrently.
@@ -149,12 +152,13 @@ pub fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPlan, Refu
 /// Where to publish. An attached volume is republished to its recorded target, as its pod uses it there, and to the present
 /// node id only if the driver does not know the recorded one.
 fn target(attachment: &Attachment, csi: &CsiSource, present: &Arc<str>) -> (PublishTarget, Option<Arc<str>>) {
-    let recorded = Some(&attachment.recorded).filter(|_| attachment.attached);
-    let handle = recorded.and_then(|recorded| recorded.handle.as_ref());
-    let node_id = recorded.and_then(|recorded| recorded.node_id.as_ref());
+    let recorded = attachment.recorded.node_id.as_ref();
     let target = PublishTarget {
-        volume_id: handle.unwrap_or(&csi.handle).clone(),
-        node_id: node_id.unwrap_or(present).clone(),
+        volume_id: csi.handle.clone(),
+        node_id: recorded
+            .filter(|_| attachment.attached)
+            .unwrap_or(present)
+            .clone(),
     };
     let other = (target.node_id != *present).then(|| present.clone());
     (target, other)

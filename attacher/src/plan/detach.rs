@@ -23,8 +23,8 @@ pub struct DetachPlan {
 pub enum PresentNodeId {
     /// They are equal.
     Same,
-    /// The CSINode is gone, or does not list the driver.
-    Gone,
+    /// No other id: the CSINode is gone or does not list the driver, or no VolumeAttachment records the target.
+    NoOther,
     /// The node registered again under another id. It may be the same machine, so that the volume may be attached
     /// under this id although it was published under the other one.
     Differs(Arc<str>),
@@ -56,6 +56,16 @@ pub(crate) enum DetachOutcome {
     Unresolved,
     /// The last call has to be repeated.
     Retry,
+}
+
+// === impl PresentNodeId ===
+
+impl PresentNodeId {
+    /// For a target that no VolumeAttachment records: NOT_FOUND under its own id counts as unpublished.
+    pub(crate) fn other_than(node_id: &Arc<str>, present: Option<&Arc<str>>) -> Self {
+        let other = present.filter(|present| *present != node_id);
+        other.map_or(Self::NoOther, |other| Self::Differs(other.clone()))
+    }
 }
 
 // === impl DetachPlan ===
@@ -99,7 +109,7 @@ pub fn detach(inputs: &AttachInputs, driver: &Driver) -> Result<DetachPlan, Refu
     let (node_id, present) = match (&recorded.node_id, node_id(inputs, driver)) {
         (Some(recorded), Ok(present)) if present == recorded => (recorded, PresentNodeId::Same),
         (Some(recorded), Ok(present)) => (recorded, PresentNodeId::Differs(present.clone())),
-        (Some(recorded), Err(_)) => (recorded, PresentNodeId::Gone),
+        (Some(recorded), Err(_)) => (recorded, PresentNodeId::NoOther),
         (None, present) => (present?, PresentNodeId::Same),
     };
     Ok(DetachPlan {
@@ -128,8 +138,8 @@ pub(crate) fn detach_outcome(
         (Failed, _, _) => DetachOutcome::Retry,
         (Unpublished | InUse, PresentNodeId::Same, _) => DetachOutcome::Detached,
         (NotFound | InvalidArgument, PresentNodeId::Same, _) => DetachOutcome::Retry,
-        (Unpublished | InUse | NotFound, PresentNodeId::Gone, _) => DetachOutcome::Detached,
-        (InvalidArgument, PresentNodeId::Gone, _) => DetachOutcome::Unresolved,
+        (Unpublished | InUse | NotFound, PresentNodeId::NoOther, _) => DetachOutcome::Detached,
+        (InvalidArgument, PresentNodeId::NoOther, _) => DetachOutcome::Unresolved,
         (_, PresentNodeId::Differs(_), None) => DetachOutcome::UnpublishPresent,
         (_, PresentNodeId::Differs(_), Some(Failed)) => DetachOutcome::Retry,
         (_, PresentNodeId::Differs(_), Some(Unpublished | InUse)) => DetachOutcome::Detached,

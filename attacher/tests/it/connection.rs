@@ -12,9 +12,8 @@ use csi_attacher::csi::{
     CallError, Caller, ConnectionManager, ConnectionState, ControllerClient as _, DriverChanged, ListRequest,
     Listed, PublishRequest, Reach, Socket, UnpublishRequest,
 };
-use csi_attacher::kube_api::Secrets;
 use csi_attacher::leader_election::{ElectionStatus, Leadership, LeaseMeta, Settings, Timings};
-use csi_attacher::model::{Capabilities, PublishTarget};
+use csi_attacher::model::{Capabilities, PublishTarget, Secrets};
 use csi_attacher::workqueue::Class;
 use csi_proto::v1::controller_server::{Controller, ControllerServer};
 use csi_proto::v1::identity_server::{Identity, IdentityServer};

@@ -43,6 +43,7 @@ impl ControllerState {
         match result {
             Ok(()) if is_newest => {
                 self.abandoned.remove(&abandoned.target);
+                self.enqueue_waiting_for(&abandoned.attachment);
                 if let Some(volume) = abandoned.attachment.volume_name() {
                     self.reevaluate(&Key::Volume(volume.clone()));
                 }

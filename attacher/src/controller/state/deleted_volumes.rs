@@ -30,6 +30,16 @@ impl ControllerState {
         }
     }
 
+    /// Whether a deleted volume may be published for the VolumeAttachment, which does not record its handle yet: until then an
+    /// attach of the volume's successor would overwrite all that is known of it.
+    pub(crate) fn waits_for_volume_id(&self, attachment: &Attachment) -> bool {
+        let newest = self.index.attachments.get(&attachment.name);
+        newest.is_some_and(is_missing_id)
+            && attachment
+                .volume_name()
+                .is_some_and(|volume| self.deleted_volumes.contains_key(volume))
+    }
+
     /// `attachment`, with the newest version of its volume and its node.
     pub(crate) fn inputs(&self, attachment: &Arc<Attachment>) -> AttachInputs {
         let volume = attachment.volume_name().and_then(|name| {
@@ -48,6 +58,11 @@ impl ControllerState {
     pub(crate) fn newest_inputs(&self, attachment: &Attachment) -> Option<AttachInputs> {
         let newest = self.index.attachments.get(&attachment.name)?;
         (newest.uid == attachment.uid).then(|| self.inputs(newest))
+    }
+
+    /// The id that the CSINode of the VolumeAttachment's node shows now.
+    pub(crate) fn present_node_id(&self, attachment: &Attachment) -> Option<Arc<str>> {
+        self.index.nodes.get(&attachment.node)?.id.clone()
     }
 
     /// Whether our finalizer must be removed from this PersistentVolume.
@@ -98,6 +113,6 @@ impl ControllerState {
 }
 
 /// Whether a volume may be published for it whose handle it does not record.
-fn is_missing_id(attachment: &Attachment) -> bool {
+fn is_missing_id(attachment: &Arc<Attachment>) -> bool {
     attachment.finalizer && attachment.recorded.handle.is_none()
 }

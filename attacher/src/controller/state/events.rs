@@ -86,13 +86,21 @@ impl ControllerState {
 
     pub(super) fn nodes_changed(&mut self, change: Change<Node>) {
         for StoreDelta { name, before, after } in self.index.nodes_changed(change) {
-            // A CSINode also changes with what other drivers and the kubelet write there.
-            let was = |before: &Node, after: &Node| (&before.uid, &before.id) == (&after.uid, &after.id);
-            if let Some(after) = after
-                && !before.is_some_and(|before| was(&before, &after))
-            {
+            // A CSINode also changes with what other drivers and the kubelet write there. After its deletion a detach no
+            // longer has to unpublish the present node id.
+            let identity =
+                |node: &Option<Arc<Node>>| node.as_ref().map(|node| (node.uid.clone(), node.id.clone()));
+            if identity(&before) != identity(&after) {
                 let attachments: Vec<_> = self.index.by_node.get(&name).cloned().collect();
                 attachments.iter().for_each(|attachment| self.requeue(attachment));
+                for (target, _) in self
+                    .abandoned
+                    .iter()
+                    .filter(|(_, abandoned)| abandoned.attachment.node == name)
+                {
+                    let key = Key::Target(target.clone());
+                    self.queue.enqueue_if_pending(&key, &Lane::ALL);
+                }
             }
         }
     }

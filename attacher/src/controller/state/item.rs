@@ -47,8 +47,8 @@ pub(crate) enum PendingStatusWrite {
         target: PublishTarget,
         context: BTreeMap<String, String>,
     },
-    /// ControllerUnpublishVolume succeeded.
-    Unpublished,
+    /// ControllerUnpublishVolume succeeded for these node ids. Empty if no call was needed.
+    Unpublished { node_ids: Vec<Arc<str>> },
     /// ListVolumes lists the volume on its node, although a republish failed.
     Listed,
 }
@@ -61,7 +61,7 @@ impl PendingStatusWrite {
     pub(super) fn ends_with_connection(&self) -> bool {
         match self {
             Self::Published { .. } => true,
-            Self::Unpublished | Self::Listed => false,
+            Self::Unpublished { .. } | Self::Listed => false,
         }
     }
 }

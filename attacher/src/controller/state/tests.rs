@@ -194,6 +194,24 @@ fn a_new_node_id_ends_the_backoff_of_the_nodes_attachments() {
 }
 
 #[test]
+fn a_deleted_csinode_ends_the_backoff_of_the_nodes_attachments() {
+    for deleting in [false, true] {
+        let va = Attachment {
+            deleting,
+            finalizer: true,
+            ..mk_attachment("va")
+        };
+        let mut bench = Bench::new([va]);
+        let item = bench.starts("va");
+        bench.finish(&item, failed(Class::Final));
+        assert!(bench.start().is_none());
+        let Node { name, uid, .. } = mk_node("node", None);
+        bench.state.handle(Event::Nodes(Change::Deleted { name, uid }));
+        bench.starts("va");
+    }
+}
+
+#[test]
 fn a_detach_ends_the_backoff_of_attaches_that_need_its_volume_or_capacity() {
     let leaving = Attachment {
         deleting: true,

@@ -154,11 +154,16 @@ async fn detach_leaves_the_present_node_id_if_another_node_has_it() {
 /// INVALID_ARGUMENT may be about the missing Secret, and the volume still published.
 #[tokio::test]
 async fn detach_without_secret_does_not_trust_invalid_argument() {
-    for (missing, code, done) in [
-        (false, "InvalidArgument", true),
-        (true, "InvalidArgument", false),
-        (true, "NotFound", true),
+    for (missing, node_id, code, done, calls) in [
+        (false, "old-id", "InvalidArgument", true, 2),
+        (true, "old-id", "InvalidArgument", false, 1),
+        (true, "old-id", "NotFound", true, 2),
+        (false, "id", "InvalidArgument", true, 2),
+        // That the driver accepts the recorded id proves nothing, as it may not know that id.
+        (true, "id", "InvalidArgument", false, 2),
+        (true, "id", "NotFound", true, 2),
     ] {
+        let case = format!("{missing} {node_id} {code}");
         let mut bench = Bench::new(Attachment {
             recorded: Recorded {
                 node_id: Some("old-id".into()),
@@ -167,15 +172,21 @@ async fn detach_without_secret_does_not_trust_invalid_argument() {
             },
             ..mk_leaving()
         });
-        bench.world.state().refused_at.push(("unpublish", "old-id", code));
+        bench.world.state().refused_at.push(("unpublish", node_id, code));
         if missing {
             bench.refuse("get secret", Error::NotFound("no such secret".into()));
         }
         let result = bench.sync_next().await.expect("a detach");
-        assert_eq!(result.is_ok(), done, "{missing} {code}: {result:?}");
-        let calls = bench.world.state().unpublished.len();
-        assert_eq!(calls, if done { 2 } else { 1 }, "{missing} {code}");
-        assert_eq!(bench.world.state().attachment.is_none(), done, "{missing} {code}");
+        assert_eq!(result.is_ok(), done, "{case}: {result:?}");
+        assert_eq!(bench.world.state().unpublished.len(), calls, "{case}");
+        assert_eq!(bench.world.state().attachment.is_none(), done, "{case}");
+        if !done {
+            let error = bench.attachment().detach_error.expect("users must see it");
+            assert!(
+                error.message.contains("without secret \"ns/secret\""),
+                "{error:?}"
+            );
+        }
     }
 }
 
@@ -222,6 +233,19 @@ async fn detach_keeps_the_finalizer_until_the_present_node_id_is_unpublished() {
     assert_eq!(bench.world.state().attachment, None);
 }
 
+/// The volume is off the recorded node id, and no other is left.
+#[tokio::test]
+async fn detach_ends_when_the_csinode_with_the_failing_present_node_id_is_deleted() {
+    let mut bench = Bench::new(mk_leaving_of_old_id());
+    let refused = ("unpublish", "id", "Internal");
+    bench.world.state().refused_at.push(refused);
+    bench.fails().await;
+    assert!(bench.attachment().finalizer);
+    bench.delete_csinode();
+    assert_eq!(bench.at_once().await, Ok(()));
+    assert_eq!(bench.world.state().attachment, None);
+}
+
 #[tokio::test]
 async fn detach_leaves_the_present_node_id_to_an_attachment_that_uses_the_volume_on_that_node() {
     // By its record, or by the present id of its node, whatever its record says.
@@ -249,7 +273,7 @@ async fn detach_leaves_the_present_node_id_to_an_attachment_that_uses_the_volume
 
 #[tokio::test]
 async fn detach_error_names_both_node_ids_if_the_driver_accepts_neither() {
-    for (present, shown) in [(Some("id"), "\"id\""), (None, "shows none")] {
+    for (present, shown) in [(Some("id"), "\"id\""), (None, "shows no other id")] {
         let mut bench = Bench::new(mk_leaving_of_old_id());
         bench.world.state().refused_at.extend([
             ("unpublish", "old-id", "InvalidArgument"),
@@ -290,4 +314,149 @@ async fn detach_unpublishes_an_id_under_which_the_node_registered_during_its_cal
     let unpublished = bench.world.state().unpublished.clone();
     assert_eq!(unpublished.last().map(|target| &*target.node_id), Some("new-id"));
     assert_eq!(bench.world.state().attachment, None);
+}
+
+/// The finalizer could not be removed, and the node registers again before the write is repeated.
+#[tokio::test]
+async fn detach_unpublishes_an_id_under_which_the_node_registered_before_the_write_is_repeated() {
+    let mut bench = Bench::new(mk_leaving());
+    bench.refuse("release", Error::Unanswered("no answer".into()));
+    bench.fails().await;
+    bench.register_again();
+    for _ in 0..3 {
+        if bench.world.state().attachment.is_some() {
+            bench.sync_next().await.expect("a detach").ok();
+        }
+    }
+    let unpublished = bench.world.state().unpublished.clone();
+    assert_eq!(unpublished.last().map(|target| &*target.node_id), Some("new-id"));
+    assert_eq!(bench.world.state().attachment, None);
+}
+
+/// The PersistentVolume was replaced by one with another handle. INVALID_ARGUMENT cannot be about the node id, which is valid.
+#[tokio::test]
+async fn undo_of_another_volume_does_not_trust_invalid_argument() {
+    let recorded = Recorded {
+        handle: Some("former-handle".into()),
+        ..mk_leaving().recorded
+    };
+    let attachment = Attachment {
+        finalizer: true,
+        recorded: recorded.clone(),
+        ..mk_attachment("va")
+    };
+    let mut bench = Bench::new(attachment);
+    let refused = ("unpublish", "id", "InvalidArgument");
+    bench.world.state().refused_at.push(refused);
+    bench.fails().await;
+    assert_eq!(bench.attachment().recorded, recorded);
+    assert!(!bench.seen().contains(&"publish"));
+}
+
+/// The machine may be the same, so that the former volume may be attached under its present id, which the record will not
+/// name any more. `code` is the driver's answer for the recorded id, then for the present one.
+#[tokio::test]
+async fn undo_of_another_volume_unpublishes_both_node_ids() {
+    for (recorded_code, present_code, published) in [
+        (None, None, true),
+        (None, Some("NotFound"), true),
+        (None, Some("InvalidArgument"), true),
+        (None, Some("Internal"), false),
+        (Some("InvalidArgument"), None, true),
+        (Some("InvalidArgument"), Some("NotFound"), false),
+        (Some("Internal"), None, false),
+    ] {
+        let case = format!("{recorded_code:?} {present_code:?}");
+        let recorded = Recorded {
+            handle: Some("former-handle".into()),
+            node_id: Some("old-id".into()),
+            secret: None,
+        };
+        let attachment = Attachment {
+            finalizer: true,
+            recorded: recorded.clone(),
+            ..mk_attachment("va")
+        };
+        let mut bench = Bench::new(attachment);
+        let answers = [("old-id", recorded_code), ("id", present_code)];
+        let refused = answers.map(|(id, code)| code.map(|code| ("unpublish", id, code)));
+        bench
+            .world
+            .state()
+            .refused_at
+            .extend(refused.into_iter().flatten());
+        let result = bench.sync_next().await.expect("an attach");
+        assert_eq!(result.is_ok(), published, "{case}: {result:?}");
+        let former = |node_id: &str| PublishTarget {
+            volume_id: "former-handle".into(),
+            node_id: node_id.into(),
+        };
+        let mut expected = vec![former("old-id"), former("id")];
+        expected.truncate(if recorded_code == Some("Internal") { 1 } else { 2 });
+        assert_eq!(bench.world.state().unpublished, expected, "{case}");
+        assert_eq!(bench.attachment().recorded == recorded, !published, "{case}");
+        assert_eq!(bench.attachment().attached, published, "{case}");
+    }
+}
+
+/// The node registers again before its abandoned target is unpublished.
+#[tokio::test]
+async fn an_abandoned_target_is_unpublished_under_the_present_node_id_too() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
+    bench.fails().await;
+    bench.remove_by_hand();
+    let refused = ("unpublish", "new-id", "Internal");
+    bench.world.state().refused_at.push(refused);
+    bench.register_again();
+    assert!(bench.unpublish_abandoned().await.is_err());
+    let ids = |bench: &Bench| -> Vec<_> {
+        let unpublished = bench.world.state().unpublished.clone();
+        unpublished.into_iter().map(|target| target.node_id).collect()
+    };
+    assert_eq!(ids(&bench), ["id", "new-id"].map(Arc::<str>::from));
+    // No other id is left.
+    bench.delete_csinode();
+    assert_eq!(bench.at_once().await, Ok(()));
+    assert!(bench.state().is_idle());
+}
+
+/// The response to the status write was lost, and the watch is late. A pod may use the volume.
+#[tokio::test]
+async fn undo_leaves_a_volume_alone_whose_stored_status_says_attached() {
+    let known = Attachment {
+        finalizer: true,
+        recorded: Recorded {
+            node_id: Some("old-id".into()),
+            ..mk_leaving().recorded
+        },
+        ..mk_attachment("va")
+    };
+    let mut bench = Bench::new(known);
+    if let Some(stored) = &mut bench.world.state().attachment {
+        stored.attached = true;
+        stored.version = Version(7);
+    }
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
+    assert_eq!(bench.seen(), ["ready", "get attachment"]);
+}
+
+/// Both ids may be of one machine, where another sync publishes the volume.
+#[tokio::test(start_paused = true)]
+async fn detach_begins_under_the_locks_of_both_node_ids() {
+    let at = |node_id: &str| PublishTarget {
+        volume_id: "handle".into(),
+        node_id: node_id.into(),
+    };
+    for locked in ["old-id", "id"] {
+        let mut bench = Bench::new(mk_leaving_of_old_id());
+        let item = bench.item().expect("a detach");
+        let others = bench.controller.target_mutexes.lock(&at(locked)).await;
+        let mut run = std::pin::pin!(bench.controller.sync(&item));
+        assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+        assert_eq!(bench.world.state().unpublished, [], "{locked}");
+        drop(others);
+        assert_eq!(run.await, Ok(()));
+        assert_eq!(bench.world.state().unpublished, [at("old-id"), at("id")]);
+    }
 }

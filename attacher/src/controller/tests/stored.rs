@@ -162,6 +162,44 @@ async fn records_the_handle_of_a_deleted_volume_on_attachments_of_the_go_sidecar
     assert!(bench.item().is_none());
 }
 
+/// The Go sidecar records no handle, and the PersistentVolume is replaced by one of its name before the attach is certain.
+#[tokio::test]
+async fn unpublishes_the_handle_of_a_deleted_volume_before_that_of_its_successor_is_published() {
+    let made_by_go = Attachment {
+        deleting: false,
+        recorded: Recorded {
+            handle: None,
+            ..mk_leaving().recorded
+        },
+        ..mk_leaving()
+    };
+    let mut bench = Bench::new(made_by_go);
+    let Volume { name, uid, .. } = mk_volume("pv");
+    let mut successor = Volume {
+        uid: "successor".into(),
+        version: Version(5),
+        ..mk_volume("pv")
+    };
+    let csi = successor.spec.csi.as_mut().expect("a CSI volume");
+    csi.handle = "successor-handle".into();
+    bench.world.state().volume = Some(successor.clone());
+    bench
+        .state()
+        .handle(Event::Volumes(Change::Deleted { name, uid }));
+    bench.state().handle(Event::Volumes(Change::Applied(successor)));
+    for _ in 0..6 {
+        if !bench.attachment().attached {
+            bench.sync_next().await.expect("an attach").ok();
+        }
+    }
+    assert!(bench.attachment().attached);
+    let recorded = bench.attachment().recorded.handle;
+    assert_eq!(recorded.as_deref(), Some("successor-handle"));
+    let unpublished = bench.world.state().unpublished.clone();
+    let handles: Vec<_> = unpublished.iter().map(|target| &*target.volume_id).collect();
+    assert_eq!(handles, ["handle"]);
+}
+
 #[tokio::test]
 async fn rewrites_an_uncertain_record_before_the_call() {
     let recorded = Attachment {

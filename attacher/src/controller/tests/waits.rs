@@ -22,8 +22,14 @@ impl Bench {
         self.state().handle(Event::Nodes(Change::Applied(node)));
     }
 
+    /// The node is deleted, and its CSINode with it.
+    pub(super) fn delete_csinode(&self) {
+        let Node { name, uid, .. } = mk_node("node", None);
+        self.state().handle(Event::Nodes(Change::Deleted { name, uid }));
+    }
+
     /// A user deletes the PersistentVolume.
-    fn delete_volume(&self) {
+    pub(super) fn delete_volume(&self) {
         let volume = Volume {
             version: Version(3),
             finalizer: true,
@@ -119,8 +125,21 @@ async fn does_not_publish_a_volume_that_is_deleted_before_the_call() {
         let result = bench.attach_during(wait, Bench::delete_volume).await;
         assert!(result.is_err(), "{wait}");
         assert!(bench.world.state().published.is_empty(), "{wait}");
-        let told = bench.attachment().attach_error.expect("users must see it");
-        assert!(told.message.contains("marked for deletion"), "{wait}: {told:?}");
+        let error = bench.attachment().attach_error.expect("users must see it");
+        assert!(error.message.contains("marked for deletion"), "{wait}: {error:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn does_not_publish_to_a_node_that_is_deleted_before_the_call() {
+    for wait in WAITS {
+        let mut bench = Bench::new(mk_attachment("va"));
+        let result = bench.attach_during(wait, Bench::delete_csinode).await;
+        assert!(result.is_err(), "{wait}");
+        assert!(bench.world.state().published.is_empty(), "{wait}");
+        let error = bench.attachment().attach_error.expect("users must see it");
+        let text = r#"csinode.storage.k8s.io "node" not found"#;
+        assert_eq!(error.message, text, "{wait}");
     }
 }
 

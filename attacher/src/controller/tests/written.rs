@@ -122,6 +122,8 @@ async fn leaves_an_attached_volume_alone_if_its_status_appears_during_a_publish(
     let mut bench = Bench::new(mk_attachment("va"));
     let refused = ("publish", "id", "DeadlineExceeded");
     bench.world.state().refused_at.push(refused);
+    // The response would show the status once more.
+    bench.refuse("problem", Error::Unanswered("no answer".into()));
     bench.world.state().silent.push("publish");
     let item = bench.item().expect("an attach");
     let result = {
@@ -251,7 +253,7 @@ async fn a_persistent_volume_keeps_our_finalizer_while_an_abandoned_target_is_of
 
 impl Bench {
     /// An administrator removes the finalizer, and the VolumeAttachment is deleted without a detach.
-    fn remove_by_hand(&self) {
+    pub(super) fn remove_by_hand(&self) {
         let Attachment { name, uid, .. } = self.attachment();
         self.world.state().attachment = None;
         self.state()
@@ -259,7 +261,7 @@ impl Bench {
     }
 
     /// Syncs the next abandoned target.
-    async fn unpublish_abandoned(&mut self) -> Result<(), SyncError> {
+    pub(super) async fn unpublish_abandoned(&mut self) -> Result<(), SyncError> {
         loop {
             let item = self.item().expect("the target must be retried");
             if matches!(item, Item::Target(_)) {
@@ -550,6 +552,21 @@ async fn clears_an_outdated_error_without_a_call() {
     assert_eq!(bench.attachment().metadata_keys, ["path".into()].into());
 }
 
+/// Another client wrote `attached: false` after the list.
+#[tokio::test]
+async fn publishes_a_listed_volume_whose_status_says_detached() {
+    let detached = Attachment {
+        attach_error: Some(Box::default()),
+        ..mk_attachment("va")
+    };
+    let mut bench = Bench::new(detached);
+    let known = bench.attachment();
+    bench.state().keep_pending(&known, PendingStatusWrite::Listed);
+    assert_eq!(bench.sync_next().await, Some(Ok(())));
+    assert!(bench.seen().contains(&"publish"));
+    assert!(bench.attachment().attached);
+}
+
 #[tokio::test]
 async fn writes_a_pending_result_without_the_driver() {
     let mut bench = Bench::new(mk_attachment("va"));
@@ -563,22 +580,50 @@ async fn writes_a_pending_result_without_the_driver() {
     assert_eq!(calls.iter().filter(|seen| **seen == "publish").count(), 1);
 }
 
+/// The current plan refuses the attach, but the volume is published.
 #[tokio::test]
-async fn keeps_a_pending_result_if_its_inputs_cannot_be_read() {
+async fn writes_a_pending_result_although_an_input_is_missing() {
+    let no_volume = |bench: &Bench| {
+        let Volume { name, uid, .. } = mk_secret_volume();
+        let gone = Change::LocallyDeleted { name, uid };
+        bench.state().handle(Event::Volumes(gone));
+    };
+    let inputs: [(_, fn(&Bench)); 3] = [
+        ("no node", Bench::delete_csinode),
+        ("no volume", no_volume),
+        ("a deleting volume", Bench::delete_volume),
+    ];
+    for (missing, change) in inputs {
+        let mut bench = Bench::new(mk_attachment("va"));
+        bench.refuse("mark attached", Error::Unanswered("no answer".into()));
+        bench.fails().await;
+        change(&bench);
+        bench.refuse("get volume", Error::Unanswered("no answer".into()));
+        bench.seen();
+        // A failed write keeps the result.
+        bench.refuse("mark attached", Error::Unanswered("no answer".into()));
+        bench.fails().await;
+        assert_eq!(bench.sync_next().await, Some(Ok(())), "{missing}");
+        assert!(bench.attachment().attached, "{missing}");
+        assert_eq!(bench.attachment().attach_error, None, "{missing}");
+        assert_eq!(bench.seen(), ["mark attached"; 2], "{missing}");
+    }
+}
+
+/// Another client removed what ensures the detach.
+#[tokio::test]
+async fn drops_a_pending_result_without_finalizer_if_an_input_is_missing() {
     let mut bench = Bench::new(mk_attachment("va"));
     bench.refuse("mark attached", Error::Unanswered("no answer".into()));
     bench.fails().await;
-    let volume = mk_secret_volume();
-    let unknown = Change::LocallyDeleted {
-        name: volume.name,
-        uid: volume.uid,
-    };
-    bench.state().handle(Event::Volumes(unknown));
-    bench.refuse("get volume", Error::Unanswered("no answer".into()));
+    let edited = bench.world.change(|attachment| attachment.finalizer = false);
+    let edited = Change::Applied(edited.expect("it exists"));
+    bench.state().handle(Event::Attachments(edited));
+    bench.delete_csinode();
     bench.fails().await;
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    let calls = bench.seen();
-    assert_eq!(calls.iter().filter(|seen| **seen == "publish").count(), 1);
+    assert!(!bench.attachment().attached);
+    let error = bench.attachment().attach_error.expect("users must see it");
+    assert!(error.message.contains("not found"), "{error:?}");
 }
 
 #[tokio::test]
@@ -586,6 +631,21 @@ async fn reports_a_panic_in_the_status() {
     let mut bench = Bench::new(mk_attachment("va"));
     bench.world.state().panics = true;
     bench.fails().await;
-    let told = bench.attachment().attach_error.expect("users must see it");
-    assert!(told.message.contains("internal error (panic)"), "{told:?}");
+    let error = bench.attachment().attach_error.expect("users must see it");
+    assert!(error.message.contains("internal error (panic)"), "{error:?}");
+}
+
+/// INVALID_ARGUMENT does not show that the volume is not published.
+#[tokio::test(start_paused = true)]
+async fn an_abandoned_target_outlives_invalid_argument() {
+    let mut bench = Bench::new(mk_attachment("va"));
+    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
+    bench.fails().await;
+    bench.remove_by_hand();
+    let refused = ("unpublish", "id", "InvalidArgument");
+    bench.world.state().refused_at.push(refused);
+    assert!(bench.unpublish_abandoned().await.is_err());
+    bench.world.state().refused_at.clear();
+    assert_eq!(bench.unpublish_abandoned().await, Ok(()));
+    assert!(bench.state().is_idle());
 }

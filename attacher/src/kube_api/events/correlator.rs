@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Notice, Reason};
-use crate::args::kube_api::Rate;
+use crate::kube_api::Rate;
 use crate::kube_api::request_limiter::TokenBucket;
 
 /// Below the shortest backoff, so that each failure of an object counts.

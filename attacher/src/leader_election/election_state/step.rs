@@ -47,12 +47,14 @@ pub enum LeaseError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeadershipLost {
     /// The API server was unreachable, or the process suspended, for too long.
-    #[error("the lease {lease} could not be renewed within {within:?}")]
+    #[error("the lease {lease} could not be renewed within {within:?}: {cause}")]
     Unrenewed {
         /// The lease.
         lease: String,
         /// `--leader-election-renew-deadline`.
         within: Duration,
+        /// The last error of a request, or that none failed.
+        cause: String,
     },
     /// Another replica holds the lease.
     #[error("the lease {lease} is held by {holder:?} now")]

@@ -124,35 +124,48 @@ fn unpublishes_a_stale_target_first() {
     }
 }
 
+/// Its access modes, attributes and Secret are those of another volume.
 #[test]
-fn republish_ignores_a_replaced_volumes_secret_and_context() {
-    for (handle, secret, device) in [("handle", "ns/new", Some("lun-2")), ("old", "ns/old", None)] {
+fn refuses_to_republish_a_volume_whose_persistent_volume_was_replaced() {
+    for (attached, handle, refused) in [
+        (true, Some("handle"), false),
+        (true, None, false),
+        (true, Some("old"), true),
+        // Its publish failed or was not completed, so that it is unpublished.
+        (false, Some("old"), false),
+    ] {
         let inputs = mk_inputs(|attachment, volume, _| {
-            attachment.attached = true;
+            attachment.attached = attached;
             attachment.recorded.node_id = Some("id-1".into());
-            attachment.recorded.handle = Some(handle.into());
+            attachment.recorded.handle = handle.map(Arc::from);
             attachment.recorded.secret = SecretRef::parse("ns/old");
             let csi = csi_of(volume);
             csi.publish_secret = SecretRef::parse("ns/new");
             csi.attributes.insert("device".into(), "lun-2".into());
         });
-        let plan = attach(&inputs, &mk_driver()).unwrap();
-        assert_eq!(plan.target, target(handle, "id-1"));
-        assert_eq!(plan.secret, SecretRef::parse(secret), "{handle}");
-        assert_eq!(plan.volume_context.get("device").map(|device| &**device), device);
+        let plan = attach(&inputs, &mk_driver());
+        if refused {
+            let text = r#"the volume "old" is attached, and the PersistentVolume, which was replaced, names volume "handle" now"#;
+            assert_eq!(plan.unwrap_err().to_string(), text);
+            let detach = detach(&inputs, &mk_driver()).unwrap();
+            assert_eq!(detach.target, target("old", "id-1"));
+            assert_eq!(detach.secret, SecretRef::parse("ns/old"));
+            continue;
+        }
+        let plan = plan.unwrap();
+        assert_eq!(plan.target, target("handle", "id-1"));
+        assert_eq!(plan.secret, SecretRef::parse("ns/new"), "{attached} {handle:?}");
+        assert_eq!(plan.volume_context["device"], "lun-2");
         // So the detach sends the secret of the volume that was published.
         let annotations = plan.record.expect("our finalizer is missing").annotations;
-        assert_eq!(annotations.secret, SecretRef::parse(secret), "{handle}");
+        assert_eq!(annotations.secret, SecretRef::parse("ns/new"));
         let mut published = inputs.clone();
         published.attachment = Arc::new(Attachment {
             recorded: annotations,
             ..(*inputs.attachment).clone()
         });
-        assert_eq!(
-            detach(&published, &mk_driver()).unwrap().secret,
-            plan.secret,
-            "{handle}"
-        );
+        let detach = detach(&published, &mk_driver()).unwrap();
+        assert_eq!(detach.secret, plan.secret, "{attached} {handle:?}");
     }
 }
 

@@ -21,7 +21,7 @@ fn detach_uses_the_recorded_target() {
             target("handle", "id-0"),
             Differs("id-1".into()),
         ),
-        (Some("id-0"), Some("old"), None, target("old", "id-0"), Gone),
+        (Some("id-0"), Some("old"), None, target("old", "id-0"), NoOther),
         // An attachment of the Go sidecar, which records no handle.
         (
             Some("id-0"),
@@ -82,7 +82,7 @@ fn finalizer_is_removed_only_after_both_node_ids_are_detached() {
         );
     }
     assert_eq!(detach_outcome(Failed, differs, None), Retry);
-    for (recorded, gone, same) in [
+    for (recorded, no_other, same) in [
         (Unpublished, Detached, Detached),
         (InUse, Detached, Detached),
         // The node is registered, so NOT_FOUND may be about a volume that cannot be reached right now.
@@ -91,8 +91,8 @@ fn finalizer_is_removed_only_after_both_node_ids_are_detached() {
         (Failed, Retry, Retry),
     ] {
         assert_eq!(
-            detach_outcome(recorded, &PresentNodeId::Gone, None),
-            gone,
+            detach_outcome(recorded, &PresentNodeId::NoOther, None),
+            no_other,
             "{recorded:?}"
         );
         assert_eq!(

@@ -17,8 +17,11 @@ use super::{PACE, Pace, attacher_at, play, seeds, settles};
 use crate::election::server::{self, Server};
 use crate::election::{QUICK, Suspendable, settings};
 
-const HISTORIES: u64 = 150;
+const HISTORIES: u64 = 1_000;
 const REPLICAS: usize = 2;
+/// How long a container's restart takes at least. Longer than a request or call: the next process has the identity of the killed
+/// one, so it leads at once, and would be the rival of calls that the driver still executes.
+const RESTART: Duration = Duration::from_secs(1);
 
 thread_local! {
     /// How far the wall clock of each replica's machine is off, in seconds.
@@ -121,12 +124,15 @@ impl Replicas {
                 let lifetime = Duration::from_millis(random.u64(500..12_000));
                 timeout(lifetime, process).await.ok();
             }
-            // Longer than a request takes: the next process would be its own rival.
-            sleep(Duration::from_millis(random.u64(1_000..6_000))).await;
+            sleep(RESTART + Duration::from_millis(random.u64(0..5_000))).await;
         }
     }
 
     async fn pods(&self, seed: u64, forever: bool) {
+        if forever {
+            // Those before were killed.
+            sleep(RESTART).await;
+        }
         futures::join!(
             self.pod(0, seed, forever),
             self.pod(1, seed, forever),

@@ -106,6 +106,11 @@ fn recorded(attachment: &Attachment) -> Option<PublishTarget> {
     })
 }
 
+/// Whether only other finalizers keep the attachment, whose status says detached: no attacher has a reason to call for it.
+fn is_let_go(attachment: &Attachment) -> bool {
+    attachment.deleting && !attachment.finalizer && !attachment.says_attached()
+}
+
 // === impl Faults ===
 
 impl Faults {
@@ -381,7 +386,10 @@ impl State {
             };
             self.log.push(Event::Attachments(gone));
         } else {
-            self.attachments.insert(name, attachment.clone());
+            let known = self.attachments.insert(name, attachment.clone());
+            if is_let_go(&attachment) && known.is_some_and(|known| !is_let_go(&known)) {
+                self.let_go_of(&attachment);
+            }
             self.log
                 .push(Event::Attachments(Change::Applied(attachment.clone())));
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use csi_attacher::controller::state::Event;
 use csi_attacher::csi::{CallError, ListRequest, Listed, Page};
-use csi_attacher::model::{Attachment, Capabilities, PublishTarget};
+use csi_attacher::model::{Attachment, Capabilities, PublishTarget, Volume};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
@@ -31,6 +31,14 @@ pub(super) struct Array {
 
 /// A job that began before the driver changed is over by then.
 const A_JOB: Duration = Duration::from_secs(2);
+
+/// Whether the attachment is attached with the handle of an earlier PersistentVolume of the name. The attacher cannot
+/// republish it: attributes and Secret of the earlier PersistentVolume are not stored.
+fn is_replaced(attachment: &Attachment, volume: &Volume) -> bool {
+    let present = volume.spec.csi().map(|csi| &csi.handle);
+    let recorded = attachment.recorded.handle.as_ref();
+    attachment.attached && recorded.is_some_and(|recorded| present != Some(recorded))
+}
 
 // === impl World ===
 
@@ -67,7 +75,7 @@ impl World {
                 let can_be_attached = attachment
                     .volume_name()
                     .and_then(|name| state.volumes.get(&**name))
-                    .is_some_and(|volume| !volume.deleting);
+                    .is_some_and(|volume| !volume.deleting && !is_replaced(attachment, volume));
                 let is_published = recorded(attachment).is_some_and(|target| {
                     let target = state.present(&target);
                     // Another one may have brought it to the machine under its present id, where it is listed.
@@ -192,6 +200,18 @@ impl State {
         if !self.faults.fickle && !self.array.may_be_served_without_calls() {
             return;
         }
+        self.abandon(attachment);
+    }
+
+    /// An attachment is detached, and other finalizers keep it. If the driver had no calls, nothing was unpublished, whatever
+    /// calls it has when the attachment is gone.
+    pub(super) fn let_go_of(&mut self, attachment: &Attachment) {
+        if self.array.may_be_served_without_calls() && !self.is_left_to_another(attachment) {
+            self.abandon(attachment);
+        }
+    }
+
+    fn abandon(&mut self, attachment: &Attachment) {
         let target = recorded(attachment).map(|target| self.present(&target));
         if let Some(target) = target.filter(|target| self.published.contains(target)) {
             self.array.abandoned.insert(target);

@@ -110,6 +110,7 @@ impl Client {
         let holder = lease.holder();
         if holder.as_deref() != Some(&**identity) {
             let violation = format!("{what} of {identity}, but the lease is held by {holder:?}");
+            state.note(format_args!("{violation}"));
             state.violations.push(violation);
         }
     }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi_attacher::kube_api::{AttachmentRequest, Cluster, Error, Secrets, Side, VolumeRequest, patch};
+use csi_attacher::kube_api::{AttachmentRequest, Cluster, Error, Side, VolumeRequest, patch};
 use csi_attacher::model::attachment::{
     NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION,
 };
-use csi_attacher::model::{Attachment, Problem, Recorded, SecretRef, Uid, Volume};
+use csi_attacher::model::{Attachment, Problem, Recorded, SecretRef, Secrets, Uid, Volume};
 use csi_attacher::plan::Record;
 use serde_json::json;
 
@@ -328,7 +328,7 @@ impl State {
     }
 
     /// Whether another attachment will get unpublished what this one is published as.
-    fn is_left_to_another(&self, attachment: &Attachment) -> bool {
+    pub(super) fn is_left_to_another(&self, attachment: &Attachment) -> bool {
         let Some(target) = recorded(attachment).map(|target| self.present(&target)) else {
             return false;
         };
