@@ -169,7 +169,7 @@ async fn measure(contender: Contender, directory: &Path, seconds: u64) -> Result
     for size in volumes {
         ensure!(
             size > there,
-            "--volumes: {size} must be more than what was there before, {there}"
+            "--volumes: {size} must be more than the number of volumes before, {there}"
         );
         let started = Instant::now();
         driver.create(there..size).await?;
@@ -206,7 +206,7 @@ impl Running {
                 bail!("{command:?} ended with {status}");
             }
             ensure!(Instant::now() < deadline, "{command:?} does not listen");
-            // Nothing can be awaited: a socket does not tell when somebody begins to listen.
+            // Nothing can be awaited: there is no event for the start of listening.
             sleep(Duration::from_millis(20)).await;
         }
         let channel = Endpoint::from_shared(format!("unix:{}", socket.display()))?

@@ -9,16 +9,16 @@
 //! - no page of another site can change anything ([`guard`](self) refuses its requests), or read anything by DNS rebinding;
 //! - a pending response ends when the driver stops.
 
-pub use self::dashboard::site;
+pub use self::dashboard::page_router;
 pub use self::server::{BindError, Server};
 
 mod dashboard;
+mod expectation;
 mod guard;
 mod metrics;
 mod page;
 mod problem;
 mod request;
 mod route;
-mod sequence;
 mod server;
 mod state;

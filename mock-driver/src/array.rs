@@ -63,7 +63,7 @@ pub struct Settings {
     /// The registered nodes.
     pub nodes: Vec<NodeId>,
     /// Topology segments by node. The other nodes are assigned to pools round-robin.
-    pub places: BTreeMap<NodeId, Segments>,
+    pub node_topology: BTreeMap<NodeId, Segments>,
     /// Maximum number of attached volumes per node; `None` if unlimited.
     pub attach_limit: Option<usize>,
     /// `max_volumes_per_node` of NodeGetInfo; `None` for the attach limit.
@@ -166,7 +166,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             nodes: Vec::new(),
-            places: BTreeMap::new(),
+            node_topology: BTreeMap::new(),
             attach_limit: None,
             advertised_limit: None,
             pools: vec![Pool {

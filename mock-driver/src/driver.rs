@@ -25,7 +25,7 @@ use crate::error_chain;
 use crate::fault::{FaultFile, Faults};
 use crate::journal::Journal;
 use crate::journal::clock::Clock;
-use crate::node::Node;
+use crate::node::{self, Node};
 use crate::rpc::capabilities::LiveCapabilities;
 use crate::socket::SocketControl;
 use crate::store::volume_files::VolumeFiles;
@@ -44,7 +44,7 @@ mod in_process;
 mod list_overlay;
 pub mod locks;
 pub mod mode;
-mod node_devices;
+pub(crate) mod node_devices;
 pub mod readiness;
 pub mod registration;
 mod remote;
@@ -66,7 +66,7 @@ pub struct Driver {
     pub(crate) capabilities: Arc<LiveCapabilities>,
     pub(crate) config: ServiceConfig,
     pub(crate) readiness: Readiness,
-    pub(crate) places: BTreeMap<PoolName, Segments>,
+    pub(crate) pool_topology: BTreeMap<PoolName, Segments>,
     pub(crate) store: Arc<Store>,
     pub(crate) clock: Clock,
     pub(crate) volume_files: VolumeFiles,
@@ -117,11 +117,10 @@ impl Driver {
             proxy_to,
             clock,
         } = with_absolute_paths(settings)?;
-        let places = array
-            .pools
-            .iter()
-            .map(|pool| (pool.name.clone(), pool.segments.clone()));
-        let places = places.collect();
+        let pools = array.pools.iter();
+        let pool_topology = pools
+            .map(|pool| (pool.name.clone(), pool.segments.clone()))
+            .collect();
         // First: the caller retries `open` while another process holds this lock.
         let state = open_state(state_dir.as_deref())?;
         let journal = open_journal(journal.as_deref(), journal_config, &clock)?;
@@ -130,14 +129,11 @@ impl Driver {
             Some(_) => u128::from(rules.seed().keyed_hash(b"array")),
             None => u128::from_le_bytes(random()?),
         };
+        let shares_media = media_dir.is_some();
         let volume_files = volume_files_in(media_dir, state_dir.as_deref(), node.devices);
-        let remote = remote(mode, array_endpoint, node_id.is_some())?;
+        let remote = remote(mode, array_endpoint, node_id.is_some(), shares_media)?;
         let registrar = registration.map(|settings| Arc::new(Registrar::new(name.clone(), settings)));
-        let node = node_id
-            .filter(|_| mode.has_node())
-            .map(|id| Node::open(id, node, volume_files.clone(), state.clone()))
-            .transpose()?
-            .map(Arc::new);
+        let node = open_node(mode, node_id, node, &volume_files, state.clone())?;
         // The state directory of a process with a node only belongs to the node.
         let array_state = state.clone().filter(|_| mode.has_array());
         let store = open_store(array_state, array, epoch, initial_volumes, &rules)?;
@@ -160,7 +156,7 @@ impl Driver {
             capabilities: Arc::new(LiveCapabilities::new(capabilities)),
             readiness: Readiness::after(config.ready_after),
             config,
-            places,
+            pool_topology,
             store: Arc::new(store),
             clock,
             volume_files,
@@ -250,6 +246,21 @@ impl Driver {
     }
 }
 
+/// Opens the node; `None` if the process has none.
+fn open_node(
+    mode: Mode,
+    id: Option<String>,
+    settings: node::Settings,
+    volume_files: &VolumeFiles,
+    state: Option<Arc<Database>>,
+) -> Result<Option<Arc<Node>>, OpenError> {
+    let Some(id) = id.filter(|_| mode.has_node()) else {
+        return Ok(None);
+    };
+    let node = Node::open(id, settings, volume_files.clone(), state)?;
+    Ok(Some(Arc::new(node)))
+}
+
 /// Gives the node the id that it had in the previous process, under which its volumes are attached.
 fn take_current_id(node: Option<&Node>, store: &Store) {
     let Some(node) = node else { return };
@@ -257,7 +268,7 @@ fn take_current_id(node: Option<&Node>, store: &Store) {
     let current = store.peek(|array| array.current_id(&id).to_owned());
     if current != id {
         tracing::info!(from = id, to = current, "the array gave this node another id");
-        node.tell(|info| info.id = current);
+        node.set_info(|info| info.id = current);
     }
 }
 
@@ -265,11 +276,12 @@ fn remote(
     mode: Mode,
     endpoint: admin_api::Endpoint,
     has_node: bool,
+    shares_media: bool,
 ) -> Result<Option<RemoteArray>, OpenError> {
     match (mode, endpoint) {
         (Mode::All | Mode::Controller, _) => Ok(None),
         (Mode::Node, admin_api::Endpoint::None) => Err(OpenError::NodeAlone),
         (Mode::Node, _) if !has_node => Err(OpenError::NodeAlone),
-        (Mode::Node, endpoint) => Ok(Some(RemoteArray::at(endpoint))),
+        (Mode::Node, endpoint) => Ok(Some(RemoteArray::at(endpoint, shares_media))),
     }
 }

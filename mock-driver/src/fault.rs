@@ -22,6 +22,8 @@ use self::call_info::reservation_key;
 pub use self::call_info::{ArrayUsage, CallInfo, VolumeLocation};
 pub use self::decision::Decision;
 pub use self::file::{FaultFile, LoadError};
+pub(crate) use self::injected::InjectedKey;
+use self::injected::InjectedTotals;
 pub(crate) use self::overlay::Freeze;
 use self::overlay::Overlay;
 pub use self::overlay::{DeviceOverlay, DiskOverlay, Loses, Loss};
@@ -42,6 +44,7 @@ pub mod duration;
 mod edit;
 mod file;
 mod in_force;
+mod injected;
 mod overlay;
 mod parse;
 mod random;
@@ -61,6 +64,8 @@ pub struct Faults {
     armed: RwLock<Arc<[Arc<RuleState>]>>,
     state: RwLock<Arc<str>>,
     began: Instant,
+    /// Independent of the active rules.
+    injected: Mutex<InjectedTotals>,
     /// Capacity reserved by in-flight calls.
     reservations: Arc<Mutex<Reservations>>,
     /// The frozen list, if any; shared with the store, which keeps that state.
@@ -94,6 +99,7 @@ impl Faults {
             armed: RwLock::default(),
             state: RwLock::new(FIRST_STATE.into()),
             began: Instant::now(),
+            injected: Mutex::default(),
             reservations: Arc::default(),
             frozen: Arc::default(),
             loss: watch::Sender::default(),
@@ -164,7 +170,7 @@ impl Faults {
                 let known = position(&new, rule.kind, &rule.id);
                 let armed = RuleState::new(rule, Origin::Admin, now);
                 match (known, armed.rule.kind) {
-                    (Some(place), _) => new[place] = armed,
+                    (Some(index), _) => new[index] = armed,
                     (None, RuleKind::Rule) => new.push(armed),
                     (None, RuleKind::BackendFault) => new.insert(0, armed),
                 }
@@ -175,13 +181,13 @@ impl Faults {
 
     /// Removes a rule or backend fault; returns whether it existed.
     pub fn remove(&self, kind: RuleKind, id: &str) -> bool {
-        self.change_one(kind, id, |rules, place, _| drop(rules.remove(place)))
+        self.change_one(kind, id, |rules, index, _| drop(rules.remove(index)))
     }
 
     /// Enables or disables a rule or backend fault; returns whether it exists.
     pub fn set_enabled(&self, kind: RuleKind, id: &str, enabled: bool) -> bool {
-        self.change_one(kind, id, |rules, place, now| {
-            rules[place].set_enabled(enabled, now)
+        self.change_one(kind, id, |rules, index, now| {
+            rules[index].set_enabled(enabled, now)
         })
     }
 
@@ -189,12 +195,12 @@ impl Faults {
     pub fn release(&self, id: Option<&str>) -> Option<u64> {
         let rules = self.rules();
         match id {
-            Some(id) => position(&rules, RuleKind::Rule, id).map(|place| rules[place].release()),
+            Some(id) => position(&rules, RuleKind::Rule, id).map(|index| rules[index].release()),
             None => Some(of(&rules, RuleKind::Rule).map(|armed| armed.release()).sum()),
         }
     }
 
-    /// Resets all counts, the rules' enabled flags and the state.
+    /// Resets the counts of all rules, their enabled flags and the state; the totals remain.
     pub(crate) fn reset(&self) {
         for armed in of(&self.rules(), RuleKind::Rule) {
             armed.reset();
@@ -217,6 +223,11 @@ impl Faults {
         of(&self.rules(), kind).map(|armed| armed.report()).collect()
     }
 
+    /// The totals of applied firings since the start, also of rules that were reset, replaced or removed.
+    pub(crate) fn injected(&self) -> Vec<(InjectedKey, u64)> {
+        self.injected.lock().unwrap_or_else(PoisonError::into_inner).all()
+    }
+
     /// Number of rules, including those that have reached their limit.
     pub fn len(&self) -> usize {
         of(&self.rules(), RuleKind::Rule).count()
@@ -230,7 +241,7 @@ impl Faults {
     /// Whether an origin has this rule.
     pub(crate) fn has(&self, origin: Origin, Rule { kind, id, .. }: &Rule) -> bool {
         let rules = self.rules();
-        position(&rules, *kind, id).is_some_and(|place| rules[place].origin == origin)
+        position(&rules, *kind, id).is_some_and(|index| rules[index].origin == origin)
     }
 
     /// Selects and counts the faults of a call: the first matching rule and, of the backend faults, the first that refuses the
@@ -262,7 +273,7 @@ impl Faults {
                 continue;
             };
             if fired.rule().phase != Phase::After {
-                fired.acts(&mut state);
+                fired.acts(&mut state, &self.injected);
             }
             match armed.rule.kind {
                 RuleKind::Rule => decision.rule = Some(fired),
@@ -287,7 +298,7 @@ impl Faults {
         if fired.rule().action.set_state.is_some() && wanted.is_some_and(|wanted| wanted != &**state) {
             return None;
         }
-        fired.acts(&mut state);
+        fired.acts(&mut state, &self.injected);
         Some(fired)
     }
 
@@ -306,8 +317,8 @@ impl Faults {
         let outcome: Result<(), IdConflict> = self.change(|old, now| {
             let mut new = old.to_vec();
             found = position(old, kind, id);
-            if let Some(place) = found {
-                change(&mut new, place, now);
+            if let Some(index) = found {
+                change(&mut new, index, now);
             }
             Ok(new)
         });
@@ -368,7 +379,7 @@ fn overlays(rules: &[Arc<RuleState>]) -> impl Iterator<Item = (&Overlay, Duratio
 /// Checks that no id of an origin's rules belongs to another origin.
 fn check(there: &[Arc<RuleState>], origin: Origin, rules: &[Rule]) -> Result<(), IdConflict> {
     for rule in rules {
-        let owner = position(there, rule.kind, &rule.id).map(|place| there[place].origin);
+        let owner = position(there, rule.kind, &rule.id).map(|index| there[index].origin);
         if let Some(owner) = owner.filter(|owner| *owner != origin) {
             return Err(IdConflict {
                 id: rule.id.clone(),

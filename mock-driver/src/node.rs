@@ -69,11 +69,11 @@ pub struct Node {
     /// The id at the start. Records are stored under it, whatever id the node gets later.
     home: String,
     /// The topology segments that the node registers with; empty to leave them to the array.
-    pub(crate) place: Segments,
+    pub(crate) segments: Segments,
     info: RwLock<NodeInfo>,
     /// Whether undoing a deleted volume's staging or publishing is an error.
     pub(crate) strict_gone: bool,
-    volume_files: VolumeFiles,
+    pub(crate) volume_files: VolumeFiles,
     devices: Devices,
     mounter: Mounter,
     records: Records,
@@ -162,7 +162,7 @@ impl Node {
         };
         Ok(Self {
             home: id.clone(),
-            place: settings.topology.into_iter().collect(),
+            segments: settings.topology.into_iter().collect(),
             info: RwLock::new(NodeInfo {
                 id,
                 limit: None,
@@ -197,7 +197,7 @@ impl Node {
     }
 
     /// Changes the response of NodeGetInfo.
-    pub fn tell(&self, change: impl FnOnce(&mut NodeInfo)) {
+    pub fn set_info(&self, change: impl FnOnce(&mut NodeInfo)) {
         change(&mut self.info.write().unwrap_or_else(PoisonError::into_inner));
     }
 

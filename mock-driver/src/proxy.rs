@@ -26,7 +26,7 @@ use self::seen::Seen;
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::fault::{ActiveFault, Decision, Phase};
-use crate::journal::{CallRecord, Direction, Journal, Outcome};
+use crate::journal::{CallRecord, Direction, Outcome};
 use crate::rpc::method::Method;
 use crate::socket::ConnectionInfo;
 
@@ -91,21 +91,25 @@ impl Proxy {
             Some(_) => Envelope::open(body).await,
             None => Ok(Envelope::closed(body)),
         };
+        let peer = connection.as_ref().and_then(|connection| connection.peer);
+        let begin = |path: &str, message: &[u8]| {
+            let journal = self.driver.journal.as_ref()?;
+            let request = journal.renderer.keep_wire(path, Direction::Request, message);
+            Some(journal.begin(path.to_owned().into(), peer, request))
+        };
         let envelope = match envelope {
             Ok(envelope) => envelope,
-            Err(status) => return status.into_http(),
+            Err(status) => {
+                let mut record = begin(&path, &[]);
+                end(&mut record, &status);
+                return status.into_http();
+            }
         };
         let passing = Passing::new(path, rpc, envelope.message(), self.seen.clone());
-        let peer = connection.as_ref().and_then(|connection| connection.peer);
-        let message = envelope.message().unwrap_or_default();
-        let begin = |journal: &Arc<Journal>| {
-            let path = passing.path.clone();
-            let request = journal.renderer.keep_wire(&path, Direction::Request, message);
-            journal.begin(path.into(), peer, request)
-        };
+        let record = begin(&passing.path, envelope.message().unwrap_or_default());
         let mut journey = Journey {
             connection,
-            record: self.driver.journal.as_ref().map(begin),
+            record,
             proxy: self,
         };
         let request = http::Request::from_parts(parts, envelope.close());

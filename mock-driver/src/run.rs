@@ -1,7 +1,8 @@
 //! Runs a driver: starts, names and joins its tasks.
 //!
 //! Shutdown order: the socket is removed, running calls get until a deadline to end, the state database is written. A task
-//! that ends before the shutdown, or a failed write of the database, ends the driver with an error.
+//! that ends before the shutdown, or a failed write of the database, ends the driver with an error. A second signal cancels
+//! the running calls and only bounds the cleanup of the node; a third one ends the driver without it.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -21,6 +22,7 @@ use tonic::transport::Server;
 use tower_http::catch_panic::CatchPanic;
 
 use crate::admin;
+use crate::driver::node_devices::LAST_STEP;
 use crate::driver::{Driver, OpenError, Settings};
 use crate::error_chain;
 use crate::fault::{Exit, FaultFile};
@@ -40,6 +42,9 @@ const MAX_STREAMS: u32 = 1000;
 /// Interval of retries for a lock that another process holds.
 const LOCK_RETRY: Duration = Duration::from_millis(200);
 
+/// Maximum time of one step on devices and files after a second signal, and of the cleanup of the node that follows.
+const LAST_STEP_OF_ABORT: Duration = Duration::from_secs(10);
+
 /// Error of the driver process.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "documented by the error messages")]
@@ -56,11 +61,10 @@ pub enum Error {
     Signals(#[source] io::Error),
     #[error("--state-dir: cannot write the state database")]
     StateLost(#[source] Arc<io::Error>),
-    #[error("task \"{task}\" ended by itself")]
-    TaskEnded {
-        task: &'static str,
-        source: Option<tonic::transport::Error>,
-    },
+    #[error("cannot serve connections")]
+    Transport(#[source] tonic::transport::Error),
+    #[error("task \"{0}\" ended by itself")]
+    TaskEnded(&'static str),
     #[error("a task panicked")]
     TaskPanicked(#[source] tokio::task::JoinError),
     #[error("exiting: fault rule {0:?}")]
@@ -75,10 +79,10 @@ pub enum Error {
 
 struct Ended {
     task: &'static str,
-    result: Result<(), tonic::transport::Error>,
+    result: Result<(), Error>,
 }
 
-/// Runs the driver until SIGTERM or SIGINT; a second signal cancels running calls.
+/// Runs the driver until SIGTERM or SIGINT; a second signal cancels running calls, a third one the cleanup of the node.
 ///
 /// # Errors
 /// The driver cannot start, or ends without a signal.
@@ -119,27 +123,49 @@ pub async fn run(args: Args) -> Result<(), Error> {
         "serving"
     );
     let stop = CancellationToken::new();
-    let mut serving = pin!(serve(
-        driver,
-        faults,
-        listener,
-        admin,
-        stop.clone(),
-        args.shutdown_grace
-    ));
-    loop {
-        tokio::select! {
-            biased;
-            result = &mut serving => return result,
-            () = signals.next() => {
-                if stop.is_cancelled() {
-                    return Err(Error::Aborted);
+    {
+        let mut serving = pin!(serve(
+            driver.clone(),
+            faults,
+            listener,
+            admin,
+            stop.clone(),
+            args.shutdown_grace
+        ));
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut serving => return result,
+                () = signals.next() => {
+                    if stop.is_cancelled() {
+                        break;
+                    }
+                    tracing::info!("stopping");
+                    stop.cancel();
                 }
-                tracing::info!("stopping");
-                stop.cancel();
             }
         }
     }
+    tracing::warn!("second signal: cancelling running calls");
+    tokio::select! {
+        biased;
+        () = abort(&driver) => {}
+        () = signals.next() => {}
+    }
+    Err(Error::Aborted)
+}
+
+/// Cleans up after the tasks of a driver were dropped, in bounded time.
+async fn abort(driver: &Driver) {
+    driver.socket_control.cut_all();
+    let limit = 2 * LAST_STEP_OF_ABORT;
+    if time::timeout(limit, driver.leave(LAST_STEP_OF_ABORT))
+        .await
+        .is_err()
+    {
+        tracing::warn!(?limit, "mounts and devices of this node may remain");
+    }
+    driver.close();
 }
 
 /// Opens a driver. Waits for the lock of a process that it replaces, such as that of the previous pod.
@@ -176,22 +202,22 @@ pub async fn serve(
     grace: Duration,
 ) -> Result<(), Error> {
     driver.sweep().await;
-    let place = match &driver.registrar {
+    let registration = match &driver.registrar {
         Some(registrar) => Some(Listener::bind(&registrar.socket().into()).map_err(Error::RegistrationBind)?),
         None => None,
     };
     driver.recover().await;
     let mut tasks = start(&driver, faults, listener, admin, &stop);
-    if let (Some(registrar), Some(place)) = (&driver.registrar, place) {
+    if let (Some(registrar), Some(registration)) = (&driver.registrar, registration) {
         let server = Server::builder().serve_with_incoming_shutdown(
             registrar.service(),
-            place.incoming(Arc::default()),
+            registration.incoming(Arc::default()),
             stop.clone().cancelled_owned(),
         );
         tasks.spawn(async move {
             Ended {
                 task: "registration",
-                result: server.await,
+                result: server.await.map_err(Error::Transport),
             }
         });
     }
@@ -204,7 +230,7 @@ pub async fn serve(
             // As in a crash, there is no grace period.
             driver.socket_control.cut_all();
             tasks.shutdown().await;
-            driver.leave().await;
+            driver.leave(LAST_STEP).await;
             driver.close();
             return Err(Error::Ordered(how));
         }
@@ -216,7 +242,7 @@ pub async fn serve(
         tracing::warn!(grace = ?grace, calls = driver.work.len(), "running calls did not end in time, cut off");
         tasks.shutdown().await;
     }
-    driver.leave().await;
+    driver.leave(LAST_STEP).await;
     driver.close();
     result
 }
@@ -252,7 +278,13 @@ fn start(
     }));
     if driver.remote.is_some() {
         let (driver, stop) = (driver.clone(), stop.clone());
-        tasks.spawn(ended("array", async move { driver.follow_array(stop).await }));
+        tasks.spawn(async move {
+            let result = driver.follow_array(stop).await;
+            Ended {
+                task: "array",
+                result: result.map_err(|error| OpenError::from(error).into()),
+            }
+        });
     }
     if let Some(admin) = admin {
         let (driver, stop) = (driver.clone(), stop.clone());
@@ -293,7 +325,7 @@ where
     async move {
         Ended {
             task: "server",
-            result: server.await,
+            result: server.await.map_err(Error::Transport),
         }
     }
 }
@@ -325,15 +357,9 @@ async fn finish(driver: &Driver, tasks: &mut JoinSet<Ended>) {
 
 fn early_end(ended: Option<Result<Ended, tokio::task::JoinError>>) -> Error {
     match ended {
-        Some(Ok(Ended { task, result })) => Error::TaskEnded {
-            task,
-            source: result.err(),
-        },
+        Some(Ok(Ended { task, result })) => result.err().unwrap_or(Error::TaskEnded(task)),
         Some(Err(panic)) => Error::TaskPanicked(panic),
-        None => Error::TaskEnded {
-            task: "all",
-            source: None,
-        },
+        None => Error::TaskEnded("all"),
     }
 }
 

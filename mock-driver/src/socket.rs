@@ -80,7 +80,7 @@ struct Bound {
     _file: SocketFile,
 }
 
-/// The socket's file by its inode: a file that another driver put in its place is not removed.
+/// The socket's file by its inode: a file with which another driver replaced it is not removed.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -136,7 +136,7 @@ impl InvalidEndpoint {
 // === impl Listener ===
 
 impl Listener {
-    /// Binds the socket, in place of a stale one.
+    /// Binds the socket, instead of a stale one.
     ///
     /// # Errors
     /// A running process serves it, another kind of file exists there, or its directory is missing.
@@ -169,23 +169,23 @@ impl Listener {
         let wanted = socket_control.watch();
         stream::unfold(
             (self, socket_control, wanted, 0),
-            async |(mut place, socket_control, mut wanted, mut edition)| {
+            async |(mut listener, socket_control, mut wanted, mut edition)| {
                 loop {
                     let now = *wanted.borrow_and_update();
                     if now.presence != Presence::There || now.edition != edition {
-                        place.bound = None;
+                        listener.bound = None;
                     }
                     edition = now.edition;
                     if now.presence == Presence::There {
-                        place.be_bound().await;
+                        listener.be_bound().await;
                     }
                     tokio::select! {
                         biased;
                         changed = wanted.changed() => changed.expect("the socket_control must outlive its watcher"),
                         () = over(now.presence) => socket_control.renew(),
-                        connection = place.accept() => {
+                        connection = listener.accept() => {
                             let connection = socket_control.admit(connection);
-                            return Some((Ok(connection), (place, socket_control, wanted, edition)));
+                            return Some((Ok(connection), (listener, socket_control, wanted, edition)));
                         }
                     }
                 }

@@ -56,7 +56,7 @@ pub(super) fn routes() -> Router<Admin> {
 
 /// Another program's pages on loopback, with the dashboard's stylesheet, icon and script modules for requests and elements,
 /// and with its protection against DNS rebinding and cross-site requests.
-pub fn site(pages: Router) -> Router {
+pub fn page_router(pages: Router) -> Router {
     with_assets(pages, |path| SHARED.contains(&path))
         .layer(middleware::from_fn_with_state(Guard::loopback(), guard::guard))
 }

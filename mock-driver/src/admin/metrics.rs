@@ -148,15 +148,17 @@ fn calls(admin: &Admin, families: &mut Families) {
 
 fn faults(admin: &Admin, families: &mut Families) {
     let reports = admin.driver.faults.reports(RuleKind::Rule);
-    let injected = reports.iter().flat_map(|report| {
-        let code = report.code.map_or("", code::name);
-        report.methods.iter().map(move |(method, fired)| {
-            let method = method.rsplit('/').next().unwrap_or(method);
-            counter(
-                &[("rule", &report.id), ("method", method), ("code", code)],
-                *fired,
-            )
-        })
+    let backend_faults = admin.driver.faults.reports(RuleKind::BackendFault);
+    let totals = admin.driver.faults.injected();
+    let of_rules = totals.iter().filter(|(key, _)| key.kind == RuleKind::Rule);
+    let injected = of_rules.map(|(key, total)| {
+        let code = key.code.map_or("", |code| code::name(Code::from(code)));
+        let labels = [
+            ("rule", key.rule.as_str()),
+            ("method", &key.method),
+            ("code", code),
+        ];
+        counter(&labels, *total)
     });
     families.counters(
         "csi_mock_faults_injected_total",
@@ -170,13 +172,19 @@ fn faults(admin: &Admin, families: &mut Families) {
             .iter()
             .map(|report| gauge(&[("rule", &report.id)], report.blocked_calls)),
     );
-    let backend_faults = admin.driver.faults.reports(RuleKind::BackendFault);
+    let mut by_fault: BTreeMap<&str, u64> = BTreeMap::new();
+    by_fault.extend(backend_faults.iter().map(|report| (report.id.as_str(), 0)));
+    for (key, total) in &totals {
+        if key.kind == RuleKind::BackendFault {
+            *by_fault.entry(&key.rule).or_default() += total;
+        }
+    }
     families.counters(
         "csi_mock_backend_faults_total",
         "Total number of calls affected by a backend fault.",
-        backend_faults
+        by_fault
             .iter()
-            .map(|report| counter(&[("fault", &report.id)], report.fired)),
+            .map(|(fault, total)| counter(&[("fault", fault)], *total)),
     );
 }
 

@@ -105,8 +105,8 @@ impl Calls {
 
     /// Calls with a sequence number above this.
     #[must_use]
-    pub fn after(self, place: u64) -> Self {
-        self.with("after", &place.to_string())
+    pub fn after(self, sequence: u64) -> Self {
+        self.with("after", &sequence.to_string())
     }
 
     /// In-flight calls; only for waiting.

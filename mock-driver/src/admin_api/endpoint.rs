@@ -98,8 +98,10 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// RFC 1123, 2.1; a name that ends in a number is a mistaken address.
+/// RFC 1123, 2.1, with the final dot of a fully qualified name or without; a name that ends in a number is a mistaken
+/// address.
 fn is_dns_name(text: &str) -> bool {
+    let text = text.strip_suffix('.').unwrap_or(text);
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
             && label
@@ -141,6 +143,14 @@ mod tests {
                 Some("http://csi-mock-driver.storage.svc:9810"),
                 false,
             ),
+            (
+                "csi-mock-driver.storage.svc.cluster.local.:9810",
+                Some("http://csi-mock-driver.storage.svc.cluster.local.:9810"),
+                false,
+            ),
+            ("example.org..:80", None, true),
+            (".:80", None, true),
+            ("127.0.0.1.5.:80", None, true),
             ("csi-mock-driver:9810", Some("http://csi-mock-driver:9810"), false),
             ("example.org:http", None, true),
             ("example..org:80", None, true),

@@ -199,8 +199,8 @@ impl Array {
         let spec = &existing.spec;
         let unreachable = || {
             let requirement = wanted.requirement.as_ref()?;
-            let place = self.segments_of(&spec.pool)?;
-            (!requirement.admits(place)).then_some("accessibility_requirements")
+            let segments = self.segments_of(&spec.pool)?;
+            (!requirement.is_satisfied_by(segments)).then_some("accessibility_requirements")
         };
         match wanted.difference(spec).or_else(unreachable) {
             None => Ok(Some(spec.clone())),
@@ -230,7 +230,7 @@ impl Array {
             beside: source.as_ref().map(|(_, pool)| *pool),
             requirement: wanted.requirement.as_ref(),
         };
-        let pool = self.place(capacity_bytes, &wish)?;
+        let pool = self.choose_pool(capacity_bytes, &wish)?;
         Ok(Plan { capacity_bytes, pool })
     }
 

@@ -66,11 +66,11 @@ pub enum Error {
     #[error("the volumes cannot be grouped: they lie in different pools, {pools}")]
     CannotGroup { pools: String },
     /// The topology of the node does not reach the volume.
-    #[error("volume \"{volume}\" is not accessible from node \"{node}\": its topology is {place}")]
+    #[error("volume \"{volume}\" is not accessible from node \"{node}\": its topology is {topology}")]
     OutOfReach {
         volume: VolumeId,
         node: NodeId,
-        place: String,
+        topology: String,
     },
     /// No supported size is within the capacity range.
     #[error("capacity_range: {reason}")]

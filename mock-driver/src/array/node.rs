@@ -120,7 +120,7 @@ impl Array {
     pub(crate) fn has_no_accessible_pool(&self, id: &str) -> bool {
         let mut pools = self.settings.pools.iter();
         let node = self.registered(id);
-        node.is_ok_and(|(_, node)| !pools.any(|pool| node.segments.reaches(&pool.segments)))
+        node.is_ok_and(|(_, node)| !pools.any(|pool| node.segments.can_access(&pool.segments)))
     }
 
     /// Registers a node or changes its settings. Settings that are `None` do not change.
@@ -246,8 +246,8 @@ impl Array {
         if self.settings.nodes.contains(id) {
             return None;
         }
-        let place = self.round_robin_topology(self.number(id))?;
-        Some(place.clone()).filter(|place| !place.is_empty())
+        let segments = self.round_robin_topology(self.number(id))?;
+        Some(segments.clone()).filter(|segments| !segments.is_empty())
     }
 
     /// The index of a node, also of one that does not exist yet or any more.
@@ -293,10 +293,10 @@ impl Array {
     fn explicit_topology(&self, id: &NodeId) -> Option<&Segments> {
         let changed = self.changed.get(id);
         let pools = &self.settings.pools;
-        let is_of_pool = |place: &&Segments| pools.iter().any(|pool| pool.segments == **place);
+        let is_of_pool = |segments: &&Segments| pools.iter().any(|pool| pool.segments == **segments);
         changed
             .and_then(|changed| changed.segments.as_ref())
-            .or_else(|| self.settings.places.get(id))
+            .or_else(|| self.settings.node_topology.get(id))
             .or_else(|| changed?.assigned_topology.as_ref().filter(is_of_pool))
     }
 }

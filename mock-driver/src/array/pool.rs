@@ -77,7 +77,11 @@ impl Array {
     ///
     /// # Errors
     /// The named pool does not exist.
-    pub fn capacity_for(&self, pool: Option<&str>, place: Option<&Segments>) -> Result<CapacityInfo, Error> {
+    pub fn capacity_for(
+        &self,
+        pool: Option<&str>,
+        topology: Option<&Segments>,
+    ) -> Result<CapacityInfo, Error> {
         self.known_pool(pool)?;
         let SizeRule { min, max, .. } = self.settings.sizes;
         let left = self
@@ -85,7 +89,7 @@ impl Array {
             .pools
             .iter()
             .filter(|candidate| pool.is_none_or(|name| candidate.name.as_str() == name))
-            .filter(|candidate| place.is_none_or(|place| candidate.segments.suits(place)))
+            .filter(|candidate| topology.is_none_or(|topology| candidate.segments.satisfies(topology)))
             .map(|candidate| self.left_in(candidate));
         let (available, largest) = left.fold((0_u64, 0_u64), |(sum, largest), left| {
             (sum.saturating_add(left), largest.max(left))
@@ -158,7 +162,7 @@ impl Array {
 
     /// The pool for an object of `bytes`: according to the first preference that can be satisfied, the pool with the most free
     /// bytes.
-    pub(super) fn place(&self, bytes: u64, wish: &PlacementRequest<'_>) -> Result<PoolName, Error> {
+    pub(super) fn choose_pool(&self, bytes: u64, wish: &PlacementRequest<'_>) -> Result<PoolName, Error> {
         self.known_pool(wish.pool)?;
         let allowed: Vec<&Pool> = self
             .settings
@@ -168,7 +172,7 @@ impl Array {
             .filter(|pool| wish.beside.is_none_or(|source| pool.name == *source))
             .filter(|pool| {
                 wish.requirement
-                    .is_none_or(|wanted| wanted.admits(&pool.segments))
+                    .is_none_or(|wanted| wanted.is_satisfied_by(&pool.segments))
             })
             .collect();
         if allowed.is_empty() {
@@ -180,10 +184,10 @@ impl Array {
             .into_iter()
             .filter(|pool| self.left_in(pool) >= bytes)
             .collect();
-        let roomiest = |place: &Segments| {
+        let roomiest = |segments: &Segments| {
             roomy
                 .iter()
-                .filter(|pool| pool.segments.suits(place))
+                .filter(|pool| pool.segments.satisfies(segments))
                 // The first of equals, so that pools fill up in their configured order.
                 .rev()
                 .max_by_key(|pool| self.left_in(pool))

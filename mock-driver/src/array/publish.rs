@@ -35,12 +35,12 @@ impl Array {
                 asked: params.capability.to_string(),
             });
         }
-        let place = self.segments_of(&held.spec.pool);
-        if let Some(place) = place.filter(|place| !entry.segments.reaches(place)) {
+        let segments = self.segments_of(&held.spec.pool);
+        if let Some(segments) = segments.filter(|segments| !entry.segments.can_access(segments)) {
             return Err(Error::OutOfReach {
                 volume: id,
                 node,
-                place: place.to_string(),
+                topology: segments.to_string(),
             });
         }
         let rival = held

@@ -224,10 +224,10 @@ impl Array {
         let volume = self.volume(&wanted.source)?;
         let bytes = volume.spec.capacity_bytes;
         let own = &volume.spec.pool;
-        let place = self.segments_of(own).zip(wanted.requirement.as_ref());
-        let admitted = place.is_none_or(|(place, requirement)| {
+        let segments = self.segments_of(own).zip(wanted.requirement.as_ref());
+        let admitted = segments.is_none_or(|(segments, requirement)| {
             let first = requirement.preferred.first();
-            requirement.admits(place) && first.is_none_or(|first| place.suits(first))
+            requirement.is_satisfied_by(segments) && first.is_none_or(|first| segments.satisfies(first))
         });
         if admitted && self.left_beside(own) >= bytes {
             return Ok(own.clone());
@@ -237,6 +237,6 @@ impl Array {
             requirement: wanted.requirement.as_ref(),
             ..PlacementRequest::default()
         };
-        self.place(bytes, &wish)
+        self.choose_pool(bytes, &wish)
     }
 }

@@ -164,9 +164,9 @@ fn nodes_stay_in_the_zone_they_joined_in() {
     assert_eq!(zones(&again), joined, "after it was out of the register");
 
     // A configured topology takes precedence, and so does that of a pool if no pool has the assigned one.
-    let places = [(NodeId::from("node-b"), [("zone", "zone-1")].into_iter().collect())];
+    let node_topology = [(NodeId::from("node-b"), [("zone", "zone-1")].into_iter().collect())];
     let info = Settings {
-        places: places.into(),
+        node_topology: node_topology.into(),
         ..mk_zones()
     };
     assert_eq!(
@@ -183,7 +183,7 @@ fn nodes_stay_in_the_zone_they_joined_in() {
 }
 
 #[test]
-fn nodes_written_before_their_place_was_kept_stay_where_the_first_start_finds_them() {
+fn stored_nodes_without_assigned_topology_keep_that_of_the_first_start() {
     let mut array = Array::new(mk_zones(), 1);
     for node in ["node-a", "node-c"] {
         array.set_node(node, NodeSettings::default());
@@ -200,7 +200,7 @@ fn nodes_written_before_their_place_was_kept_stay_where_the_first_start_finds_th
 }
 
 #[test]
-fn the_id_a_machine_has_by_now_is_found_by_every_one_it_had() {
+fn current_node_id_is_found_by_every_former_one() {
     let mut array = Array::new(mk_settings(), 1);
     for (from, to) in [("node-0", "n1"), ("n1", "n2"), ("n2", "n3")] {
         array.change_node_id(from, to).unwrap();

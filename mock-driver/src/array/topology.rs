@@ -32,20 +32,20 @@ impl Segments {
         self.0.is_empty()
     }
 
-    /// Whether objects at `place` are accessible from a node at `self`.
-    pub(crate) fn reaches(&self, place: &Self) -> bool {
-        place.0.iter().all(|(key, value)| self.0.get(key) == Some(value))
+    /// Whether objects with the topology `other` are accessible from a node with the topology `self`.
+    pub(crate) fn can_access(&self, other: &Self) -> bool {
+        other.0.iter().all(|(key, value)| self.0.get(key) == Some(value))
     }
 
-    /// Whether an object at `self` satisfies a requirement for `asked`.
+    /// Whether an object with the topology `self` satisfies a requirement for `required`.
     ///
     /// A requirement may have fewer keys, such as a region without a zone, or more, such as a host; one with unknown keys only
     /// is for other storage.
-    pub(crate) fn suits(&self, asked: &Self) -> bool {
-        if self.is_empty() || asked.is_empty() {
+    pub(crate) fn satisfies(&self, required: &Self) -> bool {
+        if self.is_empty() || required.is_empty() {
             return true;
         }
-        let mut shared = asked
+        let mut shared = required
             .0
             .iter()
             .filter(|(key, _)| self.0.contains_key(*key))
@@ -75,9 +75,9 @@ impl fmt::Display for Segments {
 // === impl Requirement ===
 
 impl Requirement {
-    /// Whether an object at `place` satisfies it.
-    pub(crate) fn admits(&self, place: &Segments) -> bool {
-        self.requisite.is_empty() || self.requisite.iter().any(|asked| place.suits(asked))
+    /// Whether an object with the topology `segments` satisfies the requirement.
+    pub(crate) fn is_satisfied_by(&self, segments: &Segments) -> bool {
+        self.requisite.is_empty() || self.requisite.iter().any(|required| segments.satisfies(required))
     }
 
     /// The segments of the requirement, the most preferred first.
@@ -95,9 +95,9 @@ mod tests {
     }
 
     #[test]
-    fn a_place_suits_who_asks_for_less_or_more_but_not_for_another() {
-        let place = mk(&[("region", "r"), ("zone", "a")]);
-        // (asked, suits)
+    fn segments_satisfy_requirements_with_fewer_or_more_keys_but_not_with_other_values() {
+        let segments = mk(&[("region", "r"), ("zone", "a")]);
+        // (required, satisfied)
         let table = [
             (mk(&[]), true),
             (mk(&[("region", "r")]), true),
@@ -107,18 +107,18 @@ mod tests {
             (mk(&[("region", "r"), ("zone", "b")]), false),
             (mk(&[("other/zone", "a")]), false),
         ];
-        for (asked, suits) in table {
-            assert_eq!(place.suits(&asked), suits, "{asked}");
+        for (required, satisfied) in table {
+            assert_eq!(segments.satisfies(&required), satisfied, "{required}");
         }
-        assert!(mk(&[]).suits(&mk(&[("zone", "b")])), "everywhere is there too");
+        assert!(mk(&[]).satisfies(&mk(&[("zone", "b")])), "empty means everywhere");
     }
 
     #[test]
-    fn who_is_there_reaches_it() {
+    fn nodes_can_access_objects_whose_segments_they_all_have() {
         let node = mk(&[("zone", "a"), ("host", "h")]);
-        assert!(node.reaches(&mk(&[("Zone", "a")])));
-        assert!(node.reaches(&mk(&[])));
-        assert!(!node.reaches(&mk(&[("zone", "b")])));
-        assert!(!mk(&[]).reaches(&mk(&[("zone", "a")])));
+        assert!(node.can_access(&mk(&[("Zone", "a")])));
+        assert!(node.can_access(&mk(&[])));
+        assert!(!node.can_access(&mk(&[("zone", "b")])));
+        assert!(!mk(&[]).can_access(&mk(&[("zone", "a")])));
     }
 }

@@ -177,7 +177,7 @@ fn expectation(text: &str) -> Expected {
 
 async fn follow(client: &Client, which: &CallFilterArgs, output: Output) -> Result<Done, Failure> {
     let mut out = io::stdout();
-    let tell = |happened: CallEvent| {
+    let print_event = |happened: CallEvent| {
         let text = match output {
             Output::Json => match &happened {
                 CallEvent::Begin(call) | CallEvent::End(call) | CallEvent::Late(call) => {
@@ -192,7 +192,7 @@ async fn follow(client: &Client, which: &CallFilterArgs, output: Output) -> Resu
             Err(_) => ControlFlow::Break(()),
         }
     };
-    client.follow(&which.calls(), tell).await?;
+    client.follow(&which.calls(), print_event).await?;
     Ok(Done::Printed)
 }
 

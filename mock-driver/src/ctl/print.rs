@@ -232,7 +232,7 @@ impl Row for Scenario {
 
 impl Row for Call {
     const HEAD: &[&str] = &[
-        "PLACE", "START", "METHOD", "VOLUME", "NODE", "CODE", "SECONDS", "FAULT", "MESSAGE",
+        "SEQUENCE", "START", "METHOD", "VOLUME", "NODE", "CODE", "SECONDS", "FAULT", "MESSAGE",
     ];
 
     fn row(&self) -> Vec<String> {
@@ -245,7 +245,9 @@ impl Row for Call {
             None => ("runs".to_owned(), String::new(), String::new()),
         };
         vec![
-            self.place.map(|place| place.to_string()).unwrap_or_default(),
+            self.sequence
+                .map(|sequence| sequence.to_string())
+                .unwrap_or_default(),
             self.start.clone(),
             self.method.clone(),
             self.volume.clone(),
@@ -304,13 +306,13 @@ impl Row for Pool {
     const HEAD: &[&str] = &["POOL", "CAPACITY", "USED", "AVAILABLE", "WHERE"];
 
     fn row(&self) -> Vec<String> {
-        let place = self.topology.iter().map(|(key, value)| format!("{key}={value}"));
+        let topology = self.topology.iter().map(|(key, value)| format!("{key}={value}"));
         vec![
             self.name.clone(),
             size(self.capacity_bytes),
             size(self.used_bytes),
             size(self.available_bytes),
-            place.collect::<Vec<_>>().join(","),
+            topology.collect::<Vec<_>>().join(","),
         ]
     }
 }

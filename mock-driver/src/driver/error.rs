@@ -135,8 +135,8 @@ fn shortened(mut text: String) -> String {
         left = left.saturating_sub(encoded);
         is_over
     });
-    if let Some((place, _)) = cut {
-        text.truncate(place);
+    if let Some((offset, _)) = cut {
+        text.truncate(offset);
         text.push_str(CUT_OFF);
     }
     text

@@ -71,7 +71,7 @@ impl Driver {
             capabilities: self.capabilities.clone(),
             config: self.config.clone(),
             readiness: Readiness::after(Duration::ZERO),
-            places: self.places.clone(),
+            pool_topology: self.pool_topology.clone(),
             store: self.store.clone(),
             clock: self.clock.clone(),
             volume_files,

@@ -109,7 +109,7 @@ impl LockTable {
     /// Another call holds one of them, and the rule is to abort; keys locked by then are unlocked.
     ///
     /// # Cancellation
-    /// Safe: a dropped waiter only loses its place in the queue.
+    /// Safe: a dropped waiter only loses its position in the queue.
     pub(crate) async fn lock(
         &self,
         scope: Scope,
@@ -269,12 +269,17 @@ mod tests {
     #[tokio::test]
     async fn calls_that_want_the_same_in_any_order_do_not_block_one_another_for_ever() {
         let table = LockTable::new(BusyRule::Wait);
-        let (one, other) = ([A, B].concat(), [B, A].concat());
-        let first = call(&table, &one).await.unwrap();
-        let mut second = task::spawn(call(&table, &other));
-        assert_pending!(second.poll());
-        drop(first);
-        assert!(assert_ready!(second.poll()).is_ok());
+        let (a, b) = (call(&table, A).await.unwrap(), call(&table, B).await.unwrap());
+        let (both, reversed) = ([A, B].concat(), [B, A].concat());
+        let mut one = task::spawn(call(&table, &both));
+        let mut other = task::spawn(call(&table, &reversed));
+        assert_pending!(one.poll());
+        assert_pending!(other.poll());
+        // If each took its own first volume now, it would wait for the other's.
+        drop((a, b));
+        assert!(assert_ready!(one.poll()).is_ok());
+        drop(one);
+        assert!(assert_ready!(other.poll()).is_ok());
     }
 
     #[tokio::test]

@@ -18,7 +18,7 @@ use crate::node::{Node, NodeInfo, View};
 use crate::rpc::capabilities::Capability;
 
 /// Maximum time of one step on devices and files while the driver exits.
-const LAST_STEP: Duration = Duration::from_secs(60);
+pub(crate) const LAST_STEP: Duration = Duration::from_secs(60);
 
 // === impl Driver ===
 
@@ -44,7 +44,7 @@ impl Driver {
             .read(|array| {
                 let found = array.volume(volume)?;
                 Ok(View {
-                    bytes: found.spec.capacity_bytes,
+                    bytes: self.config.disk_bytes(&found.spec),
                     attachment: found.attachments.get(node.as_str()).cloned(),
                     issues: array.issues(volume).to_vec(),
                 })
@@ -89,9 +89,9 @@ impl Driver {
     /// Sets the node's topology in the array of this process, if a flag gives it.
     async fn announce(&self, node: &Node) {
         let id = node.info().id;
-        if !node.place.is_empty() {
+        if !node.segments.is_empty() {
             let settings = NodeSettings {
-                segments: Some(node.place.clone()),
+                segments: Some(node.segments.clone()),
                 ..NodeSettings::default()
             };
             let info = self.store.change(|array| Ok(array.set_node(&id, settings))).await;
@@ -134,7 +134,7 @@ impl Driver {
 
     /// The location of a volume for a call with a node id, or without one. A process with a node only takes every volume to be
     /// on its node.
-    pub(crate) fn place(&self, volume: &str, node: &str) -> VolumeLocation {
+    pub(crate) fn location(&self, volume: &str, node: &str) -> VolumeLocation {
         if let Some(remote) = &self.remote {
             return VolumeLocation {
                 exists: true,
@@ -192,7 +192,7 @@ impl Driver {
         let view = self.store.peek(|array| {
             let found = array.volume(volume).ok()?;
             Some(View {
-                bytes: found.spec.capacity_bytes,
+                bytes: self.config.disk_bytes(&found.spec),
                 attachment: found.attachments.get(id.as_str()).cloned(),
                 issues: Vec::new(),
             })
@@ -265,8 +265,8 @@ impl Driver {
     }
 
     /// Ends running tasks and, without a state directory, undoes everything on the node. Waits for threads that run a step such
-    /// as mkfs, because no record would show its result.
-    pub(crate) async fn leave(&self) {
+    /// as mkfs, because no record would show its result, at most as long as `last_step`.
+    pub(crate) async fn leave(&self, last_step: Duration) {
         self.halt.cancel();
         self.work.close();
         let ended = async {
@@ -276,8 +276,8 @@ impl Driver {
                 node.finish().await;
             }
         };
-        if time::timeout(LAST_STEP, ended).await.is_err() {
-            tracing::warn!(waited = ?LAST_STEP, "work on devices and files goes on after the end");
+        if time::timeout(last_step, ended).await.is_err() {
+            tracing::warn!(waited = ?last_step, "work on devices and files goes on after the end");
         }
         if let Some(node) = self.node() {
             let used = node.volumes();

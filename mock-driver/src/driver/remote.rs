@@ -9,7 +9,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use http::StatusCode;
-use tokio::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::sync::{Mutex, OnceCell, RwLock};
 use tonic::Code;
 
 use crate::admin_api::Endpoint;
@@ -23,6 +23,7 @@ use crate::driver::locks::{BusyRule, Guard, Key, LockMode, LockTable, Scope};
 use crate::error_chain;
 use crate::node::{self, View};
 use crate::rpc::code;
+use crate::store::volume_files::VolumeFiles;
 
 /// Interval of polling the attachments.
 pub(crate) const FOLLOW_EVERY: Duration = Duration::from_secs(1);
@@ -41,9 +42,11 @@ pub(crate) struct RemoteArray {
     /// A task that acts on a response about a volume holds its lock from the request on.
     locks: LockTable,
     /// Read-locked while devices are attached, so that the sweep removes none meanwhile.
-    devices: RwLock<()>,
-    /// Whether this process has reported its node's topology.
-    has_said: Mutex<bool>,
+    pub(super) devices: RwLock<()>,
+    /// Whether this process has reported its node's topology; locked during the node's registration.
+    pub(super) topology_reported: Mutex<bool>,
+    /// Set after the first successful check, or if no check is needed.
+    media: OnceCell<()>,
     seen: std::sync::Mutex<SweepState>,
 }
 
@@ -71,14 +74,16 @@ pub(crate) struct RemoteNode {
 // === impl RemoteArray ===
 
 impl RemoteArray {
-    pub(crate) fn at(endpoint: Endpoint) -> Self {
+    /// With `shares_media`, the media directory must be the array's.
+    pub(crate) fn at(endpoint: Endpoint, shares_media: bool) -> Self {
         Self {
             client: Client::new(endpoint.clone()).within(ANSWER_WITHIN),
             patient: Client::new(endpoint.clone()),
             endpoint,
             locks: LockTable::new(BusyRule::Wait),
             devices: RwLock::default(),
-            has_said: Mutex::default(),
+            topology_reported: Mutex::default(),
+            media: OnceCell::new_with((!shares_media).then_some(())),
             seen: std::sync::Mutex::default(),
         }
     }
@@ -129,19 +134,17 @@ impl RemoteArray {
         self.locks.lock(Scope::Operation, keys).await.ok()
     }
 
-    /// Held while a device is attached.
-    pub(crate) async fn read_device_lock(&self) -> RwLockReadGuard<'_, ()> {
-        self.devices.read().await
-    }
-
-    /// Held while devices are removed.
-    pub(crate) async fn write_device_lock(&self) -> RwLockWriteGuard<'_, ()> {
-        self.devices.write().await
-    }
-
-    /// Held during the node's registration; whether its topology was reported.
-    pub(crate) async fn registration_lock(&self) -> MutexGuard<'_, bool> {
-        self.has_said.lock().await
+    /// Checks, until it has succeeded once, that the media directory is the array's.
+    pub(crate) async fn check_media(&self, volume_files: &VolumeFiles) -> Result<(), node::Error> {
+        let check = async || {
+            let info = self.client.info().await.map_err(|error| no_array(&error))?;
+            match info.array {
+                Some(array) => Ok(volume_files.check_array(&array, &self.endpoint.to_string())?),
+                // It has no media directory, or is of an earlier version.
+                None => Ok(()),
+            }
+        };
+        self.media.get_or_try_init(check).await.copied()
     }
 
     /// The view of a volume from a node; `None` if the volume does not exist.
@@ -211,20 +214,20 @@ impl RemoteArray {
     }
 
     /// Adds a node to the array.
-    pub(crate) async fn join(&self, id: &str, place: &Segments) -> Result<(), node::Error> {
+    pub(crate) async fn join(&self, id: &str, segments: &Segments) -> Result<(), node::Error> {
         let new = resource::NodeNew {
             id: id.to_owned(),
             limit: None,
-            topology: Some(topology(place)).filter(|topology| !topology.is_empty()),
+            topology: Some(topology(segments)).filter(|topology| !topology.is_empty()),
         };
         let joined = self.client.register_node(&new).await;
         joined.map(drop).map_err(|error| no_array(&error))
     }
 
     /// Changes the topology of a known node, registered or not.
-    pub(crate) async fn move_node(&self, id: &str, place: &Segments) -> Result<(), node::Error> {
+    pub(crate) async fn set_node_topology(&self, id: &str, segments: &Segments) -> Result<(), node::Error> {
         let change = resource::NodeChange {
-            topology: Some(topology(place)),
+            topology: Some(topology(segments)),
             ..resource::NodeChange::default()
         };
         let changed = self.client.change_node(id, &change).await;
@@ -232,8 +235,8 @@ impl RemoteArray {
     }
 }
 
-fn topology(place: &Segments) -> BTreeMap<String, String> {
-    let pairs = place.iter();
+fn topology(segments: &Segments) -> BTreeMap<String, String> {
+    let pairs = segments.iter();
     pairs
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect()
@@ -301,14 +304,17 @@ mod tests {
         let socket = directory.path().join("admin.sock");
         // As that of a process that was stopped: the kernel takes connections for it. Attaching and detaching wait.
         let _listener = UnixListener::bind(&socket).unwrap();
-        let remote = RemoteArray::at(format!("unix://{}", socket.display()).parse().unwrap());
-        let place = Segments::default();
+        let remote = RemoteArray::at(format!("unix://{}", socket.display()).parse().unwrap(), true);
+        let segments = Segments::default();
         let refused = [
+            remote
+                .check_media(&VolumeFiles::kept(directory.path().to_owned()))
+                .await,
             remote.view("vol-0", "node-0").await.map(drop),
             remote.node("node-0").await.map(drop),
             remote.storage_health("node-0").await.map(drop),
-            remote.join("node-0", &place).await,
-            remote.move_node("node-0", &place).await,
+            remote.join("node-0", &segments).await,
+            remote.set_node_topology("node-0", &segments).await,
         ];
         for refused in refused {
             let error = refused.unwrap_err();
@@ -318,23 +324,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sweep_spares_what_was_found_attached_since_it_asked() {
-        let remote = RemoteArray::at(Endpoint::None);
+    async fn sweep_keeps_volumes_found_attached_since_it_began() {
+        let remote = RemoteArray::at(Endpoint::None, false);
         remote.note("before", true);
         remote.begin_sweep();
         remote.note("meanwhile", true);
         remote.note("come-and-gone", true);
         remote.note("come-and-gone", false);
-        let kept = remote.end_sweep(&["told".to_owned()].into());
-        assert_eq!(kept, ["meanwhile", "told"]);
-        for (volume, is_here) in [("before", false), ("meanwhile", true), ("told", true)] {
+        let kept = remote.end_sweep(&["listed".to_owned()].into());
+        assert_eq!(kept, ["listed", "meanwhile"]);
+        for (volume, is_here) in [("before", false), ("meanwhile", true), ("listed", true)] {
             assert_eq!(remote.is_here(volume), is_here, "{volume}");
         }
     }
 
     #[tokio::test]
     async fn one_volume_waits_for_itself_only() {
-        let remote = RemoteArray::at(Endpoint::None);
+        let remote = RemoteArray::at(Endpoint::None, false);
         let first = remote.lock_volume("a").await;
         let mut second = tokio_test::task::spawn(remote.lock_volume("a"));
         tokio_test::assert_pending!(second.poll());

@@ -15,6 +15,7 @@ use crate::driver::error::Error;
 use crate::driver::remote::{FOLLOW_EVERY, RemoteArray, RemoteNode};
 use crate::error_chain;
 use crate::node::{self, Node, View};
+use crate::store::volume_files::ClaimError;
 
 // === impl Driver ===
 
@@ -44,14 +45,21 @@ impl Driver {
     }
 
     /// Polls this node's attachments in another process's array until `stop`.
-    pub(crate) async fn follow_array(&self, stop: CancellationToken) {
+    ///
+    /// # Errors
+    /// The media directory is not the array's.
+    pub(crate) async fn follow_array(&self, stop: CancellationToken) -> Result<(), ClaimError> {
         let (Some(remote), Some(node)) = (&self.remote, self.node()) else {
-            return stop.cancelled().await;
+            stop.cancelled().await;
+            return Ok(());
         };
         let mut settled = BTreeSet::new();
         let (mut trouble, mut is_first) = (None, true);
         loop {
-            let now = self.follow_once(remote, node, &mut settled).await.err();
+            let now = match self.follow_once(remote, node, &mut settled).await {
+                Err(Error::Node(node::Error::MediaDir(error))) => return Err(error),
+                now => now.err(),
+            };
             if is_first && now.is_none() {
                 is_first = false;
                 self.release_leftover_devices(&settled).await;
@@ -69,7 +77,7 @@ impl Driver {
                 .await
                 .is_none()
             {
-                return;
+                return Ok(());
             }
         }
     }
@@ -83,7 +91,7 @@ impl Driver {
         remote.begin_sweep();
         let known = decide(remote, node).await?;
         {
-            let _no_device_comes = remote.write_device_lock().await;
+            let _guard = remote.devices.write().await;
             let kept = remote.end_sweep(&known.attached);
             node.retain_devices(kept, self.ways()).await?;
         }
@@ -104,9 +112,10 @@ impl Driver {
 
 /// Attaches a volume's device if the array has attached the volume. The sweep removes devices.
 async fn settle(remote: &RemoteArray, node: &Arc<Node>, volume: &str, view: &View) -> Result<(), Error> {
-    let _a_device_comes = remote.read_device_lock().await;
+    let _guard = remote.devices.read().await;
     remote.note(volume, view.attachment.is_some());
     if view.attachment.is_some() {
+        remote.check_media(&node.volume_files).await?;
         node.reconcile_device(volume, Some(view)).await?;
     }
     Ok(())
@@ -116,34 +125,35 @@ async fn settle(remote: &RemoteArray, node: &Arc<Node>, volume: &str, view: &Vie
 /// its new id if it was renamed there, and reports its configured topology once. A node that was removed from the array
 /// does not join again, and keeps the volumes that are attached to it.
 pub(super) async fn decide(remote: &RemoteArray, node: &Node) -> Result<RemoteNode, Error> {
-    let mut has_said = remote.registration_lock().await;
+    remote.check_media(&node.volume_files).await?;
+    let mut topology_reported = remote.topology_reported.lock().await;
     let mut id = node.info().id;
     let known = loop {
         let known = remote.node(&id).await?;
         match known.as_ref().and_then(|known| known.renamed_to.clone()) {
             Some(current) => {
                 tracing::info!(from = id, to = current, "the array gave this node another id");
-                node.tell(|info| info.id.clone_from(&current));
+                node.set_info(|info| info.id.clone_from(&current));
                 id = current;
             }
             None => break known,
         }
     };
-    let place = &node.place;
+    let segments = &node.segments;
     let known = match known {
         None => {
-            remote.join(&id, place).await?;
+            remote.join(&id, segments).await?;
             tracing::info!(node = id, "joined the array");
             remote.node(&id).await?
         }
-        Some(known) if !*has_said && !place.is_empty() && known.segments != *place => {
-            remote.move_node(&id, place).await?;
-            tracing::info!(node = id, from = %known.segments, to = %place, "the array knows where this node is now");
+        Some(known) if !*topology_reported && !segments.is_empty() && known.segments != *segments => {
+            remote.set_node_topology(&id, segments).await?;
+            tracing::info!(node = id, from = %known.segments, to = %segments, "updated the topology of this node in the array");
             remote.node(&id).await?
         }
         Some(known) => Some(known),
     };
-    *has_said = true;
+    *topology_reported = true;
     known.ok_or_else(|| {
         let reason = format!("it has taken node \"{id}\" in and does not know it");
         node::Error::NoArray { reason }.into()

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use csi_proto::Secrets;
 
+use crate::array::{Capability, Spec};
 use crate::driver::error::Error;
 use crate::rpc::method::Method;
 use crate::rpc::validate::Invalid;
@@ -24,6 +25,9 @@ pub struct ServiceConfig {
     pub secrets: RequiredSecrets,
     /// Maximum size to which a node expands a volume; `None` for no limit of its own.
     pub node_growth_limit: Option<u64>,
+    /// Minimum size in bytes of the disk of a volume with a filesystem. A smaller volume keeps its capacity, but its
+    /// filesystem has this room, as csi-driver-host-path does not limit a volume to its capacity.
+    pub min_filesystem_bytes: u64,
     /// NodeGetInfo returns a random `max_volumes_per_node` each time.
     pub(crate) limit_by_chance: bool,
     /// A node accepts volumes that are not attached to it although the driver has ControllerPublishVolume, as
@@ -59,6 +63,19 @@ pub struct RequiredSecret {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be RPC:key=value, as in CreateVolume:user=me, for an RPC that has secrets")]
 pub struct InvalidSecret;
+
+// === impl ServiceConfig ===
+
+impl ServiceConfig {
+    /// The size of a volume's disk in bytes.
+    pub(crate) fn disk_bytes(&self, volume: &Spec) -> u64 {
+        if volume.capabilities.iter().all(Capability::is_block) {
+            volume.capacity_bytes
+        } else {
+            volume.capacity_bytes.max(self.min_filesystem_bytes)
+        }
+    }
+}
 
 // === impl RequiredSecrets ===
 
@@ -138,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_apart_from_what_is_wrong() {
+    fn missing_and_wrong_secrets_have_different_codes() {
         let required: RequiredSecrets = ["CreateVolume:user=me", "CreateVolume:password=a=b"]
             .map(|text| text.parse::<RequiredSecret>().unwrap())
             .into_iter()

@@ -1,8 +1,8 @@
 //! Operations of the array together with the files of volumes and snapshots.
 //!
 //! Their order makes crashes safe: files of a new object exist before the array has the object, and files of a deleted
-//! object are removed after the array has deleted it. Whatever a crash leaves belongs to no object, and the next start
-//! removes it.
+//! object are removed after the array has deleted it. Whatever a crash leaves belongs to no object: the next start
+//! removes unfinished copies and moves complete files to `orphaned/`.
 //!
 //! A copy takes the time that the volume's parameters give the array: a snapshot exists at once and is ready after that
 //! time, and a volume is created after it.
@@ -333,7 +333,7 @@ impl Driver {
     }
 
     /// Changes the array to include these copies, or removes the copies that it refuses. If the result is unknown, the array may
-    /// have stored the change, so the files remain; the next start removes those without a volume.
+    /// have stored the change, so the files remain; the next start moves those without an object to `orphaned/`.
     async fn change_with<T>(
         &self,
         copies: &[FileId],
@@ -348,7 +348,8 @@ impl Driver {
         Ok(changed?)
     }
 
-    /// Removes files without an object; after a failure the next start removes them.
+    /// Removes files without an object; after a failure the next start removes them, or moves them to `orphaned/` if their
+    /// removal has not begun.
     async fn discard(&self, file_id: &FileId) {
         if let Err(error) = self.volume_files.delete(file_id).await {
             tracing::warn!(id = file_id.id(), error = %crate::error_chain(&error), "failed to remove volume files");

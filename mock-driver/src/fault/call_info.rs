@@ -32,7 +32,7 @@ pub trait CallInfo {
     /// The requested bytes, or 0.
     fn size(&self) -> u64;
     /// The location of the volume; `None` if unknown.
-    fn place(&self) -> Option<VolumeLocation>;
+    fn location(&self) -> Option<VolumeLocation>;
 }
 
 /// The location of a volume from a call's point of view.

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_nobody_knows_survive() {
+    fn unknown_fields_survive() {
         // Field 99 of a later version, then a known one.
         let descriptor = Method::ControllerPublishVolume.reply();
         let later = [0x9a, 0x06, 0x01, b'x'];

@@ -86,9 +86,9 @@ pub enum DiskOverlay {
 impl VolumeNodePattern {
     /// Both patterns match.
     pub(crate) fn matches(&self, volume: &str, node: &str) -> bool {
-        let fits = |pattern: &Option<WildMatch>, text: &str| {
+        let matches = |pattern: &Option<WildMatch>, text: &str| {
             pattern.as_ref().is_none_or(|pattern| pattern.matches(text))
         };
-        fits(&self.volume, volume) && fits(&self.node, node)
+        matches(&self.volume, volume) && matches(&self.node, node)
     }
 }

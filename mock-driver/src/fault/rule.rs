@@ -39,7 +39,7 @@ pub struct Rule {
 }
 
 /// The lists of a fault file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RuleKind {
     /// Rules.
     Rule,
@@ -65,7 +65,7 @@ pub struct Match {
     /// Requests of more bytes than this.
     pub(crate) bytes_above: Option<u64>,
     /// Location of the volume.
-    pub(crate) place: Option<LocationMatch>,
+    pub(crate) location: Option<LocationMatch>,
     /// State of the rules.
     pub(crate) state: Option<String>,
     /// Condition on the array's state; set only for backend faults.
@@ -239,7 +239,7 @@ impl RuleKind {
 impl Match {
     /// Whether a call matches, apart from counts and probability.
     pub(super) fn covers(&self, occasion: &dyn CallInfo, state: &str) -> bool {
-        let fits = |pattern: &Option<WildMatch>, text: &str| match pattern {
+        let matches = |pattern: &Option<WildMatch>, text: &str| match pattern {
             None => true,
             Some(pattern) => !text.is_empty() && pattern.matches(text),
         };
@@ -251,16 +251,18 @@ impl Match {
         self.method
             .as_ref()
             .is_none_or(|method| method.has(occasion.path()))
-            && fits(&self.volume, occasion.volume())
-            && fits(&self.node, occasion.node())
-            && fits(&self.name, occasion.name())
+            && matches(&self.volume, occasion.volume())
+            && matches(&self.node, occasion.node())
+            && matches(&self.name, occasion.name())
             && self.state.as_ref().is_none_or(|wanted| wanted == state)
             && has("secrets", &self.secrets)
             && (has("parameters", &self.parameters) || has("volume_context", &self.parameters))
             && self.bytes_above.is_none_or(|bytes| occasion.size() > bytes)
-            && self
-                .place
-                .is_none_or(|wanted| occasion.place().is_some_and(|place| wanted.fits(place)))
+            && self.location.is_none_or(|wanted| {
+                occasion
+                    .location()
+                    .is_some_and(|location| wanted.matches(location))
+            })
     }
 }
 
@@ -307,13 +309,13 @@ impl CallNumbers {
 // === impl LocationMatch ===
 
 impl LocationMatch {
-    fn fits(self, place: VolumeLocation) -> bool {
+    fn matches(self, location: VolumeLocation) -> bool {
         match self {
-            Self::Attached => place.here || place.elsewhere,
-            Self::AttachedHere => place.here,
-            Self::AttachedElsewhere => place.elsewhere,
-            Self::Detached => place.exists && !place.here && !place.elsewhere,
-            Self::Absent => !place.exists,
+            Self::Attached => location.here || location.elsewhere,
+            Self::AttachedHere => location.here,
+            Self::AttachedElsewhere => location.elsewhere,
+            Self::Detached => location.exists && !location.here && !location.elsewhere,
+            Self::Absent => !location.exists,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! An active rule: its counts and the calls that it affects.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tonic::Code;
 
 use super::condition::ConditionState;
+use super::injected::InjectedTotals;
 use super::{CallInfo, DelayDistribution, Reservations, Rule, Seed};
 
 /// The origin of a rule, in the order of precedence.
@@ -38,11 +39,6 @@ pub struct Report {
     pub seen: u64,
     /// Number of firings.
     pub fired: u64,
-    /// Number of applied firings by method path.
-    pub methods: BTreeMap<String, u64>,
-    /// The code of the error that it returns, if any.
-    #[serde(skip)]
-    pub code: Option<Code>,
     /// Limit of firings.
     pub times: Option<u64>,
     /// Number of calls that it delays or holds now.
@@ -58,7 +54,7 @@ pub struct ActiveFault {
     armed: Arc<RuleState>,
     /// The path of the call's method.
     method: String,
-    place: FiringPosition,
+    position: FiringPosition,
     has_acted: bool,
     delay: Duration,
     /// The text of the error, if the rule's condition gives it.
@@ -94,7 +90,6 @@ struct Counts {
     /// Number of resets.
     era: u64,
     fired: u64,
-    methods: BTreeMap<String, u64>,
     /// One for each random draw, by subject: see [`random`](super::random).
     draws: Draws,
     condition_state: ConditionState,
@@ -150,10 +145,13 @@ impl ActiveFault {
     }
 
     /// Counts the firing and sets the rules' state.
-    pub(super) fn acts(&mut self, state: &mut Arc<str>) {
+    pub(super) fn acts(&mut self, state: &mut Arc<str>, injected: &Mutex<InjectedTotals>) {
         self.has_acted = true;
-        self.armed.counts().count_acted(&self.method, self.place);
-        if let Some(next) = &self.rule().action.set_state {
+        let rule = self.rule();
+        let mut injected = injected.lock().unwrap_or_else(PoisonError::into_inner);
+        injected.add(rule.kind, &rule.id, &self.method, rule.code());
+        drop(injected);
+        if let Some(next) = &rule.action.set_state {
             *state = next.as_str().into();
         }
     }
@@ -163,7 +161,7 @@ impl Drop for ActiveFault {
     fn drop(&mut self) {
         self.armed.blocked_calls.fetch_sub(1, Ordering::Relaxed);
         if !self.has_acted {
-            self.armed.counts().put_back(self.place);
+            self.armed.counts().put_back(self.position);
         }
     }
 }
@@ -228,25 +226,13 @@ impl Draws {
 // === impl Counts ===
 
 impl Counts {
-    /// Maximum number of methods with a count of their own. CSI has far fewer; a client of the proxy may call any method.
-    const METHODS: usize = 1000;
-
-    /// Counts a firing that is final: Prometheus counters must not decrease.
-    fn count_acted(&mut self, method: &str, place: FiringPosition) {
-        if place.era == self.era {
-            let is_counted = self.methods.len() < Self::METHODS || self.methods.contains_key(method);
-            let method = if is_counted { method } else { "other" };
-            *self.methods.entry(method.to_owned()).or_default() += 1;
-        }
-    }
-
-    fn put_back(&mut self, place: FiringPosition) {
-        if place.era != self.era {
+    fn put_back(&mut self, position: FiringPosition) {
+        if position.era != self.era {
             return;
         }
-        self.turns.put_back(place.turn);
+        self.turns.put_back(position.turn);
         self.fired = self.fired.saturating_sub(1);
-        if let Some((whom, number)) = place.draw {
+        if let Some((whom, number)) = position.draw {
             self.draws.put_back(whom, number);
         }
     }
@@ -321,7 +307,7 @@ impl RuleState {
         Some(ActiveFault {
             armed: self.clone(),
             method: call.path().to_owned(),
-            place: FiringPosition {
+            position: FiringPosition {
                 turn,
                 draw: drawn,
                 era: counts.era,
@@ -379,8 +365,6 @@ impl RuleState {
             enabled: self.enabled.load(Ordering::Relaxed),
             seen: counts.turns.len(),
             fired: counts.fired,
-            methods: counts.methods.clone(),
-            code: self.rule.code(),
             times: self.rule.times,
             blocked_calls: self.blocked_calls.load(Ordering::Relaxed),
             rule: self.rule.text().clone(),
@@ -395,22 +379,6 @@ impl RuleState {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn methods_beyond_the_limit_are_counted_together() {
-        let mut counts = Counts::default();
-        let place = FiringPosition {
-            turn: 1,
-            draw: None,
-            era: 0,
-        };
-        for number in 0..3000 {
-            counts.count_acted(&format!("/any.v1.Service/Method{number}"), place);
-        }
-        assert_eq!(counts.methods.len(), 1001);
-        assert_eq!(counts.methods["other"], 2000);
-        assert_eq!(counts.methods.values().sum::<u64>(), 3000);
-    }
 
     #[test]
     fn draws_are_remembered_for_a_bounded_number_of_subjects() {

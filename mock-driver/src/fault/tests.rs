@@ -15,7 +15,7 @@ struct Publish {
     volume: String,
     secrets: BTreeMap<String, String>,
     context: BTreeMap<String, String>,
-    place: Option<VolumeLocation>,
+    location: Option<VolumeLocation>,
 }
 
 impl Publish {
@@ -57,8 +57,8 @@ impl CallInfo for Publish {
         0
     }
 
-    fn place(&self) -> Option<VolumeLocation> {
-        self.place
+    fn location(&self) -> Option<VolumeLocation> {
+        self.location
     }
 }
 
@@ -78,6 +78,11 @@ fn mk_seeded(yaml: &str, seed: u64) -> Faults {
 fn counts(faults: &Faults, index: usize) -> (u64, u64) {
     let report = &faults.reports(RuleKind::Rule)[index];
     (report.seen, report.fired)
+}
+
+/// The total of applied firings.
+fn injected(faults: &Faults) -> u64 {
+    faults.injected().iter().map(|(_, total)| total).sum()
 }
 
 /// Which rule fires for each of some calls; empty text for none.
@@ -124,7 +129,7 @@ fn turn_and_chance_of_a_call_that_failed_by_itself_are_the_next_ones() {
     assert_eq!(fired(&faults, [call.clone(), call.clone()]), ["third", ""]);
     assert_eq!(counts(&faults, 0), (5, 1));
 
-    // What was taken before the counts were set to zero is not given back to the new ones.
+    // Numbers taken before a reset are not put back into the new counts.
     let faults = mk_rules("- {id: first, match: {call: 1}, phase: after, action: {code: INTERNAL}}");
     let old = faults.decide(&call).rule.unwrap();
     faults.reset();
@@ -153,7 +158,7 @@ fn turn_and_chance_of_a_call_that_failed_by_itself_are_the_next_ones() {
 fn counter_of_injected_faults_never_decreases() {
     let faults = mk_rules("- {id: x, phase: after, action: {code: INTERNAL}}");
     let call = Publish::of("a");
-    let counted = || faults.reports(RuleKind::Rule)[0].methods.values().sum::<u64>();
+    let counted = || injected(&faults);
     let taken_back = faults.decide(&call).rule.unwrap();
     assert_eq!(counted(), 0, "it may be taken back");
     let acted = faults.decide(&call).rule.unwrap();
@@ -162,12 +167,48 @@ fn counter_of_injected_faults_never_decreases() {
     drop((taken_back, acted));
     assert_eq!(counted(), 1);
     let before = mk_rules("- {id: x, action: {code: INTERNAL}}");
-    drop(before.decide(&call));
-    assert_eq!(
-        before.reports(RuleKind::Rule)[0].methods.values().sum::<u64>(),
-        1,
-        "a rule of phase before acts at once"
-    );
+    let in_flight = before.decide(&call);
+    assert_eq!(injected(&before), 1, "a rule of phase before acts at once");
+    drop(in_flight);
+
+    let rule = |yaml: &str| Rule::read_list(yaml).unwrap();
+    type Change<'f> = (&'f str, &'f dyn Fn(&Faults));
+    let changes: [Change<'_>; 5] = [
+        ("reset", &|faults| faults.reset()),
+        ("reload", &|faults| {
+            faults
+                .replace(
+                    Origin::File,
+                    rule("- {id: x, action: {code: INTERNAL}, times: 9}"),
+                )
+                .unwrap();
+        }),
+        ("remove", &|faults| assert!(faults.remove(RuleKind::Rule, "x"))),
+        ("put", &|faults| {
+            let mut rules = rule("- {id: x, action: {code: INTERNAL}}");
+            faults.put(rules.remove(0)).unwrap();
+        }),
+        ("put again", &|faults| {
+            let mut rules = rule("- {id: x, action: {code: INTERNAL}, times: 8}");
+            faults.put(rules.remove(0)).unwrap();
+        }),
+    ];
+    let mut expected = 1;
+    for (what, change) in changes {
+        change(&before);
+        assert_eq!(injected(&before), expected, "after {what}");
+        if before.decide(&call).rule.is_some() {
+            expected += 1;
+        }
+        assert_eq!(injected(&before), expected, "a call after {what}");
+    }
+    assert_eq!(expected, 5, "every rule but the removed one fired");
+
+    // A firing of phase after that acts after a reset.
+    let acts_late = faults.decide(&call).rule.unwrap();
+    faults.reset();
+    assert!(faults.act(acts_late).is_some());
+    assert_eq!(injected(&faults), 2);
 }
 
 #[test]
@@ -263,22 +304,22 @@ fn secrets_and_parameters_must_have_the_very_values() {
 }
 
 #[test]
-fn while_asks_where_the_volume_is_and_which_state_the_rules_are_in() {
-    let place = |exists, here, elsewhere| {
+fn while_matches_the_location_of_the_volume_and_the_state_of_the_rules() {
+    let location = |exists, here, elsewhere| {
         Some(VolumeLocation {
             exists,
             here,
             elsewhere,
         })
     };
-    let places = [
-        place(true, true, false),
-        place(true, false, true),
-        place(true, false, false),
-        place(false, false, false),
+    let locations = [
+        location(true, true, false),
+        location(true, false, true),
+        location(true, false, false),
+        location(false, false, false),
         None,
     ];
-    // (asked, for which of the places it fires)
+    // (selector, for which of the locations it fires)
     let table = [
         ("attached", [true, true, false, false, false]),
         ("attached-here", [true, false, false, false, false]),
@@ -286,15 +327,16 @@ fn while_asks_where_the_volume_is_and_which_state_the_rules_are_in() {
         ("detached", [false, false, true, false, false]),
         ("absent", [false, false, false, true, false]),
     ];
-    for (asked, fires) in table {
-        let yaml = format!("- {{id: x, match: {{while: {{volume: {asked}}}}}, action: {{code: ABORTED}}}}");
+    for (selector, fires) in table {
+        let yaml =
+            format!("- {{id: x, match: {{while: {{volume: {selector}}}}}, action: {{code: ABORTED}}}}");
         let faults = mk_rules(&yaml);
-        let calls = places.map(|place| Publish {
-            place,
+        let calls = locations.map(|location| Publish {
+            location,
             ..Publish::of("a")
         });
         let expected = fires.map(|fires| if fires { "x" } else { "" });
-        assert_eq!(fired(&faults, calls), expected, "{asked}");
+        assert_eq!(fired(&faults, calls), expected, "{selector}");
     }
 
     let faults = mk_rules(

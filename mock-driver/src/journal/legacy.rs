@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn legacy_replies_have_all_fields_of_todays_at_the_same_place() {
+    fn legacy_replies_have_all_fields_of_current_ones_with_the_same_numbers() {
         let mut pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET).unwrap();
         add_to(&mut pool);
         let mut conditions = 0;

@@ -27,9 +27,9 @@ pub(crate) const BOUNDS: [f64; 10] = [0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0, 
 pub(super) struct Memory {
     /// Maximum number of ended calls.
     kept: usize,
-    /// Ended calls with their positions in the order of their ends.
+    /// Ended calls with their sequence numbers, in the order of their ends.
     ended: VecDeque<(u64, Arc<Call>)>,
-    /// The position of the last ended call.
+    /// The sequence number of the last ended call.
     last: u64,
     bytes: usize,
     running: BTreeMap<u64, Arc<Call>>,
@@ -83,9 +83,9 @@ pub(crate) struct Cursor {
 // === impl Cursor ===
 
 impl Cursor {
-    /// Begins after a position.
-    pub(crate) fn after(place: u64) -> Self {
-        Self { seen: place }
+    /// Begins after a sequence number.
+    pub(crate) fn after(sequence: u64) -> Self {
+        Self { seen: sequence }
     }
 
     /// The calls that ended since the last read, oldest first.
@@ -166,14 +166,14 @@ impl Memory {
 // === impl Look ===
 
 impl<'a> Look<'a> {
-    /// The ended calls after a position, oldest first, with their positions.
-    pub fn after(&self, place: u64) -> impl DoubleEndedIterator<Item = (u64, &'a Arc<Call>)> + use<'a> {
+    /// The ended calls after a sequence number, oldest first, with their numbers.
+    pub fn after(&self, sequence: u64) -> impl DoubleEndedIterator<Item = (u64, &'a Arc<Call>)> + use<'a> {
         let ended = &self.0.ended;
-        let from = ended.partition_point(|(at, _)| *at <= place);
+        let from = ended.partition_point(|(at, _)| *at <= sequence);
         ended.range(from..).map(|(at, call)| (*at, call))
     }
 
-    /// The position of the last ended call; 0 before the first.
+    /// The sequence number of the last ended call; 0 before the first.
     pub fn last(&self) -> u64 {
         self.0.last
     }

@@ -59,10 +59,10 @@ fn last_calls_are_kept_in_the_order_of_their_ends() {
     end(&journal, slow, Code::Ok);
     assert_eq!(volumes(&journal), ["b", "slow"]);
     journal.look(|look| {
-        let oldest = look.after(0).next().map(|(place, _)| place);
+        let oldest = look.after(0).next().map(|(sequence, _)| sequence);
         assert_eq!((oldest, look.last()), (Some(2), 3));
-        let later: Vec<u64> = look.after(2).map(|(place, _)| place).collect();
-        assert_eq!(later, [3], "places go on although older calls are gone");
+        let later: Vec<u64> = look.after(2).map(|(sequence, _)| sequence).collect();
+        assert_eq!(later, [3], "sequence numbers go on although older calls are gone");
     });
     journal.clear();
     publish(&journal, "c", Code::Ok);
@@ -86,7 +86,7 @@ fn memory_is_bounded_by_bytes_too() {
 }
 
 #[test]
-fn nothing_is_kept_for_nobody() {
+fn journal_of_size_zero_keeps_nothing() {
     let journal = mk_journal(0);
     let running = begin(&journal, "a", "node-0");
     publish(&journal, "b", Code::Ok);
@@ -199,7 +199,7 @@ async fn waiting_ends_with_the_call_that_is_waited_for() {
         let mut calls = look.after(0);
         calls
             .find(|(_, call)| call.volume() == "b")
-            .map(|(place, _)| place)
+            .map(|(sequence, _)| sequence)
     }));
     assert_pending!(waiting.poll());
     publish(&journal, "a", Code::Ok);
@@ -218,7 +218,7 @@ async fn cursor_sees_each_call_once_however_often_it_looks() {
     let mut seen = Vec::new();
     {
         let mut waiting = task::spawn(journal.wait(|look| {
-            seen.extend(cursor.new_calls(look).map(|(place, _)| place));
+            seen.extend(cursor.new_calls(look).map(|(sequence, _)| sequence));
             (seen.len() >= 4).then_some(())
         }));
         for _ in 0..4 {
@@ -232,12 +232,18 @@ async fn cursor_sees_each_call_once_however_often_it_looks() {
     for _ in 0..5 {
         publish(&journal, "b", Code::Ok);
     }
-    let mut places =
-        || journal.look(|look| cursor.new_calls(look).map(|(place, _)| place).collect::<Vec<_>>());
-    assert_eq!(places(), [8, 9, 10]);
-    assert_eq!(places(), [0; 0]);
+    let mut new_sequences = || {
+        journal.look(|look| {
+            cursor
+                .new_calls(look)
+                .map(|(sequence, _)| sequence)
+                .collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(new_sequences(), [8, 9, 10]);
+    assert_eq!(new_sequences(), [0; 0]);
     journal.clear();
-    assert_eq!(places(), [0; 0]);
+    assert_eq!(new_sequences(), [0; 0]);
 }
 
 #[test]

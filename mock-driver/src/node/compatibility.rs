@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_finished_binds_nobody_and_paths_have_one_owner() {
+    fn unfinished_records_do_not_constrain_and_paths_have_one_owner() {
         let unfinished = mk_published("/t1", AccessMode::SingleNodeWriter, false).when(Progress::Doing);
         let other = mk_published("/t1", AccessMode::SingleNodeWriter, true);
         let verdict = compare(Some(&unfinished), std::slice::from_ref(&unfinished), &other);

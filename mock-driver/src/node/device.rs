@@ -48,7 +48,7 @@ pub enum DeviceFault {
 #[derive(Debug)]
 pub struct Devices {
     kind: Kind,
-    place: DeviceLocation,
+    location: DeviceLocation,
     /// Serializes changes: finding a free loop device and taking it are two steps.
     changes: Mutex<()>,
     faults: Mutex<BTreeMap<String, DeviceFault>>,
@@ -87,10 +87,10 @@ impl Devices {
         Self::new(kind, DeviceLocation::Beside { volume_files, node })
     }
 
-    fn new(kind: Kind, place: DeviceLocation) -> Self {
+    fn new(kind: Kind, location: DeviceLocation) -> Self {
         Self {
             kind,
-            place,
+            location,
             changes: Mutex::default(),
             faults: Mutex::default(),
             lock: Mutex::default(),
@@ -103,7 +103,7 @@ impl Devices {
     /// # Errors
     /// If another driver has it, or it cannot be locked.
     pub fn lock(&self) -> Result<(), Error> {
-        let is_private = match &self.place {
+        let is_private = match &self.location {
             DeviceLocation::Given(_) => false,
             DeviceLocation::Beside { volume_files, .. } => !volume_files.is_kept(),
         };
@@ -275,7 +275,7 @@ impl Devices {
     }
 
     fn directory(&self) -> Result<PathBuf, Error> {
-        let directory = match &self.place {
+        let directory = match &self.location {
             DeviceLocation::Given(directory) => directory.clone(),
             DeviceLocation::Beside { volume_files, node } => {
                 volume_files.directory()?.join("devices").join(node)

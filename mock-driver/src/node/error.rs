@@ -99,6 +99,8 @@ pub enum Error {
     #[error(transparent)]
     VolumeFiles(#[from] volume_files::Error),
     #[error(transparent)]
+    MediaDir(#[from] volume_files::ClaimError),
+    #[error(transparent)]
     State(#[from] crate::store::OpenError),
     /// The record of a path cannot be written. The driver exits.
     #[error("--state-dir: cannot write the record of {path}")]
@@ -129,6 +131,7 @@ impl Error {
             | Self::WithoutDevices { .. }
             | Self::InUse { .. }
             | Self::MountedElsewhere { .. }
+            | Self::MediaDir(_)
             | Self::CannotGrow { .. } => Code::FailedPrecondition,
             Self::NoDevice { .. } | Self::NoArray { .. } => Code::Unavailable,
             Self::Size { .. } => Code::OutOfRange,

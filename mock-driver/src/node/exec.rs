@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_program_is_told_with_the_package_that_has_it() {
+    fn error_of_a_missing_program_names_its_package() {
         let program = Program {
             name: "mkfs.nothing",
             package: "nothingprogs",

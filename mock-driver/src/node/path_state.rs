@@ -19,7 +19,7 @@ pub(super) enum PathState {
     AsAsked,
     /// The volume, but another process changed how it is mounted.
     Changed(&'static str),
-    /// A mount, link or file of another user, over the volume or in its place.
+    /// A mount, link or file of another user, over the volume or instead of it.
     Foreign,
 }
 

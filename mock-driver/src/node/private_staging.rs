@@ -163,6 +163,10 @@ impl Node {
     /// state directory. One that is still mounted remains until the next start. Must run after recovery and before calls are
     /// served.
     pub(super) async fn sweep_ephemeral(self: &Arc<Self>) -> Result<(), Error> {
+        let unfinished = self.volume_files.sweep_unfinished_ephemeral(&self.home).await?;
+        if unfinished > 0 {
+            tracing::info!(unfinished, "removed unfinished files of pods' volumes");
+        }
         for note in self.volume_files.ephemeral_of(&self.home).await? {
             if self.records.of(&note.volume).is_empty() {
                 self.remove_lost_ephemeral(note).await?;

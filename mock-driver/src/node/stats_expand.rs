@@ -1,5 +1,7 @@
 //! Statistics, health and expansion of volumes on the node.
 
+use std::fs;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -37,7 +39,10 @@ impl Node {
         view: Option<&View>,
         ways: NodeFeatures,
     ) -> Result<VolumeSpace, Error> {
-        let record = self.recorded(volume, path)?;
+        let (at, of) = (path.to_owned(), volume.to_owned());
+        let record = self
+            .blocking(move |node| node.recorded_or_linked(&of, &at))
+            .await?;
         still_attached(&record, view, ways)?;
         let (disk, bytes) = self.disk(&self.unit_of(&record, view)).await?;
         self.blocking(move |node| {
@@ -143,6 +148,24 @@ impl Node {
         .await?;
         let (_, bytes) = self.disk(&unit).await?;
         Ok(bytes)
+    }
+
+    /// The record of a path, or of a published device that the path leads to: kubelet names its own bind mount of that device
+    /// when it calls NodeGetVolumeStats. Blocks.
+    fn recorded_or_linked(&self, volume: &str, path: &str) -> Result<Record, Error> {
+        let device = |path: &str| {
+            let found = fs::metadata(path).ok()?;
+            found.file_type().is_block_device().then(|| found.rdev())
+        };
+        self.recorded(volume, path).or_else(|error| {
+            let Some(wanted) = device(path) else {
+                return Err(error);
+            };
+            let is_linked = |record: &Record| {
+                record.is_done() && record.capability.is_block() && device(&record.path) == Some(wanted)
+            };
+            self.records.of(volume).into_iter().find(is_linked).ok_or(error)
+        })
     }
 
     fn recorded(&self, volume: &str, path: &str) -> Result<Record, Error> {

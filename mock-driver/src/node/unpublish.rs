@@ -127,7 +127,7 @@ impl Node {
         self.blocking(move |node| node.records.remove(&record.path)).await
     }
 
-    /// Unmounts what is at a record's path, and removes what was created for it. Blocks.
+    /// Unmounts the path of a record, and detaches its read-only device. Blocks.
     pub(super) fn withdraw(&self, record: &Record) -> Result<(), Error> {
         if self.is_simulated() {
             return Ok(());

@@ -124,9 +124,9 @@ impl Journey {
     /// The part of the data that passes; the rest is held back, and the rule acts next.
     fn pass(&mut self, mut data: Bytes) -> Frame<Bytes> {
         if self.cut.fired.is_some()
-            && let Some(place) = self.left.last_in(&data)
+            && let Some(offset) = self.left.last_in(&data)
         {
-            let behind = data.split_off(place);
+            let behind = data.split_off(offset);
             self.held = (!behind.is_empty()).then(|| Frame::data(behind));
             self.is_due = true;
         }
@@ -162,26 +162,26 @@ impl Left {
 
     /// The end of the last message to pass, if it is in this data.
     fn last_in(&mut self, data: &[u8]) -> Option<usize> {
-        let mut place = 0;
-        while place < data.len() || (self.prefix.len() == PREFIX && self.content == 0) {
+        let mut offset = 0;
+        while offset < data.len() || (self.prefix.len() == PREFIX && self.content == 0) {
             if self.prefix.len() < PREFIX {
-                let taken = (PREFIX - self.prefix.len()).min(data.len() - place);
-                self.prefix.extend_from_slice(&data[place..place + taken]);
-                place += taken;
+                let taken = (PREFIX - self.prefix.len()).min(data.len() - offset);
+                self.prefix.extend_from_slice(&data[offset..offset + taken]);
+                offset += taken;
                 if let Some(length) = self.prefix.get(1..PREFIX) {
                     let length = length.try_into().map_or(0, u32::from_be_bytes);
                     self.content = usize::try_from(length).unwrap_or(usize::MAX);
                 }
                 continue;
             }
-            let taken = self.content.min(data.len() - place);
-            place += taken;
+            let taken = self.content.min(data.len() - offset);
+            offset += taken;
             self.content -= taken;
             if self.content == 0 {
                 self.prefix.clear();
                 self.messages = self.messages.saturating_sub(1);
                 if self.messages == 0 {
-                    return Some(place);
+                    return Some(offset);
                 }
             }
         }
@@ -223,7 +223,7 @@ mod tests {
                 let mut left = Left::of(count);
                 let mut passed = 0;
                 let found = body.chunks(piece).find_map(|data| {
-                    let found = left.last_in(data).map(|place| passed + place);
+                    let found = left.last_in(data).map(|offset| passed + offset);
                     passed += data.len();
                     found
                 });

@@ -154,7 +154,7 @@ impl CallInfo for Passing {
     fn usage(&self, reserved: &Reservations) -> ArrayUsage {
         ArrayUsage {
             on_node: self.seen.on_node(self, reserved),
-            is_repeat: self.place().is_some_and(|place| place.here),
+            is_repeat: self.location().is_some_and(|location| location.here),
             ..ArrayUsage::default()
         }
     }
@@ -163,8 +163,8 @@ impl CallInfo for Passing {
         self.message.as_ref().map_or(0, requested_size)
     }
 
-    fn place(&self) -> Option<VolumeLocation> {
-        (!self.volume.is_empty()).then(|| self.seen.place(&self.volume, &self.node))
+    fn location(&self) -> Option<VolumeLocation> {
+        (!self.volume.is_empty()).then(|| self.seen.location(&self.volume, &self.node))
     }
 }
 
@@ -316,7 +316,7 @@ mod tests {
             assert_eq!(!call.volume().is_empty(), rpc.has_volume(), "{name}");
             assert_eq!(!call.node().is_empty(), rpc.has_node(), "{name}");
             assert_eq!(!call.name().is_empty(), rpc.has_name(), "{name}");
-            assert_eq!(call.place().is_some(), rpc.has_volume(), "{name}");
+            assert_eq!(call.location().is_some(), rpc.has_volume(), "{name}");
             assert_eq!(call.node() == "node-1", rpc.is_on_node(), "{name}");
         }
     }

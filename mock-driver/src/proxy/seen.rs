@@ -75,7 +75,7 @@ impl Seen {
     }
 
     /// The location of a volume. An unknown one counts as existing.
-    pub(super) fn place(&self, volume: &str, node: &str) -> VolumeLocation {
+    pub(super) fn location(&self, volume: &str, node: &str) -> VolumeLocation {
         let known = self.lock();
         let nodes = known.nodes.get(volume);
         VolumeLocation {
@@ -165,7 +165,7 @@ mod tests {
             learn(&seen, "DeleteVolume", &delete);
         }
         assert_eq!(seen.lock().gone.len(), GONE);
-        assert!(!seen.place(&format!("vol-{}", GONE + 499), "node-0").exists);
-        assert!(seen.place("vol-0", "node-0").exists, "forgotten");
+        assert!(!seen.location(&format!("vol-{}", GONE + 499), "node-0").exists);
+        assert!(seen.location("vol-0", "node-0").exists, "forgotten");
     }
 }

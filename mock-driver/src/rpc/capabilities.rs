@@ -9,7 +9,6 @@ use std::str::FromStr;
 use std::sync::{PoisonError, RwLock};
 
 pub(crate) use self::capability::{Capability, CapabilitySetError, ReportedIn};
-use crate::rpc::method::Method;
 
 mod capability;
 
@@ -38,9 +37,9 @@ impl CapabilitySet {
         }
     }
 
-    /// Whether the driver serves the method.
-    pub(crate) fn serves(&self, method: Method) -> bool {
-        method.needs().iter().all(|capability| self.has(*capability))
+    /// Whether the driver has all capabilities that a method needs.
+    pub(crate) fn has_all(&self, needed: &[Capability]) -> bool {
+        needed.iter().all(|capability| self.has(*capability))
     }
 
     /// The capabilities, in the order of [`Capability::ALL`].
@@ -115,12 +114,12 @@ impl LiveCapabilities {
             .has(capability)
     }
 
-    /// Whether the driver serves the method now.
-    pub(crate) fn serves(&self, method: Method) -> bool {
+    /// Whether the driver has all capabilities that a method needs now.
+    pub(crate) fn has_all(&self, needed: &[Capability]) -> bool {
         self.0
             .read()
             .unwrap_or_else(PoisonError::into_inner)
-            .serves(method)
+            .has_all(needed)
     }
 
     /// Adds or removes a capability, as an upgrade of the driver does.
@@ -145,6 +144,7 @@ impl LiveCapabilities {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rpc::method::Method;
 
     #[test]
     fn changes_are_made_to_the_whole() {
@@ -153,9 +153,12 @@ mod tests {
             .parse()
             .unwrap();
         assert!(!offered.has(Capability::PublishUnpublishVolume));
-        assert!(!offered.serves(Method::ControllerUnpublishVolume));
-        assert!(offered.serves(Method::ListVolumes), "the last word counts");
-        assert!(offered.serves(Method::Probe));
+        assert!(!offered.has_all(Method::ControllerUnpublishVolume.needs()));
+        assert!(
+            offered.has_all(Method::ListVolumes.needs()),
+            "the last word counts"
+        );
+        assert!(offered.has_all(Method::Probe.needs()));
         assert_eq!(
             offered.iter().count(),
             CapabilitySet::default().iter().count() - 1
@@ -188,12 +191,12 @@ mod tests {
     }
 
     #[test]
-    fn live_offer_changes_for_whoever_asks_next() {
+    fn live_capabilities_change_for_later_calls() {
         let live = LiveCapabilities::new(CapabilitySet::default());
         live.set(Capability::ListVolumes, false);
-        assert!(!live.serves(Method::ListVolumes));
+        assert!(!live.has_all(Method::ListVolumes.needs()));
         let now = live.change("+LIST_VOLUMES,-GET_VOLUME").unwrap();
-        assert!(live.has(Capability::ListVolumes) && !now.serves(Method::ControllerGetVolume));
+        assert!(live.has(Capability::ListVolumes) && !now.has_all(Method::ControllerGetVolume.needs()));
         assert_eq!(live.now(), now);
     }
 }

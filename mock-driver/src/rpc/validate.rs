@@ -192,9 +192,8 @@ pub(crate) fn requirement(wanted: Option<&v1::TopologyRequirement>) -> Result<Op
         ));
     }
     let list = |name: &str, topologies: &[v1::Topology]| {
-        let read = |(index, topology): (usize, &v1::Topology)| {
-            segments(&format!("{field}.{name}[{index}]"), topology)
-        };
+        let read =
+            |(index, message): (usize, &v1::Topology)| topology(&format!("{field}.{name}[{index}]"), message);
         topologies
             .iter()
             .enumerate()
@@ -216,14 +215,14 @@ pub(crate) fn requirement(wanted: Option<&v1::TopologyRequirement>) -> Result<Op
 }
 
 /// Topology segments of a message.
-pub(crate) fn segments(field: &str, topology: &v1::Topology) -> Result<Segments, Invalid> {
+pub(crate) fn topology(field: &str, message: &v1::Topology) -> Result<Segments, Invalid> {
     let field = format!("{field}.segments");
-    let pairs = topology.segments.iter();
-    place(&field, pairs.map(|(key, value)| (key.as_str(), value.as_str())))
+    let pairs = message.segments.iter();
+    segments(&field, pairs.map(|(key, value)| (key.as_str(), value.as_str())))
 }
 
 /// Topology segments of a message or flag: valid keys and values, without duplicate keys.
-pub(crate) fn place<'a>(
+pub(crate) fn segments<'a>(
     field: &str,
     pairs: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Result<Segments, Invalid> {

@@ -162,8 +162,8 @@ pub struct Args {
     #[arg(long, default_value = "10s", value_parser = duration::parse)]
     pub shutdown_grace: Duration,
 
-    /// Maximum time to wait at the start for the lock on --state-dir, which a process that is being replaced
-    /// still holds.
+    /// Maximum time to wait at the start for the locks on --state-dir, on --media-dir and on the node's device
+    /// directory, which a process that is being replaced still holds. A startup probe must last longer.
     #[arg(long, default_value = "1m", value_parser = duration::parse)]
     pub lock_timeout: Duration,
 

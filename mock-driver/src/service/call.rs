@@ -117,7 +117,7 @@ impl Driver {
         };
         let result = async {
             // Stage 2: validate.
-            if !self.capabilities.serves(Q::METHOD) {
+            if !self.capabilities.has_all(Q::METHOD.needs()) {
                 return Err(Error::NotOffered { path: Q::PATH });
             }
             let params = request.validate()?;

@@ -66,7 +66,7 @@ impl Rpc for ControllerGetCapabilitiesRequest {
 
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         let info = |capability: Capability| {
-            let ReportedIn::Controller(r#type) = capability.place() else {
+            let ReportedIn::Controller(r#type) = capability.reported_in() else {
                 return None;
             };
             let r#type = Some(Type::Rpc(RpcCapability { r#type }));

@@ -45,7 +45,7 @@ impl Rpc for GroupControllerGetCapabilitiesRequest {
 
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         let info = |capability: Capability| {
-            let ReportedIn::Group(r#type) = capability.place() else {
+            let ReportedIn::Group(r#type) = capability.reported_in() else {
                 return None;
             };
             let r#type = Some(Type::Rpc(RpcCapability { r#type }));

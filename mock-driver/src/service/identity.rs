@@ -56,7 +56,7 @@ impl Rpc for GetPluginCapabilitiesRequest {
     }
 
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
-        let info = |capability: Capability| match capability.place() {
+        let info = |capability: Capability| match capability.reported_in() {
             ReportedIn::Service(service) => Some(Type::Service(Service {
                 r#type: service.into(),
             })),

@@ -1,8 +1,10 @@
 //! The SnapshotMetadata service: the allocated blocks of a snapshot, and those that differ from another snapshot.
 //!
-//! The extents are computed first and split into blocks while the client reads the messages: a full volume of 1 TiB is one
-//! extent and 268 million blocks. A client resumes an interrupted stream with another call and an offset; the driver keeps
-//! no state for it.
+//! The extents are looked up page by page, and split into blocks, while the client reads the messages: a full volume of
+//! 1 TiB is one extent and 268 million blocks, and if every second block is allocated, 134 million extents. The pipeline and
+//! its faults see the first page. The snapshot is locked for each page only: a client that reads slowly does not delay its
+//! deletion, after which the stream ends with NOT_FOUND. A client resumes an interrupted stream with another call and
+//! an offset; the driver keeps no state for it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use csi_proto::v1::{
     BlockMetadata, BlockMetadataType, GetMetadataAllocatedRequest, GetMetadataAllocatedResponse,
     GetMetadataDeltaRequest, GetMetadataDeltaResponse,
 };
+use futures::{Stream, StreamExt, TryStreamExt, future, stream};
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
@@ -27,6 +30,7 @@ use crate::service::call::Rpc;
 use crate::store::volume_files::{BLOCK, Extent, FileId};
 
 /// Maximum number of blocks per message unless the request asks for fewer: far below the message size limits of clients.
+/// Also the number of extents per page.
 const MESSAGE_BLOCKS: usize = 10_000;
 
 /// The SnapshotMetadata service of a driver.
@@ -34,6 +38,7 @@ const MESSAGE_BLOCKS: usize = 10_000;
 pub(crate) struct SnapshotMetadataService(pub Arc<Driver>);
 
 /// The requested part.
+#[derive(Clone)]
 pub(crate) struct Span {
     base: Option<String>,
     target: String,
@@ -50,14 +55,15 @@ macro_rules! snapshot_metadata {
                 request: Request<$request>,
             ) -> Result<Response<BoxStream<$reply>>, Status> {
                 let max_results = request.get_ref().max_results;
-                let runs = self.0.config.block_runs;
-                let messages = move |whole: &$reply| {
+                let span = request.get_ref().validate();
+                let messages = |first: &$reply| {
                     let header = $reply {
                         block_metadata: Vec::new(),
-                        ..*whole
+                        ..*first
                     };
-                    let messages = in_messages(whole.block_metadata.clone(), runs, max_results);
-                    messages.map(move |block_metadata| $reply { block_metadata, ..header })
+                    let first = first.block_metadata.clone();
+                    let messages = messages(self.0.clone(), span, first, max_results);
+                    messages.map_ok(move |block_metadata| $reply { block_metadata, ..header })
                 };
                 self.0.answer_in_messages(request, messages).await
             })+
@@ -65,7 +71,7 @@ macro_rules! snapshot_metadata {
 
         $(impl Rpc for $request {
             const METHOD: Method = Method::$rpc;
-            /// All messages of the stream as one, with adjacent blocks merged.
+            /// The first page, with adjacent blocks merged.
             type Reply = $reply;
             type Params = Span;
 
@@ -106,6 +112,16 @@ snapshot_metadata! {
 // === impl Span ===
 
 impl Span {
+    /// The span after `page`, or `None` if `page` is the last one.
+    fn after(self, page: &[BlockMetadata]) -> Option<Self> {
+        let last = page.last().filter(|_| page.len() >= MESSAGE_BLOCKS)?;
+        Some(Self {
+            offset: last.byte_offset + last.size_bytes,
+            ..self
+        })
+    }
+
+    /// The first page.
     async fn find(self, driver: &Driver) -> Result<(Arc<Snapshot>, Vec<BlockMetadata>), Error> {
         let Self { base, target, offset } = self;
         // Locked against deletion: a snapshot that is being deleted must not look like an empty one.
@@ -134,14 +150,22 @@ impl Span {
             .ok_or(Error::OffsetOutOfRange { offset, size })?;
         let file_id = FileId::Snapshot(target.id.to_string());
         let extents = match base {
-            None => driver.volume_files.extents(&file_id, offset).await?,
+            None => {
+                driver
+                    .volume_files
+                    .extents(&file_id, offset, MESSAGE_BLOCKS)
+                    .await?
+            }
             Some(base) if base.source != target.source => {
                 let reason = "must be a snapshot of the volume that target_snapshot_id was taken of";
                 return Err(Invalid::new("base_snapshot_id", reason).into());
             }
             Some(base) => {
                 let base = FileId::Snapshot(base.id.to_string());
-                driver.volume_files.delta(&base, &file_id, offset).await?
+                driver
+                    .volume_files
+                    .delta(&base, &file_id, offset, MESSAGE_BLOCKS)
+                    .await?
             }
         };
         Ok((target, clip(&extents, offset..size, runs)))
@@ -181,7 +205,30 @@ fn in_blocks(extent: BlockMetadata, runs: BlockRuns) -> impl Iterator<Item = Blo
     })
 }
 
-/// Splits the blocks into messages. A snapshot without blocks has one message with its size.
+/// The messages of all pages.
+fn messages(
+    driver: Arc<Driver>,
+    span: Result<Span, Invalid>,
+    first: Vec<BlockMetadata>,
+    max_results: i32,
+) -> impl Stream<Item = Result<Vec<BlockMetadata>, Error>> + Send {
+    let runs = driver.config.block_runs;
+    let rest = span.ok().and_then(|span| span.after(&first));
+    let pages = stream::try_unfold(rest, move |rest| {
+        let driver = driver.clone();
+        async move {
+            let Some(span) = rest else { return Ok(None) };
+            let (_, page) = span.clone().find(&driver).await?;
+            let rest = span.after(&page);
+            Ok((!page.is_empty()).then_some((page, rest)))
+        }
+    });
+    let pages = stream::once(future::ready(Ok::<_, Error>(first))).chain(pages);
+    let messages = pages.map_ok(move |page| stream::iter(in_messages(page, runs, max_results)).map(Ok));
+    messages.try_flatten()
+}
+
+/// Splits the blocks of a page into messages. A snapshot without blocks has one message with its size.
 fn in_messages(
     extents: Vec<BlockMetadata>,
     runs: BlockRuns,
@@ -213,113 +260,4 @@ fn kind(runs: BlockRuns) -> BlockMetadataType {
 }
 
 #[cfg(test)]
-mod tests {
-    use csi_proto::v1::DeleteSnapshotRequest;
-    use tokio_test::{assert_pending, task};
-
-    use super::*;
-    use crate::array::CreateSnapshotParams;
-    use crate::driver::Settings;
-
-    /// A volume's size is a multiple of 512 and not always of a block.
-    #[test]
-    fn at_an_end_within_a_block_there_is_nothing_more() {
-        let found = [Extent {
-            offset: 0,
-            length: 3 * BLOCK,
-        }];
-        let size = 2 * BLOCK + 512;
-        let [block, end] = [BLOCK, size].map(shape::bytes);
-        // From where, how, and the offsets and lengths.
-        type Row<'a> = (u64, BlockRuns, &'a [(i64, i64)]);
-        let table: [Row<'_>; 6] = [
-            (0, BlockRuns::Variable, &[(0, end)]),
-            (size, BlockRuns::Variable, &[]),
-            (
-                0,
-                BlockRuns::Fixed,
-                &[(0, block), (block, block), (2 * block, block)],
-            ),
-            (
-                size - 1,
-                BlockRuns::Fixed,
-                &[(0, block), (block, block), (2 * block, block)],
-            ),
-            (size, BlockRuns::Fixed, &[]),
-            (3 * BLOCK, BlockRuns::Fixed, &[]),
-        ];
-        for (from, how, expected) in table {
-            let extents = clip(&found, from..size, how);
-            let blocks: Vec<_> = extents
-                .into_iter()
-                .flat_map(|extent| in_blocks(extent, how))
-                .map(|block| (block.byte_offset, block.size_bytes))
-                .collect();
-            assert_eq!(blocks, expected, "from {from}, {how:?}");
-        }
-    }
-
-    #[test]
-    fn blocks_of_a_full_volume_are_made_message_by_message() {
-        let size = 1 << 40;
-        let full = [Extent {
-            offset: 0,
-            length: size,
-        }];
-        let extents = clip(&full, 0..size, BlockRuns::Fixed);
-        assert_eq!(extents.len(), 1, "268 million blocks would not fit into memory");
-        let mut messages = in_messages(extents.clone(), BlockRuns::Fixed, 0);
-        let [first, second] = [messages.next().unwrap(), messages.next().unwrap()];
-        assert_eq!((first.len(), second.len()), (MESSAGE_BLOCKS, MESSAGE_BLOCKS));
-        assert_eq!(second[0].byte_offset, shape::bytes(BLOCK * MESSAGE_BLOCKS as u64));
-        assert_eq!(second[0].size_bytes, shape::bytes(BLOCK));
-        let rest = clip(&full, size - 3 * BLOCK..size, BlockRuns::Fixed);
-        assert_eq!(rest.len(), 1);
-        assert_eq!(in_messages(extents, BlockRuns::Variable, 1).count(), 1);
-    }
-
-    #[tokio::test]
-    async fn snapshot_that_is_being_deleted_is_waited_for_and_then_not_found() {
-        let settings = Settings {
-            initial_volumes: 1,
-            ..Settings::default()
-        };
-        let (driver, _) = Driver::open(settings).unwrap();
-        let wanted = CreateSnapshotParams {
-            name: "s".to_owned(),
-            source: "vol-0".to_owned(),
-            parameters: std::collections::BTreeMap::new(),
-            requirement: None,
-        };
-        let id = driver.create_snapshot(&wanted).await.unwrap().id.to_string();
-        let delete = DeleteSnapshotRequest {
-            snapshot_id: id.clone(),
-            ..DeleteSnapshotRequest::default()
-        };
-        let allocated = GetMetadataAllocatedRequest {
-            snapshot_id: id.clone(),
-            ..GetMetadataAllocatedRequest::default()
-        };
-        let delta = GetMetadataDeltaRequest {
-            base_snapshot_id: id.clone(),
-            target_snapshot_id: id.clone(),
-            ..GetMetadataDeltaRequest::default()
-        };
-        // As the call has it that deletes the snapshot, from before the array forgets it until its bytes are gone.
-        let deleting = driver.locks.lock(Scope::Operation, delete.keys()).await.unwrap();
-        let mut one = task::spawn(GetMetadataAllocatedRequest::execute(
-            allocated.validate().unwrap(),
-            &driver,
-        ));
-        let mut both = task::spawn(GetMetadataDeltaRequest::execute(
-            delta.validate().unwrap(),
-            &driver,
-        ));
-        assert_pending!(one.poll());
-        assert_pending!(both.poll());
-        driver.delete_snapshot(&id).await.unwrap();
-        drop(deleting);
-        assert_eq!(one.await.unwrap_err().code(), tonic::Code::NotFound);
-        assert_eq!(both.await.unwrap_err().code(), tonic::Code::NotFound);
-    }
-}
+mod tests;

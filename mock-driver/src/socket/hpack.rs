@@ -116,14 +116,14 @@ impl Decoder {
     }
 
     fn get(&self, index: usize) -> Result<Field, Malformed> {
-        let place = index.checked_sub(1).ok_or(Malformed)?;
-        match STATIC.get(place) {
+        let offset = index.checked_sub(1).ok_or(Malformed)?;
+        match STATIC.get(offset) {
             Some((name, value)) => Ok(Field {
                 name: Bytes::from_static(name),
                 value: Bytes::from_static(value),
                 is_sensitive: false,
             }),
-            None => self.entries.get(place - STATIC.len()).cloned().ok_or(Malformed),
+            None => self.entries.get(offset - STATIC.len()).cloned().ok_or(Malformed),
         }
     }
 
@@ -234,12 +234,12 @@ impl Huffman {
             for shift in (0..8).rev() {
                 code = (code << 1) | u32::from((byte >> shift) & 1);
                 length += 1;
-                let (first, count, place) = *self.lengths.get(length).ok_or(Malformed)?;
+                let (first, count, index) = *self.lengths.get(length).ok_or(Malformed)?;
                 let Some(nth) = code.checked_sub(first).filter(|nth| *nth < count) else {
                     continue;
                 };
                 let nth = usize::try_from(nth).map_err(|_| Malformed)?;
-                let symbol = self.symbols.get(place + nth).ok_or(Malformed)?;
+                let symbol = self.symbols.get(index + nth).ok_or(Malformed)?;
                 decoded.push(u8::try_from(*symbol).map_err(|_| Malformed)?);
                 (code, length) = (0, 0);
             }

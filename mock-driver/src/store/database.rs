@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::io;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -111,7 +112,14 @@ impl Database {
             )?,
         }
         let shared = database.shared.clone();
-        let writer = thread::spawn(move || shared.write(&progress_tx));
+        let writer = thread::spawn(move || {
+            let written = panic::catch_unwind(AssertUnwindSafe(|| shared.write(&progress_tx)));
+            if let Err(panic) = written {
+                let error = io::Error::other("the thread that writes the state database panicked");
+                progress_tx.send_replace(Progress::Failed(Arc::new(error)));
+                panic::resume_unwind(panic);
+            }
+        });
         *lock_of(&database.writer) = Some(writer);
         Ok(database)
     }
@@ -147,7 +155,7 @@ impl Database {
         Ok(tables.into())
     }
 
-    /// Commits rows at once, in place of all rows of some tables. Only for the start, before [`Database::write`].
+    /// Replaces all rows of some tables in one commit. Only for the start, before [`Database::write`].
     pub(crate) fn replace(&self, tables: &[&'static str], rows: Rows) -> Result<(), OpenError> {
         let path = self.path();
         let committed = self.shared.commit(tables, rows);
@@ -212,7 +220,11 @@ impl Database {
         if writer.is_some_and(|writer| writer.join().is_err()) {
             tracing::error!("the thread that writes the state database panicked");
         }
-        *lock_of(&self.shared.file) = None;
+        let file = lock_of(&self.shared.file).take();
+        // redb's locks may be poisoned by that panic; the next start repairs the file.
+        if panic::catch_unwind(AssertUnwindSafe(|| drop(file))).is_err() {
+            tracing::error!("the state database was not closed in order");
+        }
     }
 
     pub(super) fn damaged(&self, reason: &str) -> OpenError {

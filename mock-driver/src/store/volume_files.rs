@@ -3,7 +3,7 @@
 //!
 //! The array only counts bytes; it does not know these files. Invariants:
 //! - A volume that was never written to has no file, nor has a copy of it.
-//! - Files appear whole or not at all: a copy is made beside its place and renamed into it.
+//! - Files appear whole or not at all: a copy is made under a temporary name beside the target and renamed to it.
 //! - A kept directory has a marker that names its array, and a lock while that array's process runs.
 //! - Files of an array in memory lie in a private directory that is removed with the driver; those of an array that is
 //!   kept lie in its state directory, or where several processes share them.
@@ -46,7 +46,7 @@ const FORMATTING: &str = "formatting";
 /// The volume files of a driver. Clones share them.
 #[derive(Clone, Debug)]
 pub struct VolumeFiles {
-    place: Arc<FilesLocation>,
+    location: Arc<FilesLocation>,
     /// Running blocking tasks.
     work: TaskTracker,
 }
@@ -67,9 +67,9 @@ impl VolumeFiles {
         Self::at(FilesLocation::Private(Mutex::new(PrivateDir::Unused)))
     }
 
-    fn at(place: FilesLocation) -> Self {
+    fn at(location: FilesLocation) -> Self {
         Self {
-            place: Arc::new(place),
+            location: Arc::new(location),
             work: TaskTracker::new(),
         }
     }
@@ -87,18 +87,18 @@ impl VolumeFiles {
 
     /// Whether the files outlive the driver.
     pub(crate) fn is_kept(&self) -> bool {
-        matches!(*self.place, FilesLocation::Persistent { .. })
+        matches!(*self.location, FilesLocation::Persistent { .. })
     }
 
     fn is_nowhere(&self) -> bool {
-        matches!(*self.place, FilesLocation::Nowhere)
+        matches!(*self.location, FilesLocation::Nowhere)
     }
 
     /// Creates the disk if it does not exist, and extends it to at least `bytes`. Returns its path.
     pub async fn ensure(&self, file_id: &FileId, bytes: u64) -> Result<PathBuf, Error> {
-        self.work(file_id, move |place| {
-            fs::create_dir_all(place).map_err(Error::of("create", place))?;
-            let disk = place.join(DISK);
+        self.work(file_id, move |directory| {
+            fs::create_dir_all(directory).map_err(Error::of("create", directory))?;
+            let disk = directory.join(DISK);
             lengthen(&disk, bytes, true)?;
             Ok(disk)
         })
@@ -110,8 +110,10 @@ impl VolumeFiles {
         if self.is_nowhere() {
             return Ok(());
         }
-        self.work(file_id, move |place| lengthen(&place.join(DISK), bytes, false))
-            .await
+        self.work(file_id, move |directory| {
+            lengthen(&directory.join(DISK), bytes, false)
+        })
+        .await
     }
 
     /// Replaces `to` by a copy of `from`, extended to at least `bytes`, and returns the number of copied bytes without holes.
@@ -124,7 +126,7 @@ impl VolumeFiles {
         if self.is_nowhere() {
             return Ok(0);
         }
-        let from = self.place(from)?;
+        let from = self.path(from)?;
         let sync = self.is_kept();
         self.work(to, move |to| copy::replace(&from, to, bytes, sync))
             .await
@@ -141,7 +143,7 @@ impl VolumeFiles {
     /// Removes leftovers of interrupted copies and deletions, and moves files that are not in `known` into `orphaned`. Only in a
     /// claimed directory, before any operation.
     pub(crate) async fn sweep(&self, known: Vec<FileId>) -> Result<SweepReport, Error> {
-        let FilesLocation::Persistent { directory, lock } = &*self.place else {
+        let FilesLocation::Persistent { directory, lock } = &*self.location else {
             return Ok(SweepReport::default());
         };
         if lock.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
@@ -151,68 +153,79 @@ impl VolumeFiles {
         self.blocking(move || copy::sweep(&directory, &known)).await
     }
 
-    /// The allocated extents of the disk, sorted, in whole [`BLOCK`]s, from the first one that ends after `from`. A volume
-    /// without file has none.
-    pub(crate) async fn extents(&self, file_id: &FileId, from: u64) -> Result<Vec<Extent>, Error> {
+    /// The first `limit` allocated extents of the disk, sorted, in whole [`BLOCK`]s, from the first one that ends after the
+    /// start of the block `from`. A volume without file has none.
+    pub(crate) async fn extents(
+        &self,
+        file_id: &FileId,
+        from: u64,
+        limit: usize,
+    ) -> Result<Vec<Extent>, Error> {
         if self.is_nowhere() {
             return Ok(Vec::new());
         }
-        self.work(file_id, move |place| {
-            let disk = place.join(DISK);
-            extent::allocated(&disk, from).map_err(Error::of("read", &disk))
+        self.work(file_id, move |directory| {
+            let disk = directory.join(DISK);
+            extent::allocated(&disk, from - from % BLOCK, limit).map_err(Error::of("read", &disk))
         })
         .await
     }
 
     /// The extents in which `target` differs from `base`, in the form of `VolumeFiles::extents`.
-    pub async fn delta(&self, base: &FileId, target: &FileId, from: u64) -> Result<Vec<Extent>, Error> {
+    pub async fn delta(
+        &self,
+        base: &FileId,
+        target: &FileId,
+        from: u64,
+        limit: usize,
+    ) -> Result<Vec<Extent>, Error> {
         if self.is_nowhere() {
             return Ok(Vec::new());
         }
-        let base = self.place(base)?;
+        let base = self.path(base)?;
         self.work(target, move |target| {
             let (base, target) = (base.join(DISK), target.join(DISK));
-            extent::changed(&base, &target, from).map_err(Error::of("compare", &target))
+            extent::changed(&base, &target, from - from % BLOCK, limit).map_err(Error::of("compare", &target))
         })
         .await
     }
 
     /// Whether the disk has a file.
     pub fn exists(&self, file_id: &FileId) -> Result<bool, Error> {
-        Ok(self.place(file_id)?.join(DISK).exists())
+        Ok(self.path(file_id)?.join(DISK).exists())
     }
 
     /// The path of the disk, which may not exist.
     pub fn disk(&self, file_id: &FileId) -> Result<PathBuf, Error> {
-        Ok(self.place(file_id)?.join(DISK))
+        Ok(self.path(file_id)?.join(DISK))
     }
 
     /// The path of the directory that emulates the filesystem; it may not exist.
     pub fn tree(&self, file_id: &FileId) -> Result<PathBuf, Error> {
-        Ok(self.place(file_id)?.join(TREE))
+        Ok(self.path(file_id)?.join(TREE))
     }
 
     /// Path of the mark that the disk is being formatted.
     pub(crate) fn formatting_mark(&self, file_id: &FileId) -> Result<PathBuf, Error> {
-        Ok(self.place(file_id)?.join(FORMATTING))
+        Ok(self.path(file_id)?.join(FORMATTING))
     }
 
     /// Path of the mark that the disk's filesystem is frozen.
     pub fn frozen_mark(&self, file_id: &FileId) -> Result<PathBuf, Error> {
-        Ok(self.place(file_id)?.join(FROZEN))
+        Ok(self.path(file_id)?.join(FROZEN))
     }
 
     /// The directory, created if it does not exist. It may contain other files.
     pub fn directory(&self) -> Result<PathBuf, Error> {
-        self.place.directory()
+        self.location.directory()
     }
 
     /// Removes a private directory with its contents. Permanent files remain, and their directory is unlocked.
     pub fn close(&self) -> Result<(), Error> {
-        self.place.close()
+        self.location.close()
     }
 
-    fn place(&self, file_id: &FileId) -> Result<PathBuf, Error> {
+    fn path(&self, file_id: &FileId) -> Result<PathBuf, Error> {
         Ok(self.directory()?.join(file_id.relative_path()))
     }
 
@@ -221,8 +234,8 @@ impl VolumeFiles {
         file_id: &FileId,
         act: impl FnOnce(&Path) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let place = self.place(file_id)?;
-        self.blocking(move || act(&place)).await
+        let directory = self.path(file_id)?;
+        self.blocking(move || act(&directory)).await
     }
 
     /// Runs a blocking task; its panic continues here.

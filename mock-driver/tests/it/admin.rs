@@ -1,4 +1,4 @@
-//! The admin API over its wire: what it shows, changes, refuses and never tells.
+//! The admin API over its wire: what it shows, changes, refuses and never reveals.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -137,7 +137,7 @@ async fn attachments_change_out_of_band_and_csi_sees_it() {
         .journal(&Calls::of("ControllerUnpublishVolume"))
         .await
         .unwrap();
-    assert_eq!(calls.matched, 0, "nobody is told, and no call is journalled");
+    assert_eq!(calls.matched, 0, "no CSI call is made or journalled");
 }
 
 #[tokio::test]
@@ -312,10 +312,10 @@ async fn a_change_of_everything_is_made_and_sizes_are_named_as_the_api_has_them(
 }
 
 #[tokio::test]
-async fn places_and_ids_of_nodes_are_checked_before_anything_is_changed() {
+async fn node_topologies_and_ids_are_validated_before_any_change() {
     let (_server, client) = administered().await;
     let before = client.node("node-0").await.unwrap();
-    let place = |pairs: &[(&str, &str)]| -> Option<std::collections::BTreeMap<String, String>> {
+    let mk = |pairs: &[(&str, &str)]| -> Option<std::collections::BTreeMap<String, String>> {
         let pairs = pairs.iter();
         Some(
             pairs
@@ -336,10 +336,10 @@ async fn places_and_ids_of_nodes_are_checked_before_anything_is_changed() {
     };
     // (change, field)
     let table = [
-        (away(place(&[("a b!", "x")])), "topology"),
-        (away(place(&[("zone", "a b!")])), "topology"),
-        (away(place(&[("zone", &long)])), "topology"),
-        (away(place(&[("zone", "a"), ("Zone", "b")])), "topology"),
+        (away(mk(&[("a b!", "x")])), "topology"),
+        (away(mk(&[("zone", "a b!")])), "topology"),
+        (away(mk(&[("zone", &long)])), "topology"),
+        (away(mk(&[("zone", "a"), ("Zone", "b")])), "topology"),
         (renamed(""), "id"),
         (renamed(&"x".repeat(257)), "id"),
         (renamed("node-1"), "id"),
@@ -425,7 +425,7 @@ async fn nodes_come_go_and_change() {
     let gone = client.change_node("node-1", &away).await.unwrap();
     assert!(
         !gone.registered,
-        "told once more, though it holds nothing and is forgotten"
+        "reported once more, though it has no volumes and is removed"
     );
 
     let rename = NodeChange {
@@ -622,7 +622,7 @@ async fn calls_are_listed_awaited_and_asserted() {
 }
 
 #[tokio::test]
-async fn mistakes_in_what_is_expected_are_told_although_nothing_is_to_be_waited_for() {
+async fn errors_in_expectations_are_reported_without_waiting() {
     let (server, client) = administered().await;
     let mut csi = server.controller().await;
     csi.list_volumes(v1::ListVolumesRequest::default()).await.unwrap();
@@ -653,7 +653,7 @@ async fn mistakes_in_what_is_expected_are_told_although_nothing_is_to_be_waited_
 }
 
 #[tokio::test]
-async fn calls_are_told_as_they_happen() {
+async fn calls_are_streamed_as_they_happen() {
     let (server, client) = Server::start_administered(|_, settings| {
         settings.initial_volumes = 1;
         settings.latency = Duration::from_millis(200);
@@ -677,7 +677,7 @@ async fn calls_are_told_as_they_happen() {
         }
     });
     let calling = async {
-        // The stream is open when its first changes are told; a probe shows it on its own connection.
+        // The stream is open when its first events are sent; a probe shows it on its own connection.
         client.info().await.unwrap();
         let running = async {
             client.wait(&calls.clone().running(), 1, "20s").await.unwrap();
@@ -698,7 +698,7 @@ async fn calls_are_told_as_they_happen() {
 }
 
 #[tokio::test]
-async fn driver_stops_although_somebody_waits_and_listens() {
+async fn driver_stops_while_clients_wait_and_listen() {
     let (server, client) = administered().await;
     let never = Calls::of("DeleteVolume");
     let waiting = client.wait(&never, 1, "10m");
@@ -714,7 +714,7 @@ async fn driver_stops_although_somebody_waits_and_listens() {
 }
 
 #[tokio::test]
-async fn no_secret_is_told_by_anything_that_is_served() {
+async fn no_response_contains_a_secret() {
     const SECRET: &str = "hunter2-is-no-good-password";
     let (server, client) = administered().await;
     let mut csi = server.controller().await;
@@ -802,9 +802,20 @@ async fn metrics_count_what_happened() {
         assert_eq!(
             text.matches(&format!("# TYPE {name} ")).count(),
             1,
-            "{name} is told once"
+            "{name} is declared once"
         );
     }
+    assert_eq!(client.text("/healthz").await.unwrap(), "ok\n");
+}
+
+#[tokio::test]
+async fn client_dials_a_host_by_name() {
+    let (server, _) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 2).await;
+    let endpoint = csi_mock_driver::admin_api::Endpoint::Host {
+        name: "localhost".to_owned(),
+        port: server.admin_address().port(),
+    };
+    let client = csi_mock_driver::admin_api::client::Client::new(endpoint);
     assert_eq!(client.text("/healthz").await.unwrap(), "ok\n");
 }
 

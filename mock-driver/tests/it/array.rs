@@ -1,4 +1,4 @@
-//! The array's services: snapshots, groups, copies, space, places, health and what can be changed about a
+//! The array's services: snapshots, groups, copies, capacity, topology, health and what can be changed about a
 //! volume. One row or one line for each cell of the specification's error tables.
 
 mod capacity;
@@ -172,7 +172,7 @@ fn from_volume(volume: &str) -> Option<VolumeContentSource> {
     })
 }
 
-fn mk_place(zone: &str) -> v1::Topology {
+fn mk_topology(zone: &str) -> v1::Topology {
     v1::Topology {
         segments: [("zone".to_owned(), zone.to_owned())].into(),
     }

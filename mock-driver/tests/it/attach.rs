@@ -120,7 +120,7 @@ async fn a_full_node_takes_no_more_and_says_so() {
         ("another node", full(), publish("vol-2", "node-1"), Ok(())),
         ("room was made", and(full(), Unpublish("vol-0", "node-0")), publish("vol-2", "node-0"), Ok(())),
         (
-            "held elsewhere is told before full",
+            "attached elsewhere takes precedence over full",
             and(full(), publish("vol-2", "node-1")), publish("vol-2", "node-0"),
             refused(FailedPrecondition, &["node-1"]),
         ),

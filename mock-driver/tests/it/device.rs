@@ -60,7 +60,7 @@ fn obeys_the_rules(kind: Kind) {
     devices.attach("1", &disk, true).unwrap();
     let device = devices.find("1", &disk).unwrap().unwrap();
     assert_eq!(device.bytes, 1 << 20);
-    // Whoever has one keeps it from being freed.
+    // An open descriptor keeps the device from being freed.
     let device = device.path;
     devices.attach("1", &disk, true).unwrap();
     assert_eq!(
@@ -134,8 +134,14 @@ fn loop_device_for_reading_takes_no_writes_and_stale_links_are_replaced() {
     let path = device.path.clone();
     drop(device);
 
-    // Somebody freed the device behind our back, as a reboot does.
+    // Another process freed the device, as a reboot does.
     losetup(&[Path::new("--detach"), &path]);
+    // The kernel defers it while yet another process has the device open, for example to list all devices.
+    let is_freed = (0..6_000).any(|_| {
+        thread::sleep(Duration::from_millis(10));
+        made_of(&path) != Some(file_numbers(&disk))
+    });
+    assert!(is_freed, "{} is not freed", path.display());
     let gone = devices.find("1", &disk).unwrap_err();
     assert!(matches!(gone, Error::Wrong { .. }), "{gone}");
     devices.attach("1", &disk, true).unwrap();
@@ -177,7 +183,7 @@ fn loop_device_that_was_found_is_no_other_volumes_until_it_is_dropped() {
     assert_eq!(
         made_of(&device.path),
         Some(disk_numbers.clone()),
-        "detached, and still what was found"
+        "detached, and still the same disk"
     );
     let path = device.path.clone();
     drop(device);
@@ -222,7 +228,7 @@ fn loop_device_that_another_process_has_taken_is_left_alone() {
         devices.detach("1").unwrap()
     }];
     for take_away in takes_away {
-        // Whoever is faster than this test has the device too, but not for as long as the test needs it.
+        // A process that is faster than this test has the device too, but not for as long as the test needs it.
         let device = loop {
             devices.attach("1", &disk, true).unwrap();
             let device = devices.find("1", &disk).unwrap().unwrap().path;

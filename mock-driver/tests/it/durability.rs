@@ -62,14 +62,14 @@ impl Worker {
         let reply = self.client.create_volume(mk_create(name)).await.ok()?;
         let id = reply.into_inner().volume.unwrap().volume_id;
         let (id, node) = (id.as_str(), format!("node-{}", number % 3));
-        self.note(name, Known::told(id, None));
+        self.note(name, Known::acknowledged(id, None));
 
         self.note(name, Known::asked(Some(id)));
         self.client
             .controller_publish_volume(mk_publish(id, &node))
             .await
             .ok()?;
-        self.note(name, Known::told(id, Some(&node)));
+        self.note(name, Known::acknowledged(id, Some(&node)));
         if number.is_multiple_of(3) {
             return Some(());
         }
@@ -78,7 +78,7 @@ impl Worker {
             .controller_unpublish_volume(mk_unpublish(id, &node))
             .await
             .ok()?;
-        self.note(name, Known::told(id, None));
+        self.note(name, Known::acknowledged(id, None));
         if number % 3 == 1 {
             return Some(());
         }
@@ -104,7 +104,7 @@ impl Known {
     }
 
     /// A call was acknowledged.
-    fn told(id: &str, node: Option<&str>) -> Self {
+    fn acknowledged(id: &str, node: Option<&str>) -> Self {
         Self {
             id: Some(id.to_owned()),
             node: node.map(str::to_owned),
@@ -113,7 +113,7 @@ impl Known {
     }
 }
 
-/// Compares the array with what was acknowledged, and leaves no question open.
+/// Compares the array with the acknowledged calls, and repeats the unanswered ones.
 async fn settle(client: &mut ControllerClient<Channel>, ledger: &Ledger) {
     let mut listed: BTreeMap<String, Vec<String>> = published(client).await.into_iter().collect();
     let entries: Vec<(String, Known)> = ledger.lock().unwrap().clone().into_iter().collect();
@@ -150,10 +150,10 @@ async fn settle(client: &mut ControllerClient<Channel>, ledger: &Ledger) {
         ledger
             .lock()
             .unwrap()
-            .insert(name, Known::told(&id, node.as_deref()));
+            .insert(name, Known::acknowledged(&id, node.as_deref()));
     }
     listed.retain(|id, _| !id.starts_with("vol-"));
-    assert!(listed.is_empty(), "volumes nobody asked for: {listed:?}");
+    assert!(listed.is_empty(), "unrequested volumes: {listed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -131,13 +131,13 @@ const MANIFESTS: [Manifest; 6] = [
 /// Gives the words the values that a pod would: paths are those of a directory of the test's own.
 fn in_pod(args: &[&str], directory: &TempDir) -> Vec<String> {
     let path = directory.path().display();
-    let place = |arg: &&str| {
+    let substitute = |arg: &&str| {
         arg.replace("$(CSI_ENDPOINT)", &format!("unix://{path}/csi.sock"))
             .replace("/csi/csi.sock", &format!("{path}/csi.sock"))
             .replace("/tmp/csi-hotpath-data", &format!("{path}/state"))
             .replace("$(KUBE_NODE_NAME)", "worker")
     };
-    args.iter().map(place).collect()
+    args.iter().map(substitute).collect()
 }
 
 async fn start(args: &[&str], directory: &TempDir) -> Program {
@@ -175,14 +175,18 @@ async fn literal_command_lines_make_a_driver_that_answers() {
         assert_eq!(info.into_inner().name, manifest.driver, "{}", manifest.name);
         let info = node_info(channel).await;
         assert_eq!(info.node_id, "worker", "{}", manifest.name);
-        let place = info.accessible_topology.unwrap().segments;
-        assert_eq!(place["topology.hostpath.csi/node"], "worker", "{}", manifest.name);
+        let segments = info.accessible_topology.unwrap().segments;
+        assert_eq!(
+            segments["topology.hostpath.csi/node"], "worker",
+            "{}",
+            manifest.name
+        );
 
         let mut controller = program.controller().await;
-        let told = controller
+        let capabilities = controller
             .controller_get_capabilities(ControllerGetCapabilitiesRequest {})
             .await;
-        let publishes = told.unwrap().into_inner().capabilities.iter().any(|capability| {
+        let publishes = capabilities.unwrap().into_inner().capabilities.iter().any(|capability| {
             matches!(&capability.r#type, Some(Type::Rpc(rpc)) if rpc.r#type() == rpc::Type::PublishUnpublishVolume)
         });
         assert_eq!(publishes, manifest.attaches, "{}", manifest.name);
@@ -266,15 +270,15 @@ async fn proxy_of_kubernetes_tests_pairs_connections() {
 }
 
 #[test]
-fn what_has_no_effect_is_told_in_the_log() {
+fn flags_without_effect_are_logged() {
     let directory = tempfile::tempdir().unwrap();
     let state = format!("--statedir={}", directory.path().join("state").display());
     // There is no such directory, so it ends.
     let socket = directory.path().join("missing/csi.sock");
     let said = output(&socket, &["--nodeid=worker", "--vmodule=server=9", &state]).stderr;
     let said = String::from_utf8_lossy(&said);
-    let told = |line: &str| line.contains("WARN") && line.contains("--vmodule: has no effect");
-    assert!(said.lines().any(told), "{said}");
+    let is_warning = |line: &str| line.contains("WARN") && line.contains("--vmodule: has no effect");
+    assert!(said.lines().any(is_warning), "{said}");
 }
 
 #[test]

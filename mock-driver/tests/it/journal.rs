@@ -1,4 +1,4 @@
-//! What the journal tells, and what it must not.
+//! What the journal records, and what it must not.
 
 use std::fs;
 use std::time::Duration;

@@ -36,7 +36,7 @@ enum Op {
     },
 }
 
-/// What came of it, as far as a caller can tell refusals apart.
+/// The outcome, as far as a caller can distinguish refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Done,

@@ -27,11 +27,11 @@ mod expand;
 mod foreign;
 mod in_use;
 mod inline;
-mod place;
 mod reading;
 mod registration;
 mod restart;
 mod split;
+mod topology;
 mod unattached;
 mod unstaged;
 
@@ -65,12 +65,12 @@ fn count_records(driver: &Driver) -> usize {
     dump["node_records"].as_object().map_or(0, serde_json::Map::len)
 }
 
-/// As records say that what was asked for is there, and that it is being brought there.
+/// The progress of a record whose path is done, and of one whose path is being changed.
 const DONE: &str = "\"progress\":\"done\"";
 const DOING: &str = "\"progress\":\"doing\"";
 
 /// A driver on a node, its clients, and a directory for paths.
-struct Site {
+struct TestEnv {
     server: Server,
     controller: ControllerClient<Channel>,
     node: NodeClient<Channel>,
@@ -94,9 +94,9 @@ fn unmount(path: &Path) {
     rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()).unwrap();
 }
 
-// === impl Site ===
+// === impl TestEnv ===
 
-impl Site {
+impl TestEnv {
     async fn start(devices: Choice) -> Self {
         Self::start_with(devices, |_, _| {}).await
     }
@@ -287,7 +287,7 @@ impl Site {
             change(directory, settings);
         })
         .await;
-        // Whoever is answered comes after everything that the start had to do.
+        // A response means that the start has done all its work.
         server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
         Self {
             controller: server.controller().await,

@@ -13,7 +13,7 @@ use tonic::Code;
 use crate::server::{DEADLINE, Server, mk_map, mk_mount};
 
 #[tokio::test]
-async fn identity_is_told_and_ready() {
+async fn identity_service_reports_name_and_readiness() {
     let server = Server::start().await;
     let mut identity = server.identity().await;
     let info = identity
@@ -115,7 +115,7 @@ async fn node_service_is_there_when_the_node_is_known() {
 async fn disabled_capability_is_neither_reported_nor_served() {
     let is_controller_service = |capability: &v1::PluginCapability| {
         use v1::plugin_capability::{Type, service};
-        matches!(&capability.r#type, Some(Type::Service(told)) if told.r#type() == service::Type::ControllerService)
+        matches!(&capability.r#type, Some(Type::Service(service)) if service.r#type() == service::Type::ControllerService)
     };
     let offer = "-CONTROLLER_SERVICE,-PUBLISH_UNPUBLISH_VOLUME,-LIST_VOLUMES_PUBLISHED_NODES";
     let server = Server::start_with(|_, settings| {
@@ -143,7 +143,7 @@ async fn disabled_capability_is_neither_reported_nor_served() {
         .unwrap()
         .into_inner();
     assert_eq!(list.entries.len(), 1);
-    assert_eq!(list.entries[0].status, None, "where it is, nobody says");
+    assert_eq!(list.entries[0].status, None, "published nodes are not reported");
 }
 
 #[tokio::test]

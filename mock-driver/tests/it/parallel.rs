@@ -96,7 +96,7 @@ async fn second_call_for_a_busy_volume_is_aborted() {
 }
 
 #[tokio::test]
-async fn calls_for_a_busy_volume_wait_for_their_turn_if_told_to() {
+async fn calls_for_a_busy_volume_wait_if_configured() {
     let server = Server::start_with(|_, settings| {
         settings.initial_volumes = 1;
         settings.latency = Duration::from_millis(20);
@@ -202,13 +202,13 @@ async fn clients_that_leave_by_the_hundred_do_not_cost_the_connection() {
         async move { client.controller_publish_volume(request).await }
     };
     let waves = async {
-        told(&server, "\"begin\"", 1).await;
+        until_journal_has(&server, "\"begin\"", 1).await;
         for wave in 1..=3 {
             tokio::select! {
                 _ = join_all((0..CALLS).map(attach)) => panic!("every call must hang"),
-                () = told(&server, "\"begin\"", 1 + wave * CALLS) => {}
+                () = until_journal_has(&server, "\"begin\"", 1 + wave * CALLS) => {}
             }
-            told(&server, "\"CANCELLED\"", wave * CALLS).await;
+            until_journal_has(&server, "\"CANCELLED\"", wave * CALLS).await;
         }
     };
     tokio::select! {
@@ -218,7 +218,7 @@ async fn clients_that_leave_by_the_hundred_do_not_cost_the_connection() {
 }
 
 /// Waits until the journal says something so many times.
-async fn told(server: &Server, what: &str, times: usize) {
+async fn until_journal_has(server: &Server, what: &str, times: usize) {
     let journal = server.path("journal");
     let enough = async {
         while fs::read_to_string(&journal).unwrap().matches(what).count() < times {

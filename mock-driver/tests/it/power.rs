@@ -70,8 +70,8 @@ fn run(program: &str, args: &[&Path]) {
 fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     let mut left = vec![directory.to_owned()];
-    while let Some(place) = left.pop() {
-        for entry in fs::read_dir(place).unwrap() {
+    while let Some(next) = left.pop() {
+        for entry in fs::read_dir(next).unwrap() {
             let path = entry.unwrap().path();
             let name = path.strip_prefix(directory).unwrap().to_owned();
             if path.is_symlink() {
@@ -109,11 +109,11 @@ async fn finished_copy_of_files_and_disk_survives_a_loss_of_power() {
         }
         symlink("0/nested/file", tree.join("link")).unwrap();
         fs::write(tree.with_file_name("filesystem"), "ext4").unwrap();
-        let place = tree.parent().unwrap();
-        let expected = contents(place);
-        // Of the source nobody said that it is flushed.
+        let files = tree.parent().unwrap();
+        let expected = contents(files);
+        // The source was not flushed.
         let before = machine.without_power("before");
-        let lost = before.root.join(place.strip_prefix(&machine.root).unwrap());
+        let lost = before.root.join(files.strip_prefix(&machine.root).unwrap());
         assert!(
             !lost.exists(),
             "{case}: the machine must forget what is not flushed"

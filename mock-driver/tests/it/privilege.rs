@@ -1,4 +1,4 @@
-//! Whether tests may make loop devices and mounts, and how that is told.
+//! Whether tests may make loop devices and mounts, and how they report it.
 
 use std::io::Write;
 

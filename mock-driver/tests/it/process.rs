@@ -79,7 +79,7 @@ async fn killed_driver_leaves_a_socket_that_its_successor_replaces() {
 }
 
 #[tokio::test]
-async fn mistakes_are_told_by_flag_and_cure() {
+async fn errors_name_flag_and_cure() {
     let directory = tempfile::tempdir().unwrap();
     let path = |file: &str| directory.path().join(file);
     let flag = |name: &str, file: &str| format!("--{name}={}", path(file).display());
@@ -173,7 +173,7 @@ fn version_help_and_unknown_flags_end_as_go_programs_do() {
 
 /// As by `--help | head -1`.
 #[test]
-fn help_that_nobody_reads_to_its_end_is_no_error() {
+fn help_into_a_closed_pipe_is_no_error() {
     let directory = tempfile::tempdir().unwrap();
     for words in [&["--help"][..], &["--scenario=help"]] {
         let (reader, writer) = std::io::pipe().unwrap();

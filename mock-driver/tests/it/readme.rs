@@ -93,7 +93,7 @@ async fn command_lines_work_one_after_the_other() {
                 );
                 ran += 1;
             }
-            _ => panic!("nobody knows how to run {line}"),
+            _ => panic!("no rule runs {line}"),
         }
     }
     assert!(running.is_some() && ran >= 4, "{ran}");
@@ -108,7 +108,7 @@ async fn the_script_for_ci_judges() {
         let [script] = &blocks("sh", dir.path())[..] else {
             panic!("there must be one script");
         };
-        // Nobody is to be waited for who does not come.
+        // The calls do not come, so do not wait for them.
         let script = if detaches == 0 {
             script.replace("--timeout=10s", "--timeout=1ms")
         } else {

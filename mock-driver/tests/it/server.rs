@@ -193,7 +193,7 @@ impl Server {
             .unwrap()
     }
 
-    /// Puts a script of faults into force, in place of the one before.
+    /// Puts a script of faults into force, instead of the one before.
     pub(crate) fn set_faults(&self, yaml: &str) {
         let script = Script::read(yaml).unwrap();
         self.driver.faults().load(Origin::Admin, script).unwrap();
@@ -226,7 +226,7 @@ async fn open(settings: Settings) -> (Arc<Driver>, Option<FaultFile>) {
         }
     };
     let opened = time::timeout(DEADLINE, opened).await;
-    opened.expect("a program must have begun to run by now")
+    opened.expect("a program must have begun to run")
 }
 
 /// A channel to a socket that is bound already.

@@ -108,7 +108,7 @@ async fn unknown_services_are_unimplemented_by_name() {
 }
 
 #[tokio::test]
-async fn a_method_that_nobody_knows_is_unimplemented_in_words() {
+async fn unknown_method_is_unimplemented_with_a_message() {
     let server = Server::start().await;
     let channel = server.channel().await;
     for path in [

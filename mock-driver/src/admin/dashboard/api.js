@@ -22,7 +22,7 @@ export async function get(path) {
   return answer(await fetch(`/api/v1${path}`));
 }
 
-/** Changes something, and tells that it is done or why not. Says whether it is done. */
+/** Sends a change and announces its result or error. Returns whether it succeeded. */
 export async function change(method, path, body, done) {
   const request = { method };
   if (method !== "DELETE") {
@@ -31,20 +31,20 @@ export async function change(method, path, body, done) {
   }
   try {
     const result = await answer(await fetch(`/api/v1${path}`, request));
-    tell("done", done);
+    announce("done", done);
     return result ?? true;
   } catch (error) {
-    tell("failed", error.message);
+    announce("failed", error.message);
     return false;
   }
 }
 
 /** Shows a text for a while, where screen readers hear it. */
-export function tell(where, text) {
-  const place = document.getElementById(where);
-  say(place, text);
+export function announce(where, text) {
+  const element = document.getElementById(where);
+  say(element, text);
   clearTimeout(timers.get(where));
-  timers.set(where, setTimeout(() => say(place, ""), SHOWN_FOR));
+  timers.set(where, setTimeout(() => say(element, ""), SHOWN_FOR));
 }
 
 /**

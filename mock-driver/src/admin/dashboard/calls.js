@@ -10,7 +10,7 @@ const CODES = ["OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEE
 
 export function calls(panel, refresh) {
   const pager = new Pager("calls", () => ask());
-  // Without Live the calls on show stay until somebody asks for others: rows that move away under the eye cannot be read.
+  // Without Live the calls on show stay until the user asks for others: rows that move away under the eye cannot be read.
   let stale = true;
   const ask = () => { stale = true; refresh(); };
   const again = () => { pager.reset(); ask(); };
@@ -53,7 +53,7 @@ export function calls(panel, refresh) {
   };
 }
 
-/** What tells a call from all others: a driver that starts again counts from the beginning. */
+/** Identifies a call: the number alone is not unique, since a restarted driver counts from 1. */
 export const keyOf = (call) => `${call.number} ${call.start}`;
 
 function line(call, flip, open) {

@@ -30,7 +30,7 @@ export function dress(element, name) {
  */
 export function sync(parent, items, key, create) {
   const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
-  let place = parent.firstElementChild;
+  let next = parent.firstElementChild;
   for (const item of items) {
     const name = String(key(item));
     let child = old.get(name);
@@ -40,12 +40,12 @@ export function sync(parent, items, key, create) {
       child = create(item);
       child.dataset.key = name;
     }
-    if (child === place) place = place.nextElementSibling;
-    else parent.insertBefore(child, place);
+    if (child === next) next = next.nextElementSibling;
+    else parent.insertBefore(child, next);
     child.update?.(item);
   }
   for (const gone of old.values()) {
-    // Whoever works by keys goes on from here, not from the top of the page.
+    // Keyboard users continue here, not at the top of the page.
     if (gone.contains(document.activeElement)) (gone.closest('[role="tabpanel"]') ?? document.body).focus({ preventScroll: true });
     gone.remove();
   }

@@ -1,6 +1,6 @@
 // The page: which panel is shown, and when it is drawn anew.
 
-import { get, query, tell } from "./api.js";
+import { announce, get, query } from "./api.js";
 import { calls, item, keyOf, tick } from "./calls.js";
 import { capabilities } from "./capabilities.js";
 import { dress, make, say, sync } from "./dom.js";
@@ -35,7 +35,7 @@ async function draw() {
     try {
       await Promise.all([panels[current](), beside()]);
     } catch (error) {
-      tell("failed", error.message);
+      announce("failed", error.message);
     }
   }
   drawing = false;
@@ -118,7 +118,7 @@ async function introduce() {
     say(byId("about"), `CSI mock driver ${info.version}${info.node ? ` on ${info.node}` : ""}, up since ${info.started.slice(0, 19).replace("T", " ")} UTC`);
     count(info.counts);
   } catch (error) {
-    tell("failed", error.message);
+    announce("failed", error.message);
   }
 }
 

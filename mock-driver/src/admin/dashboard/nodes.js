@@ -89,8 +89,8 @@ export function chip(volume, node, text, refresh) {
   return make("button", {
     type: "button", class: "chip id", "aria-label": label, title: label,
     onclick: async () => {
-      const told = `No CSI call is made: the attacher and kubelet are not notified.`;
-      if (!await ask("Detach out of band?", told, "Detach")) return;
+      const warning = `No CSI call is made: the attacher and kubelet are not notified.`;
+      if (!await ask("Detach out of band?", warning, "Detach")) return;
       if (await change("DELETE", `/attachments/${part(volume)}/${part(node)}`, undefined, `Detached ${volume} from ${node}`)) refresh();
     },
   }, text);

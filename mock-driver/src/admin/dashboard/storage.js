@@ -47,11 +47,11 @@ function poolRow(pool, refresh) {
   const used = make("span", { class: "number" });
   const capacity = make("td", { class: "number" });
   const available = make("td", { class: "number" });
-  const place = Object.entries(pool.topology ?? {}).map(([key, value]) => `${key}=${value}`).join(", ");
+  const topology = Object.entries(pool.topology ?? {}).map(([key, value]) => `${key}=${value}`).join(", ");
   const resize = make("button", { type: "button", "aria-label": `Resize pool ${name}` }, "Resize…");
   const line = make("tr", {},
     make("th", { scope: "row", class: "id" }, name), make("td", {}, make("div", { class: "fill" }, meter, used)), capacity, available,
-    make("td", { class: "id" }, place || "everywhere"), make("td", { class: "acts" }, resize));
+    make("td", { class: "id" }, topology || "everywhere"), make("td", { class: "acts" }, resize));
   line.update = (now) => {
     meter.max = now.capacityBytes || 1;
     meter.value = now.usedBytes;

@@ -36,7 +36,7 @@ pub(super) async fn list(
     Query(query): Query<AttachmentQuery>,
 ) -> Reply<Page<Attachment>> {
     // Ids contain no newline, so the cursor is unambiguous.
-    let place = |attachment: &Attachment| format!("{}\n{}", attachment.volume, attachment.node);
+    let cursor = |attachment: &Attachment| format!("{}\n{}", attachment.volume, attachment.node);
     let after = query.after.as_deref().map(|after| {
         after
             .split_once('\n')
@@ -57,7 +57,7 @@ pub(super) async fn list(
             query.limit,
             is_later,
             |attachment| attachment,
-            place,
+            cursor,
         ))
     });
     Ok(Json(attachments.await?))

@@ -1,21 +1,25 @@
 //! Driver information.
 
 use axum::extract::State;
+use tonic::Code;
 
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Counts, Info, Problem};
+use crate::error_chain;
 use crate::journal;
 
 /// Driver version and configuration.
 #[utoipa::path(get, path = "/info", tag = "driver", responses((status = 200, body = Info), (status = "default", body = Problem)))]
 pub(super) async fn info(State(admin): State<Admin>) -> Reply<Info> {
     let driver = &admin.driver;
+    let array = driver.volume_files.claimed_by();
     Ok(Json(Info {
         driver: driver.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         node: driver.node().map(|node| node.info().id),
+        array: array.map_err(|error| Refusal::new(Code::Internal, error_chain(&error)))?,
         started: journal::text(admin.started),
         latency_seconds: driver.latency.as_secs_f64(),
         counts: counts(&admin).await?,

@@ -11,10 +11,10 @@ use tonic::Code;
 use utoipa::IntoParams;
 use wildmatch::WildMatch;
 
+use crate::admin::expectation;
 use crate::admin::page::limit;
 use crate::admin::problem::Refusal;
 use crate::admin::request::{self, Deleted, Json, Query, Reply};
-use crate::admin::sequence;
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{
     Answer, Call, Caller, Expectation, ExpectationResult, ExpectationStatus, Page, Problem, Squashed,
@@ -90,14 +90,14 @@ pub(super) async fn list(State(admin): State<Admin>, Query(query): Query<Journal
     let (mut matched, mut left) = (0, false);
     let mut found: Vec<(u64, Arc<journal::Call>)> = Vec::new();
     journal.look(|look| {
-        let mut take = |(place, call): (u64, &Arc<journal::Call>)| {
+        let mut take = |(sequence, call): (u64, &Arc<journal::Call>)| {
             if !wanted.covers(call) {
                 return;
             }
             matched += 1;
-            if place < before && found.len() < limit {
-                found.push((place, call.clone()));
-            } else if place < before {
+            if sequence < before && found.len() < limit {
+                found.push((sequence, call.clone()));
+            } else if sequence < before {
                 left = true;
             }
         };
@@ -109,10 +109,11 @@ pub(super) async fn list(State(admin): State<Admin>, Query(query): Query<Journal
         }
     });
     let next = left
-        .then(|| found.last().map(|(place, _)| place.to_string()))
+        .then(|| found.last().map(|(sequence, _)| sequence.to_string()))
         .flatten();
     let messages = query.messages.unwrap_or(true);
-    let shown = |(place, call): &(u64, Arc<journal::Call>)| shown(journal, call, Some(*place), messages);
+    let shown =
+        |(sequence, call): &(u64, Arc<journal::Call>)| shown(journal, call, Some(*sequence), messages);
     let items = found.iter().map(shown).collect();
     Ok(Json(Page { items, matched, next }))
 }
@@ -157,7 +158,7 @@ pub(super) async fn wait(State(admin): State<Admin>, Query(query): Query<WaitQue
             found = calls.map(|call| (None, call.clone())).take(count).collect();
         } else {
             let calls = cursor.new_calls(look).filter(|(_, call)| wanted.covers(call));
-            found.extend(calls.map(|(place, call)| (Some(place), call.clone())));
+            found.extend(calls.map(|(sequence, call)| (Some(sequence), call.clone())));
         }
         found.truncate(count);
         (found.len() == count).then(|| std::mem::take(&mut found))
@@ -166,7 +167,7 @@ pub(super) async fn wait(State(admin): State<Admin>, Query(query): Query<WaitQue
     match unless_stopped(&admin, request::wait("timeout", timeout)?, journal.wait(find)).await? {
         Ok(found) => {
             let shown =
-                |(place, call): &(Option<u64>, Arc<journal::Call>)| shown(journal, call, *place, true);
+                |(sequence, call): &(Option<u64>, Arc<journal::Call>)| shown(journal, call, *sequence, true);
             Ok(Json(found.iter().map(shown).collect()))
         }
         Err(_) => Err(Refusal::new(
@@ -258,20 +259,20 @@ impl<'a> Calls<'a> {
             expected, tracked, ..
         } = self.expectation;
         let is_tracked = |method: &str| match tracked {
-            Some(tracked) => tracked.iter().any(|name| sequence::short(name) == method),
+            Some(tracked) => tracked.iter().any(|name| expectation::short(name) == method),
             None => expected
                 .iter()
-                .any(|expected| sequence::short(&expected.method) == method),
+                .any(|expected| expectation::short(&expected.method) == method),
         };
-        let calls = self.cursor.new_calls(look).filter_map(|(place, call)| {
+        let calls = self.cursor.new_calls(look).filter_map(|(sequence, call)| {
             let method = call.short_method();
             let volume = self.volume.as_ref();
             let about = volume.is_none_or(|volume| volume.matches(call.volume()));
             let end = call.end().filter(|_| about && is_tracked(method))?;
-            Some((place, method, code::name(end.outcome.code)))
+            Some((sequence, method, code::name(end.outcome.code)))
         });
-        sequence::squash(&mut self.squashed, calls);
-        sequence::compare(expected, &self.squashed)
+        expectation::squash(&mut self.squashed, calls);
+        expectation::compare(expected, &self.squashed)
     }
 }
 
@@ -331,7 +332,7 @@ impl CallQuery {
 }
 
 /// Converts a call of the journal.
-pub(super) fn shown(journal: &Journal, call: &journal::Call, place: Option<u64>, messages: bool) -> Call {
+pub(super) fn shown(journal: &Journal, call: &journal::Call, sequence: Option<u64>, messages: bool) -> Call {
     let answer = |time: jiff::Timestamp, outcome: &Outcome| Answer {
         code: code::name(outcome.code).to_owned(),
         message: outcome.message.clone(),
@@ -340,7 +341,7 @@ pub(super) fn shown(journal: &Journal, call: &journal::Call, place: Option<u64>,
     };
     Call {
         number: call.number,
-        place,
+        sequence,
         method: call.short_method().to_owned(),
         path: call.method.to_string(),
         peer: call.peer.map(|peer| Caller {

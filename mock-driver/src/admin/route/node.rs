@@ -63,11 +63,11 @@ pub(super) async fn get(State(admin): State<Admin>, Path(node): Path<String>) ->
     responses((status = 201, body = Node), (status = "default", body = Problem)))]
 pub(super) async fn register(State(admin): State<Admin>, Json(new): Json<NodeNew>) -> Created<Node> {
     check_id(&new.id)?;
-    let is_placed = new.topology.is_some();
+    let has_topology = new.topology.is_some();
     let settings = NodeSettings {
         registered: Some(true),
         limit: new.limit,
-        segments: new.topology.as_ref().map(place).transpose()?,
+        segments: new.topology.as_ref().map(segments).transpose()?,
         ..NodeSettings::default()
     };
     let (id, driver) = (new.id.clone(), &admin.driver);
@@ -75,7 +75,7 @@ pub(super) async fn register(State(admin): State<Admin>, Json(new): Json<NodeNew
         .store
         .change(move |array| Ok(array.set_node(&id, settings)));
     done.await?;
-    if is_placed {
+    if has_topology {
         driver.warn_if_no_pool_is_accessible(&new.id);
     }
     admin.touch();
@@ -97,7 +97,7 @@ pub(super) async fn change(
         registered: change.registered,
         limit: change.limit,
         advertised: change.advertised_limit,
-        segments: change.topology.as_ref().map(place).transpose()?,
+        segments: change.topology.as_ref().map(segments).transpose()?,
         ..NodeSettings::default()
     };
     let new_id = change.id.filter(|id| *id != node);
@@ -136,7 +136,7 @@ pub(super) async fn change(
             if admin.driver.is_here(&node)
                 && let Some(here) = admin.driver.node()
             {
-                here.tell(|info| info.id.clone_from(&id));
+                here.set_info(|info| info.id.clone_from(&id));
             }
             id
         }
@@ -177,10 +177,10 @@ fn check_id(id: &str) -> Result<(), Refusal> {
     checked.map_err(|invalid| Refusal::invalid("id", format!("id: {}", invalid.reason)))
 }
 
-fn place(topology: &BTreeMap<String, String>) -> Result<Segments, Refusal> {
+fn segments(topology: &BTreeMap<String, String>) -> Result<Segments, Refusal> {
     let pairs = topology.iter();
     let pairs = pairs.map(|(key, value)| (key.as_str(), value.as_str()));
-    Ok(validate::place("topology", pairs)?)
+    Ok(validate::segments("topology", pairs)?)
 }
 
 fn shown(array: &Array, node: array::Node, volumes: usize) -> Node {

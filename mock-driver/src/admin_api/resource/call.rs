@@ -12,7 +12,7 @@ pub struct Call {
     pub number: u64,
     /// Its journal sequence number, the cursor of `after` and `before`; absent while in flight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub place: Option<u64>,
+    pub sequence: Option<u64>,
     /// Method without service.
     pub method: String,
     /// gRPC path.
@@ -139,7 +139,7 @@ pub struct Squashed {
     /// Number of calls.
     pub calls: usize,
     /// Sequence number of the last one.
-    pub(crate) place: u64,
+    pub(crate) sequence: u64,
 }
 
 fn ok() -> String {

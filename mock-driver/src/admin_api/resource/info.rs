@@ -14,6 +14,9 @@ pub struct Info {
     /// Id of its node, if it has a Node service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
+    /// Identity of the array in `media.json` of its media directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) array: Option<String>,
     /// Start time of the admin API.
     pub(crate) started: String,
     /// Duration of attach and detach in seconds.

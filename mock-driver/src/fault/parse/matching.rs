@@ -94,11 +94,11 @@ impl RawMatch {
         if self.bytes_above.is_some() && !has("capacity_range") {
             return Err(never("match.bytes-above"));
         }
-        let place = self.during.volume;
-        if place.is_some() && !any(Method::has_volume) {
+        let location = self.during.volume;
+        if location.is_some() && !any(Method::has_volume) {
             return Err(never("match.while.volume"));
         }
-        if place == Some(LocationMatch::AttachedHere) && !any(|rpc| rpc.has_volume() && rpc.has_node()) {
+        if location == Some(LocationMatch::AttachedHere) && !any(|rpc| rpc.has_volume() && rpc.has_node()) {
             return Err(FieldError::new(
                 "match.while.volume",
                 "attached-here needs a method with a node: use attached",
@@ -112,7 +112,7 @@ impl RawMatch {
             secrets: self.secrets,
             parameters: self.parameters,
             bytes_above: self.bytes_above,
-            place,
+            location,
             state: read_state("match.while.state", self.during.state)?,
             condition: None,
             turn: CallNumbers {

@@ -68,7 +68,7 @@ fn empty_text_is_an_empty_list() {
 }
 
 #[test]
-fn mistakes_are_told_by_rule_and_field() {
+fn errors_name_rule_and_field() {
     let error = "action: {code: INTERNAL}";
     let empty = format!("id: '', {error}");
     let (twice, text) = (
@@ -110,7 +110,7 @@ fn mistakes_are_told_by_rule_and_field() {
 }
 
 #[test]
-fn mistakes_in_actions_are_told_by_field() {
+fn errors_in_actions_name_the_field() {
     // As above.
     #[rustfmt::skip]
     let table = [

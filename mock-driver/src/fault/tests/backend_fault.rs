@@ -55,7 +55,7 @@ impl CallInfo for Call {
         0
     }
 
-    fn place(&self) -> Option<VolumeLocation> {
+    fn location(&self) -> Option<VolumeLocation> {
         None
     }
 }

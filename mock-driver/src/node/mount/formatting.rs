@@ -203,7 +203,7 @@ mod tests {
             "{error}"
         );
         assert!(!disk.formatting.exists());
-        write(&disk.file, b"somebody's", 5 << 20);
+        write(&disk.file, b"other data", 5 << 20);
         let refused = prepare(&disk, None).unwrap_err();
         assert!(matches!(refused, Error::UnknownData { .. }), "{refused}");
     }
@@ -225,11 +225,11 @@ mod tests {
             assert_eq!(read(&disk.file, 17, 1 << 20), [0; 17], "the rest is wiped");
             assert_eq!(fs::metadata(&disk.file).unwrap().len(), 16 << 20);
 
-            write(&disk.file, b"somebody's", 5 << 20);
+            write(&disk.file, b"other data", 5 << 20);
             hand_over(&disk).unwrap();
             let refused = prepare(&disk, None).unwrap_err();
             assert!(matches!(refused, Error::UnknownData { .. }), "{refused}");
-            assert_eq!(read(&disk.file, 10, 5 << 20), b"somebody's");
+            assert_eq!(read(&disk.file, 10, 5 << 20), b"other data");
         }
     }
 
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn rest_of_a_mkfs_on_a_disk_for_reading_is_told() {
+    fn interrupted_mkfs_on_a_read_only_disk_is_reported() {
         let (_directory, mut disk) = mk_blank_disk(16 << 20);
         fs::write(&disk.formatting, "").unwrap();
         write(&disk.file, b"half a filesystem", 1 << 20);

@@ -42,7 +42,7 @@ pub enum CapabilitySetError {
 
 /// Generates `Capability` from one list of names and of values in the RPCs that report them.
 macro_rules! capabilities {
-    ($($(#[$doc:meta])* $capability:ident $name:literal $place:ident($value:expr);)+) => {
+    ($($(#[$doc:meta])* $capability:ident $name:literal $rpc:ident($value:expr);)+) => {
         /// A capability.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[allow(missing_docs, reason = "each variant is the capability of the same name")]
@@ -61,9 +61,9 @@ macro_rules! capabilities {
             }
 
             /// The RPC that reports it.
-            pub(crate) fn place(self) -> ReportedIn {
+            pub(crate) fn reported_in(self) -> ReportedIn {
                 match self {
-                    $(Self::$capability => ReportedIn::$place($value),)+
+                    $(Self::$capability => ReportedIn::$rpc($value),)+
                 }
             }
         }
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn names_are_those_of_the_specification() {
         for capability in Capability::ALL {
-            let specified = match capability.place() {
+            let specified = match capability.reported_in() {
                 ReportedIn::Service(service) => service.as_str_name().to_owned(),
                 ReportedIn::Expansion(expansion) => format!("VOLUME_EXPANSION_{}", expansion.as_str_name()),
                 ReportedIn::Controller(VOLUME_CONDITION) => "VOLUME_CONDITION".to_owned(),

@@ -24,10 +24,10 @@ fn keys_of_topologies_are_names_with_or_without_a_prefix() {
         (&long_prefix, false),
     ];
     for (key, is_proper) in table {
-        let topology = v1::Topology {
+        let message = v1::Topology {
             segments: [(key.to_owned(), "z".to_owned())].into(),
         };
-        let found = segments("accessible_topology", &topology);
+        let found = topology("accessible_topology", &message);
         assert_eq!(found.is_ok(), is_proper, "{key:?}: {found:?}");
         let field = found.err().map(|invalid| invalid.field);
         let expected = (!is_proper).then(|| "accessible_topology.segments".to_owned());
@@ -49,7 +49,7 @@ fn values_of_topologies_are_labels_and_no_key_comes_twice() {
         (vec![("zone", "a"), ("zone", "a")], Some("twice")),
     ];
     for (pairs, word) in table {
-        let found = place("topology", pairs.iter().copied());
+        let found = segments("topology", pairs.iter().copied());
         match word {
             None => assert_eq!(found.unwrap().iter().count(), pairs.len()),
             Some(word) => {

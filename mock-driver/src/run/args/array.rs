@@ -33,7 +33,7 @@ pub struct ArrayArgs {
 
     /// Topology of a node: NODE@KEY=VALUE,KEY=VALUE. Repeatable.
     #[arg(long = "node-topology", value_name = "NODE@KEY=VALUE")]
-    pub(crate) node_topology: Vec<NodePlace>,
+    pub(crate) node_topology: Vec<NodeTopologyFlag>,
 
     /// Attach limit that NodeGetInfo reports, if it differs from the real one. 0 reports the real one.
     #[arg(long, default_value_t = 0)]
@@ -95,6 +95,10 @@ pub struct ArrayArgs {
     #[arg(skip)]
     pub node_growth_limit: Option<u64>,
 
+    /// Minimum size of the disk of a volume with a filesystem, whatever the volume's capacity.
+    #[arg(skip)]
+    pub(crate) min_filesystem_bytes: u64,
+
     /// Answer ControllerModifyVolume without mutable_parameters with INVALID_ARGUMENT, as in the
     /// specification's text, instead of OK.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
@@ -111,7 +115,7 @@ pub struct PoolFlag(Pool);
 
 /// A node's topology in the form of the flag.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NodePlace(NodeId, Segments);
+pub(crate) struct NodeTopologyFlag(NodeId, Segments);
 
 // === impl ArrayArgs ===
 
@@ -127,7 +131,7 @@ impl ArrayArgs {
         let base = SizeRule::default();
         array::Settings {
             nodes,
-            places: self.places(),
+            node_topology: self.node_topology(),
             attach_limit: Some(attach_limit).filter(|limit| *limit > 0),
             advertised_limit: Some(self.advertised_attach_limit).filter(|limit| *limit > 0),
             pools: self.pools(driver_name),
@@ -167,15 +171,18 @@ impl ArrayArgs {
             ready_after: self.ready_after,
             secrets: self.required_secrets.iter().cloned().collect(),
             node_growth_limit: self.node_growth_limit,
+            min_filesystem_bytes: self.min_filesystem_bytes,
             limit_by_chance: false,
             attach_optional: self.attach_optional,
             strict_modify: self.modify_volume_strict,
         }
     }
 
-    fn places(&self) -> BTreeMap<NodeId, Segments> {
+    fn node_topology(&self) -> BTreeMap<NodeId, Segments> {
         let flags = self.node_topology.iter().cloned();
-        flags.map(|NodePlace(node, place)| (node, place)).collect()
+        flags
+            .map(|NodeTopologyFlag(node, segments)| (node, segments))
+            .collect()
     }
 
     fn pools(&self, driver_name: &str) -> Vec<Pool> {
@@ -221,8 +228,8 @@ impl FromStr for PoolFlag {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (pool, place) = match text.split_once('@') {
-            Some((pool, place)) => (pool, read_place(place)?),
+        let (pool, segments) = match text.split_once('@') {
+            Some((pool, topology)) => (pool, parse_segments(topology)?),
             None => (text, Segments::default()),
         };
         let (name, capacity) = pool
@@ -231,34 +238,34 @@ impl FromStr for PoolFlag {
             .ok_or("must be NAME=BYTES or NAME=BYTES@KEY=VALUE")?;
         Ok(Self(Pool {
             name: PoolName::from(name),
-            segments: place,
+            segments,
             capacity: quantity(capacity)?,
         }))
     }
 }
 
-// === impl NodePlace ===
+// === impl NodeTopologyFlag ===
 
-impl FromStr for NodePlace {
+impl FromStr for NodeTopologyFlag {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (node, place) = text
+        let (node, topology) = text
             .split_once('@')
             .filter(|(node, _)| !node.is_empty())
             .ok_or("must be NODE@KEY=VALUE")?;
-        Ok(Self(NodeId::from(node), read_place(place)?))
+        Ok(Self(NodeId::from(node), parse_segments(topology)?))
     }
 }
 
 /// Parses KEY=VALUE,KEY=VALUE as topology segments.
-pub(super) fn read_place(text: &str) -> Result<Segments, String> {
+pub(super) fn parse_segments(text: &str) -> Result<Segments, String> {
     let mut pairs = Vec::new();
     for item in text.split(',') {
         let pair = item.split_once('=');
         pairs.push(pair.ok_or_else(|| format!("\"{item}\" must be KEY=VALUE"))?);
     }
-    validate::place("topology", pairs).map_err(|invalid| invalid.reason)
+    validate::segments("topology", pairs).map_err(|invalid| invalid.reason)
 }
 
 /// Parses a resource quantity.
@@ -282,13 +289,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pools_and_places_are_read() {
+    fn pools_and_node_topologies_are_parsed() {
         let PoolFlag(pool) = "fast=10Gi@example.com/zone=a,host=b".parse().unwrap();
         assert_eq!((pool.name.as_str(), pool.capacity), ("fast", 10 << 30));
         assert_eq!(pool.segments.to_string(), "{example.com/zone=a, host=b}");
-        let NodePlace(node, place) = "node-1@Zone=a".parse().unwrap();
+        let NodeTopologyFlag(node, segments) = "node-1@Zone=a".parse().unwrap();
         assert_eq!(
-            (node.as_str(), place.to_string().as_str()),
+            (node.as_str(), segments.to_string().as_str()),
             ("node-1", "{zone=a}")
         );
         for text in [
@@ -314,7 +321,7 @@ mod tests {
             "node-1@zone=a b!",
             "node-1@zone=a,Zone=b",
         ] {
-            assert!(text.parse::<NodePlace>().is_err(), "{text}");
+            assert!(text.parse::<NodeTopologyFlag>().is_err(), "{text}");
         }
     }
 }

@@ -67,7 +67,7 @@ impl FromStr for Dialled {
     fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
         match text {
             "" => Ok(Self(None)),
-            place => place.parse().map(Some).map(Self),
+            endpoint => endpoint.parse().map(Some).map(Self),
         }
     }
 }

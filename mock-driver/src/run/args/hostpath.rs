@@ -66,6 +66,10 @@ const NODE_KEY: &str = "topology.hostpath.csi/node";
 /// The class parameter that names a kind of space.
 const KIND: &str = "kind";
 
+/// The smallest disk of a volume with a filesystem, in bytes. Its volumes are directories without a limit, and Kubernetes'
+/// tests write 102 MiB to a claim of 1 MiB; XFS needs 300 MiB.
+const MIN_FILESYSTEM_BYTES: u64 = 320 << 20;
+
 /// From this verbosity on it logs complete calls, which Kubernetes' tests read.
 const CALLS_FROM_V: u8 = 5;
 
@@ -152,7 +156,7 @@ impl HostPathArgs {
         let off = |flag: Option<bool>| flag == Some(false);
         let on = |flag: Option<bool>| flag == Some(true);
         let is_of_controller =
-            |capability: Capability| matches!(capability.place(), ReportedIn::Controller(_));
+            |capability: Capability| matches!(capability.reported_in(), ReportedIn::Controller(_));
         let is_off = |capability: Capability| match capability {
             any if on(self.ephemeral) && is_of_controller(any) => true,
             Capability::PublishUnpublishVolume
@@ -187,8 +191,8 @@ impl HostPathArgs {
         capabilities
     }
 
-    /// The pools by kind, of which the last flag counts, or an unlimited one; all at `place`.
-    fn pools(&self, place: &Segments) -> Vec<PoolFlag> {
+    /// The pools by kind, of which the last flag counts, or an unlimited one; all with the topology `segments`.
+    fn pools(&self, segments: &Segments) -> Vec<PoolFlag> {
         let named = |pool: Pool| (pool.name.clone(), pool);
         let mut kinds: BTreeMap<PoolName, Pool> =
             self.capacity.iter().map(PoolFlag::pool).map(named).collect();
@@ -200,7 +204,7 @@ impl HostPathArgs {
             })]);
         }
         for pool in kinds.values_mut().filter(|pool| pool.segments.is_empty()) {
-            pool.segments = place.clone();
+            pool.segments = segments.clone();
         }
         kinds.into_values().map(PoolFlag::from).collect()
     }
@@ -278,6 +282,7 @@ pub(super) fn translate(args: &mut All, matches: &ArgMatches, is_host_path: bool
     }
     args.capabilities = capabilities;
     args.array.attach_optional = true;
+    args.array.min_filesystem_bytes = MIN_FILESYSTEM_BYTES;
     if !is_given("state_dir")
         && let Some(directory) = state_dir(Path::new(STATE_DIR), &args.driver_name)
     {
@@ -293,14 +298,14 @@ pub(super) fn translate(args: &mut All, matches: &ArgMatches, is_host_path: bool
         args.array.advertised_attach_limit = limit;
     }
     args.array.node_growth_limit = host_path.max_volume_size_node.filter(|most| *most > 0);
-    let has_places = is_given("pools") || is_given("zones");
-    if !has_places || !host_path.capacity.is_empty() {
+    let has_topology = is_given("pools") || is_given("zones");
+    if !has_topology || !host_path.capacity.is_empty() {
         let node = args
             .node
             .id()
             .filter(|_| host_path.enable_topology != Some(false));
-        let place = node.map(|node| (NODE_KEY, node)).into_iter().collect();
-        args.array.pools = host_path.pools(&place);
+        let segments = node.map(|node| (NODE_KEY, node)).into_iter().collect();
+        args.array.pools = host_path.pools(&segments);
     }
     args.array.pool_parameter = KIND;
     if args.v >= CALLS_FROM_V && !is_given("log_grpc_calls") {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 
-use super::array::read_place;
+use super::array::parse_segments;
 use super::value::{given, path_or_empty, switch};
 use crate::admin_api::Endpoint;
 use crate::array::Segments;
@@ -113,7 +113,7 @@ impl NodeArgs {
 fn segments(text: &str) -> Result<Segments, String> {
     match text {
         "" => Ok(Segments::default()),
-        text => read_place(text),
+        text => parse_segments(text),
     }
 }
 

@@ -228,11 +228,11 @@ fn topology_example_in_help_is_accessible() {
     let (example, _) = example.split_once(", reported").unwrap();
     let flag = format!("--topology={example}");
     let settings = read(&["--node-id=here", &flag]).unwrap().settings();
-    let place: crate::array::Segments = settings.node.topology.into_iter().collect();
-    assert_eq!(place.iter().count(), 2, "{example}");
+    let segments: crate::array::Segments = settings.node.topology.into_iter().collect();
+    assert_eq!(segments.iter().count(), 2, "{example}");
     let mut array = Array::new(settings.array, 1);
     let here = NodeSettings {
-        segments: Some(place.clone()),
+        segments: Some(segments.clone()),
         ..NodeSettings::default()
     };
     array.set_node("here", here);
@@ -240,7 +240,7 @@ fn topology_example_in_help_is_accessible() {
     let wanted = CreateVolumeParams {
         name: "a".to_owned(),
         requirement: Some(Requirement {
-            requisite: vec![place],
+            requisite: vec![segments],
             preferred: Vec::new(),
         }),
         ..CreateVolumeParams::default()

@@ -3,60 +3,63 @@
 use std::sync::Arc;
 
 use csi_proto::Secrets;
-use futures::{StreamExt, stream};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
 use prost::Message;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::{Call, Rpc};
 use crate::driver::Driver;
+use crate::driver::error::Error;
 use crate::fault::ActiveFault;
 
 /// A stream that a rule interrupts.
 struct InterruptedStream<R> {
     fired: ActiveFault,
     call: Call,
-    /// All messages as one, for the journal.
-    whole: R,
+    /// The first messages as one, for the journal.
+    first: R,
 }
 
 // === impl Driver ===
 
 impl Driver {
-    /// Handles a call with a stream of messages, which are split from the whole reply one by one as the client reads them.
+    /// Handles a call with a stream of messages, which are made as the client reads them. The reply in the pipeline has the
+    /// first ones.
     ///
     /// # Cancellation
     /// That of [`Driver::answer`]. The journal also records that a client disconnects during an interrupted stream.
-    pub(crate) async fn answer_in_messages<Q, M, I>(
+    pub(crate) async fn answer_in_messages<Q, M, S>(
         self: &Arc<Self>,
         request: Request<Q>,
-        messages: impl FnOnce(&Q::Reply) -> I,
+        messages: impl FnOnce(&Q::Reply) -> S,
     ) -> Result<Response<BoxStream<M>>, Status>
     where
         Q: Rpc,
         M: Send + 'static,
-        I: Iterator<Item = M> + Send + 'static,
+        S: Stream<Item = Result<M, Error>> + Send + 'static,
     {
         let (mut call, result) = self.run_stages(request).await;
-        let (whole, fired) = match (result, call.pending.take()) {
-            (Ok(whole), Some(fired)) => (whole, fired),
+        let (first, fired) = match (result, call.pending.take()) {
+            (Ok(first), Some(fired)) => (first, fired),
             (result, _) => {
-                let ended = call.end(result, |journal, whole| journal.renderer.keep(whole))?;
-                let messages = ended.map(|whole| messages(&whole));
-                return Ok(messages.map(|all| Box::pin(stream::iter(all).map(Ok)) as BoxStream<M>));
+                let ended = call.end(result, |journal, first| journal.renderer.keep(first))?;
+                let all = |first: Q::Reply| Box::pin(messages(&first).map_err(Status::from)) as BoxStream<M>;
+                return Ok(ended.map(all));
             }
         };
         let count = fired.rule().action.after_messages.unwrap_or(u64::MAX);
-        let messages = messages(&whole);
-        let interrupted = InterruptedStream { fired, call, whole };
+        let messages = Box::pin(messages(&first).fuse());
+        let interrupted = InterruptedStream { fired, call, first };
         let begin = Some((messages, Some((count, interrupted))));
         let all = stream::unfold(begin, |state| async move {
             let (mut messages, interrupted) = state?;
             let ended = match interrupted {
-                Some((left, interrupted)) if left > 0 => match messages.next() {
-                    Some(message) => {
+                Some((left, interrupted)) if left > 0 => match messages.next().await {
+                    Some(Ok(message)) => {
                         return Some((Ok(message), Some((messages, Some((left - 1, interrupted))))));
                     }
+                    Some(Err(error)) => interrupted.fail(error),
                     None => interrupted.apply_fault().await,
                 },
                 Some((_, interrupted)) => interrupted.apply_fault().await,
@@ -65,7 +68,8 @@ impl Driver {
             match ended {
                 Ok(()) => messages
                     .next()
-                    .map(|message| (Ok(message), Some((messages, None)))),
+                    .await
+                    .map(|message| (message.map_err(Status::from), Some((messages, None)))),
                 Err(status) => Some((Err(status), None)),
             }
         });
@@ -91,11 +95,19 @@ impl<R: Message + Secrets + Clone> InterruptedStream<R> {
         };
         let result = match error {
             Some(error) => Err(error),
-            None => Ok(self.whole),
+            None => Ok(self.first),
         };
         let ended = self
             .call
-            .end(result, |journal, whole| journal.renderer.keep(whole));
+            .end(result, |journal, first| journal.renderer.keep(first));
+        ended.map(drop)
+    }
+
+    /// Ends the call with an error of the stream, without the rule.
+    fn fail(self, error: Error) -> Result<(), Status> {
+        let ended = self
+            .call
+            .end(Err(error), |journal, first: &R| journal.renderer.keep(first));
         ended.map(drop)
     }
 }

@@ -1,11 +1,14 @@
 use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, access_mode::Mode};
 use csi_proto::v1::{
     ControllerGetVolumeRequest, ControllerGetVolumeResponse, ControllerPublishVolumeRequest,
-    ControllerUnpublishVolumeRequest, VolumeCapability,
+    ControllerUnpublishVolumeRequest, GetMetadataAllocatedRequest, GetMetadataAllocatedResponse,
+    VolumeCapability,
 };
+use futures::StreamExt;
 use serde_json::json;
 
 use super::*;
+use crate::array::CreateSnapshotParams;
 use crate::driver::Settings;
 use crate::fault::Rule;
 use crate::journal::JournalConfig;
@@ -52,6 +55,43 @@ async fn journals_the_converted_reply_or_its_error() {
         journal.response(&calls[1]).unwrap()["volume"]["volume_id"],
         "other"
     );
+}
+
+/// Otherwise the journal would record that the client disconnected.
+#[tokio::test]
+async fn journals_an_error_that_ends_a_stream_before_its_fault() {
+    let driver = mk_driver();
+    let wanted = CreateSnapshotParams {
+        name: "s".to_owned(),
+        source: "vol-0".to_owned(),
+        parameters: std::collections::BTreeMap::new(),
+        requirement: None,
+    };
+    let snapshot = driver.create_snapshot(&wanted).await.unwrap();
+    let rule = json!({"id": "late", "match": {"method": "GetMetadataAllocated"}, "phase": "after",
+        "action": {"after-messages": 2, "code": "DATA_LOSS"}});
+    driver.faults.put(Rule::from_value(rule).unwrap()).unwrap();
+    let request = Request::new(GetMetadataAllocatedRequest {
+        snapshot_id: snapshot.id.to_string(),
+        ..Default::default()
+    });
+    let messages = |first: &GetMetadataAllocatedResponse| {
+        futures::stream::iter([Ok(first.clone()), Err(Error::Unhealthy)])
+    };
+    let sent = driver.answer_in_messages(request, messages).await.unwrap();
+    let sent: Vec<_> = sent.into_inner().collect().await;
+    let codes: Vec<Code> = sent
+        .iter()
+        .map(|message| message.as_ref().err().map_or(Code::Ok, Status::code))
+        .collect();
+    assert_eq!(codes, [Code::Ok, Code::FailedPrecondition]);
+    let journal = driver.journal.as_ref().unwrap();
+    let calls: Vec<_> = journal.look(|look| look.after(0).map(|(_, call)| call.clone()).collect());
+    let codes: Vec<Code> = calls
+        .iter()
+        .map(|call| call.end().unwrap().outcome.code)
+        .collect();
+    assert_eq!(codes, [Code::FailedPrecondition]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -60,9 +60,9 @@ impl<Q: Rpc> CallInfo for TypedCall<'_, Q> {
         self.message().map_or(0, |message| requested_size(&message))
     }
 
-    fn place(&self) -> Option<VolumeLocation> {
+    fn location(&self) -> Option<VolumeLocation> {
         let volume = self.request.volume();
-        (!volume.is_empty()).then(|| self.driver.place(volume, self.node()))
+        (!volume.is_empty()).then(|| self.driver.location(volume, self.node()))
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(rpc.has_volume(), !found.0.is_empty(), "{}", rpc.name());
         assert_eq!(rpc.has_node(), !found.1.is_empty(), "{}", rpc.name());
         assert_eq!(rpc.has_name(), !found.2.is_empty(), "{}", rpc.name());
-        assert_eq!(call.place().is_some(), rpc.has_volume(), "{}", rpc.name());
+        assert_eq!(call.location().is_some(), rpc.has_volume(), "{}", rpc.name());
     }
 
     macro_rules! compare_all {

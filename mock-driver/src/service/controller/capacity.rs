@@ -14,7 +14,7 @@ use crate::service::call::Rpc;
 /// Parameters of GetCapacity.
 pub(crate) struct CapacityParams {
     parameters: Map,
-    place: Option<Segments>,
+    topology: Option<Segments>,
 }
 
 impl Rpc for GetCapacityRequest {
@@ -27,11 +27,11 @@ impl Rpc for GetCapacityRequest {
             validate::capabilities(&self.volume_capabilities)?;
         }
         let parameters = validate::map("parameters", &self.parameters)?;
-        let place = match &self.accessible_topology {
-            Some(topology) => Some(validate::segments("accessible_topology", topology)?),
+        let topology = match &self.accessible_topology {
+            Some(topology) => Some(validate::topology("accessible_topology", topology)?),
             None => None,
         };
-        Ok(CapacityParams { parameters, place })
+        Ok(CapacityParams { parameters, topology })
     }
 
     async fn execute(space: CapacityParams, driver: &Driver) -> Result<Self::Reply, Error> {
@@ -39,10 +39,10 @@ impl Rpc for GetCapacityRequest {
             &driver.capabilities,
             capabilities::Capability::VolumeAccessibilityConstraints,
             "accessible_topology",
-            space.place.is_some(),
+            space.topology.is_some(),
         )?;
         let room =
-            |array: &Array| array.capacity_for(array.pool_named(&space.parameters), space.place.as_ref());
+            |array: &Array| array.capacity_for(array.pool_named(&space.parameters), space.topology.as_ref());
         let room = driver.store.read(room).await?;
         Ok(GetCapacityResponse {
             available_capacity: shape::bytes(room.available),

@@ -45,11 +45,11 @@ impl Driver {
     }
 
     fn topology_of(&self, pool: &PoolName, is_reported: bool) -> Vec<Topology> {
-        let place = self
-            .places
+        let segments = self
+            .pool_topology
             .get(pool)
-            .filter(|place| is_reported && !place.is_empty());
-        place.map(topology).into_iter().collect()
+            .filter(|segments| is_reported && !segments.is_empty());
+        segments.map(topology).into_iter().collect()
     }
 }
 

@@ -60,8 +60,8 @@ impl Rpc for CreateSnapshotRequest {
         // A caller that requires a single topology knows it, so the response omits it (the field is optional): csi-sanity 5.6
         // compares the in-memory bytes of both messages, protobuf's caches included, which never equal those of a decoded
         // response. GetSnapshot and ListSnapshots always return it.
-        let has_one_place = |wanted: &Requirement| wanted.requisite.len() == 1;
-        if wanted.requirement.as_ref().is_some_and(has_one_place) {
+        let has_one_topology = |wanted: &Requirement| wanted.requisite.len() == 1;
+        if wanted.requirement.as_ref().is_some_and(has_one_topology) {
             snapshot.accessible_topology.clear();
         }
         Ok(CreateSnapshotResponse {

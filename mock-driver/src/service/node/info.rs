@@ -47,7 +47,7 @@ impl Rpc for NodeGetCapabilitiesRequest {
 
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         let info = |capability: Capability| {
-            let ReportedIn::Node(r#type) = capability.place() else {
+            let ReportedIn::Node(r#type) = capability.reported_in() else {
                 return None;
             };
             let r#type = Some(Type::Rpc(RpcCapability { r#type }));

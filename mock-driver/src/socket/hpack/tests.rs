@@ -220,7 +220,7 @@ fn malformed_blocks_are_refused() {
 }
 
 #[test]
-fn dynamic_table_shrinks_when_told_and_an_entry_too_large_empties_it() {
+fn dynamic_table_shrinks_on_size_updates_and_an_entry_too_large_empties_it() {
     let mut decoder = Decoder::default();
     decoded(&mut decoder, &bytes("4001 6101 62 4001 6301 64")).unwrap();
     assert_eq!(decoder.size, 68);

@@ -1,7 +1,7 @@
 //! A disk that a test can fill, hold up, and take the power from.
 
 use std::io::{self, ErrorKind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use redb::StorageBackend;
 
@@ -22,11 +22,13 @@ struct State {
     /// What a reader sees.
     content: Vec<u8>,
     flushed: Vec<u8>,
-    /// What was done since.
+    /// The writes, changes of length and flushes since.
     unflushed: Vec<Step>,
     /// How many writes, changes of length and flushes still succeed, and how they fail then.
     left: Option<usize>,
     error: Option<ErrorKind>,
+    /// Whether the next step panics.
+    panics: bool,
     flushes: usize,
     is_held: bool,
 }
@@ -60,6 +62,11 @@ impl Disk {
     pub(super) fn fail_after(&self, left: usize, error: ErrorKind) {
         let mut state = self.state();
         (state.left, state.error) = (Some(left), Some(error));
+    }
+
+    /// Lets the next step panic.
+    pub(super) fn panic_once(&self) {
+        self.state().panics = true;
     }
 
     pub(super) fn has_failed(&self) -> bool {
@@ -106,7 +113,7 @@ impl Disk {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap()
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -129,7 +136,10 @@ impl StorageBackend for Disk {
 
     fn sync_data(&self) -> io::Result<()> {
         let held = |state: &mut State| state.is_held;
-        let mut state = self.0.released.wait_while(self.state(), held).unwrap();
+        let released = &self.0.released;
+        let mut state = released
+            .wait_while(self.state(), held)
+            .unwrap_or_else(PoisonError::into_inner);
         state.take_one()?;
         state.flushes += 1;
         state.unflushed.clear();
@@ -157,6 +167,7 @@ impl State {
     }
 
     fn take_one(&mut self) -> io::Result<()> {
+        assert!(!std::mem::take(&mut self.panics), "the disk panics");
         match &mut self.left {
             Some(0) => Err(self.error.unwrap_or(ErrorKind::Other).into()),
             Some(left) => {

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
+use super::ephemeral;
 use super::error::Error;
-use super::extent::{self, Extent};
+use super::extent;
 use super::file_id::{DISK, FILESYSTEM, FileId, TREE, UNFINISHED};
 
 /// Above this number of files and directories, syncfs replaces an fsync of each: the cost of fsync grows with their number,
@@ -92,13 +93,16 @@ fn build(
 }
 
 /// Removes files: renames their directory, then removes one by one.
-pub(super) fn remove(place: &Path) -> Result<(), Error> {
-    let old = unfinished(place, "old");
+pub(super) fn remove(path: &Path) -> Result<(), Error> {
+    let old = unfinished(path, "old");
     remove_all(&old)?;
-    match fs::rename(place, &old) {
-        Ok(()) => remove_all(&old),
+    match fs::rename(path, &old) {
+        Ok(()) => {
+            remove_all_but(ephemeral::NODE, &old)?;
+            remove_all(&old)
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(Error::of("remove", place)(error)),
+        Err(error) => Err(Error::of("remove", path)(error)),
     }
 }
 
@@ -156,29 +160,23 @@ fn copy_disk(source: &File, target: &Path, bytes: u64) -> io::Result<u64> {
     // Writes through a loop device are at least in the source's page cache.
     source.sync_data()?;
     let target = File::create_new(target)?;
-    let extents = extent::extents(source, 0)?;
-    match rustix::fs::ioctl_ficlone(&target, source) {
-        Ok(()) => {}
-        Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY | Errno::NOSYS) => {
-            copy_extents(source, &target, &extents)?;
-        }
+    let is_shared = match rustix::fs::ioctl_ficlone(&target, source) {
+        Ok(()) => true,
+        Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY | Errno::NOSYS) => false,
         Err(error) => return Err(error.into()),
-    }
-    let length = source.metadata()?.len().max(bytes);
-    target.set_len(length)?;
-    Ok(extents.iter().map(|extent| extent.length).sum())
-}
-
-fn copy_extents(source: &File, target: &File, extents: &[Extent]) -> io::Result<()> {
+    };
     let length = source.metadata()?.len();
-    for extent in extents {
-        let mut offset = extent.offset;
-        let end = extent.end().min(length);
-        while offset < end {
-            offset += copy_part(source, target, offset, end - offset)?;
+    let (mut copied, mut position) = (0, 0);
+    while let Some(extent) = extent::next_extent(source, position)? {
+        let (mut offset, end) = (extent.offset, extent.end().min(length));
+        while offset < end && !is_shared {
+            offset += copy_part(source, &target, offset, end - offset)?;
         }
+        copied += extent.length;
+        position = extent.end();
     }
-    Ok(())
+    target.set_len(length.max(bytes))?;
+    Ok(copied)
 }
 
 /// Copies bytes at `offset`, in the kernel if possible, and returns their number.
@@ -232,9 +230,34 @@ fn copy_entry(entry: &DirEntry, source: &Path, target: &Path) -> io::Result<u64>
     Ok(0)
 }
 
-fn unfinished(place: &Path, what: &str) -> PathBuf {
-    let name = place.file_name().unwrap_or_default().to_string_lossy();
-    place.with_file_name(format!("{}{what}-{name}", UNFINISHED))
+/// Removes the contents of a directory except one name. The note of an ephemeral volume's node is removed last: until then
+/// only that node completes an interrupted removal.
+fn remove_all_but(kept: &str, directory: &Path) -> Result<(), Error> {
+    if !directory.join(kept).exists() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(directory).map_err(Error::of("read", directory))? {
+        let entry = entry.map_err(Error::of("read", directory))?;
+        let path = entry.path();
+        let removed = match entry.file_type() {
+            _ if entry.file_name() == kept => Ok(()),
+            Ok(kind) if kind.is_dir() => fs::remove_dir_all(&path),
+            Ok(_) => fs::remove_file(&path),
+            Err(error) => Err(error),
+        };
+        match removed {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(Error::of("remove", &path)(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn unfinished(path: &Path, what: &str) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!("{}{what}-{name}", UNFINISHED))
 }
 
 /// Whether [`replace`] or [`remove`] was interrupted while they had the path.
@@ -244,7 +267,7 @@ pub(super) fn is_unfinished(path: &Path) -> bool {
     what.starts_with("new-") || what.starts_with("old-")
 }
 
-fn remove_all(path: &Path) -> Result<(), Error> {
+pub(super) fn remove_all(path: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(path) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -263,9 +286,9 @@ fn flush(copy: &Path) -> io::Result<()> {
     parts.iter().try_for_each(|part| sync(part))
 }
 
-/// The files and directories from `place` on, each directory after what is in it.
-fn list(place: &Path, parts: &mut Vec<PathBuf>) -> io::Result<()> {
-    for entry in fs::read_dir(place)? {
+/// The files and directories below and including `root`, each directory after what is in it.
+fn list(root: &Path, parts: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(root)? {
         let entry = entry?;
         let kind = entry.file_type()?;
         if kind.is_dir() {
@@ -274,10 +297,28 @@ fn list(place: &Path, parts: &mut Vec<PathBuf>) -> io::Result<()> {
             parts.push(entry.path());
         }
     }
-    parts.push(place.to_owned());
+    parts.push(root.to_owned());
     Ok(())
 }
 
 fn sync(part: &Path) -> io::Result<()> {
     File::open(part)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contents_are_removed_before_the_note_of_the_node() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir_all(directory.path().join(TREE).join("a")).unwrap();
+        for name in [DISK, "a", ephemeral::NODE, "zzz"] {
+            fs::write(directory.path().join(name), "x").unwrap();
+        }
+        remove_all_but(ephemeral::NODE, directory.path()).unwrap();
+        let left = fs::read_dir(directory.path()).unwrap();
+        let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, [ephemeral::NODE]);
+    }
 }

@@ -3,17 +3,18 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::VolumeFiles;
+use super::copy::{is_unfinished, remove_all};
 use super::error::Error;
-use super::file_id::{EPHEMERAL, FileId};
+use super::file_id::{EPHEMERAL, FileId, UNFINISHED, file_name};
 use crate::store::durable;
 
 /// The file that says which node a volume was made on that lives as long as its pod.
-const NODE: &str = "node.json";
+pub(super) const NODE: &str = "node.json";
 
 #[derive(Serialize, Deserialize)]
 pub(crate) struct NodeNote {
@@ -37,11 +38,8 @@ impl VolumeFiles {
             volume: file_id.id().to_owned(),
             target: Some(target.into()),
         };
-        self.work(file_id, move |place| {
-            fs::create_dir_all(place).map_err(Error::of("create", place))?;
-            durable::write_json(place, NODE, &note).map_err(Error::of("write a note in", place))
-        })
-        .await
+        self.work(file_id, move |directory| write_note(directory, &note))
+            .await
     }
 
     /// The volumes that were made for pods of a node.
@@ -58,14 +56,77 @@ impl VolumeFiles {
             };
             let mut notes = Vec::new();
             for entry in entries {
-                let path = entry.map_err(Error::of("read", &folder))?.path().join(NODE);
-                // Without a note it is an earlier version's, and one with an unreadable note has no owner.
-                let note = fs::read(path).ok();
-                let note: Option<NodeNote> = note.and_then(|text| serde_json::from_slice(&text).ok());
-                notes.extend(note.filter(|note| note.node == node));
+                let path = entry.map_err(Error::of("read", &folder))?.path();
+                if !is_unfinished(&path) {
+                    // Without a note it is an earlier version's, and one with an unreadable note has no owner.
+                    notes.extend(read_note(&path).filter(|note| note.node == node));
+                }
             }
             Ok(notes)
         })
         .await
     }
+
+    /// Removes what an interrupted creation or removal of an ephemeral volume left, except that of other nodes, which may be
+    /// running. Only for the process that has locked the node's devices. Returns the number of removed directories.
+    pub(crate) async fn sweep_unfinished_ephemeral(&self, node: &str) -> Result<usize, Error> {
+        if !self.is_kept() {
+            return Ok(0);
+        }
+        let (folder, node) = (self.directory()?.join(EPHEMERAL), node.to_owned());
+        self.blocking(move || {
+            let entries = match fs::read_dir(&folder) {
+                Ok(entries) => entries,
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+                Err(error) => return Err(Error::of("read", &folder)(error)),
+            };
+            let mut removed = 0;
+            for entry in entries {
+                let path = entry.map_err(Error::of("read", &folder))?.path();
+                if is_abandoned(&path, &node) {
+                    remove_all(&path)?;
+                    removed += 1;
+                }
+            }
+            Ok(removed)
+        })
+        .await
+    }
+}
+
+/// Writes the note of an ephemeral volume. A new directory gets its name with the note in it, so that each one has an owner.
+fn write_note(directory: &Path, note: &NodeNote) -> Result<(), Error> {
+    let write = |directory: &Path| {
+        durable::write_json(directory, NODE, note).map_err(Error::of("write a note in", directory))
+    };
+    if directory.exists() {
+        return write(directory);
+    }
+    let new = directory.with_file_name(new_name(&note.node, &note.volume));
+    remove_all(&new)?;
+    fs::create_dir_all(&new).map_err(Error::of("create", &new))?;
+    write(&new)?;
+    fs::rename(&new, directory).map_err(Error::of("rename", &new))
+}
+
+/// The name of an unfinished directory, which has the node's name: before the note is in it, only that shows its owner.
+fn new_name(node: &str, volume: &str) -> String {
+    let name = file_name(&format!("{node}/{volume}"));
+    format!("{UNFINISHED}new-{name}")
+}
+
+fn read_note(directory: &Path) -> Option<NodeNote> {
+    let text = fs::read(directory.join(NODE)).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// Whether an interrupted creation by this node, or an interrupted removal by no other node, left the directory.
+fn is_abandoned(path: &Path, node: &str) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if name.starts_with(&new_name(node, "")) {
+        return true;
+    }
+    // The note is removed last: without one, the directory is empty or an earlier version left it.
+    let is_old = name.starts_with(&format!("{UNFINISHED}old-"));
+    is_old && read_note(path).is_none_or(|note| note.node == node)
 }

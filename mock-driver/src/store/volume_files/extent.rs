@@ -33,6 +33,12 @@ impl Extent {
     pub fn end(self) -> u64 {
         self.offset + self.length
     }
+
+    /// Offset and length of each chunk.
+    fn chunks(self) -> impl Iterator<Item = (u64, usize)> {
+        let offsets = (self.offset..self.end()).step_by(CHUNK);
+        offsets.map(move |offset| (offset, CHUNK.min((self.end() - offset) as usize)))
+    }
 }
 
 // === impl SparseFile ===
@@ -46,10 +52,11 @@ impl SparseFile {
         }
     }
 
-    fn extents(&self, from: u64) -> io::Result<Vec<Extent>> {
+    /// The first extent that ends after `position`, from `position` on.
+    fn next_extent(&self, position: u64) -> io::Result<Option<Extent>> {
         match &self.0 {
-            Some(file) => extents(file, from),
-            None => Ok(Vec::new()),
+            Some(file) => next_extent(file, position),
+            None => Ok(None),
         }
     }
 
@@ -71,92 +78,96 @@ impl SparseFile {
     }
 }
 
-/// The parts in use of the file at `path`, from the first one that ends after `from`.
-pub(super) fn allocated(path: &Path, from: u64) -> io::Result<Vec<Extent>> {
-    SparseFile::open(path)?.extents(from)
+/// The first `limit` allocated extents of the file at `path` from `from` on. `from` must be a multiple of [`BLOCK`].
+pub(super) fn allocated(path: &Path, from: u64, limit: usize) -> io::Result<Vec<Extent>> {
+    let disk = SparseFile::open(path)?;
+    let mut found = Vec::new();
+    let mut position = from;
+    while let Some(extent) = disk.next_extent(position)? {
+        if !append(&mut found, extent, limit) {
+            break;
+        }
+        position = extent.end();
+    }
+    Ok(found)
 }
 
-/// The parts in which `target` differs from `base`. Only what is in use in one of them is read.
-pub(super) fn changed(base: &Path, target: &Path, from: u64) -> io::Result<Vec<Extent>> {
+/// The first `limit` parts in which `target` differs from `base`. Only what is in use in one of them is read.
+pub(super) fn changed(base: &Path, target: &Path, from: u64, limit: usize) -> io::Result<Vec<Extent>> {
     let (base, target) = (SparseFile::open(base)?, SparseFile::open(target)?);
-    let mut candidates = base.extents(from)?;
-    candidates.extend(target.extents(from)?);
-    candidates.sort_by_key(|extent| extent.offset);
-
     let mut found = Vec::new();
     let (mut ours, mut theirs) = (vec![0; CHUNK], vec![0; CHUNK]);
-    for candidate in merged(candidates) {
-        let mut offset = candidate.offset;
-        while offset < candidate.end() {
-            let length = usize::try_from(candidate.end() - offset).map_or(CHUNK, |rest| rest.min(CHUNK));
+    let mut position = from;
+    loop {
+        let candidates = [base.next_extent(position)?, target.next_extent(position)?];
+        let Some(candidate) = candidates
+            .into_iter()
+            .flatten()
+            .min_by_key(|extent| extent.offset)
+        else {
+            return Ok(found);
+        };
+        for (mut offset, length) in candidate.chunks() {
             base.read(offset, &mut ours[..length])?;
             target.read(offset, &mut theirs[..length])?;
             let blocks = ours[..length]
                 .chunks(BLOCK as usize)
                 .zip(theirs[..length].chunks(BLOCK as usize));
-            for (number, (before, after)) in blocks.enumerate() {
-                if before != after {
-                    found.push(Extent {
-                        offset: offset + number as u64 * BLOCK,
-                        length: BLOCK,
-                    });
+            for (before, after) in blocks {
+                let block = Extent {
+                    offset,
+                    length: BLOCK,
+                };
+                if before != after && !append(&mut found, block, limit) {
+                    return Ok(found);
                 }
+                offset = block.end();
             }
-            offset += length as u64;
         }
+        position = candidate.end();
     }
-    Ok(merged(found))
 }
 
 /// Whether no byte of the file at `path` is set.
 pub(crate) fn is_blank(path: &Path) -> io::Result<bool> {
     let disk = SparseFile::open(path)?;
     let mut buffer = vec![0; CHUNK];
-    for extent in disk.extents(0)? {
-        let mut offset = extent.offset;
-        while offset < extent.end() {
-            let length = usize::try_from(extent.end() - offset).map_or(CHUNK, |rest| rest.min(CHUNK));
+    let mut position = 0;
+    while let Some(extent) = disk.next_extent(position)? {
+        for (offset, length) in extent.chunks() {
             disk.read(offset, &mut buffer[..length])?;
             if buffer[..length].iter().any(|byte| *byte != 0) {
                 return Ok(false);
             }
-            offset += length as u64;
         }
+        position = extent.end();
     }
     Ok(true)
 }
 
-/// The parts of an open file that are not holes, as whole blocks.
-pub(super) fn extents(file: &File, from: u64) -> io::Result<Vec<Extent>> {
-    let mut found = Vec::new();
-    let mut position = from - from % BLOCK;
-    loop {
-        let start = match rustix::fs::seek(file, SeekFrom::Data(position)) {
-            Ok(start) => start,
-            // Nothing but a hole from here on.
-            Err(Errno::NXIO) => return Ok(merged(found)),
-            Err(error) => return Err(error.into()),
-        };
-        let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;
-        let (first, last) = (start - start % BLOCK, end.next_multiple_of(BLOCK));
-        found.push(Extent {
-            offset: first,
-            length: last - first,
-        });
-        position = end;
-    }
+/// The first part of an open file that is no hole and ends after `position`, from `position` on, as whole blocks.
+pub(super) fn next_extent(file: &File, position: u64) -> io::Result<Option<Extent>> {
+    let start = match rustix::fs::seek(file, SeekFrom::Data(position)) {
+        Ok(start) => start,
+        // Nothing but a hole from here on.
+        Err(Errno::NXIO) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;
+    let offset = start - start % BLOCK;
+    Ok(Some(Extent {
+        offset,
+        length: end.next_multiple_of(BLOCK) - offset,
+    }))
 }
 
-/// Joins sorted extents that touch or overlap.
-fn merged(sorted: Vec<Extent>) -> Vec<Extent> {
-    let mut joined: Vec<Extent> = Vec::with_capacity(sorted.len());
-    for next in sorted {
-        match joined.last_mut() {
-            Some(last) if next.offset <= last.end() => {
-                last.length = last.length.max(next.end() - last.offset);
-            }
-            _ => joined.push(next),
-        }
+/// Appends an extent, or extends the last one that it touches. Returns false if that makes more than `limit`.
+fn append(found: &mut Vec<Extent>, next: Extent, limit: usize) -> bool {
+    let is_full = found.len() == limit;
+    match found.last_mut() {
+        Some(last) if next.offset <= last.end() => last.length = next.end() - last.offset,
+        _ if is_full => return false,
+        _ => found.push(next),
     }
-    joined
+    true
 }

@@ -2,8 +2,8 @@
 //!
 //! Volume files that the array does not know are moved away at its start, so a directory must provably be the array's
 //! own before that. `media.json` names the array, and is durable before the first volume file; `media.lock` is held
-//! by the process that has the array. Node processes share the directory and take no lock: they only touch files of
-//! volumes that the array attached to them.
+//! by the process that has the array. Node processes share the directory and take no lock: they check the marker against
+//! the array's identity, and only touch files of volumes that the array attached to them.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -68,6 +68,16 @@ pub enum ClaimError {
         path.display()
     )]
     OtherArray { path: PathBuf, array: String },
+    #[error(
+        "--media-dir: {} is not the directory of the array at --array-endpoint={endpoint}: its marker ({MARKER}) {found}; mount \
+         its filesystem, or give the --media-dir of that process",
+        path.display()
+    )]
+    NotShared {
+        path: PathBuf,
+        endpoint: String,
+        found: String,
+    },
     #[error("--media-dir: {} {reason}: restore the file or give another directory", path.display())]
     Damaged { path: PathBuf, reason: String },
 }
@@ -96,12 +106,52 @@ impl VolumeFiles {
         known: &[FileId],
         state_dir: Option<&Path>,
     ) -> Result<Option<String>, ClaimError> {
-        let FilesLocation::Persistent { directory, lock } = &*self.place else {
+        let FilesLocation::Persistent { directory, lock } = &*self.location else {
             return Ok(None);
         };
         let held = claim(directory, owner, known, state_dir)?;
         *lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
         Ok(Some(directory.to_string_lossy().into_owned()))
+    }
+
+    /// The array in the marker of a claimed directory; `None` for a directory without a claim.
+    ///
+    /// # Errors
+    /// The marker is missing or unreadable.
+    pub(crate) fn claimed_by(&self) -> Result<Option<String>, ClaimError> {
+        let FilesLocation::Persistent { directory, lock } = &*self.location else {
+            return Ok(None);
+        };
+        if lock.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            return Ok(None);
+        }
+        match read(&directory.join(MARKER))? {
+            Some(marker) => Ok(Some(marker.array)),
+            None => Err(ClaimError::MarkerLost {
+                path: directory.clone(),
+            }),
+        }
+    }
+
+    /// Checks that a node process has the directory of the array at `endpoint`: one of another array, or a mount point
+    /// without its filesystem, has other volumes or blank ones.
+    ///
+    /// # Errors
+    /// The marker is missing, unreadable or that of another array.
+    pub(crate) fn check_array(&self, array: &str, endpoint: &str) -> Result<(), ClaimError> {
+        let FilesLocation::Persistent { directory, .. } = &*self.location else {
+            return Ok(());
+        };
+        let found = match read(&directory.join(MARKER))? {
+            Some(marker) if marker.array == array => return Ok(()),
+            Some(marker) => format!("names array {}, not {array}", marker.array),
+            None => "is missing".to_owned(),
+        };
+        Err(ClaimError::NotShared {
+            path: directory.clone(),
+            endpoint: endpoint.to_owned(),
+            found,
+        })
     }
 }
 
@@ -115,17 +165,39 @@ fn claim(
 ) -> Result<File, ClaimError> {
     durable::create_dir_all(directory).map_err(failed("create", directory))?;
     let path = directory.join(LOCK);
+    if !path.exists() {
+        // A refused directory gets no lock file; the check under the lock decides.
+        examine(directory, owner, known, state_dir)?;
+    }
     let Some(lock) = durable::try_lock(&path).map_err(failed("lock", &path))? else {
         return Err(ClaimError::InUse {
             path: directory.to_owned(),
         });
     };
+    if !examine(directory, owner, known, state_dir)? {
+        let marker = Marker {
+            format: FORMAT,
+            array: owner.array.clone(),
+            kept: owner.is_kept,
+        };
+        durable::write_json(directory, MARKER, &marker).map_err(failed("write the marker in", directory))?;
+    }
+    Ok(lock)
+}
+
+/// Whether a directory has the array's marker. Refuses one that the array must not mark.
+fn examine(
+    directory: &Path,
+    owner: &Owner,
+    known: &[FileId],
+    state_dir: Option<&Path>,
+) -> Result<bool, ClaimError> {
     let was_marked = owner
         .marked
         .as_deref()
         .is_some_and(|marked| Path::new(marked) == directory);
     match read(&directory.join(MARKER))? {
-        Some(marker) if marker.array == owner.array && marker.kept == owner.is_kept => return Ok(lock),
+        Some(marker) if marker.array == owner.array && marker.kept == owner.is_kept => return Ok(true),
         Some(marker) if marker.kept => {
             return Err(ClaimError::OtherArray {
                 path: directory.to_owned(),
@@ -138,7 +210,7 @@ fn claim(
                 path: directory.to_owned(),
             });
         }
-        // The array was in memory, and the lock shows that its process has ended.
+        // The array was in memory; if its process has not ended, it has the lock.
         Some(_) => {}
         None => {
             if let Some(found) = unknown(directory, known, state_dir)? {
@@ -149,13 +221,7 @@ fn claim(
             }
         }
     }
-    let marker = Marker {
-        format: FORMAT,
-        array: owner.array.clone(),
-        kept: owner.is_kept,
-    };
-    durable::write_json(directory, MARKER, &marker).map_err(failed("write the marker in", directory))?;
-    Ok(lock)
+    Ok(false)
 }
 
 fn read(path: &Path) -> Result<Option<Marker>, ClaimError> {

@@ -31,13 +31,13 @@ async fn people_see_who_is_attached_where_and_break_it() {
         .until(&format!("{row}?.innerText.includes('vol-1')"))
         .await;
 
-    // Detach out of band: asked first, then done, told, and seen.
+    // Detach out of band: confirmed first, then done, announced, and seen.
     browser.click("#panel-nodes button.chip").await;
     browser.until("document.querySelector('dialog').open").await;
     assert_eq!(
         client.node("node-2").await.unwrap().attached,
         1,
-        "not before somebody agrees"
+        "not before the user confirms"
     );
     browser.click("#ask-yes").await;
     browser
@@ -406,7 +406,7 @@ async fn what_is_no_number_is_not_taken_for_one() {
 }
 
 #[tokio::test]
-async fn calls_stand_still_for_whoever_reads_them() {
+async fn calls_stand_still_while_they_are_read() {
     let (server, _client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 200).await;
     let mut csi = server.controller().await;
     for number in 0..60 {
@@ -504,8 +504,9 @@ async fn raw_block_volumes_are_attached_as_what_they_are() {
         browser.until("document.activeElement.id === 'ask-input'").await;
         browser.press(node).await;
         browser.press(Key::Enter).await;
-        let told = format!("document.querySelector('#done').textContent === 'Attached {volume} to {node}'");
-        browser.until(&told).await;
+        let announced =
+            format!("document.querySelector('#done').textContent === 'Attached {volume} to {node}'");
+        browser.until(&announced).await;
         let attachments = client.volume(volume).await.unwrap().attachments;
         let found = attachments.iter().find(|attachment| attachment.node == node);
         assert_eq!(found.unwrap().capability, held);
@@ -537,7 +538,7 @@ async fn keys_lead_on_from_where_they_were() {
         json!(["#volumes", false])
     );
 
-    // Whoever deletes a row goes on in its table.
+    // After the deletion of a row the focus stays in its table.
     browser
         .run("document.querySelector('[aria-label=\"Delete vol-0\"]').focus()")
         .await;

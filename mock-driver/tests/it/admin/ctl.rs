@@ -23,7 +23,7 @@ async fn ctl(server: &Server, words: &[&str]) -> Output {
         .unwrap()
 }
 
-async fn told(server: &Server, words: &[&str]) -> String {
+async fn stdout_of(server: &Server, words: &[&str]) -> String {
     let output = ctl(server, words).await;
     let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{words:?}: {errors}");
@@ -43,7 +43,7 @@ async fn people_get_tables_and_programs_get_json() {
     csi.controller_publish_volume(mk_publish("vol-1", "node-2"))
         .await
         .unwrap();
-    let table = told(&server, &["volumes"]).await;
+    let table = stdout_of(&server, &["volumes"]).await;
     let lines: Vec<&str> = table.lines().collect();
     assert!(lines[0].starts_with("VOLUME  NAME  SIZE   POOL"), "{table}");
     assert!(
@@ -52,9 +52,9 @@ async fn people_get_tables_and_programs_get_json() {
             .any(|line| line.starts_with("vol-1") && line.contains("node-2")),
         "{table}"
     );
-    let json: Value = serde_json::from_str(&told(&server, &["volumes", "-o", "json"]).await).unwrap();
+    let json: Value = serde_json::from_str(&stdout_of(&server, &["volumes", "-o", "json"]).await).unwrap();
     assert_eq!(json["matched"], 5);
-    let nodes = told(&server, &["nodes"]).await;
+    let nodes = stdout_of(&server, &["nodes"]).await;
     assert!(
         nodes
             .lines()
@@ -75,7 +75,7 @@ async fn people_get_tables_and_programs_get_json() {
         &["journal"],
         &["calls"],
     ] {
-        let table = told(&server, words).await;
+        let table = stdout_of(&server, words).await;
         assert!(
             table
                 .lines()
@@ -83,10 +83,10 @@ async fn people_get_tables_and_programs_get_json() {
                 .is_some_and(|head| head.contains(char::is_uppercase)),
             "{words:?}: {table}"
         );
-        let json = told(&server, &[words, &["-o", "json"]].concat()).await;
+        let json = stdout_of(&server, &[words, &["-o", "json"]].concat()).await;
         serde_json::from_str::<Value>(&json).unwrap_or_else(|error| panic!("{words:?}: {error}: {json}"));
     }
-    let limited = told(&server, &["volumes", "--limit=2"]).await;
+    let limited = stdout_of(&server, &["volumes", "--limit=2"]).await;
     assert!(
         limited.ends_with("(2 of 5; --limit and --after show others)\n"),
         "{limited}"
@@ -96,15 +96,15 @@ async fn people_get_tables_and_programs_get_json() {
 #[tokio::test(flavor = "multi_thread")]
 async fn driver_is_broken_and_mended_by_hand() {
     let (server, client) = administered().await;
-    told(&server, &["attach", "vol-0", "node-0"]).await;
+    stdout_of(&server, &["attach", "vol-0", "node-0"]).await;
     assert_eq!(client.node("node-0").await.unwrap().attached, 1);
-    told(&server, &["detach", "vol-0", "node-0"]).await;
+    stdout_of(&server, &["detach", "vol-0", "node-0"]).await;
     assert_eq!(client.node("node-0").await.unwrap().attached, 0);
-    told(&server, &["nodes", "deregister", "node-1"]).await;
-    let table = told(&server, &["nodes", "get", "node-1"]).await;
+    stdout_of(&server, &["nodes", "deregister", "node-1"]).await;
+    let table = stdout_of(&server, &["nodes", "get", "node-1"]).await;
     assert!(table.contains("deregistered"), "{table}");
-    told(&server, &["nodes", "register", "node-1"]).await;
-    told(
+    stdout_of(&server, &["nodes", "register", "node-1"]).await;
+    stdout_of(
         &server,
         &["nodes", "set-limit", "node-1", "2", "--advertised-limit=9"],
     )
@@ -114,20 +114,20 @@ async fn driver_is_broken_and_mended_by_hand() {
         (node.registered, node.limit, node.advertised_limit),
         (true, Some(2), Some(9))
     );
-    told(&server, &["volumes", "set-health", "vol-2"]).await;
+    stdout_of(&server, &["volumes", "set-health", "vol-2"]).await;
     assert_eq!(client.volume("vol-2").await.unwrap().health[0].status, "DEGRADED");
-    told(&server, &["volumes", "clear-health", "vol-2"]).await;
+    stdout_of(&server, &["volumes", "clear-health", "vol-2"]).await;
     assert!(client.volume("vol-2").await.unwrap().health.is_empty());
-    told(&server, &["capabilities", "-LIST_VOLUMES", "+GET_VOLUME"]).await;
+    stdout_of(&server, &["capabilities", "-LIST_VOLUMES", "+GET_VOLUME"]).await;
     let known = client.capabilities().await.unwrap();
     assert!(
         known
             .iter()
             .any(|known| known.name == "LIST_VOLUMES" && !known.enabled)
     );
-    told(&server, &["scenarios", "start", "detach-slow"]).await;
+    stdout_of(&server, &["scenarios", "start", "detach-slow"]).await;
     assert!(!client.faults().await.unwrap().rules.is_empty());
-    told(&server, &["scenarios", "stop", "detach-slow"]).await;
+    stdout_of(&server, &["scenarios", "stop", "detach-slow"]).await;
     assert!(client.faults().await.unwrap().rules.is_empty());
     let file = server.path("rules.yaml");
     std::fs::write(
@@ -135,9 +135,9 @@ async fn driver_is_broken_and_mended_by_hand() {
         "- {id: a, action: {delay: 1ms}}\n- {id: b, action: {delay: 1ms}}\n",
     )
     .unwrap();
-    let table = told(&server, &["faults", "add", file.to_str().unwrap()]).await;
+    let table = stdout_of(&server, &["faults", "add", file.to_str().unwrap()]).await;
     assert_eq!(table.lines().count(), 3, "{table}");
-    told(&server, &["faults", "disable", "a"]).await;
+    stdout_of(&server, &["faults", "disable", "a"]).await;
     assert!(!client.faults().await.unwrap().rules[0].enabled);
 }
 
@@ -184,7 +184,7 @@ async fn fault_files_are_taken_whole_in_every_form_or_not_at_all() {
     ];
     for (command, text, expected) in table {
         std::fs::write(&file, text).unwrap();
-        told(&server, &[command, "add", name]).await;
+        stdout_of(&server, &[command, "add", name]).await;
         assert_eq!(in_force().await, expected, "{text}");
     }
     assert_eq!(
@@ -218,9 +218,9 @@ async fn fault_files_are_taken_whole_in_every_form_or_not_at_all() {
     ];
     for (command, text, code, words) in table {
         std::fs::write(&file, text).unwrap();
-        let (status, told) = failed(&server, &[command, "add", name]).await;
-        assert_eq!(status, code, "{text}: {told}");
-        assert!(told.contains(words), "{text}: {told}");
+        let (status, output) = failed(&server, &[command, "add", name]).await;
+        assert_eq!(status, code, "{text}: {output}");
+        assert!(output.contains(words), "{text}: {output}");
         assert_eq!(in_force().await, before, "{text}: nothing of it");
     }
 }
@@ -241,9 +241,9 @@ async fn what_a_command_would_pass_over_is_refused() {
         (&["capabilities", "-LIST_VOLUMES", "-GET_VOLUMES"], "GET_VOLUMES"),
     ];
     for (words, text) in table {
-        let (status, told) = failed(&server, words).await;
-        assert_eq!(status, 2, "{words:?}: {told}");
-        assert!(told.contains(text), "{words:?}: {told}");
+        let (status, output) = failed(&server, words).await;
+        assert_eq!(status, 2, "{words:?}: {output}");
+        assert!(output.contains(text), "{words:?}: {output}");
     }
     assert!(client.volume("vol-1").await.unwrap().health.is_empty());
     assert!(client.node("node-1").await.unwrap().registered);
@@ -270,7 +270,7 @@ async fn all_attachments_can_be_listed_part_by_part() {
             "--limit=1",
             &format!("--after={after}"),
         ];
-        let page: Value = serde_json::from_str(&told(&server, &words).await).unwrap();
+        let page: Value = serde_json::from_str(&stdout_of(&server, &words).await).unwrap();
         assert_eq!(page["matched"], 3);
         let Some(item) = page["items"].get(0) else {
             break;
@@ -285,31 +285,31 @@ async fn all_attachments_can_be_listed_part_by_part() {
 async fn snapshots_space_and_storage_are_changed_by_hand() {
     let (server, client) = administered().await;
     let json: Value =
-        serde_json::from_str(&told(&server, &["snapshots", "create", "s", "vol-0", "-o", "json"]).await)
+        serde_json::from_str(&stdout_of(&server, &["snapshots", "create", "s", "vol-0", "-o", "json"]).await)
             .unwrap();
     let snapshot = json["id"].as_str().unwrap().to_owned();
-    let table = told(&server, &["snapshots", "--source=vol-0"]).await;
+    let table = stdout_of(&server, &["snapshots", "--source=vol-0"]).await;
     assert!(table.contains(&snapshot) && table.contains("pool-0"), "{table}");
-    told(&server, &["snapshots", "get", &snapshot]).await;
-    told(&server, &["snapshots", "delete", &snapshot]).await;
-    told(&server, &["group-snapshots", "create", "g", "vol-1", "vol-2"]).await;
+    stdout_of(&server, &["snapshots", "get", &snapshot]).await;
+    stdout_of(&server, &["snapshots", "delete", &snapshot]).await;
+    stdout_of(&server, &["group-snapshots", "create", "g", "vol-1", "vol-2"]).await;
     let group = client.group_snapshots(&[]).await.unwrap().items.remove(0);
-    let table = told(&server, &["group-snapshots", "--source=vol-1"]).await;
+    let table = stdout_of(&server, &["group-snapshots", "--source=vol-1"]).await;
     assert!(table.contains("of vol-2"), "{table}");
-    let of_group = told(&server, &["snapshots", &format!("--group={}", group.id)]).await;
+    let of_group = stdout_of(&server, &["snapshots", &format!("--group={}", group.id)]).await;
     assert_eq!(of_group.lines().count(), 3, "{of_group}");
-    told(&server, &["group-snapshots", "get", &group.id]).await;
-    told(&server, &["group-snapshots", "delete", &group.id]).await;
+    stdout_of(&server, &["group-snapshots", "get", &group.id]).await;
+    stdout_of(&server, &["group-snapshots", "delete", &group.id]).await;
     assert_eq!(client.snapshots(&[]).await.unwrap().matched, 0);
 
-    let table = told(&server, &["pools", "resize", "pool-0", "1099511627776"]).await;
+    let table = stdout_of(&server, &["pools", "resize", "pool-0", "1099511627776"]).await;
     assert!(table.contains("1 TiB"), "{table}");
     let (status, text) = failed(&server, &["pools", "resize", "pool-0", "1"]).await;
     assert_eq!(status, 1, "{text}");
     assert!(text.contains("cannot be made smaller"), "{text}");
 
-    told(&server, &["storage", "set-health", "--node=node-1"]).await;
-    let table = told(
+    stdout_of(&server, &["storage", "set-health", "--node=node-1"]).await;
+    let table = stdout_of(
         &server,
         &["storage", "set-health", "UNREACHABLE", "--reason=Cable"],
     )
@@ -318,9 +318,9 @@ async fn snapshots_space_and_storage_are_changed_by_hand() {
         table.contains("all nodes") && table.contains("Cable") && table.contains("node-1"),
         "{table}"
     );
-    told(&server, &["storage", "clear-health"]).await;
-    told(&server, &["storage", "clear-health", "--node=node-1"]).await;
-    let table = told(&server, &["storage"]).await;
+    stdout_of(&server, &["storage", "clear-health"]).await;
+    stdout_of(&server, &["storage", "clear-health", "--node=node-1"]).await;
+    let table = stdout_of(&server, &["storage"]).await;
     assert!(table.contains("healthy"), "{table}");
 }
 
@@ -364,9 +364,9 @@ async fn exit_codes_tell_refusal_from_misuse_from_absence() {
         ),
     ];
     for (words, code, text) in table {
-        let (status, told) = failed(&server, words).await;
-        assert_eq!(status, code, "{words:?}: {told}");
-        assert!(told.contains(text), "{words:?}: {told}");
+        let (status, output) = failed(&server, words).await;
+        assert_eq!(status, code, "{words:?}: {output}");
+        assert!(output.contains(text), "{words:?}: {output}");
     }
 }
 

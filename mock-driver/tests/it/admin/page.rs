@@ -9,7 +9,7 @@ async fn page_and_all_it_is_made_of_come_from_the_driver() {
     let mut unread = vec![("/".to_owned(), page)];
     let mut read = Vec::new();
     while let Some((path, text)) = unread.pop() {
-        // Only a namespace, which nobody fetches, may look like an address.
+        // Only a namespace, which is not fetched, may look like an address.
         let text_alone = text.replace("http://www.w3.org/2000/svg", "");
         for foreign in [
             "http://",

@@ -68,8 +68,8 @@ async fn pools_grow_and_shrink_and_never_below_what_is_promised() {
     assert_eq!(full.code(), Code::ResourceExhausted);
     let grown = client.resize_pool("small", 25 * MIB).await.unwrap();
     assert_eq!(grown.available_bytes, 15 * MIB);
-    let told = csi.get_capacity(v1::GetCapacityRequest::default()).await.unwrap();
-    assert_eq!(told.into_inner().available_capacity, 15 << 20);
+    let capacity = csi.get_capacity(v1::GetCapacityRequest::default()).await.unwrap();
+    assert_eq!(capacity.into_inner().available_capacity, 15 << 20);
     csi.create_volume(ask("a", 15)).await.unwrap();
 
     let (status, code, message, _) = refusal(client.resize_pool("small", 25 * MIB - 1).await);
@@ -217,8 +217,8 @@ async fn groups_are_taken_shown_and_deleted_with_their_snapshots() {
 async fn backend_health(server: &Server) -> Vec<StorageBackendHealth> {
     let request = v1::NodeGetStorageHealthRequest::default();
     let mut node = server.node().await;
-    let told = node.node_get_storage_health(request).await.unwrap();
-    told.into_inner().backend_health
+    let health = node.node_get_storage_health(request).await.unwrap();
+    health.into_inner().backend_health
 }
 
 #[tokio::test]
@@ -244,12 +244,12 @@ async fn storage_is_sick_behind_one_node_or_behind_all() {
         let changed = client.change_node(node, &change).await.unwrap();
         assert_eq!(changed.health[0].status, "UNREACHABLE");
     }
-    let told = backend_health(&server).await;
+    let health = backend_health(&server).await;
     use StorageHealthErrorType::{StorageDegraded, StorageUnreachable};
-    let statuses: Vec<_> = told.iter().map(StorageBackendHealth::status).collect();
+    let statuses: Vec<_> = health.iter().map(StorageBackendHealth::status).collect();
     assert_eq!(statuses, [StorageDegraded, StorageUnreachable]);
-    assert!(told[0].volume_capability.is_some() && told[1].volume_capability.is_none());
-    assert_eq!(told[1].reason, "Cable");
+    assert!(health[0].volume_capability.is_some() && health[1].volume_capability.is_none());
+    assert_eq!(health[1].reason, "Cable");
     let storage = client.storage().await.unwrap();
     let nodes: Vec<_> = storage.nodes.iter().map(|own| own.node.as_str()).collect();
     assert_eq!(nodes, ["node-1", "node-2"]);
@@ -410,25 +410,25 @@ async fn condition_set_over_the_api_is_seen_by_all_who_tell_it() {
         let stats: Conditioned = crate::wire::call(&channel, "/csi.v1.Node/NodeGetVolumeStats", stats)
             .await
             .unwrap();
-        let told = [
+        let conditions = [
             list.entries[0].status.clone().unwrap().condition,
             got.status.unwrap().condition,
             stats.condition,
         ];
-        assert_eq!(told, [(); 3].map(|()| Some(expected.clone())));
+        assert_eq!(conditions, [(); 3].map(|()| Some(expected.clone())));
 
         let shown = match expected.abnormal {
             true => serde_json::json!({"abnormal": true, "message": expected.message}),
             false => serde_json::json!({}),
         };
-        for (method, place) in [
+        for (method, pointer) in [
             ("ListVolumes", "/entries/0/status/volume_condition"),
             ("ControllerGetVolume", "/status/volume_condition"),
             ("NodeGetVolumeStats", "/volume_condition"),
         ] {
             let calls = client.journal(&Calls::of(method)).await.unwrap().items;
             let response = calls.last().unwrap().response.as_ref().unwrap();
-            assert_eq!(response.pointer(place), Some(&shown), "{method}: {response}");
+            assert_eq!(response.pointer(pointer), Some(&shown), "{method}: {response}");
         }
     }
 }

@@ -84,7 +84,7 @@ async fn foreign_pages_are_kept_out() {
 }
 
 #[tokio::test]
-async fn mistakes_are_told_by_field() {
+async fn errors_name_the_field() {
     let (server, _client) = Server::start_on_tcp(|_, _| ()).await;
     // (body, words)
     let table = [

@@ -4,7 +4,7 @@ use csi_proto::v1::{GetCapacityRequest, GetCapacityResponse};
 use tonic::{Code, Status};
 
 use super::topology::{mk_in, two_zones};
-use super::{MIB, World, assert_refused, mk_place, mk_snapshot};
+use super::{MIB, World, assert_refused, mk_snapshot, mk_topology};
 use crate::server::mk_map;
 
 impl World {
@@ -14,7 +14,7 @@ impl World {
         pool: Option<&str>,
     ) -> Result<GetCapacityResponse, Status> {
         let request = GetCapacityRequest {
-            accessible_topology: zone.map(mk_place),
+            accessible_topology: zone.map(mk_topology),
             parameters: pool.map(|pool| mk_map(&[("pool", pool)])).unwrap_or_default(),
             ..Default::default()
         };
@@ -27,7 +27,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn space_is_counted_by_place_and_given_back() {
+async fn capacity_is_counted_by_topology_and_returned_on_delete() {
     let mut world = World::start_with(two_zones).await;
     assert_eq!(world.left(None).await, 200);
     let a = world.create(mk_in("a", "zone-1")).await.unwrap().volume_id;
@@ -50,23 +50,23 @@ async fn space_is_counted_by_place_and_given_back() {
 }
 
 #[tokio::test]
-async fn sizes_of_volumes_are_told_and_kept_to() {
+async fn volume_size_limits_are_reported_and_enforced() {
     let mut world = World::start_with(|directory, settings| {
         two_zones(directory, settings);
         settings.array.sizes.max = 60 << 20;
     })
     .await;
-    let told = world.capacity(None, None).await.unwrap();
-    assert_eq!(told.minimum_volume_size, Some(MIB));
-    assert_eq!(told.maximum_volume_size, Some(60 * MIB));
+    let capacity = world.capacity(None, None).await.unwrap();
+    assert_eq!(capacity.minimum_volume_size, Some(MIB));
+    assert_eq!(capacity.maximum_volume_size, Some(60 * MIB));
     let large = |name: &str, zone: &str| csi_proto::v1::CreateVolumeRequest {
         capacity_range: super::mk_range(60 * MIB, 0),
         ..mk_in(name, zone)
     };
     world.create(large("a", "zone-0")).await.unwrap();
-    let told = world.capacity(Some("zone-0"), None).await.unwrap();
+    let capacity = world.capacity(Some("zone-0"), None).await.unwrap();
     assert_eq!(
-        told.maximum_volume_size,
+        capacity.maximum_volume_size,
         Some(40 * MIB),
         "no more than what is left"
     );
@@ -82,9 +82,9 @@ async fn pool_is_chosen_by_a_class_parameter() {
         ..super::mk_volume("a")
     };
     let volume = world.create(request.clone()).await.unwrap();
-    assert_eq!(volume.accessible_topology, [mk_place("zone-1")]);
-    let told = world.capacity(None, Some("zone-1")).await.unwrap();
-    assert_eq!(told.available_capacity, 90 * MIB);
+    assert_eq!(volume.accessible_topology, [mk_topology("zone-1")]);
+    let capacity = world.capacity(None, Some("zone-1")).await.unwrap();
+    assert_eq!(capacity.available_capacity, 90 * MIB);
     let unknown = world.capacity(None, Some("zone-9")).await;
     assert_refused(
         "unknown",

@@ -45,7 +45,7 @@ async fn volume_grows_once_and_never_shrinks() {
     let table = [
         ("as it is", 10 * MIB, 0, Ok(10 * MIB)),
         ("it is more than that", 5 * MIB, 0, Ok(10 * MIB)),
-        ("it fits already", 5 * MIB, 20 * MIB, Ok(10 * MIB)),
+        ("within the range already", 5 * MIB, 20 * MIB, Ok(10 * MIB)),
         ("larger", 20 * MIB, 30 * MIB, Ok(20 * MIB)),
         ("repeated", 20 * MIB, 30 * MIB, Ok(20 * MIB)),
         ("rounded up to a sector", 20 * MIB + 1, 0, Ok(20 * MIB + 512)),

@@ -96,18 +96,18 @@ async fn only_the_sick_are_listed_page_by_page() {
 }
 
 #[tokio::test]
-async fn all_that_ails_a_volume_is_told() {
+async fn all_health_issues_of_a_volume_are_reported() {
     let mut world = World::start_with(|_, settings| settings.initial_volumes = 2).await;
     let all = [Severity::Degraded, Severity::Inaccessible, Severity::DataLoss].map(mk_ailment);
     world.set_health("vol-0", all.to_vec()).await;
     let health = world.health("vol-0").await.unwrap();
-    let told: Vec<_> = health
+    let statuses: Vec<_> = health
         .health_statuses
         .iter()
         .map(|entry| entry.status())
         .collect();
     use VolumeHealthErrorType::{DataLoss, Degraded, Inaccessible};
-    assert_eq!(told, [Degraded, Inaccessible, DataLoss]);
+    assert_eq!(statuses, [Degraded, Inaccessible, DataLoss]);
     assert_eq!(health.health_statuses[0].reason, "Fan");
     assert_eq!(health.health_statuses[0].message, "a fan stands still");
 
@@ -164,7 +164,7 @@ async fn older_callers_find_the_condition_where_it_was_and_only_if_that_is_offer
         .await;
     world.publish("vol-1", "node-0").await.unwrap();
     let channel = world.server.channel().await;
-    for (changes, told) in [("", false), ("+VOLUME_CONDITION", true)] {
+    for (changes, reported) in [("", false), ("+VOLUME_CONDITION", true)] {
         world.server.driver().capabilities().change(changes).unwrap();
         let capabilities = world
             .controller
@@ -177,7 +177,7 @@ async fn older_callers_find_the_condition_where_it_was_and_only_if_that_is_offer
             use csi_proto::v1::controller_service_capability::Type;
             matches!(&capability.r#type, Some(Type::Rpc(rpc)) if rpc.r#type == 11)
         };
-        assert_eq!(capabilities.iter().any(number), told);
+        assert_eq!(capabilities.iter().any(number), reported);
 
         let list: OlderList = crate::wire::call(
             &channel,
@@ -202,10 +202,13 @@ async fn older_callers_find_the_condition_where_it_was_and_only_if_that_is_offer
             .iter()
             .map(|entry| entry.status.as_ref().and_then(|status| status.condition.clone()))
             .collect();
-        assert_eq!(conditions, [told.then_some(well), told.then_some(ill.clone())]);
+        assert_eq!(
+            conditions,
+            [reported.then_some(well), reported.then_some(ill.clone())]
+        );
         assert_eq!(list.entries[1], one);
         let status = one.status.unwrap();
         assert_eq!(status.nodes, ["node-0"]);
-        assert_eq!(status.condition, told.then_some(ill));
+        assert_eq!(status.condition, reported.then_some(ill));
     }
 }

@@ -24,8 +24,8 @@ fn settings() -> Settings {
     }
 }
 
-/// While another test of this process starts a program, that has a copy of our lock until it begins to run, and
-/// nobody tells when it does.
+/// While another test of this process starts a program, that has a copy of our lock until it begins to run; there is
+/// no event for that.
 pub(super) fn try_open(directory: &Path) -> Result<Store, OpenError> {
     let database = || Database::open(directory).map(Arc::new);
     let opened = || match database().and_then(|database| Store::open(database, settings(), 7, 2)) {
@@ -36,7 +36,7 @@ pub(super) fn try_open(directory: &Path) -> Result<Store, OpenError> {
         opened => Some(opened),
     };
     let opened = iter::repeat_with(opened).take(10_000).find_map(|opened| opened);
-    opened.expect("a program must have begun to run by now")
+    opened.expect("a program must have begun to run")
 }
 
 pub(super) fn open(directory: &Path) -> Store {

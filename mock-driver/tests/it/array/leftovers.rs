@@ -39,7 +39,7 @@ async fn a_new_volume_is_empty_although_an_array_before_had_one_of_that_id() {
 
     let server = Server::start_in(directory, same_array).await;
     let media = server.driver().volume_files();
-    // Nobody is answered before that is done.
+    // No call is answered before that is done.
     server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
     assert!(!media.exists(&first).unwrap(), "moved aside at the start");
     let aside = media
@@ -54,7 +54,7 @@ async fn a_new_volume_is_empty_although_an_array_before_had_one_of_that_id() {
         "of the array before"
     );
     assert!(media.exists(&stays).unwrap(), "it is there from the start");
-    // Left by whoever could not delete it.
+    // Left over by a failed deletion.
     media.ensure(&first, 4096).await.unwrap();
     let second = create(&server).await;
     assert_eq!(second, first, "the seed makes the same ids");

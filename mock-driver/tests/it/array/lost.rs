@@ -1,4 +1,4 @@
-//! What an array has lost that was told to lose something, and what it has not.
+//! What an array loses by injected data loss, and what it keeps.
 
 use std::path::Path;
 use std::time::Duration;

@@ -77,14 +77,14 @@ impl World {
 }
 
 #[tokio::test]
-async fn what_was_written_is_told_and_what_changed_since() {
+async fn written_and_changed_blocks_are_reported() {
     let mut world = World::start().await;
     let a = world.volume("a").await;
     let empty = world.snapshot("empty", &a).await;
     assert_eq!(
         world.allocated(&empty, 0, 0).await.unwrap(),
         [vec![]],
-        "one message tells the size"
+        "one message with the size"
     );
     world.write(&a, &[0, 1, 2, 100], 1).await;
     let first = world.snapshot("first", &a).await;
@@ -119,7 +119,7 @@ async fn what_was_written_is_told_and_what_changed_since() {
 }
 
 #[tokio::test]
-async fn blocks_are_told_one_by_one_if_asked_for() {
+async fn fixed_block_runs_have_one_block_each() {
     let mut world = World::start_with(|_, settings| settings.config.block_runs = BlockRuns::Fixed).await;
     let a = world.volume("a").await;
     world.write(&a, &[4, 5], 1).await;

@@ -26,7 +26,7 @@ const METHODS: [&str; 16] = [
 ];
 
 /// Without `code`, that the call was done; with it, that it was refused and the answer holds no credential.
-fn assert_told_or_done(call: &str, outcome: Result<(), tonic::Status>, code: Option<Code>) {
+fn assert_outcome(call: &str, outcome: Result<(), tonic::Status>, code: Option<Code>) {
     let Some(code) = code else {
         return outcome.expect(call);
     };
@@ -39,7 +39,7 @@ fn assert_told_or_done(call: &str, outcome: Result<(), tonic::Status>, code: Opt
 }
 
 #[tokio::test]
-async fn missing_secret_is_an_argument_and_a_wrong_one_is_nobody() {
+async fn missing_secret_is_invalid_argument_and_a_wrong_one_is_unauthenticated() {
     let world = World::start_with(|_, settings| {
         let required = METHODS.map(|method| format!("{method}:password=xyzzy").parse().unwrap());
         settings.config.secrets = required.into_iter().collect();
@@ -109,7 +109,7 @@ async fn missing_secret_is_an_argument_and_a_wrong_one_is_nobody() {
             ),
         ];
         for (call, outcome) in outcomes {
-            assert_told_or_done(call, outcome, code);
+            assert_outcome(call, outcome, code);
         }
     }
 }

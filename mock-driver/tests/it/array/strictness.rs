@@ -1,4 +1,4 @@
-//! Where an array may be told to be laxer or stricter than CSI asks.
+//! Settings that make an array laxer or stricter than CSI requires.
 
 use csi_proto::v1;
 use csi_proto::v1::volume_capability::access_mode::Mode;
@@ -79,12 +79,12 @@ async fn filesystems_are_those_that_nodes_take() {
         volume_capabilities: used_as("btrfs"),
         ..Default::default()
     };
-    let told = world.controller.validate_volume_capabilities(question).await;
-    let told = told.unwrap().into_inner();
-    assert_eq!(told.confirmed, None);
+    let validated = world.controller.validate_volume_capabilities(question).await;
+    let validated = validated.unwrap().into_inner();
+    assert_eq!(validated.confirmed, None);
     assert!(
-        words.iter().all(|word| told.message.contains(word)),
+        words.iter().all(|word| validated.message.contains(word)),
         "{}",
-        told.message
+        validated.message
     );
 }

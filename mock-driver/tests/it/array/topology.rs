@@ -7,7 +7,7 @@ use csi_mock_driver::driver::Settings;
 use csi_proto::v1::{self, CreateVolumeRequest, TopologyRequirement};
 use tonic::Code;
 
-use super::{World, assert_refused, from_snapshot, mk_place, mk_snapshot, mk_volume};
+use super::{World, assert_refused, from_snapshot, mk_snapshot, mk_topology, mk_volume};
 
 type Zones<'a> = &'a [&'a str];
 
@@ -22,10 +22,10 @@ pub(super) fn two_zones(_: &Path, settings: &mut Settings) {
 }
 
 fn wanted(requisite: &[&str], preferred: &[&str]) -> Option<TopologyRequirement> {
-    let places = |zones: &[&str]| zones.iter().map(|zone| mk_place(zone)).collect();
+    let topologies = |zones: &[&str]| zones.iter().map(|zone| mk_topology(zone)).collect();
     Some(TopologyRequirement {
-        requisite: places(requisite),
-        preferred: places(preferred),
+        requisite: topologies(requisite),
+        preferred: topologies(preferred),
     })
 }
 
@@ -62,7 +62,7 @@ async fn volume_is_made_where_it_is_preferred_and_where_it_must_be() {
         match expected {
             Ok(zone) => {
                 let volume = outcome.expect(case);
-                assert_eq!(volume.accessible_topology, [mk_place(zone)], "{case}");
+                assert_eq!(volume.accessible_topology, [mk_topology(zone)], "{case}");
                 assert_eq!(world.create(request).await.unwrap(), volume, "{case}: repeated");
             }
             Err(code) => assert_refused(case, outcome, code, &["accessibility_requirements"]),
@@ -97,7 +97,7 @@ async fn full_zone_is_passed_over_if_it_may_be() {
         ..mk_volume(name)
     };
     let zone_0 = world.create(large("a", wanted(&["zone-0"], &[]))).await.unwrap();
-    assert_eq!(zone_0.accessible_topology, [mk_place("zone-0")]);
+    assert_eq!(zone_0.accessible_topology, [mk_topology("zone-0")]);
     let outcome = world.create(large("b", wanted(&["zone-0"], &[]))).await;
     assert_refused(
         "full",
@@ -107,7 +107,7 @@ async fn full_zone_is_passed_over_if_it_may_be() {
     );
     let either = wanted(&["zone-0", "zone-1"], &["zone-0"]);
     let zone_1 = world.create(large("b", either)).await.unwrap();
-    assert_eq!(zone_1.accessible_topology, [mk_place("zone-1")]);
+    assert_eq!(zone_1.accessible_topology, [mk_topology("zone-1")]);
 }
 
 #[tokio::test]
@@ -120,29 +120,37 @@ async fn node_elsewhere_does_not_get_the_volume() {
 }
 
 #[tokio::test]
-async fn snapshot_tells_where_it_is_and_what_is_made_of_it_is_there_too() {
+async fn snapshot_reports_its_topology_and_volumes_restored_from_it_share_it() {
     let mut world = World::start_with(two_zones).await;
     let a = world.create(mk_in("a", "zone-0")).await.unwrap().volume_id;
     let here = world.take(mk_snapshot("here", &a)).await.unwrap();
-    assert_eq!(here.accessible_topology, [mk_place("zone-0")]);
+    assert_eq!(here.accessible_topology, [mk_topology("zone-0")]);
     let elsewhere = v1::CreateSnapshotRequest {
         accessibility_requirements: wanted(&["zone-1"], &[]),
         ..mk_snapshot("there", &a)
     };
     let there = world.take(elsewhere).await.unwrap();
-    assert_eq!(there.accessible_topology, [], "the caller named the only place");
+    assert_eq!(
+        there.accessible_topology,
+        [],
+        "the caller required a single topology"
+    );
     let get = v1::GetSnapshotRequest {
         snapshot_id: there.snapshot_id.clone(),
         ..Default::default()
     };
     let got = world.controller.get_snapshot(get).await.unwrap().into_inner();
-    assert_eq!(got.snapshot.unwrap().accessible_topology, [mk_place("zone-1")]);
+    assert_eq!(got.snapshot.unwrap().accessible_topology, [mk_topology("zone-1")]);
     let anywhere = v1::CreateSnapshotRequest {
         accessibility_requirements: wanted(&["zone-1", "zone-0"], &["zone-1"]),
         ..mk_snapshot("anywhere", &a)
     };
     let anywhere = world.take(anywhere).await.unwrap();
-    assert_eq!(anywhere.accessible_topology, [mk_place("zone-1")], "as preferred");
+    assert_eq!(
+        anywhere.accessible_topology,
+        [mk_topology("zone-1")],
+        "as preferred"
+    );
     let nowhere = v1::CreateSnapshotRequest {
         accessibility_requirements: wanted(&["zone-9"], &[]),
         ..mk_snapshot("nowhere", &a)
@@ -163,7 +171,7 @@ async fn snapshot_tells_where_it_is_and_what_is_made_of_it_is_there_too() {
         .create(restore("b", &there.snapshot_id, "zone-1"))
         .await
         .unwrap();
-    assert_eq!(volume.accessible_topology, [mk_place("zone-1")]);
+    assert_eq!(volume.accessible_topology, [mk_topology("zone-1")]);
     let outcome = world.create(restore("c", &here.snapshot_id, "zone-1")).await;
     assert_refused(
         "not beside",
@@ -199,13 +207,13 @@ async fn topologies_are_checked_in_form() {
     let volume = world.create(with(&[("ZONE", "zone-1")])).await.unwrap();
     assert_eq!(
         volume.accessible_topology,
-        [mk_place("zone-1")],
+        [mk_topology("zone-1")],
         "keys have no case"
     );
 }
 
 #[tokio::test]
-async fn without_the_capability_places_are_neither_told_nor_taken() {
+async fn without_the_capability_topology_is_neither_reported_nor_accepted() {
     let mut world = World::start_with(|directory, settings| {
         two_zones(directory, settings);
         settings.capabilities = "-VOLUME_ACCESSIBILITY_CONSTRAINTS".parse().unwrap();

@@ -1,6 +1,6 @@
 //! Every kind of call that changes something, under `kill -9`.
 //!
-//! Customers work on things of their own, one call after the other, and keep books of what was acknowledged. The
+//! Customers work on things of their own, one call after the other, and keep books of the acknowledged calls. The
 //! driver is killed in the middle of it, again and again, each time just after a call of a kind began that no kill
 //! has met yet, until a call of every kind was under way when that happened. Each time all that was acknowledged must be there, and every call that was not must succeed when it
 //! is repeated. What is called and when the driver dies comes from one seed; how the calls of different
@@ -108,7 +108,7 @@ async fn work_until_killed(
     }
     tokio::select! {
         biased;
-        Some(ended) = work.join_next() => panic!("nobody may stop before the kill: {:?}", ended.map(drop)),
+        Some(ended) = work.join_next() => panic!("no customer may stop before the kill: {:?}", ended.map(drop)),
         begun = time::timeout(PATIENCE, fate.begun.notified()) => begun.expect("all kinds of calls come in turn"),
     }
     let latest = LATEST >> rng.u32(..8);
@@ -122,12 +122,12 @@ async fn work_until_killed(
     assert_eq!(
         customers.len() as u64,
         CUSTOMERS,
-        "nobody may stop before the kill"
+        "no customer may stop before the kill"
     );
     customers
 }
 
-/// Compares the driver that came back with the books, repeats what was not answered, and compares again.
+/// Compares the driver that came back with the books, repeats the unanswered calls, and compares again.
 async fn settle(program: &Program, customers: &mut [Customer]) {
     let mut clients = Clients::of(program.channel().await);
     let view = View::of(&mut clients).await;
@@ -142,7 +142,7 @@ async fn settle(program: &Program, customers: &mut [Customer]) {
         customer.check(&mut clients, &view, false).await;
     }
     let all: BTreeSet<_> = customers.iter().flat_map(Customer::ids).collect();
-    assert_eq!(view.ids(), all, "what nobody asked for");
+    assert_eq!(view.ids(), all, "unrequested objects");
 }
 
 /// Takes everything back, and looks at the disk.

@@ -113,7 +113,7 @@ async fn edit_changes_the_reply_and_not_the_array() {
 }
 
 #[tokio::test]
-async fn dropped_connection_cuts_off_its_caller_and_nobody_else() {
+async fn dropped_connection_cuts_off_its_caller_alone() {
     for (phase, attached) in [("before", false), ("after", true)] {
         let (server, mut other) = with_rules(&[&format!(
             "{{id: cut, match: {{method: ControllerPublishVolume}}, phase: {phase}, \
@@ -267,7 +267,7 @@ async fn driver_that_listens_late_has_no_socket_until_then() {
 }
 
 #[tokio::test]
-async fn secrets_parameters_and_places_of_real_calls_are_matched() {
+async fn secrets_parameters_and_locations_of_real_calls_are_matched() {
     let (_server, mut client) = with_rules(&[
         "{id: secret, match: {method: ControllerPublishVolume, secrets: {user: root}}, action: {code: UNAUTHENTICATED}}",
         "{id: tier, match: {method: ControllerPublishVolume, parameters: {tier: lead}}, action: {code: PERMISSION_DENIED}}",

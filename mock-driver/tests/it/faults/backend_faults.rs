@@ -136,7 +136,7 @@ async fn listing_can_be_frozen_behind_incomplete_and_wrong() {
     assert_eq!(publish(&mut client, "vol-1", "node-1").await, Code::Ok);
     client.create_volume(mk_create("new")).await.unwrap();
     let listed = published(&mut client).await;
-    assert_eq!(listed.len(), 5, "the new volume is not told");
+    assert_eq!(listed.len(), 5, "the new volume is not listed");
     assert_eq!(listed[0].1, ["node-0"]);
     assert!(listed[1].1.is_empty());
     assert!(server.driver().faults().remove(RuleKind::BackendFault, "still"));
@@ -221,7 +221,7 @@ async fn slow_node_serves_its_calls_one_after_the_other() {
 }
 
 #[tokio::test]
-async fn wrong_device_is_told_and_readiness_is_denied_for_its_time() {
+async fn wrong_device_is_reported_and_probe_is_not_ready_for_its_time() {
     let (server, mut client) = start().await;
     inject(
         &server,

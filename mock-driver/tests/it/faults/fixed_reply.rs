@@ -124,4 +124,10 @@ async fn messages_beyond_the_limit_are_refused() {
         refused.message().contains("request is longer than the 16 MiB"),
         "{refused}"
     );
+    let is_refused_create = |line: &serde_json::Value| {
+        line["event"] == "end"
+            && line["method"] == "/csi.v1.Controller/CreateVolume"
+            && line["code"] == "RESOURCE_EXHAUSTED"
+    };
+    line_in(&directory.path().join("journal"), is_refused_create).await;
 }

@@ -1,4 +1,4 @@
-//! The fault proxy in front of our own driver and of one that nobody here knows, and the relay.
+//! The fault proxy in front of our own driver and of an unknown one, and the relay.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -228,7 +228,7 @@ async fn cancellation_and_deadline_reach_the_driver_behind() {
 }
 
 #[tokio::test]
-async fn driver_that_is_away_is_told_and_found_again() {
+async fn absent_driver_is_reported_and_found_again() {
     let directory = tempfile::tempdir().unwrap();
     let to = directory.path().join("driver.sock");
     let _serving = front(directory.path(), &to, &[]);

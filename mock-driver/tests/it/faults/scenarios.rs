@@ -1,4 +1,4 @@
-//! Built-in scenarios: what each does to calls, and the cookbook that tells of them.
+//! Built-in scenarios: what each does to calls, and the cookbook that describes them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -346,7 +346,7 @@ impl CallInfo for Sized {
         self.bytes
     }
 
-    fn place(&self) -> Option<VolumeLocation> {
+    fn location(&self) -> Option<VolumeLocation> {
         None
     }
 }
@@ -480,7 +480,7 @@ fn slow_detaches_take_their_time_and_missing_devices_are_absent() {
 }
 
 #[test]
-fn disks_are_dirty_or_somebody_elses_as_their_scenarios_say() {
+fn disks_are_dirty_or_foreign_as_their_scenarios_say() {
     for (name, expected) in [
         ("disk-dirty", DiskOverlay::Dirty),
         ("disk-foreign", DiskOverlay::Foreign("an encrypted disk (LUKS)")),
@@ -557,12 +557,16 @@ fn recipes() -> Vec<(&'static str, Vec<&'static str>)> {
 
 #[test]
 fn cookbook_has_a_recipe_for_each_scenario_with_its_sentence() {
-    let told: BTreeSet<&str> = recipes().iter().map(|(heading, _)| *heading).collect();
+    let headings: BTreeSet<&str> = recipes().iter().map(|(heading, _)| *heading).collect();
     for scenario in Scenario::ALL {
-        assert!(told.contains(scenario.name), "no recipe for {}", scenario.name);
+        assert!(
+            headings.contains(scenario.name),
+            "no recipe for {}",
+            scenario.name
+        );
         assert!(
             COOKBOOK.contains(scenario.about()),
-            "the recipe for {} tells something else",
+            "the recipe for {} says something else",
             scenario.name
         );
     }

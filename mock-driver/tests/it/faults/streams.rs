@@ -100,8 +100,8 @@ impl Scene {
         (count, ended)
     }
 
-    /// What the journal on the side of the rules says of the last call.
-    fn told(&self) -> (Value, Value) {
+    /// Code and fault of the last call in the journal of the process that has the rules.
+    fn last_outcome(&self) -> (Value, Value) {
         let journal = if self.by_proxy {
             self.fronted.journal()
         } else {
@@ -126,9 +126,9 @@ async fn rules_meet_streams_before_their_first_message() {
         for delta in [false, true] {
             let (count, ended) = scene.stream(delta).await;
             assert_eq!((count, ended.unwrap_err().code()), (0, Code::Unavailable));
-            assert_eq!(scene.told(), (json!("UNAVAILABLE"), json!("no")));
+            assert_eq!(scene.last_outcome(), (json!("UNAVAILABLE"), json!("no")));
         }
-        // After the effect, and so after all of the answer is known: none of it is told.
+        // After the effect, and so after all of the answer is known: none of it is sent.
         scene.put(
             json!({"id": "late", "match": {"method": STREAM}, "phase": "after", "action": {"code": "ABORTED"}, "times": 1}),
         );
@@ -158,7 +158,7 @@ async fn streams_break_off_after_so_many_messages() {
                 (count, Code::DataLoss, "half is gone"),
                 "after {after}, by proxy: {by_proxy}"
             );
-            assert_eq!(scene.told(), (json!("DATA_LOSS"), json!("cut")));
+            assert_eq!(scene.last_outcome(), (json!("DATA_LOSS"), json!("cut")));
             assert!(matches!(scene.stream(false).await, (5, Ok(()))), "once");
         }
     }
@@ -175,7 +175,7 @@ async fn streams_stall_and_go_on_and_lose_their_connection() {
         let begin = time::Instant::now();
         assert!(matches!(scene.stream(false).await, (5, Ok(()))));
         assert!(begin.elapsed() >= Duration::from_millis(300));
-        assert_eq!(scene.told(), (json!("OK"), json!("slow")));
+        assert_eq!(scene.last_outcome(), (json!("OK"), json!("slow")));
 
         scene.put(
             json!({"id": "torn", "match": {"method": STREAM}, "phase": "after", "times": 1,
@@ -212,7 +212,7 @@ async fn array_that_tracks_no_changes_refuses_deltas_and_nothing_else() {
         .unwrap();
     let (_, ended) = scene.stream(true).await;
     assert_eq!(ended.unwrap_err().code(), Code::FailedPrecondition);
-    assert_eq!(scene.told(), (json!("FAILED_PRECONDITION"), json!("off")));
+    assert_eq!(scene.last_outcome(), (json!("FAILED_PRECONDITION"), json!("off")));
     assert!(matches!(scene.stream(false).await, (5, Ok(()))));
     faults.remove(RuleKind::BackendFault, "off");
     assert!(

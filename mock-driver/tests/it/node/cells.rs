@@ -6,28 +6,28 @@ use super::*;
 async fn every_step_can_be_repeated_and_undone_twice() {
     for devices in kinds() {
         for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
-            let mut site = Site::start(devices).await;
-            let volume = site.attached("a", 64 * MIB, capability).await;
+            let mut env = TestEnv::start(devices).await;
+            let volume = env.attached("a", 64 * MIB, capability).await;
             for _ in 0..2 {
-                assert_eq!(site.stage(&volume).await, Ok(()));
+                assert_eq!(env.stage(&volume).await, Ok(()));
             }
             for _ in 0..2 {
-                assert_eq!(site.publish(&volume, "t").await, Ok(()));
+                assert_eq!(env.publish(&volume, "t").await, Ok(()));
             }
-            assert!(fs::symlink_metadata(site.target("t")).is_ok());
+            assert!(fs::symlink_metadata(env.target("t")).is_ok());
             for _ in 0..2 {
-                assert_eq!(site.unpublish(&volume, "t").await, Ok(()));
+                assert_eq!(env.unpublish(&volume, "t").await, Ok(()));
                 assert!(
-                    fs::symlink_metadata(site.target("t")).is_err(),
+                    fs::symlink_metadata(env.target("t")).is_err(),
                     "the target is removed"
                 );
             }
             for _ in 0..2 {
-                assert_eq!(site.unstage(&volume).await, Ok(()));
-                assert!(site.staging(&volume).is_dir(), "the staging path is the caller's");
+                assert_eq!(env.unstage(&volume).await, Ok(()));
+                assert!(env.staging(&volume).is_dir(), "the staging path is the caller's");
             }
-            site.detach(&volume).await;
-            site.end().await;
+            env.detach(&volume).await;
+            env.end().await;
         }
     }
 }
@@ -38,7 +38,7 @@ async fn second_publish_gets_the_codes_of_the_specification() {
         MultiNodeMultiWriter, MultiNodeReaderOnly, MultiNodeSingleWriter, SingleNodeMultiWriter,
         SingleNodeReaderOnly, SingleNodeSingleWriter, SingleNodeWriter,
     };
-    let mut site = Site::start(Choice::Emulated).await;
+    let mut env = TestEnv::start(Choice::Emulated).await;
     for mode in [
         SingleNodeWriter,
         SingleNodeReaderOnly,
@@ -49,12 +49,12 @@ async fn second_publish_gets_the_codes_of_the_specification() {
         MultiNodeMultiWriter,
     ] {
         let name = mode.as_str_name();
-        let volume = site.attached(name, 64 * MIB, mk_block(mode)).await;
-        site.stage(&volume).await.unwrap();
-        site.publish(&volume, "t1").await.unwrap();
+        let volume = env.attached(name, 64 * MIB, mk_block(mode)).await;
+        env.stage(&volume).await.unwrap();
+        env.publish(&volume, "t1").await.unwrap();
         let readonly = |target: &str| v1::NodePublishVolumeRequest {
             readonly: true,
-            ..site.mk_publish(&volume, target)
+            ..env.mk_publish(&volume, target)
         };
         let shares = matches!(
             mode,
@@ -67,53 +67,53 @@ async fn second_publish_gets_the_codes_of_the_specification() {
         };
         let (same, other) = (readonly("t1"), readonly("t2"));
         assert_eq!(
-            site.publish(&volume, "t1").await,
+            env.publish(&volume, "t1").await,
             Ok(()),
             "{name}: same target and arguments"
         );
         assert_eq!(
-            site.publish_as(same).await,
+            env.publish_as(same).await,
             Err(Code::AlreadyExists),
             "{name}: other arguments"
         );
         assert_eq!(
-            site.publish_as(other).await,
+            env.publish_as(other).await,
             second,
             "{name}: other target and arguments"
         );
-        site.unpublish(&volume, "t2").await.unwrap();
-        assert_eq!(site.publish(&volume, "t3").await, second, "{name}: other target");
+        env.unpublish(&volume, "t2").await.unwrap();
+        assert_eq!(env.publish(&volume, "t3").await, second, "{name}: other target");
         for target in ["t1", "t3"] {
-            site.unpublish(&volume, target).await.unwrap();
+            env.unpublish(&volume, target).await.unwrap();
         }
     }
-    site.end().await;
+    env.end().await;
 }
 
 #[tokio::test]
 async fn staging_gets_the_codes_of_the_specification() {
     for devices in kinds() {
-        let mut site = Site::start(devices).await;
-        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let mut env = TestEnv::start(devices).await;
+        let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
         let gone = Volume {
             id: "no-such-volume".to_owned(),
             ..volume.clone()
         };
-        assert_eq!(site.stage(&gone).await, Err(Code::NotFound));
-        site.stage(&volume).await.unwrap();
+        assert_eq!(env.stage(&gone).await, Err(Code::NotFound));
+        env.stage(&volume).await.unwrap();
         let flags = Volume {
             capability: with_flags(volume.capability.clone(), &["noatime"]),
             ..volume.clone()
         };
         assert_eq!(
-            site.stage(&flags).await,
+            env.stage(&flags).await,
             Err(Code::AlreadyExists),
             "other capability"
         );
-        let elsewhere = site.server.path("staging").join("elsewhere");
+        let elsewhere = env.server.path("staging").join("elsewhere");
         fs::create_dir(&elsewhere).unwrap();
         assert_eq!(
-            site.stage_at(&volume, &elsewhere).await,
+            env.stage_at(&volume, &elsewhere).await,
             Err(Code::FailedPrecondition)
         );
         let old = Volume {
@@ -121,24 +121,24 @@ async fn staging_gets_the_codes_of_the_specification() {
             ..volume.clone()
         };
         assert_eq!(
-            site.stage(&old).await,
+            env.stage(&old).await,
             Err(Code::AlreadyExists),
             "another attachment than it was staged with"
         );
 
-        let detached = site.create("b", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let detached = env.create("b", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
         assert_eq!(
-            site.stage(&detached).await,
+            env.stage(&detached).await,
             Err(Code::FailedPrecondition),
             "not published to the node"
         );
-        let second = site.attach(detached, false).await;
+        let second = env.attach(detached, false).await;
         let old = Volume {
             context: mk_map(&[("attachment", "77")]),
             ..second.clone()
         };
         assert_eq!(
-            site.stage(&old).await,
+            env.stage(&old).await,
             Err(Code::FailedPrecondition),
             "a context of the past"
         );
@@ -151,7 +151,7 @@ async fn staging_gets_the_codes_of_the_specification() {
                 ..second.clone()
             };
             assert_eq!(
-                site.stage(&other).await,
+                env.stage(&other).await,
                 Err(Code::FailedPrecondition),
                 "{fs_type} {mode:?}"
             );
@@ -161,20 +161,20 @@ async fn staging_gets_the_codes_of_the_specification() {
             ..second.clone()
         };
         assert_eq!(
-            site.stage(&block).await,
+            env.stage(&block).await,
             Err(Code::FailedPrecondition),
             "block of a filesystem volume"
         );
-        site.end().await;
+        env.end().await;
     }
 }
 
 /// What ControllerPublishVolume answers is handed on whole and unchanged, or real drivers find no device.
 #[tokio::test]
 async fn publish_context_that_is_dropped_or_changed_is_refused() {
-    let mut site = Site::start(Choice::Emulated).await;
-    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-    let other = site.attached("b", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    let mut env = TestEnv::start(Choice::Emulated).await;
+    let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    let other = env.attached("b", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
     let changed = |key: &str, value: Option<&str>| {
         let mut context = volume.context.clone();
         context.remove(key);
@@ -192,152 +192,152 @@ async fn publish_context_that_is_dropped_or_changed_is_refused() {
         (changed("writable", Some("false")), "publish_context[writable]"),
         (changed("more", Some("x")), "publish_context[more]"),
     ];
-    let staging = site.staging(&volume);
+    let staging = env.staging(&volume);
     for (context, named) in &table {
         let request = v1::NodeStageVolumeRequest {
             publish_context: context.clone(),
-            ..site.mk_stage(&volume, &staging)
+            ..env.mk_stage(&volume, &staging)
         };
-        let refused = site.node.node_stage_volume(request).await.unwrap_err();
+        let refused = env.node.node_stage_volume(request).await.unwrap_err();
         assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
         assert!(refused.message().starts_with(named), "{refused}");
     }
-    site.stage(&volume).await.unwrap();
+    env.stage(&volume).await.unwrap();
     for (context, named) in &table {
         let request = v1::NodePublishVolumeRequest {
             publish_context: context.clone(),
-            ..site.mk_publish(&volume, "t")
+            ..env.mk_publish(&volume, "t")
         };
-        let refused = site.node.node_publish_volume(request).await.unwrap_err();
+        let refused = env.node.node_publish_volume(request).await.unwrap_err();
         assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
         assert!(refused.message().starts_with(named), "{refused}");
     }
-    site.publish(&volume, "t").await.unwrap();
-    site.unpublish(&volume, "t").await.unwrap();
-    site.unstage(&volume).await.unwrap();
-    site.end().await;
+    env.publish(&volume, "t").await.unwrap();
+    env.unpublish(&volume, "t").await.unwrap();
+    env.unstage(&volume).await.unwrap();
+    env.end().await;
 }
 
 #[tokio::test]
 async fn publish_context_that_a_rule_has_edited_is_noticed_on_the_node() {
-    let mut site = Site::start(Choice::Emulated).await;
+    let mut env = TestEnv::start(Choice::Emulated).await;
     let rule = serde_json::json!({
         "id": "odd", "match": {"method": "ControllerPublishVolume"}, "phase": "after",
         "action": {"edit": {"publish_context.device": "/dev/odd"}},
     });
     let rule = csi_mock_driver::fault::Rule::from_value(rule).unwrap();
-    site.server.driver().faults().put(rule).unwrap();
-    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-    assert_eq!(site.stage(&volume).await, Err(Code::InvalidArgument));
+    env.server.driver().faults().put(rule).unwrap();
+    let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    assert_eq!(env.stage(&volume).await, Err(Code::InvalidArgument));
     assert!(
-        site.server
+        env.server
             .driver()
             .faults()
             .remove(csi_mock_driver::fault::RuleKind::Rule, "odd")
     );
-    let volume = site.attach(volume, false).await;
-    site.stage(&volume).await.unwrap();
-    site.unstage(&volume).await.unwrap();
-    site.end().await;
+    let volume = env.attach(volume, false).await;
+    env.stage(&volume).await.unwrap();
+    env.unstage(&volume).await.unwrap();
+    env.end().await;
 }
 
 #[tokio::test]
 async fn paths_that_the_caller_makes_are_asked_for() {
     for devices in kinds() {
         for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
-            let mut site = Site::start(devices).await;
-            let volume = site.attached("a", 64 * MIB, capability).await;
-            let nowhere = site.server.path("staging").join("nowhere");
-            let request = site.mk_stage(&volume, &nowhere);
-            let refused = site.node.node_stage_volume(request).await.unwrap_err();
+            let mut env = TestEnv::start(devices).await;
+            let volume = env.attached("a", 64 * MIB, capability).await;
+            let nowhere = env.server.path("staging").join("nowhere");
+            let request = env.mk_stage(&volume, &nowhere);
+            let refused = env.node.node_stage_volume(request).await.unwrap_err();
             assert_eq!(refused.code(), Code::FailedPrecondition, "{devices:?}: {refused}");
             assert!(
                 refused.message().starts_with("staging_target_path: "),
                 "{refused}"
             );
-            site.stage(&volume).await.unwrap();
-            let request = site.mk_publish(&volume, "no/where");
-            let refused = site.node.node_publish_volume(request).await.unwrap_err();
+            env.stage(&volume).await.unwrap();
+            let request = env.mk_publish(&volume, "no/where");
+            let refused = env.node.node_publish_volume(request).await.unwrap_err();
             assert_eq!(refused.code(), Code::FailedPrecondition, "{devices:?}: {refused}");
             assert!(refused.message().starts_with("target_path: "), "{refused}");
-            site.publish(&volume, "t").await.unwrap();
-            site.unpublish(&volume, "t").await.unwrap();
-            site.unstage(&volume).await.unwrap();
-            site.end().await;
+            env.publish(&volume, "t").await.unwrap();
+            env.unpublish(&volume, "t").await.unwrap();
+            env.unstage(&volume).await.unwrap();
+            env.end().await;
         }
     }
 }
 
 #[tokio::test]
 async fn publishing_gets_the_codes_of_the_specification() {
-    let mut site = Site::start(Choice::Emulated).await;
-    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    let mut env = TestEnv::start(Choice::Emulated).await;
+    let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
     assert_eq!(
-        site.publish(&volume, "t").await,
+        env.publish(&volume, "t").await,
         Err(Code::FailedPrecondition),
         "not staged"
     );
-    site.stage(&volume).await.unwrap();
+    env.stage(&volume).await.unwrap();
     let request = v1::NodePublishVolumeRequest {
         staging_target_path: String::new(),
-        ..site.mk_publish(&volume, "t")
+        ..env.mk_publish(&volume, "t")
     };
     assert_eq!(
-        site.publish_as(request).await,
+        env.publish_as(request).await,
         Err(Code::FailedPrecondition),
         "no staging path"
     );
     let request = v1::NodePublishVolumeRequest {
         volume_id: "no-such-volume".to_owned(),
-        ..site.mk_publish(&volume, "t")
+        ..env.mk_publish(&volume, "t")
     };
-    assert_eq!(site.publish_as(request).await, Err(Code::NotFound));
+    assert_eq!(env.publish_as(request).await, Err(Code::NotFound));
     let request = v1::NodePublishVolumeRequest {
         volume_capability: Some(mk_block(Mode::SingleNodeWriter)),
-        ..site.mk_publish(&volume, "t")
+        ..env.mk_publish(&volume, "t")
     };
     assert_eq!(
-        site.publish_as(request).await,
+        env.publish_as(request).await,
         Err(Code::FailedPrecondition),
         "staged as a filesystem"
     );
 
-    fs::create_dir(site.target("full")).unwrap();
-    fs::write(site.target("full").join("file"), "precious").unwrap();
-    assert_eq!(site.publish(&volume, "full").await, Err(Code::FailedPrecondition));
+    fs::create_dir(env.target("full")).unwrap();
+    fs::write(env.target("full").join("file"), "precious").unwrap();
+    assert_eq!(env.publish(&volume, "full").await, Err(Code::FailedPrecondition));
     assert_eq!(
-        fs::read_to_string(site.target("full").join("file")).unwrap(),
+        fs::read_to_string(env.target("full").join("file")).unwrap(),
         "precious"
     );
-    fs::remove_dir_all(site.target("full")).unwrap();
+    fs::remove_dir_all(env.target("full")).unwrap();
 
-    site.publish(&volume, "t").await.unwrap();
+    env.publish(&volume, "t").await.unwrap();
     assert_eq!(
-        site.unstage(&volume).await,
+        env.unstage(&volume).await,
         Err(Code::FailedPrecondition),
         "still published"
     );
-    let other = site.attached("b", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-    site.stage(&other).await.unwrap();
+    let other = env.attached("b", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    env.stage(&other).await.unwrap();
     assert_eq!(
-        site.publish(&other, "t").await,
+        env.publish(&other, "t").await,
         Err(Code::AlreadyExists),
         "taken by another volume"
     );
     assert_eq!(
-        site.unpublish(&other, "t").await,
+        env.unpublish(&other, "t").await,
         Ok(()),
         "it is not published there"
     );
-    assert!(site.target("t").exists(), "and the other volume stays");
-    site.end().await;
+    assert!(env.target("t").exists(), "and the other volume stays");
+    env.end().await;
 }
 
 #[tokio::test]
 async fn malformed_requests_are_refused_by_the_name_of_the_field() {
-    let mut site = Site::start(Choice::Emulated).await;
-    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-    let good = site.mk_publish(&volume, "t");
+    let mut env = TestEnv::start(Choice::Emulated).await;
+    let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    let good = env.mk_publish(&volume, "t");
     let mut group = mount(Mode::SingleNodeWriter);
     if let Some(AccessType::Mount(mount)) = &mut group.access_type {
         mount.volume_mount_group = "staff".to_owned();
@@ -409,81 +409,103 @@ async fn malformed_requests_are_refused_by_the_name_of_the_field() {
         ),
     ];
     for (field, request) in table {
-        let status = site.node.node_publish_volume(request).await.unwrap_err();
+        let status = env.node.node_publish_volume(request).await.unwrap_err();
         assert_eq!(status.code(), Code::InvalidArgument, "{field}: {status}");
         assert!(status.message().contains(field), "{field}: {status}");
     }
-    site.end().await;
+    env.end().await;
+}
+
+/// Kubelet bind-mounts the published device at a path of its own, and asks for its statistics there.
+#[tokio::test]
+async fn stats_of_a_device_may_name_a_path_that_leads_to_it() {
+    if !privilege::is_there() {
+        return;
+    }
+    let mut env = TestEnv::start(Choice::Loop).await;
+    let block = mk_block(Mode::SingleNodeWriter);
+    let volume = env.attached("a", 8 * MIB, block.clone()).await;
+    let other = env.attached("b", 16 * MIB, block).await;
+    for (volume, target) in [(&volume, "t"), (&other, "u")] {
+        env.stage(volume).await.unwrap();
+        env.publish(volume, target).await.unwrap();
+    }
+    let link = env.target("link");
+    std::os::unix::fs::symlink(env.target("t"), &link).unwrap();
+    assert_eq!(env.stats(&volume, &link).await.unwrap().usage[0].total, 8 * MIB);
+    assert_eq!(env.stats(&other, &link).await.unwrap_err(), Code::NotFound);
+    fs::remove_file(link).unwrap();
+    env.end().await;
 }
 
 #[tokio::test]
 async fn stats_and_health_are_of_the_volume_and_its_paths() {
     for devices in kinds() {
-        let mut site = Site::start(devices).await;
-        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let mut env = TestEnv::start(devices).await;
+        let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
         assert_eq!(
-            site.health(&volume, None).await,
+            env.health(&volume, None).await,
             Ok(vec![]),
             "may be asked before it is staged"
         );
-        site.stage(&volume).await.unwrap();
-        site.publish(&volume, "t").await.unwrap();
-        let (staging, target) = (site.staging(&volume), site.target("t"));
+        env.stage(&volume).await.unwrap();
+        env.publish(&volume, "t").await.unwrap();
+        let (staging, target) = (env.staging(&volume), env.target("t"));
         for path in [&staging, &target] {
-            let usage = site.stats(&volume, path).await.unwrap().usage;
+            let usage = env.stats(&volume, path).await.unwrap().usage;
             assert_eq!(usage.len(), 2, "bytes and inodes");
             assert!(
                 usage[0].total > 40 * MIB && usage[0].total <= 64 * MIB,
                 "its own size: {usage:?}"
             );
-            assert_eq!(site.health(&volume, Some(path)).await, Ok(vec![]));
+            assert_eq!(env.health(&volume, Some(path)).await, Ok(vec![]));
         }
         for nowhere in ["some/path", "/"] {
             assert_eq!(
-                site.stats(&volume, Path::new(nowhere)).await.unwrap_err(),
+                env.stats(&volume, Path::new(nowhere)).await.unwrap_err(),
                 Code::NotFound
             );
         }
-        let nowhere = site.target("nowhere");
-        assert_eq!(site.stats(&volume, &nowhere).await.unwrap_err(), Code::NotFound);
+        let nowhere = env.target("nowhere");
+        assert_eq!(env.stats(&volume, &nowhere).await.unwrap_err(), Code::NotFound);
         assert_eq!(
-            site.health(&volume, Some(&nowhere)).await.unwrap_err(),
+            env.health(&volume, Some(&nowhere)).await.unwrap_err(),
             Code::NotFound
         );
         let gone = Volume {
             id: "no-such-volume".to_owned(),
             ..volume.clone()
         };
-        assert_eq!(site.stats(&gone, &target).await.unwrap_err(), Code::NotFound);
+        assert_eq!(env.stats(&gone, &target).await.unwrap_err(), Code::NotFound);
 
-        site.detach(&volume).await;
+        env.detach(&volume).await;
         assert_eq!(
-            site.health(&volume, Some(&target)).await,
+            env.health(&volume, Some(&target)).await,
             Ok(vec!["DeviceGone".to_owned()])
         );
-        site.end().await;
+        env.end().await;
     }
 }
 
 #[tokio::test]
 async fn block_volume_tells_its_size() {
     for devices in kinds() {
-        let mut site = Site::start(devices).await;
-        let volume = site
+        let mut env = TestEnv::start(devices).await;
+        let volume = env
             .attached("a", 64 * MIB, mk_block(Mode::SingleNodeWriter))
             .await;
-        site.stage(&volume).await.unwrap();
-        site.publish(&volume, "t").await.unwrap();
-        let usage = site.stats(&volume, &site.target("t")).await.unwrap().usage;
+        env.stage(&volume).await.unwrap();
+        env.publish(&volume, "t").await.unwrap();
+        let usage = env.stats(&volume, &env.target("t")).await.unwrap().usage;
         assert_eq!((usage.len(), usage[0].total), (1, 64 * MIB));
-        site.end().await;
+        env.end().await;
     }
 }
 
 #[tokio::test]
-async fn undoing_something_of_a_volume_that_is_gone_is_a_success_unless_told_otherwise() {
+async fn undoing_for_a_deleted_volume_succeeds_unless_strict() {
     for (strict, expected) in [(false, Ok(())), (true, Err(Code::NotFound))] {
-        let mut site = Site::start_with(Choice::Emulated, |_, settings| {
+        let mut env = TestEnv::start_with(Choice::Emulated, |_, settings| {
             settings.node.strict_gone = strict;
         })
         .await;
@@ -492,20 +514,20 @@ async fn undoing_something_of_a_volume_that_is_gone_is_a_success_unless_told_oth
             capability: mount(Mode::SingleNodeWriter),
             context: mk_map(&[]),
         };
-        assert_eq!(site.unpublish(&gone, "t").await, expected, "strict={strict}");
-        assert_eq!(site.unstage(&gone).await, expected, "strict={strict}");
-        site.end().await;
+        assert_eq!(env.unpublish(&gone, "t").await, expected, "strict={strict}");
+        assert_eq!(env.unstage(&gone).await, expected, "strict={strict}");
+        env.end().await;
     }
 }
 
 #[tokio::test]
-async fn node_tells_what_it_was_told_and_what_changes() {
-    let mut site = Site::start_with(Choice::Emulated, |_, settings| {
+async fn node_get_info_reports_settings_and_later_changes() {
+    let mut env = TestEnv::start_with(Choice::Emulated, |_, settings| {
         settings.array.attach_limit = Some(7);
         settings.node.topology = [("zone".to_owned(), "a".to_owned())].into();
     })
     .await;
-    let info = site
+    let info = env
         .node
         .node_get_info(v1::NodeGetInfoRequest {})
         .await
@@ -516,13 +538,13 @@ async fn node_tells_what_it_was_told_and_what_changes() {
         info.accessible_topology.unwrap().segments,
         mk_map(&[("zone", "a")])
     );
-    let node = site.server.driver().node().unwrap().clone();
-    node.tell(|told| {
-        told.id = "other".to_owned();
-        told.limit = Some(3);
-        told.topology.clear();
+    let node = env.server.driver().node().unwrap().clone();
+    node.set_info(|info| {
+        info.id = "other".to_owned();
+        info.limit = Some(3);
+        info.topology.clear();
     });
-    let info = site
+    let info = env
         .node
         .node_get_info(v1::NodeGetInfoRequest {})
         .await
@@ -530,5 +552,5 @@ async fn node_tells_what_it_was_told_and_what_changes() {
         .into_inner();
     assert_eq!((info.node_id.as_str(), info.max_volumes_per_node), ("other", 3));
     assert_eq!(info.accessible_topology, None);
-    site.end().await;
+    env.end().await;
 }

@@ -14,13 +14,13 @@ use crate::server::line_in;
 async fn data_survives_detach_and_attach() {
     for devices in kinds() {
         for fs_type in ["ext4", "xfs", ""] {
-            let mut site = Site::start(devices).await;
+            let mut env = TestEnv::start(devices).await;
             let capability = mk_mount(fs_type, Mode::SingleNodeWriter);
-            let mut volume = site.attached("a", 320 * MIB, capability).await;
+            let mut volume = env.attached("a", 320 * MIB, capability).await;
             for round in 0..2 {
-                site.stage(&volume).await.unwrap();
-                site.publish(&volume, "t").await.unwrap();
-                let file = site.target("t").join("file");
+                env.stage(&volume).await.unwrap();
+                env.publish(&volume, "t").await.unwrap();
+                let file = env.target("t").join("file");
                 if round == 0 {
                     fs::write(&file, "written first").unwrap();
                 } else {
@@ -30,12 +30,12 @@ async fn data_survives_detach_and_attach() {
                         "{devices:?} {fs_type}"
                     );
                 }
-                site.unpublish(&volume, "t").await.unwrap();
-                site.unstage(&volume).await.unwrap();
-                site.detach(&volume).await;
-                volume = site.attach(volume, false).await;
+                env.unpublish(&volume, "t").await.unwrap();
+                env.unstage(&volume).await.unwrap();
+                env.detach(&volume).await;
+                volume = env.attach(volume, false).await;
             }
-            site.end().await;
+            env.end().await;
         }
     }
 }
@@ -43,14 +43,14 @@ async fn data_survives_detach_and_attach() {
 #[tokio::test]
 async fn block_data_survives_detach_and_attach() {
     for devices in kinds() {
-        let mut site = Site::start(devices).await;
-        let mut volume = site
+        let mut env = TestEnv::start(devices).await;
+        let mut volume = env
             .attached("a", 64 * MIB, mk_block(Mode::SingleNodeWriter))
             .await;
         for round in 0..2 {
-            site.stage(&volume).await.unwrap();
-            site.publish(&volume, "t").await.unwrap();
-            let device = site.target("t");
+            env.stage(&volume).await.unwrap();
+            env.publish(&volume, "t").await.unwrap();
+            let device = env.target("t");
             if round == 0 {
                 let file = fs::OpenOptions::new().write(true).open(&device).unwrap();
                 std::os::unix::fs::FileExt::write_all_at(&file, b"raw", 5 << 20).unwrap();
@@ -61,51 +61,45 @@ async fn block_data_survives_detach_and_attach() {
                 std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 5 << 20).unwrap();
                 assert_eq!(&bytes, b"raw", "{devices:?}");
             }
-            site.unpublish(&volume, "t").await.unwrap();
-            site.unstage(&volume).await.unwrap();
-            site.detach(&volume).await;
-            volume = site.attach(volume, false).await;
+            env.unpublish(&volume, "t").await.unwrap();
+            env.unstage(&volume).await.unwrap();
+            env.detach(&volume).await;
+            volume = env.attach(volume, false).await;
         }
-        site.end().await;
+        env.end().await;
     }
 }
 
 #[tokio::test]
 async fn two_targets_show_the_same_files() {
     for devices in kinds() {
-        let mut site = Site::start(devices).await;
-        let volume = site
+        let mut env = TestEnv::start(devices).await;
+        let volume = env
             .attached("a", 64 * MIB, mount(Mode::SingleNodeMultiWriter))
             .await;
-        site.stage(&volume).await.unwrap();
+        env.stage(&volume).await.unwrap();
         for target in ["t1", "t2"] {
-            site.publish(&volume, target).await.unwrap();
+            env.publish(&volume, target).await.unwrap();
         }
-        fs::write(site.target("t1").join("file"), "text").unwrap();
-        assert_eq!(
-            fs::read_to_string(site.target("t2").join("file")).unwrap(),
-            "text"
-        );
-        site.unpublish(&volume, "t1").await.unwrap();
-        assert_eq!(
-            fs::read_to_string(site.target("t2").join("file")).unwrap(),
-            "text"
-        );
-        site.end().await;
+        fs::write(env.target("t1").join("file"), "text").unwrap();
+        assert_eq!(fs::read_to_string(env.target("t2").join("file")).unwrap(), "text");
+        env.unpublish(&volume, "t1").await.unwrap();
+        assert_eq!(fs::read_to_string(env.target("t2").join("file")).unwrap(), "text");
+        env.end().await;
     }
 }
 
 #[tokio::test]
 async fn data_of_an_unknown_kind_is_never_formatted() {
     for devices in kinds() {
-        let mut site = Site::start(devices).await;
-        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-        let disk = site.server.disk(&volume.id);
+        let mut env = TestEnv::start(devices).await;
+        let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let disk = env.server.disk(&volume.id);
         let file = fs::OpenOptions::new().write(true).open(&disk).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, b"precious", 9 << 20).unwrap();
         file.sync_all().unwrap();
         assert_eq!(
-            site.stage(&volume).await,
+            env.stage(&volume).await,
             Err(Code::FailedPrecondition),
             "{devices:?}"
         );
@@ -113,7 +107,7 @@ async fn data_of_an_unknown_kind_is_never_formatted() {
         std::os::unix::fs::FileExt::read_exact_at(&fs::File::open(&disk).unwrap(), &mut bytes, 9 << 20)
             .unwrap();
         assert_eq!(&bytes, b"precious");
-        site.end().await;
+        env.end().await;
     }
 }
 
@@ -128,23 +122,23 @@ async fn directories_may_be_given_by_relative_paths() {
     let relative = |path: &Path| up.join(path.strip_prefix("/").unwrap());
     for devices in kinds() {
         for beside in [true, false] {
-            let mut site = Site::start_with(devices, |directory, settings| {
+            let mut env = TestEnv::start_with(devices, |directory, settings| {
                 settings.media_dir = Some(relative(&directory.join("media")));
                 settings.node.device_dir = Some(directory.join("devices"))
                     .filter(|_| !beside)
                     .map(|path| relative(&path));
             })
             .await;
-            let media = site.server.path("media");
-            let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-            site.stage(&volume).await.unwrap();
-            site.publish(&volume, "t").await.unwrap();
-            fs::write(site.target("t").join("file"), "text").unwrap();
-            site.unpublish(&volume, "t").await.unwrap();
-            site.unstage(&volume).await.unwrap();
-            site.detach(&volume).await;
+            let media = env.server.path("media");
+            let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+            env.stage(&volume).await.unwrap();
+            env.publish(&volume, "t").await.unwrap();
+            fs::write(env.target("t").join("file"), "text").unwrap();
+            env.unpublish(&volume, "t").await.unwrap();
+            env.unstage(&volume).await.unwrap();
+            env.detach(&volume).await;
             nothing_is_left(&media);
-            let directory = site.server.stop().await;
+            let directory = env.server.stop().await;
             nothing_is_left(directory.path());
         }
     }
@@ -153,46 +147,46 @@ async fn directories_may_be_given_by_relative_paths() {
 #[tokio::test]
 async fn blank_volume_for_reading_is_not_formatted() {
     for devices in kinds() {
-        let mut site = Site::start(devices).await;
-        let volume = site.create("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-        let volume = site.attach(volume, true).await;
+        let mut env = TestEnv::start(devices).await;
+        let volume = env.create("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let volume = env.attach(volume, true).await;
         assert_eq!(
-            site.stage(&volume).await,
+            env.stage(&volume).await,
             Err(Code::FailedPrecondition),
             "{devices:?}"
         );
-        site.end().await;
+        env.end().await;
     }
 }
 
 #[tokio::test]
 async fn other_filesystem_than_the_one_there_is_refused() {
     for devices in kinds() {
-        let mut site = Site::start(devices).await;
-        let volume = site
+        let mut env = TestEnv::start(devices).await;
+        let volume = env
             .attached("a", 320 * MIB, mk_mount("xfs", Mode::SingleNodeWriter))
             .await;
-        site.stage(&volume).await.unwrap();
-        site.unstage(&volume).await.unwrap();
+        env.stage(&volume).await.unwrap();
+        env.unstage(&volume).await.unwrap();
         let other = Volume {
             capability: mk_mount("ext4", Mode::SingleNodeWriter),
             ..volume.clone()
         };
         assert_eq!(
-            site.stage(&other).await,
+            env.stage(&other).await,
             Err(Code::FailedPrecondition),
             "{devices:?}"
         );
-        assert_eq!(site.stage(&volume).await, Ok(()));
-        site.end().await;
+        assert_eq!(env.stage(&volume).await, Ok(()));
+        env.end().await;
     }
 }
 
 #[tokio::test]
 async fn device_that_is_absent_or_wrong_is_not_used() {
     for devices in kinds() {
-        let mut site = Site::start(devices).await;
-        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let mut env = TestEnv::start(devices).await;
+        let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
         for (kind, code) in [
             ("device-absent", Code::Unavailable),
             ("wrong-device", Code::Internal),
@@ -203,21 +197,21 @@ async fn device_that_is_absent_or_wrong_is_not_used() {
                 ""
             };
             let rule = format!("backend-faults: [{{id: x, type: {kind}{device}}}]");
-            site.server.set_faults(&rule);
-            assert_eq!(site.stage(&volume).await, Err(code), "{devices:?} {kind}");
+            env.server.set_faults(&rule);
+            assert_eq!(env.stage(&volume).await, Err(code), "{devices:?} {kind}");
         }
-        site.server.set_faults("");
-        assert_eq!(site.stage(&volume).await, Ok(()), "{devices:?}");
-        site.end().await;
+        env.server.set_faults("");
+        assert_eq!(env.stage(&volume).await, Ok(()), "{devices:?}");
+        env.end().await;
     }
 }
 
 #[tokio::test]
 async fn foreign_data_of_a_backend_fault_is_not_formatted_and_ends_with_it() {
     for devices in kinds() {
-        let mut site = Site::start(devices).await;
-        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-        let disk = site.server.disk(&volume.id);
+        let mut env = TestEnv::start(devices).await;
+        let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let disk = env.server.disk(&volume.id);
         let blank = fs::read(&disk).unwrap();
         for (data, words) in [
             ("", "unknown kind"),
@@ -228,9 +222,9 @@ async fn foreign_data_of_a_backend_fault_is_not_formatted_and_ends_with_it() {
                 "backend-faults: [{{id: x, type: foreign-data, volume: {}{data}}}]",
                 volume.id
             );
-            site.server.set_faults(&rule);
-            let request = site.mk_stage(&volume, &site.staging(&volume));
-            let refused = site.node.node_stage_volume(request).await.unwrap_err();
+            env.server.set_faults(&rule);
+            let request = env.mk_stage(&volume, &env.staging(&volume));
+            let refused = env.node.node_stage_volume(request).await.unwrap_err();
             assert_eq!(refused.code(), Code::FailedPrecondition, "{devices:?}");
             assert!(refused.message().contains(words), "{refused}");
         }
@@ -238,60 +232,60 @@ async fn foreign_data_of_a_backend_fault_is_not_formatted_and_ends_with_it() {
             fs::read(&disk).unwrap() == blank,
             "{devices:?}: nothing was written"
         );
-        site.server
+        env.server
             .set_faults("backend-faults: [{id: x, type: foreign-data, volume: other}]");
-        assert_eq!(site.stage(&volume).await, Ok(()), "{devices:?}: another volume's");
-        site.publish(&volume, "t").await.unwrap();
-        fs::write(site.target("t").join("file"), "precious").unwrap();
-        site.unpublish(&volume, "t").await.unwrap();
+        assert_eq!(env.stage(&volume).await, Ok(()), "{devices:?}: another volume's");
+        env.publish(&volume, "t").await.unwrap();
+        fs::write(env.target("t").join("file"), "precious").unwrap();
+        env.unpublish(&volume, "t").await.unwrap();
 
-        site.server
+        env.server
             .set_faults("backend-faults: [{id: x, type: foreign-data}]");
-        assert_eq!(site.stage(&volume).await, Ok(()), "{devices:?}: staged already");
-        site.unstage(&volume).await.unwrap();
-        assert_eq!(site.stage(&volume).await, Err(Code::FailedPrecondition));
-        site.server.set_faults("");
-        assert_eq!(site.stage(&volume).await, Ok(()));
-        site.publish(&volume, "t").await.unwrap();
-        let file = fs::read_to_string(site.target("t").join("file")).unwrap();
+        assert_eq!(env.stage(&volume).await, Ok(()), "{devices:?}: staged already");
+        env.unstage(&volume).await.unwrap();
+        assert_eq!(env.stage(&volume).await, Err(Code::FailedPrecondition));
+        env.server.set_faults("");
+        assert_eq!(env.stage(&volume).await, Ok(()));
+        env.publish(&volume, "t").await.unwrap();
+        let file = fs::read_to_string(env.target("t").join("file")).unwrap();
         assert_eq!(file, "precious", "{devices:?}");
-        site.end().await;
+        env.end().await;
     }
 }
 
 #[tokio::test]
 async fn filesystem_that_a_backend_fault_makes_dirty_is_repaired_or_reported_and_left() {
     for devices in kinds() {
-        let mut site = Site::start(devices).await;
-        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let mut env = TestEnv::start(devices).await;
+        let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
         let beyond = "backend-faults: [{id: x, type: dirty-filesystem, repairable: false}]";
-        site.server.set_faults(beyond);
+        env.server.set_faults(beyond);
         assert_eq!(
-            site.stage(&volume).await,
+            env.stage(&volume).await,
             Ok(()),
             "{devices:?}: blank has no errors"
         );
-        site.unstage(&volume).await.unwrap();
-        assert_eq!(site.stage(&volume).await, Err(Code::Internal), "{devices:?}");
+        env.unstage(&volume).await.unwrap();
+        assert_eq!(env.stage(&volume).await, Err(Code::Internal), "{devices:?}");
 
-        let disk = site.server.disk(&volume.id);
+        let disk = env.server.disk(&volume.id);
         if devices == Choice::Loop {
             never_checked(&disk);
         }
-        site.server.set_faults("");
-        assert_eq!(site.stage(&volume).await, Ok(()), "{devices:?}");
-        site.unstage(&volume).await.unwrap();
+        env.server.set_faults("");
+        assert_eq!(env.stage(&volume).await, Ok(()), "{devices:?}");
+        env.unstage(&volume).await.unwrap();
         if devices == Choice::Loop {
             assert_eq!(checked(&disk), NEVER, "a clean filesystem needs no check");
         }
-        site.server
+        env.server
             .set_faults("backend-faults: [{id: x, type: dirty-filesystem}]");
-        assert_eq!(site.stage(&volume).await, Ok(()), "{devices:?}");
-        site.unstage(&volume).await.unwrap();
+        assert_eq!(env.stage(&volume).await, Ok(()), "{devices:?}");
+        env.unstage(&volume).await.unwrap();
         if devices == Choice::Loop {
             assert_ne!(checked(&disk), NEVER, "it was checked because of its errors");
         }
-        site.end().await;
+        env.end().await;
     }
 }
 
@@ -320,16 +314,16 @@ fn checked(disk: &Path) -> u32 {
 
 #[tokio::test]
 async fn device_that_comes_late_is_waited_for() {
-    let mut site = Site::start_with(Choice::Emulated, |directory, settings| {
+    let mut env = TestEnv::start_with(Choice::Emulated, |directory, settings| {
         settings.node.device_timeout = crate::server::DEADLINE;
         settings.journal = Some(directory.join("journal"));
     })
     .await;
-    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
     let absent = "backend-faults: [{id: x, type: device-absent}]";
-    site.server.set_faults(absent);
-    let journal = site.server.path("journal");
-    let driver = site.server.driver().clone();
+    env.server.set_faults(absent);
+    let journal = env.server.path("journal");
+    let driver = env.server.driver().clone();
     let comes = async {
         let staging = |line: &serde_json::Value| {
             line["method"]
@@ -341,9 +335,9 @@ async fn device_that_comes_late_is_waited_for() {
             .faults()
             .remove(csi_mock_driver::fault::RuleKind::BackendFault, "x");
     };
-    let (staged, ()) = tokio::join!(site.stage(&volume), comes);
+    let (staged, ()) = tokio::join!(env.stage(&volume), comes);
     assert_eq!(staged, Ok(()));
-    site.end().await;
+    env.end().await;
 }
 
 #[tokio::test]
@@ -351,55 +345,52 @@ async fn real_mounts_obey_readonly_options_and_group() {
     if !privilege::is_there() {
         return;
     }
-    let mut site = Site::start(Choice::Loop).await;
+    let mut env = TestEnv::start(Choice::Loop).await;
     let mut capability = with_flags(mount(Mode::SingleNodeMultiWriter), &["noexec", "noatime"]);
     if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
         mount.volume_mount_group = "4711".to_owned();
     }
-    let volume = site.attached("a", 64 * MIB, capability).await;
-    site.stage(&volume).await.unwrap();
-    site.publish(&volume, "rw").await.unwrap();
+    let volume = env.attached("a", 64 * MIB, capability).await;
+    env.stage(&volume).await.unwrap();
+    env.publish(&volume, "rw").await.unwrap();
     let readonly = v1::NodePublishVolumeRequest {
         readonly: true,
-        ..site.mk_publish(&volume, "ro")
+        ..env.mk_publish(&volume, "ro")
     };
-    site.publish_as(readonly).await.unwrap();
+    env.publish_as(readonly).await.unwrap();
 
-    fs::write(site.target("rw").join("file"), "text").unwrap();
-    let refused = fs::write(site.target("ro").join("file"), "other").unwrap_err();
+    fs::write(env.target("rw").join("file"), "text").unwrap();
+    let refused = fs::write(env.target("ro").join("file"), "other").unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-    assert_eq!(
-        fs::read_to_string(site.target("ro").join("file")).unwrap(),
-        "text"
-    );
+    assert_eq!(fs::read_to_string(env.target("ro").join("file")).unwrap(), "text");
     for target in ["rw", "ro"] {
-        let path = site.target(target);
+        let path = env.target(target);
         let line = mount_line(&path);
         assert!(line.contains("noexec") && line.contains("noatime"), "{line}");
         let meta = fs::metadata(&path).unwrap();
         assert_eq!((meta.gid(), meta.mode() & 0o2070), (4711, 0o2070));
     }
     assert_eq!(
-        fs::metadata(site.target("rw").join("file")).unwrap().gid(),
+        fs::metadata(env.target("rw").join("file")).unwrap().gid(),
         4711,
         "files are the group's"
     );
 
     let refused = Volume {
         capability: with_flags(mount(Mode::SingleNodeMultiWriter), &["no-such-option"]),
-        ..site
+        ..env
             .attached("b", 64 * MIB, mount(Mode::SingleNodeMultiWriter))
             .await
     };
-    assert_eq!(site.stage(&refused).await, Err(Code::InvalidArgument));
-    site.end().await;
+    assert_eq!(env.stage(&refused).await, Err(Code::InvalidArgument));
+    env.end().await;
 }
 
 #[tokio::test]
 async fn emulated_filesystems_are_given_to_their_group() {
-    let mut site = Site::start(Choice::Emulated).await;
+    let mut env = TestEnv::start(Choice::Emulated).await;
     // Root may give files to anybody, others to a group of their own.
-    let own = fs::metadata(site.server.path("targets")).unwrap();
+    let own = fs::metadata(env.server.path("targets")).unwrap();
     let (group, foreign) = match own.uid() {
         0 => (4711, None),
         _ => (own.gid(), Some(0)),
@@ -411,18 +402,18 @@ async fn emulated_filesystems_are_given_to_their_group() {
         }
         capability
     };
-    let volume = site.attached("a", 64 * MIB, with_group(group)).await;
-    site.stage(&volume).await.unwrap();
-    site.publish(&volume, "t").await.unwrap();
-    fs::write(site.target("t").join("file"), "text").unwrap();
-    let meta = fs::metadata(site.target("t")).unwrap();
+    let volume = env.attached("a", 64 * MIB, with_group(group)).await;
+    env.stage(&volume).await.unwrap();
+    env.publish(&volume, "t").await.unwrap();
+    fs::write(env.target("t").join("file"), "text").unwrap();
+    let meta = fs::metadata(env.target("t")).unwrap();
     assert_eq!((meta.gid(), meta.mode() & 0o2070), (group, 0o2070));
-    assert_eq!(fs::metadata(site.target("t").join("file")).unwrap().gid(), group);
+    assert_eq!(fs::metadata(env.target("t").join("file")).unwrap().gid(), group);
     if let Some(foreign) = foreign {
-        let volume = site.attached("b", 64 * MIB, with_group(foreign)).await;
-        assert_eq!(site.stage(&volume).await, Err(Code::FailedPrecondition));
+        let volume = env.attached("b", 64 * MIB, with_group(foreign)).await;
+        assert_eq!(env.stage(&volume).await, Err(Code::FailedPrecondition));
     }
-    site.end().await;
+    env.end().await;
 }
 
 #[tokio::test]
@@ -430,17 +421,17 @@ async fn loop_device_of_a_readonly_attachment_takes_no_writes() {
     if !privilege::is_there() {
         return;
     }
-    let mut site = Site::start(Choice::Loop).await;
-    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-    site.stage(&volume).await.unwrap();
-    site.unstage(&volume).await.unwrap();
-    site.detach(&volume).await;
-    let volume = site.attach(volume, true).await;
-    site.stage(&volume).await.unwrap();
-    site.publish(&volume, "t").await.unwrap();
-    let refused = fs::write(site.target("t").join("file"), "text").unwrap_err();
+    let mut env = TestEnv::start(Choice::Loop).await;
+    let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    env.stage(&volume).await.unwrap();
+    env.unstage(&volume).await.unwrap();
+    env.detach(&volume).await;
+    let volume = env.attach(volume, true).await;
+    env.stage(&volume).await.unwrap();
+    env.publish(&volume, "t").await.unwrap();
+    let refused = fs::write(env.target("t").join("file"), "text").unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-    site.end().await;
+    env.end().await;
 }
 
 #[tokio::test]
@@ -448,14 +439,14 @@ async fn copies_of_mounted_filesystems_are_whole_and_pods_go_on() {
     if !privilege::is_there() {
         return;
     }
-    let mut site = Site::start(Choice::Loop).await;
+    let mut env = TestEnv::start(Choice::Loop).await;
     let mut ids = Vec::new();
     for name in ["a", "b"] {
-        let volume = site.attached(name, 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-        site.stage(&volume).await.unwrap();
-        site.publish(&volume, name).await.unwrap();
-        // Nobody flushes this.
-        fs::write(site.target(name).join("file"), name).unwrap();
+        let volume = env.attached(name, 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        env.stage(&volume).await.unwrap();
+        env.publish(&volume, name).await.unwrap();
+        // Not flushed.
+        fs::write(env.target(name).join("file"), name).unwrap();
         ids.push(volume.id);
     }
     let group = v1::CreateVolumeGroupSnapshotRequest {
@@ -463,7 +454,7 @@ async fn copies_of_mounted_filesystems_are_whole_and_pods_go_on() {
         source_volume_ids: ids.clone(),
         ..Default::default()
     };
-    let mut groups = GroupControllerClient::new(site.server.channel().await);
+    let mut groups = GroupControllerClient::new(env.server.channel().await);
     let group = groups.create_volume_group_snapshot(group).await.unwrap();
     let group = group.into_inner().group_snapshot.unwrap();
     let single = v1::CreateSnapshotRequest {
@@ -471,7 +462,7 @@ async fn copies_of_mounted_filesystems_are_whole_and_pods_go_on() {
         source_volume_id: ids[0].clone(),
         ..Default::default()
     };
-    let single = site.controller.create_snapshot(single).await.unwrap();
+    let single = env.controller.create_snapshot(single).await.unwrap();
     let mut copies: Vec<(FileId, &str)> = Vec::new();
     for snapshot in group.snapshots.into_iter().chain(single.into_inner().snapshot) {
         let name = if snapshot.source_volume_id == ids[0] {
@@ -492,10 +483,10 @@ async fn copies_of_mounted_filesystems_are_whole_and_pods_go_on() {
         volume_capabilities: vec![mount(Mode::SingleNodeWriter)],
         ..mk_create("c")
     };
-    let clone = site.controller.create_volume(clone).await.unwrap().into_inner();
+    let clone = env.controller.create_volume(clone).await.unwrap().into_inner();
     copies.push((FileId::Volume(clone.volume.unwrap().volume_id), "b"));
     assert_eq!(copies.len(), 4);
-    let media = site.server.driver().volume_files();
+    let media = env.server.driver().volume_files();
     for (medium, content) in copies {
         let disk = media.disk(&medium).unwrap();
         assert!(!needs_recovery(&disk), "{medium:?} is whole");
@@ -510,13 +501,13 @@ async fn copies_of_mounted_filesystems_are_whole_and_pods_go_on() {
         );
     }
     for (id, name) in ids.iter().zip(["a", "b"]) {
-        fs::write(site.target(name).join("file"), "goes on").unwrap();
+        fs::write(env.target(name).join("file"), "goes on").unwrap();
         let medium = FileId::Volume(id.clone());
         let mounted = media.disk(&medium).unwrap();
         assert!(needs_recovery(&mounted), "as what is mounted does");
         assert!(!media.frozen_mark(&medium).unwrap().exists());
     }
-    site.end().await;
+    env.end().await;
 }
 
 #[tokio::test]
@@ -524,25 +515,25 @@ async fn what_a_killed_driver_left_frozen_is_thawed() {
     if !privilege::is_there() {
         return;
     }
-    let mut site = Site::start_with(Choice::Loop, |directory, settings| {
+    let mut env = TestEnv::start_with(Choice::Loop, |directory, settings| {
         settings.state_dir = Some(directory.join("state"));
     })
     .await;
-    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-    site.stage(&volume).await.unwrap();
-    let staging = site.staging(&volume);
+    let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    env.stage(&volume).await.unwrap();
+    let staging = env.staging(&volume);
     let medium = FileId::Volume(volume.id.clone());
-    let mark = site.server.driver().volume_files().frozen_mark(&medium).unwrap();
+    let mark = env.server.driver().volume_files().frozen_mark(&medium).unwrap();
     // As a process leaves it that is killed in the middle.
     fs::write(&mark, text(&staging)).unwrap();
     let frozen = Command::new("fsfreeze").arg("--freeze").arg(&staging).status();
     assert!(frozen.unwrap().success());
-    let mut site = site.again(Choice::Loop, |_| ()).await;
+    let mut env = env.again(Choice::Loop, |_| ()).await;
     assert!(!mark.exists());
     fs::write(staging.join("file"), "text").unwrap();
-    site.unstage(&volume).await.unwrap();
-    site.detach(&volume).await;
-    site.server.stop().await;
+    env.unstage(&volume).await.unwrap();
+    env.detach(&volume).await;
+    env.server.stop().await;
 }
 
 /// Whether an ext4 filesystem was not left as it should be: its journal is to be replayed.
@@ -579,11 +570,11 @@ async fn block_volume_waits_for_a_mkfs_of_another_node_and_keeps_its_filesystem(
     if !privilege::is_there() {
         return;
     }
-    let mut site = Site::start(Choice::Loop).await;
-    let volume = site
+    let mut env = TestEnv::start(Choice::Loop).await;
+    let volume = env
         .attached("a", 64 * MIB, mk_block(Mode::MultiNodeMultiWriter))
         .await;
-    let disk = site.server.disk(&volume.id);
+    let disk = env.server.disk(&volume.id);
     for step in ["stage", "publish"] {
         // What another node has while its mkfs runs: the lock, the mark, and a part of a filesystem.
         let file = fs::OpenOptions::new().write(true).open(&disk).unwrap();
@@ -592,10 +583,10 @@ async fn block_volume_waits_for_a_mkfs_of_another_node_and_keeps_its_filesystem(
         fs::write(&mark, "").unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, b"half a filesystem", 1 << 20).unwrap();
 
-        let (mut node, mut other) = (site.node.clone(), site.node.clone());
+        let (mut node, mut other) = (env.node.clone(), env.node.clone());
         let (stage, publish) = (
-            site.mk_stage(&volume, &site.staging(&volume)),
-            site.mk_publish(&volume, "t"),
+            env.mk_stage(&volume, &env.staging(&volume)),
+            env.mk_publish(&volume, "t"),
         );
         let mut calls = JoinSet::new();
         let call = calls.spawn(async move {
@@ -620,8 +611,8 @@ async fn block_volume_waits_for_a_mkfs_of_another_node_and_keeps_its_filesystem(
             .unwrap();
         assert_eq!(&label, b"precious", "{step}: the filesystem was wiped");
     }
-    site.unpublish(&volume, "t").await.unwrap();
-    site.unstage(&volume).await.unwrap();
-    site.detach(&volume).await;
-    site.end().await;
+    env.unpublish(&volume, "t").await.unwrap();
+    env.unstage(&volume).await.unwrap();
+    env.detach(&volume).await;
+    env.end().await;
 }

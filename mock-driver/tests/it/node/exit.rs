@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use csi_mock_driver::fault::Exit;
 use csi_mock_driver::run;
+use rustix::process::Signal;
 use tokio::task::JoinSet;
 
 use super::*;
+use crate::program::Program;
 use crate::server::DEADLINE;
 
 /// Whether a thread of this process waits for a lock on the file.
@@ -43,6 +45,60 @@ async fn end_of_the_grace_period_during_node_stage_leaves_neither_mount_nor_loop
     assert!(ended.is_none_or(|ended| ended.is_ok()), "a shutdown is no error");
 }
 
+#[tokio::test]
+async fn second_signal_during_node_stage_leaves_neither_mount_nor_loop_device() {
+    if !privilege::is_there() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (socket, media) = (directory.path().join("csi.sock"), directory.path().join("media"));
+    let staging = directory.path().join("staging");
+    fs::create_dir(&staging).unwrap();
+    let flags = [
+        format!("--node-id={HERE}"),
+        format!("--media-dir={}", media.display()),
+        "--devices=loop".to_owned(),
+    ];
+    let mut program = Program::start(&socket, flags).await;
+    let mut controller = program.controller().await;
+    let capability = mount(Mode::SingleNodeWriter);
+    let request = v1::CreateVolumeRequest {
+        volume_capabilities: vec![capability.clone()],
+        ..mk_create("a")
+    };
+    let created = controller.create_volume(request).await.unwrap().into_inner();
+    let volume = created.volume.unwrap().volume_id;
+    let request = v1::ControllerPublishVolumeRequest {
+        volume_capability: Some(capability.clone()),
+        ..mk_publish(&volume, HERE)
+    };
+    let attached = controller.controller_publish_volume(request).await.unwrap();
+    let request = v1::NodeStageVolumeRequest {
+        volume_id: volume.clone(),
+        publish_context: attached.into_inner().publish_context,
+        staging_target_path: text(&staging),
+        volume_capability: Some(capability),
+        ..Default::default()
+    };
+    let disk = fs::File::open(media.join("volumes").join(&volume).join("disk")).unwrap();
+    disk.lock().unwrap();
+    let mut node = NodeClient::new(program.channel().await);
+    let mut calls = JoinSet::new();
+    calls.spawn(async move { node.node_stage_volume(request).await });
+    until("NodeStageVolume must have begun", || is_waited_for(&disk)).await;
+
+    program.signal(Signal::TERM);
+    until("the first signal must have been handled", || !socket.exists()).await;
+    program.signal(Signal::TERM);
+    let answer = calls.join_next().await.unwrap().unwrap();
+    assert!(answer.is_err(), "the call was cut off: {answer:?}");
+    disk.unlock().unwrap();
+    assert_eq!(program.ended().await.code(), Some(1));
+    drop(disk);
+    nothing_is_left(&staging);
+    nothing_is_left(&media);
+}
+
 /// Returns the result of the driver, or `None` without root.
 async fn end_during_node_stage(grace: Duration, end: impl FnOnce(&Server)) -> Option<Result<(), run::Error>> {
     if !privilege::is_there() {
@@ -52,21 +108,21 @@ async fn end_during_node_stage(grace: Duration, end: impl FnOnce(&Server)) -> Op
         settings.node_id = Some(HERE.to_owned());
         settings.node.devices = Choice::Loop;
     });
-    let mut site = Site::on(server.await).await;
-    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-    let (staging, media) = (site.staging(&volume), site.server.media());
+    let mut env = TestEnv::on(server.await).await;
+    let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    let (staging, media) = (env.staging(&volume), env.server.media());
     // The thread that stages waits for the lock on the disk, as it does for another node of this machine.
-    let disk = fs::File::open(site.server.disk(&volume.id)).unwrap();
+    let disk = fs::File::open(env.server.disk(&volume.id)).unwrap();
     disk.lock().unwrap();
-    let (mut node, request) = (site.node.clone(), site.mk_stage(&volume, &staging));
+    let (mut node, request) = (env.node.clone(), env.mk_stage(&volume, &staging));
     let mut calls = JoinSet::new();
     calls.spawn(async move { node.node_stage_volume(request).await });
     until("NodeStageVolume must have begun", || is_waited_for(&disk)).await;
 
-    end(&site.server);
+    end(&env.server);
     let result = {
-        let mut ended = std::pin::pin!(site.server.ended());
-        // A driver that waits for nobody is at its end long before this.
+        let mut ended = std::pin::pin!(env.server.ended());
+        // A driver that does not wait for the call has exited long before this.
         let early = tokio::time::timeout(Duration::from_millis(300), &mut ended).await;
         disk.unlock().unwrap();
         match early {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-async fn expand(site: &mut Site, volume: &Volume, path: &Path, required: i64) -> Result<i64, Code> {
+async fn expand(env: &mut TestEnv, volume: &Volume, path: &Path, required: i64) -> Result<i64, Code> {
     let request = v1::NodeExpandVolumeRequest {
         volume_id: volume.id.clone(),
         volume_path: text(path),
@@ -12,7 +12,7 @@ async fn expand(site: &mut Site, volume: &Volume, path: &Path, required: i64) ->
         }),
         ..Default::default()
     };
-    let answer = site.node.node_expand_volume(request).await;
+    let answer = env.node.node_expand_volume(request).await;
     answer
         .map(|answer| answer.into_inner().capacity_bytes)
         .map_err(|status| status.code())
@@ -21,34 +21,34 @@ async fn expand(site: &mut Site, volume: &Volume, path: &Path, required: i64) ->
 #[tokio::test]
 async fn expanding_gets_the_codes_of_the_specification() {
     for devices in kinds() {
-        let mut site = Site::start(devices).await;
-        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-        let staging = site.staging(&volume);
+        let mut env = TestEnv::start(devices).await;
+        let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let staging = env.staging(&volume);
         assert_eq!(
-            expand(&mut site, &volume, &staging, 0).await,
+            expand(&mut env, &volume, &staging, 0).await,
             Err(Code::InvalidArgument),
             "an empty range"
         );
         assert_eq!(
-            expand(&mut site, &volume, &staging, MIB).await,
+            expand(&mut env, &volume, &staging, MIB).await,
             Err(Code::NotFound),
             "not there yet"
         );
-        site.stage(&volume).await.unwrap();
+        env.stage(&volume).await.unwrap();
         assert_eq!(
-            expand(&mut site, &volume, &staging, MIB).await,
+            expand(&mut env, &volume, &staging, MIB).await,
             Ok(64 * MIB),
             "large enough already"
         );
         assert_eq!(
-            expand(&mut site, &volume, &staging, 65 * MIB).await,
+            expand(&mut env, &volume, &staging, 65 * MIB).await,
             Err(Code::OutOfRange)
         );
         let gone = Volume {
             id: "no-such-volume".to_owned(),
             ..volume.clone()
         };
-        assert_eq!(expand(&mut site, &gone, &staging, MIB).await, Err(Code::NotFound));
+        assert_eq!(expand(&mut env, &gone, &staging, MIB).await, Err(Code::NotFound));
         let block = v1::NodeExpandVolumeRequest {
             volume_id: volume.id.clone(),
             volume_path: text(&staging),
@@ -56,10 +56,44 @@ async fn expanding_gets_the_codes_of_the_specification() {
             ..Default::default()
         };
         assert_eq!(
-            code(site.node.node_expand_volume(block).await),
+            code(env.node.node_expand_volume(block).await),
             Err(Code::InvalidArgument)
         );
-        site.end().await;
+        env.end().await;
+    }
+}
+
+/// As csi-driver-host-path, whose volumes have no limit: the capacity stays as requested.
+#[tokio::test]
+async fn small_volumes_have_a_larger_filesystem_if_configured() {
+    for devices in kinds() {
+        let mut env = TestEnv::start_with(devices, |_, settings| {
+            settings.config.min_filesystem_bytes = 320 << 20;
+        })
+        .await;
+        let files = env.attached("a", MIB, mount(Mode::SingleNodeWriter)).await;
+        env.stage(&files).await.unwrap();
+        env.publish(&files, "t").await.unwrap();
+        let total = env.stats(&files, &env.target("t")).await.unwrap().usage[0].total;
+        assert!(total > 256 * MIB, "{devices:?}: {total}");
+        let again = v1::CreateVolumeRequest {
+            capacity_range: Some(v1::CapacityRange {
+                required_bytes: MIB,
+                limit_bytes: MIB,
+            }),
+            volume_capabilities: vec![files.capability.clone()],
+            ..mk_create("a")
+        };
+        let created = env.controller.create_volume(again).await.unwrap().into_inner();
+        assert_eq!(created.volume.unwrap().capacity_bytes, MIB);
+        let device = env.attached("b", MIB, mk_block(Mode::SingleNodeWriter)).await;
+        env.stage(&device).await.unwrap();
+        env.publish(&device, "u").await.unwrap();
+        assert_eq!(
+            env.stats(&device, &env.target("u")).await.unwrap().usage[0].total,
+            MIB
+        );
+        env.end().await;
     }
 }
 
@@ -67,24 +101,24 @@ async fn expanding_gets_the_codes_of_the_specification() {
 async fn nodes_grow_volumes_as_far_as_the_flag_says() {
     for devices in kinds() {
         let most = 128 * MIB;
-        let mut site = Site::start_with(devices, |_, settings| {
+        let mut env = TestEnv::start_with(devices, |_, settings| {
             settings.config.node_growth_limit = u64::try_from(most).ok();
         })
         .await;
-        let volume = site
+        let volume = env
             .attached("a", 256 * MIB, mk_block(Mode::SingleNodeWriter))
             .await;
-        let staging = site.staging(&volume);
-        site.stage(&volume).await.unwrap();
+        let staging = env.staging(&volume);
+        env.stage(&volume).await.unwrap();
         for (required, expected) in [
             (most, Ok(256 * MIB)),
             (most + 1, Err(Code::OutOfRange)),
             (256 * MIB, Err(Code::OutOfRange)),
         ] {
-            let grown = expand(&mut site, &volume, &staging, required).await;
+            let grown = expand(&mut env, &volume, &staging, required).await;
             assert_eq!(grown, expected, "{devices:?} {required}");
         }
-        site.end().await;
+        env.end().await;
     }
 }
 
@@ -92,15 +126,15 @@ async fn nodes_grow_volumes_as_far_as_the_flag_says() {
 async fn what_the_array_grows_is_seen_in_the_filesystem() {
     for devices in kinds() {
         for fs_type in ["ext4", "xfs"] {
-            let mut site = Site::start(devices).await;
-            let volume = site
+            let mut env = TestEnv::start(devices).await;
+            let volume = env
                 .attached("a", 320 * MIB, mk_mount(fs_type, Mode::SingleNodeWriter))
                 .await;
-            site.stage(&volume).await.unwrap();
-            site.publish(&volume, "t").await.unwrap();
-            let target = site.target("t");
+            env.stage(&volume).await.unwrap();
+            env.publish(&volume, "t").await.unwrap();
+            let target = env.target("t");
             fs::write(target.join("file"), "text").unwrap();
-            let before = site.stats(&volume, &target).await.unwrap().usage[0].total;
+            let before = env.stats(&volume, &target).await.unwrap().usage[0].total;
             let request = v1::ControllerExpandVolumeRequest {
                 volume_id: volume.id.clone(),
                 capacity_range: Some(v1::CapacityRange {
@@ -109,7 +143,7 @@ async fn what_the_array_grows_is_seen_in_the_filesystem() {
                 }),
                 ..Default::default()
             };
-            let grown = site
+            let grown = env
                 .controller
                 .controller_expand_volume(request)
                 .await
@@ -121,7 +155,7 @@ async fn what_the_array_grows_is_seen_in_the_filesystem() {
             let in_use =
                 devices == Choice::Emulated || fs_type == "xfs" || privilege::may_use_all_resources();
             for _ in 0..2 {
-                let grown = expand(&mut site, &volume, &target, 512 * MIB).await;
+                let grown = expand(&mut env, &volume, &target, 512 * MIB).await;
                 let expected = if in_use {
                     Ok(512 * MIB)
                 } else {
@@ -130,22 +164,19 @@ async fn what_the_array_grows_is_seen_in_the_filesystem() {
                 assert_eq!(grown, expected, "{devices:?} {fs_type}");
             }
             if !in_use {
-                site.unpublish(&volume, "t").await.unwrap();
-                site.unstage(&volume).await.unwrap();
-                site.stage(&volume).await.unwrap();
-                site.publish(&volume, "t").await.unwrap();
-                assert_eq!(
-                    expand(&mut site, &volume, &target, 512 * MIB).await,
-                    Ok(512 * MIB)
-                );
+                env.unpublish(&volume, "t").await.unwrap();
+                env.unstage(&volume).await.unwrap();
+                env.stage(&volume).await.unwrap();
+                env.publish(&volume, "t").await.unwrap();
+                assert_eq!(expand(&mut env, &volume, &target, 512 * MIB).await, Ok(512 * MIB));
             }
-            let after = site.stats(&volume, &target).await.unwrap().usage[0].total;
+            let after = env.stats(&volume, &target).await.unwrap().usage[0].total;
             assert!(
                 after > before + 150 * MIB,
                 "{devices:?} {fs_type}: {before} to {after}"
             );
             assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "text");
-            site.end().await;
+            env.end().await;
         }
     }
 }
@@ -153,40 +184,40 @@ async fn what_the_array_grows_is_seen_in_the_filesystem() {
 #[tokio::test]
 async fn volume_that_was_detached_by_force_is_not_waited_for() {
     for devices in kinds() {
-        let mut site = Site::start(devices).await;
-        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-        let staging = site.staging(&volume);
-        site.stage(&volume).await.unwrap();
-        site.detach(&volume).await;
+        let mut env = TestEnv::start(devices).await;
+        let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let staging = env.staging(&volume);
+        env.stage(&volume).await.unwrap();
+        env.detach(&volume).await;
         let request = v1::NodeExpandVolumeRequest {
             volume_id: volume.id.clone(),
             volume_path: text(&staging),
             ..Default::default()
         };
-        let refused = site.node.node_expand_volume(request).await.unwrap_err();
+        let refused = env.node.node_expand_volume(request).await.unwrap_err();
         assert_eq!(refused.code(), Code::FailedPrecondition, "{devices:?}: {refused}");
         assert!(
             refused.message().contains("not published to this node"),
             "{refused}"
         );
-        let stats = site.stats(&volume, &staging).await;
+        let stats = env.stats(&volume, &staging).await;
         assert_eq!(stats.unwrap_err(), Code::FailedPrecondition, "{devices:?}");
-        let nowhere = site.target("t");
-        assert_eq!(site.stats(&volume, &nowhere).await.unwrap_err(), Code::NotFound);
-        site.unstage(&volume).await.unwrap();
-        site.end().await;
+        let nowhere = env.target("t");
+        assert_eq!(env.stats(&volume, &nowhere).await.unwrap_err(), Code::NotFound);
+        env.unstage(&volume).await.unwrap();
+        env.end().await;
     }
 }
 
 #[tokio::test]
 async fn volume_that_grew_while_it_was_unstaged_is_staged_with_its_new_size() {
     for devices in kinds() {
-        let mut site = Site::start(devices).await;
-        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-        let staging = site.staging(&volume);
-        site.stage(&volume).await.unwrap();
-        let before = site.stats(&volume, &staging).await.unwrap().usage[0].total;
-        site.unstage(&volume).await.unwrap();
+        let mut env = TestEnv::start(devices).await;
+        let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let staging = env.staging(&volume);
+        env.stage(&volume).await.unwrap();
+        let before = env.stats(&volume, &staging).await.unwrap().usage[0].total;
+        env.unstage(&volume).await.unwrap();
         let request = v1::ControllerExpandVolumeRequest {
             volume_id: volume.id.clone(),
             capacity_range: Some(v1::CapacityRange {
@@ -195,16 +226,16 @@ async fn volume_that_grew_while_it_was_unstaged_is_staged_with_its_new_size() {
             }),
             ..Default::default()
         };
-        site.controller.controller_expand_volume(request).await.unwrap();
-        site.stage(&volume).await.unwrap();
-        let after = site.stats(&volume, &staging).await.unwrap().usage[0].total;
+        env.controller.controller_expand_volume(request).await.unwrap();
+        env.stage(&volume).await.unwrap();
+        let after = env.stats(&volume, &staging).await.unwrap().usage[0].total;
         assert!(after > before + 100 * MIB, "{devices:?}: {before} to {after}");
         // Nothing is left to do that would need a capability for filesystems in use.
         assert_eq!(
-            expand(&mut site, &volume, &staging, 192 * MIB).await,
+            expand(&mut env, &volume, &staging, 192 * MIB).await,
             Ok(192 * MIB)
         );
-        site.unstage(&volume).await.unwrap();
-        site.end().await;
+        env.unstage(&volume).await.unwrap();
+        env.end().await;
     }
 }

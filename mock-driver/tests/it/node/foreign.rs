@@ -57,16 +57,16 @@ fn run(program: &str, args: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn what_somebody_else_has_at_a_target_is_in_the_way_and_stays() {
+async fn foreign_file_or_mount_at_a_target_blocks_publish_and_stays() {
     for devices in kinds() {
         for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
-            let mut site = Site::start(devices).await;
-            let volume = site.attached("a", 64 * MIB, capability).await;
-            site.stage(&volume).await.unwrap();
-            let foreign = Foreign::at(&site.target("t"), devices, &site.server.path("."));
+            let mut env = TestEnv::start(devices).await;
+            let volume = env.attached("a", 64 * MIB, capability).await;
+            env.stage(&volume).await.unwrap();
+            let foreign = Foreign::at(&env.target("t"), devices, &env.server.path("."));
             for _ in 0..2 {
                 assert_eq!(
-                    site.publish(&volume, "t").await,
+                    env.publish(&volume, "t").await,
                     Err(Code::FailedPrecondition),
                     "{devices:?}"
                 );
@@ -76,36 +76,36 @@ async fn what_somebody_else_has_at_a_target_is_in_the_way_and_stays() {
                 volume_id: "inline".to_owned(),
                 volume_context: mk_map(&[("csi.storage.k8s.io/ephemeral", "true"), ("size", "64Mi")]),
                 volume_capability: Some(mount(Mode::SingleNodeWriter)),
-                ..site.mk_publish(&volume, "t")
+                ..env.mk_publish(&volume, "t")
             };
-            assert_eq!(site.publish_as(inline).await, Err(Code::FailedPrecondition));
+            assert_eq!(env.publish_as(inline).await, Err(Code::FailedPrecondition));
             assert!(foreign.is_whole(), "{devices:?}");
             // Nothing of the volume is there, so there is nothing to undo.
-            assert_eq!(site.unpublish(&volume, "t").await, Ok(()));
+            assert_eq!(env.unpublish(&volume, "t").await, Ok(()));
             assert!(foreign.is_whole(), "{devices:?}");
             drop(foreign);
-            assert_eq!(site.publish(&volume, "t").await, Ok(()));
-            site.end().await;
+            assert_eq!(env.publish(&volume, "t").await, Ok(()));
+            env.end().await;
         }
     }
 }
 
 #[tokio::test]
-async fn link_of_somebody_else_where_nothing_was_published_is_left_alone() {
+async fn foreign_link_at_an_unpublished_target_is_left_alone() {
     for devices in kinds() {
-        let mut site = Site::start(devices).await;
-        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-        let foreign = Foreign::at(&site.target("t"), Choice::Emulated, &site.server.path("."));
-        assert_eq!(site.unpublish(&volume, "t").await, Ok(()), "{devices:?}");
+        let mut env = TestEnv::start(devices).await;
+        let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        let foreign = Foreign::at(&env.target("t"), Choice::Emulated, &env.server.path("."));
+        assert_eq!(env.unpublish(&volume, "t").await, Ok(()), "{devices:?}");
         assert!(foreign.is_whole(), "{devices:?}");
         drop(foreign);
-        site.end().await;
+        env.end().await;
     }
 }
 
-/// Puts something of another process on top of a target, or in the place of one that is a link.
-fn cover(site: &Site, devices: Choice, capability: &v1::VolumeCapability) -> Foreign {
-    let (target, home) = (site.target("t"), site.server.path("."));
+/// Puts something of another process on top of a target, or replaces one that is a link.
+fn cover(env: &TestEnv, devices: Choice, capability: &v1::VolumeCapability) -> Foreign {
+    let (target, home) = (env.target("t"), env.server.path("."));
     if devices == Choice::Emulated {
         fs::remove_file(&target).unwrap();
         return Foreign::at(&target, devices, &home);
@@ -124,71 +124,71 @@ fn cover(site: &Site, devices: Choice, capability: &v1::VolumeCapability) -> For
 }
 
 #[tokio::test]
-async fn repeated_publish_is_no_success_where_somebody_else_covers_the_target() {
+async fn repeated_publish_fails_if_a_foreign_mount_covers_the_target() {
     for devices in kinds() {
         for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
-            let mut site = Site::start(devices).await;
-            let volume = site.attached("a", 64 * MIB, capability.clone()).await;
-            site.stage(&volume).await.unwrap();
-            site.publish(&volume, "t").await.unwrap();
-            assert_eq!(site.publish(&volume, "t").await, Ok(()), "{devices:?}");
-            let foreign = cover(&site, devices, &capability);
-            let target = site.target("t");
+            let mut env = TestEnv::start(devices).await;
+            let volume = env.attached("a", 64 * MIB, capability.clone()).await;
+            env.stage(&volume).await.unwrap();
+            env.publish(&volume, "t").await.unwrap();
+            assert_eq!(env.publish(&volume, "t").await, Ok(()), "{devices:?}");
+            let foreign = cover(&env, devices, &capability);
+            let target = env.target("t");
             assert_eq!(
-                site.publish(&volume, "t").await,
+                env.publish(&volume, "t").await,
                 Err(Code::FailedPrecondition),
                 "{devices:?}"
             );
-            assert_eq!(site.stats(&volume, &target).await.unwrap_err(), Code::NotFound);
+            assert_eq!(env.stats(&volume, &target).await.unwrap_err(), Code::NotFound);
             assert_eq!(
-                site.health(&volume, Some(&target)).await.unwrap().len(),
+                env.health(&volume, Some(&target)).await.unwrap().len(),
                 1,
                 "{devices:?}"
             );
             for _ in 0..2 {
                 assert_eq!(
-                    site.unpublish(&volume, "t").await,
+                    env.unpublish(&volume, "t").await,
                     Err(Code::FailedPrecondition),
                     "{devices:?}: the volume may be under it"
                 );
             }
             assert!(foreign.is_whole(), "{devices:?}");
             drop(foreign);
-            assert_eq!(site.publish(&volume, "t").await, Ok(()), "{devices:?}");
-            assert!(site.stats(&volume, &target).await.is_ok());
-            site.unpublish(&volume, "t").await.unwrap();
-            site.end().await;
+            assert_eq!(env.publish(&volume, "t").await, Ok(()), "{devices:?}");
+            assert!(env.stats(&volume, &target).await.is_ok());
+            env.unpublish(&volume, "t").await.unwrap();
+            env.end().await;
         }
     }
 }
 
 #[tokio::test]
-async fn repeated_publish_is_no_success_where_somebody_else_made_it_writable() {
+async fn repeated_publish_fails_if_another_process_remounted_the_target() {
     if !privilege::is_there() {
         return;
     }
-    let mut site = Site::start(Choice::Loop).await;
-    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-    site.stage(&volume).await.unwrap();
-    let (target, request) = (text(&site.target("t")), site.mk_publish(&volume, "t"));
-    // (as it was asked for, as somebody makes it, as it was before)
+    let mut env = TestEnv::start(Choice::Loop).await;
+    let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    env.stage(&volume).await.unwrap();
+    let (target, request) = (text(&env.target("t")), env.mk_publish(&volume, "t"));
+    // (as requested, as another process remounts it, as it was before)
     for (readonly, other, back) in [(true, "rw", "ro"), (false, "ro", "rw")] {
         let request = v1::NodePublishVolumeRequest {
             readonly,
             ..request.clone()
         };
-        site.publish_as(request.clone()).await.unwrap();
+        env.publish_as(request.clone()).await.unwrap();
         run("mount", &["-o", &format!("remount,bind,{other}"), &target]);
         assert_eq!(
-            site.publish_as(request.clone()).await,
+            env.publish_as(request.clone()).await,
             Err(Code::AlreadyExists),
             "now {other}"
         );
         run("mount", &["-o", &format!("remount,bind,{back}"), &target]);
-        assert_eq!(site.publish_as(request).await, Ok(()));
-        site.unpublish(&volume, "t").await.unwrap();
+        assert_eq!(env.publish_as(request).await, Ok(()));
+        env.unpublish(&volume, "t").await.unwrap();
     }
-    site.end().await;
+    env.end().await;
 }
 
 #[tokio::test]
@@ -198,15 +198,15 @@ async fn target_with_files_keeps_them_and_no_record_is_left() {
             let keep = |directory: &Path, settings: &mut csi_mock_driver::driver::Settings| {
                 settings.state_dir = Some(directory.join("state"));
             };
-            let mut site = Site::start_with(devices, keep).await;
-            let volume = site.attached("a", 64 * MIB, capability.clone()).await;
-            site.stage(&volume).await.unwrap();
-            let records = count_records(site.server.driver());
-            let target = site.target("t");
+            let mut env = TestEnv::start_with(devices, keep).await;
+            let volume = env.attached("a", 64 * MIB, capability.clone()).await;
+            env.stage(&volume).await.unwrap();
+            let records = count_records(env.server.driver());
+            let target = env.target("t");
             let precious = target.join("file");
             fs::create_dir(&target).unwrap();
             fs::write(&precious, "precious").unwrap();
-            let plain = site.mk_publish(&volume, "t");
+            let plain = env.mk_publish(&volume, "t");
             let readonly = v1::NodePublishVolumeRequest {
                 readonly: true,
                 ..plain.clone()
@@ -218,72 +218,72 @@ async fn target_with_files_keeps_them_and_no_record_is_left() {
             };
             for request in [&plain, &readonly, &inline] {
                 assert_eq!(
-                    site.publish_as(request.clone()).await,
+                    env.publish_as(request.clone()).await,
                     Err(Code::FailedPrecondition),
                     "{devices:?}"
                 );
                 assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
             }
-            let left = count_records(site.server.driver());
+            let left = count_records(env.server.driver());
             assert_eq!(left, records, "{devices:?}");
-            assert!(!site.server.media().join("ephemeral").exists(), "{devices:?}");
-            // What was recorded would be in the way of this.
-            assert_eq!(site.unstage(&volume).await, Ok(()));
+            assert!(!env.server.media().join("ephemeral").exists(), "{devices:?}");
+            // A left-over record would make this fail.
+            assert_eq!(env.unstage(&volume).await, Ok(()));
             assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
 
-            site.stage(&volume).await.unwrap();
+            env.stage(&volume).await.unwrap();
             fs::remove_file(&precious).unwrap();
-            assert_eq!(site.publish_as(plain).await, Ok(()), "{devices:?}");
-            site.unpublish(&volume, "t").await.unwrap();
-            site.unstage(&volume).await.unwrap();
-            site.detach(&volume).await;
-            let directory = site.server.stop().await;
+            assert_eq!(env.publish_as(plain).await, Ok(()), "{devices:?}");
+            env.unpublish(&volume, "t").await.unwrap();
+            env.unstage(&volume).await.unwrap();
+            env.detach(&volume).await;
+            let directory = env.server.stop().await;
             nothing_is_left(directory.path());
         }
     }
 }
 
 #[tokio::test]
-async fn what_somebody_else_mounts_over_a_staging_path_is_in_the_way_and_stays() {
+async fn foreign_mount_over_a_staged_path_blocks_calls_and_stays() {
     if !privilege::is_there() {
         return;
     }
-    let mut site = Site::start(Choice::Loop).await;
-    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-    site.stage(&volume).await.unwrap();
-    let staging = site.staging(&volume);
-    let foreign = Foreign::at(&staging, Choice::Loop, &site.server.path("."));
-    assert_eq!(site.stage(&volume).await, Err(Code::FailedPrecondition));
-    assert_eq!(site.publish(&volume, "t").await, Err(Code::FailedPrecondition));
-    assert_eq!(site.unstage(&volume).await, Err(Code::FailedPrecondition));
+    let mut env = TestEnv::start(Choice::Loop).await;
+    let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    env.stage(&volume).await.unwrap();
+    let staging = env.staging(&volume);
+    let foreign = Foreign::at(&staging, Choice::Loop, &env.server.path("."));
+    assert_eq!(env.stage(&volume).await, Err(Code::FailedPrecondition));
+    assert_eq!(env.publish(&volume, "t").await, Err(Code::FailedPrecondition));
+    assert_eq!(env.unstage(&volume).await, Err(Code::FailedPrecondition));
     assert!(foreign.is_whole());
     drop(foreign);
-    assert_eq!(site.unstage(&volume).await, Ok(()));
-    site.end().await;
+    assert_eq!(env.unstage(&volume).await, Ok(()));
+    env.end().await;
 }
 
 #[tokio::test]
-async fn what_somebody_else_has_mounted_at_a_staging_path_is_in_the_way_and_stays() {
+async fn foreign_mount_at_an_unstaged_path_blocks_calls_and_stays() {
     if !privilege::is_there() {
         return;
     }
-    let mut site = Site::start(Choice::Loop).await;
-    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-    let staging = site.staging(&volume);
-    let foreign = Foreign::at(&staging, Choice::Loop, &site.server.path("."));
+    let mut env = TestEnv::start(Choice::Loop).await;
+    let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    let staging = env.staging(&volume);
+    let foreign = Foreign::at(&staging, Choice::Loop, &env.server.path("."));
     let wrong = Volume {
         capability: with_flags(volume.capability.clone(), &["no-such-option"]),
         ..volume.clone()
     };
     for volume in [&volume, &wrong] {
-        assert_eq!(site.stage(volume).await, Err(Code::FailedPrecondition));
+        assert_eq!(env.stage(volume).await, Err(Code::FailedPrecondition));
         assert!(foreign.is_whole());
     }
-    assert_eq!(site.unstage(&volume).await, Ok(()));
+    assert_eq!(env.unstage(&volume).await, Ok(()));
     assert!(foreign.is_whole());
     drop(foreign);
-    assert_eq!(site.stage(&volume).await, Ok(()));
-    site.end().await;
+    assert_eq!(env.stage(&volume).await, Ok(()));
+    env.end().await;
 }
 
 #[tokio::test]
@@ -291,31 +291,31 @@ async fn filesystem_is_mounted_through_one_device_at_a_time() {
     if !privilege::is_there() {
         return;
     }
-    let mut site = Site::start(Choice::Loop).await;
-    let volume = site
+    let mut env = TestEnv::start(Choice::Loop).await;
+    let volume = env
         .attached("a", 64 * MIB, mount(Mode::MultiNodeMultiWriter))
         .await;
-    site.stage(&volume).await.unwrap();
-    site.unstage(&volume).await.unwrap();
+    env.stage(&volume).await.unwrap();
+    env.unstage(&volume).await.unwrap();
     // As another node of this machine has it.
-    let disk = text(&site.server.disk(&volume.id));
+    let disk = text(&env.server.disk(&volume.id));
     let other = run("losetup", &["--find", "--show", &disk]).trim().to_owned();
-    assert_eq!(site.stage(&volume).await, Ok(()), "it is not mounted yet");
-    site.unstage(&volume).await.unwrap();
+    assert_eq!(env.stage(&volume).await, Ok(()), "it is not mounted yet");
+    env.unstage(&volume).await.unwrap();
 
-    let elsewhere = site.server.path("elsewhere");
+    let elsewhere = env.server.path("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     run("mount", &[&other, &text(&elsewhere)]);
-    let refused = site.stage(&volume).await;
+    let refused = env.stage(&volume).await;
     run("umount", &[&text(&elsewhere)]);
-    let again = site.stage(&volume).await;
+    let again = env.stage(&volume).await;
     run("losetup", &["--detach", &other]);
     assert_eq!(refused, Err(Code::FailedPrecondition));
     assert_eq!(again, Ok(()));
-    site.end().await;
+    env.end().await;
 }
 
-/// Awaits that somebody waits for the lock of a file.
+/// Waits until a process waits for the lock of a file.
 async fn lock_is_awaited(file: &fs::File) {
     let inode = format!(
         ":{} ",
@@ -341,22 +341,22 @@ async fn loop_device_is_no_other_volumes_while_a_volume_is_staged() {
     if !privilege::is_there() {
         return;
     }
-    let mut site = Site::start(Choice::Loop).await;
+    let mut env = TestEnv::start(Choice::Loop).await;
     let mut volumes = Vec::new();
     for name in ["a", "b"] {
-        let volume = site.attached(name, 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-        site.stage(&volume).await.unwrap();
-        fs::write(site.staging(&volume).join("name"), name).unwrap();
-        site.unstage(&volume).await.unwrap();
-        site.detach(&volume).await;
+        let volume = env.attached(name, 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        env.stage(&volume).await.unwrap();
+        fs::write(env.staging(&volume).join("name"), name).unwrap();
+        env.unstage(&volume).await.unwrap();
+        env.detach(&volume).await;
         volumes.push(volume);
     }
     let [a, b] = [volumes[0].clone(), volumes[1].clone()];
-    let a = site.attach(a, false).await;
+    let a = env.attach(a, false).await;
     // The last thing before the disk is looked at and mounted is that nodes of one machine take turns.
-    let turn = fs::File::open(site.server.disk(&a.id)).unwrap();
+    let turn = fs::File::open(env.server.disk(&a.id)).unwrap();
     turn.lock().unwrap();
-    let path = text(&site.staging(&a));
+    let path = text(&env.staging(&a));
     let stage = v1::NodeStageVolumeRequest {
         volume_id: a.id.clone(),
         publish_context: a.context.clone(),
@@ -364,12 +364,12 @@ async fn loop_device_is_no_other_volumes_while_a_volume_is_staged() {
         volume_capability: Some(a.capability.clone()),
         ..Default::default()
     };
-    let mut node = site.server.node().await;
+    let mut node = env.server.node().await;
     let taken = async {
         lock_is_awaited(&turn).await;
         // By force, as of a node that is given up; the device that is free then is the next one's.
-        site.detach(&a).await;
-        let b = site.attach(b, false).await;
+        env.detach(&a).await;
+        let b = env.attach(b, false).await;
         drop(turn);
         b
     };
@@ -377,30 +377,30 @@ async fn loop_device_is_no_other_volumes_while_a_volume_is_staged() {
     let (_, b) = tokio::join!(node.node_stage_volume(stage), taken);
     let found = fs::read_to_string(Path::new(&path).join("name")).ok();
     assert_ne!(found.as_deref(), Some("b"), "another volume's filesystem");
-    assert_eq!(site.stage(&b).await, Ok(()));
-    assert_eq!(fs::read_to_string(site.staging(&b).join("name")).unwrap(), "b");
-    site.end().await;
+    assert_eq!(env.stage(&b).await, Ok(()));
+    assert_eq!(fs::read_to_string(env.staging(&b).join("name")).unwrap(), "b");
+    env.end().await;
 }
 
 #[tokio::test]
 async fn rest_of_a_mkfs_is_wiped_before_a_volume_is_a_raw_device() {
     for devices in kinds() {
-        let mut site = Site::start(devices).await;
-        let volume = site
+        let mut env = TestEnv::start(devices).await;
+        let volume = env
             .attached("a", 64 * MIB, mk_block(Mode::SingleNodeWriter))
             .await;
-        let disk = site.server.disk(&volume.id);
+        let disk = env.server.disk(&volume.id);
         fs::write(disk.with_file_name("formatting"), "").unwrap();
         let file = fs::OpenOptions::new().write(true).open(&disk).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, b"half", 9 << 20).unwrap();
         file.sync_all().unwrap();
 
-        site.stage(&volume).await.unwrap();
-        site.publish(&volume, "t").await.unwrap();
+        env.stage(&volume).await.unwrap();
+        env.publish(&volume, "t").await.unwrap();
         let device = fs::File::options()
             .read(true)
             .write(true)
-            .open(site.target("t"))
+            .open(env.target("t"))
             .unwrap();
         let mut bytes = [1; 4];
         std::os::unix::fs::FileExt::read_exact_at(&device, &mut bytes, 9 << 20).unwrap();
@@ -408,12 +408,12 @@ async fn rest_of_a_mkfs_is_wiped_before_a_volume_is_a_raw_device() {
         std::os::unix::fs::FileExt::write_all_at(&device, b"mine", 9 << 20).unwrap();
         device.sync_all().unwrap();
         drop(device);
-        site.unpublish(&volume, "t").await.unwrap();
-        site.unstage(&volume).await.unwrap();
-        site.stage(&volume).await.unwrap();
+        env.unpublish(&volume, "t").await.unwrap();
+        env.unstage(&volume).await.unwrap();
+        env.stage(&volume).await.unwrap();
         std::os::unix::fs::FileExt::read_exact_at(&fs::File::open(&disk).unwrap(), &mut bytes, 9 << 20)
             .unwrap();
         assert_eq!(&bytes, b"mine", "{devices:?}");
-        site.end().await;
+        env.end().await;
     }
 }

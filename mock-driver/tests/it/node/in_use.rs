@@ -1,62 +1,62 @@
-//! Volumes that cannot be taken away yet, since somebody has files open there.
+//! Volumes that cannot be unmounted yet, since a process has files open on them.
 
 use super::*;
 
 #[tokio::test]
-async fn target_in_use_leaves_no_place_for_a_second_one() {
+async fn target_in_use_cannot_be_replaced_by_a_second_one() {
     if !privilege::is_there() {
         return;
     }
-    let mut site = Site::start(Choice::Loop).await;
-    let volume = site
+    let mut env = TestEnv::start(Choice::Loop).await;
+    let volume = env
         .attached("a", 64 * MIB, mount(Mode::SingleNodeSingleWriter))
         .await;
-    site.stage(&volume).await.unwrap();
-    site.publish(&volume, "t1").await.unwrap();
-    let open = fs::File::create(site.target("t1").join("file")).unwrap();
+    env.stage(&volume).await.unwrap();
+    env.publish(&volume, "t1").await.unwrap();
+    let open = fs::File::create(env.target("t1").join("file")).unwrap();
     for _ in 0..2 {
-        assert_eq!(site.unpublish(&volume, "t1").await, Err(Code::FailedPrecondition));
-        assert_eq!(site.publish(&volume, "t2").await, Err(Code::FailedPrecondition));
-        assert!(!site.target("t2").exists());
+        assert_eq!(env.unpublish(&volume, "t1").await, Err(Code::FailedPrecondition));
+        assert_eq!(env.publish(&volume, "t2").await, Err(Code::FailedPrecondition));
+        assert!(!env.target("t2").exists());
     }
     drop(open);
-    assert_eq!(site.unpublish(&volume, "t1").await, Ok(()));
-    assert_eq!(site.publish(&volume, "t2").await, Ok(()));
-    site.end().await;
+    assert_eq!(env.unpublish(&volume, "t1").await, Ok(()));
+    assert_eq!(env.publish(&volume, "t2").await, Ok(()));
+    env.end().await;
 }
 
 #[tokio::test]
-async fn staging_path_in_use_leaves_no_place_for_another_nor_for_other_options() {
+async fn staging_path_in_use_excludes_another_one_and_other_options() {
     if !privilege::is_there() {
         return;
     }
-    let mut site = Site::start(Choice::Loop).await;
-    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    let mut env = TestEnv::start(Choice::Loop).await;
+    let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
     let otherwise = Volume {
         capability: with_flags(volume.capability.clone(), &["noatime"]),
         ..volume.clone()
     };
-    site.stage(&volume).await.unwrap();
-    let staging = site.staging(&volume);
-    let elsewhere = site.server.path("staging").join("elsewhere");
+    env.stage(&volume).await.unwrap();
+    let staging = env.staging(&volume);
+    let elsewhere = env.server.path("staging").join("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     let open = fs::File::create(staging.join("file")).unwrap();
-    assert_eq!(site.unstage(&volume).await, Err(Code::FailedPrecondition));
+    assert_eq!(env.unstage(&volume).await, Err(Code::FailedPrecondition));
     assert_eq!(
-        site.stage_at(&volume, &elsewhere).await,
+        env.stage_at(&volume, &elsewhere).await,
         Err(Code::FailedPrecondition)
     );
-    assert_eq!(site.stage(&otherwise).await, Err(Code::FailedPrecondition));
+    assert_eq!(env.stage(&otherwise).await, Err(Code::FailedPrecondition));
     // What is there is what is asked for.
-    assert_eq!(site.stage(&volume).await, Ok(()));
-    assert_eq!(site.unstage(&volume).await, Err(Code::FailedPrecondition));
+    assert_eq!(env.stage(&volume).await, Ok(()));
+    assert_eq!(env.unstage(&volume).await, Err(Code::FailedPrecondition));
     drop(open);
-    assert_eq!(site.stage(&otherwise).await, Ok(()));
+    assert_eq!(env.stage(&otherwise).await, Ok(()));
     let noatime = rustix::fs::StatVfsMountFlags::NOATIME;
     assert!(rustix::fs::statvfs(&staging).unwrap().f_flag.contains(noatime));
-    assert_eq!(site.unstage(&volume).await, Ok(()));
-    assert_eq!(site.stage_at(&volume, &elsewhere).await, Ok(()));
-    site.end().await;
+    assert_eq!(env.unstage(&volume).await, Ok(()));
+    assert_eq!(env.stage_at(&volume, &elsewhere).await, Ok(()));
+    env.end().await;
 }
 
 #[tokio::test]
@@ -64,17 +64,17 @@ async fn target_that_is_in_use_for_a_moment_is_waited_for() {
     if !privilege::is_there() {
         return;
     }
-    let mut site = Site::start(Choice::Loop).await;
-    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-    site.stage(&volume).await.unwrap();
-    site.publish(&volume, "t").await.unwrap();
-    let open = fs::File::create(site.target("t").join("file")).unwrap();
+    let mut env = TestEnv::start(Choice::Loop).await;
+    let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    env.stage(&volume).await.unwrap();
+    env.publish(&volume, "t").await.unwrap();
+    let open = fs::File::create(env.target("t").join("file")).unwrap();
     // As a program does that is being started and inherits the file, until it runs.
     let moment = async {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         drop(open);
     };
-    let (unpublished, ()) = tokio::join!(site.unpublish(&volume, "t"), moment);
+    let (unpublished, ()) = tokio::join!(env.unpublish(&volume, "t"), moment);
     assert_eq!(unpublished, Ok(()));
-    site.end().await;
+    env.end().await;
 }

@@ -2,10 +2,10 @@
 
 use super::*;
 
-fn mk_inline(site: &Site, target: &str, size: &str) -> v1::NodePublishVolumeRequest {
+fn mk_inline(env: &TestEnv, target: &str, size: &str) -> v1::NodePublishVolumeRequest {
     v1::NodePublishVolumeRequest {
         volume_id: format!("csi-{target}"),
-        target_path: text(&site.target(target)),
+        target_path: text(&env.target(target)),
         volume_capability: Some(mount(Mode::SingleNodeWriter)),
         volume_context: mk_map(&[
             ("csi.storage.k8s.io/ephemeral", "true"),
@@ -27,29 +27,29 @@ fn volume_of(request: &v1::NodePublishVolumeRequest) -> Volume {
 #[tokio::test]
 async fn inline_volume_comes_and_goes_with_its_target() {
     for devices in kinds() {
-        let mut site = Site::start(devices).await;
-        let request = mk_inline(&site, "t", "64Mi");
+        let mut env = TestEnv::start(devices).await;
+        let request = mk_inline(&env, "t", "64Mi");
         let volume = volume_of(&request);
         for _ in 0..2 {
-            assert_eq!(site.publish_as(request.clone()).await, Ok(()));
+            assert_eq!(env.publish_as(request.clone()).await, Ok(()));
         }
-        let target = site.target("t");
+        let target = env.target("t");
         fs::write(target.join("file"), "text").unwrap();
-        let usage = site.stats(&volume, &target).await.unwrap().usage;
+        let usage = env.stats(&volume, &target).await.unwrap().usage;
         assert!(
             usage[0].total > 40 * MIB && usage[0].total <= 64 * MIB,
             "{usage:?}"
         );
         for _ in 0..2 {
-            assert_eq!(site.unpublish(&volume, "t").await, Ok(()));
+            assert_eq!(env.unpublish(&volume, "t").await, Ok(()));
         }
         assert!(!target.exists());
-        let ephemeral = site.server.media().join("ephemeral");
+        let ephemeral = env.server.media().join("ephemeral");
         assert_eq!(fs::read_dir(ephemeral).unwrap().count(), 0, "its bytes are gone");
 
-        assert_eq!(site.publish_as(request).await, Ok(()), "made anew");
+        assert_eq!(env.publish_as(request).await, Ok(()), "made anew");
         assert!(!target.join("file").exists(), "and blank");
-        site.end().await;
+        env.end().await;
     }
 }
 
@@ -59,17 +59,17 @@ async fn inline_volume_outlives_a_reboot_and_goes_with_its_target_also_if_its_po
         return;
     }
     for comes_back in [true, false] {
-        let mut site = Site::start_with(Choice::Loop, keep).await;
-        let pod = site.target("pod");
+        let mut env = TestEnv::start_with(Choice::Loop, keep).await;
+        let pod = env.target("pod");
         fs::create_dir_all(&pod).unwrap();
-        let request = mk_inline(&site, "pod/t", "64Mi");
+        let request = mk_inline(&env, "pod/t", "64Mi");
         let volume = volume_of(&request);
-        assert_eq!(site.publish_as(request.clone()).await, Ok(()));
-        let target = site.target("pod/t");
+        assert_eq!(env.publish_as(request.clone()).await, Ok(()));
+        let target = env.target("pod/t");
         fs::write(target.join("file"), "text").unwrap();
-        let stages = fs::read_dir(site.server.media().join("staging").join(HERE)).unwrap();
+        let stages = fs::read_dir(env.server.media().join("staging").join(HERE)).unwrap();
         let stage = stages.map(|entry| entry.unwrap().path()).next().unwrap();
-        let mut site = site
+        let mut env = env
             .again(Choice::Loop, |_| {
                 for path in [&target, &stage] {
                     unmount(path);
@@ -79,51 +79,51 @@ async fn inline_volume_outlives_a_reboot_and_goes_with_its_target_also_if_its_po
         if comes_back {
             // Kubelet has not made the pod's directory yet.
             fs::remove_dir_all(&pod).unwrap();
-            assert_ne!(site.publish_as(request.clone()).await, Ok(()));
+            assert_ne!(env.publish_as(request.clone()).await, Ok(()));
             fs::create_dir_all(&pod).unwrap();
-            assert_eq!(site.publish_as(request.clone()).await, Ok(()));
+            assert_eq!(env.publish_as(request.clone()).await, Ok(()));
             assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "text");
         }
-        assert_eq!(site.unpublish(&volume, "pod/t").await, Ok(()));
-        let ephemeral = site.server.media().join("ephemeral");
+        assert_eq!(env.unpublish(&volume, "pod/t").await, Ok(()));
+        let ephemeral = env.server.media().join("ephemeral");
         assert_eq!(
             fs::read_dir(ephemeral).unwrap().count(),
             0,
             "its bytes are gone, comes_back={comes_back}"
         );
-        nothing_is_left(&site.server.path(""));
+        nothing_is_left(&env.server.path(""));
     }
 }
 
 #[tokio::test]
 async fn inline_volume_of_a_failed_call_is_gone() {
     for devices in kinds() {
-        let mut site = Site::start(devices).await;
-        fs::create_dir(site.target("t")).unwrap();
-        fs::write(site.target("t").join("file"), "in the way").unwrap();
-        let request = mk_inline(&site, "t", "64Mi");
+        let mut env = TestEnv::start(devices).await;
+        fs::create_dir(env.target("t")).unwrap();
+        fs::write(env.target("t").join("file"), "in the way").unwrap();
+        let request = mk_inline(&env, "t", "64Mi");
         assert_eq!(
-            site.publish_as(request.clone()).await,
+            env.publish_as(request.clone()).await,
             Err(Code::FailedPrecondition)
         );
         assert_eq!(
-            fs::read_to_string(site.target("t").join("file")).unwrap(),
+            fs::read_to_string(env.target("t").join("file")).unwrap(),
             "in the way"
         );
-        fs::remove_dir_all(site.target("t")).unwrap();
+        fs::remove_dir_all(env.target("t")).unwrap();
         let late = v1::NodePublishVolumeRequest {
             volume_capability: Some(mk_mount("no-such-type", Mode::SingleNodeWriter)),
             ..request.clone()
         };
         assert_eq!(
-            site.publish_as(late).await,
+            env.publish_as(late).await,
             Err(Code::FailedPrecondition),
             "when it has been made"
         );
-        assert_eq!(site.unpublish(&volume_of(&request), "t").await, Ok(()));
-        let ephemeral = site.server.media().join("ephemeral");
+        assert_eq!(env.unpublish(&volume_of(&request), "t").await, Ok(()));
+        let ephemeral = env.server.media().join("ephemeral");
         assert_eq!(fs::read_dir(ephemeral).unwrap().count(), 0, "{devices:?}");
-        site.end().await;
+        env.end().await;
     }
 }
 
@@ -133,11 +133,11 @@ async fn files_of_pods_volumes_that_are_on_no_record_are_removed_at_the_start() 
         let with_media = |directory: &Path, settings: &mut csi_mock_driver::driver::Settings| {
             settings.media_dir = Some(directory.join("media"));
         };
-        let mut site = Site::start_with(devices, with_media).await;
-        let request = mk_inline(&site, "t", "64Mi");
-        assert_eq!(site.publish_as(request.clone()).await, Ok(()));
+        let mut env = TestEnv::start_with(devices, with_media).await;
+        let request = mk_inline(&env, "t", "64Mi");
+        assert_eq!(env.publish_as(request.clone()).await, Ok(()));
         // What a kill leaves: the files of this node's volumes, beside those of other nodes and of earlier versions.
-        let ephemeral = site.server.media().join("ephemeral");
+        let ephemeral = env.server.media().join("ephemeral");
         let note = fs::read_to_string(ephemeral.join(&request.volume_id).join("node.json")).unwrap();
         for (name, note) in [
             ("csi-left", Some(note.replace(&request.volume_id, "csi-left"))),
@@ -150,31 +150,44 @@ async fn files_of_pods_volumes_that_are_on_no_record_are_removed_at_the_start() 
             ),
             ("csi-used", Some(note.replace(&request.volume_id, "csi-used"))),
             ("csi-old", None),
+            // An interrupted removal and creation.
+            (".old-csi-torn", None),
+            (".old-csi-mine", Some(note.clone())),
+            (".old-csi-theirs", Some(note.replace(HERE, "node-1"))),
+            (&format!(".new-{HERE}%2Fcsi-half"), None),
+            (".new-node-1%2Fcsi-half", None),
+            (".photos", None),
         ] {
-            let place = ephemeral.join(name);
-            fs::create_dir(&place).unwrap();
-            fs::File::create(place.join("disk"))
+            let directory = ephemeral.join(name);
+            fs::create_dir(&directory).unwrap();
+            fs::File::create(directory.join("disk"))
                 .unwrap()
                 .set_len(1 << 20)
                 .unwrap();
             if let Some(note) = note {
-                fs::write(place.join("node.json"), note).unwrap();
+                fs::write(directory.join("node.json"), note).unwrap();
             }
         }
         let used = (devices == Choice::Loop).then(|| LoopDevice::of(&ephemeral.join("csi-used/disk")));
-        let site = site.again_with(devices, |_| {}, with_media).await;
+        let env = env.again_with(devices, |_| {}, with_media).await;
         let mut left: Vec<_> = fs::read_dir(&ephemeral)
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort_unstable();
-        let mut expected = vec!["csi-elsewhere", "csi-old"];
+        let mut expected = vec![
+            ".new-node-1%2Fcsi-half",
+            ".old-csi-theirs",
+            ".photos",
+            "csi-elsewhere",
+            "csi-old",
+        ];
         expected.extend(used.is_some().then_some("csi-used"));
         assert_eq!(left, expected, "{devices:?}");
         drop(used);
-        let site = site.again_with(devices, |_| {}, with_media).await;
+        let env = env.again_with(devices, |_| {}, with_media).await;
         assert!(!ephemeral.join("csi-used").exists(), "not in use any more");
-        site.server.stop().await;
+        env.server.stop().await;
     }
 }
 
@@ -208,28 +221,25 @@ impl Drop for LoopDevice {
 #[tokio::test]
 async fn driver_that_does_not_stage_brings_volumes_to_targets_in_one_step() {
     for devices in kinds() {
-        let mut site = Site::start_with(devices, |_, settings| {
+        let mut env = TestEnv::start_with(devices, |_, settings| {
             settings.capabilities = "-NODE_STAGE_UNSTAGE_VOLUME".parse().unwrap();
         })
         .await;
-        let volume = site
+        let volume = env
             .attached("a", 64 * MIB, mount(Mode::SingleNodeMultiWriter))
             .await;
         for target in ["t1", "t2", "t1"] {
             let request = v1::NodePublishVolumeRequest {
                 staging_target_path: String::new(),
-                ..site.mk_publish(&volume, target)
+                ..env.mk_publish(&volume, target)
             };
-            assert_eq!(site.publish_as(request).await, Ok(()), "{devices:?} {target}");
+            assert_eq!(env.publish_as(request).await, Ok(()), "{devices:?} {target}");
         }
-        fs::write(site.target("t1").join("file"), "text").unwrap();
-        assert_eq!(
-            fs::read_to_string(site.target("t2").join("file")).unwrap(),
-            "text"
-        );
+        fs::write(env.target("t1").join("file"), "text").unwrap();
+        assert_eq!(fs::read_to_string(env.target("t2").join("file")).unwrap(), "text");
         for target in ["t1", "t2"] {
-            site.unpublish(&volume, target).await.unwrap();
+            env.unpublish(&volume, target).await.unwrap();
         }
-        site.end().await;
+        env.end().await;
     }
 }

@@ -37,17 +37,17 @@ fn devices_of(disk: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-fn for_reading(site: &Site, volume: &Volume, target: &str) -> v1::NodePublishVolumeRequest {
+fn for_reading(env: &TestEnv, volume: &Volume, target: &str) -> v1::NodePublishVolumeRequest {
     v1::NodePublishVolumeRequest {
         readonly: true,
-        ..site.mk_publish(volume, target)
+        ..env.mk_publish(volume, target)
     }
 }
 
-fn in_mode(site: &Site, volume: &Volume, mode: Mode, target: &str) -> v1::NodePublishVolumeRequest {
+fn in_mode(env: &TestEnv, volume: &Volume, mode: Mode, target: &str) -> v1::NodePublishVolumeRequest {
     v1::NodePublishVolumeRequest {
         volume_capability: Some(mk_block(mode)),
-        ..site.mk_publish(volume, target)
+        ..env.mk_publish(volume, target)
     }
 }
 
@@ -56,40 +56,40 @@ async fn device_published_for_reading_takes_no_writes_and_shows_what_others_writ
     if !privilege::is_there() {
         return;
     }
-    let mut site = Site::start(Choice::Loop).await;
-    let volume = site
+    let mut env = TestEnv::start(Choice::Loop).await;
+    let volume = env
         .attached("a", 64 * MIB, mk_block(Mode::MultiNodeMultiWriter))
         .await;
-    let disk = site.server.disk(&volume.id);
-    site.stage(&volume).await.unwrap();
-    site.publish(&volume, "rw").await.unwrap();
+    let disk = env.server.disk(&volume.id);
+    env.stage(&volume).await.unwrap();
+    env.publish(&volume, "rw").await.unwrap();
     assert_eq!(devices_of(&disk).len(), 1);
     let requests = [
-        for_reading(&site, &volume, "ro"),
-        in_mode(&site, &volume, Mode::MultiNodeReaderOnly, "readers"),
+        for_reading(&env, &volume, "ro"),
+        in_mode(&env, &volume, Mode::MultiNodeReaderOnly, "readers"),
     ];
     for request in &requests {
         for _ in 0..2 {
-            assert_eq!(site.publish_as(request.clone()).await, Ok(()));
+            assert_eq!(env.publish_as(request.clone()).await, Ok(()));
         }
     }
     assert_eq!(devices_of(&disk).len(), 2, "one for all readers");
-    write(&site.target("rw"), 7).unwrap();
+    write(&env.target("rw"), 7).unwrap();
     for target in ["ro", "readers"] {
-        assert!(write(&site.target(target), 8).is_err(), "{target}");
-        assert_eq!(read(&site.target(target)), 7, "{target}");
+        assert!(write(&env.target(target), 8).is_err(), "{target}");
+        assert_eq!(read(&env.target(target)), 7, "{target}");
     }
-    assert_eq!(read(&site.target("rw")), 7);
+    assert_eq!(read(&env.target("rw")), 7);
 
-    site.unpublish(&volume, "ro").await.unwrap();
-    assert!(write(&site.target("readers"), 8).is_err(), "others go on");
+    env.unpublish(&volume, "ro").await.unwrap();
+    assert!(write(&env.target("readers"), 8).is_err(), "others go on");
     assert_eq!(devices_of(&disk).len(), 2);
     for _ in 0..2 {
-        site.unpublish(&volume, "readers").await.unwrap();
+        env.unpublish(&volume, "readers").await.unwrap();
         assert_eq!(devices_of(&disk).len(), 1, "gone with the last one");
     }
-    write(&site.target("rw"), 9).unwrap();
-    site.end().await;
+    write(&env.target("rw"), 9).unwrap();
+    env.end().await;
 }
 
 #[tokio::test]
@@ -97,18 +97,18 @@ async fn device_attached_for_reading_needs_no_other() {
     if !privilege::is_there() {
         return;
     }
-    let mut site = Site::start(Choice::Loop).await;
-    let volume = site.create("a", 64 * MIB, mk_block(Mode::SingleNodeWriter)).await;
-    let volume = site.attach(volume, true).await;
-    let disk = site.server.disk(&volume.id);
-    site.stage(&volume).await.unwrap();
+    let mut env = TestEnv::start(Choice::Loop).await;
+    let volume = env.create("a", 64 * MIB, mk_block(Mode::SingleNodeWriter)).await;
+    let volume = env.attach(volume, true).await;
+    let disk = env.server.disk(&volume.id);
+    env.stage(&volume).await.unwrap();
     for _ in 0..2 {
-        let request = for_reading(&site, &volume, "t");
-        assert_eq!(site.publish_as(request).await, Ok(()));
+        let request = for_reading(&env, &volume, "t");
+        assert_eq!(env.publish_as(request).await, Ok(()));
     }
-    assert!(write(&site.target("t"), 8).is_err());
+    assert!(write(&env.target("t"), 8).is_err());
     assert_eq!(devices_of(&disk).len(), 1);
-    site.end().await;
+    env.end().await;
 }
 
 #[tokio::test]
@@ -116,28 +116,28 @@ async fn device_for_reading_goes_with_the_attachment_and_after_a_publish_that_fa
     if !privilege::is_there() {
         return;
     }
-    let mut site = Site::start(Choice::Loop).await;
-    let volume = site
+    let mut env = TestEnv::start(Choice::Loop).await;
+    let volume = env
         .attached("a", 64 * MIB, mk_block(Mode::SingleNodeWriter))
         .await;
-    let disk = site.server.disk(&volume.id);
-    site.stage(&volume).await.unwrap();
-    let request = for_reading(&site, &volume, "t");
-    fs::write(site.target("t"), "precious").unwrap();
+    let disk = env.server.disk(&volume.id);
+    env.stage(&volume).await.unwrap();
+    let request = for_reading(&env, &volume, "t");
+    fs::write(env.target("t"), "precious").unwrap();
     assert_eq!(
-        site.publish_as(request.clone()).await,
+        env.publish_as(request.clone()).await,
         Err(Code::FailedPrecondition)
     );
     assert_eq!(devices_of(&disk).len(), 1);
-    fs::remove_file(site.target("t")).unwrap();
+    fs::remove_file(env.target("t")).unwrap();
 
-    site.publish_as(request).await.unwrap();
+    env.publish_as(request).await.unwrap();
     assert_eq!(devices_of(&disk).len(), 2);
-    site.detach(&volume).await;
+    env.detach(&volume).await;
     assert_eq!(devices_of(&disk), Vec::<PathBuf>::new());
-    site.unpublish(&volume, "t").await.unwrap();
-    site.unstage(&volume).await.unwrap();
-    site.end().await;
+    env.unpublish(&volume, "t").await.unwrap();
+    env.unstage(&volume).await.unwrap();
+    env.end().await;
 }
 
 #[tokio::test]
@@ -148,25 +148,25 @@ async fn device_for_reading_outlives_the_driver_and_goes_if_its_call_was_cut_off
     let keep = |directory: &Path, settings: &mut csi_mock_driver::driver::Settings| {
         settings.state_dir = Some(directory.join("state"));
     };
-    let mut site = Site::start_with(Choice::Loop, keep).await;
-    let volume = site
+    let mut env = TestEnv::start_with(Choice::Loop, keep).await;
+    let volume = env
         .attached("a", 64 * MIB, mk_block(Mode::SingleNodeWriter))
         .await;
-    let disk = site.server.disk(&volume.id);
-    site.stage(&volume).await.unwrap();
-    let request = in_mode(&site, &volume, Mode::SingleNodeReaderOnly, "t");
-    site.publish_as(request.clone()).await.unwrap();
+    let disk = env.server.disk(&volume.id);
+    env.stage(&volume).await.unwrap();
+    let request = in_mode(&env, &volume, Mode::SingleNodeReaderOnly, "t");
+    env.publish_as(request.clone()).await.unwrap();
     let before = devices_of(&disk);
     assert_eq!(before.len(), 2);
 
-    let mut site = site.again(Choice::Loop, |_| {}).await;
+    let mut env = env.again(Choice::Loop, |_| {}).await;
     assert_eq!(devices_of(&disk), before, "as it was");
-    assert_eq!(site.publish_as(request).await, Ok(()));
-    assert!(write(&site.target("t"), 8).is_err());
+    assert_eq!(env.publish_as(request).await, Ok(()));
+    assert!(write(&env.target("t"), 8).is_err());
     assert_eq!(devices_of(&disk), before);
 
     // As a kill leaves it between the mount and the note that it is done.
-    let site = site
+    let env = env
         .again(Choice::Loop, |directory| {
             edit_records(directory, |record| {
                 assert!(record.contains(DONE), "{record}");
@@ -174,11 +174,11 @@ async fn device_for_reading_outlives_the_driver_and_goes_if_its_call_was_cut_off
             });
         })
         .await;
-    assert!(fs::symlink_metadata(site.target("t")).is_err());
+    assert!(fs::symlink_metadata(env.target("t")).is_err());
     assert_eq!(devices_of(&disk).len(), 1, "that of the attachment");
-    let mut site = site;
-    site.detach(&volume).await;
-    let directory = site.server.stop().await;
+    let mut env = env;
+    env.detach(&volume).await;
+    let directory = env.server.stop().await;
     nothing_is_left(directory.path());
 }
 
@@ -187,13 +187,13 @@ async fn device_for_reading_grows_with_the_volume() {
     if !privilege::is_there() {
         return;
     }
-    let mut site = Site::start(Choice::Loop).await;
-    let volume = site
+    let mut env = TestEnv::start(Choice::Loop).await;
+    let volume = env
         .attached("a", 64 * MIB, mk_block(Mode::SingleNodeMultiWriter))
         .await;
-    site.stage(&volume).await.unwrap();
-    site.publish(&volume, "rw").await.unwrap();
-    site.publish_as(for_reading(&site, &volume, "ro")).await.unwrap();
+    env.stage(&volume).await.unwrap();
+    env.publish(&volume, "rw").await.unwrap();
+    env.publish_as(for_reading(&env, &volume, "ro")).await.unwrap();
     let grow = v1::ControllerExpandVolumeRequest {
         volume_id: volume.id.clone(),
         capacity_range: Some(v1::CapacityRange {
@@ -202,35 +202,35 @@ async fn device_for_reading_grows_with_the_volume() {
         }),
         ..Default::default()
     };
-    site.controller.controller_expand_volume(grow).await.unwrap();
+    env.controller.controller_expand_volume(grow).await.unwrap();
     let grow = v1::NodeExpandVolumeRequest {
         volume_id: volume.id.clone(),
-        volume_path: text(&site.target("ro")),
+        volume_path: text(&env.target("ro")),
         ..Default::default()
     };
-    site.node.node_expand_volume(grow).await.unwrap();
+    env.node.node_expand_volume(grow).await.unwrap();
     for target in ["rw", "ro"] {
         let mut byte = [0];
-        let device = fs::File::open(site.target(target)).unwrap();
+        let device = fs::File::open(env.target(target)).unwrap();
         let last = u64::try_from(96 * MIB - 1).unwrap();
         assert!(device.read_exact_at(&mut byte, last).is_ok(), "{target}");
     }
-    site.end().await;
+    env.end().await;
 }
 
-/// What stands for a device is the file itself, and a link to it refuses nobody.
+/// What stands for a device is the file itself, and a link to it is always writable.
 #[tokio::test]
 async fn emulated_device_published_for_reading_is_the_disk() {
-    let mut site = Site::start(Choice::Emulated).await;
-    let volume = site
+    let mut env = TestEnv::start(Choice::Emulated).await;
+    let volume = env
         .attached("a", 64 * MIB, mk_block(Mode::SingleNodeWriter))
         .await;
-    site.stage(&volume).await.unwrap();
+    env.stage(&volume).await.unwrap();
     for _ in 0..2 {
-        let request = for_reading(&site, &volume, "t");
-        assert_eq!(site.publish_as(request).await, Ok(()));
+        let request = for_reading(&env, &volume, "t");
+        assert_eq!(env.publish_as(request).await, Ok(()));
     }
-    write(&site.server.disk(&volume.id), 7).unwrap();
-    assert_eq!(read(&site.target("t")), 7);
-    site.end().await;
+    write(&env.server.disk(&volume.id), 7).unwrap();
+    assert_eq!(read(&env.target("t")), 7);
+    env.end().await;
 }

@@ -11,8 +11,8 @@ use std::os::unix::fs::PermissionsExt;
 use super::*;
 use crate::server::connect;
 
-async fn site() -> Site {
-    Site::start_with(Choice::Emulated, |directory, settings| {
+async fn start() -> TestEnv {
+    TestEnv::start_with(Choice::Emulated, |directory, settings| {
         settings.registration = Some(csi_mock_driver::driver::registration::Settings {
             directory: directory.to_owned(),
             endpoint: "/var/lib/kubelet/plugins/mock/csi.sock".into(),
@@ -22,20 +22,20 @@ async fn site() -> Site {
 }
 
 /// The registration socket, when it is there.
-async fn client(site: &Site) -> RegistrationClient<Channel> {
-    let socket = site.server.path("mock.csi.local-reg.sock");
+async fn client(env: &TestEnv) -> RegistrationClient<Channel> {
+    let socket = env.server.path("mock.csi.local-reg.sock");
     while !socket.exists() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let mode = fs::metadata(&socket).unwrap().permissions().mode();
-    assert_eq!(mode & 0o077, 0, "nobody else may speak for kubelet");
+    assert_eq!(mode & 0o077, 0, "only kubelet may connect");
     RegistrationClient::new(connect(&socket).await)
 }
 
 #[tokio::test]
 async fn kubelet_finds_the_driver_and_the_socket_goes_with_it() {
-    let site = site().await;
-    let mut kubelet = client(&site).await;
+    let env = start().await;
+    let mut kubelet = client(&env).await;
     let info = kubelet.get_info(InfoRequest {}).await.unwrap().into_inner();
     assert_eq!(
         (info.r#type.as_str(), info.name.as_str()),
@@ -48,9 +48,9 @@ async fn kubelet_finds_the_driver_and_the_socket_goes_with_it() {
         error: String::new(),
     };
     kubelet.notify_registration_status(taken).await.unwrap();
-    site.server.driver().check_registration().await.unwrap();
-    let socket = site.server.path("mock.csi.local-reg.sock");
-    site.end().await;
+    env.server.driver().check_registration().await.unwrap();
+    let socket = env.server.path("mock.csi.local-reg.sock");
+    env.end().await;
     assert!(!socket.exists());
 }
 
@@ -70,9 +70,9 @@ async fn driver_that_kubelet_cannot_find_is_not_healthy() {
     assert_eq!(client.text("/healthz").await.unwrap(), "ok\n");
     fs::remove_file(&socket).unwrap();
     let error = client.text("/healthz").await.unwrap_err();
-    let is_told = matches!(&error, client::Error::Refused { status, problem }
+    let is_reported = matches!(&error, client::Error::Refused { status, problem }
         if *status == http::StatusCode::SERVICE_UNAVAILABLE && problem.message.contains("--registration-dir"));
-    assert!(is_told, "{error}");
+    assert!(is_reported, "{error}");
 }
 
 #[tokio::test]
@@ -89,9 +89,9 @@ async fn driver_is_ready_once_kubelet_has_registered_it() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let error = client.ready().await.unwrap_err();
-    let is_told = matches!(&error, client::Error::Refused { status, problem }
+    let is_reported = matches!(&error, client::Error::Refused { status, problem }
         if *status == http::StatusCode::SERVICE_UNAVAILABLE && problem.message.contains("has not registered"));
-    assert!(is_told, "{error}");
+    assert!(is_reported, "{error}");
     assert_eq!(
         client.text("/healthz").await.unwrap(),
         "ok\n",
@@ -109,15 +109,15 @@ async fn driver_is_ready_once_kubelet_has_registered_it() {
 
 #[tokio::test]
 async fn driver_that_kubelet_refuses_ends_with_its_reason() {
-    let mut site = site().await;
-    let mut kubelet = client(&site).await;
+    let mut env = start().await;
+    let mut kubelet = client(&env).await;
     let refused = RegistrationStatus {
         plugin_registered: false,
         error: "no such version".to_owned(),
     };
     // The answer may be lost with the driver.
     kubelet.notify_registration_status(refused).await.ok();
-    let error = site.server.ended().await.unwrap_err();
+    let error = env.server.ended().await.unwrap_err();
     assert!(
         matches!(&error, Error::Refused(reason) if reason == "no such version"),
         "{error}"

@@ -1,50 +1,50 @@
-//! A driver that is kept: pods go on with what they have, and what was not finished is undone.
+//! A driver that is kept: pods go on with what they have, and unfinished operations are undone.
 
 use super::*;
 
 #[tokio::test]
 async fn what_is_published_outlives_the_driver_and_is_known_again() {
     for devices in kinds() {
-        let mut site = Site::start_with(devices, keep).await;
-        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-        site.stage(&volume).await.unwrap();
-        site.publish(&volume, "t").await.unwrap();
-        fs::write(site.target("t").join("file"), "text").unwrap();
-        let mut site = site.again(devices, |_| {}).await;
-        assert_eq!(fs::read_to_string(site.target("t").join("file")).unwrap(), "text");
-        assert_eq!(site.stage(&volume).await, Ok(()));
-        assert_eq!(site.publish(&volume, "t").await, Ok(()));
+        let mut env = TestEnv::start_with(devices, keep).await;
+        let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        env.stage(&volume).await.unwrap();
+        env.publish(&volume, "t").await.unwrap();
+        fs::write(env.target("t").join("file"), "text").unwrap();
+        let mut env = env.again(devices, |_| {}).await;
+        assert_eq!(fs::read_to_string(env.target("t").join("file")).unwrap(), "text");
+        assert_eq!(env.stage(&volume).await, Ok(()));
+        assert_eq!(env.publish(&volume, "t").await, Ok(()));
         let flags = v1::NodePublishVolumeRequest {
             readonly: true,
-            ..site.mk_publish(&volume, "t")
+            ..env.mk_publish(&volume, "t")
         };
         assert_eq!(
-            site.publish_as(flags).await,
+            env.publish_as(flags).await,
             Err(Code::AlreadyExists),
             "the arguments are known"
         );
-        site.unpublish(&volume, "t").await.unwrap();
-        site.unstage(&volume).await.unwrap();
-        site.detach(&volume).await;
-        nothing_is_left(&site.server.path(""));
+        env.unpublish(&volume, "t").await.unwrap();
+        env.unstage(&volume).await.unwrap();
+        env.detach(&volume).await;
+        nothing_is_left(&env.server.path(""));
     }
 }
 
 #[tokio::test]
-async fn what_was_not_finished_is_undone_at_the_start() {
+async fn unfinished_operations_are_undone_at_the_start() {
     for devices in kinds() {
-        let mut site = Site::start_with(devices, keep).await;
-        let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-        site.stage(&volume).await.unwrap();
-        site.publish(&volume, "t").await.unwrap();
+        let mut env = TestEnv::start_with(devices, keep).await;
+        let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        env.stage(&volume).await.unwrap();
+        env.publish(&volume, "t").await.unwrap();
         let inline = v1::NodePublishVolumeRequest {
             volume_context: mk_map(&[("csi.storage.k8s.io/ephemeral", "true"), ("size", "64Mi")]),
             volume_id: "csi-1".to_owned(),
-            ..site.mk_publish(&volume, "inline")
+            ..env.mk_publish(&volume, "inline")
         };
-        site.publish_as(inline).await.unwrap();
+        env.publish_as(inline).await.unwrap();
         // As a kill leaves it between the mount and the note that it is done.
-        let mut site = site
+        let mut env = env
             .again(devices, |directory| {
                 edit_records(directory, |record| {
                     assert!(record.contains(DONE), "{record}");
@@ -54,23 +54,23 @@ async fn what_was_not_finished_is_undone_at_the_start() {
             .await;
         for target in ["t", "inline"] {
             assert!(
-                fs::symlink_metadata(site.target(target)).is_err(),
+                fs::symlink_metadata(env.target(target)).is_err(),
                 "{devices:?} {target}"
             );
         }
-        let ephemeral = site.server.media().join("ephemeral");
+        let ephemeral = env.server.media().join("ephemeral");
         assert_eq!(fs::read_dir(ephemeral).unwrap().count(), 0, "{devices:?}");
         assert_eq!(
-            site.publish(&volume, "t").await,
+            env.publish(&volume, "t").await,
             Err(Code::FailedPrecondition),
             "not staged any more"
         );
-        assert_eq!(site.stage(&volume).await, Ok(()));
-        assert_eq!(site.publish(&volume, "t").await, Ok(()));
-        site.unpublish(&volume, "t").await.unwrap();
-        site.unstage(&volume).await.unwrap();
-        site.detach(&volume).await;
-        nothing_is_left(&site.server.path(""));
+        assert_eq!(env.stage(&volume).await, Ok(()));
+        assert_eq!(env.publish(&volume, "t").await, Ok(()));
+        env.unpublish(&volume, "t").await.unwrap();
+        env.unstage(&volume).await.unwrap();
+        env.detach(&volume).await;
+        nothing_is_left(&env.server.path(""));
     }
 }
 
@@ -84,10 +84,10 @@ async fn stage_without_a_target_is_undone_at_the_start() {
                     keep(directory, settings);
                     settings.capabilities = "-NODE_STAGE_UNSTAGE_VOLUME".parse().unwrap();
                 };
-                let mut site = Site::start_with(devices, set).await;
-                let volume = site.attached("a", 64 * MIB, capability.clone()).await;
-                site.publish(&volume, "t").await.unwrap();
-                let target = site.target("t");
+                let mut env = TestEnv::start_with(devices, set).await;
+                let volume = env.attached("a", 64 * MIB, capability.clone()).await;
+                env.publish(&volume, "t").await.unwrap();
+                let target = env.target("t");
                 let between = |directory: &Path| {
                     edit_records(directory, |record| {
                         if !record.contains("\"published\"") {
@@ -105,14 +105,14 @@ async fn stage_without_a_target_is_undone_at_the_start() {
                         None
                     });
                 };
-                let mut site = site.again_with(devices, between, set).await;
+                let mut env = env.again_with(devices, between, set).await;
                 assert_eq!(
-                    count_records(site.server.driver()),
+                    count_records(env.server.driver()),
                     0,
                     "{devices:?} begun={is_begun}: nothing is on record"
                 );
-                site.detach(&volume).await;
-                nothing_is_left(&site.server.path(""));
+                env.detach(&volume).await;
+                nothing_is_left(&env.server.path(""));
             }
         }
     }
@@ -123,13 +123,13 @@ async fn after_a_reboot_devices_come_back_and_mounts_are_made_again() {
     if !privilege::is_there() {
         return;
     }
-    let mut site = Site::start_with(Choice::Loop, keep).await;
-    let volume = site.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-    site.stage(&volume).await.unwrap();
-    site.publish(&volume, "t").await.unwrap();
-    fs::write(site.target("t").join("file"), "text").unwrap();
-    let (target, staging) = (site.target("t"), site.staging(&volume));
-    let mut site = site
+    let mut env = TestEnv::start_with(Choice::Loop, keep).await;
+    let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+    env.stage(&volume).await.unwrap();
+    env.publish(&volume, "t").await.unwrap();
+    fs::write(env.target("t").join("file"), "text").unwrap();
+    let (target, staging) = (env.target("t"), env.staging(&volume));
+    let mut env = env
         .again(Choice::Loop, |directory| {
             for path in [&target, &staging] {
                 unmount(path);
@@ -148,13 +148,13 @@ async fn after_a_reboot_devices_come_back_and_mounts_are_made_again() {
             }
         })
         .await;
-    assert_eq!(site.stage(&volume).await, Ok(()));
-    assert_eq!(site.publish(&volume, "t").await, Ok(()));
-    assert_eq!(fs::read_to_string(site.target("t").join("file")).unwrap(), "text");
-    site.unpublish(&volume, "t").await.unwrap();
-    site.unstage(&volume).await.unwrap();
-    site.detach(&volume).await;
-    nothing_is_left(&site.server.path(""));
+    assert_eq!(env.stage(&volume).await, Ok(()));
+    assert_eq!(env.publish(&volume, "t").await, Ok(()));
+    assert_eq!(fs::read_to_string(env.target("t").join("file")).unwrap(), "text");
+    env.unpublish(&volume, "t").await.unwrap();
+    env.unstage(&volume).await.unwrap();
+    env.detach(&volume).await;
+    nothing_is_left(&env.server.path(""));
 }
 
 #[tokio::test]
@@ -165,21 +165,21 @@ async fn volumes_whose_records_are_lost_are_unpublished_with_what_the_driver_mad
                 keep(directory, settings);
                 settings.capabilities = "-NODE_STAGE_UNSTAGE_VOLUME".parse().unwrap();
             };
-            let mut site = Site::start_with(devices, set).await;
-            let volume = site.attached("a", 64 * MIB, capability.clone()).await;
-            site.publish(&volume, "t").await.unwrap();
+            let mut env = TestEnv::start_with(devices, set).await;
+            let volume = env.attached("a", 64 * MIB, capability.clone()).await;
+            env.publish(&volume, "t").await.unwrap();
             let inline = v1::NodePublishVolumeRequest {
                 volume_context: mk_map(&[("csi.storage.k8s.io/ephemeral", "true"), ("size", "64Mi")]),
                 volume_id: "csi-1".to_owned(),
                 volume_capability: Some(mount(Mode::SingleNodeWriter)),
-                ..site.mk_publish(&volume, "inline")
+                ..env.mk_publish(&volume, "inline")
             };
-            site.publish_as(inline).await.unwrap();
-            let file = site.target("inline").join("file");
+            env.publish_as(inline).await.unwrap();
+            let file = env.target("inline").join("file");
             fs::write(&file, "text").unwrap();
             let between = |directory: &Path| edit_records(directory, |_| None);
-            let mut site = site.again_with(devices, between, set).await;
-            assert_eq!(count_records(site.server.driver()), 0);
+            let mut env = env.again_with(devices, between, set).await;
+            assert_eq!(count_records(env.server.driver()), 0);
             assert_eq!(
                 fs::read_to_string(&file).unwrap(),
                 "text",
@@ -191,19 +191,19 @@ async fn volumes_whose_records_are_lost_are_unpublished_with_what_the_driver_mad
                 ..volume.clone()
             };
             for (volume, target) in [(&volume, "t"), (&inline, "inline")] {
-                assert_eq!(site.unpublish(volume, target).await, Ok(()));
+                assert_eq!(env.unpublish(volume, target).await, Ok(()));
                 assert!(
-                    fs::symlink_metadata(site.target(target)).is_err(),
+                    fs::symlink_metadata(env.target(target)).is_err(),
                     "{devices:?} {target}"
                 );
             }
-            let media = site.server.media();
+            let media = env.server.media();
             for made in ["ephemeral".to_owned(), format!("staging/{HERE}")] {
                 let left = fs::read_dir(media.join(&made)).unwrap();
                 assert_eq!(left.count(), 0, "{devices:?} {made}");
             }
-            site.detach(&volume).await;
-            nothing_is_left(&site.server.path(""));
+            env.detach(&volume).await;
+            nothing_is_left(&env.server.path(""));
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::server::DEADLINE;
 
 /// A process with a node.
 struct Member {
-    site: Site,
+    env: TestEnv,
     name: &'static str,
 }
 
@@ -40,11 +40,16 @@ async fn member(shared: &TempDir, name: &'static str, devices: Choice) -> Member
     member_at(shared, name, devices, &[]).await
 }
 
-async fn member_at(shared: &TempDir, name: &'static str, devices: Choice, place: &[(&str, &str)]) -> Member {
+async fn member_at(
+    shared: &TempDir,
+    name: &'static str,
+    devices: Choice,
+    topology: &[(&str, &str)],
+) -> Member {
     let directory = tempfile::tempdir().unwrap();
     member_in(directory, shared, name, |settings| {
         settings.node.devices = devices;
-        settings.node.topology = mk_map(place).into_iter().collect();
+        settings.node.topology = mk_map(topology).into_iter().collect();
     })
     .await
 }
@@ -69,7 +74,7 @@ async fn member_in(
         fs::create_dir_all(server.path(directory)).unwrap();
     }
     Member {
-        site: Site {
+        env: TestEnv {
             controller: server.controller().await,
             node: server.node().await,
             server,
@@ -131,27 +136,27 @@ async fn what_node_a_writes_node_b_reads_after_detach_and_attach() {
             context: mk_map(&[]),
         };
         for (number, member) in members.iter_mut().enumerate() {
-            let site = &mut member.site;
+            let env = &mut member.env;
             assert_eq!(
-                site.stage(&volume).await,
+                env.stage(&volume).await,
                 Err(Code::FailedPrecondition),
                 "not attached here"
             );
             let volume = attach(&mut controller, &volume, member.name).await;
-            site.stage(&volume).await.unwrap();
-            site.publish(&volume, "t").await.unwrap();
-            let file = site.target("t").join("file");
+            env.stage(&volume).await.unwrap();
+            env.publish(&volume, "t").await.unwrap();
+            let file = env.target("t").join("file");
             if number == 0 {
                 fs::write(&file, "of node a").unwrap();
             } else {
                 assert_eq!(fs::read_to_string(&file).unwrap(), "of node a", "{devices:?}");
             }
-            site.unpublish(&volume, "t").await.unwrap();
-            site.unstage(&volume).await.unwrap();
+            env.unpublish(&volume, "t").await.unwrap();
+            env.unstage(&volume).await.unwrap();
             let detach = mk_unpublish(&volume.id, member.name);
             controller.controller_unpublish_volume(detach).await.unwrap();
         }
-        // The devices go although nobody calls the nodes.
+        // The devices are detached without a call to the nodes.
         for member in members {
             let links = shared.path().join("media/devices").join(member.name);
             let gone = async {
@@ -162,7 +167,7 @@ async fn what_node_a_writes_node_b_reads_after_detach_and_attach() {
             tokio::time::timeout(DEADLINE, gone)
                 .await
                 .expect("the device must go");
-            member.site.server.stop().await;
+            member.env.server.stop().await;
         }
         array.stop().await;
         nothing_is_left(shared.path());
@@ -170,7 +175,7 @@ async fn what_node_a_writes_node_b_reads_after_detach_and_attach() {
 }
 
 #[tokio::test]
-async fn the_first_answer_to_kubelet_has_the_place_that_the_array_gave_the_node() {
+async fn first_node_get_info_has_the_topology_assigned_by_the_array() {
     let shared = tempfile::tempdir().unwrap();
     let admin = shared.path().join("admin.sock");
     let zone = |number: usize| [("mock.csi.local/zone", format!("zone-{number}"))].into_iter();
@@ -188,15 +193,15 @@ async fn the_first_answer_to_kubelet_has_the_place_that_the_array_gave_the_node(
     .await;
     for (number, name) in ["node-a", "node-b"].into_iter().enumerate() {
         let mut member = member(&shared, name, Choice::Emulated).await;
-        let told = member.site.node.node_get_info(v1::NodeGetInfoRequest {}).await;
-        let told = told.unwrap().into_inner();
-        let segments = told.accessible_topology.expect("a place").segments;
+        let info = member.env.node.node_get_info(v1::NodeGetInfoRequest {}).await;
+        let info = info.unwrap().into_inner();
+        let segments = info.accessible_topology.expect("a topology").segments;
         assert_eq!(
             segments["mock.csi.local/zone"],
             format!("zone-{number}"),
             "{name}"
         );
-        member.site.server.stop().await;
+        member.env.server.stop().await;
     }
     array.stop().await;
 }
@@ -210,7 +215,7 @@ async fn each_process_has_its_services_and_a_node_without_an_array_says_so() {
     let refused = node.node_get_info(v1::NodeGetInfoRequest {}).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unimplemented);
     let refused = member
-        .site
+        .env
         .controller
         .list_volumes(v1::ListVolumesRequest::default())
         .await
@@ -222,7 +227,7 @@ async fn each_process_has_its_services_and_a_node_without_an_array_says_so() {
         capability: mk_mount("", Mode::SingleNodeWriter),
         context: mk_map(&[]),
     };
-    assert_eq!(member.site.stage(&volume).await, Err(Code::NotFound));
+    assert_eq!(member.env.stage(&volume).await, Err(Code::NotFound));
     let issue = StorageHealthIssue {
         status: StorageSeverity::Degraded,
         reason: "Cable".to_owned(),
@@ -232,7 +237,7 @@ async fn each_process_has_its_services_and_a_node_without_an_array_says_so() {
     let hurt = |all: &mut Array| all.set_storage_health(None, vec![issue]);
     array.driver().store().change(hurt).await.unwrap();
     let health = member
-        .site
+        .env
         .node
         .node_get_storage_health(v1::NodeGetStorageHealthRequest::default())
         .await;
@@ -242,9 +247,9 @@ async fn each_process_has_its_services_and_a_node_without_an_array_says_so() {
         "what the array has"
     );
     array.stop().await;
-    assert_eq!(member.site.stage(&volume).await, Err(Code::Unavailable));
+    assert_eq!(member.env.stage(&volume).await, Err(Code::Unavailable));
     let health = member
-        .site
+        .env
         .node
         .node_get_storage_health(v1::NodeGetStorageHealthRequest::default())
         .await;
@@ -252,7 +257,7 @@ async fn each_process_has_its_services_and_a_node_without_an_array_says_so() {
         health.unwrap().into_inner().backend_health[0].reason,
         "ArrayUnreachable"
     );
-    member.site.server.stop().await;
+    member.env.server.stop().await;
 }
 
 #[tokio::test]
@@ -263,14 +268,14 @@ async fn a_node_stays_out_of_the_register_and_takes_the_id_it_is_given() {
     let client = Client::new(admin.parse().unwrap());
     let mut member = member(&shared, "node-a", Choice::Emulated).await;
     let info = async |node: &mut NodeClient<Channel>| {
-        let told = node.node_get_info(v1::NodeGetInfoRequest {}).await;
-        told.unwrap().into_inner().node_id
+        let info = node.node_get_info(v1::NodeGetInfoRequest {}).await;
+        info.unwrap().into_inner().node_id
     };
-    assert_eq!(info(&mut member.site.node).await, "node-a");
+    assert_eq!(info(&mut member.env.node).await, "node-a");
 
     // It asks again and again, and is not let in.
     client.remove_node("node-a").await.unwrap();
-    assert_eq!(info(&mut member.site.node).await, "node-a");
+    assert_eq!(info(&mut member.env.node).await, "node-a");
     let out = client.node("node-a").await.unwrap();
     assert!(!out.registered && out.volumes.is_empty(), "{out:?}");
     let listed = client.nodes(&[]).await.unwrap();
@@ -286,7 +291,7 @@ async fn a_node_stays_out_of_the_register_and_takes_the_id_it_is_given() {
         ..NodeChange::default()
     };
     client.change_node("node-a", &other).await.unwrap();
-    assert_eq!(info(&mut member.site.node).await, "node-z");
+    assert_eq!(info(&mut member.env.node).await, "node-z");
     let known = |id: &'static str| array.driver().store().peek(move |all| all.node(id).is_ok());
     assert!(known("node-z") && !known("node-a"), "one machine, one node");
     let old = client.node("node-a").await.unwrap();
@@ -303,7 +308,7 @@ async fn a_node_stays_out_of_the_register_and_takes_the_id_it_is_given() {
     };
     let new = client.register_node(&new).await.unwrap();
     assert!(new.registered && new.renamed_to.is_none(), "{new:?}");
-    member.site.server.stop().await;
+    member.env.server.stop().await;
     array.stop().await;
 }
 
@@ -315,8 +320,8 @@ async fn a_node_says_where_it_is_when_it_starts_and_what_is_set_later_holds() {
     let admin = format!("unix://{}", shared.path().join("admin.sock").display());
     let client = Client::new(admin.parse().unwrap());
     let info = async |member: &mut Member| {
-        let told = member.site.node.node_get_info(v1::NodeGetInfoRequest {}).await;
-        told.unwrap().into_inner().accessible_topology.unwrap().segments
+        let info = member.env.node.node_get_info(v1::NodeGetInfoRequest {}).await;
+        info.unwrap().into_inner().accessible_topology.unwrap().segments
     };
     let start = async |zone: &str| {
         member_at(
@@ -331,7 +336,7 @@ async fn a_node_says_where_it_is_when_it_starts_and_what_is_set_later_holds() {
         let mut member = start(zone).await;
         assert_eq!(info(&mut member).await, mk_map(&[(KEY, zone)]));
         assert_eq!(client.node("node-a").await.unwrap().topology[KEY], zone);
-        member.site.server.stop().await;
+        member.env.server.stop().await;
     }
 
     let mut member = start("b").await;
@@ -345,7 +350,7 @@ async fn a_node_says_where_it_is_when_it_starts_and_what_is_set_later_holds() {
         assert_eq!(info(&mut member).await, mk_map(&[(KEY, "c")]), "not undone");
     }
     client.remove_node("node-a").await.unwrap();
-    member.site.server.stop().await;
+    member.env.server.stop().await;
 
     let mut member = start("d").await;
     assert_eq!(info(&mut member).await, mk_map(&[(KEY, "d")]));
@@ -353,7 +358,7 @@ async fn a_node_says_where_it_is_when_it_starts_and_what_is_set_later_holds() {
         !client.node("node-a").await.unwrap().registered,
         "out, wherever it is"
     );
-    member.site.server.stop().await;
+    member.env.server.stop().await;
     array.stop().await;
 }
 
@@ -385,10 +390,10 @@ async fn a_volume_whose_answer_does_not_come_holds_up_no_other_and_is_given_up()
     let seen = Notify::new();
     let calls = async {
         let member = member(&shared, "node-a", Choice::Emulated).await;
-        let (mut first, mut second) = (member.site.node.clone(), member.site.server.node().await);
+        let (mut first, mut second) = (member.env.node.clone(), member.env.server.node().await);
         let stage = |volume: &str| v1::NodeStageVolumeRequest {
             volume_id: volume.to_owned(),
-            staging_target_path: text(&member.site.server.path("staging")),
+            staging_target_path: text(&member.env.server.path("staging")),
             volume_capability: Some(mk_mount("", Mode::SingleNodeWriter)),
             ..Default::default()
         };
@@ -407,7 +412,7 @@ async fn a_volume_whose_answer_does_not_come_holds_up_no_other_and_is_given_up()
         }
         let refused = silent.await.unwrap_err();
         assert_eq!(refused.code(), Code::Unavailable, "{refused}");
-        member.site.server.stop().await;
+        member.env.server.stop().await;
     };
     let answers = answer_all_but("silent", requests, &seen);
     tokio::select! {
@@ -460,7 +465,7 @@ async fn a_process_without_the_array_says_who_has_it() {
 
 const UNATTACHED: &str = "-PUBLISH_UNPUBLISH_VOLUME,-LIST_VOLUMES_PUBLISHED_NODES,-PUBLISH_READONLY";
 
-/// A volume that nobody attaches.
+/// A volume that is not attached.
 async fn unattached(controller: &mut ControllerClient<Channel>, name: &str) -> Volume {
     let request = v1::CreateVolumeRequest {
         capacity_range: Some(v1::CapacityRange {
@@ -483,7 +488,7 @@ fn links(shared: &TempDir, node: &str) -> usize {
 }
 
 #[tokio::test]
-async fn volume_that_nobody_attaches_has_a_device_while_it_is_used_and_is_not_deleted() {
+async fn volume_without_attachment_has_a_device_while_it_is_used_and_is_not_deleted() {
     for devices in kinds() {
         let shared = tempfile::tempdir().unwrap();
         let array = array_with(&shared, |settings| {
@@ -501,13 +506,13 @@ async fn volume_that_nobody_attaches_has_a_device_while_it_is_used_and_is_not_de
             ..Default::default()
         };
         for (number, member) in [&mut a, &mut b].into_iter().enumerate() {
-            let (site, name) = (&mut member.site, member.name);
+            let (env, name) = (&mut member.env, member.name);
             let case = format!("{devices:?} {name}");
             for _ in 0..2 {
-                site.stage(&volume).await.unwrap();
-                site.publish(&volume, "t").await.unwrap();
+                env.stage(&volume).await.unwrap();
+                env.publish(&volume, "t").await.unwrap();
             }
-            let file = site.target("t").join("file");
+            let file = env.target("t").join("file");
             if number == 0 {
                 fs::write(&file, "of node a").unwrap();
             } else {
@@ -515,12 +520,12 @@ async fn volume_that_nobody_attaches_has_a_device_while_it_is_used_and_is_not_de
             }
             let used = code(controller.delete_volume(delete.clone()).await);
             assert_eq!(used, Err(Code::FailedPrecondition), "{case}: published");
-            site.unpublish(&volume, "t").await.unwrap();
+            env.unpublish(&volume, "t").await.unwrap();
             let used = code(controller.delete_volume(delete.clone()).await);
             assert_eq!(used, Err(Code::FailedPrecondition), "{case}: staged");
             assert!(links(&shared, name) > 0, "{case}");
             for _ in 0..2 {
-                site.unstage(&volume).await.unwrap();
+                env.unstage(&volume).await.unwrap();
                 assert_eq!(links(&shared, name), 0, "{case}: at once");
             }
         }
@@ -528,7 +533,7 @@ async fn volume_that_nobody_attaches_has_a_device_while_it_is_used_and_is_not_de
             controller.delete_volume(delete.clone()).await.unwrap();
         }
         for member in [a, b] {
-            member.site.server.stop().await;
+            member.env.server.stop().await;
         }
         array.stop().await;
         nothing_is_left(shared.path());
@@ -566,24 +571,24 @@ async fn volume_that_a_node_cannot_use_is_given_back() {
         capability: mk_mount("no-such-type", Mode::SingleNodeWriter),
         ..volume.clone()
     };
-    assert_eq!(a.site.stage(&wrong).await, Err(Code::FailedPrecondition));
+    assert_eq!(a.env.stage(&wrong).await, Err(Code::FailedPrecondition));
     assert_eq!(links(&shared, "node-a"), 0);
 
     // For it is one node's at a time.
-    b.site.stage(&volume).await.unwrap();
-    assert_eq!(a.site.stage(&volume).await, Err(Code::FailedPrecondition));
+    b.env.stage(&volume).await.unwrap();
+    assert_eq!(a.env.stage(&volume).await, Err(Code::FailedPrecondition));
     assert_eq!(links(&shared, "node-a"), 0);
     // A graceful end undoes what the process has in memory.
-    let directory = b.site.server.stop().await;
-    a.site.stage(&volume).await.unwrap();
-    a.site.unstage(&volume).await.unwrap();
+    let directory = b.env.server.stop().await;
+    a.env.stage(&volume).await.unwrap();
+    a.env.unstage(&volume).await.unwrap();
 
     let gone = Volume {
         id: "no-such-volume".to_owned(),
         ..volume
     };
-    assert_eq!(a.site.stage(&gone).await, Err(Code::NotFound));
-    a.site.server.stop().await;
+    assert_eq!(a.env.stage(&gone).await, Err(Code::NotFound));
+    a.env.server.stop().await;
     array.stop().await;
     drop(directory);
 }
@@ -611,10 +616,10 @@ async fn what_a_killed_node_used_and_has_no_more_is_given_back() {
         unattached(&mut controller, "left").await,
     );
     for volume in [&used, &left] {
-        member.site.stage(volume).await.unwrap();
+        member.env.stage(volume).await.unwrap();
     }
-    let path = member.site.staging(&left);
-    let directory = member.site.server.stop().await;
+    let path = member.env.staging(&left);
+    let directory = member.env.server.stop().await;
     // As a kill leaves it between the note at the array and the one at the node.
     edit_records(directory.path(), |record| {
         (!record.contains(&text(&path))).then(|| record.to_owned())
@@ -636,9 +641,9 @@ async fn what_a_killed_node_used_and_has_no_more_is_given_back() {
     let still = code(controller.delete_volume(delete(&used)).await);
     assert_eq!(still, Err(Code::FailedPrecondition), "what is used stays");
     let mut member = member;
-    member.site.unstage(&used).await.unwrap();
+    member.env.unstage(&used).await.unwrap();
     controller.delete_volume(delete(&used)).await.unwrap();
-    member.site.server.stop().await;
+    member.env.server.stop().await;
     array.stop().await;
 }
 
@@ -664,8 +669,8 @@ async fn second_node_process_on_a_state_directory_is_refused() {
     let refused = Driver::open(second.clone()).unwrap_err();
     let is_in_use = |error: &OpenError| matches!(error, OpenError::Store(store::OpenError::InUse { .. }));
     assert!(is_in_use(&refused), "{refused}");
-    let serving = member.site.server.driver().clone();
-    member.site.server.stop().await;
+    let serving = member.env.server.driver().clone();
+    member.env.server.stop().await;
     // A program that another test starts has a copy of the lock until it begins to run.
     let opened = async {
         while let Err(error) = Driver::open(second.clone()) {
@@ -704,7 +709,7 @@ async fn second_node_process_with_the_same_id_and_media_directory_is_refused() {
     second.node_id = Some("node-b".to_owned());
     Driver::open(second.clone()).unwrap();
     second.node_id = Some("node-a".to_owned());
-    member.site.server.stop().await;
+    member.env.server.stop().await;
     // A program that another test starts has a copy of the lock until it begins to run.
     let opened = async {
         while let Err(error) = Driver::open(second.clone()) {
@@ -719,6 +724,45 @@ async fn second_node_process_with_the_same_id_and_media_directory_is_refused() {
 }
 
 #[tokio::test]
+async fn node_process_refuses_media_directory_that_is_not_the_arrays() {
+    let (shared, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (array, _other_array) = (array(&shared).await, array(&other).await);
+    let unmounted = shared.path().join("unmounted");
+    fs::create_dir(&unmounted).unwrap();
+    let damaged = shared.path().join("damaged");
+    fs::create_dir(&damaged).unwrap();
+    fs::write(damaged.join("media.json"), "{").unwrap();
+    let endpoint: Endpoint = format!("unix://{}", shared.path().join("admin.sock").display())
+        .parse()
+        .unwrap();
+    let cure = "mount its filesystem, or give the --media-dir of that process";
+    for (media, cause, cure) in [
+        (unmounted, "is missing", cure),
+        (other.path().join("media"), "names array", cure),
+        (damaged, "is not a marker", "give another directory"),
+    ] {
+        let mut member = Server::start_with(|_, settings| {
+            settings.mode = Services::Node;
+            settings.array_endpoint = endpoint.clone();
+            settings.node_id = Some("node-a".to_owned());
+            settings.media_dir = Some(media.clone());
+        })
+        .await;
+        let path = format!("--media-dir: {}", media.display());
+        let refused = member.ended().await.unwrap_err().to_string();
+        for part in [path.as_str(), cause, cure] {
+            assert!(refused.contains(part), "{part}: {refused}");
+        }
+    }
+    let client = Client::new(endpoint);
+    client
+        .node("node-a")
+        .await
+        .expect_err("it must not join the array");
+    array.stop().await;
+}
+
+#[tokio::test]
 async fn node_process_with_volume_conditions_offers_no_controller_method() {
     let shared = tempfile::tempdir().unwrap();
     let _array = array(&shared).await;
@@ -728,7 +772,7 @@ async fn node_process_with_volume_conditions_offers_no_controller_method() {
         settings.capabilities = "+VOLUME_CONDITION,+NODE_VOLUME_CONDITION".parse().unwrap();
     })
     .await;
-    let controller = &mut member.site.controller;
+    let controller = &mut member.env.controller;
     let listed = controller.list_volumes(v1::ListVolumesRequest::default()).await;
     assert_eq!(code(listed), Err(Code::Unimplemented));
     let request = v1::ControllerGetVolumeRequest {

@@ -87,7 +87,7 @@ fn what_mkfs_makes_is_known_again() {
 
 #[test]
 fn disk_is_formatted_only_if_blank_or_if_we_were_interrupted() {
-    let (_directory, path) = disk_with(&[(5 << 20, b"somebody's")]);
+    let (_directory, path) = disk_with(&[(5 << 20, b"other data")]);
     let mut disk = mk_disk(&path);
     let refused = prepare(&disk, None).unwrap_err();
     assert!(matches!(refused, Error::UnknownData { .. }), "{refused}");
@@ -96,7 +96,7 @@ fn disk_is_formatted_only_if_blank_or_if_we_were_interrupted() {
         .unwrap()
         .read_exact_at(&mut bytes, 5 << 20)
         .unwrap();
-    assert_eq!(&bytes, b"somebody's", "nothing was touched");
+    assert_eq!(&bytes, b"other data", "nothing was touched");
 
     fs::write(&disk.formatting, "").unwrap();
     assert_eq!(
@@ -124,7 +124,7 @@ fn debugfs(disk: &Path, request: &str) {
 }
 
 #[test]
-fn dirty_filesystem_is_repaired_and_a_damaged_one_is_told_and_left() {
+fn dirty_filesystem_is_repaired_and_a_damaged_one_is_reported_and_left() {
     const STATE: u64 = 0x43A;
     let state = |disk: &Path| {
         let mut state = [0; 2];

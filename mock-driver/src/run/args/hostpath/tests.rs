@@ -80,6 +80,15 @@ fn its_defaults_hold_as_soon_as_one_of_its_names_is_used() {
     }
 }
 
+/// host-path limits no volume to its capacity, and Kubernetes' tests write more than they claim.
+#[test]
+fn small_volumes_have_room_for_a_filesystem() {
+    let theirs = with(&[]);
+    assert_eq!(theirs.config.min_filesystem_bytes, 320 << 20);
+    assert_eq!(theirs.array.sizes.min, 1 << 20, "the capacity is as requested");
+    assert_eq!(settings(&["--endpoint=/csi.sock"]).config.min_filesystem_bytes, 0);
+}
+
 #[test]
 fn switches_take_capabilities_away_or_bring_them() {
     use Capability::{
@@ -173,10 +182,10 @@ fn kinds_of_space_lie_on_the_node_and_the_last_word_on_each_counts() {
         "fast=1Gi",
         "-capacity=fast=100Gi",
     ];
-    let place = "{topology.hostpath.csi/node=worker}";
+    let segments = "{topology.hostpath.csi/node=worker}";
     assert_eq!(
         pools(&kinds),
-        [format!("fast 100 {place}"), format!("slow 10 {place}")]
+        [format!("fast 100 {segments}"), format!("slow 10 {segments}")]
     );
     let nowhere = [&kinds[..1], &["--enable-topology=false"]].concat();
     assert_eq!(pools(&nowhere), ["slow 10 {}"]);
@@ -212,7 +221,7 @@ fn calls_are_logged_from_the_level_at_which_host_path_does() {
 }
 
 #[test]
-fn flags_without_effect_are_taken_and_told() {
+fn flags_without_effect_are_accepted_and_logged() {
     let silent = [
         "-logtostderr",
         "--alsologtostderr=true",
@@ -280,9 +289,9 @@ fn what_neither_driver_knows_is_refused_and_so_are_wrong_values() {
 }
 
 #[test]
-fn readme_tells_of_each_flag_and_help_of_none() {
+fn readme_lists_each_flag_and_help_none() {
     let readme = include_str!("../../../../README.md");
-    let told: BTreeSet<&str> = readme
+    let documented: BTreeSet<&str> = readme
         .split('`')
         .filter_map(|word| word.strip_prefix("--"))
         .map(|word| word.split(['=', ' ']).next().unwrap_or(word))
@@ -291,7 +300,7 @@ fn readme_tells_of_each_flag_and_help_of_none() {
     let hidden = command.get_arguments().filter(|arg| arg.is_hide_set());
     let hidden = hidden.filter_map(|arg| arg.get_long());
     for name in hidden.chain(NAMES) {
-        assert!(told.contains(name), "--{name} is not in the README");
+        assert!(documented.contains(name), "--{name} is not in the README");
     }
     let help = All::command().render_long_help().to_string();
     assert!(

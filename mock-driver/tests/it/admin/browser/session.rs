@@ -175,8 +175,8 @@ impl Program {
             );
             assert!(std::env::var_os("REQUIRE_BROWSER_TESTS").is_none(), "{text}");
             // Past the test harness, which keeps to itself what a test prints that passes.
-            let told = format!("\n!!! THE WEB PAGE IS NOT TESTED: {text}\n\n");
-            std::io::stderr().write_all(told.as_bytes()).unwrap();
+            let notice = format!("\n!!! THE WEB PAGE IS NOT TESTED: {text}\n\n");
+            std::io::stderr().write_all(notice.as_bytes()).unwrap();
             return None;
         }
         let mut child = Command::new("chromedriver")

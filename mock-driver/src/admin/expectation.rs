@@ -10,17 +10,17 @@ pub(super) fn squash<'a>(
     squashed: &mut Vec<Squashed>,
     calls: impl Iterator<Item = (u64, &'a str, &'static str)>,
 ) {
-    for (place, method, code) in calls {
+    for (sequence, method, code) in calls {
         match squashed.last_mut() {
             Some(last) if last.method == method && last.code == code => {
                 last.calls += 1;
-                last.place = place;
+                last.sequence = sequence;
             }
             Some(_) | None => squashed.push(Squashed {
                 method: method.to_owned(),
                 code: code.to_owned(),
                 calls: 1,
-                place,
+                sequence,
             }),
         }
     }
@@ -145,7 +145,7 @@ mod tests {
             assert_eq!((result.status, result.matched), (kind, matched), "{expected}");
             assert!(result.message.contains(words), "{expected}: {}", result.message);
             assert_eq!(result.calls[0].calls, 2);
-            assert_eq!(result.calls[0].place, 4, "the last of them");
+            assert_eq!(result.calls[0].sequence, 4, "the last of them");
         }
         assert_eq!(compare(&[], &[]).status, ExpectationStatus::Complete);
     }
