@@ -10,7 +10,6 @@ use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::config::Kubeconfig;
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use tokio::time::{Instant, sleep};
 
 use super::array::Array;
 use super::objects::{create, delete, object, patch_status, wipe};
@@ -20,6 +19,7 @@ use csi_e2e::driver::journal::Journal;
 use csi_e2e::fixture::attacher_finalizer;
 use csi_e2e::kubeconfig;
 use csi_e2e::process::{Process, Spec};
+use csi_e2e::wait::{self, Progress};
 
 const NODES: usize = 10;
 const DRIVER_START: Duration = Duration::from_secs(20);
@@ -304,7 +304,7 @@ const SOCKET: &str = "csi.sock";
 fn driver_spec(program: &Path, dir: &Path, name: &str, journal: &Path, needs: Needs) -> Result<Spec> {
     let faults = dir.join("faults.yaml");
     let rules = needs.slow_detach.map(|delay| {
-        csi_e2e::driver::fault::FaultRule::delay_answer(
+        csi_e2e::driver::fault::FaultRule::delay_response(
             "slow",
             csi_e2e::driver::fault::Method::ControllerUnpublishVolume,
             delay,
@@ -357,13 +357,11 @@ async fn via_proxy(path: &Path, delay: Duration) -> Result<Proxy> {
 }
 
 async fn connect(socket: &Path) -> Result<Array> {
-    let deadline = Instant::now() + DRIVER_START;
-    loop {
-        match Array::connect(socket).await {
-            Ok(array) => return Ok(array),
-            Err(error) if Instant::now() > deadline => return Err(error),
-            // There is no event to await when a socket starts to listen.
-            Err(_) => sleep(Duration::from_millis(20)).await,
-        }
-    }
+    wait::poll(DRIVER_START, "the driver", || async {
+        Ok(match Array::connect(socket).await {
+            Ok(array) => Progress::Reached(array),
+            Err(error) => Progress::Pending(format!("{error:#}")),
+        })
+    })
+    .await
 }

@@ -90,7 +90,8 @@ async fn measure(args: Args) -> Result<()> {
     if args.embedded {
         let default = if args.quick { 1_000 } else { 100_000 };
         let scale = Scale::of(args.volumes.unwrap_or(default));
-        print!("{}", embedded::measure(scale).await?);
+        let measured = embedded::measure(scale).await?;
+        print!("{measured}\n{}", goal::markdown(&measured.goals()));
         return Ok(());
     }
     // Fails before the measurement, which takes hours.

@@ -1,8 +1,10 @@
 //! Measures the embedded cluster: its API server alone, then the whole path of pods with volumes, with controllers,
 //! kubelets, attacher and driver in this process.
 
+mod measured;
+
 use std::collections::BTreeSet;
-use std::fmt::{self, Display, Formatter};
+use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,9 +28,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Config, ResourceExt};
 use procfs::process::Process;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -38,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tower::Service;
 
+use self::measured::Measured;
 use crate::objects::{create, delete, object, patch_status};
 
 /// Name of the driver.
@@ -57,19 +61,6 @@ pub(crate) struct Scale {
     pub volumes: usize,
     /// Number of nodes, on which the pods are distributed evenly.
     pub nodes: usize,
-}
-
-/// What was measured.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Measured {
-    scale: Scale,
-    creations: f64,
-    status_patches: f64,
-    watch_events: f64,
-    bind: Duration,
-    attach: Duration,
-    detach: Duration,
-    peak_bytes: u64,
 }
 
 /// The attacher's connections to the driver in process.
@@ -93,51 +84,6 @@ impl Scale {
 
     fn node(self, number: usize) -> String {
         format!("node-{}", number % self.nodes)
-    }
-}
-
-// === impl Measured ===
-
-impl Display for Measured {
-    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        let Scale { volumes, nodes } = self.scale;
-        let per_second = |duration: Duration| volumes as f64 / duration.as_secs_f64();
-        writeln!(
-            formatter,
-            "## Embedded cluster: {volumes} volumes on {nodes} nodes\n"
-        )?;
-        writeln!(formatter, "| figure | value |\n|---|---|")?;
-        writeln!(formatter, "| API server: creations/s | {:.0} |", self.creations)?;
-        writeln!(
-            formatter,
-            "| API server: status patches/s | {:.0} |",
-            self.status_patches
-        )?;
-        writeln!(
-            formatter,
-            "| API server: watch events/s, {WATCHES} watches | {:.0} |",
-            self.watch_events
-        )?;
-        for (phase, duration) in [
-            ("claims bound", self.bind),
-            (
-                "pods created, until all volumes are attached and all pods run",
-                self.attach,
-            ),
-            ("pods deleted, until all volumes are detached", self.detach),
-        ] {
-            let rate = per_second(duration);
-            writeln!(
-                formatter,
-                "| {phase} | {:.1} s, {rate:.0}/s |",
-                duration.as_secs_f64()
-            )?;
-        }
-        writeln!(
-            formatter,
-            "| peak resident memory | {:.2} GiB |",
-            self.peak_bytes as f64 / f64::powi(2.0, 30)
-        )
     }
 }
 
@@ -169,11 +115,13 @@ impl Connect for InProcess {
 /// # Errors
 /// A phase fails or does not end within an hour.
 pub(crate) async fn measure(scale: Scale) -> Result<Measured> {
+    let ready = measure_start().await?;
     let (creations, status_patches, watch_events) = measure_api_server(scale).await?;
     let [bind, attach, detach] = measure_whole_path(scale).await?;
     let peak_kib = Process::myself()?.status()?.vmhwm;
     Ok(Measured {
         scale,
+        ready,
         creations,
         status_patches,
         watch_events,
@@ -182,6 +130,21 @@ pub(crate) async fn measure(scale: Scale) -> Result<Measured> {
         detach,
         peak_bytes: peak_kib.context("/proc/self/status must have VmHWM")? * 1024,
     })
+}
+
+/// From the start of a cluster, with its port, until it has answered a request.
+async fn measure_start() -> Result<Duration> {
+    let started = Instant::now();
+    let cluster = EmbeddedCluster::start(ClusterOptions::default());
+    let listener = cluster.api_server().serve(0).await.context("serve the API")?;
+    let kubeconfig = Kubeconfig::from_yaml(&listener.kubeconfig().yaml)?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    // Ignore `HTTPS_PROXY`: the API server is on loopback.
+    config.proxy_url = None;
+    let mut serving = JoinSet::new();
+    serving.spawn(listener.run());
+    Client::try_from(config)?.apiserver_version().await?;
+    Ok(started.elapsed())
 }
 
 /// Creations, status patches and watch events per second.

@@ -7,7 +7,7 @@
 //! discovery, and validation with the real field errors. Clock and randomness are injected.
 //!
 //! Not part of it: authentication and authorization, `managedFields`, admission webhooks and quotas; and, answered with
-//! 501: server-side apply, YAML and protobuf, and kinds that attaching and detaching does not need.
+//! 501: server-side apply, YAML, answers in protobuf, and kinds that attaching and detaching does not need.
 
 mod admission;
 mod call;
@@ -26,6 +26,7 @@ mod log;
 mod names;
 mod object;
 mod patch;
+mod protobuf;
 mod quantity;
 mod request;
 mod resource;
@@ -80,6 +81,8 @@ pub struct Options {
     pub window: usize,
     /// Whether each namespace gets the ServiceAccount `default`, as kube-controller-manager gives it.
     pub default_service_accounts: bool,
+    /// Feature gate VolumeLimitScaling.
+    pub volume_limit_scaling: bool,
 }
 
 /// The server; clones share it.
@@ -124,6 +127,7 @@ impl Default for Options {
             seed: 0,
             window: 10_000,
             default_service_accounts: true,
+            volume_limit_scaling: false,
         }
     }
 }
@@ -133,9 +137,11 @@ impl Default for Options {
 impl ApiServer {
     /// A server with the namespaces that every cluster has.
     pub fn new(options: &Options) -> Self {
+        let mut store = Store::new(resource::indexed_fields(), options.window);
+        store.volume_limit_scaling = options.volume_limit_scaling;
         let server = Server {
             clock: options.clock.clone(),
-            store: Mutex::new(Store::new(resource::indexed_fields(), options.window)),
+            store: Mutex::new(store),
             rng: Mutex::new(Rng::with_seed(options.seed)),
             faults: Faults::new(options.seed ^ 0x5eed),
             default_service_accounts: options.default_service_accounts,

@@ -38,6 +38,8 @@ pub struct ClusterOptions {
     pub attach_detach: AttachDetachOptions,
     /// How long a node may be silent before it becomes Unknown.
     pub node_monitor_grace_period: Duration,
+    /// Feature gate VolumeLimitScaling of the API server and the scheduler.
+    pub volume_limit_scaling: bool,
     /// Where the controllers log to; the process's own log if not given.
     pub log: Option<Dispatch>,
 }
@@ -85,6 +87,7 @@ impl Default for ClusterOptions {
             seed: 0,
             attach_detach: AttachDetachOptions::default(),
             node_monitor_grace_period: MONITOR_GRACE_PERIOD,
+            volume_limit_scaling: false,
             log: None,
         }
     }
@@ -112,6 +115,7 @@ impl EmbeddedCluster {
         let api_server = ApiServer::new(&apiserver::Options {
             clock: options.clock.clone(),
             seed: options.seed,
+            volume_limit_scaling: options.volume_limit_scaling,
             ..apiserver::Options::default()
         });
         let (client, controllers_client) = (api_server.client(), api_server.client_of(CONTROLLERS));

@@ -18,6 +18,7 @@ use crate::persistent_volume::{
 };
 use crate::pod_gc::PodGc;
 use crate::scheduler::Scheduler;
+use crate::taint_eviction::{self, TaintEvictionController};
 
 /// What a control plane is started with.
 #[derive(Clone)]
@@ -71,13 +72,21 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
     let node_lifecycle = NodeLifecycleController {
         client: client.clone(),
         informers: informers.clone(),
-        clock,
+        recorder: events.recorder("node-controller", ""),
+        clock: clock.clone(),
         monitor_grace_period: node_monitor_grace_period,
+    };
+    let taint_eviction = TaintEvictionController {
+        client: client.clone(),
+        informers: informers.clone(),
+        recorder: events.recorder(taint_eviction::COMPONENT, ""),
+        clock: clock.clone(),
     };
     let namespaces = NamespaceController {
         client: client.clone(),
     };
     let pod_gc = PodGc {
+        clock: clock.clone(),
         client: client.clone(),
         informers: informers.clone(),
     };
@@ -89,6 +98,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         protection.run().boxed(),
         scheduler.run().boxed(),
         node_lifecycle.run().boxed(),
+        taint_eviction.run().boxed(),
         pod_gc.run().boxed(),
         namespaces.run().boxed(),
         informers.run(client).boxed(),

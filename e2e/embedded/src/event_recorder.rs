@@ -3,6 +3,7 @@
 //! Recording never waits: events go through a queue to one task, which writes them in order.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
@@ -11,8 +12,18 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde_json::json;
 use tokio::sync::mpsc;
+use tokio::time::sleep;
 
 use crate::apiserver::Clock;
+
+/// client-go's `maxTriesPerEvent`.
+const MAX_TRIES: usize = 12;
+/// Delay between two tries.
+const SLEEP: Duration = Duration::from_secs(10);
+/// Delay before the first retry. client-go's is random, at most `SLEEP`.
+const FIRST_SLEEP: Duration = Duration::from_secs(5);
+/// How many events the recorder remembers, to raise their counts.
+const CACHE_ENTRIES: usize = 4096;
 
 /// Normal or Warning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,6 +72,8 @@ struct Written {
     namespace: String,
     name: String,
     count: i32,
+    /// The event that was written last.
+    sequence: i64,
 }
 
 // === impl EventType ===
@@ -140,17 +153,26 @@ impl EventBroadcaster {
         }
     }
 
-    /// Writes events for ever. One that cannot be written is dropped, as client-go does in the end.
+    /// Writes events until the channel is closed. It drops an event that the API server refuses; without a response it
+    /// tries up to `MAX_TRIES` times, and later events wait.
     pub(crate) async fn run(mut self) {
         while let Some(recorded) = self.rx.recv().await {
-            if let Err(error) = self.write(recorded).await {
+            let now = self.clock.now();
+            self.sequence += 1;
+            for tried in 1..=MAX_TRIES {
+                let Err(error) = self.write(&recorded, now).await else {
+                    break;
+                };
                 tracing::debug!(%error, "event was not written");
+                if matches!(error, kube::Error::Api(_)) || tried == MAX_TRIES {
+                    break;
+                }
+                sleep(if tried == 1 { FIRST_SLEEP } else { SLEEP }).await;
             }
         }
     }
 
-    async fn write(&mut self, recorded: Recorded) -> kube::Result<()> {
-        let now = self.clock.now();
+    async fn write(&mut self, recorded: &Recorded, now: Timestamp) -> kube::Result<()> {
         if let Some(written) = self.written.get_mut(&recorded.identity) {
             let events = Api::<Event>::namespaced(self.client.clone(), &written.namespace);
             let count = written.count + 1;
@@ -161,6 +183,7 @@ impl EventBroadcaster {
             {
                 Ok(_) => {
                     written.count = count;
+                    written.sequence = self.sequence;
                     return Ok(());
                 }
                 // Events expire; then a new one is written.
@@ -168,23 +191,29 @@ impl EventBroadcaster {
                 Err(error) => return Err(error),
             }
         }
-        let event = self.new_event(&recorded, now);
+        let event = self.new_event(recorded, now);
         let namespace = event.metadata.namespace.clone().unwrap_or_default();
         let name = event.metadata.name.clone().unwrap_or_default();
         Api::<Event>::namespaced(self.client.clone(), &namespace)
             .create(&PostParams::default(), &event)
             .await?;
+        if self.written.len() >= CACHE_ENTRIES {
+            // Evict the older half.
+            let mut sequences: Vec<i64> = self.written.values().map(|written| written.sequence).collect();
+            let (_, median, _) = sequences.select_nth_unstable(CACHE_ENTRIES / 2);
+            self.written.retain(|_, written| written.sequence > *median);
+        }
         let written = Written {
             namespace,
             name,
             count: 1,
+            sequence: self.sequence,
         };
-        self.written.insert(recorded.identity, written);
+        self.written.insert(recorded.identity.clone(), written);
         Ok(())
     }
 
-    fn new_event(&mut self, recorded: &Recorded, now: Timestamp) -> Event {
-        self.sequence += 1;
+    fn new_event(&self, recorded: &Recorded, now: Timestamp) -> Event {
         let nanos = now.as_nanosecond() + i128::from(self.sequence);
         let regarding = recorded.regarding.clone();
         let namespace = regarding

@@ -7,6 +7,7 @@
 mod csi_mounter;
 mod csi_unmounter;
 mod disk;
+mod mount_checks;
 mod mount_spec;
 mod node_registration;
 mod node_status;
@@ -30,7 +31,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
 
 use csi_mounter::{CsiMounter, Finished};
 use node_registration::NodeRegistration;
-use pod_status::PodStatusManager;
+use pod_status::{PodStatusManager, ResolveError};
 use pod_workers::{PodAction, PodWorkers};
 use volume_manager::{Operation, Outcome, VolumeManager};
 
@@ -91,7 +92,7 @@ struct Kubelet {
 enum Report {
     DriverRegistered(String),
     OperationFinished(Box<Operation>, Finished),
-    Resolved(String, Option<Vec<mount_spec::MountSpec>>),
+    Resolved(String, Result<Vec<mount_spec::MountSpec>, ResolveError>),
     InUseStored(BTreeSet<UniqueVolumeName>),
     Started(String),
     Stopped(String),
@@ -284,7 +285,7 @@ impl Kubelet {
                 Report::Nothing
             }
             .boxed(),
-            PodAction::ReportTimeout(pod, message) => {
+            PodAction::ReportFailedMount(pod, message) => {
                 self.recorder
                     .event(&*pod, EventType::Warning, "FailedMount", &message);
                 return;
@@ -296,7 +297,14 @@ impl Kubelet {
     fn start_operation(&mut self, operation: Operation) {
         let mounter = self.mounter.clone();
         let pod = match &operation {
-            Operation::MountVolume { pod, .. } => self.pods.get(pod).cloned(),
+            Operation::MountVolume { spec, pod, .. } => {
+                if let Some(finished) = self.refuse_mount(spec, pod) {
+                    let report = Report::OperationFinished(Box::new(operation), finished);
+                    self.running.push(std::future::ready(report).boxed());
+                    return;
+                }
+                self.pods.get(pod).cloned()
+            }
             Operation::VerifyControllerAttachedVolume(_)
             | Operation::UnmountVolume { .. }
             | Operation::UnmountDevice(_) => None,
@@ -351,28 +359,6 @@ impl Kubelet {
             | Outcome::NotPublished
             | Outcome::PublishUncertain => {}
         }
-    }
-
-    /// The node is full, although its CSINode said otherwise: the pods fail, so that their owners make others, and
-    /// the limit is read again.
-    fn reject_pods(&mut self, volume: &str) {
-        const REASON: &str = "VolumeAttachmentLimitExceeded";
-        const MESSAGE: &str = "Volume attachment limit exceeded";
-        for uid in self.volumes.pods_of(volume) {
-            let Some(pod) = self.pods.reject(&uid, &mut self.volumes).cloned() else {
-                continue;
-            };
-            self.recorder.event(&pod, EventType::Warning, REASON, MESSAGE);
-            let status = self.pod_status.clone();
-            self.running.push(
-                async move {
-                    status.report_rejected(&pod, REASON, MESSAGE).await;
-                    Report::Nothing
-                }
-                .boxed(),
-            );
-        }
-        self.register_driver();
     }
 
     fn register_driver(&mut self) {

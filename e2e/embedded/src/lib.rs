@@ -24,4 +24,5 @@ mod pod;
 mod pod_gc;
 mod quantity;
 mod scheduler;
+mod taint_eviction;
 pub mod volume;

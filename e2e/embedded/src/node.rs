@@ -1,6 +1,6 @@
 //! Helpers for Node objects.
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint, Toleration};
 
 /// Key of the taint by which an administrator says that a node is down for good.
 pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -14,9 +14,12 @@ pub(crate) fn is_ready(node: &Node) -> bool {
 
 /// The status of the node's Ready condition.
 pub(crate) fn ready_status(node: &Node) -> Option<&str> {
+    condition(node, "Ready").map(|ready| ready.status.as_str())
+}
+
+pub(crate) fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
-    let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
-    Some(&ready.status)
+    conditions.iter().find(|condition| condition.type_ == kind)
 }
 
 pub(crate) fn has_taint(node: &Node, key: &str) -> bool {
@@ -30,4 +33,20 @@ pub(crate) fn has_taint(node: &Node, key: &str) -> bool {
 
 pub(crate) fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     node.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// Whether the toleration matches the taint (`Toleration.ToleratesTaint`). Operators `Lt` and `Gt` need an alpha feature.
+pub(crate) fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let matches = |given: &Option<String>, found: &str| {
+        let given = given.as_deref().unwrap_or_default();
+        given.is_empty() || given == found
+    };
+    matches(&toleration.effect, &taint.effect)
+        && matches(&toleration.key, &taint.key)
+        && match toleration.operator.as_deref() {
+            None | Some("" | "Equal") => {
+                toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default()
+            }
+            Some(operator) => operator == "Exists",
+        }
 }

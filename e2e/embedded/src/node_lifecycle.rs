@@ -1,13 +1,14 @@
-//! The node lifecycle controller of kube-controller-manager: a node whose lease is no longer renewed becomes Unknown,
-//! is tainted, and loses its pods after their toleration ended.
+//! The node lifecycle controller of kube-controller-manager: a node whose lease is no longer renewed becomes Unknown and
+//! is tainted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -15,6 +16,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::apiserver::Clock;
+use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::{Change, Informer};
 use crate::informers::Informers;
 use crate::kubelet::NODE_LEASE_NAMESPACE;
@@ -25,8 +27,10 @@ use crate::pod;
 const MONITOR_PERIOD: Duration = Duration::from_secs(5);
 /// How long a node may be silent, unless the options say otherwise.
 pub(crate) const MONITOR_GRACE_PERIOD: Duration = Duration::from_secs(50);
-/// How long a pod tolerates an unreachable node unless it says otherwise.
-const DEFAULT_TOLERATION: Duration = Duration::from_secs(300);
+/// How long a node may be silent that has reported nothing yet.
+const STARTUP_GRACE_PERIOD: Duration = Duration::from_secs(60);
+/// The conditions that kubelet reports, by which its silence shows.
+const CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// Admission gives it to every new node; it goes when the node is ready.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -35,38 +39,43 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 pub(crate) struct NodeLifecycleController {
     pub client: Client,
     pub informers: Informers,
+    pub recorder: EventRecorder,
     pub clock: Clock,
     pub monitor_grace_period: Duration,
 }
 
-/// When a node's lease changed last, by our clock: another machine's time says nothing.
+/// The renewal of a node's lease and the heartbeat of its Ready condition.
+type Heartbeat = (Option<MicroTime>, Option<Time>);
+
+/// When a node's heartbeat changed last, by our clock: another machine's time says nothing.
 #[derive(Debug, Default)]
 struct Heartbeats {
-    seen: BTreeMap<String, (Option<MicroTime>, Instant)>,
-    unreachable_since: BTreeMap<String, Instant>,
+    seen: BTreeMap<String, (Heartbeat, Instant)>,
+}
+
+/// What the controller remembers of the nodes.
+#[derive(Debug, Default)]
+struct KnownNodes {
+    nodes: BTreeMap<String, Arc<Node>>,
+    heartbeats: Heartbeats,
+    /// Nodes whose pods are still to be marked as not ready.
+    nodes_to_retry: BTreeSet<String>,
 }
 
 // === impl Heartbeats ===
 
 impl Heartbeats {
     /// For how long the node has been silent.
-    fn silent_for(&mut self, node: &str, renewed: Option<MicroTime>, now: Instant) -> Duration {
-        let (last, seen) = self.seen.entry(node.to_owned()).or_insert((renewed.clone(), now));
-        if *last != renewed {
-            *last = renewed;
+    fn silent_for(&mut self, node: &str, heartbeat: Heartbeat, now: Instant) -> Duration {
+        let (last, seen) = self
+            .seen
+            .entry(node.to_owned())
+            .or_insert((heartbeat.clone(), now));
+        if *last != heartbeat {
+            *last = heartbeat;
             *seen = now;
         }
         now.duration_since(*seen)
-    }
-
-    /// For how long the node has been unreachable.
-    fn unreachable_for(&mut self, node: &str, unreachable: bool, now: Instant) -> Option<Duration> {
-        if !unreachable {
-            self.unreachable_since.remove(node);
-            return None;
-        }
-        let since = self.unreachable_since.entry(node.to_owned()).or_insert(now);
-        Some(now.duration_since(*since))
     }
 }
 
@@ -87,7 +96,7 @@ impl NodeLifecycleController {
     async fn monitor(&self, leases: Informer<Lease>, mut nodes: UnboundedReceiver<Change<Node>>) {
         self.informers.wait_for_sync().await;
         leases.wait_for_sync().await;
-        let mut heartbeats = Heartbeats::default();
+        let mut known = KnownNodes::default();
         let mut ticks = interval(MONITOR_PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -98,44 +107,151 @@ impl NodeLifecycleController {
                         self.update_taints(&new).await;
                     }
                 }
-                now = ticks.tick() => self.monitor_health(&leases, &mut heartbeats, now).await,
+                now = ticks.tick() => self.monitor_health(&leases, &mut known, now).await,
             }
         }
     }
 
-    async fn monitor_health(&self, leases: &Informer<Lease>, heartbeats: &mut Heartbeats, now: Instant) {
-        for node in self.informers.nodes.list() {
+    async fn monitor_health(&self, leases: &Informer<Lease>, known: &mut KnownNodes, now: Instant) {
+        let nodes = self.informers.nodes.list();
+        self.classify(&nodes, known);
+        for node in nodes {
             let name = node.metadata.name.as_deref().unwrap_or_default();
             let lease = leases.get(NODE_LEASE_NAMESPACE, name);
             let renewed = lease.and_then(|lease| lease.spec.as_ref()?.renew_time.clone());
-            let silent = heartbeats.silent_for(name, renewed, now) > self.monitor_grace_period;
-            if silent && node::is_ready(&node) {
-                self.mark_unknown(name).await;
+            let ready = node::condition(&node, "Ready");
+            let grace_period = ready.map_or(STARTUP_GRACE_PERIOD, |_| self.monitor_grace_period);
+            let heartbeat = (renewed, ready.and_then(|ready| ready.last_heartbeat_time.clone()));
+            let is_silent = known.heartbeats.silent_for(name, heartbeat, now) > grace_period;
+            let status = ready.map(|ready| ready.status.as_str());
+            if is_silent && status != Some("Unknown") {
+                if self.mark_unknown(&node).await.is_ok() && status == Some("True") {
+                    let message = format!("Node {name} status is now: NodeNotReady");
+                    self.node_event(&node, "NodeNotReady", &message);
+                    known.nodes_to_retry.insert(name.to_owned());
+                }
             } else {
                 self.update_taints(&node).await;
             }
-            if let Some(elapsed) = heartbeats.unreachable_for(name, silent, now) {
-                self.evict(name, elapsed).await;
+            let is_lost = known.nodes_to_retry.contains(name) && (is_silent || status != Some("True"));
+            if !is_lost || self.mark_pods_not_ready(name).await.is_ok() {
+                known.nodes_to_retry.remove(name);
             }
         }
     }
 
-    async fn mark_unknown(&self, name: &str) {
+    /// Emits RegisteredNode and RemovingNode events.
+    fn classify(&self, nodes: &[Arc<Node>], known: &mut KnownNodes) {
+        let name = |node: &Node| node.metadata.name.clone().unwrap_or_default();
+        let present: BTreeMap<_, _> = nodes.iter().map(|node| (name(node), node.clone())).collect();
+        let record = |node: &Node, reason, what: &str| {
+            let message = format!("Node {} event: {what}", name(node));
+            self.node_event(node, reason, &message);
+        };
+        for (name, node) in present
+            .iter()
+            .filter(|(name, _)| !known.nodes.contains_key(*name))
+        {
+            record(
+                node,
+                "RegisteredNode",
+                &format!("Registered Node {name} in Controller"),
+            );
+        }
+        for (name, node) in known
+            .nodes
+            .iter()
+            .filter(|(name, _)| !present.contains_key(*name))
+        {
+            record(
+                node,
+                "RemovingNode",
+                &format!("Removing Node {name} from Controller"),
+            );
+            known.heartbeats.seen.remove(name);
+            known.nodes_to_retry.remove(name);
+        }
+        known.nodes = present;
+    }
+
+    /// As upstream, the reference is without namespace, so that the event is in `default`.
+    fn node_event(&self, node: &Node, reason: &str, message: &str) {
+        let regarding = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: node.metadata.name.clone(),
+            uid: node.metadata.uid.clone(),
+            ..ObjectReference::default()
+        };
+        self.recorder
+            .event_about(regarding, EventType::Normal, reason, message);
+    }
+
+    async fn mark_unknown(&self, node: &Node) -> kube::Result<()> {
         let now = Time(self.clock.now());
-        let condition = json!({
-            "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown",
-            "message": "Kubelet stopped posting node status.", "lastTransitionTime": now,
-        });
-        let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
+        let conditions: Vec<Value> = CONDITIONS
+            .iter()
+            .filter_map(|kind| match node::condition(node, kind) {
+                None => Some(json!({
+                    "type": kind, "status": "Unknown", "reason": "NodeStatusNeverUpdated",
+                    "message": "Kubelet never posted node status.",
+                    "lastHeartbeatTime": node.metadata.creation_timestamp, "lastTransitionTime": now,
+                })),
+                Some(condition) if condition.status == "Unknown" => None,
+                Some(_) => Some(json!({
+                    "type": kind, "status": "Unknown", "reason": "NodeStatusUnknown",
+                    "message": "Kubelet stopped posting node status.", "lastTransitionTime": now,
+                })),
+            })
+            .collect();
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        let patch = Patch::Strategic(json!({"status": {"conditions": conditions}}));
         let nodes = Api::<Node>::all(self.client.clone());
-        if let Err(error) = nodes.patch_status(name, &PatchParams::default(), &patch).await {
+        let marked = nodes.patch_status(name, &PatchParams::default(), &patch).await;
+        if let Err(error) = &marked {
             tracing::debug!(node = name, %error, "node was not marked as unknown");
         }
+        marked.map(drop)
+    }
+
+    /// `MarkPodsNotReady`: as upstream, a failed write does not end it, and the pod gets its event.
+    ///
+    /// # Errors
+    /// The last failure; the next round repeats it.
+    async fn mark_pods_not_ready(&self, node: &str) -> kube::Result<()> {
+        let mut marked = Ok(());
+        for pod in self.informers.pods.list() {
+            if pod::node_name(&pod) != Some(node)
+                || pod::ready_status(&pod).is_none_or(|ready| ready == "False")
+            {
+                continue;
+            }
+            let ready =
+                json!({"type": "Ready", "status": "False", "lastTransitionTime": Time(self.clock.now())});
+            let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [ready]}});
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+            let name = pod.metadata.name.as_deref().unwrap_or_default();
+            let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
+            match pods
+                .patch_status(name, &PatchParams::default(), &Patch::Strategic(patch))
+                .await
+            {
+                Ok(_) => {}
+                Err(kube::Error::Api(status)) if status.code == 404 => continue,
+                Err(error) => {
+                    tracing::debug!(pod = name, %error, "pod was not marked as not ready");
+                    marked = Err(error);
+                }
+            }
+            self.recorder
+                .event(&*pod, EventType::Warning, "NodeNotReady", "Node is not ready");
+        }
+        marked
     }
 
     /// A write that fails, also because the node changed meanwhile, is repeated with the next round.
     async fn update_taints(&self, node: &Node) {
-        let Some(taints) = changed_taints(node) else {
+        let Some(taints) = changed_taints(node, &Time(self.clock.now())) else {
             return;
         };
         let name = node.metadata.name.as_deref().unwrap_or_default();
@@ -148,31 +264,12 @@ impl NodeLifecycleController {
             tracing::debug!(node = name, %error, "taints were not updated");
         }
     }
-
-    async fn evict(&self, node: &str, elapsed: Duration) {
-        for pod in self.informers.pods.list() {
-            let due = toleration(&pod).is_some_and(|tolerated| elapsed >= tolerated);
-            if pod::node_name(&pod) != Some(node) || pod::is_deleting(&pod) || !due {
-                continue;
-            }
-            let params = DeleteParams::default().preconditions(Preconditions {
-                uid: pod.metadata.uid.clone(),
-                resource_version: None,
-            });
-            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-            let name = pod.metadata.name.as_deref().unwrap_or_default();
-            let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
-            if let Err(error) = pods.delete(name, &params).await {
-                tracing::debug!(pod = name, %error, "pod was not evicted");
-            }
-        }
-    }
 }
 
 // === functions ===
 
 /// The node's taints as its Ready condition wants them, if they are others.
-fn changed_taints(node: &Node) -> Option<Vec<Value>> {
+fn changed_taints(node: &Node, now: &Time) -> Option<Vec<Value>> {
     let status = node::ready_status(node);
     let (wanted, unwanted) = match status {
         Some("True") => (None, vec![NOT_READY, UNREACHABLE]),
@@ -184,10 +281,9 @@ fn changed_taints(node: &Node) -> Option<Vec<Value>> {
         .as_ref()
         .and_then(|spec| spec.taints.as_deref())
         .unwrap_or_default();
-    let has = |key: &str, effect: &str| {
-        known
-            .iter()
-            .any(|taint| taint.key == key && taint.effect == effect)
+    let find = |key: &str, effect: &str| {
+        let mut taints = known.iter();
+        taints.find(|taint| taint.key == key && taint.effect == effect)
     };
     // A node that never was ready repels new pods only.
     let effects: &[&str] = if status.is_some() {
@@ -195,7 +291,7 @@ fn changed_taints(node: &Node) -> Option<Vec<Value>> {
     } else {
         &["NoSchedule"]
     };
-    let complete = wanted.is_none_or(|key| effects.iter().all(|effect| has(key, effect)));
+    let complete = wanted.is_none_or(|key| effects.iter().all(|effect| find(key, effect).is_some()));
     let clean = !known.iter().any(|taint| unwanted.contains(&taint.key.as_str()));
     if complete && clean {
         return None;
@@ -206,27 +302,12 @@ fn changed_taints(node: &Node) -> Option<Vec<Value>> {
         .map(|taint| json!(taint))
         .collect();
     if let Some(key) = wanted {
-        taints.extend(effects.iter().map(|effect| json!({"key": key, "effect": effect})));
+        taints.extend(effects.iter().map(|effect| match find(key, effect) {
+            Some(known) => json!(known),
+            None => json!({"key": key, "effect": effect, "timeAdded": now}),
+        }));
     }
     Some(taints)
-}
-
-/// How long the pod tolerates an unreachable node; `None` for ever.
-fn toleration(pod: &Pod) -> Option<Duration> {
-    let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_ref());
-    let tolerating = tolerations.into_iter().flatten().find(|toleration| {
-        toleration.key.as_ref().is_none_or(|key| key == UNREACHABLE)
-            && toleration
-                .effect
-                .as_ref()
-                .is_none_or(|effect| effect == "NoExecute")
-    });
-    match tolerating.map(|toleration| toleration.toleration_seconds) {
-        // Admission gives every pod this toleration.
-        None => Some(DEFAULT_TOLERATION),
-        Some(None) => None,
-        Some(Some(seconds)) => Some(Duration::from_secs(u64::try_from(seconds).unwrap_or_default())),
-    }
 }
 
 #[cfg(test)]
@@ -240,18 +321,9 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let renewed = |second| Some(MicroTime(jiff::Timestamp::from_second(second).unwrap()));
         for (lease, now, silent) in [(1, 0, 0), (1, 50, 50), (1, 51, 51), (2, 52, 0)] {
-            let silent_for = heartbeats.silent_for("a", renewed(lease), at(now));
+            let silent_for = heartbeats.silent_for("a", (renewed(lease), None), at(now));
             assert_eq!(silent_for, Duration::from_secs(silent), "at {now} s");
         }
-        assert_eq!(
-            heartbeats.unreachable_for("a", true, at(60)),
-            Some(Duration::ZERO)
-        );
-        assert_eq!(
-            heartbeats.unreachable_for("a", true, at(70)),
-            Some(Duration::from_secs(10))
-        );
-        assert_eq!(heartbeats.unreachable_for("a", false, at(80)), None);
     }
 
     #[test]
@@ -283,7 +355,8 @@ mod tests {
             (node(None, &[new]), None),
         ];
         for (number, (node, expected)) in cases.into_iter().enumerate() {
-            let keys = changed_taints(&node).map(|taints| {
+            let now = Time(jiff::Timestamp::UNIX_EPOCH);
+            let keys = changed_taints(&node, &now).map(|taints| {
                 taints
                     .iter()
                     .map(|taint| taint["key"].as_str().unwrap().to_owned())
@@ -295,25 +368,6 @@ mod tests {
                 expected.map(<[&str]>::to_vec),
                 "case {number}"
             );
-        }
-    }
-
-    #[test]
-    fn pods_leave_an_unreachable_node_after_their_toleration() {
-        let pod = |tolerations: Value| -> Pod {
-            serde_json::from_value(json!({"spec": {"containers": [], "tolerations": tolerations}})).unwrap()
-        };
-        let cases = [
-            (json!([]), Some(300)),
-            (
-                json!([{"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}]),
-                Some(5),
-            ),
-            (json!([{"operator": "Exists"}]), None),
-        ];
-        for (tolerations, expected) in cases {
-            let expected = expected.map(Duration::from_secs);
-            assert_eq!(toleration(&pod(tolerations.clone())), expected, "{tolerations}");
         }
     }
 }

@@ -154,6 +154,12 @@ impl PendingOperations {
             if operation.pending && operation.key == *key {
                 operation.pending = false;
                 operation.backoff.update(now);
+                tracing::debug!(
+                    volume = key.volume,
+                    operation = operation.name,
+                    "Operation failed. No retries permitted yet (durationBeforeRetry {:?})",
+                    operation.backoff.before_retry
+                );
             }
         }
     }

@@ -24,6 +24,13 @@ pub(crate) fn phase(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.phase.as_deref()
 }
 
+/// The status of the pod's Ready condition.
+pub(crate) fn ready_status(pod: &Pod) -> Option<&str> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
+    Some(&ready.status)
+}
+
 pub(crate) fn is_deleting(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }

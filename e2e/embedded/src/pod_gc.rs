@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::apiserver::Clock;
 use crate::informers::Informers;
 use crate::node;
 use crate::pod;
@@ -19,7 +21,7 @@ const GC_PERIOD: Duration = Duration::from_secs(20);
 /// How long a node must be gone before its pods are removed.
 const QUARANTINE: Duration = Duration::from_secs(40);
 
-/// Why a pod is removed; the texts are upstream's.
+/// Why a pod is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
     Orphaned,
@@ -29,6 +31,7 @@ enum Reason {
 
 /// The controller.
 pub(crate) struct PodGc {
+    pub clock: Clock,
     pub client: Client,
     pub informers: Informers,
 }
@@ -49,14 +52,6 @@ impl Reason {
                 let lost = !node::is_ready(node) && node::has_taint(node, node::OUT_OF_SERVICE);
                 (pod::is_deleting(pod) && lost).then_some(Self::OutOfService)
             }
-        }
-    }
-
-    fn message(self) -> Option<&'static str> {
-        match self {
-            Self::Orphaned => Some("PodGC: node no longer exists"),
-            Self::OutOfService => Some("PodGC: node is out of service"),
-            Self::UnscheduledTerminating => None,
         }
     }
 }
@@ -92,13 +87,27 @@ impl PodGc {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
-        if let Some(message) = reason.message()
-            && !pod::is_finished(pod)
-        {
-            let condition = json!({
-                "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": message,
-            });
-            let status = json!({"phase": "Failed", "conditions": [condition]});
+        if reason == Reason::Orphaned {
+            // The informer may lack a new node.
+            let node = pod::node_name(pod).unwrap_or_default();
+            if Api::<Node>::all(self.client.clone())
+                .get_opt(node)
+                .await?
+                .is_some()
+            {
+                return Ok(());
+            }
+        }
+        if !pod::is_finished(pod) {
+            let generation = pod.metadata.generation;
+            let mut status = json!({"phase": "Failed", "observedGeneration": generation});
+            if reason == Reason::Orphaned {
+                status["conditions"] = json!([{
+                    "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC",
+                    "message": "PodGC: node no longer exists", "observedGeneration": generation,
+                    "lastTransitionTime": Time(self.clock.now()),
+                }]);
+            }
             let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": status});
             pods.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch))
                 .await?;

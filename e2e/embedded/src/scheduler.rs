@@ -66,6 +66,7 @@ impl Scheduler {
         let mut claims = self.informers.claims.subscribe();
         let mut volumes = self.informers.volumes.subscribe();
         let mut csi_nodes = self.informers.csi_nodes.subscribe();
+        let mut attachments = self.informers.attachments.subscribe();
         let mut capacities = self.informers.capacities.subscribe();
         async move {
             self.informers.wait_for_sync().await;
@@ -82,6 +83,7 @@ impl Scheduler {
                     Some(_) = claims.recv() => true,
                     Some(_) = volumes.recv() => true,
                     Some(_) = csi_nodes.recv() => true,
+                    Some(change) = attachments.recv() => matches!(change, Change::Deleted(_)),
                     Some(_) = capacities.recv() => true,
                     () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => false,
                 };
@@ -347,11 +349,11 @@ fn pod_changed(
         .creation_timestamp
         .clone()
         .unwrap_or(Time(jiff::Timestamp::UNIX_EPOCH));
-    let ours = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.scheduler_name.as_deref())
-        .is_none_or(|name| name == SCHEDULER_NAME);
+    let ours = pod.spec.as_ref().is_none_or(|spec| {
+        let name = spec.scheduler_name.as_deref();
+        name.is_none_or(|name| name == SCHEDULER_NAME)
+            && spec.scheduling_gates.iter().flatten().next().is_none()
+    });
     let waits =
         present && ours && pod::node_name(pod).is_none() && !pod::is_deleting(pod) && !pod::is_finished(pod);
     if waits {

@@ -1,6 +1,6 @@
 //! A handover between two replicas.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -15,9 +15,6 @@ use crate::{Harness, NAMESPACE};
 use csi_e2e::attacher::with_host_name;
 use csi_e2e::process::{Process, Spec};
 use csi_e2e::wait::{self, Progress};
-
-/// Time for the other replica to become a standby that has read the lease: longer than its retry period (5 s).
-const STANDBY: Duration = Duration::from_secs(8);
 
 pub(super) async fn measure(
     harness: &Harness<'_>,
@@ -34,7 +31,7 @@ pub(super) async fn measure(
         })
         .await?;
     let standby = Process::spawn(harness.run, replica(harness, implementation, &env, "second")?)?;
-    tokio::time::sleep(STANDBY).await;
+    wait_for_lease_read(implementation, &standby).await?;
     leader.ensure_alive()?;
     let work = async {
         leader.signal(signal)?;
@@ -64,10 +61,27 @@ fn replica(
         .args(["sh", "-c", as_host, host])
         .arg(program)
         .args(implementation.flags(env))
+        // The Go attacher logs the leader at this level only.
+        .args(implementation.is_go().then_some("-v=3"))
         .args([
             "--leader-election".to_owned(),
             format!("--leader-election-namespace={NAMESPACE}"),
         ]))
+}
+
+/// Waits until the standby has logged the present leader.
+async fn wait_for_lease_read(implementation: Implementation, standby: &Process) -> Result<()> {
+    let message = match implementation.is_go() {
+        true => "New leader detected",
+        false => "new leader elected",
+    };
+    let logged = wait::poll(burst_timeout(1), "the standby to read the lease", || async {
+        let log = standby.log_tail(usize::MAX);
+        Ok(Progress::of(log.contains(message), || {
+            format!("it has not logged {message:?}")
+        }))
+    });
+    standby.while_alive(logged).await
 }
 
 async fn is_led_by(harness: &Harness<'_>, env: &BenchEnv, host: &str) -> Result<()> {

@@ -1,6 +1,6 @@
 //! The admission plugins of kube-apiserver that are on by default and have to do with the served kinds:
-//! NamespaceLifecycle, ServiceAccount, TaintNodesByCondition, Priority, DefaultTolerationSeconds,
-//! DefaultStorageClass and StorageObjectInUseProtection.
+//! NamespaceLifecycle, ServiceAccount, TaintNodesByCondition, Priority, DefaultTolerationSeconds, PodTopologyLabels,
+//! RuntimeClass, DefaultStorageClass and StorageObjectInUseProtection.
 
 use fastrand::Rng;
 use serde_json::{Value, json};
@@ -128,7 +128,58 @@ fn pod(
 ) -> Result<(), Status> {
     service_account(store, rng, resource, object, namespace)?;
     default_tolerations(object);
-    priority(resource, object)
+    priority(resource, object)?;
+    add_topology_labels(store, object);
+    runtime_class(resource, object)
+}
+
+/// Admits a new object that is valid. The levels of PodSecurity other than `privileged` are not implemented.
+pub(crate) fn validate_create(
+    store: &Store,
+    resource: &Resource,
+    object: &Object,
+    namespace: &str,
+) -> Result<(), Status> {
+    if resource.kind != Kind::Pod {
+        return Ok(());
+    }
+    if object::has(object, "/spec/overhead") {
+        let why = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead";
+        return Err(Status::forbidden(resource, shown_name(object), why));
+    }
+    let namespaces = store.table(Kind::Namespace as usize);
+    let labels = namespaces
+        .get(namespace)
+        .map(|found| at(&found.object, "/metadata/labels"));
+    let level = labels.and_then(|labels| labels["pod-security.kubernetes.io/enforce"].as_str());
+    if matches!(level, Some("baseline" | "restricted")) {
+        return Err(Status::not_implemented("Pod Security admission"));
+    }
+    Ok(())
+}
+
+/// PodTopologyLabels: a pod has the zone and the region of its node.
+pub(crate) fn add_topology_labels(store: &Store, pod: &mut Object) {
+    let nodes = store.table(Kind::Node as usize);
+    let Some(node) = nodes.get(text(pod, "/spec/nodeName")) else {
+        return;
+    };
+    let labels = at(&node.object, "/metadata/labels");
+    for name in ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"] {
+        if let Some(value) = labels.get(name) {
+            object::struct_mut(pod, "/metadata/labels").insert(name.to_owned(), value.clone());
+        }
+    }
+}
+
+/// RuntimeClass: the server has none.
+fn runtime_class(resource: &Resource, object: &Object) -> Result<(), Status> {
+    if !object::has(object, "/spec/runtimeClassName") {
+        return Ok(());
+    }
+    let class = text(object, "/spec/runtimeClassName");
+    let why = format!("pod rejected: RuntimeClass {class:?} not found");
+    Err(Status::forbidden(resource, shown_name(object), &why))
 }
 
 /// ServiceAccount: names the namespace's default account and mounts a token of the account.

@@ -38,5 +38,8 @@ pub(crate) fn from_core(mut event: Object) -> Object {
             event.remove(name);
         }
     }
+    if let Some(Value::Object(series)) = event.get_mut("series") {
+        series.entry("count").or_insert_with(|| 0.into());
+    }
     event
 }

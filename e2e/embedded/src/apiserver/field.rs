@@ -106,6 +106,10 @@ impl FieldError {
         )
     }
 
+    pub(crate) fn internal(field: &Path, error: &str) -> Self {
+        Self::new("InternalError", field, format!("Internal error: {error}"))
+    }
+
     pub(crate) fn duplicate(field: &Path, value: impl Into<Value>) -> Self {
         Self::new(
             "FieldValueDuplicate",

@@ -57,7 +57,8 @@ pub(crate) fn list(
             Ok(page(objects, limit, revision, &prefix, options, selected))
         }
         Some(revision) => {
-            let old = table.at(revision).map_err(|_| too_old(options))?;
+            let old = table.at(revision);
+            let old = old.map_err(|_| too_old(options, start.key.strip_prefix(&prefix)))?;
             let objects = old
                 .iter()
                 .filter(|(key, _)| key.starts_with(&prefix) && key.as_ref() >= start.key.as_str());
@@ -88,7 +89,7 @@ fn start(options: &ListOptions, prefix: &str) -> Result<Start, Status> {
         let (key, revision) = decode_token(&options.continue_token)?;
         return Ok(Start {
             key: format!("{prefix}{key}"),
-            revision: Some(revision),
+            revision,
         });
     }
     let exact = options.version_match == "Exact"
@@ -148,7 +149,7 @@ fn page<'a>(
         let is_single = options.fields.required("metadata.name").is_some();
         if limit > 0 && page.items.len() >= limit && objects.peek().is_some() && !is_single {
             let key = key.strip_prefix(prefix).unwrap_or(key);
-            page.continue_token = encode_token(key, revision);
+            page.continue_token = encode_token(&format!("{key}\0"), Some(revision));
             let everything = options.labels.is_empty() && options.fields.is_empty();
             page.remaining = everything.then(|| objects.count());
             break;
@@ -157,13 +158,14 @@ fn page<'a>(
     page
 }
 
-/// A token that continues after `key`.
-fn encode_token(key: &str, revision: u64) -> String {
-    let token = json!({ "v": "meta.k8s.io/v1", "rv": revision, "start": format!("{key}\0") });
+/// A token that continues from `start`, at a revision or at the newest one, whose number then is -1.
+fn encode_token(start: &str, revision: Option<u64>) -> String {
+    let revision = revision.map_or(json!(-1), |revision| json!(revision));
+    let token = json!({ "v": "meta.k8s.io/v1", "rv": revision, "start": start });
     URL_SAFE_NO_PAD.encode(token.to_string())
 }
 
-fn decode_token(token: &str) -> Result<(String, u64), Status> {
+fn decode_token(token: &str) -> Result<(String, Option<u64>), Status> {
     let invalid =
         |why: &str| Status::bad_request(format!("invalid continue token: continue key is not valid{why}"));
     let bytes = URL_SAFE_NO_PAD
@@ -182,11 +184,11 @@ fn decode_token(token: &str) -> Result<(String, u64), Status> {
         )));
     }
     let revision = value["rv"].as_u64().filter(|revision| *revision > 0);
-    let Some(revision) = revision else {
+    if revision.is_none() && value["rv"] != -1 {
         return Err(invalid(
             ": incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
         ));
-    };
+    }
     let start = value["start"].as_str().unwrap_or_default();
     if start.is_empty() {
         return Err(invalid(": encoded start key empty (version meta.k8s.io/v1)"));
@@ -194,18 +196,20 @@ fn decode_token(token: &str) -> Result<(String, u64), Status> {
     Ok((start.trim_start_matches('/').to_owned(), revision))
 }
 
-fn too_old(options: &ListOptions) -> Status {
+fn too_old(options: &ListOptions, start: Option<&str>) -> Status {
     if options.continue_token.is_empty() {
         return Status::expired(format!(
             "The resourceVersion for the provided list is too old: {}",
             options.resource_version
         ));
     }
-    Status::expired(
+    let mut status = Status::expired(
         "The provided continue parameter is too old to display a consistent list result. You can start a new list \
          without the continue parameter, or use the continue token in this response to retrieve the remainder of \
          the results. Continuing with the provided token results in an inconsistent list - objects that were \
          created, modified, or deleted between the time the first chunk was returned and now may show up in the \
          list.",
-    )
+    );
+    status.continue_token = encode_token(start.unwrap_or_default(), None);
+    status
 }

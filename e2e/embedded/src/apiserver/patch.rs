@@ -6,6 +6,7 @@ use super::event_view;
 use super::field::{FieldError, Path};
 use super::go_format;
 use super::object::Object;
+use super::protobuf;
 use super::resource::Resource;
 use super::schema::{self, Codec};
 use super::status::Status;
@@ -15,25 +16,6 @@ use super::write::decode_object;
 
 /// Most operations in a JSON patch.
 const OPERATIONS_LIMIT: usize = 10_000;
-
-/// The fields of Go's `ObjectMeta`.
-const METADATA_FIELDS: [&str; 15] = [
-    "name",
-    "generateName",
-    "namespace",
-    "selfLink",
-    "uid",
-    "resourceVersion",
-    "generation",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "labels",
-    "annotations",
-    "ownerReferences",
-    "finalizers",
-    "managedFields",
-];
 
 /// The kind of a patch, by its content type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +98,12 @@ impl Patch {
                 document
             }
             // Only where Kubernetes looks for unknown fields it decodes the patch first.
-            PatchType::Merge if ignores_unknown && self.document.is_array() => self.document.clone(),
+            PatchType::Merge if ignores_unknown && self.document.is_array() => {
+                let mut patch = self.document.clone();
+                prune_lists(&mut patch, false);
+                patch.sort_all_objects();
+                patch
+            }
             PatchType::Merge if self.document.is_null() || ignores_unknown && !self.document.is_object() => {
                 return Err(Status::bad_request("Invalid JSON Patch"));
             }
@@ -210,15 +197,7 @@ impl Patch {
             strategic::Error::Malformed(why) => Status::bad_request(why),
             strategic::Error::Other(why) => Status::unclassified(why),
         })?;
-        // Kubernetes' converter follows the order of the struct's fields.
-        let mut metadata = document.remove_entry("metadata");
-        if let Some((_, Value::Object(fields))) = &mut metadata {
-            let place = |name: &str| METADATA_FIELDS.iter().position(|field| *field == name);
-            let mut ordered: Vec<(String, Value)> = std::mem::take(fields).into_iter().collect();
-            ordered.sort_by_key(|(name, _)| place(name));
-            fields.extend(ordered);
-        }
-        Ok(metadata.into_iter().chain(document).collect())
+        Ok(Value::Object(document))
     }
 
     fn no_object(&self) -> Status {
@@ -293,7 +272,16 @@ impl Patch {
             PatchType::Strategic => Codec::Converter,
             PatchType::Json | PatchType::Merge => Codec::Json,
         };
-        let decoded = decode_object(resource, document, codec);
+        let decoded = decode_object(resource, document, codec).map_err(|why| match (self.kind, &patched) {
+            // Kubernetes' converter follows the order of the structs' fields and reports the first error.
+            (PatchType::Strategic, Value::Object(document)) => {
+                let document = document.clone();
+                let (version, kind) = (resource.api_version(), resource.kind_name);
+                let document = protobuf::in_order_of_structs(&version, kind, document);
+                decode_object(resource, document, codec).err().unwrap_or(why)
+            }
+            _ => why,
+        });
         let (object, unknown_fields) = decoded.map_err(|why| Status::invalid_patch(shown(), why))?;
         unknown.extend(unknown_fields);
         if self.kind == PatchType::Strategic {

@@ -57,12 +57,9 @@ pub(crate) enum IncludeObject {
     Object,
 }
 
-/// Media types of answers, as the error for another one names them.
-const ACCEPTED: [&str; 3] = [
-    "application/json",
-    "application/yaml",
-    "application/vnd.kubernetes.protobuf",
-];
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+/// Media types of bodies, as the error for another one names them.
+const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", PROTOBUF];
 
 /// Resources of kube-apiserver in the served groups that this server does not have.
 const NOT_IMPLEMENTED: [(&str, &str); 10] = [
@@ -355,18 +352,22 @@ pub(crate) fn view(headers: &HeaderMap, query: &Query, streams: bool) -> Result<
 /// # Errors
 /// 415 if kube-apiserver does not read such bodies, 501 if only this server does not.
 pub(crate) fn accepts_body(headers: &HeaderMap) -> Result<(), Status> {
-    let content_type = headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok());
-    let media = content_type
-        .unwrap_or_default()
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim();
-    match media {
-        "" | "application/json" | "*/*" => Ok(()),
+    match media_type(headers) {
+        "" | "application/json" | "*/*" | PROTOBUF => Ok(()),
         media if ACCEPTED.contains(&media) => Err(Status::not_implemented(media)),
         _ => Err(Status::unsupported_media_type(&ACCEPTED)),
     }
+}
+
+/// Whether the body has Kubernetes' protobuf encoding.
+pub(crate) fn is_protobuf(headers: &HeaderMap) -> bool {
+    media_type(headers) == PROTOBUF
+}
+
+fn media_type(headers: &HeaderMap) -> &str {
+    let content_type = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let media = content_type.unwrap_or_default().split(';').next();
+    media.unwrap_or_default().trim()
 }

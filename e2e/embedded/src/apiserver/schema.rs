@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-pub(crate) use decode::{Codec, decode, seconds, type_error_of_text};
+pub(crate) use decode::{Codec, decode, micros, seconds, type_error_of_text};
 pub(crate) use tables::strategy;
 
 /// The type of a field.

@@ -15,8 +15,10 @@ pub struct Status {
     pub reason: &'static str,
     /// Text for people.
     pub message: String,
-    /// `details`, or null.
-    pub details: Value,
+    /// `details`, or null. Boxed, as an error should be small.
+    pub details: Box<Value>,
+    /// `metadata.continue`: a token with which a list can go on.
+    pub(crate) continue_token: String,
 }
 
 /// Text of a conflict of resource versions.
@@ -32,7 +34,8 @@ impl Status {
             code,
             reason,
             message: message.into(),
-            details,
+            details: Box::new(details),
+            continue_token: String::new(),
         }
     }
 
@@ -41,14 +44,18 @@ impl Status {
         let mut body = Map::new();
         body.insert("kind".into(), "Status".into());
         body.insert("apiVersion".into(), "v1".into());
-        body.insert("metadata".into(), json!({}));
+        let metadata = match self.continue_token.as_str() {
+            "" => json!({}),
+            token => json!({ "continue": token }),
+        };
+        body.insert("metadata".into(), metadata);
         body.insert("status".into(), "Failure".into());
         body.insert("message".into(), self.message.clone().into());
         if !self.reason.is_empty() {
             body.insert("reason".into(), self.reason.into());
         }
         if !self.details.is_null() {
-            body.insert("details".into(), self.details.clone());
+            body.insert("details".into(), (*self.details).clone());
         }
         body.insert("code".into(), self.code.as_u16().into());
         Value::Object(body)

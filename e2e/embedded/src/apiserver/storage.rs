@@ -41,6 +41,8 @@ pub(crate) struct Change {
 #[derive(Debug)]
 pub(crate) struct Store {
     revision: u64,
+    /// Feature gate VolumeLimitScaling.
+    pub(crate) volume_limit_scaling: bool,
     tables: Vec<Table>,
 }
 
@@ -119,6 +121,7 @@ impl Store {
         Self {
             // etcd begins with revision 1.
             revision: 1,
+            volume_limit_scaling: false,
             tables: indexed_fields.into_iter().map(table).collect(),
         }
     }

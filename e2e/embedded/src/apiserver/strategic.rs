@@ -1,9 +1,12 @@
 //! Strategic merge patches (`k8s.io/apimachinery/pkg/util/strategicpatch`).
 
+mod element_order;
+
 use serde_json::{Map, Value, json};
 
 use super::go_format;
 use super::schema::{Merge, Schema, Type};
+use element_order::check_order;
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -211,18 +214,7 @@ impl Patcher<'_> {
             let key = self.element(shape, &name).1.unwrap_or_default();
             let before = list_of(original, &name)?;
             let changes = list_of(patch, &name)?;
-            let listed = |item: &Value| order.iter().any(|entry| same_item(entry, item, key));
-            let deleted = |item: &Value| item.get(DIRECTIVE).is_some();
-            if let Some(changes) = &changes
-                && !changes.iter().all(|item| listed(item) || deleted(item))
-            {
-                let why = format!(
-                    "The order in patch list:\n{}\n doesn't match {SET_ORDER} list:\n{}\n",
-                    Value::Array(changes.clone()),
-                    Value::Array(order)
-                );
-                return Err(Error::Other(why));
-            }
+            check_order(changes.as_deref().unwrap_or_default(), &order, key)?;
             patch.remove(&name);
             let is_empty = |list: &Option<Vec<Value>>| list.as_ref().is_none_or(Vec::is_empty);
             if changes.is_some() && is_empty(&changes) && is_empty(&before) {
@@ -242,20 +234,26 @@ impl Patcher<'_> {
 }
 
 fn list_of(object: &Map<String, Value>, name: &str) -> Result<Option<Vec<Value>>, Error> {
+    match object.get(name) {
+        None => Ok(None),
+        Some(Value::Array(items)) => Ok(Some(items.clone())),
+        Some(other) => Err(bad_type("[]interface {}", other)),
+    }
+}
+
+/// `mergepatch.ErrBadArgType`.
+fn bad_type(expected: &str, found: &Value) -> Error {
     // As Go names types.
-    let found = match object.get(name) {
-        None => return Ok(None),
-        Some(Value::Array(items)) => return Ok(Some(items.clone())),
-        Some(Value::Null) => "%!s(<nil>)",
-        Some(Value::Bool(_)) => "bool",
-        Some(Value::Number(number)) if number.is_f64() => "float64",
-        Some(Value::Number(_)) => "int64",
-        Some(Value::String(_)) => "string",
-        Some(Value::Object(_)) => "map[string]interface {}",
+    let found = match found {
+        Value::Null => "%!s(<nil>)",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
     };
-    Err(Error::Other(format!(
-        "expected a []interface {{}}, but received a {found}"
-    )))
+    Error::Other(format!("expected a {expected}, but received a {found}"))
 }
 
 fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>) -> Result<(), Error> {

@@ -56,8 +56,7 @@ pub(crate) fn prepare_for_create(kind: Kind, object: &mut Object, now: &str) {
         Kind::ServiceAccount => keep_names_of_secrets(object),
         Kind::VolumeAttachment => set(object, "/status", json!({})),
         Kind::Lease => drop_coordinated_election(object, None),
-        Kind::CsiDriver => set(object, "/spec/preventPodSchedulingIfMissing", Value::Null),
-        Kind::CsiNode | Kind::CsiStorageCapacity | Kind::Event | Kind::StorageClass => {}
+        Kind::CsiDriver | Kind::CsiNode | Kind::CsiStorageCapacity | Kind::Event | Kind::StorageClass => {}
     }
 }
 
@@ -86,7 +85,6 @@ pub(crate) fn prepare_for_update(
             }
         }
         (Kind::CsiDriver, Part::Main) => {
-            set(object, "/spec/preventPodSchedulingIfMissing", Value::Null);
             if object.get("spec") != old.get("spec") {
                 increase_generation(object, old);
             }
@@ -110,6 +108,19 @@ pub(crate) fn prepare_for_update(
         (Kind::ServiceAccount, Part::Main) => keep_names_of_secrets(object),
         (Kind::Lease, Part::Main) => drop_coordinated_election(object, Some(old)),
         (Kind::CsiNode | Kind::CsiStorageCapacity | Kind::Event | Kind::StorageClass, Part::Main) => {}
+    }
+}
+
+/// Defaults `preventPodSchedulingIfMissing` with the feature gate VolumeLimitScaling, and drops it without.
+pub(crate) fn apply_volume_limit_scaling(kind: Kind, object: &mut Object, is_enabled: bool) {
+    let field = "/spec/preventPodSchedulingIfMissing";
+    if kind != Kind::CsiDriver {
+        return;
+    }
+    if is_enabled {
+        object::set_default(object, field, false);
+    } else {
+        set(object, field, Value::Null);
     }
 }
 

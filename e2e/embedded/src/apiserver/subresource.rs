@@ -3,9 +3,10 @@
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
+use super::admission;
 use super::call::Call;
 use super::delete::DeleteOptions;
-use super::field::{FieldError, Path};
+use super::field::{FieldError, Path, aggregate};
 use super::handler::{Reply, success};
 use super::object::{self, set, text};
 use super::resource::Kind;
@@ -54,12 +55,11 @@ pub(crate) fn answer(call: &mut Call<'_>, method: &Method) -> Result<Reply, Stat
     }
 }
 
-fn document(call: &Call<'_>, kind: &str) -> Result<Value, Status> {
+fn document(call: &Call<'_>, api_version: &str, kind: &str) -> Result<Value, Status> {
     super::request::accepts_body(call.headers)?;
-    call.document().map_err(|why| {
+    call.typed_document(api_version, kind).map_err(|why| {
         Status::bad_request(format!(
-            "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse \
-             error: {why}"
+            "the object provided is unrecognized (must be of type {kind}): {why}"
         ))
     })
 }
@@ -67,7 +67,7 @@ fn document(call: &Call<'_>, kind: &str) -> Result<Value, Status> {
 /// Binds a pod to a node.
 fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
     let (dry_run, _) = call.query.write_options("CreateOptions")?;
-    let binding = document(call, "Binding")?;
+    let binding = document(call, "v1", "Binding")?;
     let resource = call.location.resource;
     let name = call.location.name.clone();
     if binding["metadata"]["name"].as_str().unwrap_or_default() != name {
@@ -89,16 +89,22 @@ fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
         errors.push(FieldError::required(&path.child("name"), ""));
     }
     if !errors.is_empty() {
-        return Err(Status::invalid("", "Binding", &name, &errors));
+        return Err(Status::unclassified(aggregate(&errors)));
     }
     let key = key(&call.location.namespace, &name);
-    let annotations = binding["metadata"]["annotations"].clone();
     call.write(dry_run, |writer| {
         let Some(existing) = writer.store.table(resource.table()).get(&key).cloned() else {
             return Err(Status::not_found(resource, &name));
         };
         let refuse = |why: String| Err(Status::conflict_of("pods/binding", &name, &why));
         let mut pod = existing.object.clone();
+        for (what, field) in [("UID", "uid"), ("ResourceVersion", "resourceVersion")] {
+            let wanted = binding["metadata"][field].as_str().unwrap_or_default();
+            let found = text(&pod, &format!("/metadata/{field}"));
+            if !wanted.is_empty() && wanted != found {
+                return Err(writer.precondition_failed(&key, &name, what, wanted, found));
+            }
+        }
         if object::is_deleting(&pod) {
             return refuse(format!(
                 "pod {name} is being deleted, cannot be assigned to a host"
@@ -108,9 +114,18 @@ fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
         if !bound.is_empty() {
             return refuse(format!("pod {name} is already assigned to node {bound:?}"));
         }
+        if !object::list(&pod, "/spec/schedulingGates").is_empty() {
+            return refuse(format!("pod {name} has non-empty .spec.schedulingGates"));
+        }
         set(&mut pod, "/spec/nodeName", target.clone());
-        if let Value::Object(annotations) = annotations {
-            object::struct_mut(&mut pod, "/metadata/annotations").extend(annotations);
+        set(&mut pod, "/status/nominatedNodeName", Value::Null);
+        for field in ["annotations", "labels"] {
+            if let Value::Object(entries) = &binding["metadata"][field] {
+                object::struct_mut(&mut pod, &format!("/metadata/{field}")).extend(entries.clone());
+            }
+        }
+        if kind == "Node" {
+            admission::add_topology_labels(writer.store, &mut pod);
         }
         let mut conditions = object::list(&pod, "/status/conditions").to_vec();
         conditions.retain(|condition| condition["type"] != "PodScheduled");
@@ -131,16 +146,40 @@ fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
 /// Evicts a pod; there are no disruption budgets.
 fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
     let (dry_run, _) = call.query.write_options("CreateOptions")?;
-    let eviction = document(call, "Eviction")?;
+    let eviction = document(call, "policy/v1", "Eviction")?;
     let options = eviction["deleteOptions"].as_object().cloned();
-    let options = DeleteOptions::decode(options.unwrap_or_default())?;
+    let mut options = DeleteOptions::decode(options.unwrap_or_default())?;
     let dry_run = dry_run || !options.dry_run.is_empty();
     let name = call.location.name.clone();
+    if eviction["metadata"]["name"].as_str().unwrap_or_default() != name {
+        let why = "name in URL does not match name in Eviction object";
+        return Err(Status::bad_request(why));
+    }
     let resource = call.location.resource;
     let key = key(&call.location.namespace, &name);
     call.write(dry_run, |writer| {
-        if let Some(existing) = writer.store.table(resource.table()).get(&key).cloned() {
+        let existing = writer.store.table(resource.table()).get(&key).cloned();
+        if let Some(existing) = existing.filter(|_| !dry_run) {
             let mut pod = existing.object.clone();
+            for (what, field, wanted, fate) in [
+                ("UID", "uid", &options.uid, "deleted and then recreated"),
+                (
+                    "ResourceVersion",
+                    "resourceVersion",
+                    &options.resource_version,
+                    "modified",
+                ),
+            ] {
+                let wanted = wanted.as_deref().unwrap_or_default();
+                let found = text(&pod, &format!("/metadata/{field}"));
+                if !wanted.is_empty() && wanted != found {
+                    let why = format!(
+                        "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The \
+                         object might have been {fate}"
+                    );
+                    return Err(Status::conflict_of("Pod", &name, &why));
+                }
+            }
             let mut conditions = object::list(&pod, "/status/conditions").to_vec();
             conditions.retain(|condition| condition["type"] != "DisruptionTarget");
             conditions.push(json!({
@@ -152,7 +191,10 @@ fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
                 "message": "Eviction API: evicting",
             }));
             set(&mut pod, "/status/conditions", conditions);
-            writer.put(&key, pod);
+            let written = writer.put(&key, pod);
+            if let Some(version) = &mut options.resource_version {
+                text(&written.object, "/metadata/resourceVersion").clone_into(version);
+            }
         }
         writer.delete(&name, options)
     })?;
@@ -161,30 +203,62 @@ fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
 
 /// Issues a token of a ServiceAccount. It proves nothing: the server asks for none.
 fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
-    let request = document(call, "TokenRequest")?;
+    let request = document(call, "authentication.k8s.io/v1", "TokenRequest")?;
     let location = call.location;
-    let key = key(&location.namespace, &location.name);
-    let table = location.resource.table();
-    if call.server.store().table(table).get(&key).is_none() {
-        return Err(Status::not_found(location.resource, &location.name));
+    let invalid = |name: &str, error| {
+        let group = "authentication.k8s.io";
+        Err(Status::invalid(group, "TokenRequest", name, &[error]))
+    };
+    for (field, wanted) in [("name", &location.name), ("namespace", &location.namespace)] {
+        let given = request["metadata"][field].as_str().unwrap_or_default();
+        if !given.is_empty() && given != wanted {
+            let why = format!("must match the service account {field} if specified");
+            let path = Path::new("metadata").child(field);
+            return invalid(&location.name, FieldError::invalid(&path, given, why));
+        }
     }
-    let seconds = request["spec"]["expirationSeconds"]
-        .as_i64()
-        .unwrap_or(TOKEN_SECONDS);
+    let key = key(&location.namespace, &location.name);
+    let account = call
+        .server
+        .store()
+        .table(location.resource.table())
+        .get(&key)
+        .cloned();
+    let Some(account) = account else {
+        return Err(Status::not_found(location.resource, &location.name));
+    };
+    let spec = &request["spec"];
+    let seconds = spec["expirationSeconds"].as_i64().unwrap_or(TOKEN_SECONDS);
+    let why = match seconds {
+        ..600 => Some("may not specify a duration less than 10 minutes"),
+        4_294_967_297.. => Some("may not specify a duration larger than 2^32 seconds"),
+        _ => None,
+    };
+    if let Some(why) = why {
+        let path = Path::new("spec").child("expirationSeconds");
+        return invalid("", FieldError::invalid(&path, seconds, why));
+    }
     let now = call.server.clock().now();
     let until = super::schema::seconds(now + jiff::SignedDuration::from_secs(seconds));
     let number = call.server.rng().u64(..);
-    let mut spec = request["spec"].clone();
-    spec["expirationSeconds"] = seconds.into();
+    let audiences = match spec["audiences"].as_array() {
+        Some(audiences) if !audiences.is_empty() => json!(audiences),
+        _ => json!(["https://kubernetes.default.svc"]),
+    };
     let answer = json!({
         "kind": "TokenRequest",
         "apiVersion": "authentication.k8s.io/v1",
         "metadata": {
             "name": location.name,
             "namespace": location.namespace,
+            "uid": text(&account.object, "/metadata/uid"),
             "creationTimestamp": super::schema::seconds(now),
         },
-        "spec": spec,
+        "spec": {
+            "audiences": audiences,
+            "expirationSeconds": seconds,
+            "boundObjectRef": spec["boundObjectRef"],
+        },
         "status": {
             "token": format!("embedded.{}.{}.{number:016x}", location.namespace, location.name),
             "expirationTimestamp": until,

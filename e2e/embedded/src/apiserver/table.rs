@@ -35,7 +35,8 @@ fn columns(kind: Kind) -> Vec<Column> {
             AGE,
         ],
         Kind::CsiNode => vec![NAME, ("Drivers", "integer", "", 0), AGE],
-        Kind::CsiStorageCapacity => vec![NAME, column("StorageClassName"), column("Capacity")],
+        // kube-apiserver has no columns of its own for it.
+        Kind::CsiStorageCapacity => vec![NAME, ("Created At", "date", "", 0)],
         Kind::Event => vec![
             column("Last Seen"),
             column("Type"),

@@ -190,19 +190,24 @@ fn node_field_requirement(requirement: &Fields<'_>) {
 
 /// A volume's node affinity as errors show it: as Go's internal type.
 fn shown_affinity(affinity: &Value) -> Value {
+    match affinity["required"]["nodeSelectorTerms"].as_array() {
+        Some(terms) => {
+            let terms = terms.iter().map(shown_term);
+            json!({ "Required": { "NodeSelectorTerms": terms.collect::<Value>() } })
+        }
+        None => affinity.clone(),
+    }
+}
+
+/// A term of a node selector as errors show it: as Go's internal type.
+fn shown_term(term: &Value) -> Value {
     let requirements = |list: &Value| {
         let shown = |found: &Value| json!({ "Key": found["key"], "Operator": found["operator"], "Values": found["values"] });
         let list = list.as_array().filter(|list| !list.is_empty());
         list.map_or(Value::Null, |list| list.iter().map(shown).collect())
     };
-    let Some(terms) = affinity["required"]["nodeSelectorTerms"].as_array() else {
-        return affinity.clone();
-    };
-    let terms = terms.iter().map(|term| {
-        json!({
-            "MatchExpressions": requirements(&term["matchExpressions"]),
-            "MatchFields": requirements(&term["matchFields"]),
-        })
-    });
-    json!({ "Required": { "NodeSelectorTerms": terms.collect::<Value>() } })
+    json!({
+        "MatchExpressions": requirements(&term["matchExpressions"]),
+        "MatchFields": requirements(&term["matchFields"]),
+    })
 }

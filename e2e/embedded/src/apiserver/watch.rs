@@ -18,12 +18,15 @@ use super::list;
 use super::list_options::ListOptions;
 use super::object::Object;
 use super::request::{Location, View};
+use super::resource::Kind;
 use super::show::ResponseEncoder;
 use super::status::Status;
 use super::storage::{Change, Stored};
 
 /// How often a watch gets a bookmark.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
+/// How long before its timeout a watch gets the last bookmark.
+const BOOKMARK_BEFORE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Most changes that are sent at once.
 const BATCH: usize = 500;
 /// How long a watch lasts that names no timeout, at least; twice as long at most.
@@ -41,7 +44,9 @@ struct Watch {
     sent: u64,
     changed: broadcast::Receiver<()>,
     deadline: Instant,
-    next_bookmark: Instant,
+    next_bookmark: Option<Instant>,
+    /// Only bookmarks of later versions are sent.
+    started_at: u64,
     /// Events for the objects that were there at the start.
     initial: Option<Bytes>,
     ended: bool,
@@ -71,7 +76,7 @@ pub(crate) fn watch(
         Some(seconds) => Duration::from_secs(seconds),
         None => DEFAULT_TIMEOUT.mul_f64(1.0 + server.random()),
     };
-    let (changed, indexed_value, revision, found) = {
+    let (changed, indexed_value, revision, newest, found) = {
         let mut store = server.store();
         let table = location.resource.table();
         let indexed_value = store
@@ -89,7 +94,8 @@ pub(crate) fn watch(
             Some(false) | None => Vec::new(),
         };
         let changed = store.subscribe(table, indexed_value.as_deref());
-        (changed, indexed_value, store.revision(), found)
+        let newest = store.table(table).newest();
+        (changed, indexed_value, store.revision(), newest, found)
     };
     let from_now = options.send_initial_events == Some(true) || requested == 0;
     let mut watch = Watch {
@@ -100,12 +106,14 @@ pub(crate) fn watch(
         sent: if from_now { revision } else { requested },
         changed,
         deadline: now + timeout,
-        next_bookmark: now + BOOKMARK_PERIOD,
+        next_bookmark: None,
+        started_at: if from_now { revision } else { requested.max(newest) },
         initial: None,
         ended: false,
         fault,
         options,
     };
+    watch.next_bookmark = watch.bookmark_after(now);
     if watch.options.send_initial_events == Some(true) {
         watch.initial = Some(watch.initial_events(&found));
     }
@@ -140,14 +148,28 @@ impl Watch {
                 _ = self.changed.recv() => {}
                 () = self.fault.changed() => {}
                 () = sleep_until(deadline) => return None,
-                () = sleep_until(next_bookmark), if self.options.bookmarks => {
-                    self.next_bookmark = next_bookmark + BOOKMARK_PERIOD;
+                () = sleep_until(next_bookmark.unwrap_or(deadline)), if next_bookmark.is_some() => {
+                    self.next_bookmark = self.bookmark_after(Instant::now());
                     self.skip_other_changes();
+                    if self.sent <= self.started_at {
+                        continue;
+                    }
                     let bookmark = self.bookmark(false);
                     return Some((bookmark, self));
                 }
             }
         }
+    }
+
+    /// When the next bookmark is due: every minute, and shortly before the timeout (`cacheWatcher.nextBookmarkTime`).
+    fn bookmark_after(&self, now: Instant) -> Option<Instant> {
+        // Events are not cached for watches, and etcd sends no bookmarks that often.
+        if !self.options.bookmarks || self.location.resource.kind == Kind::Event {
+            return None;
+        }
+        let last = self.deadline.checked_sub(BOOKMARK_BEFORE_TIMEOUT)?;
+        let next = last.min(now + BOOKMARK_PERIOD);
+        (next > now).then_some(next)
     }
 
     fn step(&mut self) -> Step {

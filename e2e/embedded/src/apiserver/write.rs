@@ -108,6 +108,7 @@ impl Writer<'_> {
             set(&mut object, "/metadata/name", name);
         }
         strategy::prepare_for_create(resource.kind, &mut object, &self.now);
+        strategy::apply_volume_limit_scaling(resource.kind, &mut object, self.store.volume_limit_scaling);
         let name = object::name(&object).to_owned();
         let invalid = |errors: Vec<FieldError>| {
             Status::invalid(kind_group(resource), resource.kind_name, &name, &errors)
@@ -121,8 +122,9 @@ impl Writer<'_> {
             return Err(invalid(errors));
         }
         self.warnings = warnings::create(resource.kind, &object);
+        admission::validate_create(self.store, resource, &object, self.namespace)?;
         self.canonicalize(&mut object);
-        if !text(&object, "/metadata/resourceVersion").is_empty() && !self.dry_run {
+        if !self.dry_run && parse_version(&object).is_ok_and(|version| version != 0) {
             let why = "resourceVersion should not be set on objects to be created";
             return Err(Status::unclassified(why));
         }
@@ -170,7 +172,10 @@ impl Writer<'_> {
             let mut object = updated(&Object::new())?;
             admission::namespace_exists(self.store, resource, &object, self.namespace)?;
             parse_version(&object)?;
-            set(&mut object, "/metadata/resourceVersion", Value::Null);
+            // A dry run shows it as it was sent.
+            if !self.dry_run {
+                set(&mut object, "/metadata/resourceVersion", Value::Null);
+            }
             return self.create(object).map(|written| (written, true));
         };
         let mut object = updated(&existing.object)?;
@@ -189,7 +194,14 @@ impl Writer<'_> {
         Ok((self.put(&key, object), false))
     }
 
-    fn precondition_failed(&self, key: &str, name: &str, what: &str, wanted: &str, found: &str) -> Status {
+    pub(crate) fn precondition_failed(
+        &self,
+        key: &str,
+        name: &str,
+        what: &str,
+        wanted: &str,
+        found: &str,
+    ) -> Status {
         // A dry run does not reach the store, which adds the prefix.
         let registry = if self.dry_run { "" } else { "/registry" };
         let why = format!(
@@ -230,6 +242,7 @@ impl Writer<'_> {
             admission::mutate_update(resource, object, old);
         }
         let schema = &super::resource::of_kind(resource.kind).schema;
+        strategy::apply_volume_limit_scaling(resource.kind, object, self.store.volume_limit_scaling);
         strategy::prepare_for_update(resource.kind, part, schema, object, old, &self.now);
         if text(object, "/metadata/uid").is_empty() {
             object::copy(object, old, "/metadata/uid");
@@ -241,9 +254,17 @@ impl Writer<'_> {
         if !object::has(object, "/metadata/deletionGracePeriodSeconds") {
             object::copy(object, old, "/metadata/deletionGracePeriodSeconds");
         }
+        // Kubernetes' check of immutable Secrets tells an empty map from none.
+        let has_empty_data = resource.kind == Kind::Secret && is_empty_map(object, DATA);
         self.canonicalize(object);
+        if has_empty_data {
+            object.insert(DATA.to_owned(), Value::Object(Object::new()));
+        }
         let mut errors = validate::common_update(resource, object, old);
         errors.extend(validate::update(resource, part, object, old));
+        if has_empty_data {
+            object.remove(DATA);
+        }
         if !errors.is_empty() {
             let name = object::name(object);
             return Err(Status::invalid(
@@ -310,6 +331,9 @@ impl Writer<'_> {
     }
 }
 
+/// Field of a Secret.
+const DATA: &str = "data";
+
 /// The group that errors name: events are core events, whichever API they come through.
 fn kind_group(resource: &Resource) -> &'static str {
     super::resource::of_kind(resource.kind).group
@@ -353,8 +377,19 @@ pub(crate) fn decode_object(
         object = event_view::to_core(object);
     }
     defaults::apply(resource.kind, &mut object);
+    let has_empty_data = resource.kind == Kind::Secret && is_empty_map(&object, DATA);
     super::resource::of_kind(resource.kind)
         .schema
         .normalize(&mut object);
+    if has_empty_data {
+        object.insert(DATA.to_owned(), Value::Object(Object::new()));
+    }
     Ok((object, decoded.unknown))
+}
+
+fn is_empty_map(object: &Object, name: &str) -> bool {
+    object
+        .get(name)
+        .and_then(Value::as_object)
+        .is_some_and(Object::is_empty)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::volume::{UniqueVolumeName, VolumeSpec, split_unique_name};
+use crate::volume::{UniqueVolumeName, VolumeSpec};
 
 /// Whether a volume is attached to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,12 +281,13 @@ impl ActualStateOfWorld {
             .collect()
     }
 
-    /// Number of volume and node pairs by driver.
+    /// Number of volume and node pairs by driver. A volume without spec has no driver.
     pub(crate) fn volumes_by_driver(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
-        for (name, volume) in &self.volumes {
-            let driver = split_unique_name(name).map_or("unknown", |(driver, _)| driver);
-            *counts.entry(driver.to_owned()).or_default() += volume.nodes.len();
+        for volume in self.volumes.values() {
+            if let Some(spec) = &volume.spec {
+                *counts.entry(spec.driver.clone()).or_default() += volume.nodes.len();
+            }
         }
         counts
     }
@@ -315,6 +316,13 @@ mod tests {
         let mut actual = ActualStateOfWorld::default();
         actual.mark_volume_as_attached(&name, Some(spec), node, "");
         (actual, name)
+    }
+
+    #[test]
+    fn volume_without_spec_is_not_counted() {
+        let (mut actual, _) = attached("v", "a");
+        actual.mark_volume_as_attached("kubernetes.io/csi/d^other", None, "a", "");
+        assert_eq!(actual.volumes_by_driver().into_values().sum::<usize>(), 1);
     }
 
     #[test]

@@ -106,7 +106,7 @@ impl AttachDetachController {
 
     /// What others may see of it.
     pub(crate) fn view(&self) -> AttachDetachView {
-        AttachDetachView::new(self.state.clone())
+        AttachDetachView::new(self.state.clone(), self.informers.clone())
     }
 
     /// Runs for ever. Call before the informers run, so that no change is missed.

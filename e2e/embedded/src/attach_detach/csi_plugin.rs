@@ -79,11 +79,22 @@ impl CsiPlugin {
             .unwrap_or(true)
     }
 
-    /// Whether a VolumeAttachment says that the volume is attached to the node.
-    pub(crate) fn is_attached(&self, spec: &VolumeSpec, node: &str) -> bool {
+    /// Whether a VolumeAttachment says that the volume is attached to the node. Reads it from the API server if the
+    /// informer lacks it; as upstream, a failed read counts as detached. A volume that needs no attach counts as attached.
+    pub(crate) async fn is_attached(&self, spec: &VolumeSpec, node: &str) -> bool {
+        if !self.can_attach(&spec.driver) {
+            return true;
+        }
         let name = attachment_name(&spec.handle, &spec.driver, node);
-        let attachment = self.informers.attachments.get("", &name);
-        attachment.is_some_and(|attachment| attachment.status.as_ref().is_some_and(|status| status.attached))
+        let status = match self.informers.attachments.get("", &name) {
+            Some(known) => known.status.clone(),
+            None => {
+                let attachments = Api::<VolumeAttachment>::all(self.client.clone());
+                let found = attachments.get(&name).await.ok();
+                found.and_then(|found| found.status)
+            }
+        };
+        status.is_some_and(|status| status.attached)
     }
 
     /// Creates the VolumeAttachment, if there is none, and waits until it is attached.
@@ -262,6 +273,27 @@ pub(crate) fn message_of(error: &kube::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn attachment_that_the_informer_lacks_is_read() {
+        let server = crate::apiserver::ApiServer::new(&crate::apiserver::Options::default());
+        let informers = Informers::default();
+        let timeout = Duration::from_secs(1);
+        let plugin = CsiPlugin::new(server.client(), informers, fastrand::Rng::with_seed(1), timeout);
+        let spec = super::super::desired_state_of_world::tests::mk_spec("h", "ReadWriteOnce");
+        assert!(!plugin.is_attached(&spec, "a").await);
+        let attachments = Api::<VolumeAttachment>::all(server.client());
+        let name = attachment_name(&spec.handle, &spec.driver, "a");
+        let attachment = new_attachment(&name, &spec, "a");
+        attachments
+            .create(&PostParams::default(), &attachment)
+            .await
+            .unwrap();
+        let patch = kube::api::Patch::Merge(serde_json::json!({"status": {"attached": true}}));
+        let params = kube::api::PatchParams::default();
+        attachments.patch_status(&name, &params, &patch).await.unwrap();
+        assert!(plugin.is_attached(&spec, "a").await);
+    }
 
     #[test]
     fn attachment_status_decides_whether_the_wait_ends() {

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+/// Upstream's name repeats the subsystem.
+const FORCED_DETACHES: &str = "attach_detach_controller_attachdetach_controller_forced_detaches";
+
 /// Why a volume was detached although its node may still use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ForceDetachReason {
@@ -40,18 +43,26 @@ impl Metrics {
         self.forced_detaches.get(&reason).copied().unwrap_or_default()
     }
 
-    /// Prometheus text format; the arguments are the number of volumes by driver in either state.
+    /// Prometheus text format; the arguments are the number of volumes by driver in either state, and by node and
+    /// driver.
     pub(crate) fn render(
         &self,
         desired: &BTreeMap<String, usize>,
         actual: &BTreeMap<String, usize>,
+        in_use: &BTreeMap<(String, String), usize>,
     ) -> String {
-        let mut text = String::from("# TYPE attachdetach_controller_forced_detaches counter\n");
+        let mut text = format!("# TYPE {FORCED_DETACHES} counter\n");
         for reason in [ForceDetachReason::OutOfService, ForceDetachReason::Timeout] {
             let (label, count) = (reason.label(), self.forced_detaches(reason));
+            writeln!(text, "{FORCED_DETACHES}{{reason=\"{label}\"}} {count}")
+                .expect("writing to a String must succeed");
+        }
+        text.push_str("# TYPE storage_count_attachable_volumes_in_use gauge\n");
+        for ((node, driver), count) in in_use {
             writeln!(
                 text,
-                "attachdetach_controller_forced_detaches{{reason=\"{label}\"}} {count}"
+                "storage_count_attachable_volumes_in_use{{node=\"{node}\",volume_plugin=\"kubernetes.io/csi:{driver}\"}} \
+                 {count}"
             )
             .expect("writing to a String must succeed");
         }

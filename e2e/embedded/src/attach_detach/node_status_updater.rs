@@ -26,28 +26,20 @@ impl NodeStatusUpdater {
         Self { client, nodes, state }
     }
 
-    /// Writes the report of every node that needs it. Ends with the first failure; the rest follows in the next
-    /// round.
+    /// Writes the report of every node that needs it.
     ///
     /// # Errors
-    /// The API server refused a patch; the node is marked for another try.
+    /// The last of the patches that the API server refused; these nodes are marked for another try.
     pub(crate) async fn update_node_statuses(&self) -> kube::Result<()> {
-        let mut reports = self
-            .state
-            .lock()
-            .actual
-            .get_volumes_to_report_attached()
-            .into_iter();
-        while let Some((node, volumes)) = reports.next() {
-            if let Err(error) = self.update(&node, &volumes).await {
-                let mut state = self.state.lock();
-                for (node, _) in reports {
-                    state.actual.set_node_status_update_needed(&node);
-                }
-                return Err(error);
+        let reports = self.state.lock().actual.get_volumes_to_report_attached();
+        let mut result = Ok(());
+        for (node, volumes) in reports {
+            let updated = self.update(&node, &volumes).await;
+            if updated.is_err() {
+                result = updated;
             }
         }
-        Ok(())
+        result
     }
 
     /// Writes the report of one node if it needs it.
@@ -73,12 +65,14 @@ impl NodeStatusUpdater {
         }
         let patch = Patch::Strategic(json!({"status": {"volumesAttached": report(volumes)}}));
         let nodes = Api::<Node>::all(self.client.clone());
-        let patched = nodes.patch_status(node, &PatchParams::default(), &patch).await;
-        if let Err(error) = patched {
-            self.state.lock().actual.set_node_status_update_needed(node);
-            return Err(error);
+        match nodes.patch_status(node, &PatchParams::default(), &patch).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(error) => {
+                self.state.lock().actual.set_node_status_update_needed(node);
+                Err(error)
+            }
         }
-        Ok(())
     }
 }
 

@@ -94,16 +94,16 @@ impl OperationExecutor {
         let name = &volume.spec.name;
         match self.plugin.attach(&volume.spec, &volume.node_name).await {
             Ok(()) => {
-                let message = format!("AttachVolume.Attach succeeded for volume {name:?} ");
-                for pod in &volume.scheduled_pods {
-                    self.pod_event(pod, EventType::Normal, "SuccessfulAttachVolume", &message);
-                }
                 self.state.lock().actual.mark_volume_as_attached(
                     &volume.volume_name,
                     Some(volume.spec.clone()),
                     &volume.node_name,
                     "",
                 );
+                let message = format!("AttachVolume.Attach succeeded for volume {name:?} ");
+                for pod in &volume.scheduled_pods {
+                    self.pod_event(pod, EventType::Normal, "SuccessfulAttachVolume", &message);
+                }
                 true
             }
             Err(error) => {

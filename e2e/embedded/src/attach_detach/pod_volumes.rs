@@ -17,11 +17,21 @@ pub(crate) fn create_volume_spec(
     informers: &Informers,
     plugin: &CsiPlugin,
 ) -> Option<Arc<VolumeSpec>> {
-    let spec = match claim_name(pod, volume) {
-        Some(claim) => bound_volume(pod, volume, &claim, informers)?,
-        None => VolumeSpec::from_inline(volume)?,
-    };
+    let spec = find_volume_spec(pod, volume, informers)?;
     plugin.can_attach(&spec.driver).then(|| Arc::new(spec))
+}
+
+/// The driver of a pod's volume, also of one that needs no attach.
+pub(crate) fn driver_of(pod: &Pod, volume: &Volume, informers: &Informers) -> Option<String> {
+    let inline = volume.csi.as_ref().map(|csi| csi.driver.clone());
+    inline.or_else(|| find_volume_spec(pod, volume, informers).map(|spec| spec.driver))
+}
+
+fn find_volume_spec(pod: &Pod, volume: &Volume, informers: &Informers) -> Option<VolumeSpec> {
+    match claim_name(pod, volume) {
+        Some(claim) => bound_volume(pod, volume, &claim, informers),
+        None => VolumeSpec::from_inline(volume),
+    }
 }
 
 fn bound_volume(pod: &Pod, volume: &Volume, claim: &str, informers: &Informers) -> Option<VolumeSpec> {

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::SharedState;
 use super::actual_state_of_world::AttachState;
 use super::csi_plugin::CsiPlugin;
 use super::operation_executor::operation_key;
+use super::{SharedState, State};
+use crate::volume::VolumeSpec;
 
 /// The loop.
 pub(crate) struct StateSync {
@@ -27,29 +28,35 @@ impl StateSync {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.sync_states();
+            self.sync_states().await;
         }
     }
 
-    fn sync_states(&self) {
-        let mut state = self.state.lock();
-        let state = &mut *state;
-        for volume in state.actual.get_attached_volumes(|_, _| true) {
+    async fn sync_states(&self) {
+        let volumes = self.state.lock().actual.get_attached_volumes(|_, _| true);
+        for volume in volumes {
             let (name, node) = (&volume.volume_name, &volume.node_name);
             let Some(spec) = volume.spec.as_deref() else {
                 continue;
             };
-            let is_pending = state
-                .pending
-                .is_operation_pending(&operation_key(name, Some(spec), node));
-            if volume.attach_state == AttachState::Attached
-                && !is_pending
-                && !self.plugin.is_attached(spec, node)
-            {
+            let was_settled = is_settled(&self.state.lock(), name, spec, node);
+            if !was_settled || self.plugin.is_attached(spec, node).await {
+                continue;
+            }
+            // An operation may have begun meanwhile.
+            let mut state = self.state.lock();
+            if is_settled(&state, name, spec, node) {
                 tracing::info!(volume = %name, %node, "attached volume has no VolumeAttachment that says so");
                 state.actual.mark_volume_as_detached(name, node);
                 state.changed = true;
             }
         }
     }
+}
+
+/// Whether the volume is attached and no operation on it is pending.
+fn is_settled(state: &State, name: &str, spec: &VolumeSpec, node: &str) -> bool {
+    let key = operation_key(name, Some(spec), node);
+    state.actual.attach_state(name, node) == AttachState::Attached
+        && !state.pending.is_operation_pending(&key)
 }

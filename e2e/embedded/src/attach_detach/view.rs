@@ -7,12 +7,16 @@ use super::SharedState;
 use super::actual_state_of_world::AttachState;
 use super::metrics::ForceDetachReason;
 use super::operation_executor::operation_key;
+use super::pod_volumes::driver_of;
+use crate::informers::Informers;
+use crate::pod;
 use crate::volume::UniqueVolumeName;
 
 /// A handle on the state of a running controller.
 #[derive(Clone, Debug)]
 pub struct AttachDetachView {
     state: Arc<SharedState>,
+    informers: Informers,
 }
 
 /// A volume on a node, as both states see it.
@@ -31,8 +35,8 @@ pub struct VolumeView {
 // === impl AttachDetachView ===
 
 impl AttachDetachView {
-    pub(super) fn new(state: Arc<SharedState>) -> Self {
-        Self { state }
+    pub(super) fn new(state: Arc<SharedState>, informers: Informers) -> Self {
+        Self { state, informers }
     }
 
     /// Every volume and node of either state.
@@ -70,10 +74,21 @@ impl AttachDetachView {
 
     /// The metrics in Prometheus' text format.
     pub fn metrics(&self) -> String {
+        let mut in_use = BTreeMap::new();
+        for pod in self.informers.pods.list() {
+            let Some(node) = pod::node_name(&pod) else {
+                continue;
+            };
+            let volumes = pod::volumes(&pod).iter();
+            for driver in volumes.filter_map(|volume| driver_of(&pod, volume, &self.informers)) {
+                *in_use.entry((node.to_owned(), driver)).or_default() += 1;
+            }
+        }
         let state = self.state.lock();
         state.metrics.render(
             &state.desired.volumes_by_driver(),
             &state.actual.volumes_by_driver(),
+            &in_use,
         )
     }
 }

@@ -59,7 +59,7 @@ impl Finished {
         }
     }
 
-    fn failed(outcome: Outcome, step: &str, spec: &MountSpec, error: &str) -> Self {
+    pub(super) fn failed(outcome: Outcome, step: &str, spec: &MountSpec, error: &str) -> Self {
         Self {
             message: Some(format!("{step} failed for volume {:?} : {error}", spec.name)),
             ..Self::new(outcome)
@@ -132,18 +132,24 @@ impl CsiMounter {
     }
 
     async fn mount(&self, spec: &MountSpec, pod: &Pod, staged: bool) -> Finished {
-        let Some(driver) = self.driver_of(spec) else {
-            let error = format!(
-                "driver name {} not found in the list of registered CSI drivers",
-                spec.driver
-            );
-            return Finished::failed(Outcome::Failed, "MountVolume.MountDevice", spec, &error);
-        };
         let publish_context = match self.wait_for_attach(spec).await {
             Ok(context) => context,
             Err(error) => {
                 return Finished::failed(Outcome::Failed, "MountVolume.WaitForAttach", spec, &error);
             }
+        };
+        let Some(driver) = self.driver_of(spec) else {
+            let (step, text) = if staged || spec.ephemeral {
+                ("MountVolume.SetUp", "mounter.SetUpAt failed to get CSI client")
+            } else {
+                let text = "attacher.MountDevice failed to create newCsiDriverClient";
+                ("MountVolume.MountDevice", text)
+            };
+            let name = &spec.driver;
+            let error = format!(
+                "kubernetes.io/csi: {text}: driver name {name} not found in the list of registered CSI drivers"
+            );
+            return Finished::failed(Outcome::Failed, step, spec, &error);
         };
         let mut capabilities = match capabilities(driver).await {
             Ok(capabilities) => capabilities,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use csi_proto::v1::VolumeCapability;
 use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod, SecretReference, Volume};
+use k8s_openapi::api::core::v1::{NodeSelector, PersistentVolume, Pod, SecretReference, Volume};
 use k8s_openapi::api::storage::v1::CSIDriver;
 
 use crate::pod;
@@ -26,6 +26,7 @@ pub(crate) struct MountSpec {
     pub fs_type: String,
     pub mount_options: Vec<String>,
     pub access_modes: Vec<String>,
+    pub node_affinity: Option<NodeSelector>,
     pub read_only: bool,
     pub attributes: BTreeMap<String, String>,
     pub pod_info: bool,
@@ -60,6 +61,7 @@ impl MountSpec {
             fs_type: csi.fs_type.unwrap_or_default(),
             mount_options: spec.mount_options.unwrap_or_default(),
             access_modes: spec.access_modes.unwrap_or_default(),
+            node_affinity: spec.node_affinity.and_then(|affinity| affinity.required),
             read_only: read_only || csi.read_only == Some(true),
             attributes: csi.volume_attributes.unwrap_or_default(),
             pod_info: wants_pod_info(driver),
@@ -85,6 +87,7 @@ impl MountSpec {
             fs_type: csi.fs_type.unwrap_or_default(),
             mount_options: Vec::new(),
             access_modes: vec!["ReadWriteOnce".to_owned()],
+            node_affinity: None,
             read_only: csi.read_only == Some(true),
             attributes: csi.volume_attributes.unwrap_or_default(),
             pod_info: wants_pod_info(driver),
@@ -156,6 +159,7 @@ pub(super) mod tests {
             fs_type: String::new(),
             mount_options: Vec::new(),
             access_modes: Vec::new(),
+            node_affinity: None,
             read_only: false,
             attributes: BTreeMap::new(),
             pod_info: false,

@@ -151,7 +151,7 @@ impl NodeRegistration {
             .map(drop)
     }
 
-    /// Renews the lease and the Ready condition.
+    /// Renews the lease and the node's conditions.
     ///
     /// # Errors
     /// The API server refused a write; the next heartbeat tries again.
@@ -160,7 +160,7 @@ impl NodeRegistration {
         let leases = Api::<Lease>::namespaced(self.client.clone(), NODE_LEASE_NAMESPACE);
         let lease = Patch::Merge(json!({"spec": {"renewTime": MicroTime(now)}}));
         leases.patch(&self.name, &PatchParams::default(), &lease).await?;
-        let conditions = [ready_condition(ready_since, now)];
+        let conditions = conditions(ready_since, now);
         let status = Patch::Strategic(json!({"status": {"conditions": conditions}}));
         Api::<Node>::all(self.client.clone())
             .patch_status(&self.name, &PatchParams::default(), &status)
@@ -200,7 +200,7 @@ impl NodeRegistration {
             status: Some(NodeStatus {
                 allocatable: Some(resources.clone()),
                 capacity: Some(resources),
-                conditions: Some(vec![ready_condition(now, now)]),
+                conditions: Some(conditions(now, now).into()),
                 ..NodeStatus::default()
             }),
             ..Node::default()
@@ -237,13 +237,34 @@ fn owner(node: &Node) -> OwnerReference {
     }
 }
 
-fn ready_condition(since: Timestamp, now: Timestamp) -> NodeCondition {
-    NodeCondition {
-        type_: "Ready".to_owned(),
-        status: "True".to_owned(),
-        reason: Some("KubeletReady".to_owned()),
-        message: Some("kubelet is posting ready status".to_owned()),
+fn conditions(since: Timestamp, now: Timestamp) -> [NodeCondition; 4] {
+    [
+        (
+            "MemoryPressure",
+            "False",
+            "KubeletHasSufficientMemory",
+            "kubelet has sufficient memory available",
+        ),
+        (
+            "DiskPressure",
+            "False",
+            "KubeletHasNoDiskPressure",
+            "kubelet has no disk pressure",
+        ),
+        (
+            "PIDPressure",
+            "False",
+            "KubeletHasSufficientPID",
+            "kubelet has sufficient PID available",
+        ),
+        ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
+    ]
+    .map(|(kind, status, reason, message)| NodeCondition {
+        type_: kind.to_owned(),
+        status: status.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
         last_heartbeat_time: Some(Time(now)),
         last_transition_time: Some(Time(since)),
-    }
+    })
 }

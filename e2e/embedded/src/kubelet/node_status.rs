@@ -21,7 +21,8 @@ impl Kubelet {
         let Ok(Event::InitApply(node) | Event::Apply(node)) = event else {
             return;
         };
-        let status = node.status.unwrap_or_default();
+        let status = node.status.clone().unwrap_or_default();
+        self.node = node;
         // After a restore of etcd the Node may lack our last volumesInUse: write it again. A late event repeats the
         // write, which is harmless.
         let in_use: BTreeSet<_> = status.volumes_in_use.into_iter().flatten().collect();

@@ -13,6 +13,8 @@ use tokio::time::sleep;
 
 use super::mount_spec::MountSpec;
 use crate::apiserver::Clock;
+use crate::attach_detach::csi_plugin::message_of;
+use crate::persistent_volume::CLAIM_FINALIZER;
 use crate::pod;
 use crate::volume::{claim_name, driver_and_handle};
 
@@ -27,68 +29,164 @@ pub(crate) struct PodStatusManager {
     pub clock: Clock,
 }
 
+/// The names of a pod's volumes that were not found, and why.
+#[derive(Debug)]
+pub(crate) struct ResolveError(pub Vec<(String, String)>);
+
+// === impl ResolveError ===
+
+impl ResolveError {
+    /// The text of a FailedMount event.
+    pub(crate) fn message(&self, pod: &Pod) -> String {
+        let list = |mut names: Vec<&str>| {
+            names.sort_unstable();
+            names.dedup();
+            names.join(" ")
+        };
+        let containers = pod.spec.iter().flat_map(|spec| {
+            let init = spec.init_containers.iter().flatten();
+            spec.containers.iter().chain(init)
+        });
+        let used = containers.flat_map(|container| {
+            let mounts = container
+                .volume_mounts
+                .iter()
+                .flatten()
+                .map(|mount| mount.name.as_str());
+            let devices = container
+                .volume_devices
+                .iter()
+                .flatten()
+                .map(|device| device.name.as_str());
+            mounts.chain(devices)
+        });
+        // Other volumes, such as tokens, count as mounted.
+        let of_driver = |volume: &&Volume| volume.csi.is_some() || claim_name(pod, volume).is_some();
+        let volumes = pod::volumes(pod).iter().filter(of_driver);
+        let names: Vec<&str> = volumes.map(|volume| volume.name.as_str()).collect();
+        let used = used.filter(|name| names.contains(name));
+        let failed = list(self.0.iter().map(|(name, _)| name.as_str()).collect());
+        let errors: Vec<&str> = self.0.iter().map(|(_, why)| why.as_str()).collect();
+        format!(
+            "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[], failed to process \
+             volumes=[{failed}]: {}",
+            list(used.collect()),
+            errors.join("; ")
+        )
+    }
+}
+
 // === impl PodStatusManager ===
 
 impl PodStatusManager {
-    /// The CSI volumes of the pod, or `None` if one of them is not bound yet.
-    pub(crate) async fn resolve(&self, pod: &Pod) -> Option<Vec<MountSpec>> {
+    /// The CSI volumes of the pod.
+    ///
+    /// # Errors
+    /// Some of them were not found, or are not bound yet.
+    pub(crate) async fn resolve(&self, pod: &Pod) -> Result<Vec<MountSpec>, ResolveError> {
         let mut specs = Vec::new();
+        let mut failed = Vec::new();
         for volume in pod::volumes(pod) {
-            if let Some(csi) = &volume.csi {
-                let driver = self.csi_driver(&csi.driver).await?;
-                specs.extend(MountSpec::from_inline(pod, volume, driver.as_ref()));
-            } else if let Some(claim) = claim_name(pod, volume) {
-                specs.extend(self.resolve_claim(pod, volume, &claim).await?);
+            match self.resolve_volume(pod, volume).await {
+                Ok(spec) => specs.extend(spec),
+                Err(why) => failed.push((volume.name.clone(), why)),
             }
         }
-        Some(specs)
+        if failed.is_empty() {
+            Ok(specs)
+        } else {
+            Err(ResolveError(failed))
+        }
     }
 
-    /// A volume that no CSI driver serves is none of ours.
-    async fn resolve_claim(&self, pod: &Pod, volume: &Volume, claim: &str) -> Option<Option<MountSpec>> {
+    /// `None` for a volume without a CSI driver.
+    async fn resolve_volume(&self, pod: &Pod, volume: &Volume) -> Result<Option<MountSpec>, String> {
+        if let Some(csi) = &volume.csi {
+            let driver = self.csi_driver(&csi.driver).await?;
+            return Ok(MountSpec::from_inline(pod, volume, driver.as_ref()));
+        }
+        let Some(name) = claim_name(pod, volume) else {
+            return Ok(None);
+        };
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let claims = Api::<PersistentVolumeClaim>::namespaced(self.client.clone(), namespace);
-        let claim = claims.get(claim).await.ok()?;
+        let failed = |why: String| format!("error processing PVC {namespace}/{name}: {why}");
+        let claim = self.bound_claim(namespace, &name).await.map_err(failed)?;
         if volume.ephemeral.is_some() && !pod::owns(pod, &claim.metadata) {
-            return None;
+            let owner = pod.metadata.name.as_deref().unwrap_or_default();
+            return Err(format!(
+                "PVC {namespace}/{name} was not created for pod {namespace}/{owner} (pod is not owner)"
+            ));
         }
-        if claim.status?.phase.as_deref() != Some("Bound") {
-            return None;
-        }
-        let name = claim.spec?.volume_name?;
-        let bound = Api::<PersistentVolume>::all(self.client.clone())
-            .get(&name)
-            .await
-            .ok()?;
-        let spec = bound.spec.as_ref()?;
-        if spec.claim_ref.as_ref()?.uid != claim.metadata.uid {
-            return None;
-        }
-        let Some((driver, _)) = driver_and_handle(spec) else {
-            return Some(None);
+        let bound = self.volume_of(&claim).await.map_err(failed)?;
+        let Some((driver, _)) = bound.spec.as_ref().and_then(driver_and_handle) else {
+            return Ok(None);
         };
         let driver = self.csi_driver(&driver).await?;
-        let read_only = volume
-            .persistent_volume_claim
-            .as_ref()
-            .is_some_and(|claim| claim.read_only == Some(true));
-        Some(MountSpec::from_persistent_volume(
+        let source = volume.persistent_volume_claim.as_ref();
+        let read_only = source.is_some_and(|claim| claim.read_only == Some(true));
+        Ok(MountSpec::from_persistent_volume(
             &bound,
             driver.as_ref(),
             read_only,
         ))
     }
 
-    async fn csi_driver(&self, name: &str) -> Option<Option<CSIDriver>> {
-        Api::<CSIDriver>::all(self.client.clone())
-            .get_opt(name)
-            .await
-            .ok()
+    async fn bound_claim(&self, namespace: &str, name: &str) -> Result<PersistentVolumeClaim, String> {
+        let claims = Api::<PersistentVolumeClaim>::namespaced(self.client.clone(), namespace);
+        let claim = claims.get(name).await;
+        let claim =
+            claim.map_err(|error| format!("failed to fetch PVC from API server: {}", message_of(&error)))?;
+        let mut finalizers = claim.metadata.finalizers.iter().flatten();
+        if claim.metadata.deletion_timestamp.is_some() && !finalizers.any(|own| own == CLAIM_FINALIZER) {
+            return Err("PVC is being deleted".to_owned());
+        }
+        if claim.status.as_ref().and_then(|status| status.phase.as_deref()) != Some("Bound") {
+            return Err("PVC is not bound".to_owned());
+        }
+        Ok(claim)
+    }
+
+    async fn volume_of(&self, claim: &PersistentVolumeClaim) -> Result<PersistentVolume, String> {
+        let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+        let name = name
+            .filter(|name| !name.is_empty())
+            .ok_or("PVC has empty pvc.Spec.VolumeName")?;
+        let volume = Api::<PersistentVolume>::all(self.client.clone()).get(name).await;
+        let volume = volume.map_err(|error| {
+            format!(
+                "failed to fetch PV {name} from API server: {}",
+                message_of(&error)
+            )
+        })?;
+        let owner = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+        let Some(owner) = owner else {
+            return Err(format!(
+                "found PV object {name} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
+            ));
+        };
+        if owner.uid != claim.metadata.uid {
+            let [found, wanted] =
+                [&owner.uid, &claim.metadata.uid].map(|uid| uid.as_deref().unwrap_or_default());
+            return Err(format!(
+                "found PV object {name} but its pv.Spec.ClaimRef.UID {found} does not point to claim.UID {wanted}"
+            ));
+        }
+        Ok(volume)
+    }
+
+    async fn csi_driver(&self, name: &str) -> Result<Option<CSIDriver>, String> {
+        let driver = Api::<CSIDriver>::all(self.client.clone()).get_opt(name).await;
+        driver.map_err(|error| message_of(&error))
     }
 
     /// Reports that the pod runs.
     pub(crate) async fn report_running(&self, pod: &Pod) {
         let now = Time(self.clock.now());
+        let started = pod.status.as_ref().and_then(|status| status.start_time.clone());
+        let started = started.unwrap_or_else(|| now.clone());
+        // The containers of a pod that the node lifecycle controller marked as not ready have run all the time.
+        let is_marked = pod::phase(pod) == Some("Running") && pod::ready_status(pod) == Some("False");
+        let started_at = if is_marked { &started } else { &now };
         let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": now});
         let conditions = [
             "PodReadyToStartContainers",
@@ -99,9 +197,9 @@ impl PodStatusManager {
         .map(condition);
         let status = json!({
             "phase": "Running",
-            "startTime": now,
+            "startTime": started,
             "conditions": conditions,
-            "containerStatuses": container_statuses(pod, true, &json!({"running": {"startedAt": now}})),
+            "containerStatuses": container_statuses(pod, true, &json!({"running": {"startedAt": started_at}})),
         });
         self.patch(pod, status).await;
     }

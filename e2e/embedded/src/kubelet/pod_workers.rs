@@ -10,11 +10,12 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
 
 use super::mount_spec::MountSpec;
+use super::pod_status::ResolveError;
 use super::volume_manager::VolumeManager;
 use crate::pod;
 
-/// How long a pod waits for its volumes before an event says so.
-const MOUNT_TIMEOUT: Duration = Duration::from_secs(123);
+/// Minimum delay between two events about volumes that were not found.
+const REPORT_PERIOD: Duration = Duration::from_secs(10);
 /// Delay before the volumes of a pod are looked for again.
 const RESOLVE_RETRY: Duration = Duration::from_millis(100);
 
@@ -30,8 +31,8 @@ pub(crate) enum PodAction {
     Stop(Box<Pod>, i32),
     /// Remove its object; the watch answers.
     Remove(Box<Pod>),
-    /// Tell that it waits for volumes.
-    ReportTimeout(Box<Pod>, String),
+    /// Record that volumes of it were not found. A timeout alone is not recorded, as upstream.
+    ReportFailedMount(Box<Pod>, String),
 }
 
 /// The pods of one node by UID.
@@ -46,9 +47,14 @@ struct PodState {
     phase: Phase,
     /// The code that its containers exited with.
     exited: Option<i32>,
+    /// The node lifecycle controller marked the running pod as not ready.
+    marked_not_ready: bool,
     resolve_attempts: u32,
-    /// When to look for volumes again, or to report that they are missing.
+    /// When to look for volumes again.
     due: Option<Instant>,
+    /// What to record about volumes that were not found.
+    report: Option<String>,
+    next_report: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,9 +85,13 @@ impl PodWorkers {
                 },
                 pod: Pod::default(),
                 exited: None,
+                marked_not_ready: false,
                 resolve_attempts: 0,
                 due: None,
+                report: None,
+                next_report: None,
             });
+        state.marked_not_ready = state.phase == Phase::Running && pod::ready_status(&pod) == Some("False");
         state.pod = pod;
     }
 
@@ -108,7 +118,7 @@ impl PodWorkers {
     pub(crate) fn resolved(
         &mut self,
         uid: &str,
-        specs: Option<Vec<MountSpec>>,
+        specs: Result<Vec<MountSpec>, ResolveError>,
         volumes: &mut VolumeManager,
         now: Instant,
     ) {
@@ -120,16 +130,19 @@ impl PodWorkers {
         }
         state.resolve_attempts += 1;
         match specs {
-            Some(specs) => {
+            Ok(specs) => {
                 state.phase = Phase::WaitsForVolumes;
-                state.due = Some(now + MOUNT_TIMEOUT);
                 for spec in specs {
                     volumes.add_pod_to_volume(uid, spec);
                 }
             }
-            None => {
+            Err(error) => {
                 state.phase = Phase::New;
                 state.due = Some(now + RESOLVE_RETRY);
+                if state.next_report.is_none_or(|next| now >= next) {
+                    state.next_report = Some(now + REPORT_PERIOD);
+                    state.report = Some(error.message(&state.pod));
+                }
             }
         }
     }
@@ -194,7 +207,7 @@ impl PodWorkers {
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.pods
             .values()
-            .filter(|state| matches!(state.phase, Phase::New | Phase::WaitsForVolumes))
+            .filter(|state| state.phase == Phase::New)
             .filter_map(|state| state.due)
             .min()
     }
@@ -211,30 +224,27 @@ impl PodWorkers {
 impl PodState {
     fn next_action(&mut self, uid: &str, volumes: &mut VolumeManager, now: Instant) -> Option<PodAction> {
         let leaving = pod::is_deleting(&self.pod);
+        if let Some(message) = self.report.take() {
+            return Some(PodAction::ReportFailedMount(Box::new(self.pod.clone()), message));
+        }
         let pod = || Box::new(self.pod.clone());
         let (phase, action) = match self.phase {
             Phase::New if !leaving && self.due.is_none_or(|due| now >= due) => {
                 (Phase::Resolving, PodAction::Resolve(pod()))
             }
             Phase::WaitsForVolumes if !leaving => {
-                let unmounted = volumes.unmounted_volumes(uid);
-                if unmounted.is_empty() {
-                    (Phase::Starting, PodAction::Start(pod()))
-                } else if self.due.is_some_and(|due| now >= due) {
-                    self.due = Some(now + MOUNT_TIMEOUT);
-                    let message = format!(
-                        "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[], \
-                         failed to process volumes=[]: context deadline exceeded",
-                        unmounted.join(" ")
-                    );
-                    return Some(PodAction::ReportTimeout(Box::new(self.pod.clone()), message));
-                } else {
+                if !volumes.all_mounted(uid) {
                     return None;
                 }
+                (Phase::Starting, PodAction::Start(pod()))
             }
             Phase::Running if leaving || self.exited.is_some() => {
                 let code = self.exited.unwrap_or_default();
                 (Phase::Stopping, PodAction::Stop(pod(), code))
+            }
+            Phase::Running if self.marked_not_ready => {
+                self.marked_not_ready = false;
+                (Phase::Starting, PodAction::Start(pod()))
             }
             // Without containers there is nothing to stop.
             Phase::New | Phase::Resolving | Phase::WaitsForVolumes | Phase::Stopped if leaving => {

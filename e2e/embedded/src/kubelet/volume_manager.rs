@@ -4,6 +4,8 @@
 //! Invariants: a volume is mounted only after the API server has it in this node's `volumesInUse`, and after that
 //! in `volumesAttached`; it leaves `volumesInUse` only after it was unmounted from all pods and unstaged.
 
+mod queries;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -159,28 +161,6 @@ impl VolumeManager {
         }
         self.reported_attached = attached;
     }
-
-    /// Names of the pod's volumes that are not mounted.
-    pub(crate) fn unmounted_volumes(&self, pod: &str) -> Vec<String> {
-        self.desired
-            .iter()
-            .filter(|(_, volume)| volume.pods.contains(pod))
-            .filter(|(name, _)| self.mount_state(name, pod) != Some(MountState::Mounted))
-            .map(|(_, volume)| volume.spec.name.clone())
-            .collect()
-    }
-
-    /// Whether anything is, may be or is about to be mounted for the pod.
-    pub(crate) fn has_mounts(&self, pod: &str) -> bool {
-        self.actual.values().any(|volume| volume.pods.contains_key(pod))
-            || self.mounting.iter().any(|(_, mounting)| mounting == pod)
-    }
-
-    /// The pods that need the volume.
-    pub(crate) fn pods_of(&self, name: &str) -> Vec<String> {
-        let volumes = self.desired.get(name).into_iter();
-        volumes.flat_map(|volume| volume.pods.clone()).collect()
-    }
 }
 
 // === impl VolumeManager: actual state ===
@@ -283,18 +263,6 @@ impl VolumeManager {
             | Outcome::Failed
             | Outcome::NotAttachedYet => {}
         }
-    }
-
-    /// Whether the volume is or may be staged.
-    pub(crate) fn may_be_staged(&self, name: &str) -> bool {
-        self.actual
-            .get(name)
-            .is_some_and(|volume| volume.device.is_some())
-    }
-
-    /// The state of the volume's mount for the pod, if there may be one.
-    pub(crate) fn mount_state(&self, name: &str, pod: &str) -> Option<MountState> {
-        self.actual.get(name)?.pods.get(pod).copied()
     }
 }
 

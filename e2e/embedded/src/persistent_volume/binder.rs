@@ -13,9 +13,11 @@ use tokio::time::{Instant, interval, sleep_until};
 
 use super::claims::{
     ANN_BETA_STORAGE_PROVISIONER, ANN_BIND_COMPLETED, ANN_BOUND_BY_CONTROLLER, ANN_MIGRATED_TO,
-    ANN_PROVISIONED_BY, ANN_STORAGE_PROVISIONER, annotation, class_name, volume_phase,
+    ANN_PROVISIONED_BY, ANN_STORAGE_PROVISIONER, annotation, class_name, find_matching_volume,
+    volume_annotation, volume_phase,
 };
 use super::decision::{ClaimAction, VolumeAction, claim_phase, decide_claim, decide_volume};
+use super::waiting_claims::{consumers_text, default_class_for};
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::{Change, Key};
 use crate::informers::Informers;
@@ -48,7 +50,6 @@ impl PersistentVolumeController {
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
         let mut claims = self.informers.claims.subscribe();
         let mut volumes = self.informers.volumes.subscribe();
-        let mut pods = self.informers.pods.subscribe();
         async move {
             self.informers.wait_for_sync().await;
             let mut queue = KeyQueue::new(FIRST_RETRY, MAX_RETRY);
@@ -58,8 +59,6 @@ impl PersistentVolumeController {
                     biased;
                     Some(change) = claims.recv() => claim_changed(&mut queue, &change),
                     Some(change) = volumes.recv() => volume_changed(&mut queue, &change),
-                    // The text of a waiting claim's event depends on its pod; the resync sees to that.
-                    Some(_) = pods.recv() => {}
                     _ = resync.tick() => self.enqueue_all(&mut queue),
                     () = sleep_until(queue.next_due().unwrap_or_else(Instant::now)),
                         if queue.next_due().is_some() => {}
@@ -106,6 +105,14 @@ impl PersistentVolumeController {
             None => self.informers.volumes.list(),
         };
         let class = self.informers.classes.get("", class_name(claim));
+        if let Some(default) = default_class_for(claim, &self.informers) {
+            let bound = find_matching_volume(claim, volumes.iter().map(|volume| &**volume), None, false);
+            if bound.is_none() {
+                let patch = json!({"spec": {"storageClassName": default.metadata.name}});
+                // The change brings it back into the queue.
+                return self.patch_claim(claim, patch).await.map(drop);
+            }
+        }
         let action = decide_claim(claim, &volumes, class.as_deref());
         match action {
             ClaimAction::Nothing => Ok(()),
@@ -115,10 +122,14 @@ impl PersistentVolumeController {
                 None => Ok(()),
             },
             ClaimAction::Provision(provisioner) => self.leave_to_provisioner(claim, &provisioner).await,
-            ClaimAction::Wait(reason, message) => {
-                if !reason.is_empty() {
-                    self.recorder.event(claim, EventType::Normal, reason, &message);
-                }
+            ClaimAction::WaitForFirstConsumer => {
+                let (reason, message) = consumers_text(claim, &self.informers);
+                self.recorder.event(claim, EventType::Normal, reason, &message);
+                self.set_claim_phase(claim, "Pending").await
+            }
+            ClaimAction::WaitForVolume => self.set_claim_phase(claim, "Pending").await,
+            ClaimAction::Wait(kind, reason, message) => {
+                self.recorder.event(claim, kind, reason, &message);
                 self.set_claim_phase(claim, "Pending").await
             }
             ClaimAction::Lost(reason, message) => {
@@ -230,15 +241,29 @@ impl PersistentVolumeController {
         let claim = key
             .as_ref()
             .and_then(|(namespace, name)| self.informers.claims.get(namespace, name));
-        if let (Some(key), Some(_)) = (key, &claim) {
-            queue.add_unless_delayed(Item::Claim(key));
+        if let (Some(key), Some(_)) = (&key, &claim) {
+            queue.add_unless_delayed(Item::Claim(key.clone()));
         }
-        match decide_volume(volume, claim.as_deref()) {
+        let mut action = decide_volume(volume, claim.as_deref());
+        if action == VolumeAction::SetPhase("Released")
+            && let Some((namespace, name)) = &key
+        {
+            // The informer may lack the claim, or have an earlier claim of this name.
+            let claims = Api::<PersistentVolumeClaim>::namespaced(self.client.clone(), namespace);
+            let claim = claims.get_opt(name).await?;
+            action = decide_volume(volume, claim.as_ref());
+        }
+        match action {
             VolumeAction::Nothing => Ok(()),
             VolumeAction::SetPhase(phase) => self.set_volume_phase(volume, phase).await,
             VolumeAction::Unbind => {
-                let annotations = json!({ANN_BOUND_BY_CONTROLLER: null});
-                let patch = json!({"metadata": {"annotations": annotations}, "spec": {"claimRef": null}});
+                let patch = if volume_annotation(volume, ANN_BOUND_BY_CONTROLLER).is_some() {
+                    let annotations = json!({ANN_BOUND_BY_CONTROLLER: null});
+                    json!({"metadata": {"annotations": annotations}, "spec": {"claimRef": null}})
+                } else {
+                    // A user bound the volume in advance.
+                    json!({"spec": {"claimRef": {"uid": null}}})
+                };
                 let freed = self.patch_volume(volume, patch).await?;
                 self.set_volume_phase(&freed, "Available").await
             }

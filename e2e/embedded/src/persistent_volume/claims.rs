@@ -15,6 +15,11 @@ pub(crate) const ANN_PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 /// Names the provisioner that a claim waits for.
 pub(crate) const ANN_STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 pub(crate) const ANN_BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
+/// Marks the default class.
+pub(crate) const ANN_IS_DEFAULT_CLASS: [&str; 2] = [
+    "storageclass.kubernetes.io/is-default-class",
+    "storageclass.beta.kubernetes.io/is-default-class",
+];
 /// Names the node that the scheduler chose for the first consumer.
 pub(crate) const ANN_SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
@@ -116,27 +121,91 @@ fn capacity(volume: &PersistentVolume) -> i64 {
         .unwrap_or_default()
 }
 
-fn could_serve(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
-    let (Some(wanted), Some(offered)) = (claim.spec.as_ref(), volume.spec.as_ref()) else {
-        return false;
+/// Why the volume does not satisfy the claim, if it does not (`checkVolumeSatisfyClaim`).
+pub(crate) fn mismatch(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<String> {
+    let wanted = claim.spec.clone().unwrap_or_default();
+    let offered = volume.spec.clone().unwrap_or_default();
+    let mode = |mode: Option<String>| mode.unwrap_or_else(|| "Filesystem".to_owned());
+    let attributes = |class: Option<String>| class.unwrap_or_default();
+    let offered_modes = offered.access_modes.unwrap_or_default();
+    let mut wanted_modes = wanted.access_modes.iter().flatten();
+    let why = if volume.metadata.deletion_timestamp.is_some() {
+        let name = volume.metadata.name.as_deref().unwrap_or_default();
+        return Some(format!("the volume is marked for deletion {name:?}"));
+    } else if capacity(volume) < requested_bytes(claim) {
+        "requested PV is too small"
+    } else if offered.storage_class_name.as_deref().unwrap_or_default() != class_name(claim) {
+        "storageClassName does not match"
+    } else if attributes(wanted.volume_attributes_class_name)
+        != attributes(offered.volume_attributes_class_name)
+    {
+        "volumeAttributesClassName does not match"
+    } else if mode(offered.volume_mode) != mode(wanted.volume_mode) {
+        "incompatible volumeMode"
+    } else if !wanted_modes.all(|mode| offered_modes.contains(mode)) {
+        "incompatible accessMode"
+    } else {
+        return None;
     };
-    let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
-    let offered_modes = offered.access_modes.as_deref().unwrap_or_default();
-    volume.metadata.deletion_timestamp.is_none()
-        && offered.storage_class_name.as_deref().unwrap_or_default() == class_name(claim)
-        && mode(&offered.volume_mode) == mode(&wanted.volume_mode)
-        && capacity(volume) >= requested_bytes(claim)
-        && wanted
-            .access_modes
-            .iter()
-            .flatten()
-            .all(|mode| offered_modes.contains(mode))
-        && node_selector::label_selector_matches(wanted.selector.as_ref(), volume.metadata.labels.as_ref())
+    Some(why.to_owned())
+}
+
+fn could_serve(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
+    let selector = claim.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+    mismatch(claim, volume).is_none()
+        && node_selector::label_selector_matches(selector, volume.metadata.labels.as_ref())
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn volume_that_does_not_satisfy_the_claim_says_why() {
+        let claim = mk_claim();
+        let cases = [
+            ("/spec/capacity/storage", json!("1Gi"), None),
+            (
+                "/metadata/deletionTimestamp",
+                json!("2026-01-01T00:00:00Z"),
+                Some("the volume is marked for deletion \"v\""),
+            ),
+            (
+                "/spec/capacity/storage",
+                json!("1Mi"),
+                Some("requested PV is too small"),
+            ),
+            (
+                "/spec/storageClassName",
+                json!("fast"),
+                Some("storageClassName does not match"),
+            ),
+            (
+                "/spec/volumeAttributesClassName",
+                json!("gold"),
+                Some("volumeAttributesClassName does not match"),
+            ),
+            (
+                "/spec/volumeMode",
+                json!("Block"),
+                Some("incompatible volumeMode"),
+            ),
+            (
+                "/spec/accessModes",
+                json!(["ReadOnlyMany"]),
+                Some("incompatible accessMode"),
+            ),
+        ];
+        for (pointer, value, expected) in cases {
+            let volume = mk_volume("v", "1Gi", |volume| {
+                let (parent, field) = pointer.rsplit_once('/').unwrap();
+                volume.pointer_mut(parent).unwrap()[field] = value.clone();
+            });
+            assert_eq!(mismatch(&claim, &volume).as_deref(), expected, "{pointer}");
+        }
+    }
 
     fn mk_claim() -> PersistentVolumeClaim {
         serde_json::from_value(serde_json::json!({

@@ -6,9 +6,10 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 
 use super::claims::{
-    ANN_BIND_COMPLETED, ANN_BOUND_BY_CONTROLLER, ANN_SELECTED_NODE, annotation, class_name,
-    find_matching_volume, is_volume_bound_to_claim, volume_annotation, volume_phase,
+    ANN_BIND_COMPLETED, ANN_PROVISIONED_BY, ANN_SELECTED_NODE, annotation, class_name, find_matching_volume,
+    is_volume_bound_to_claim, mismatch, volume_annotation, volume_phase,
 };
+use crate::event_recorder::EventType;
 
 /// What to do about a claim.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,8 +18,12 @@ pub(crate) enum ClaimAction {
     Bind(String),
     /// Leave the claim to a provisioner.
     Provision(String),
-    /// Nothing to bind yet: the event's reason and text.
-    Wait(&'static str, String),
+    /// Nothing to bind yet: the event's type, reason and text.
+    Wait(EventType, &'static str, String),
+    /// Its volume is chosen together with the node of its pod.
+    WaitForFirstConsumer,
+    /// The volume that the claim names is not there yet.
+    WaitForVolume,
     /// The volume is gone or taken: the event's reason and text.
     Lost(&'static str, &'static str),
 }
@@ -28,7 +33,7 @@ pub(crate) enum ClaimAction {
 pub(crate) enum VolumeAction {
     Nothing,
     SetPhase(&'static str),
-    /// Free the volume that the controller had bound to a claim that took another.
+    /// Free the volume: its claim took another.
     Unbind,
 }
 
@@ -49,15 +54,17 @@ pub(crate) fn decide_claim(
     }
     match (wanted, volume) {
         (None, _) => decide_unbound_claim(claim, volumes, class),
-        // The volume may still come.
-        (Some(_), None) => ClaimAction::Wait("", String::new()),
+        (Some(_), None) => ClaimAction::WaitForVolume,
         (Some(name), Some(volume)) => {
             let free = volume.spec.as_ref().is_some_and(|spec| spec.claim_ref.is_none());
-            if free || is_volume_bound_to_claim(volume, claim) {
+            if let Some(why) = mismatch(claim, volume).filter(|_| free) {
+                let message = format!("Cannot bind to requested volume {name:?}: {why}");
+                ClaimAction::Wait(EventType::Warning, "VolumeMismatch", message)
+            } else if free || is_volume_bound_to_claim(volume, claim) {
                 ClaimAction::Bind(name.to_owned())
             } else {
                 let message = format!("volume {name:?} already bound to a different claim.");
-                ClaimAction::Wait("FailedBinding", message)
+                ClaimAction::Wait(EventType::Warning, "FailedBinding", message)
             }
         }
     }
@@ -79,24 +86,24 @@ fn decide_unbound_claim(
         return ClaimAction::Bind(volume.metadata.name.clone().unwrap_or_default());
     }
     if delayed {
-        return ClaimAction::Wait(
-            "WaitForFirstConsumer",
-            "waiting for first consumer to be created before binding".to_owned(),
-        );
+        return ClaimAction::WaitForFirstConsumer;
     }
     match class {
         Some(class) if class.provisioner != "kubernetes.io/no-provisioner" => {
             ClaimAction::Provision(class.provisioner.clone())
         }
-        Some(_) => ClaimAction::Wait(
-            "FailedBinding",
-            "no persistent volumes available for this claim and no storage class is set".to_owned(),
+        Some(class) => ClaimAction::Wait(
+            EventType::Warning,
+            "ProvisioningFailed",
+            format!("no volume plugin matched name: {}", class.provisioner),
         ),
         None if class_name(claim).is_empty() => ClaimAction::Wait(
+            EventType::Normal,
             "FailedBinding",
             "no persistent volumes available for this claim and no storage class is set".to_owned(),
         ),
         None => ClaimAction::Wait(
+            EventType::Warning,
             "ProvisioningFailed",
             format!("storageclass.storage.k8s.io {:?} not found", class_name(claim)),
         ),
@@ -141,7 +148,8 @@ pub(crate) fn decide_volume(
 ) -> VolumeAction {
     let owner = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
     let phase = |phase: &'static str| {
-        if volume_phase(volume) == phase {
+        let failed = phase == "Released" && volume_phase(volume) == "Failed";
+        if failed || volume_phase(volume) == phase {
             VolumeAction::Nothing
         } else {
             VolumeAction::SetPhase(phase)
@@ -158,12 +166,18 @@ pub(crate) fn decide_volume(
         return phase("Released");
     };
     let wanted = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+    let policy = volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
+    let is_provisioned = volume_annotation(volume, ANN_PROVISIONED_BY).is_some() && policy == Some("Delete");
     match wanted.filter(|name| !name.is_empty()) {
         // The claim's own sync completes the binding.
         None => VolumeAction::Nothing,
         Some(name) if Some(name) == volume.metadata.name.as_deref() => phase("Bound"),
-        Some(_) if volume_annotation(volume, ANN_BOUND_BY_CONTROLLER).is_some() => VolumeAction::Unbind,
-        Some(_) => phase("Available"),
+        // Provisioned for the claim: the provisioner deletes it.
+        Some(_) if is_provisioned => phase("Released"),
+        Some(_) => VolumeAction::Unbind,
     }
 }
 

@@ -1,10 +1,11 @@
 //! Keeps claims that pods use and volumes that are bound from being removed: the pvc-protection and pv-protection
 //! controllers.
 
+use std::borrow::Borrow;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -17,7 +18,7 @@ use crate::key_queue::KeyQueue;
 use crate::pod;
 use crate::volume::claim_name;
 
-const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
+pub(crate) const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const MAX_RETRY: Duration = Duration::from_secs(10);
@@ -77,7 +78,15 @@ impl ProtectionController {
         match item {
             Item::Claim((namespace, name)) => match self.informers.claims.get(namespace, name) {
                 Some(claim) => {
-                    let decision = decide(&*claim, CLAIM_FINALIZER, || self.is_used(&claim));
+                    let mut decision = decide(&*claim, CLAIM_FINALIZER, || {
+                        is_used(&claim, &self.informers.pods.list())
+                    });
+                    if decision == Decision::Remove {
+                        // The informer may lack a new pod.
+                        let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
+                        let pods = pods.list(&ListParams::default()).await?;
+                        decision = decide(&*claim, CLAIM_FINALIZER, || is_used(&claim, &pods.items));
+                    }
                     let claims = Api::namespaced(self.client.clone(), namespace);
                     carry_out(&claims, &*claim, CLAIM_FINALIZER, decision).await
                 }
@@ -93,20 +102,20 @@ impl ProtectionController {
             },
         }
     }
-
-    /// A pod uses its claims from the moment it is scheduled until its object is gone.
-    fn is_used(&self, claim: &PersistentVolumeClaim) -> bool {
-        self.informers.pods.list().iter().any(|pod| {
-            pod.metadata.namespace == claim.metadata.namespace
-                && pod::node_name(pod).is_some()
-                && pod::volumes(pod)
-                    .iter()
-                    .any(|volume| claim_name(pod, volume) == claim.metadata.name)
-        })
-    }
 }
 
 // === functions ===
+
+/// A pod uses its claims from the moment it is scheduled until its object is gone.
+fn is_used<P: Borrow<Pod>>(claim: &PersistentVolumeClaim, pods: &[P]) -> bool {
+    pods.iter().map(Borrow::borrow).any(|pod| {
+        pod.metadata.namespace == claim.metadata.namespace
+            && pod::node_name(pod).is_some()
+            && pod::volumes(pod)
+                .iter()
+                .any(|volume| claim_name(pod, volume) == claim.metadata.name)
+    })
+}
 
 fn claim_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolumeClaim>) {
     if let Change::Applied { new, .. } = change {

@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Taint};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
+use crate::node;
 use crate::node_selector;
 use crate::persistent_volume::{class_name, find_matching_volume, is_volume_bound_to_claim, requested_bytes};
 use crate::pod;
 use crate::quantity;
-use crate::volume::{UniqueVolumeName, VolumeSpec, claim_name};
+use crate::volume::{UniqueVolumeName, VolumeSpec, claim_name, unique_volume_name};
 
 /// What the scheduler sees of the cluster.
 #[derive(Debug, Default)]
@@ -23,6 +24,7 @@ pub(crate) struct Snapshot {
     pub classes: BTreeMap<String, Arc<StorageClass>>,
     pub csi_nodes: BTreeMap<String, Arc<CSINode>>,
     pub csi_drivers: BTreeMap<String, Arc<CSIDriver>>,
+    pub attachments: Vec<Arc<VolumeAttachment>>,
     pub capacities: Vec<Arc<CSIStorageCapacity>>,
     /// Volumes that pods were assumed to bring to a node, before the informer shows them there.
     pub assumed: BTreeMap<String, String>,
@@ -118,6 +120,18 @@ impl Snapshot {
         volumes
     }
 
+    /// The driver's volumes with a VolumeAttachment of the node.
+    fn attached_to(&self, node: &str, driver: &str) -> BTreeSet<UniqueVolumeName> {
+        let specs = self.attachments.iter().map(|attachment| &attachment.spec);
+        let specs = specs.filter(|spec| spec.node_name == node && spec.attacher == driver);
+        let volumes = specs.filter_map(|spec| self.volume(spec.source.persistent_volume_name.as_deref()?));
+        let handles =
+            volumes.filter_map(|volume| Some(volume.spec.as_ref()?.csi.as_ref()?.volume_handle.clone()));
+        handles
+            .map(|handle| unique_volume_name(driver, &handle))
+            .collect()
+    }
+
     /// A claim without a volume counts as one volume of its class's provisioner.
     fn volumes_of(&self, pod: &Pod) -> Vec<(String, UniqueVolumeName)> {
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
@@ -166,17 +180,9 @@ fn rejected_by_node(pod: &Pod, node: &Node) -> Option<String> {
     if node_spec.unschedulable == Some(true) {
         return Some("node(s) were unschedulable".to_owned());
     }
-    let tolerated = |taint: &k8s_openapi::api::core::v1::Taint| {
-        spec.tolerations.iter().flatten().any(|toleration| {
-            toleration.key.as_ref().is_none_or(|key| *key == taint.key)
-                && toleration
-                    .effect
-                    .as_ref()
-                    .is_none_or(|effect| *effect == taint.effect)
-                && (toleration.operator.as_deref() == Some("Exists")
-                    || toleration.value.as_deref().unwrap_or_default()
-                        == taint.value.as_deref().unwrap_or_default())
-        })
+    let tolerated = |taint: &Taint| {
+        let mut tolerations = spec.tolerations.iter().flatten();
+        tolerations.any(|toleration| node::tolerates(toleration, taint))
     };
     let taints = node_spec.taints.unwrap_or_default();
     let repelled = taints
@@ -245,34 +251,38 @@ fn has_other_user(pod: &Pod, claim: &PersistentVolumeClaim, snapshot: &Snapshot)
     })
 }
 
-/// The attach limit of each driver, from CSINode.
+/// A driver with `preventPodSchedulingIfMissing` that the node lacks, and the attach limit of each driver, from
+/// CSINode.
 fn rejected_by_limits(pod: &Pod, node: &Node, snapshot: &Snapshot) -> Option<String> {
     let wanted = snapshot.volumes_of(pod);
     let name = node.metadata.name.as_deref().unwrap_or_default();
-    let csi_node = snapshot.csi_nodes.get(name)?;
-    let present = snapshot.volumes_on(name);
-    for entry in &csi_node.spec.drivers {
-        let Some(limit) = entry
+    let csi_node = snapshot.csi_nodes.get(name);
+    let drivers = csi_node.map_or(&[][..], |csi_node| csi_node.spec.drivers.as_slice());
+    let missing = wanted.iter().map(|(driver, _)| driver).find(|driver| {
+        let object = snapshot.csi_drivers.get(*driver);
+        object.is_some_and(|object| object.spec.prevent_pod_scheduling_if_missing == Some(true))
+            && drivers.iter().all(|entry| entry.name != **driver)
+    });
+    if let Some(driver) = missing {
+        return Some(format!("{driver} CSI driver is not installed on the node"));
+    }
+    let exceeded = drivers.iter().any(|entry| {
+        let limit = entry
             .allocatable
             .as_ref()
-            .and_then(|allocatable| allocatable.count)
-        else {
-            continue;
+            .and_then(|allocatable| allocatable.count);
+        let of_driver = wanted.iter().filter(|(driver, _)| *driver == entry.name);
+        let mut new: BTreeSet<&UniqueVolumeName> = of_driver.map(|(_, volume)| volume).collect();
+        let Some(limit) = limit.filter(|_| !new.is_empty()) else {
+            return false;
         };
-        let mut volumes = present.get(&entry.name).cloned().unwrap_or_default();
-        let before = volumes.len();
-        volumes.extend(
-            wanted
-                .iter()
-                .filter(|(driver, _)| *driver == entry.name)
-                .map(|(_, volume)| volume.clone()),
-        );
-        let limit = usize::try_from(limit).unwrap_or_default();
-        if volumes.len() > before && volumes.len() > limit {
-            return Some("node(s) exceed max volume count".to_owned());
-        }
-    }
-    None
+        let used = snapshot.volumes_on(name).remove(&entry.name).unwrap_or_default();
+        new.retain(|volume| !used.contains(*volume));
+        // As upstream: a new volume that has a VolumeAttachment already counts twice.
+        let present = used.union(&snapshot.attached_to(name, &entry.name)).count();
+        !new.is_empty() && present + new.len() > usize::try_from(limit).unwrap_or_default()
+    });
+    exceeded.then(|| "node(s) exceed max volume count".to_owned())
 }
 
 /// Whether a claim with late binding finds a volume for the node, or can have one provisioned there.

@@ -44,6 +44,7 @@ impl Snapshot {
                 .into_iter()
                 .map(|driver| (name(&driver.metadata), driver))
                 .collect(),
+            attachments: informers.attachments.list(),
             capacities: informers.capacities.list(),
             assumed: assumed.clone(),
         }

@@ -24,7 +24,7 @@ fn mk_server(seed: u64) -> ApiServer {
         clock: Clock::starting_at(start),
         seed,
         window: 1000,
-        default_service_accounts: true,
+        ..Options::default()
     })
 }
 

@@ -93,8 +93,40 @@ async fn begins_with_the_objects_and_a_bookmark_when_asked_for_initial_events() 
         bookmark["metadata"]["resourceVersion"],
         server.revision().to_string()
     );
-    let (kind, _, _) = watch.next().await.unwrap();
+    call(&server, Method::POST, ATTACHMENTS, &mk_attachment("b")).await;
+    watch.expect("ADDED", "b").await;
+    let (kind, _, bookmark) = watch.next().await.unwrap();
     assert_eq!(kind, "BOOKMARK", "one follows every minute");
+    assert_eq!(
+        bookmark["metadata"]["resourceVersion"],
+        server.revision().to_string()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn sends_a_bookmark_before_the_timeout_if_something_is_new() {
+    let server = mk_server(1);
+    let start = tokio::time::Instant::now();
+    let query_now = || {
+        format!(
+            "allowWatchBookmarks=true&timeoutSeconds=10&resourceVersion={}",
+            server.revision()
+        )
+    };
+    let query = query_now();
+    let mut watch = Watch::start(&server, &query).await;
+    let mut idle = Watch::start(&server, &format!("{query}&fieldSelector=metadata.name%3Dz")).await;
+    call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
+    watch.expect("ADDED", "a").await;
+    for watch in [&mut watch, &mut idle] {
+        let (kind, _, _) = watch.next().await.unwrap();
+        assert_eq!(kind, "BOOKMARK");
+    }
+    assert_eq!(start.elapsed().as_secs(), 8);
+    assert!(watch.next().await.is_none(), "the watch must time out");
+
+    let mut nothing_new = Watch::start(&server, &query_now()).await;
+    assert!(nothing_new.next().await.is_none(), "no bookmark is due");
 }
 
 #[tokio::test(start_paused = true)]

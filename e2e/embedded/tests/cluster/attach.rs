@@ -1,5 +1,9 @@
 //! Pods come, move, fail to attach and go.
 
+use std::time::Duration;
+
+use embedded_cluster::apiserver::{Fault, Rule};
+use embedded_cluster::cluster::CONTROLLERS;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
@@ -152,4 +156,70 @@ async fn pod_runs_with_a_volume_that_was_not_unstaged_since_the_last_pod() {
     world.pod("web-2", Some("a"), &["data"]).await;
     world.until_running("web-2").await;
     world.assert_no_violations();
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_whose_status_cannot_be_patched_does_not_hold_back_the_others() {
+    let world = World::start().await;
+    let rule = Rule::always(Fault::Conflict)
+        .verbs(&["patch"])
+        .resource("nodes/status")
+        .name("a")
+        .user_agent(CONTROLLERS);
+    world.cluster.api_server().set_faults(vec![rule]);
+    for (claim, pod, node) in [("one", "stuck", "a"), ("two", "web", "b")] {
+        world.claim(claim, "now", "ReadWriteOnce").await;
+        world.pod(pod, Some(node), &[claim]).await;
+        world
+            .until_event(pod, "SuccessfulAttachVolume", "AttachVolume.Attach succeeded")
+            .await;
+    }
+    world.until_running("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pod_that_waits_for_an_unbound_claim_on_its_node_says_so() {
+    let world = World::start().await;
+    world.claim("unbound", "", "ReadWriteOnce").await;
+    world
+        .pod_with("web", "unbound", json!({}), json!({"nodeName": "a"}))
+        .await;
+    let text = "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], failed to process \
+                volumes=[data]: error processing PVC default/unbound: PVC is not bound";
+    world.until_event("web", "FailedMount", text).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn volume_for_one_pod_is_not_mounted_for_a_second_one() {
+    let world = World::start().await;
+    world.claim("data", "now", "ReadWriteOncePod").await;
+    for name in ["one", "two"] {
+        world
+            .pod_with(name, "data", json!({}), json!({"nodeName": "a"}))
+            .await;
+        if name == "one" {
+            world.until_running(name).await;
+        }
+    }
+    let text = " : volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+    world.until_event("two", "FailedMount", text).await;
+    world.delete_pod("one").await;
+    world.until_running("two").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_are_written_after_the_connection_comes_back() {
+    let world = World::start().await;
+    let rule = Rule::always(Fault::LostRequest)
+        .verbs(&["create"])
+        .resource("events")
+        .user_agent(CONTROLLERS);
+    world.cluster.api_server().set_faults(vec![rule]);
+    world.pod("web", Some("a"), &[]).await;
+    world.until_running("web").await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    world.cluster.api_server().set_faults(Vec::new());
+    world
+        .until_event("web", "Scheduled", "Successfully assigned default/web to a")
+        .await;
 }

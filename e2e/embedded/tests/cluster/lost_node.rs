@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use embedded_cluster::apiserver::{Fault, Rule};
 use embedded_cluster::attach_detach::ForceDetachReason;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
+use crate::driver::DRIVER;
 use crate::world::World;
 
 async fn with_pod_on_a() -> World {
@@ -48,16 +50,19 @@ async fn volume_is_taken_from_an_unhealthy_node_after_six_minutes() {
     assert!(waited < Duration::from_secs(380), "{waited:?}");
     let view = world.cluster.attach_detach();
     assert_eq!(view.forced_detaches(ForceDetachReason::Timeout), 1);
-    assert!(
-        view.metrics()
-            .contains("attachdetach_controller_forced_detaches{reason=\"timeout\"} 1")
-    );
+    assert!(view.metrics().contains(
+        "\nattach_detach_controller_attachdetach_controller_forced_detaches{reason=\"timeout\"} 1"
+    ));
     world.until_attached(&[("data", "b")]).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn volume_stays_on_a_healthy_node_that_does_not_unmount() {
     let world = with_pod_on_a().await;
+    let in_use = format!(
+        "storage_count_attachable_volumes_in_use{{node=\"a\",volume_plugin=\"kubernetes.io/csi:{DRIVER}\"}} 1\n"
+    );
+    assert!(world.cluster.attach_detach().metrics().contains(&in_use));
     world.driver.state().unstage_error = Some(tonic::Status::internal("device is busy"));
     world.delete_pod("web").await;
     world.until_gone("web").await;
@@ -135,4 +140,164 @@ async fn pods_of_a_deleted_node_are_removed_and_its_volumes_detached() {
         .unwrap();
     world.until_gone("web").await;
     world.until_attached(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_execute_taint_evicts_pods_that_do_not_tolerate_it() {
+    let world = with_pod_on_a().await;
+    let taints = |taints| Patch::Merge(json!({"spec": {"taints": taints}}));
+    let node = world.all::<Node>();
+    let taint = json!([{"key": "example.com/maintenance", "effect": "NoExecute"}]);
+    node.patch("a", &PatchParams::default(), &taints(taint))
+        .await
+        .unwrap();
+    world
+        .until_event("web", "TaintManagerEviction", "Marking for deletion Pod")
+        .await;
+    world.until_gone("web").await;
+    world.until_attached(&[]).await;
+    world.assert_no_violations();
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_node_shows_in_conditions_taints_pods_and_events() {
+    let mut world = with_pod_on_a().await;
+    world
+        .until_event(
+            "a",
+            "RegisteredNode",
+            "Node a event: Registered Node a in Controller",
+        )
+        .await;
+    world.cluster.crash_node("a");
+    until_unreachable(&world).await;
+    let node = world.node("a").await;
+    for kind in ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"] {
+        let conditions = node.status.as_ref().unwrap().conditions.iter().flatten();
+        let found = conditions.clone().find(|condition| condition.type_ == kind);
+        assert_eq!(
+            found.map(|condition| condition.status.as_str()),
+            Some("Unknown"),
+            "{kind}"
+        );
+    }
+    world
+        .until_event("a", "NodeNotReady", "Node a status is now: NodeNotReady")
+        .await;
+    world
+        .until_event("web", "NodeNotReady", "Node is not ready")
+        .await;
+    let pod = world.namespaced::<Pod>().get("web").await.unwrap();
+    let mut conditions = pod.status.unwrap().conditions.unwrap().into_iter();
+    let ready = conditions.find(|condition| condition.type_ == "Ready").unwrap();
+    assert_eq!(ready.status, "False");
+    world
+        .until("taints with their time", || async {
+            let taints = world.node("a").await.spec.unwrap().taints.unwrap_or_default();
+            taints.len() == 2 && taints.iter().all(|taint| taint.time_added.is_some())
+        })
+        .await;
+    world.cluster.remove_node("a");
+    let nodes = world.all::<Node>();
+    nodes.delete("a", &DeleteParams::default()).await.unwrap();
+    world
+        .until_event(
+            "a",
+            "RemovingNode",
+            "Node a event: Removing Node a from Controller",
+        )
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_write_does_not_keep_other_pods_of_a_lost_node_ready() {
+    let mut world = with_pod_on_a().await;
+    world.claim("other", "now", "ReadWriteOnce").await;
+    world.pod("zoo", Some("a"), &["other"]).await;
+    world.until_running("zoo").await;
+    let rule = Rule::always(Fault::Conflict)
+        .verbs(&["patch"])
+        .resource("pods/status")
+        .name("web");
+    world.cluster.api_server().set_faults(vec![rule]);
+    world.cluster.crash_node("a");
+    world
+        .until_event("zoo", "NodeNotReady", "Node is not ready")
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_whose_kubelet_never_reported_becomes_unknown() {
+    let world = World::start().await;
+    world.create::<Node>(json!({"metadata": {"name": "ghost"}})).await;
+    let waited = world
+        .until("node ghost unknown", || async {
+            let conditions = world
+                .node("ghost")
+                .await
+                .status
+                .and_then(|status| status.conditions);
+            conditions.iter().flatten().any(|condition| {
+                condition.type_ == "Ready"
+                    && condition.status == "Unknown"
+                    && condition.reason.as_deref() == Some("NodeStatusNeverUpdated")
+                    && condition.message.as_deref() == Some("Kubelet never posted node status.")
+            })
+        })
+        .await;
+    assert!(waited > Duration::from_secs(60), "{waited:?}");
+    assert!(waited < Duration::from_secs(75), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn orphaned_pod_fails_with_a_condition_and_a_terminating_one_without() {
+    const FINALIZER: &str = "example.com/keep";
+    let mut world = World::start().await;
+    for (name, node) in [("orphan", "a"), ("terminating", "b")] {
+        world.claim(name, "now", "ReadWriteOnce").await;
+        let metadata = json!({"finalizers": [FINALIZER]});
+        world
+            .pod_with(name, name, metadata, json!({"nodeName": node}))
+            .await;
+        world.until_running(name).await;
+        world.cluster.crash_node(node);
+    }
+    let nodes = world.all::<Node>();
+    nodes.delete("a", &DeleteParams::default()).await.unwrap();
+    world.delete_pod("terminating").await;
+    world
+        .until("node b lost", || async {
+            let node = world.node("b").await;
+            let conditions = node.status.unwrap().conditions.unwrap();
+            conditions
+                .iter()
+                .any(|condition| condition.type_ == "Ready" && condition.status == "Unknown")
+        })
+        .await;
+    let taint = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]);
+    let patch = Patch::Strategic(json!({"spec": {"taints": taint}}));
+    nodes.patch("b", &PatchParams::default(), &patch).await.unwrap();
+    for name in ["orphan", "terminating"] {
+        let pods = world.namespaced::<Pod>();
+        world
+            .until(&format!("pod {name} failed"), || async {
+                let pod = pods.get(name).await.unwrap();
+                pod.status.unwrap().phase.as_deref() == Some("Failed")
+            })
+            .await;
+        let pod = pods.get(name).await.unwrap();
+        let status = pod.status.unwrap();
+        let conditions = status.conditions.unwrap();
+        let condition = conditions
+            .iter()
+            .find(|condition| condition.reason.as_deref() == Some("DeletionByPodGC"));
+        if name == "orphan" {
+            let condition = condition.unwrap();
+            assert_eq!(condition.message.as_deref(), Some("PodGC: node no longer exists"));
+            assert!(condition.last_transition_time.is_some());
+            assert!(status.observed_generation.is_some());
+        } else {
+            assert_eq!(condition, None);
+        }
+    }
 }

@@ -1,7 +1,11 @@
 //! Pods that do not fit anywhere say so, and are scheduled when they fit.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::CSINode;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::json;
 
 use crate::driver::DRIVER;
 use crate::world::World;
@@ -63,4 +67,41 @@ async fn pods_are_spread_over_the_nodes() {
         async move { pods.get(name).await.unwrap().spec.unwrap().node_name.unwrap() }
     };
     assert_ne!(node("one").await, node("two").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn volume_that_is_not_detached_yet_counts_against_the_attach_limit() {
+    let world = World::start_with(|state| state.limit = 1).await;
+    world.driver.state().unstage_error = Some(tonic::Status::unavailable("device is busy"));
+    for claim in ["one", "two"] {
+        world.claim(claim, "now", "ReadWriteOnce").await;
+    }
+    world.pod("first", Some("a"), &["one"]).await;
+    world.until_running("first").await;
+    world.delete_pod("first").await;
+    world.until_gone("first").await;
+    world.pod("second", Some("a"), &["two"]).await;
+    world
+        .until_event("second", "FailedScheduling", "1 node(s) exceed max volume count")
+        .await;
+    world.driver.state().unstage_error = None;
+    world.until_running("second").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn gated_pod_is_scheduled_after_its_gates_are_removed() {
+    let world = World::start().await;
+    let pod = serde_json::from_value(json!({
+        "metadata": {"name": "web"},
+        "spec": {"containers": [{"name": "app", "image": "pause"}], "schedulingGates": [{"name": "example.com/quota"}]},
+    }))
+    .unwrap();
+    let pods = world.namespaced::<Pod>();
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(pods.get("web").await.unwrap().spec.unwrap().node_name, None);
+    assert_eq!(world.events("web", "FailedScheduling").await, [""; 0]);
+    let patch = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
+    pods.patch("web", &PatchParams::default(), &patch).await.unwrap();
+    world.until_running("web").await;
 }

@@ -1,8 +1,14 @@
 //! Claims get volumes, and volumes go with them.
 
+use std::time::Duration;
+
+use embedded_cluster::apiserver::{Fault, Rule};
+use embedded_cluster::cluster::CONTROLLERS;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
+use tokio::time::sleep;
 
 use crate::driver::ZONE;
 use crate::world::World;
@@ -92,7 +98,7 @@ async fn retained_volume_is_released() {
             volume.status.unwrap().phase.as_deref() == Some("Released")
         })
         .await;
-    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+    sleep(Duration::from_secs(60)).await;
     assert_eq!(world.driver.state().volumes.len(), 1);
 }
 
@@ -103,7 +109,7 @@ async fn claim_in_use_is_deleted_only_after_its_pod() {
     world.pod("web", Some("a"), &["data"]).await;
     world.until_running("web").await;
     world.delete_claim("data").await;
-    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+    sleep(Duration::from_secs(60)).await;
     assert_eq!(world.claim_phase("data").await.as_deref(), Some("Bound"));
     world.delete_pod("web").await;
     world
@@ -162,19 +168,169 @@ async fn ephemeral_volume_lives_as_long_as_its_pod() {
     world.assert_no_violations();
 }
 
-#[tokio::test(start_paused = true)]
-async fn volume_made_by_hand_is_bound_to_the_claim_that_names_it() {
-    let world = World::start().await;
-    world
-        .create::<PersistentVolume>(json!({
+impl World {
+    async fn create_static_volume(&self) {
+        self.create::<PersistentVolume>(json!({
             "metadata": {"name": "by-hand"},
             "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "storageClassName": "",
                 "persistentVolumeReclaimPolicy": "Retain",
                 "csi": {"driver": crate::driver::DRIVER, "volumeHandle": "vol-by-hand"}},
         }))
         .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn volume_made_by_hand_is_bound_to_the_claim_that_names_it() {
+    let world = World::start().await;
+    world.create_static_volume().await;
     world.claim("data", "", "ReadWriteOnce").await;
     world.pod("web", Some("a"), &["data"]).await;
     world.until_running("web").await;
     assert_eq!(world.driver.state().published["vol-by-hand"].len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_is_not_bound_to_an_unsuitable_volume_that_it_names() {
+    let world = World::start().await;
+    world.create_static_volume().await;
+    let claim = serde_json::from_value(json!({
+        "metadata": {"name": "data"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeName": "by-hand",
+            "resources": {"requests": {"storage": "2Gi"}}},
+    }))
+    .unwrap();
+    let claims = world.namespaced::<PersistentVolumeClaim>();
+    claims.create(&PostParams::default(), &claim).await.unwrap();
+    let text = "Cannot bind to requested volume \"by-hand\": requested PV is too small";
+    world.until_event("data", "VolumeMismatch", text).await;
+    assert_eq!(world.claim_phase("data").await.as_deref(), Some("Pending"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn volume_is_not_mounted_on_a_node_outside_its_affinity() {
+    let world = World::start().await;
+    world.create_static_volume().await;
+    let expressions = json!([{"key": "kubernetes.io/hostname", "operator": "In", "values": ["a"]}]);
+    let affinity = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": expressions}]}});
+    let patch = Patch::Merge(json!({"spec": {"nodeAffinity": affinity}}));
+    let volumes = world.all::<PersistentVolume>();
+    volumes
+        .patch("by-hand", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    world.claim("data", "", "ReadWriteOnce").await;
+    world
+        .pod_with("web", "data", json!({}), json!({"nodeName": "b"}))
+        .await;
+    let text = "MountVolume.NodeAffinity check failed for volume \"by-hand\" : no matching NodeSelectorTerms";
+    world.until_event("web", "FailedMount", text).await;
+}
+
+impl World {
+    /// Delays the controllers' watch events of a resource by a minute.
+    async fn hide_changes(&self, resource: &str) {
+        let rule = Rule::always(Fault::StaleWatch(Duration::from_secs(60)))
+            .verbs(&["watch"])
+            .resource(resource)
+            .user_agent(CONTROLLERS);
+        self.cluster.api_server().set_faults(vec![rule]);
+        self.cluster.api_server().disconnect_watches();
+        sleep(Duration::from_secs(5)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_of_a_pod_that_the_informer_lacks_is_protected() {
+    let world = World::start().await;
+    world.claim("data", "now", "ReadWriteOnce").await;
+    world
+        .until("claim bound", || async {
+            world.claim_phase("data").await.as_deref() == Some("Bound")
+        })
+        .await;
+    world.hide_changes("pods").await;
+    world
+        .pod_with("web", "data", json!({}), json!({"nodeName": "a"}))
+        .await;
+    world.delete_claim("data").await;
+    sleep(Duration::from_secs(20)).await;
+    assert_eq!(world.claim_phase("data").await.as_deref(), Some("Bound"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn volume_of_a_claim_that_the_informer_lacks_is_not_released() {
+    let world = World::start().await;
+    world.hide_changes("persistentvolumeclaims").await;
+    world.claim("data", "", "ReadWriteOnce").await;
+    let claims = world.namespaced::<PersistentVolumeClaim>();
+    let uid = claims.get("data").await.unwrap().metadata.uid;
+    world
+        .create::<PersistentVolume>(json!({
+            "metadata": {"name": "by-hand"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "storageClassName": "",
+                "claimRef": {"namespace": "default", "name": "data", "uid": uid},
+                "csi": {"driver": crate::driver::DRIVER, "volumeHandle": "vol-by-hand"}},
+        }))
+        .await;
+    sleep(Duration::from_secs(20)).await;
+    let volume = world.all::<PersistentVolume>().get("by-hand").await.unwrap();
+    assert_ne!(volume.status.unwrap().phase.as_deref(), Some("Released"));
+    world
+        .until("claim bound", || async {
+            world.claim_phase("data").await.as_deref() == Some("Bound")
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_claim_names_the_pods_that_it_waits_for() {
+    let world = World::start().await;
+    world.claim("data", "late", "ReadWriteOnce").await;
+    let gates = json!({"schedulingGates": [{"name": "example.com/quota"}]});
+    world.pod_with("one", "data", json!({}), gates.clone()).await;
+    world
+        .until_event(
+            "data",
+            "WaitForPodScheduled",
+            "waiting for pod one to be scheduled",
+        )
+        .await;
+    world.pod_with("two", "data", json!({}), gates).await;
+    world
+        .until_event(
+            "data",
+            "WaitForPodScheduled",
+            "waiting for pods one,two to be scheduled",
+        )
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_without_class_gets_the_default_class_that_comes_later() {
+    let world = World::start().await;
+    let claim = serde_json::from_value(json!({
+        "metadata": {"name": "data"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }))
+    .unwrap();
+    let claims = world.namespaced::<PersistentVolumeClaim>();
+    claims.create(&PostParams::default(), &claim).await.unwrap();
+    world
+        .until_event("data", "FailedBinding", "no storage class is set")
+        .await;
+    let annotations = json!({"storageclass.kubernetes.io/is-default-class": "true"});
+    let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+    let classes = world.all::<StorageClass>();
+    classes
+        .patch("now", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    world
+        .until("claim bound", || async {
+            world.claim_phase("data").await.as_deref() == Some("Bound")
+        })
+        .await;
+    let class = claims.get("data").await.unwrap().spec.unwrap().storage_class_name;
+    assert_eq!(class.as_deref(), Some("now"));
 }

@@ -133,6 +133,25 @@ impl World {
             .unwrap();
     }
 
+    /// Creates a pod whose container mounts its volume `data`, with these fields of its metadata and spec.
+    pub(crate) async fn pod_with(&self, name: &str, claim: &str, metadata: Value, spec: Value) {
+        let mut pod = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "containers": [{"name": "app", "image": "pause",
+                    "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
+                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+            },
+        });
+        for (part, fields) in [("metadata", metadata), ("spec", spec)] {
+            let fields = fields.as_object().unwrap().clone();
+            pod[part].as_object_mut().unwrap().extend(fields);
+        }
+        let pod = serde_json::from_value(pod).unwrap();
+        let pods = self.namespaced::<Pod>();
+        pods.create(&PostParams::default(), &pod).await.unwrap();
+    }
+
     pub(crate) async fn delete_pod(&self, name: &str) {
         self.namespaced::<Pod>()
             .delete(name, &DeleteParams::default())

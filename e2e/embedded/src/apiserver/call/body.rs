@@ -1,10 +1,13 @@
 //! Decodes the body of a request.
 
+use std::fmt::Display;
+
 use serde_json::Value;
 
 use super::super::go_format;
 use super::super::object::Object;
 use super::super::patch::FieldValidation;
+use super::super::protobuf;
 use super::super::request;
 use super::super::schema::Codec;
 use super::super::status::Status;
@@ -32,28 +35,36 @@ impl Call<'_> {
         })
     }
 
+    /// The body, in JSON or protobuf, as JSON; a protobuf body may leave out its type, which then is this one.
+    ///
+    /// # Errors
+    /// The text of Kubernetes' decoder, from the step that finds the type.
+    pub(crate) fn typed_document(&self, api_version: &str, kind: &str) -> Result<Value, String> {
+        if request::is_protobuf(self.headers) {
+            return protobuf::decode(&self.body, api_version, kind);
+        }
+        self.document().map_err(no_type)
+    }
+
     /// Decodes the body into an object of the resource.
     pub(crate) fn object(&mut self, validation: FieldValidation) -> Result<Object, Status> {
         let resource = self.location.resource;
         request::accepts_body(self.headers)?;
         let unrecognized = |why: String| {
             Status::bad_request(format!(
-                "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse \
-                 error: {why} ({})",
+                "the object provided is unrecognized (must be of type {}): {why} ({})",
                 resource.kind_name,
                 summary(&self.body)
             ))
         };
-        let document = match self.document() {
+        let document = match self.typed_document(&resource.api_version(), resource.kind_name) {
             Ok(Value::Object(document)) => document,
             // Go decodes null into a struct without changing it.
             Ok(Value::Null) => Object::new(),
-            Ok(other) => {
-                return Err(unrecognized(go_format::no_struct(&other)));
-            }
+            Ok(other) => return Err(unrecognized(no_type(go_format::no_struct(&other)))),
             Err(why) => return Err(unrecognized(why)),
         };
-        type_meta::check(&document).map_err(unrecognized)?;
+        type_meta::check(&document).map_err(|why| unrecognized(no_type(why)))?;
         let text = |name: &str| document.get(name).and_then(Value::as_str).unwrap_or_default();
         let (version, kind) = (text("apiVersion").to_owned(), text("kind").to_owned());
         let expected = resource.api_version();
@@ -96,6 +107,11 @@ impl Call<'_> {
             FieldValidation::Strict | FieldValidation::Ignore => Ok(object),
         }
     }
+}
+
+/// The error of Go's JSON decoder for a body in which it does not find `apiVersion` and `kind`.
+pub(crate) fn no_type(why: impl Display) -> String {
+    format!("couldn't get version/kind; json parse error: {why}")
 }
 
 /// The beginning of a body that is no object, as errors show it.

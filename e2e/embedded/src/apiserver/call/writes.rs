@@ -17,6 +17,7 @@ use super::super::strategy::Part;
 use super::super::type_meta;
 use super::super::write::Writer;
 use super::Call;
+use super::body::no_type;
 
 // === impl Call ===
 
@@ -118,15 +119,13 @@ impl Call<'_> {
 
     /// The body of a deletion.
     fn delete_document(&self) -> Result<Object, Status> {
-        let unrecognized =
-            |why: String| Status::bad_request(format!("couldn't get version/kind; json parse error: {why}"));
-        let document = match self.document() {
+        let document = match self.typed_document("v1", "DeleteOptions") {
             Ok(Value::Object(document)) => document,
             Ok(Value::Null) => Object::new(),
-            Ok(other) => return Err(unrecognized(go_format::no_struct(&other))),
-            Err(why) => return Err(unrecognized(why)),
+            Ok(other) => return Err(Status::bad_request(no_type(go_format::no_struct(&other)))),
+            Err(why) => return Err(Status::bad_request(why)),
         };
-        type_meta::check(&document).map_err(unrecognized)?;
+        type_meta::check(&document).map_err(|why| Status::bad_request(no_type(why)))?;
         Ok(document)
     }
 

@@ -16,10 +16,13 @@ pub(super) fn cells(kind: Kind, clock: &Clock, object: &Object) -> Vec<Value> {
     match kind {
         Kind::CsiDriver => csi_driver(object, name, age),
         Kind::CsiNode => vec![name, list(object, "/spec/drivers").len().into(), age],
+        // A bookmark has no time; Go shows its zero time.
         Kind::CsiStorageCapacity => vec![
             name,
-            field("/storageClassName"),
-            or(text(object, "/capacity"), "<unset>"),
+            or(
+                text(object, "/metadata/creationTimestamp"),
+                "0001-01-01T00:00:00Z",
+            ),
         ],
         Kind::Event => event(clock, object),
         Kind::Lease => vec![name, field("/spec/holderIdentity"), age],
@@ -37,8 +40,9 @@ pub(super) fn cells(kind: Kind, clock: &Clock, object: &Object) -> Vec<Value> {
             vec![
                 format!("{}{suffix}", object::name(object)).into(),
                 field("/provisioner"),
-                field("/reclaimPolicy"),
-                field("/volumeBindingMode"),
+                // A bookmark has no fields.
+                or(text(object, "/reclaimPolicy"), "Delete"),
+                or(text(object, "/volumeBindingMode"), "Immediate"),
                 flag("/allowVolumeExpansion"),
                 age,
             ]
@@ -60,6 +64,8 @@ fn or(text: &str, missing: &str) -> Value {
 
 fn csi_driver(object: &Object, name: Value, age: Value) -> Vec<Value> {
     let flag = |name: &str| Value::from(at(object, &format!("/spec/{name}")).as_bool().unwrap_or_default());
+    // A bookmark has no fields.
+    let attach_required = at(object, "/spec/attachRequired").as_bool().unwrap_or(true);
     let join = |pointer: &str, field: &str| {
         let items = list(object, pointer).iter();
         let texts: Vec<&str> = items
@@ -75,7 +81,7 @@ fn csi_driver(object: &Object, name: Value, age: Value) -> Vec<Value> {
     };
     vec![
         name,
-        flag("attachRequired"),
+        attach_required.into(),
         flag("podInfoOnMount"),
         flag("storageCapacity"),
         audiences,

@@ -27,6 +27,14 @@ pub(super) fn containers(spec: &Fields<'_>, volumes: &Volumes<'_>) {
     }
 }
 
+/// Checks the image of a pod's container; templates of pods may have other ones.
+pub(super) fn trimmed_image(container: &Fields<'_>) {
+    let image = container.text("image");
+    if image.trim() != image {
+        container.invalid("image", image, "must not have leading or trailing whitespace");
+    }
+}
+
 fn container(container: &Fields<'_>, volumes: &Volumes<'_>) {
     container.check_required("name", names::dns1123_label);
     container.require("image");

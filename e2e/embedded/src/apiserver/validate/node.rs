@@ -28,6 +28,16 @@ fn pod_cidrs(spec: &Fields<'_>) {
         is_ipv6_cidr(cidr).map_or(vec![why.to_owned()], |_| Vec::new())
     });
     let is_pair = matches!(families[..], [Some(first), Some(second)] if first != second);
+    if cidrs.len() > 1
+        && let Some(at) = families.iter().position(Option::is_none)
+    {
+        let why = format!(
+            "invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[{at}]: <nil> (invalid CIDR \
+             address: {})",
+            cidrs[at]
+        );
+        spec.push(FieldError::internal(&spec.path("podCIDRs"), &why));
+    }
     if cidrs.len() > 1 && !is_pair {
         let why = "may specify no more than one CIDR for each IP family";
         spec.invalid("podCIDRs", cidrs, why);
@@ -104,7 +114,17 @@ pub(super) fn update(object: &Fields<'_>, old: &Object) {
     }
     let spec = object.child("spec");
     let before = list(old, "/spec/podCIDRs");
-    if !before.is_empty() && before != spec.list("podCIDRs") {
+    let after = spec.list("podCIDRs");
+    let changes = match before.len() {
+        0 => 0,
+        length if length != after.len() => 1,
+        _ => before
+            .iter()
+            .zip(after)
+            .filter(|(before, after)| before != after)
+            .count(),
+    };
+    for _ in 0..changes {
         let why = "node updates may not change podCIDR except from \"\" to valid";
         spec.forbidden("podCIDRs", why);
     }

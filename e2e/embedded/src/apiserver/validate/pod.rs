@@ -71,6 +71,12 @@ pub(super) fn metadata_and_spec(object: &Fields<'_>) {
         spec.check_given(name, names::dns1123_label);
     }
     tolerations(spec);
+    for container in ["containers", "initContainers"]
+        .into_iter()
+        .flat_map(|field| spec.structs(field))
+    {
+        container::trimmed_image(&container);
+    }
 }
 
 fn security_context(context: &Fields<'_>) {

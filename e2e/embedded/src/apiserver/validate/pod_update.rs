@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 use super::super::field::FieldError;
 use super::super::names;
 use super::super::object::{self, Object, at, list, text};
-use super::fields::Fields;
-use super::metadata;
+use super::container::trimmed_image;
+use super::fields::{Fields, sorted};
 use super::pod::{metadata_and_spec, tolerations};
+use super::{metadata, shown_term};
 
 pub(super) fn update(object: &Fields<'_>, old: &Object) {
     metadata::validate_update(object, old);
@@ -22,6 +23,7 @@ pub(super) fn update(object: &Fields<'_>, old: &Object) {
         }
         for container in spec.structs(field) {
             container.require("image");
+            trimmed_image(&container);
         }
     }
     if !deadline(spec, old) {
@@ -29,7 +31,11 @@ pub(super) fn update(object: &Fields<'_>, old: &Object) {
     }
     added_tolerations(spec, old);
     added_gates(spec, old);
-    if fixed_spec(object.object, old) != *at(old, "/spec") {
+    let mut fixed = fixed_spec(object.object, old);
+    if !list(old, "/spec/schedulingGates").is_empty() {
+        gated(spec, old, &mut fixed);
+    }
+    if Value::Object(fixed) != *at(old, "/spec") {
         let why = "pod updates may not change fields other than `spec.containers[*].image`,\
                    `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to \
                    existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was \
@@ -93,9 +99,73 @@ fn added_tolerations(spec: &Fields<'_>, old: &Object) {
     }
 }
 
+/// Changes that are allowed before a pod is scheduled: additions to its node selector and required node affinity.
+fn gated(spec: &Fields<'_>, old: &Object, fixed: &mut Object) {
+    const SELECTOR: &str = "nodeSelector";
+    const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+    let old = object::struct_at(old, "spec");
+    let before = object::struct_at(old, SELECTOR);
+    let after = object::struct_at(spec.object, SELECTOR);
+    if !before.iter().all(|(key, value)| after.get(key) == Some(value)) {
+        let why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+        spec.invalid(SELECTOR, sorted(spec.get(SELECTOR)), why);
+    }
+    object::copy(fixed, old, "/nodeSelector");
+
+    let before = at(old, "/affinity/nodeAffinity");
+    let path = "/affinity/nodeAffinity";
+    if before == at(fixed, path) {
+        return;
+    }
+    let terms_pointer = format!("{path}/{REQUIRED}/nodeSelectorTerms");
+    let (old_terms, terms) = (list(old, &terms_pointer), list(fixed, &terms_pointer));
+    let affinity = spec.child("affinity").child("nodeAffinity").child(REQUIRED);
+    if !old_terms.is_empty() && old_terms.len() != terms.len() {
+        let why = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
+        let shown: Vec<Value> = terms.iter().map(shown_term).collect();
+        let shown = if shown.is_empty() {
+            Value::Null
+        } else {
+            shown.into()
+        };
+        affinity.invalid("nodeSelectorTerms", shown, why);
+    } else {
+        for (index, (old, new)) in old_terms.iter().zip(terms).enumerate() {
+            if !only_adds(old, new) {
+                let path = affinity.path("nodeSelectorTerms").index(index);
+                let why = "only additions are allowed (no mutations or deletions)";
+                affinity.push(FieldError::invalid(&path, shown_term(new), why));
+            }
+        }
+    }
+    let without_pods = ["podAffinity", "podAntiAffinity"]
+        .iter()
+        .all(|name| at(fixed, &format!("/affinity/{name}")).is_null());
+    if !before.is_null() || object::has(fixed, "/affinity") && object::has(old, "/affinity") {
+        object::copy(fixed, old, path);
+    } else if without_pods {
+        object::set(fixed, "/affinity", Value::Null);
+    } else {
+        object::set(fixed, path, Value::Null);
+    }
+}
+
+/// Whether a term of a node selector has all requirements of the old one first.
+fn only_adds(old: &Value, new: &Value) -> bool {
+    let requirements = |term: &Value, name: &str| term[name].as_array().cloned().unwrap_or_default();
+    let names = ["matchExpressions", "matchFields"];
+    let is_empty = |term: &Value| names.iter().all(|name| requirements(term, name).is_empty());
+    if is_empty(old) && !is_empty(new) {
+        return false;
+    }
+    names
+        .iter()
+        .all(|name| requirements(new, name).starts_with(&requirements(old, name)))
+}
+
 /// The new spec with all that may change set back.
-fn fixed_spec(object: &Object, old: &Object) -> Value {
-    let mut fixed = at(object, "/spec").clone();
+fn fixed_spec(object: &Object, old: &Object) -> Object {
+    let mut fixed = object::struct_at(object, "spec").clone();
     for field in ["containers", "initContainers"] {
         let before = list(old, &format!("/spec/{field}"));
         let containers = fixed.get_mut(field).and_then(Value::as_array_mut);
@@ -103,11 +173,13 @@ fn fixed_spec(object: &Object, old: &Object) -> Value {
             container["image"] = old["image"].clone();
         }
     }
-    if let Value::Object(fixed) = &mut fixed {
-        for name in ["activeDeadlineSeconds", "schedulingGates", "tolerations"] {
-            let before = at(old, &format!("/spec/{name}")).clone();
-            object::set(fixed, &format!("/{name}"), before);
-        }
+    let grace = "/terminationGracePeriodSeconds";
+    let old = object::struct_at(old, "spec");
+    if at(old, grace).as_i64().is_some_and(|seconds| seconds < 0) && at(&fixed, grace) == 1 {
+        object::copy(&mut fixed, old, grace);
+    }
+    for name in ["activeDeadlineSeconds", "schedulingGates", "tolerations"] {
+        object::copy(&mut fixed, old, &format!("/{name}"));
     }
     fixed
 }
@@ -148,6 +220,13 @@ fn pod_ips(status: &Fields<'_>, before: &[Value]) {
         }
     }
     let is_pair = matches!(families[..], [Some(first), Some(second)] if first != second);
+    if addresses.len() > 1
+        && let Some(at) = families.iter().position(Option::is_none)
+    {
+        let ip = addresses[at].text("ip");
+        let why = format!("failed to check for dual stack with error:invalid IP[{at}]: {ip}");
+        status.push(FieldError::internal(&status.path("podIPs"), &why));
+    }
     if addresses.len() > 1 && !is_pair {
         let shown = addresses
             .iter()

@@ -21,7 +21,7 @@ fn name(action: &PodAction) -> &'static str {
         PodAction::Start(_) => "start",
         PodAction::Stop(..) => "stop",
         PodAction::Remove(_) => "remove",
-        PodAction::ReportTimeout(..) => "timeout",
+        PodAction::ReportFailedMount(..) => "failed mount",
     }
 }
 
@@ -48,7 +48,7 @@ fn pod_runs_with_its_volumes_and_goes_after_them() {
     pods.apply(mk_pod(false));
     assert_eq!(step(&mut pods, &mut volumes), ["resolve"]);
     assert!(!pods.all_resolved_once());
-    pods.resolved("uid-1", Some(vec![mk_spec()]), &mut volumes, now);
+    pods.resolved("uid-1", Ok(vec![mk_spec()]), &mut volumes, now);
     assert!(pods.all_resolved_once());
     assert_eq!(step(&mut pods, &mut volumes), [""; 0], "waits for the volume");
     run_volumes(&mut volumes, now);
@@ -83,7 +83,7 @@ fn completed_pod_gives_up_its_volumes_and_stays() {
         pod.spec.as_mut().unwrap().restart_policy = Some(policy.to_owned());
         pods.apply(pod);
         pods.actions(&mut volumes, now);
-        pods.resolved("uid-1", Some(vec![mk_spec()]), &mut volumes, now);
+        pods.resolved("uid-1", Ok(vec![mk_spec()]), &mut volumes, now);
         run_volumes(&mut volumes, now);
         pods.actions(&mut volumes, now);
         pods.started("uid-1");
@@ -95,7 +95,7 @@ fn completed_pod_gives_up_its_volumes_and_stays() {
             PodAction::Resolve(_)
             | PodAction::Start(_)
             | PodAction::Remove(_)
-            | PodAction::ReportTimeout(..) => None,
+            | PodAction::ReportFailedMount(..) => None,
         });
         assert_eq!(stopped, expected, "{policy}, exit code {code}");
         if completes {
@@ -108,25 +108,35 @@ fn completed_pod_gives_up_its_volumes_and_stays() {
 }
 
 #[test]
-fn pod_without_its_volumes_is_reported_and_can_be_deleted() {
-    let (mut pods, mut volumes, now) = (PodWorkers::default(), VolumeManager::default(), Instant::now());
+fn pod_whose_volumes_are_not_found_is_reported_and_can_be_deleted() {
+    let (mut pods, mut volumes, start) = (PodWorkers::default(), VolumeManager::default(), Instant::now());
+    let mut reports = Vec::new();
     pods.apply(mk_pod(false));
-    pods.actions(&mut volumes, now);
-    pods.resolved("uid-1", Some(vec![mk_spec()]), &mut volumes, now);
-    assert_eq!(pods.next_due(), Some(now + MOUNT_TIMEOUT));
-    let later = now + MOUNT_TIMEOUT;
-    let actions = pods.actions(&mut volumes, later);
+    for tenth in 0..150 {
+        let now = start + RESOLVE_RETRY * tenth;
+        for action in pods.actions(&mut volumes, now) {
+            match action {
+                PodAction::Resolve(_) => {
+                    let missing = ResolveError(vec![("data".to_owned(), "PVC is not bound".to_owned())]);
+                    pods.resolved("uid-1", Err(missing), &mut volumes, now);
+                }
+                PodAction::ReportFailedMount(_, text) => reports.push((tenth, text)),
+                PodAction::Start(_) | PodAction::Stop(..) | PodAction::Remove(_) => panic!("{action:?}"),
+            }
+        }
+    }
+    assert_eq!(
+        reports.iter().map(|(tenth, _)| *tenth).collect::<Vec<_>>(),
+        [1, 101]
+    );
     assert!(
-        matches!(&actions[..], [PodAction::ReportTimeout(_, text)] if text.contains("unmounted volumes=[pv]"))
+        reports[0]
+            .1
+            .ends_with("failed to process volumes=[data]: PVC is not bound")
     );
     pods.apply(mk_pod(true));
-    assert_eq!(
-        pods.actions(&mut volumes, later)
-            .iter()
-            .map(name)
-            .collect::<Vec<_>>(),
-        ["remove"]
-    );
+    let actions = pods.actions(&mut volumes, start);
+    assert_eq!(actions.iter().map(name).collect::<Vec<_>>(), ["remove"]);
     assert!(volumes.volumes_in_use().is_empty());
 }
 
@@ -135,7 +145,7 @@ fn pod_that_is_gone_leaves_its_volumes_to_be_unmounted() {
     let (mut pods, mut volumes, now) = (PodWorkers::default(), VolumeManager::default(), Instant::now());
     pods.apply(mk_pod(false));
     pods.actions(&mut volumes, now);
-    pods.resolved("uid-1", Some(vec![mk_spec()]), &mut volumes, now);
+    pods.resolved("uid-1", Ok(vec![mk_spec()]), &mut volumes, now);
     run_volumes(&mut volumes, now);
     pods.keep_only(&[], &mut volumes);
     run_volumes(&mut volumes, now);

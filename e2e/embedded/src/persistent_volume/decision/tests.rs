@@ -1,5 +1,6 @@
 use serde_json::{Value, json};
 
+use super::super::claims::ANN_BOUND_BY_CONTROLLER;
 use super::*;
 
 fn mk_claim(change: impl Fn(&mut Value)) -> PersistentVolumeClaim {
@@ -64,10 +65,7 @@ fn unbound_claim_is_bound_provisioned_or_waits() {
             &plain,
             vec![free.clone()],
             Some(&late),
-            ClaimAction::Wait(
-                "WaitForFirstConsumer",
-                "waiting for first consumer to be created before binding".to_owned(),
-            ),
+            ClaimAction::WaitForFirstConsumer,
         ),
         (
             &plain,
@@ -86,8 +84,9 @@ fn unbound_claim_is_bound_provisioned_or_waits() {
             vec![],
             Some(&manual),
             ClaimAction::Wait(
-                "FailedBinding",
-                "no persistent volumes available for this claim and no storage class is set".to_owned(),
+                EventType::Warning,
+                "ProvisioningFailed",
+                "no volume plugin matched name: kubernetes.io/no-provisioner".to_owned(),
             ),
         ),
         (
@@ -95,6 +94,7 @@ fn unbound_claim_is_bound_provisioned_or_waits() {
             vec![],
             None,
             ClaimAction::Wait(
+                EventType::Warning,
                 "ProvisioningFailed",
                 "storageclass.storage.k8s.io \"fast\" not found".to_owned(),
             ),
@@ -109,17 +109,14 @@ fn unbound_claim_is_bound_provisioned_or_waits() {
 fn claim_that_names_a_volume_waits_for_it() {
     let claim = mk_claim(|c| c["spec"]["volumeName"] = json!("pv"));
     let taken = mk_volume(|v| v["spec"]["claimRef"] = owned_by("uid-other"));
-    assert_eq!(
-        decide_claim(&claim, &[], None),
-        ClaimAction::Wait("", String::new())
-    );
+    assert_eq!(decide_claim(&claim, &[], None), ClaimAction::WaitForVolume);
     assert_eq!(
         decide_claim(&claim, &[mk_volume(|_| {})], None),
         ClaimAction::Bind("pv".to_owned())
     );
     assert!(matches!(
         decide_claim(&claim, &[taken], None),
-        ClaimAction::Wait("FailedBinding", _)
+        ClaimAction::Wait(EventType::Warning, "FailedBinding", _)
     ));
 }
 
@@ -160,6 +157,11 @@ fn volume_follows_its_claim() {
         v["spec"]["claimRef"] = owned_by("uid-c");
         v["metadata"]["annotations"][ANN_BOUND_BY_CONTROLLER] = json!("yes");
     });
+    let provisioned = mk_volume(|v| {
+        v["spec"]["claimRef"] = owned_by("uid-c");
+        v["spec"]["persistentVolumeReclaimPolicy"] = json!("Delete");
+        v["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"] = json!("d");
+    });
     let new = mk_volume(|v| v["status"]["phase"] = json!("Pending"));
     let recreated = mk_volume(|v| v["spec"]["claimRef"] = owned_by("uid-before"));
     let cases = [
@@ -169,7 +171,8 @@ fn volume_follows_its_claim() {
         (&owned, Some(&claim), VolumeAction::Nothing),
         (&owned, Some(&bound), VolumeAction::SetPhase("Bound")),
         (&by_controller, Some(&elsewhere), VolumeAction::Unbind),
-        (&owned, Some(&elsewhere), VolumeAction::Nothing),
+        (&owned, Some(&elsewhere), VolumeAction::Unbind),
+        (&provisioned, Some(&elsewhere), VolumeAction::SetPhase("Released")),
     ];
     for (number, (volume, claim, expected)) in cases.into_iter().enumerate() {
         assert_eq!(decide_volume(volume, claim), expected, "case {number}");
