@@ -5,8 +5,6 @@ go 1.26.0
 tool (
 	github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner
 	github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer
-	github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter
-	github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller
 )
 
 require (
@@ -57,7 +55,6 @@ require (
 	github.com/kubernetes-csi/external-provisioner/v6 v6.3.0 // indirect
 	github.com/kubernetes-csi/external-resizer/v2 v2.2.0 // indirect
 	github.com/kubernetes-csi/external-snapshotter/client/v8 v8.6.0 // indirect
-	github.com/kubernetes-csi/external-snapshotter/v8 v8.6.0 // indirect
 	github.com/kylelemons/godebug v1.1.0 // indirect
 	github.com/miekg/dns v1.1.72 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect

@@ -17,7 +17,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::process::{Exit, Process, Run, Spec};
+use crate::process::log::wait_for_lines;
+use crate::process::{self, Exit, Process, Run, Spec};
 
 /// First and longest pause before an attacher that ended by itself is started again, as kubelet does but in
 /// fast motion. The very first restart has no pause, as kubelet's has not.
@@ -306,6 +307,13 @@ impl AttacherProcess {
             )
         })??;
         Ok(())
+    }
+
+    /// Waits until the attacher has logged a line with all of `words`.
+    pub async fn wait_for_log(&self, words: &[&str], within: Duration) -> Result<()> {
+        let program = format!("the {} attacher", self.kind);
+        let read = || Ok(process::tail(self.process()?.log(), usize::MAX).unwrap_or_default());
+        wait_for_lines(&program, words, 1, within, read).await
     }
 
     /// Files with what the attacher wrote.

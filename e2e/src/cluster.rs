@@ -11,6 +11,7 @@ mod embedded;
 pub mod manifest;
 mod metrics;
 mod settings;
+mod version;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,16 +20,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::config::Kubeconfig;
 use kube::core::GroupVersionKind;
 use kube::discovery::{self, Scope};
+use kube::runtime::conditions;
+use kube::runtime::wait::Condition;
 use kube::{Api, Client, ResourceExt};
 
 pub use backend::Backend;
 pub use embedded::AttachDetachVolumes;
-pub use metrics::{Metrics, Request};
+pub use metrics::{Metrics, Request, Series};
 pub use settings::ClusterSettings;
+pub use version::KubernetesVersion;
 
 use crate::kubeconfig;
 use crate::permissions::{self, Permission};
@@ -86,6 +91,21 @@ impl Cluster {
         self.apply_objects(&manifest::parse(manifests)?, false).await
     }
 
+    /// Applies the CustomResourceDefinitions of a YAML stream and waits until the API server serves them.
+    pub async fn apply_definitions(&self, manifests: &str) -> Result<()> {
+        let definitions = Api::<CustomResourceDefinition>::all(self.client());
+        for definition in self.apply(manifests).await? {
+            let name = definition.name_any();
+            let what = format!("{name} to be served");
+            wait::for_object(&definitions, &name, SETTLED, &what, |definition| {
+                let established = conditions::is_crd_established().matches_object(definition);
+                Progress::of(established, || "it is not established".to_owned())
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
     /// Deletes the objects of a YAML stream.
     pub async fn delete(&self, manifests: &str) -> Result<()> {
         for object in manifest::parse(manifests)? {
@@ -118,6 +138,12 @@ impl Cluster {
             .await
             .with_context(|| format!("create namespace {name}"))?;
         self.default_account(name).await
+    }
+
+    /// `gitVersion` of the API server, such as `v1.36.3`.
+    pub async fn git_version(&self) -> Result<String> {
+        let version = self.client.apiserver_version().await;
+        Ok(version.context("read the API server's version")?.git_version)
     }
 
     /// What the API server has counted so far.

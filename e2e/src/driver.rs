@@ -49,7 +49,7 @@ const VOLUME_BYTES: i64 = 1 << 30;
 pub struct DriverSpec {
     /// Name it calls itself.
     pub name: String,
-    /// How many nodes its array knows: `node-0` and so on.
+    /// Number of the array's nodes: `node-0` and so on.
     pub nodes: usize,
     /// Time each publish and unpublish takes.
     pub latency: Duration,
@@ -152,12 +152,19 @@ impl Driver {
         Ok(self.calls_of(&self.journal().lines()?))
     }
 
+    /// How often the method was called for the volume so far.
+    pub fn calls_to(&self, method: &str, handle: &str) -> Result<usize> {
+        let calls = self.calls()?;
+        let of_volume = calls.iter().filter(|call| call.volume == handle);
+        Ok(of_volume.filter(|call| call.method == method).count())
+    }
+
     /// The calls in these lines of the journal.
     pub fn calls_of(&self, lines: &[Line]) -> Vec<Call> {
         journal::calls(lines, &self.after_effect_rules)
     }
 
-    /// Waits until `verify` is satisfied with the calls so far.
+    /// Waits until `condition` holds for the calls so far.
     pub async fn wait_for_calls<T>(
         &self,
         within: Duration,
@@ -306,7 +313,7 @@ impl Driver {
     }
 
     /// Kills the driver, if it runs, and starts it again with the state it had and with one of its scenarios of faults,
-    /// drawn from `seed`. `sparing` names the rules of it that let a call have its effect before they spoil it.
+    /// drawn from `seed`. `after_effect_rules` names the rules of it that fail a call after its effect.
     pub async fn restart_with_scenario(
         &mut self,
         name: &str,

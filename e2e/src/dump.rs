@@ -14,7 +14,7 @@ use crate::toolchain::workspace_root;
 /// How many of the latest calls and mounts the summary shows.
 const LATEST: usize = 30;
 
-/// Writes everything known of the test environment into [`dir_of`] its prefix and answers with a summary for people.
+/// Writes everything known of the test environment into the directory of its prefix and returns a summary.
 ///
 /// A part that cannot be collected is replaced by the error: a dump must not fail because of the fault that it documents.
 pub async fn write(env: &TestEnv<'_>, failure: &anyhow::Error) -> Result<String> {
@@ -161,7 +161,7 @@ fn copy(dir: &Path, from: &Path) -> Result<()> {
 }
 
 /// Where the dump of a failed scenario is kept.
-pub fn dir_of(prefix: &str) -> PathBuf {
+fn dir_of(prefix: &str) -> PathBuf {
     workspace_root().join("target/e2e-failures").join(prefix)
 }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    AWSElasticBlockStoreVolumeSource, CSIPersistentVolumeSource, Container, Namespace, Node, ObjectReference,
+    AWSElasticBlockStoreVolumeSource, CSIPersistentVolumeSource, Container, Node, ObjectReference,
     PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimVolumeSource,
     PersistentVolumeSpec, Pod, PodSpec, Secret, SecretReference, Volume, VolumeMount,
     VolumeResourceRequirements,
@@ -93,14 +93,6 @@ pub fn mk_meta(prefix: &str, name: &str) -> ObjectMeta {
         name: Some(name.to_owned()),
         labels: Some(BTreeMap::from([(SCENARIO_LABEL.to_owned(), prefix.to_owned())])),
         ..ObjectMeta::default()
-    }
-}
-
-/// A namespace for one scenario's pods and claims.
-pub fn mk_namespace(prefix: &str, name: &str) -> Namespace {
-    Namespace {
-        metadata: mk_meta(prefix, name),
-        ..Namespace::default()
     }
 }
 

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node as ApiNode;
 use k8s_openapi::api::storage::v1::CSINode;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
@@ -130,6 +130,45 @@ impl Node {
                     format!("register {} as {node_id} on node {}", self.driver_name, self.name)
                 })?;
         }
+        Ok(())
+    }
+
+    /// Removes the driver from the node: its process ends, and CSINode loses its entry.
+    ///
+    /// # Errors
+    /// The process failed, the API server refused the CSINode, or a real kubelet kept the driver.
+    pub async fn uninstall_driver(&self) -> Result<()> {
+        self.stop_driver().await?;
+        if self.kubelet.is_simulated() {
+            self.remove_registration().await?;
+        }
+        self.wait_for_registration(false).await
+    }
+
+    /// Installs the driver again after [`Self::uninstall_driver`], and waits until kubelet has registered it.
+    ///
+    /// # Errors
+    /// The process failed, or kubelet did not register the driver in time.
+    pub async fn install_driver(&mut self) -> Result<()> {
+        if let Some(driver) = &mut self.driver {
+            driver.restart().await?;
+        }
+        self.kubelet.register_driver();
+        self.wait_for_registration(true).await
+    }
+
+    /// As kubelet does when the driver's registration socket is gone.
+    async fn remove_registration(&self) -> Result<()> {
+        let csi_nodes = Api::<CSINode>::all(self.client.clone());
+        let mut csi_node = csi_nodes.get(&self.name).await?;
+        csi_node
+            .spec
+            .drivers
+            .retain(|driver| driver.name != self.driver_name);
+        let replaced = csi_nodes
+            .replace(&self.name, &PostParams::default(), &csi_node)
+            .await;
+        replaced.with_context(|| format!("remove {} from the CSINode of {}", self.driver_name, self.name))?;
         Ok(())
     }
 

@@ -37,7 +37,7 @@ pub use suite::{Family, Results, SUITE_OVERLAY, Selection};
 use crate::cluster::{Backend, Cluster};
 use crate::control_plane::{Component, Options};
 use crate::kubeconfig;
-use crate::process::{Run, leftovers};
+use crate::process::{Run, loop_devices};
 use crate::toolchain::{NodePrograms, Toolchain, workspace_root};
 use crate::wait::{self, Progress};
 use image::Layout;
@@ -172,7 +172,7 @@ impl RealNodes {
     }
 
     /// Waits until kubelet has registered the driver, as its CSINode says.
-    pub async fn wait_until_registered(&self, node: &str) -> Result<()> {
+    async fn wait_until_registered(&self, node: &str) -> Result<()> {
         let csi_nodes = Api::<CSINode>::all(self.client());
         let what = format!("kubelet of {node} to register {DRIVER}");
         wait::for_object(&csi_nodes, node, READY, &what, |found| {
@@ -289,7 +289,7 @@ impl RealNodes {
 
 /// Loop devices of volumes on the nodes of the run in `dir`.
 pub fn loop_devices(dir: &Path) -> Result<Vec<PathBuf>> {
-    leftovers::loop_devices(&dir.join("nodes").join(init::ARRAY))
+    loop_devices::loop_devices(dir, &dir.join("nodes").join(init::ARRAY))
 }
 
 /// A client of the driver whose admin socket is in `dir`.

@@ -145,7 +145,7 @@ pub fn used(requests: &BTreeSet<Request>, wanted: impl Fn(&Request) -> bool) -> 
 pub fn permission_errors(
     granted: &BTreeSet<Permission>,
     used: &BTreeSet<Permission>,
-    everything_played: bool,
+    all_scenarios_ran: bool,
 ) -> Vec<String> {
     let wanting = used
         .difference(granted)
@@ -157,7 +157,7 @@ pub fn permission_errors(
             .difference(granted)
             .map(|permission| format!("{permission}: held in reserve, but not granted")),
     );
-    if everything_played {
+    if all_scenarios_ran {
         let idle = granted
             .difference(used)
             .filter(|permission| !reserves.contains(permission));

@@ -10,6 +10,8 @@
 //!   [`Run::finish`] in the good case, by the reaper in all others.
 
 pub(crate) mod leftovers;
+pub(crate) mod log;
+pub(crate) mod loop_devices;
 mod procfs;
 mod reaper;
 mod run;

@@ -4,10 +4,10 @@
 //! as the scenario left things, and again when everything was taken back. Where the Go sidecar is known to
 //! fail, the scenario says so ([`ExpectedOutcome`]).
 
+pub mod backends;
 pub mod test_context;
 pub mod test_env;
 
-mod api_server_outage;
 mod attach_fails;
 mod attach_limit;
 mod attach_required;
@@ -15,10 +15,12 @@ mod attach_times_out;
 mod attach_wait_times_out;
 mod attacher_killed;
 mod attachment_deleted;
+mod binding;
 mod burst;
 mod completed_pods;
 mod controllers_restart;
 mod driver_changes;
+mod driver_not_installed;
 pub(crate) mod driver_restarts;
 mod driver_without_attach;
 mod etcd_restored;
@@ -32,9 +34,12 @@ mod long_errors;
 mod lost_attachment;
 mod migrated_volume;
 pub(crate) mod move_order;
+mod no_execute_taint;
 mod node_lost;
+mod node_recreated;
 mod node_reregistered;
 mod node_unmanaged;
+mod outage;
 mod pod_attaches;
 mod pod_moves;
 mod pods_and_volume;
@@ -59,6 +64,7 @@ pub use test_context::{Randomness, TestContext};
 pub use test_env::{ScenarioConfig, TestEnv};
 
 use crate::attacher::Kind;
+use crate::cluster::Cluster;
 use crate::{dump, invariant};
 
 /// One way through the attach/detach path.
@@ -67,26 +73,26 @@ pub struct Scenario {
     pub name: &'static str,
     /// What it shows, in a sentence.
     pub about: &'static str,
-    /// What it wants to find set up.
+    /// Setup.
     pub config: ScenarioConfig,
-    /// How the Go attacher fares.
+    /// Expected outcome with the Go sidecar.
     pub go: ExpectedOutcome,
     /// Its part. The invariants are checked after it.
     pub run: for<'a> fn(&'a mut TestEnv<'_>) -> BoxFuture<'a, Result<()>>,
 }
 
-/// How an attacher is known to fare in a scenario.
+/// Expected outcome of a scenario with an attacher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpectedOutcome {
     /// It passes.
     Passes,
     /// It fails, always or by a race.
     Fails {
-        /// What it stumbles over.
+        /// Known issue that makes it fail.
         issue: KnownIssue,
         /// What the failure's text must contain, so that no other failure hides behind this one.
         expected_error: &'static str,
-        /// Whether it fails every time; if not, a pass is no news.
+        /// Whether it fails every time; otherwise a pass is also accepted.
         always: bool,
     },
 }
@@ -115,6 +121,7 @@ pub const ALL: &[Scenario] = &[
     volume_shapes::PLAIN,
     foreign_volume::SCENARIO,
     node_lost::SCENARIO,
+    no_execute_taint::SCENARIO,
     node_reregistered::ATTACHED,
     node_reregistered::HALF_ATTACHED,
     secret_namespace_gone::SCENARIO,
@@ -122,6 +129,8 @@ pub const ALL: &[Scenario] = &[
     lost_attachment::SCENARIO,
     driver_without_attach::SCENARIO,
     driver_changes::SCENARIO,
+    driver_not_installed::SCENARIO,
+    driver_not_installed::PREVENTS_SCHEDULING,
     burst::SCENARIO,
     slow_detaches::SCENARIO,
     explain::SCENARIO,
@@ -134,32 +143,38 @@ pub const ALL: &[Scenario] = &[
     rolling_update::KIND,
     pods_and_volume::SHARE,
     pods_and_volume::RETURNS,
+    pods_and_volume::RETURNS_MOUNTED,
     pods_and_volume::DELETED_EARLY,
     pods_and_volume::MANY_NODES,
     pods_and_volume::READERS,
     pods_and_volume::ONE_POD,
     attach_limit::RAISED,
     attachment_deleted::SCENARIO,
+    node_recreated::SCENARIO,
     node_unmanaged::SCENARIO,
+    node_unmanaged::MANAGED_LATER,
     volumes_attached::SCENARIO,
     volumes_attached::PATCH_FAILS,
     controllers_restart::RESTART,
     controllers_restart::FAIL_OVER,
+    controllers_restart::DURING_CALLS,
     force_detach::ENABLED,
     force_detach::DISABLED,
     force_detach::NODE_DELETED,
-    api_server_outage::SCENARIO,
+    outage::API_SERVER,
+    outage::ETCD,
     etcd_restored::SCENARIO,
     completed_pods::SCENARIO,
     attach_required::SCENARIO,
     attach_wait_times_out::SCENARIO,
+    binding::CLAIM_BOUND_LATE,
+    binding::VOLUME_UNBOUND,
     provisioning::PROVISIONED,
     provisioning::EXPANDED,
     provisioning::RESTORED,
 ];
 
-/// Randomized scenarios ([`TestContext::randomness`]), for our attacher only: what they show of the driver and of the
-/// harness they would not show again with another one.
+/// Randomized scenarios ([`TestContext::randomness`]), with our attacher only.
 pub const RANDOMIZED: &[Scenario] = &[flaky::SCENARIO];
 
 /// Scenarios with an earlier build of our attacher, which [`Settings::previous_attacher`] names.
@@ -178,12 +193,20 @@ impl Scenario {
             .find(|scenario| scenario.name == name)
     }
 
-    /// How `kind` is known to fare.
+    /// Expected outcome with this attacher.
     pub fn expected_outcome(&self, kind: Kind) -> ExpectedOutcome {
         match kind {
             Kind::Ours => ExpectedOutcome::Passes,
             Kind::Go => self.go,
         }
+    }
+
+    /// The reason to skip the scenario on a cluster whose Kubernetes version is too old.
+    pub async fn unmet_version(&self, cluster: &Cluster) -> Result<Option<String>> {
+        let Some(since) = self.config.since else {
+            return Ok(None);
+        };
+        Ok(since.unmet_by(cluster.git_version().await?.parse()?))
     }
 
     /// Runs the scenario on a test environment of its own whose names begin with `prefix`.
@@ -223,7 +246,7 @@ impl Scenario {
     ///
     /// # Errors
     /// The scenario failed, or an invariant was violated.
-    pub async fn run_and_verify(&self, env: &mut TestEnv<'_>) -> Result<()> {
+    async fn run_and_verify(&self, env: &mut TestEnv<'_>) -> Result<()> {
         let within = self.config.within;
         tokio::time::timeout(within, (self.run)(env))
             .await

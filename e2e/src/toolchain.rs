@@ -33,7 +33,7 @@ use go::GoProgram;
 pub use go::MissingGo;
 pub use node_programs::{NodePrograms, SuitePrograms};
 pub use peer::Peer;
-use peer::SIDECARS;
+use peer::SNAPSHOTTER;
 
 /// What a person can set through the environment.
 #[derive(Clone, Debug, Default)]
@@ -231,17 +231,20 @@ impl Toolchain {
         self.go_program(&peer.program()).await
     }
 
-    /// The CustomResourceDefinitions of VolumeSnapshots, as a YAML stream.
+    /// The CustomResourceDefinitions of VolumeSnapshots and VolumeGroupSnapshots, as a YAML stream.
     pub(crate) async fn snapshot_definitions(&self) -> Result<String> {
         let client = "github.com/kubernetes-csi/external-snapshotter/client/v8";
-        let dir = self.go_module(SIDECARS, client).await?.join("config/crd");
+        let dir = self.go_module(SNAPSHOTTER, client).await?.join("config/crd");
         let mut definitions = String::new();
         for kind in [
-            "volumesnapshotclasses",
-            "volumesnapshotcontents",
-            "volumesnapshots",
+            "snapshot.storage.k8s.io_volumesnapshotclasses",
+            "snapshot.storage.k8s.io_volumesnapshotcontents",
+            "snapshot.storage.k8s.io_volumesnapshots",
+            "groupsnapshot.storage.k8s.io_volumegroupsnapshotclasses",
+            "groupsnapshot.storage.k8s.io_volumegroupsnapshotcontents",
+            "groupsnapshot.storage.k8s.io_volumegroupsnapshots",
         ] {
-            let file = dir.join(format!("snapshot.storage.k8s.io_{kind}.yaml"));
+            let file = dir.join(format!("{kind}.yaml"));
             let definition = std::fs::read_to_string(&file);
             definitions += &definition.with_context(|| format!("read {}", file.display()))?;
             definitions += "\n---\n";

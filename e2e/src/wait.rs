@@ -1,8 +1,7 @@
-//! Conditions with deadlines, awaited on watch streams.
+//! Conditions with deadlines, awaited on watch streams, or polled where there is no event to await.
 //!
-//! Invariants: nothing here polls on a timer, a wait always ends (by its deadline at the latest), and a wait
-//! that fails says what was awaited, what was still missing when it was last looked at, and what the watch
-//! last complained of.
+//! Invariants: a wait always ends (by its deadline at the latest), and the error of a failed wait names the condition,
+//! what the last evaluation lacked, and the last watch error.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -15,12 +14,15 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// Pause between two evaluations of a condition that is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Result of evaluating a condition.
 #[derive(Debug)]
 pub enum Progress<T> {
-    /// The condition holds; the wait answers with this.
+    /// The condition holds; the wait returns this.
     Reached(T),
     /// It does not hold yet: what is missing, for the error of a wait that runs out of time.
     Pending(String),
@@ -47,7 +49,7 @@ impl Progress<()> {
 
 // === waits ===
 
-/// Waits until `verify` is satisfied with the object `name`, which it is shown as `None` while absent.
+/// Waits until `condition` holds for the object `name`; it is `None` while absent.
 pub async fn for_object<K, T>(
     api: &Api<K>,
     name: &str,
@@ -78,7 +80,7 @@ where
     .await
 }
 
-/// Waits until `verify` is satisfied with all objects that `config` selects.
+/// Waits until `condition` holds for the objects that `config` selects.
 pub async fn for_objects<K, T>(
     api: &Api<K>,
     config: watcher::Config,
@@ -98,7 +100,31 @@ where
     .await
 }
 
-/// Feeds a watch to `verify` after the first listing and after each change.
+/// Polls `condition` until it holds, where there is no event to await.
+///
+/// # Errors
+/// The condition failed, or did not hold in time.
+pub async fn poll<T, F>(within: Duration, what: &str, mut condition: impl FnMut() -> F) -> Result<T>
+where
+    F: Future<Output = Result<Progress<T>>>,
+{
+    let deadline = Instant::now() + within;
+    let mut missing = "the first evaluation has not ended".to_owned();
+    loop {
+        match timeout_at(deadline, condition()).await {
+            Ok(Ok(Progress::Reached(value))) => return Ok(value),
+            Ok(Ok(Progress::Pending(why))) => missing = why,
+            Ok(Err(error)) => return Err(error),
+            Err(_) => {}
+        }
+        if Instant::now() >= deadline {
+            bail!("waited {within:?} for {what}: {missing}");
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Evaluates `condition` after the first list and after each change.
 async fn follow<K, T>(
     events: impl Stream<Item = watcher::Result<Event<K>>>,
     within: Duration,
@@ -113,16 +139,16 @@ where
     let mut seen = Seen::new();
     let mut listed = false;
     let mut missing = "the first listing has not arrived".to_owned();
-    let mut complaint = String::new();
+    let mut last_error = String::new();
     loop {
         let event = match timeout_at(deadline, events.next()).await {
             Ok(Some(event)) => event,
-            Ok(None) => bail!("the watch ended while waiting for {what}: {missing}{complaint}"),
-            Err(_) => bail!("waited {within:?} for {what}: {missing}{complaint}"),
+            Ok(None) => bail!("the watch ended while waiting for {what}: {missing}{last_error}"),
+            Err(_) => bail!("waited {within:?} for {what}: {missing}{last_error}"),
         };
         match event {
             Ok(event) => listed = absorb(&mut seen, event, listed),
-            Err(error) => complaint = format!(" (the watch complains: {error})"),
+            Err(error) => last_error = format!(" (watch error: {error})"),
         }
         if listed {
             match condition(&seen) {
@@ -133,7 +159,7 @@ where
     }
 }
 
-/// Brings `seen` up to date; answers whether it is now a whole picture of the cluster.
+/// Brings `seen` up to date; returns whether it is now a complete list.
 pub(crate) fn absorb<K: Resource>(seen: &mut Seen<K>, event: Event<K>, listed: bool) -> bool {
     match event {
         Event::Init => {
@@ -223,6 +249,35 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn polls_until_the_condition_holds_or_the_deadline_passes() {
+        let mut evaluated = 0;
+        let mut count_to = |wanted| {
+            evaluated += 1;
+            let reached = evaluated == wanted;
+            async move { Ok(Progress::of(reached, || "not yet".to_owned())) }
+        };
+        poll(Duration::from_secs(1), "the third time", || count_to(3))
+            .await
+            .expect("the condition holds the third time");
+        let error = poll(Duration::from_secs(1), "nothing", || count_to(0))
+            .await
+            .expect_err("the condition never holds");
+        assert_eq!(error.to_string(), "waited 1s for nothing: not yet");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_poll_ends_at_its_deadline_during_an_evaluation() {
+        let condition = std::future::pending::<Result<Progress<()>>>;
+        let error = poll(Duration::from_secs(1), "nothing", condition)
+            .await
+            .expect_err("the evaluation never ends");
+        assert_eq!(
+            error.to_string(),
+            "waited 1s for nothing: the first evaluation has not ended"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_broken_watch_is_named_in_the_error() {
         let events = stream::iter([Err(watcher::Error::NoResourceVersion)]).chain(stream::pending());
         let error = follow(
@@ -235,7 +290,7 @@ mod tests {
         .expect_err("nothing ever appears");
         let text = error.to_string();
         assert!(
-            text.contains("first listing") && text.contains("the watch complains"),
+            text.contains("first listing") && text.contains("watch error"),
             "{text}"
         );
     }

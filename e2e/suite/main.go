@@ -5,8 +5,11 @@ package main
 import (
 	"bytes"
 	"flag"
+	"slices"
 	"testing"
 
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/ginkgo/v2/types"
 	"k8s.io/kubernetes/test/e2e"
 	"k8s.io/kubernetes/test/e2e/framework"
 	"k8s.io/kubernetes/test/e2e/framework/config"
@@ -31,7 +34,17 @@ func (m manifests) ReadTestFile(path string) ([]byte, error) {
 	return bytes.ReplaceAll(text, []byte("imagePullPolicy: Always"), []byte("imagePullPolicy: IfNotPresent")), err
 }
 
+// alone makes a test run alone that stops kubelet.
+func alone(_ types.NodeType, _ ginkgo.Offset, text string, args []any) (string, []any, []error) {
+	isDisruptive := func(arg any) bool { return framework.TagsEqual(arg, framework.WithDisruptive()) }
+	if slices.ContainsFunc(args, isDisruptive) {
+		args = append(args, ginkgo.Serial)
+	}
+	return text, args, nil
+}
+
 func main() {
+	ginkgo.AddTreeConstructionNodeArgsTransformer(alone)
 	testing.Init()
 	config.CopyFlags(config.Flags, flag.CommandLine)
 	framework.RegisterCommonFlags(flag.CommandLine)

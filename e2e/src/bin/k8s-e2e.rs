@@ -29,8 +29,8 @@ struct Args {
     /// Tests at a time.
     #[arg(long, default_value_t = 4)]
     processes: u16,
-    /// Write the table to docs/conformance.md.
-    #[arg(long)]
+    /// Write the table to docs/conformance.md, without a focus: it replaces the results of whole families.
+    #[arg(long, conflicts_with = "focus")]
     write: bool,
 }
 
@@ -43,10 +43,7 @@ impl Args {
             [] => &Family::ALL,
             families => families,
         };
-        Selection {
-            families: families.to_vec(),
-            focus: self.focus.clone(),
-        }
+        Selection::new(families, &self.focus)
     }
 }
 
@@ -89,18 +86,20 @@ async fn in_run(args: &Args) -> Result<()> {
     say("the driver is ready; the suite begins");
     let selection = args.selection();
     let since = Instant::now();
-    let (results, log) = nodes.run_suite(&suite, &selection, args.processes).await?;
+    let ran = nodes.run_suite(&suite, &selection, args.processes).await;
     let minutes = since.elapsed().as_secs() / 60;
-    if results.failed() > 0 {
+    if !ran.as_ref().is_ok_and(|(results, _)| results.failed() == 0) {
         run.keep_files()?;
     }
+    let (results, log) = ran?;
     for (title, text) in results.sections() {
         say(&format!("{title}\n\n{text}"));
     }
     say(&format!("after {minutes} minutes; log: {}", log.display()));
     if args.write {
         let file = workspace_root().join("docs/conformance.md");
-        write_sections(&file, &args.focus, minutes, &results)?;
+        let version = nodes.cluster().git_version().await?;
+        write_sections(&file, &version, minutes, &results)?;
     }
     drop(controller);
     nodes.stop().await?;
@@ -126,7 +125,7 @@ async fn programs(toolchain: &Toolchain, only_built: bool) -> Result<Option<(Nod
 }
 
 /// Replaces the sections of the families that were run.
-fn write_sections(file: &Path, focus: &str, minutes: u64, results: &Results) -> Result<()> {
+fn write_sections(file: &Path, version: &str, minutes: u64, results: &Results) -> Result<()> {
     let written = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
     let mut parts = written.split("\n## ");
     let introduction = parts.next().unwrap_or_default();
@@ -135,13 +134,12 @@ fn write_sections(file: &Path, focus: &str, minutes: u64, results: &Results) -> 
         .map(|(title, text)| (title.to_owned(), text.trim().to_owned()))
         .collect();
     let today = jiff::Zoned::now().date();
-    let tests = match focus {
-        "" => "all tests".to_owned(),
-        focus => format!("the tests that match `{focus}`"),
-    };
+    let families: Vec<_> = results.sections().map(|(title, _)| title).collect();
+    let families = families.join(", ");
+    let version = version.trim_start_matches('v');
     for (title, text) in results.sections() {
         let text = format!(
-            "Kubernetes 1.36.3, {today}, {tests}, {minutes} minutes.\n\n{}",
+            "Kubernetes {version}, {today}, all tests, in a run of {minutes} minutes with {families}.\n\n{}",
             text.trim()
         );
         sections.insert(title.to_owned(), text);
@@ -156,4 +154,23 @@ fn write_sections(file: &Path, focus: &str, minutes: u64, results: &Results) -> 
 /// A closed stderr is no error.
 fn say(line: &str) {
     drop(writeln!(std::io::stderr(), "csi-e2e: {line}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_families_are_written() {
+        for (arguments, is_accepted) in [
+            (&["--write"][..], true),
+            (&["--write", "--suite=mock"], true),
+            (&["volume attach"], true),
+            (&["--write", "volume attach"], false),
+            (&["--write", "--smoke"], false),
+        ] {
+            let parsed = Args::try_parse_from(["k8s-e2e"].iter().chain(arguments));
+            assert_eq!(parsed.is_ok(), is_accepted, "{arguments:?}: {parsed:?}");
+        }
+    }
 }

@@ -5,9 +5,8 @@
 //! of a fast client would be refused otherwise.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -15,20 +14,20 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use tokio::time::{Instant, sleep};
 
 use super::{Cluster, SETTLED, ignore_not_found, manifest};
 use crate::kubeconfig;
 use crate::permissions::{self, Permission};
+use crate::wait::{self, Progress};
 
 /// How long an attacher's token is valid: longer than any run.
 const TOKEN_SECONDS: i64 = 24 * 60 * 60;
 /// The role of the attach/detach controller.
 const ATTACH_DETACH_ROLE: &str = "system:controller:attachdetach-controller";
+/// Namespace and name of the account of the attach/detach controller.
+const ATTACH_DETACH_ACCOUNT: (&str, &str) = ("kube-system", "attachdetach-controller");
 /// The rule by which the attach/detach controller patches node statuses.
 const NODES_STATUS: &str = "nodes/status";
-/// Between two questions whether a permission has taken effect: there is nothing to watch for it.
-const PAUSE: Duration = Duration::from_millis(20);
 
 // === impl Cluster ===
 
@@ -56,18 +55,12 @@ impl Cluster {
     async fn create_account(&self, namespace: &str, name: &str, objects: &[DynamicObject]) -> Result<()> {
         let own = manifest::for_account(objects, namespace, name)?;
         self.apply_objects(&own, false).await?;
-        let deadline = Instant::now() + SETTLED;
         for (binding, role) in bindings(&own, objects)? {
             let of_namespace = binding.metadata.namespace.as_deref();
             for permission in permissions::granted([role])? {
-                while !self.grants(namespace, name, of_namespace, &permission).await? {
-                    ensure!(
-                        Instant::now() < deadline,
-                        "{} gives {namespace}/{name} the permission to {permission}, but the API server does not know it",
-                        binding.name_any()
-                    );
-                    sleep(PAUSE).await;
-                }
+                self.wait_until_granted(namespace, name, of_namespace, &permission, true)
+                    .await
+                    .with_context(|| format!("bound by {}", binding.name_any()))?;
             }
         }
         Ok(())
@@ -127,25 +120,13 @@ impl Cluster {
         name: &str,
         of_namespace: &str,
     ) -> Result<()> {
-        let deadline = Instant::now() + SETTLED;
         let permission = Permission {
             verb: "get".to_owned(),
             group: String::new(),
             resource: "secrets".to_owned(),
         };
-        while self.has_authorization()
-            && self
-                .grants(namespace, name, Some(of_namespace), &permission)
-                .await?
-                != readable
-        {
-            ensure!(
-                Instant::now() < deadline,
-                "whether {namespace}/{name} may {permission} of {of_namespace} should be: {readable}"
-            );
-            sleep(PAUSE).await;
-        }
-        Ok(())
+        self.wait_until_granted(namespace, name, Some(of_namespace), &permission, readable)
+            .await
     }
 
     /// Lets the attach/detach controller patch node statuses, or not any more.
@@ -172,12 +153,40 @@ impl Cluster {
             });
         }
         let patch = Patch::Merge(json!({"rules": rules}));
-        let patched = roles
+        roles
             .patch(ATTACH_DETACH_ROLE, &PatchParams::default(), &patch)
-            .await;
-        patched
-            .map(drop)
-            .context("change the attach/detach controller's role")
+            .await
+            .context("change the attach/detach controller's role")?;
+        let permission = Permission {
+            verb: "patch".to_owned(),
+            group: String::new(),
+            resource: NODES_STATUS.to_owned(),
+        };
+        let (namespace, name) = ATTACH_DETACH_ACCOUNT;
+        self.wait_until_granted(namespace, name, None, &permission, allowed)
+            .await
+    }
+
+    /// Waits until the API server, which learns of roles and bindings by a watch, grants the account a permission, or denies
+    /// it if `granted` is false.
+    pub async fn wait_until_granted(
+        &self,
+        namespace: &str,
+        name: &str,
+        of_namespace: Option<&str>,
+        permission: &Permission,
+        granted: bool,
+    ) -> Result<()> {
+        if !self.has_authorization() {
+            return Ok(());
+        }
+        let expected = if granted { "allowed" } else { "denied" };
+        let what = format!("{namespace}/{name} to be {expected}: {permission}");
+        wait::poll(SETTLED, &what, || async {
+            let found = self.grants(namespace, name, of_namespace, permission).await?;
+            Ok(Progress::of(found == granted, || format!("it is {found}")))
+        })
+        .await
     }
 
     /// Whether the API server would let the account use a permission in `of_namespace`, or everywhere if there is none.

@@ -6,21 +6,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use embedded_cluster::driver_connection::DriverConnection;
 use futures::future::BoxFuture;
 use kube::Client;
-use tokio::time::{Instant, sleep};
 
 use super::embedded::{AttachDetachVolumes, Embedded};
-use super::{Cluster, ClusterSettings, copy_kubeconfig};
+use super::{Cluster, ClusterSettings, Series, copy_kubeconfig};
 use crate::control_plane::{self, Component, ControlPlane, Request};
 use crate::kubeconfig;
 use crate::process::Run;
+use crate::process::log::{lines_with, wait_for_lines};
 use crate::toolchain::Toolchain;
-
-/// Pause between two looks at a log.
-const LOG_POLL: Duration = Duration::from_millis(100);
+use crate::wait::{self, Progress};
 
 /// What a cluster is made of.
 #[derive(Clone, Debug)]
@@ -217,7 +215,7 @@ impl Cluster {
 
     /// The metrics of a component, in Prometheus' text format. Of an embedded cluster there are those of the
     /// attach/detach controller.
-    pub async fn component_metrics(&self, component: Component) -> Result<String> {
+    async fn component_metrics(&self, component: Component) -> Result<String> {
         match &self.running {
             Running::Embedded(embedded) => Ok(embedded.metrics()),
             Running::ControlPlane(plane) => plane.metrics(component).await,
@@ -232,23 +230,48 @@ impl Cluster {
         words: &[&str],
         within: Duration,
     ) -> Result<()> {
-        let deadline = Instant::now() + within;
-        loop {
-            let log = self.running.log_tail(component, usize::MAX)?;
-            if log
-                .lines()
-                .any(|line| words.iter().all(|word| line.contains(word)))
-            {
-                return Ok(());
+        let read = || self.running.log_tail(component, usize::MAX);
+        wait_for_lines(component.name(), words, 1, within, read).await
+    }
+
+    /// Waits until the log of a component has `count` more lines with all of `words`.
+    pub async fn wait_for_more_component_logs(
+        &self,
+        component: Component,
+        words: &[&str],
+        count: usize,
+        within: Duration,
+    ) -> Result<()> {
+        let read = || self.running.log_tail(component, usize::MAX);
+        let before = lines_with(&read()?, words);
+        wait_for_lines(component.name(), words, before + count, within, read).await
+    }
+
+    /// Waits until all series have these values in the metrics of a component. A missing series counts as 0.
+    ///
+    /// # Errors
+    /// Timeout, or a sample of the metrics is malformed.
+    pub async fn wait_for_component_metrics(
+        &self,
+        component: Component,
+        wanted: &[(Series, u64)],
+        within: Duration,
+    ) -> Result<()> {
+        let what = format!("metrics of {}", component.name());
+        wait::poll(within, &what, || async {
+            let metrics = self.component_metrics(component).await?;
+            let mut mismatches = Vec::new();
+            for (series, value) in wanted {
+                let found = series.value(&metrics)?;
+                if found != *value {
+                    mismatches.push((series, value, found));
+                }
             }
-            ensure!(
-                Instant::now() < deadline,
-                "waited {within:?} for {} to log {words:?}",
-                component.name()
-            );
-            // There is no event for a line in a file that another process writes.
-            sleep(LOG_POLL).await;
-        }
+            Ok(Progress::of(mismatches.is_empty(), || {
+                format!("(series, wanted, found): {mismatches:?}")
+            }))
+        })
+        .await
     }
 
     /// Both states of world of the attach/detach controller, where it runs in this process.

@@ -1,6 +1,6 @@
 //! The embedded cluster as a backend: API server and controllers in this process, the API server on a loopback port, too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -46,7 +46,21 @@ struct State {
     /// The replica of kube-controller-manager that leads.
     leader: Option<Component>,
     is_api_server_down: bool,
+    is_store_down: bool,
+    /// Resources that the controllers may not patch.
+    denied: BTreeSet<String>,
 }
+
+/// Without etcd, kube-apiserver serves no request but watches, from its watch cache.
+const VERBS_OF_STORE: &[&str] = &[
+    "get",
+    "list",
+    "create",
+    "update",
+    "patch",
+    "delete",
+    "deletecollection",
+];
 
 // === impl Embedded ===
 
@@ -64,6 +78,7 @@ impl Embedded {
             node_monitor_grace_period: settings
                 .node_monitor_grace_period
                 .unwrap_or(options.node_monitor_grace_period),
+            volume_limit_scaling: settings.volume_limit_scaling,
             log: Some(file_log(&log)?),
             ..options
         };
@@ -84,6 +99,8 @@ impl Embedded {
                 cluster,
                 leader: Some(Component::ControllerManager),
                 is_api_server_down: false,
+                is_store_down: false,
+                denied: BTreeSet::new(),
             })),
             tasks: Mutex::new(tasks),
         })
@@ -109,7 +126,7 @@ impl Embedded {
         }
     }
 
-    /// Ends the leader, or breaks all connections to the API server.
+    /// Ends the leader, breaks all connections to the API server, or has its store fail.
     ///
     /// # Errors
     /// It does not run, or is no component of an embedded cluster.
@@ -137,7 +154,12 @@ impl Embedded {
                     });
                 }
             }
-            Component::Etcd | Component::Scheduler => bail!("{} is not embedded by itself", component.name()),
+            Component::Etcd => {
+                ensure!(!state.is_store_down, "{} does not run", component.name());
+                state.is_store_down = true;
+                state.set_faults();
+            }
+            Component::Scheduler => bail!("{} is not embedded by itself", component.name()),
         }
         Ok(())
     }
@@ -158,21 +180,25 @@ impl Embedded {
                 ensure!(state.leader.is_none(), "{} leads already", component.name());
                 state.start_controllers(component);
             }
-            Component::Etcd | Component::Scheduler => bail!("{} is not embedded by itself", component.name()),
+            Component::Etcd => {
+                ensure!(state.is_store_down, "{} runs already", component.name());
+                state.is_store_down = false;
+                state.set_faults();
+            }
+            Component::Scheduler => bail!("{} is not embedded by itself", component.name()),
         }
         Ok(())
     }
 
     /// Refuses the controllers' patches of a resource, or not any more.
     pub(super) fn deny_patches(&self, resource: &str, denied: bool) {
-        let rule = || {
-            Rule::always(Fault::Error(Status::access_denied(resource)))
-                .verbs(&["patch"])
-                .resource(resource)
-                .user_agent(CONTROLLERS)
-        };
-        let rules = denied.then(rule).into_iter().collect();
-        self.state().cluster.api_server().set_faults(rules);
+        let mut state = self.state();
+        if denied {
+            state.denied.insert(resource.to_owned());
+        } else {
+            state.denied.remove(resource);
+        }
+        state.set_faults();
     }
 
     /// The end of the controllers' log.
@@ -213,6 +239,20 @@ impl State {
     fn start_controllers(&mut self, component: Component) {
         self.cluster.restart_controllers();
         self.leader = Some(component);
+    }
+
+    fn set_faults(&self) {
+        let denied = self.denied.iter().map(|resource| {
+            Rule::always(Fault::Error(Status::access_denied(resource)))
+                .verbs(&["patch"])
+                .resource(resource)
+                .user_agent(CONTROLLERS)
+        });
+        let store = Rule::always(Fault::Error(Status::storage_timeout())).verbs(VERBS_OF_STORE);
+        let store = self.is_store_down.then_some(store);
+        self.cluster
+            .api_server()
+            .set_faults(denied.chain(store).collect());
     }
 }
 

@@ -38,7 +38,11 @@ pub fn publish_secrets() -> Result<Vec<DynamicObject>> {
 pub fn sidecars() -> Result<Vec<DynamicObject>> {
     let mut objects = base()?;
     objects.retain(|object| is_kind(object, "ServiceAccount"));
-    for overlay in ["mock-driver-nodes", "mock-driver-snapshots"] {
+    for overlay in [
+        "mock-driver-nodes",
+        "mock-driver-snapshots",
+        "mock-driver-group-snapshots",
+    ] {
         let file = workspace_root().join(format!("deploy/overlays/{overlay}/rbac.yaml"));
         objects.extend(parse(&read(&file)?).with_context(|| format!("read {}", file.display()))?);
     }

@@ -1,4 +1,4 @@
-//! What the API server counts, read from its `/metrics`.
+//! Counters and gauges of Kubernetes' components, read from Prometheus' text format.
 
 use std::collections::BTreeMap;
 
@@ -6,6 +6,18 @@ use anyhow::{Context, Result};
 
 /// The counter of answered requests.
 const REQUESTS: &str = "apiserver_request_total";
+
+/// A counter or gauge with its labels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Series {
+    /// Name of the metric.
+    pub name: &'static str,
+    /// All labels.
+    pub labels: Labels,
+}
+
+/// Values of labels by name.
+type Labels = BTreeMap<String, String>;
 
 /// Requests that the API server has answered, by verb, resource and code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,21 +38,44 @@ pub struct Request {
     pub code: String,
 }
 
+// === impl Series ===
+
+impl Series {
+    /// The metric with this name and these labels.
+    pub fn new<const N: usize>(name: &'static str, labels: [(&str, &str); N]) -> Self {
+        Self {
+            name,
+            labels: labels
+                .map(|(label, value)| (label.to_owned(), value.to_owned()))
+                .into(),
+        }
+    }
+
+    /// The value in the text of `/metrics`; 0 if the text lacks the series.
+    ///
+    /// # Errors
+    /// A sample of the metric is malformed, or its value is not a whole number.
+    pub fn value(&self, text: &str) -> Result<u64> {
+        let samples = samples(text, |name| name == self.name)?;
+        let sample = samples.into_iter().find(|(labels, _)| *labels == self.labels);
+        Ok(sample.map_or(0, |(_, value)| value))
+    }
+}
+
 // === impl Metrics ===
 
 impl Metrics {
     /// Picks the counters out of the text that `/metrics` answers.
     pub fn parse(text: &str) -> Result<Self> {
         let mut requests = BTreeMap::new();
-        for line in text.lines() {
-            let Some(sample) = line
-                .strip_prefix(REQUESTS)
-                .and_then(|rest| rest.strip_prefix('{'))
-            else {
-                continue;
+        for (mut labels, count) in samples(text, |name| name == REQUESTS)? {
+            let mut label = |name: &str| labels.remove(name).unwrap_or_default();
+            let request = Request {
+                verb: label("verb"),
+                resource: label("resource"),
+                subresource: label("subresource"),
+                code: label("code"),
             };
-            let (request, count) =
-                parse_sample(sample).with_context(|| format!("parse the metric {line:?}"))?;
             *requests.entry(request).or_default() += count;
         }
         Ok(Self { requests })
@@ -78,28 +113,36 @@ impl Metrics {
     }
 }
 
-/// The rest of a sample after the opening brace: `label="value",... } number`.
-fn parse_sample(sample: &str) -> Option<(Request, u64)> {
-    let mut labels = BTreeMap::new();
-    let mut rest = sample;
-    let value = loop {
-        rest = rest.trim_start_matches(',');
-        if let Some(value) = rest.strip_prefix('}') {
-            break value;
+// === functions ===
+
+/// The samples of the metrics whose name `is_wanted`.
+fn samples(text: &str, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<(Labels, u64)>> {
+    let name = |line: &&str| line.split(['{', ' ', '\t']).next().is_some_and(&is_wanted);
+    text.lines()
+        .filter(name)
+        .map(|line| parse_sample(line).with_context(|| format!("parse the metric {line:?}")))
+        .collect()
+}
+
+/// `name{label="value",...} number timestamp`, of which labels and timestamp are optional.
+fn parse_sample(line: &str) -> Option<(Labels, u64)> {
+    let mut labels = Labels::new();
+    let (_, mut rest) = line.split_at(line.find(['{', ' ', '\t'])?);
+    if let Some(inner) = rest.strip_prefix('{') {
+        rest = inner;
+        loop {
+            rest = rest.trim_start_matches([',', ' ']);
+            if let Some(value) = rest.strip_prefix('}') {
+                rest = value;
+                break;
+            }
+            let (name, quoted) = rest.split_once("=\"")?;
+            let (value, after) = parse_quoted(quoted)?;
+            labels.insert(name.to_owned(), value);
+            rest = after;
         }
-        let (name, after) = rest.split_once("=\"")?;
-        let (value, after) = parse_quoted(after)?;
-        labels.insert(name, value);
-        rest = after;
-    };
-    let mut label = |name: &str| labels.remove(name).unwrap_or_default();
-    let request = Request {
-        verb: label("verb"),
-        resource: label("resource"),
-        subresource: label("subresource"),
-        code: label("code"),
-    };
-    Some((request, parse_count(value.split_ascii_whitespace().next()?)?))
+    }
+    Some((labels, parse_count(rest.split_ascii_whitespace().next()?)?))
 }
 
 /// A label's value up to its closing quote, and what follows it.
@@ -175,6 +218,40 @@ apiserver_request_duration_seconds_count{verb="PATCH"} 7
                 .requests("PATCH", "volumeattachments", "status"),
             2
         );
+    }
+
+    #[test]
+    fn series_is_found_by_its_labels_in_any_order() {
+        let text = "\
+            # TYPE attachdetach_controller_total_volumes gauge\n\
+            attachdetach_controller_total_volumes{plugin_name=\"p\",state=\"desired\"} 3\n\
+            attachdetach_controller_total_volumes{plugin_name=\"p\",state=\"actual\",zone=\"z\"} 7\n\
+            attach_detach_controller_attachdetach_controller_forced_detaches{reason=\"timeout\"} 1e+01\n\
+            up 1 1700000000000\n";
+        let volumes = |labels| Series::new("attachdetach_controller_total_volumes", labels);
+        let name = "attach_detach_controller_attachdetach_controller_forced_detaches";
+        let forced = |reason| Series::new(name, [("reason", reason)]);
+        for (series, value) in [
+            (volumes([("state", "desired"), ("plugin_name", "p")]), 3),
+            (volumes([("state", "actual"), ("plugin_name", "p")]), 0),
+            (forced("timeout"), 10),
+            (forced("out-of-service"), 0),
+            (Series::new("up", []), 1),
+            (
+                Series::new("attachdetach_controller_forced_detaches", [("reason", "timeout")]),
+                0,
+            ),
+        ] {
+            assert_eq!(series.value(text).unwrap(), value, "{series:?}");
+        }
+    }
+
+    #[test]
+    fn unparsable_value_is_an_error() {
+        for value in ["NaN", "1.5", "-1", "", "{"] {
+            let text = format!("up {value}\n");
+            assert!(Series::new("up", []).value(&text).is_err(), "{value:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! How a cluster that the harness starts differs from the usual.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::control_plane::{Component, Options, Timers};
@@ -22,6 +23,8 @@ pub struct ClusterSettings {
     pub node_monitor_grace_period: Option<Duration>,
     /// Whether there is a second kube-controller-manager, which takes over when the first is killed.
     pub standby_controller_manager: bool,
+    /// Feature gate VolumeLimitScaling of kube-apiserver and kube-scheduler.
+    pub volume_limit_scaling: bool,
     /// Whether the controllers log what they wait for.
     pub verbose_log: bool,
 }
@@ -38,6 +41,7 @@ impl ClusterSettings {
         reconcile_sync_period: None,
         node_monitor_grace_period: None,
         standby_controller_manager: false,
+        volume_limit_scaling: false,
         verbose_log: false,
     };
 
@@ -69,6 +73,13 @@ impl ClusterSettings {
         if self.verbose_log {
             flags.push("--v=5".to_owned());
         }
+        let mut extra_flags = BTreeMap::from([(Component::ControllerManager, flags)]);
+        if self.volume_limit_scaling {
+            for component in [Component::ApiServer, Component::Scheduler] {
+                let gate = "--feature-gates=VolumeLimitScaling=true".to_owned();
+                extra_flags.insert(component, vec![gate]);
+            }
+        }
         Options {
             scheduler: true,
             timers: Timers {
@@ -76,7 +87,7 @@ impl ClusterSettings {
                 populator_period: self.populator_period,
             },
             standby_controller_manager: self.standby_controller_manager,
-            extra_flags: [(Component::ControllerManager, flags)].into(),
+            extra_flags,
             ..Options::default()
         }
     }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use csi_mock_driver::admin_api::client::Client;
 use csi_mock_driver::admin_api::resource::NodeChange;
-use tokio::time::{Instant, sleep};
 
-use super::{CALL, Driver, POLL_INTERVAL};
+use super::{CALL, Driver};
+use crate::wait::{self, Progress};
 
 // === impl Driver ===
 
@@ -34,31 +34,24 @@ impl Driver {
         within: Duration,
     ) -> Result<()> {
         let client = self.admin()?;
-        let deadline = Instant::now() + within;
-        loop {
+        let state = if wanted {
+            "published to"
+        } else {
+            "unpublished from"
+        };
+        wait::poll(within, &format!("{handle} to be {state} {node_id}"), || async {
             let volume = client
                 .volume(handle)
                 .await
                 .with_context(|| format!("read volume {handle}"))?;
-            let nodes: Vec<_> = volume
-                .attachments
-                .into_iter()
-                .map(|attachment| attachment.node)
-                .collect();
-            if nodes.iter().any(|node| node == node_id) == wanted {
-                return Ok(());
-            }
-            ensure!(
-                Instant::now() < deadline,
-                "waited {within:?} for {handle} to be {} {node_id}; it is published to {nodes:?}",
-                if wanted {
-                    "published to"
-                } else {
-                    "unpublished from"
-                },
-            );
-            sleep(POLL_INTERVAL).await;
-        }
+            let nodes = volume.attachments.into_iter().map(|attachment| attachment.node);
+            let nodes: Vec<_> = nodes.collect();
+            Ok(Progress::of(
+                nodes.iter().any(|node| node == node_id) == wanted,
+                || format!("it is published to {nodes:?}"),
+            ))
+        })
+        .await
     }
 
     /// Detaches a volume at the array, without the attacher, as a storage administrator does.

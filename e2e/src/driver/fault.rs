@@ -22,19 +22,24 @@ pub enum Method {
 // === impl FaultRule ===
 
 impl FaultRule {
-    /// Answers with an error instead of doing anything.
+    /// Fails the call before its effect.
     pub fn fail(id: &str, method: Method, code: &str, message: &str) -> Self {
         let action = json!({"code": code, "message": message});
         Self(json!({"id": id, "match": {"method": method}, "phase": "before", "action": action}))
     }
 
-    /// Does the work, then hangs until the client gives up.
+    /// Executes the call, then hangs until the client cancels it.
     pub fn hang_after_effect(id: &str, method: Method) -> Self {
         Self::after(id, method, json!({"hang": "client-cancel"}))
     }
 
-    /// Does the work, then waits before it answers.
-    pub fn delay_answer(id: &str, method: Method, delay: Duration) -> Self {
+    /// Executes the call, then holds the response until the rule is removed.
+    pub fn hold_response(id: &str, method: Method) -> Self {
+        Self::after(id, method, json!({"hang": "release"}))
+    }
+
+    /// Executes the call, then delays the response.
+    pub fn delay_response(id: &str, method: Method, delay: Duration) -> Self {
         Self::after(id, method, json!({"delay": format!("{}ms", delay.as_millis())}))
     }
 

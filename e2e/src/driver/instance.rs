@@ -7,12 +7,13 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use csi_proto::v1::ProbeRequest;
 use csi_proto::v1::identity_client::IdentityClient;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 use tonic::transport::Channel;
 
 use super::journal::Journal;
-use super::{CALL, POLL_INTERVAL, connect};
+use super::{CALL, connect};
 use crate::process::{Process, Run, Spec};
+use crate::wait::{self, Progress};
 
 /// How long the driver may take to answer its first Probe.
 const START: Duration = Duration::from_secs(20);
@@ -55,24 +56,16 @@ impl Instance {
     }
 
     async fn wait_until_ready(&self) -> Result<()> {
-        let deadline = Instant::now() + START;
-        let probe = async {
-            loop {
-                let mut identity = IdentityClient::new(self.channel.clone());
-                let failure = match timeout(CALL, identity.probe(ProbeRequest {})).await {
-                    Ok(Ok(probe)) if probe.get_ref().ready != Some(false) => return Ok(()),
-                    Ok(Ok(_)) => "Probe answered ready=false".to_owned(),
-                    Ok(Err(status)) => status.to_string(),
-                    Err(_) => format!("no answer in {CALL:?}"),
-                };
-                ensure!(
-                    Instant::now() < deadline,
-                    "{} is not ready in {START:?}: {failure}",
-                    self.process.name()
-                );
-                sleep(POLL_INTERVAL).await;
-            }
-        };
+        let what = format!("{} to be ready", self.process.name());
+        let probe = wait::poll(START, &what, || async {
+            let mut identity = IdentityClient::new(self.channel.clone());
+            Ok(match timeout(CALL, identity.probe(ProbeRequest {})).await {
+                Ok(Ok(probe)) if probe.get_ref().ready != Some(false) => Progress::Reached(()),
+                Ok(Ok(_)) => Progress::Pending("the response to Probe is ready=false".to_owned()),
+                Ok(Err(status)) => Progress::Pending(status.to_string()),
+                Err(_) => Progress::Pending(format!("no response in {CALL:?}")),
+            })
+        });
         self.process.while_alive(probe).await
     }
 

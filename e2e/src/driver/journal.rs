@@ -155,7 +155,7 @@ impl Journal {
         Tail::open(&self.path)
     }
 
-    /// Waits until `verify` is satisfied with the lines written so far.
+    /// Waits until `condition` holds for the lines written so far.
     pub async fn wait_for<T>(
         &self,
         within: Duration,

@@ -21,6 +21,7 @@ const REGISTRATION_DIR: &str = "/var/lib/kubelet/plugins_registry";
 #[derive(Debug)]
 pub struct NodeDriver {
     instance: Instance,
+    command: Spec,
     /// `--root-dir` of a simulated kubelet: staging and target paths lie below.
     kubelet_dir: PathBuf,
 }
@@ -80,7 +81,8 @@ impl NodeDriver {
             format!("--journal={}", journal.display()),
         ]);
         Ok(Self {
-            instance: Instance::start(run, command, &socket, &journal).await?,
+            instance: Instance::start(run, command.clone(), &socket, &journal).await?,
+            command,
             kubelet_dir,
         })
     }
@@ -137,6 +139,14 @@ impl NodeDriver {
             }
         }
         Ok(events)
+    }
+
+    /// Starts the process again after [`Self::stop`], with the state it had.
+    ///
+    /// # Errors
+    /// It runs, exits, or is not ready in time.
+    pub async fn restart(&mut self) -> Result<()> {
+        self.instance.restart(self.command.clone()).await
     }
 
     /// Stops the process.

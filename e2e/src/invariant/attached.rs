@@ -1,9 +1,8 @@
 //! Invariant 2: `attached: true` means that the driver has the volume on that node.
 //!
-//! Judged on every state of every attachment the watch showed. A watch shows a state after it came to be,
-//! so the publish must have been answered before the watch event; and until the attachment's deletion is asked
-//! for, nothing may take the volume away again. Where the scenario itself prevents the attacher from being right
-//! all the time, only the end counts.
+//! It holds for every state of every attachment that the watch showed. A watch shows a state after it was stored, so the
+//! publish must have returned before the watch event; and until the attachment is deleted, the volume must stay published.
+//! Where the scenario itself makes a status wrong for a while, only the final state counts.
 
 use std::collections::BTreeMap;
 
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_attacher_is_judged_by_its_end() {
+    fn exempt_volume_must_be_published_at_the_end_only() {
         let mut observations = mk_observations();
         observations.watch_events = vec![seen(attached(attachment()), 3)];
         observations.exempt.insert(("vol".to_owned(), "id-a".to_owned()));

@@ -1,7 +1,7 @@
 //! Invariant 1: one node at a time, and never taken from under a node that uses it.
 //!
-//! Judged on the order of the driver's calls and of the nodes' mounts, not on the state at the end. A call
-//! counts from its arrival until its answer: the volume may be on the node at any moment in between.
+//! It follows the order of the driver's calls and of the nodes' mounts, not the state at the end. A call counts from its
+//! arrival until its response: the volume may be on the node at any moment in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::{Observations, Violation};
 use crate::driver::journal::{Call, Effect, PUBLISH, UNPUBLISH};
 
-/// Finds volumes that were in two places, or unpublished while mounted.
+/// Finds volumes that were published to or mounted on two nodes, or unpublished while mounted.
 pub fn check(observations: &Observations) -> Vec<Violation> {
     let mut violations = two_nodes_at_the_driver(observations);
     violations.extend(two_nodes_mounted(observations));
@@ -20,9 +20,9 @@ pub fn check(observations: &Observations) -> Vec<Violation> {
 
 fn two_nodes_at_the_driver(observations: &Observations) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let mut places: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut published: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (_, call) in by_effect(observations) {
-        let nodes = places.entry(&call.volume).or_default();
+        let nodes = published.entry(&call.volume).or_default();
         match call.method.as_str() {
             PUBLISH => {
                 nodes.insert(&call.node);

@@ -1,8 +1,7 @@
 //! Invariant 3: nothing leaks.
 //!
-//! Judged on what is left, and on each moment at which an attachment went: its volume must have been off the
-//! node by then. An attachment that goes first leaves a volume that would never be detached, if the attacher
-//! were killed at that moment.
+//! It holds for the final state and for each removal of an attachment: its volume must be unpublished by then. Otherwise
+//! the volume would never be detached if the attacher were killed at that moment.
 
 use std::collections::BTreeSet;
 

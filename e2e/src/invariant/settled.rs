@@ -57,7 +57,7 @@ mod tests {
             ("attached", attached(attachment()), true),
             ("failed", failed(attachment(), "no slot"), true),
             ("silent", attachment(), false),
-            ("failed without a word", failed(attachment(), ""), false),
+            ("failed without a message", failed(attachment(), ""), false),
             ("attached and failed", attached_and_failed, false),
             ("leaving in silence", deleting(attached(attachment()), 1), false),
         ];

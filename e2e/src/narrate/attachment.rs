@@ -46,7 +46,7 @@ pub fn describe(before: Option<&VolumeAttachment>, now: &WatchEvent, names: &Nam
         say(
             early,
             Actor::Attacher,
-            format!("takes {name} on: adds its finalizer, notes the driver's node id {node}"),
+            format!("adds its finalizer to {name}, records the driver's node id {node}"),
         );
     }
     if before.metadata.deletion_timestamp.is_none() && attachment.metadata.deletion_timestamp.is_some() {
@@ -140,7 +140,7 @@ mod tests {
         assert!(
             described(Some(&attachment()), marked.clone(), false)[0]
                 .1
-                .starts_with("takes csi-1 on")
+                .starts_with("adds its finalizer to csi-1, ")
         );
         let mut attached = marked.clone();
         attached.status = Some(VolumeAttachmentStatus {

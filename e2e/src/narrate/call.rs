@@ -15,12 +15,12 @@ pub fn describe(line: &journal::Line, names: &Names) -> Option<Line> {
             ..
         } => {
             let method = journal::name_of(method);
-            let verb = verb(method)?;
+            let (verb, preposition) = verb(method)?;
             let (volume, node) = (
                 names.volume(field(request, "volume_id")),
                 field(request, "node_id"),
             );
-            let text = format!("asks the driver to {verb} {volume}: {method}, node {node}");
+            let text = format!("calls {method}: {verb} {volume} {preposition} {node}");
             Some(Line {
                 at: *start,
                 actor: Actor::Attacher,
@@ -49,7 +49,7 @@ pub fn describe(line: &journal::Line, names: &Names) -> Option<Line> {
                     format!("answers OK after {took} ms: {volume} is on {node} now")
                 }
                 "OK" => format!("answers OK after {took} ms: {volume} is not on {node} any more"),
-                "CANCELLED" => format!("sees its caller go after {took} ms, unanswered"),
+                "CANCELLED" => format!("call cancelled by its client after {took} ms, without a response"),
                 code => format!("answers {code} after {took} ms: {message}"),
             };
             Some(Line {
@@ -89,10 +89,11 @@ pub fn describe_mount(line: &journal::Line, node: &str, names: &Names) -> Option
     })
 }
 
-fn verb(method: &str) -> Option<&'static str> {
+/// What a call does with a volume, and the preposition of the node.
+fn verb(method: &str) -> Option<(&'static str, &'static str)> {
     match method {
-        PUBLISH => Some("attach"),
-        UNPUBLISH => Some("detach"),
+        PUBLISH => Some(("attach", "to")),
+        UNPUBLISH => Some(("detach", "from")),
         _ => None,
     }
 }
@@ -117,7 +118,7 @@ mod tests {
         );
         assert_eq!(
             described(&begin).as_deref(),
-            Some("asks the driver to attach vol-1: ControllerPublishVolume, node node-0")
+            Some("calls ControllerPublishVolume: attach vol-1 to node-0")
         );
         let end = |code: &str| {
             format!(
@@ -131,7 +132,7 @@ mod tests {
         );
         assert_eq!(
             described(&end("CANCELLED")).as_deref(),
-            Some("sees its caller go after 300 ms, unanswered")
+            Some("call cancelled by its client after 300 ms, without a response")
         );
         assert_eq!(
             described(&end("RESOURCE_EXHAUSTED")).as_deref(),

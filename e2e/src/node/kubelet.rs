@@ -72,6 +72,21 @@ impl Kubelet {
         }
     }
 
+    pub(super) fn is_simulated(&self) -> bool {
+        matches!(self, Self::Simulated { .. })
+    }
+
+    /// Has a simulated kubelet register the driver. A real one watches the driver's registration socket.
+    pub(super) fn register_driver(&self) {
+        if let Self::Simulated {
+            process: Some(process),
+            ..
+        } = self
+        {
+            process.register_driver();
+        }
+    }
+
     /// Ends it at once: nothing is unmounted or reported any more, and the heartbeat ends.
     pub(super) async fn crash(&mut self) -> Result<()> {
         match self {

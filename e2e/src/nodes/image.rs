@@ -20,9 +20,10 @@ pub const BUSYBOX: &str = "busybox:1.37";
 /// Image of the Go attacher, as its project publishes it.
 pub const GO_ATTACHER: &str = "registry.k8s.io/sig-storage/csi-attacher:v4.13.0";
 /// Images that recipes of the documents need beyond those of the deployed overlay.
-pub(super) const RECIPE_IMAGES: [&str; 2] = [
+pub(super) const RECIPE_IMAGES: [&str; 3] = [
     "registry.k8s.io/sig-storage/csi-snapshotter:v8.7.0",
     "registry.k8s.io/sig-storage/snapshot-controller:v8.6.0",
+    "registry.k8s.io/sig-storage/snapshot-controller:v8.7.0",
 ];
 
 /// Command of an image whose container waits for SIGTERM.

@@ -19,17 +19,15 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::process::Command;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
 
 use crate::process::{Process, Run, Spec};
+use crate::wait::{self, Progress};
 
 /// Address of the Service `kubernetes`: the first of the service range. There is no kube-proxy.
 pub(super) const API_SERVER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 const API_SERVER_PORT: u16 = 443;
 /// How long a program may take to enter its namespaces.
 const ENTERED: Duration = Duration::from_secs(30);
-/// Between two looks: there is no event for it.
-const POLL: Duration = Duration::from_millis(10);
 
 /// The namespace between the nodes.
 pub(super) struct Network {
@@ -73,12 +71,12 @@ impl Network {
         let holder = Process::spawn(run, spec)?;
         let namespace = PathBuf::from(format!("/proc/{}/ns/net", holder.pid()));
         let own = fs::read_link("/proc/self/ns/net").context("find this process's network")?;
-        let deadline = Instant::now() + ENTERED;
-        while fs::read_link(&namespace).context("find the nodes' network")? == own {
+        wait::poll(ENTERED, "the nodes' network namespace", || async {
             holder.ensure_alive()?;
-            ensure!(Instant::now() < deadline, "unshare made no network namespace");
-            sleep(POLL).await;
-        }
+            let entered = fs::read_link(&namespace).context("find the nodes' network")? != own;
+            Ok(Progress::of(entered, || "unshare has not made it".to_owned()))
+        })
+        .await?;
         let egress = UnixListener::bind(egress).context("listen for the API server's egress")?;
         let egress = egress.into_std().context("hand the egress socket over")?;
         let (listening_tx, listening) = oneshot::channel();
@@ -174,7 +172,7 @@ impl Network {
     }
 }
 
-/// Runs a command in namespaces of a process, and answers with its output.
+/// Runs a command in namespaces of a process, and returns its output.
 pub(super) async fn in_namespaces(
     run: &Run,
     pid: u32,

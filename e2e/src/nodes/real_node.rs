@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,13 +11,13 @@ use anyhow::{Context, Result, ensure};
 use procfs::process::{MountInfo, Process as ProcProcess, all_processes};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::json;
-use tokio::time::{Instant, sleep};
 
 use super::init::{INIT, READY};
 use super::network::{Addresses, Network, in_namespaces};
 use super::suite;
 use crate::process::{Process, Run, Spec, leftovers, readable_within};
 use crate::toolchain::NodePrograms;
+use crate::wait::{self, Progress};
 
 /// The namespaces of a node.
 const NAMESPACES: [&str; 5] = ["--mount", "--uts", "--ipc", "--net", "--pid"];
@@ -26,8 +27,6 @@ pub(super) const SANDBOX_IMAGE: &str = "registry.k8s.io/pause:3.10";
 const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
 /// How long the first process or containerd may take to get ready, and killed processes to be gone.
 const STEP: Duration = Duration::from_secs(60);
-/// Between two looks at what has no event.
-const POLL: Duration = Duration::from_millis(20);
 
 /// A node that runs.
 pub struct RealNode {
@@ -91,6 +90,23 @@ impl RealNode {
         &self.name
     }
 
+    /// Whether the node was started and not crashed.
+    pub fn is_up(&self) -> bool {
+        self.lock().init != 0
+    }
+
+    /// Address of the node.
+    pub(super) fn address(&self) -> Ipv4Addr {
+        self.addresses.node()
+    }
+
+    /// The first process, by its id on the machine.
+    pub(super) fn init(&self) -> Result<u32> {
+        let init = self.lock().init;
+        ensure!(init != 0, "{} does not run", self.name);
+        Ok(init)
+    }
+
     /// The file that kubelet finds the API server and its own identity in.
     pub(super) fn kubeconfig(&self) -> PathBuf {
         self.dir.join("kubeconfig")
@@ -107,16 +123,13 @@ impl RealNode {
             .arg(exe)
             .env(INIT, &self.dir);
         let unshare = Arc::new(Process::spawn(&self.run, spec)?);
-        let deadline = Instant::now() + STEP;
-        while !ready.exists() {
+        wait::poll(STEP, &format!("{} to be set up", self.name), || async {
             unshare.ensure_alive()?;
-            ensure!(
-                Instant::now() < deadline,
-                "{} was not set up in {STEP:?}",
-                self.name
-            );
-            sleep(POLL).await;
-        }
+            Ok(Progress::of(ready.exists(), || {
+                "its init is not ready".to_owned()
+            }))
+        })
+        .await?;
         let init = child_of(unshare.pid())?;
         {
             let mut state = self.lock();
@@ -134,17 +147,13 @@ impl RealNode {
             .arg("--config")
             .arg(config);
         let containerd = Arc::new(Process::spawn(&self.run, spec)?);
-        let deadline = Instant::now() + STEP;
         let ctr = self.ctr();
-        while self.command(&[&ctr, "version"]).await.is_err() {
+        wait::poll(STEP, &format!("containerd of {}", self.name), || async {
             containerd.ensure_alive()?;
-            ensure!(
-                Instant::now() < deadline,
-                "containerd of {} is not ready",
-                self.name
-            );
-            sleep(POLL).await;
-        }
+            let version = self.command(&[&ctr, "version"]).await;
+            Ok(Progress::of(version.is_ok(), || format!("{version:?}")))
+        })
+        .await?;
         self.lock().containerd = Some(containerd);
         Ok(())
     }
@@ -173,6 +182,11 @@ impl RealNode {
         let kubelet = Arc::new(Process::spawn(&self.run, spec)?);
         self.lock().kubelet = Some(kubelet);
         Ok(())
+    }
+
+    /// Whether kubelet was started and not killed.
+    pub fn runs_kubelet(&self) -> bool {
+        self.lock().kubelet.is_some()
     }
 
     /// Kills kubelet by SIGKILL; containers keep running.
@@ -222,10 +236,9 @@ impl RealNode {
         self.command(&["sh", "-c", &import]).await.map(drop)
     }
 
-    /// Runs a command in the namespaces of the node and answers with its output.
+    /// Runs a command in the namespaces of the node and returns its output.
     pub async fn command(&self, command: &[&str]) -> Result<String> {
-        let init = self.lock().init;
-        ensure!(init != 0, "{} does not run", self.name);
+        let init = self.init()?;
         in_namespaces(&self.run, init, &NAMESPACES, command, "").await
     }
 
@@ -278,8 +291,7 @@ impl RealNode {
     }
 
     fn enter(&self, nsenter: Spec, program: &Path) -> Result<Spec> {
-        let init = self.lock().init;
-        ensure!(init != 0, "{} does not run", self.name);
+        let init = self.init()?;
         Ok(nsenter
             .args(["--target", &init.to_string()])
             .args(NAMESPACES)
@@ -350,8 +362,6 @@ fn kubelet_configuration(cgroup: &str, gates: &[&str]) -> serde_json::Value {
         "failCgroupV1": false,
         "featureGates": gates,
         "failSwapOn": false,
-        // Its quotas would need a filesystem that kubelet can measure.
-        "localStorageCapacityIsolation": false,
         // The machine's disk and memory are shared with what else runs on it.
         "evictionHard": {
             "memory.available": "1Mi",

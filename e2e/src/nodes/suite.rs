@@ -2,15 +2,12 @@
 
 mod results;
 mod selection;
+mod ssh;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::runtime::conditions;
-use kube::runtime::wait::Condition;
-use kube::{Api, ResourceExt};
+use anyhow::{Context, Result, ensure};
 
 pub use results::Results;
 pub use selection::{Family, Selection};
@@ -18,18 +15,16 @@ pub use selection::{Family, Selection};
 use super::RealNodes;
 use crate::process::{Process, Spec};
 use crate::toolchain::{NodePrograms, SuitePrograms, Toolchain, workspace_root};
-use crate::wait::{self, Progress};
 use selection::LeftOut;
+use ssh::Ssh;
 
 /// What is deployed for the suite.
-pub const SUITE_OVERLAY: &str = "deploy/overlays/mock-driver-snapshots";
+pub const SUITE_OVERLAY: &str = "deploy/overlays/mock-driver-group-snapshots";
 /// Feature gates that are off by default and that tests need.
 const GATES: &[&str] = &["CSIVolumeHealth", "VolumeLimitScaling"];
 /// Beside the overlay: the VolumeAttributesClass that the driver's definition names.
 const TIERS: &str = "deploy/examples/tiers.yaml";
 const DEFINITION: &str = "deploy/e2e-suite/testdriver.yaml";
-/// How long the API server may take to serve a new kind.
-const SERVED: Duration = Duration::from_secs(60);
 /// Longer than the whole suite.
 const LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
 
@@ -48,20 +43,8 @@ impl RealNodes {
     ///
     /// Returns the snapshot controller, which ends when it is dropped.
     pub async fn deploy_for_suite(&self, toolchain: &Toolchain, suite: &SuitePrograms) -> Result<Process> {
-        let definitions = Api::<CustomResourceDefinition>::all(self.client());
-        for definition in self
-            .cluster
-            .apply(&toolchain.snapshot_definitions().await?)
-            .await?
-        {
-            let name = definition.name_any();
-            let what = format!("{name} to be served");
-            wait::for_object(&definitions, &name, SERVED, &what, |definition| {
-                let established = conditions::is_crd_established().matches_object(definition);
-                Progress::of(established, || "it is not established".to_owned())
-            })
-            .await?;
-        }
+        let definitions = toolchain.snapshot_definitions().await?;
+        self.cluster.apply_definitions(&definitions).await?;
         let controller = Spec::new("snapshot-controller", &suite.snapshot_controller).arg(format!(
             "--kubeconfig={}",
             self.cluster.admin_kubeconfig().display()
@@ -90,6 +73,7 @@ impl RealNodes {
         // ginkgo knows a test program by this suffix.
         let program = dir.join("e2e.test");
         std::os::unix::fs::symlink(&suite.suite, &program).context("link the suite")?;
+        let ssh = Ssh::start(self, &suite.ssh, &dir).await?;
         let ginkgo = Spec::new("suite", &suite.ginkgo)
             .args([
                 format!("--procs={processes}"),
@@ -109,12 +93,24 @@ impl RealNodes {
             .args(["--", "-provider=local", "-disable-log-dump=true"])
             .arg(format!("-kubeconfig={kubeconfig}"))
             .arg(format!("-storage.testdriver={}", definition.display()))
+            // Without it, csi-driver-host-path is not tested with group snapshots.
+            .env("CSI_PROW_ENABLE_GROUP_SNAPSHOT", "true")
+            .env("KUBE_SSH_BASTION", &ssh.address)
+            .env("KUBE_SSH_KEY_PATH", &ssh.key)
+            .env("KUBE_SSH_USER", "root")
             .dir(&dir);
         let ginkgo = Process::spawn(&self.run, ginkgo)?;
-        self.while_alive(async { ginkgo.exited_within(LIMIT).await.map(drop) })
-            .await?;
-        let results = Results::read(&dir.join("report.json"), &selection.families, &left_out);
+        let exit = ssh.bastion.while_alive(ginkgo.exited_within(LIMIT));
+        let exit = self.while_alive(exit).await?;
+        let results = Results::read(&dir.join("report.json"), selection, &left_out);
         let results = results.with_context(|| format!("ginkgo: {}", ginkgo.log_tail(20)))?;
+        // What prepares or ends the suite can fail without a failed test.
+        ensure!(
+            exit.status.success() || results.failed() > 0,
+            "ginkgo ended with {} although no test failed: {}",
+            exit.status,
+            ginkgo.log_tail(20)
+        );
         Ok((results, ginkgo.stdout().to_owned()))
     }
 }

@@ -77,7 +77,7 @@ async fn attach_in_spite_of_errors(env: &mut TestEnv<'_>, narrator: &Narrator) -
 }
 
 async fn attach_in_spite_of_a_kill(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
-    let mute = FaultRule::delay_answer("mute", Method::ControllerPublishVolume, STEP_TIMEOUT * 2);
+    let mute = FaultRule::delay_response("mute", Method::ControllerPublishVolume, STEP_TIMEOUT * 2);
     env.driver.set_faults(&[mute]).await?;
     let cache = env.volume("cache", Access::OneNode).await?;
     narrator.you("create claim and volume cache, and pod api that mounts it, for node b; the driver's answer will be late");

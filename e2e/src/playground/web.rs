@@ -148,7 +148,7 @@ fn app(state: PageState) -> Router {
         .route("/api/v1/actions/{key}", post(perform))
         .route("/api/v1/changes", get(changes))
         .with_state(state);
-    admin::site(pages)
+    admin::page_router(pages)
 }
 
 fn bound_actions() -> impl Iterator<Item = (char, Action, &'static str)> {

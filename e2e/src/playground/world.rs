@@ -179,7 +179,7 @@ impl World<'_, '_> {
             ));
         }
         if in_force(Action::SlowDriver) {
-            let slow = |method: Method| FaultRule::delay_answer(&format!("slow-{method:?}"), method, SLOW);
+            let slow = |method: Method| FaultRule::delay_response(&format!("slow-{method:?}"), method, SLOW);
             rules.extend(METHODS.map(slow));
         }
         self.env.driver.set_faults(&rules).await?;

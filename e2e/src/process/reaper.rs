@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::loop_devices::LoopDeviceTracker;
 use super::{leftovers, procfs};
 
 /// Variable that marks the processes of a run; its value is the run's directory.
@@ -28,6 +29,8 @@ const READY: &[u8] = b"ready\n";
 const KEEP: &[u8] = b"keep\n";
 /// How long the reaper may take to get ready, and to end.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often the reaper looks for new loop devices.
+const RECORD_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a killed process may take to be gone before the reaper looks around again.
 const KILLED: Duration = Duration::from_secs(1);
 /// How long a child may take from its fork to its exec, before which it does not carry the marker.
@@ -85,13 +88,10 @@ fn guard(dir: &Path) -> Result<()> {
     std::io::stdout()
         .flush()
         .context("report readiness to the harness")?;
-    let mut wishes = Vec::new();
-    std::io::stdin()
-        .read_to_end(&mut wishes)
-        .context("wait for the end of the harness")?;
+    let command = wait_for_end(dir)?;
     MarkedProcesses::of(dir).kill_all()?;
     leftovers::remove(dir)?;
-    if wishes == KEEP {
+    if command == KEEP {
         return Ok(());
     }
     match std::fs::remove_dir_all(dir) {
@@ -99,6 +99,29 @@ fn guard(dir: &Path) -> Result<()> {
             Err(error).with_context(|| format!("remove {}", dir.display()))
         }
         _ => Ok(()),
+    }
+}
+
+/// Waits for the end of the pipe, and records the run's loop devices meanwhile; returns what the harness wrote.
+fn wait_for_end(dir: &Path) -> Result<Vec<u8>> {
+    let mut stdin = std::io::stdin().lock();
+    let mut tracker = LoopDeviceTracker::new(dir);
+    let (mut written, mut part) = (Vec::new(), [0; KEEP.len()]);
+    loop {
+        // Without a complete record the rest must be cleaned up all the same.
+        if let Err(error) = tracker.record() {
+            drop(writeln!(
+                std::io::stderr(),
+                "reaper of {}: {error:#}",
+                dir.display()
+            ));
+        }
+        if readable_within(&stdin, RECORD_INTERVAL)? {
+            match stdin.read(&mut part).context("wait for the end of the harness")? {
+                0 => return Ok(written),
+                length => written.extend_from_slice(&part[..length]),
+            }
+        }
     }
 }
 
@@ -124,9 +147,9 @@ impl Reaper {
             .context("start the reaper")?;
         let pipe = child.stdin.take().expect("stdin must be piped");
         let mut answer = child.stdout.take().expect("stdout must be piped");
-        let mut said = [0; READY.len()];
+        let mut line = [0; READY.len()];
         let ready =
-            readable_within(&answer, STEP_TIMEOUT)? && answer.read_exact(&mut said).is_ok() && said == READY;
+            readable_within(&answer, STEP_TIMEOUT)? && answer.read_exact(&mut line).is_ok() && line == READY;
         if !ready {
             child.kill().context("end a reaper that is none")?;
             child.wait().context("reap a reaper that is none")?;
@@ -141,7 +164,7 @@ impl Reaper {
 
     /// Has the reaper leave the run's directory where it is.
     pub(super) fn keep_files(&mut self) -> Result<()> {
-        // Once is enough, and the reaper knows no more.
+        // Once is enough.
         if !self.keep {
             self.pipe
                 .write_all(KEEP)

@@ -5,28 +5,21 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use tokio::net::UnixStream;
-use tokio::time::{Instant, sleep};
 
 use super::Process;
-
-/// Between two tries to connect: there is no event for a socket that is listened on.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+use crate::wait::{self, Progress};
 
 /// Waits until a process listens on the socket.
 ///
 /// # Errors
 /// None does in time.
 pub async fn wait_until_listening(socket: &Path, within: Duration) -> Result<()> {
-    let deadline = Instant::now() + within;
-    while UnixStream::connect(socket).await.is_err() {
-        ensure!(
-            Instant::now() < deadline,
-            "no process listens on {} after {within:?}",
-            socket.display()
-        );
-        sleep(POLL_INTERVAL).await;
-    }
-    Ok(())
+    let what = format!("a process to listen on {}", socket.display());
+    wait::poll(within, &what, || async {
+        let connected = UnixStream::connect(socket).await;
+        Ok(Progress::of(connected.is_ok(), || format!("{connected:?}")))
+    })
+    .await
 }
 
 /// Asks processes to end, the last first, as those that were started later depend on the earlier ones.

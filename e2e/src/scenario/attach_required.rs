@@ -48,11 +48,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.pod("late", B, &[&late]).await?;
     env.wait_until_running("late", STEP_TIMEOUT).await?;
     // The node reports it in use, so the controller waits.
-    let detaches = env.driver.calls()?;
-    ensure!(
-        detaches.iter().all(|call| call.method != UNPUBLISH),
-        "a volume was detached while its pod uses it"
-    );
+    env.ensure_calls(UNPUBLISH, &early, 0)?;
     env.delete_pod("early").await?;
     env.wait_until_detached(&early, A, STEP_TIMEOUT).await?;
     ensure!(

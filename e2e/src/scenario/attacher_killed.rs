@@ -11,9 +11,7 @@ use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::Access;
 use crate::wait::Progress;
 
-/// Longer than the scenario: the attacher never hears the answer.
-const ENDLESS: Duration = Duration::from_secs(600);
-/// Longer still, so that the attacher is waiting for the answer when it is killed, and does not give up.
+/// Longer than the scenario: the attacher still waits for the response when it is killed.
 const TIMEOUT: Duration = Duration::from_secs(900);
 
 pub(super) const AFTER_PUBLISH: Scenario = Scenario {
@@ -41,7 +39,7 @@ pub(super) const BEFORE_FINALIZER_REMOVAL: Scenario = Scenario {
 async fn after_publish(env: &mut TestEnv<'_>) -> Result<()> {
     let method = Method::ControllerPublishVolume;
     env.driver
-        .set_faults(&[FaultRule::delay_answer("mute", method, ENDLESS)])
+        .set_faults(&[FaultRule::hold_response("held", method)])
         .await?;
     let volume = env.volume("data", Access::OneNode).await?;
     env.pod("web", A, &[&volume]).await?;
@@ -77,7 +75,7 @@ async fn before_finalizer_removal(env: &mut TestEnv<'_>) -> Result<()> {
 
     let method = Method::ControllerUnpublishVolume;
     env.driver
-        .set_faults(&[FaultRule::delay_answer("mute", method, ENDLESS)])
+        .set_faults(&[FaultRule::hold_response("held", method)])
         .await?;
     env.delete_pod("web").await?;
     let node_id = env.node(A).node_id().to_owned();

@@ -44,10 +44,10 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     );
     for (index, volume) in volumes.iter().enumerate() {
         let node = env.node(index / VOLUMES_A_POD % NODES).node_id();
-        let places: Vec<_> = published.get(&volume.handle).into_iter().flatten().collect();
+        let nodes: Vec<_> = published.get(&volume.handle).into_iter().flatten().collect();
         ensure!(
-            places == [node],
-            "{} is on {places:?} and belongs on {node}",
+            nodes == [node],
+            "{} is published to {nodes:?}, expected {node}",
             volume.pv
         );
     }

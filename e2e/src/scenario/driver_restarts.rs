@@ -14,8 +14,6 @@ use crate::wait::Progress;
 const VOLUMES: usize = 20;
 /// How many calls must have ended before the driver is killed: it dies in the middle, not at an end.
 const ENDED: usize = 5;
-/// Longer than the scenario: the call that meets it is surely under way when the driver dies.
-const ENDLESS: Duration = Duration::from_secs(600);
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "driver-restarts",
@@ -62,8 +60,7 @@ fn pod_name(index: usize) -> String {
 }
 
 pub(crate) async fn hold(env: &mut TestEnv<'_>, method: Method, volume: &TestVolume) -> Result<()> {
-    let rule =
-        FaultRule::delay_answer(&format!("hold-{method:?}"), method, ENDLESS).for_volume(&volume.handle);
+    let rule = FaultRule::hold_response("held", method).for_volume(&volume.handle);
     env.driver.set_faults(&[rule]).await
 }
 

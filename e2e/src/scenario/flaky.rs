@@ -30,9 +30,9 @@ use crate::wait::{self, Progress};
 
 /// Attachments made unless the settings say otherwise; each is attached and detached, or given up before that.
 const ATTACHMENTS: usize = 500;
-/// How many people work at the same time, each with volumes of their own.
+/// Concurrent workers, each with volumes of its own.
 const WORKERS: usize = 24;
-/// Volumes of each that one node may have, and that many nodes may have.
+/// Volumes of each worker that one node may have, and that many nodes may have.
 const EACH: (usize, usize) = (2, 1);
 const NODES: usize = 5;
 /// The least and the greatest number of attachments between two kills.
@@ -41,12 +41,12 @@ const BETWEEN_KILLS: (usize, usize) = (60, 160);
 const WHOLE: Duration = Duration::from_secs(3600);
 /// How long the last calls may take to succeed at last.
 const LONG: Duration = Duration::from_secs(180);
-/// What goes wrong, by its name in the driver.
+/// Name of the driver's fault scenario.
 const FAULTS: &str = "flaky-10pct";
-/// The rule of it that spoils the answer only.
+/// Its rule that fails a call after the effect.
 const AFTER_EFFECT_RULE: &str = "flaky-10pct-unheard";
-/// The share of calls that must have gone wrong, or the run has shown nothing; it is ten in a hundred on average.
-const LEAST_SPOILED: f64 = 0.06;
+/// The least share of calls with a fault; a tenth is expected.
+const LEAST_FAULTS: f64 = 0.06;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "flaky",
@@ -143,7 +143,7 @@ impl Killer {
         self.restart(driver).await
     }
 
-    /// Kills the driver, if it runs, and starts it again: with the same faults, but a fate of its own.
+    /// Kills the driver, if it runs, and starts it again: with the same faults, but another seed.
     async fn restart(&mut self, driver: &mut Driver) -> Result<()> {
         let seed = self.seed.wrapping_add(self.driver_starts);
         self.driver_starts += 1;
@@ -174,28 +174,31 @@ async fn wait_until_attached(env: &TestEnv<'_>, held: &BTreeSet<(String, String)
 /// Compares the array's list with the VolumeAttachments and with the requested attachments.
 async fn array_has_what_attachments_say(env: &TestEnv<'_>, held: &BTreeSet<(String, String)>) -> Result<()> {
     let observations = env.observations().await?;
-    let mut said: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    let mut places = BTreeSet::new();
+    let mut expected: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut attached = BTreeSet::new();
     for attachment in &observations.attachments {
         let (volume, node) = observations
             .publish_target(attachment)
             .context("an attachment must be of a volume and a node of the test environment")?;
-        said.entry(volume.to_owned()).or_default().insert(node.to_owned());
-        places.insert((volume.to_owned(), node.to_owned()));
+        expected
+            .entry(volume.to_owned())
+            .or_default()
+            .insert(node.to_owned());
+        attached.insert((volume.to_owned(), node.to_owned()));
     }
     ensure!(
-        places == *held,
-        "the attachments are {places:?}, and these were asked for: {held:?}"
+        attached == *held,
+        "the attachments are {attached:?}, expected {held:?}"
     );
     ensure!(
-        observations.published == said,
-        "the array has {:?}, and the attachments say {said:?}",
+        observations.published == expected,
+        "the array has published {:?}, the attachments are {expected:?}",
         observations.published
     );
     Ok(())
 }
 
-/// Says what the run consisted of, and fails if next to nothing of it went wrong.
+/// Logs the totals of the run, and fails if fewer calls than expected had a fault.
 fn report(env: &TestEnv<'_>, killer: &Killer, attachments: usize, held: usize) -> Result<()> {
     let lines = env.driver.journal().lines()?;
     let moves = |call: &Call| [PUBLISH, UNPUBLISH].contains(&&*call.method);
@@ -206,7 +209,7 @@ fn report(env: &TestEnv<'_>, killer: &Killer, attachments: usize, held: usize) -
             *faults.entry(id).or_default() += 1;
         }
     }
-    let spoiled: usize = faults.values().sum();
+    let faulty: usize = faults.values().sum();
     let succeeded = calls.iter().filter(|call| call.succeeded()).count();
     tracing::info!(
         seed = killer.seed,
@@ -214,15 +217,15 @@ fn report(env: &TestEnv<'_>, killer: &Killer, attachments: usize, held: usize) -
         held,
         calls = calls.len(),
         succeeded,
-        spoiled,
+        faulty,
         ?faults,
         driver_starts = killer.driver_starts,
         attacher_kills = killer.attacher_kills,
         "flaky"
     );
     ensure!(
-        spoiled as f64 >= LEAST_SPOILED * calls.len() as f64,
-        "only {spoiled} of {} calls went wrong: {faults:?}",
+        faulty as f64 >= LEAST_FAULTS * calls.len() as f64,
+        "only {faulty} of {} calls had a fault: {faults:?}",
         calls.len()
     );
     Ok(())

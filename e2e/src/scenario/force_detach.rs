@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, Scenario, move_order};
@@ -85,18 +85,8 @@ async fn enabled(env: &mut TestEnv<'_>) -> Result<()> {
     // The wait for the healthy node's volume began before this one's and is over, too.
     env.wait_until_detached(&unhealthy, B, STEP_TIMEOUT).await?;
 
-    let calls = env.driver.calls()?;
-    ensure!(
-        calls
-            .iter()
-            .all(|call| call.method != UNPUBLISH || call.volume != healthy.handle),
-        "detached from a healthy node that has the volume mounted"
-    );
-    let detaches = forced_detaches(env, "timeout").await?;
-    ensure!(
-        detaches == 1,
-        "{detaches} volumes were force-detached because of the timeout"
-    );
+    env.ensure_calls(UNPUBLISH, &healthy, 0)?;
+    env.wait_for_forced_detaches(1, 0).await?;
     env.pod("moved", C, &[&unhealthy]).await?;
     env.wait_until_running("moved", STEP_TIMEOUT).await?;
     env.remove_node(A, &healthy).await?;
@@ -111,21 +101,11 @@ async fn disabled(env: &mut TestEnv<'_>) -> Result<()> {
     env.report_not_ready(A, "container runtime is down").await?;
     env.remove_pod("before").await?;
     wait_for_log(env, &["disableForceDetachOnTimeout was set", &volume.handle]).await?;
-    let calls = env.driver.calls()?;
-    ensure!(
-        calls.iter().all(|call| call.method != UNPUBLISH),
-        "force-detached although --disable-force-detach-on-timeout is set"
-    );
+    env.ensure_calls(UNPUBLISH, &volume, 0)?;
 
     env.taint_out_of_service(A, &volume).await?;
     env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
-    for (reason, expected) in [("timeout", 0), ("out-of-service", 1)] {
-        let detaches = forced_detaches(env, reason).await?;
-        ensure!(
-            detaches == expected,
-            "{detaches} volumes were force-detached because of {reason}"
-        );
-    }
+    env.wait_for_forced_detaches(0, 1).await?;
     env.pod("after", B, &[&volume]).await?;
     env.wait_until_running("after", STEP_TIMEOUT).await
 }
@@ -143,11 +123,7 @@ async fn node_deleted(env: &mut TestEnv<'_>) -> Result<()> {
     env.pod("after", B, &[&volume]).await?;
     env.wait_until_running("after", STEP_TIMEOUT).await?;
     env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
-    let detaches = forced_detaches(env, "timeout").await?;
-    ensure!(
-        detaches == 1,
-        "{detaches} volumes were force-detached because of the timeout"
-    );
+    env.wait_for_forced_detaches(1, 0).await?;
     move_order::ensure_detached_before_attach(env, &volume, A, B)?;
     Ok(())
 }
@@ -157,16 +133,4 @@ async fn wait_for_log(env: &TestEnv<'_>, words: &[&str]) -> Result<()> {
     cluster
         .wait_for_component_log(Component::ControllerManager, words, STEP_TIMEOUT)
         .await
-}
-
-/// The counter `attachdetach_controller_forced_detaches`, which has the subsystem's name in front.
-async fn forced_detaches(env: &TestEnv<'_>, reason: &str) -> Result<u32> {
-    let metrics = env
-        .ctx()
-        .cluster()
-        .component_metrics(Component::ControllerManager)
-        .await?;
-    let series = format!("attachdetach_controller_forced_detaches{{reason=\"{reason}\"}} ");
-    let value = metrics.lines().find_map(|line| Some(line.split_once(&series)?.1));
-    Ok(value.map_or(Ok(0), str::parse)?)
 }

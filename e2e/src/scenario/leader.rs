@@ -115,7 +115,7 @@ async fn cut_off(env: &mut TestEnv<'_>) -> Result<()> {
         .wait_until_published(&volume.handle, &node_id, true, STEP_TIMEOUT)
         .await?;
     first.stop().await?;
-    env.driver.set_faults(&[]).await?;
+    env.driver.clear_faults().await?;
     history.wait_for_holder("two").await?;
     env.wait_until_running("web", STEP_TIMEOUT).await?;
     ensure!(
@@ -167,8 +167,8 @@ async fn loses_driver(env: &mut TestEnv<'_>) -> Result<()> {
         "the leader without a driver did not give the lease back"
     );
 
-    // It has its driver back, and is as good a successor as any.
-    let _detour = env.socket_proxy()?;
+    // The first replica reaches the driver again.
+    let _socket_proxy = env.socket_proxy()?;
     second.stop().await?;
     history.wait_for_holder("one").await?;
     attach(env, "after", B).await?;
@@ -234,7 +234,7 @@ pub(crate) struct History {
 // === impl History ===
 
 impl History {
-    /// Takes the test environment's own attacher, which knows of no lease, out of the way, and looks at the lease from now on.
+    /// Stops the test environment's own attacher, which does not elect a leader, and records the Lease from now on.
     pub(crate) async fn begin(env: &mut TestEnv<'_>) -> Result<Self> {
         env.attacher.crash().await?;
         let finalizer = env.finalizer();

@@ -25,11 +25,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     // Without the out-of-service taint the volume is not detached.
     env.wait_for_event("after", "FailedAttachVolume", "Multi-Attach error", STEP_TIMEOUT)
         .await?;
-    let calls = env.driver.calls()?;
-    ensure!(
-        calls.iter().all(|call| call.method != UNPUBLISH),
-        "detached from a node that may still write to the volume"
-    );
+    env.ensure_calls(UNPUBLISH, &volume, 0)?;
 
     env.mark_out_of_service(A, "before", &volume).await?;
     env.wait_until_running("after", STEP_TIMEOUT).await?;

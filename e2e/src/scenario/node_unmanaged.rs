@@ -1,17 +1,25 @@
 //! A kubelet with `enableControllerAttachDetach: false` attaches volumes itself; its Node lacks the annotation by which the
 //! attach/detach controller manages a node.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::watcher;
 use serde_json::json;
 
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, Scenario};
+use crate::cluster::ClusterSettings;
 use crate::fixture::{Access, HOSTNAME_LABEL, SCENARIO_LABEL, mk_pod};
 use crate::wait::{self, Progress};
+
+/// Annotation by which the attach/detach controller manages a node.
+const CONTROLLER_MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "node-unmanaged",
@@ -21,7 +29,64 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run: |env| Box::pin(run(env)),
 };
 
+/// The node gets the annotation when its pod is there already. No event of the pod follows, so its volume enters the desired
+/// state of world with the populator's `findAndAddActivePods`.
+pub(super) const MANAGED_LATER: Scenario = Scenario {
+    name: "node-managed-later",
+    about: "A pod on a node that becomes controller-managed later gets a VolumeAttachment then.",
+    config: ScenarioConfig {
+        own_cluster: Some(ClusterSettings {
+            populator_period: Some(Duration::from_secs(1)),
+            ..ClusterSettings::DEFAULT
+        }),
+        ..ScenarioConfig::ONE_NODE
+    },
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(managed_later(env)),
+};
+
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    let name = pod_on_unmanaged_node(env).await?;
+    env.remove_pod("own").await?;
+    delete_node(env, &name).await
+}
+
+async fn managed_later(env: &mut TestEnv<'_>) -> Result<()> {
+    let name = pod_on_unmanaged_node(env).await?;
+    let managed = json!({"metadata": {"annotations": {CONTROLLER_MANAGED: "true"}}});
+    Api::<Node>::all(env.client())
+        .patch(&name, &PatchParams::default(), &Patch::Merge(managed))
+        .await
+        .context("annotate the node")?;
+    // The driver is not installed on it.
+    let attachments = Api::<VolumeAttachment>::all(env.client());
+    let count_on_node = |seen: &wait::Seen<VolumeAttachment>| {
+        let attachments = seen.values();
+        attachments
+            .filter(|attachment| attachment.spec.node_name == name)
+            .count()
+    };
+    let config = watcher::Config::default;
+    wait::for_objects(
+        &attachments,
+        config(),
+        STEP_TIMEOUT,
+        "a VolumeAttachment",
+        |seen| Progress::of(count_on_node(seen) == 1, || "there is none".to_owned()),
+    )
+    .await?;
+    env.remove_pod("own").await?;
+    let what = "the VolumeAttachment to go";
+    wait::for_objects(&attachments, config(), STEP_TIMEOUT, what, |seen| {
+        Progress::of(count_on_node(seen) == 0, || "it is still there".to_owned())
+    })
+    .await?;
+    delete_node(env, &name).await
+}
+
+/// Creates a pod on a node that is not controller-managed, and checks that it gets no VolumeAttachment; returns the node's
+/// name.
+async fn pod_on_unmanaged_node(env: &mut TestEnv<'_>) -> Result<String> {
     let own = env.volume("own", Access::OneNode).await?;
     let managed = env.volume("managed", Access::OneNode).await?;
     let name = format!("{}-unmanaged", env.prefix());
@@ -54,9 +119,12 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         of_node.count() == 0,
         "{name} is not controller-managed and has a VolumeAttachment"
     );
-    env.remove_pod("own").await?;
-    nodes
-        .delete(&name, &DeleteParams::default())
+    Ok(name)
+}
+
+async fn delete_node(env: &TestEnv<'_>, name: &str) -> Result<()> {
+    Api::<Node>::all(env.client())
+        .delete(name, &DeleteParams::default())
         .await
         .context("delete the node")?;
     Ok(())

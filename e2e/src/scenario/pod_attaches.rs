@@ -81,13 +81,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.wait_until_pod_gone("web", STEP_TIMEOUT).await?;
     env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
     for method in [PUBLISH, UNPUBLISH] {
-        let times = env
-            .driver
-            .calls()?
-            .iter()
-            .filter(|call| call.method == method)
-            .count();
-        ensure!(times == 1, "{method} was called {times} times");
+        env.ensure_calls(method, &volume, 1)?;
     }
     Ok(())
 }

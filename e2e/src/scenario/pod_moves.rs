@@ -27,10 +27,10 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     move_order::ensure_moved_in_order(env, &volume, A, B)?;
     env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
     let published = env.driver.published().await?;
-    let places: Vec<_> = published.get(&volume.handle).into_iter().flatten().collect();
+    let nodes: Vec<_> = published.get(&volume.handle).into_iter().flatten().collect();
     ensure!(
-        places == [env.node(B).node_id()],
-        "after the move it is on {places:?}"
+        nodes == [env.node(B).node_id()],
+        "after the move the volume is published to {nodes:?}"
     );
     Ok(())
 }

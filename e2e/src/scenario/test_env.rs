@@ -5,6 +5,7 @@
 //! process behind, also when its scenario failed.
 
 mod attachments;
+mod controller_metrics;
 pub(crate) mod node_failure;
 mod node_status;
 mod nodes;
@@ -33,7 +34,7 @@ pub use volumes::TestVolume;
 
 use super::test_context::TestContext;
 use crate::attacher::{AttacherProcess, AttacherSpec, Kind};
-use crate::cluster::ClusterSettings;
+use crate::cluster::{ClusterSettings, KubernetesVersion};
 use crate::driver::{Driver, DriverSpec};
 use crate::fixture::{self, SCENARIO_LABEL, mk_csi_driver, mk_secret};
 use crate::invariant::Observations;
@@ -60,7 +61,7 @@ pub const A: usize = 0;
 /// The second node of a test environment.
 pub const B: usize = 1;
 
-/// What a scenario wants to find set up.
+/// Setup of a scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct ScenarioConfig {
     /// How many nodes, named `a`, `b` and so on.
@@ -76,6 +77,8 @@ pub struct ScenarioConfig {
     pub driver: Option<&'static str>,
     /// A cluster of the scenario's own, if it disturbs its components or needs other settings.
     pub own_cluster: Option<ClusterSettings>,
+    /// The oldest Kubernetes version that has what the scenario exercises; with an older one the scenario is skipped.
+    pub since: Option<KubernetesVersion>,
     /// How often the attacher asks the driver where its volumes are.
     pub reconcile_sync: Duration,
     /// What the driver cannot do, as its flag takes it.
@@ -127,6 +130,7 @@ impl ScenarioConfig {
         within: Duration::from_secs(420),
         driver: None,
         own_cluster: None,
+        since: None,
         reconcile_sync: Duration::from_secs(60),
         capabilities: "",
         driver_flags: &[],

@@ -8,7 +8,7 @@ use crate::fixture::Access;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "two-pods-one-volume",
-    about: "The second pod's Event says Multi-Attach error; the pod gets the volume when the first pod is gone.",
+    about: "The second pod's Event says Multi-Attach error and names the first pod; the pod gets the volume when the first pod is gone.",
     config: ScenarioConfig::DEFAULT,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env)),
@@ -20,8 +20,13 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.wait_until_running("holder", STEP_TIMEOUT).await?;
 
     env.pod("waiter", B, &[&volume]).await?;
-    env.wait_for_event("waiter", "FailedAttachVolume", "Multi-Attach error", STEP_TIMEOUT)
+    let message = env
+        .wait_for_event("waiter", "FailedAttachVolume", "Multi-Attach error", STEP_TIMEOUT)
         .await?;
+    ensure!(
+        message.contains("pod(s) holder"),
+        "the Event does not name the pod that uses the volume: {message}"
+    );
     env.ensure_not_running("waiter").await?;
     let attachments = env.attachments().await?;
     ensure!(

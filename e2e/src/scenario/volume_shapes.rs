@@ -214,8 +214,8 @@ async fn run(env: &mut TestEnv<'_>, driver: Driver) -> Result<()> {
         made.push((shape, name, handle));
     }
     for (shape, name, handle) in &made {
-        let judged = verify(env, shape, name, handle).await;
-        judged.with_context(|| format!("a volume of the shape {}", shape.name))?;
+        let verified = verify(env, shape, name, handle).await;
+        verified.with_context(|| format!("a volume of the shape {}", shape.name))?;
     }
     for (_, name, _) in &made {
         attachments.delete(name, &DeleteParams::default()).await?;

@@ -1,14 +1,15 @@
 //! The protocol around `node.status.volumesAttached`: kubelet may mount what is listed, so the attach/detach controller
-//! removes a volume before its VolumeAttachment. After a failed detach the volume is uncertain, and is listed again only
-//! when an attach has succeeded.
+//! removes a volume before its VolumeAttachment. After a failed detach the volume is uncertain since Kubernetes 1.29
+//! (<https://github.com/kubernetes/kubernetes/pull/120595>), and is listed again only when an attach has succeeded.
 
 use anyhow::{Context, Result, ensure};
 
-use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume, VolumesAttached};
 use super::{ExpectedOutcome, Scenario};
 use crate::cluster::ClusterSettings;
 use crate::control_plane::Component;
 use crate::driver::fault::{FaultRule, Method};
+use crate::driver::journal::UNPUBLISH;
 use crate::fixture::Access;
 
 const REASON: &str = "the port is locked";
@@ -36,11 +37,17 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.delete_pod("web").await?;
     env.wait_for_detach_error(&volume, A, REASON).await?;
     statuses.wait_for(&volume, &[true, false]).await?;
-    let fails = ["DetachVolume.Detach failed", &volume.handle];
-    let cluster = env.ctx().cluster();
-    cluster
-        .wait_for_component_log(Component::ControllerManager, &fails, STEP_TIMEOUT)
-        .await?;
+    // The backoff has doubled: the detach failed twice.
+    for failure in ["DetachVolume.Detach failed", "(durationBeforeRetry 1s)"] {
+        let cluster = env.ctx().cluster();
+        cluster
+            .wait_for_component_log(
+                Component::ControllerManager,
+                &[failure, &volume.handle],
+                STEP_TIMEOUT,
+            )
+            .await?;
+    }
     env.driver.clear_faults().await?;
     env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
     env.wait_for_volumes_attached(A, &[]).await?;
@@ -50,13 +57,22 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         "volumesAttached listed the volume again: {:?}",
         statuses.history(&volume)
     );
+    ensure_removed_before_deletion(env, &statuses, &volume)
+}
+
+/// Fails unless volumesAttached lost the volume before its VolumeAttachment was deleted.
+fn ensure_removed_before_deletion(
+    env: &TestEnv<'_>,
+    statuses: &VolumesAttached,
+    volume: &TestVolume,
+) -> Result<()> {
     let events = env.recorder().watch_events();
-    let mut deleting = events
-        .iter()
-        .filter(|event| event.attachment.metadata.deletion_timestamp.is_some());
-    let deleting = deleting
-        .next()
-        .context("the VolumeAttachment was never deleted")?;
+    let deleting = events.iter().find(|event| {
+        let attachment = &event.attachment;
+        attachment.metadata.deletion_timestamp.is_some()
+            && attachment.spec.source.persistent_volume_name.as_ref() == Some(&volume.pv)
+    });
+    let deleting = deleting.context("the VolumeAttachment was never deleted")?;
     let version = &deleting.attachment.metadata.resource_version;
     let deleted: u64 = version
         .as_deref()
@@ -64,7 +80,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         .parse()
         .context("parse a resourceVersion")?;
     let removed = statuses
-        .first_removal(&volume)
+        .first_removal(volume)
         .context("volumesAttached never lost the volume")?;
     ensure!(
         removed < deleted,
@@ -76,7 +92,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
 /// Without the right to patch node statuses.
 pub(super) const PATCH_FAILS: Scenario = Scenario {
     name: "node-status-patch-fails",
-    about: "A volume is not detached while the attach/detach controller cannot remove it from volumesAttached.",
+    about: "A volume is not detached while the attach/detach controller cannot remove it from volumesAttached, and a pod that returns uses it.",
     config: ScenarioConfig {
         own_cluster: Some(ClusterSettings::DEFAULT),
         ..ScenarioConfig::ONE_NODE
@@ -87,23 +103,61 @@ pub(super) const PATCH_FAILS: Scenario = Scenario {
 
 async fn patch_fails(env: &mut TestEnv<'_>) -> Result<()> {
     let volume = env.volume("data", Access::OneNode).await?;
-    env.pod("web", A, &[&volume]).await?;
-    env.wait_until_running("web", STEP_TIMEOUT).await?;
+    let other = env.volume("other", Access::OneNode).await?;
+    env.pod("first", A, &[&volume]).await?;
+    env.wait_until_running("first", STEP_TIMEOUT).await?;
+    env.wait_for_volumes_attached(A, &[&volume]).await?;
+    let statuses = env.follow_volumes_attached(A).await?;
+    let before = env.wait_until_attachment_exists(&volume, A).await?.metadata.uid;
 
-    let cluster = env.ctx().cluster();
-    cluster.allow_node_status_patches(false).await?;
-    env.delete_pod("web").await?;
-    let fails = ["UpdateNodeStatusForNode failed", &volume.handle];
-    cluster
-        .wait_for_component_log(Component::ControllerManager, &fails, STEP_TIMEOUT)
-        .await?;
-    let attachment = env.wait_until_attachment_exists(&volume, A).await?;
-    ensure!(
-        attachment.metadata.deletion_timestamp.is_none(),
-        "the VolumeAttachment is deleted although the node still reports the volume as attached"
-    );
+    env.ctx().cluster().allow_node_status_patches(false).await?;
+    env.delete_pod("first").await?;
+    wait_for_failed_patches(env, &volume).await?;
+    // The controller still reports the volume as attached, so kubelet mounts it.
+    env.pod("second", A, &[&volume]).await?;
+    env.wait_until_running("second", STEP_TIMEOUT).await?;
+    env.ctx().cluster().allow_node_status_patches(true).await?;
+    env.pod("other", A, &[&other]).await?;
+    env.wait_until_running("other", STEP_TIMEOUT).await?;
+    env.wait_for_volumes_attached(A, &[&volume, &other]).await?;
+    ensure_untouched(env, &statuses, &volume, before.as_deref()).await?;
 
-    cluster.allow_node_status_patches(true).await?;
+    env.ctx().cluster().allow_node_status_patches(false).await?;
+    env.delete_pod("second").await?;
+    wait_for_failed_patches(env, &volume).await?;
+    ensure_untouched(env, &statuses, &volume, before.as_deref()).await?;
+    env.ctx().cluster().allow_node_status_patches(true).await?;
     env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
-    env.wait_for_volumes_attached(A, &[]).await
+    env.wait_for_volumes_attached(A, &[&other]).await?;
+    statuses.wait_for(&volume, &[true, false]).await?;
+    ensure_removed_before_deletion(env, &statuses, &volume)
+}
+
+/// Waits until the controller has failed twice more to remove the volume from volumesAttached.
+async fn wait_for_failed_patches(env: &TestEnv<'_>, volume: &TestVolume) -> Result<()> {
+    let fails = ["UpdateNodeStatusForNode failed", &volume.handle];
+    let cluster = env.ctx().cluster();
+    cluster
+        .wait_for_more_component_logs(Component::ControllerManager, &fails, 2, STEP_TIMEOUT)
+        .await
+}
+
+/// Fails unless the volume was always listed in volumesAttached and has the VolumeAttachment with this UID.
+async fn ensure_untouched(
+    env: &TestEnv<'_>,
+    statuses: &VolumesAttached,
+    volume: &TestVolume,
+    uid: Option<&str>,
+) -> Result<()> {
+    ensure!(
+        statuses.history(volume) == [true],
+        "volumesAttached listed the volume as {:?}",
+        statuses.history(volume)
+    );
+    let attachment = env.wait_until_attachment_exists(volume, A).await?.metadata;
+    ensure!(
+        attachment.uid.as_deref() == uid && attachment.deletion_timestamp.is_none(),
+        "the VolumeAttachment was deleted although the node reports the volume as attached: {attachment:?}"
+    );
+    env.ensure_calls(UNPUBLISH, volume, 0)
 }

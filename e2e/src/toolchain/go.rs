@@ -74,9 +74,9 @@ pub(super) struct GoProgram {
     /// Variables that are to hold the version of a module go.mod names: variable and module. Programs that are
     /// not built by their own project's scripts do not know their version otherwise.
     pub(super) stamps: &'static [(&'static str, &'static str)],
-    /// What it is, for the person who waits.
+    /// What it is, for progress lines.
     pub(super) what: &'static str,
-    /// How long the first build may take, for the person who waits.
+    /// How long the first build may take, for progress lines.
     pub(super) expectation: &'static str,
 }
 
@@ -239,23 +239,12 @@ impl Toolchain {
         Ok(listed.lines().count())
     }
 
-    /// The folder of a module that the module in `folder` requires, in Go's module cache.
-    pub(super) async fn go_module(&self, folder: &str, required: &str) -> Result<PathBuf> {
-        let module = workspace_root().join(folder);
-        let go = self.go(&module).await?;
-        let output = self
-            .go_command(&go.executable, &module)
-            .args(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", required])
-            .output()
-            .await
-            .with_context(|| format!("run {}", go.executable.display()))?;
-        let dir = String::from_utf8(output.stdout).context("read what `go list` says")?;
-        ensure!(
-            output.status.success() && !dir.trim().is_empty(),
-            "`go list` in {folder} does not find {required}: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-        Ok(PathBuf::from(dir.trim()))
+    /// The sources of a module, in the version that the module in `folder` requires, in Go's module cache.
+    ///
+    /// # Errors
+    /// The sources cannot be fetched, or their checksum differs.
+    pub async fn go_module(&self, folder: &str, required: &str) -> Result<PathBuf> {
+        self.downloaded(&workspace_root().join(folder), required).await
     }
 
     /// The sources of a released module, as in `k8s.io/api@v0.36.3`, in Go's module cache.
@@ -263,10 +252,14 @@ impl Toolchain {
     /// # Errors
     /// The release does not exist, its sources cannot be fetched, or their checksum differs.
     pub async fn go_sources(&self, release: &str) -> Result<PathBuf> {
+        self.downloaded(Path::new("/"), release).await
+    }
+
+    async fn downloaded(&self, folder: &Path, module: &str) -> Result<PathBuf> {
         let go = self.settings.on_path("go").ok_or(MissingGo)?;
         let output = self
-            .go_command(&go, Path::new("/"))
-            .args(["mod", "download", "-json", release])
+            .go_command(&go, folder)
+            .args(["mod", "download", "-json", module])
             .output()
             .await
             .with_context(|| format!("run {}", go.display()))?;
@@ -274,7 +267,7 @@ impl Toolchain {
             serde_json::from_slice(&output.stdout).context("understand go mod download")?;
         let dir = downloaded["Dir"].as_str();
         dir.map(PathBuf::from)
-            .with_context(|| format!("go mod download {release}: {downloaded}"))
+            .with_context(|| format!("go mod download {module}: {downloaded}"))
     }
 
     fn go_command(&self, executable: &Path, module: &Path) -> Command {

@@ -63,6 +63,8 @@ const AGNHOST: GoProgram = suite_program("k8s.io/kubernetes/test/images/agnhost"
 const GINKGO: GoProgram = suite_program("github.com/onsi/ginkgo/v2/ginkgo", "ginkgo");
 /// In place of node-driver-registrar and livenessprobe.
 const SUITE_SIDECAR: GoProgram = suite_program("./sidecar", "suite-sidecar");
+/// The bastion through which the suite reaches nodes by SSH.
+const SUITE_SSH: GoProgram = suite_program("./ssh", "suite-ssh");
 /// Images of the suite that tests of CSI drivers use.
 const SUITE_IMAGES: [&str; 12] = [
     "/e2e-test-images/agnhost:",
@@ -110,6 +112,7 @@ pub struct SuitePrograms {
     pub(crate) snapshot_controller: PathBuf,
     pub(crate) agnhost: PathBuf,
     pub(crate) sidecar: PathBuf,
+    pub(crate) ssh: PathBuf,
     /// Names of the images that it asks for.
     pub(crate) images: Vec<String>,
 }
@@ -155,6 +158,7 @@ impl Toolchain {
             snapshot_controller: self.peer(Peer::SnapshotController).await?,
             agnhost: self.go_program(&AGNHOST).await?,
             sidecar: self.go_program(&SUITE_SIDECAR).await?,
+            ssh: self.go_program(&SUITE_SSH).await?,
         })
     }
 
@@ -162,7 +166,7 @@ impl Toolchain {
     pub async fn built_suite_programs(&self) -> Result<Option<SuitePrograms>> {
         let controller = Peer::SnapshotController.program();
         match self
-            .are_built(&[SUITE, GINKGO, AGNHOST, SUITE_SIDECAR, controller])
+            .are_built(&[SUITE, GINKGO, AGNHOST, SUITE_SIDECAR, SUITE_SSH, controller])
             .await?
         {
             true => self.build_suite_programs().await.map(Some),

@@ -2,10 +2,10 @@
 
 use super::go::GoProgram;
 
-/// Go module of the driver's sidecars besides the attacher.
-pub(super) const SIDECARS: &str = "e2e/sidecars";
+/// Go module of csi-snapshotter and the snapshot controller: their client-go is newer than csi-provisioner compiles with.
+pub(super) const SNAPSHOTTER: &str = "e2e/snapshotter";
 
-/// A Go program of the modules `e2e/peers` and `e2e/sidecars`.
+/// A Go program of the modules `e2e/peers`, `e2e/sidecars` and `e2e/snapshotter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// The Go sidecar we are compared with, external-attacher.
@@ -42,10 +42,8 @@ impl Peer {
     fn module(self) -> &'static str {
         match self {
             // The Go attacher keeps the versions of its own go.mod.
-            Self::ExternalProvisioner
-            | Self::ExternalResizer
-            | Self::ExternalSnapshotter
-            | Self::SnapshotController => SIDECARS,
+            Self::ExternalProvisioner | Self::ExternalResizer => "e2e/sidecars",
+            Self::ExternalSnapshotter | Self::SnapshotController => SNAPSHOTTER,
             Self::ExternalAttacher
             | Self::CsiSanity
             | Self::CsiDescriptors

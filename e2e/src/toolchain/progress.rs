@@ -13,7 +13,7 @@ const REDRAW: Duration = Duration::from_secs(1);
 /// How often a new line is written where lines stay.
 const REPEAT: Duration = Duration::from_secs(15);
 
-/// Writes one line for the person who waits. A closed stderr is no error.
+/// Writes one line of progress to stderr. A closed stderr is no error.
 pub(super) fn say(line: &str) {
     drop(writeln!(std::io::stderr(), "csi-e2e: {line}"));
 }

@@ -59,7 +59,7 @@ const KUBECTL: GoProgram = GoProgram {
 };
 
 const HELM: GoProgram = GoProgram {
-    package: "helm.sh/helm/v3/cmd/helm",
+    package: "helm.sh/helm/v4/cmd/helm",
     name: "helm",
     what: "Helm",
     ..KUBECTL

@@ -1,9 +1,12 @@
 //! Differences that are known and accepted. Everything else in which the servers differ is a bug of the embedded one.
 
+use http::Method;
 use serde_json::Value;
 
 use super::request::Request;
 use super::server::Answer;
+
+const NOT_IMPLEMENTED_SUFFIX: &str = " is not implemented by the embedded API server";
 
 /// A known difference.
 pub(crate) struct Explained {
@@ -12,16 +15,30 @@ pub(crate) struct Explained {
     hide: fn(&Request, &mut Answer, &mut Answer),
 }
 
-/// All known differences.
+/// What the embedded API server does not implement and answers with 501: its name in the answer, and the reason.
+pub(crate) const NOT_IMPLEMENTED: [(&str, &str); 9] = [
+    ("server-side apply", "501: server-side apply"),
+    ("application/yaml", "501: YAML"),
+    (
+        "application/vnd.kubernetes.protobuf",
+        "501: answers in protobuf to clients that do not accept JSON",
+    ),
+    ("pods/log", "501: logs of pods"),
+    ("pods/resize", "501: resizing of pods"),
+    ("nodes/proxy", "501: the proxy to nodes"),
+    (
+        "configmaps",
+        "501: ConfigMaps, as an example of kinds of served groups",
+    ),
+    (
+        "volumeattributesclasses.storage.k8s.io",
+        "501: VolumeAttributesClasses",
+    ),
+    ("/apis/apps", "501: the group apps, as an example of other groups"),
+];
+
+/// All other known differences.
 pub(crate) const ALL: &[Explained] = &[
-    Explained {
-        reason: "what the embedded API server does not implement is answered with 501",
-        hide: |_, ours, real| {
-            if ours.code.as_u16() == 501 {
-                *ours = real.clone();
-            }
-        },
-    },
     Explained {
         reason: "columns of tables have no description: the texts are documentation",
         hide: |_, ours, real| {
@@ -33,8 +50,39 @@ pub(crate) const ALL: &[Explained] = &[
         reason: "managedFields are not implemented: kube-apiserver stores a new version when an update changes them alone",
         hide: |request, ours, real| {
             let is_update = matches!(request.method.as_str(), "PUT" | "PATCH");
-            if is_update && version(ours) < version(real) {
-                ours.body["metadata"]["resourceVersion"] = real.body["metadata"]["resourceVersion"].clone();
+            for pointer in VERSIONS {
+                let (our, real) = (ours.body.pointer_mut(pointer), real.body.pointer(pointer));
+                if let (true, Some(our), Some(real)) = (is_update, our, real)
+                    && version(our) < version(real)
+                {
+                    *our = real.clone();
+                }
+            }
+        },
+    },
+    Explained {
+        reason: "kube-apiserver has a Lease of its own, which lists over all namespaces show",
+        hide: |request, ours, real| {
+            if request.method == Method::GET && request.path == "/apis/coordination.k8s.io/v1/leases" {
+                *ours = real.clone();
+            }
+        },
+    },
+    Explained {
+        reason: "a watch gets a bookmark before its timeout if kube-apiserver's cache heard from etcd since it began",
+        hide: |request, ours, real| {
+            if request.reads_to_bookmark() {
+                without_last_bookmark(&mut ours.body);
+                without_last_bookmark(&mut real.body);
+            }
+        },
+    },
+    Explained {
+        reason: "the finalizers of a Namespace whose deletion changes them have the order of a Go map",
+        hide: |request, ours, real| {
+            if request.kind == "Namespace" && request.action == "DELETE" {
+                with_sorted_finalizers(&mut ours.body);
+                with_sorted_finalizers(&mut real.body);
             }
         },
     },
@@ -74,10 +122,33 @@ pub(crate) const ALL: &[Explained] = &[
     },
 ];
 
-/// The number of the resource version, by order of appearance.
-fn version(answer: &Answer) -> Option<u64> {
-    let version = answer.body["metadata"]["resourceVersion"].as_str()?;
+/// The resource version in an object and in a table.
+const VERSIONS: [&str; 2] = [
+    "/metadata/resourceVersion",
+    "/rows/0/object/metadata/resourceVersion",
+];
+
+/// The number of a resource version, by order of appearance.
+fn version(version: &Value) -> Option<u64> {
+    let version = version.as_str()?;
     version.strip_prefix("<version ")?.strip_suffix('>')?.parse().ok()
+}
+
+/// Removes the bookmark at the end of a watch, unless it is the one behind the initial events.
+fn without_last_bookmark(events: &mut Value) {
+    if let Value::Array(events) = events
+        && let Some(last) = events.last()
+        && last["type"] == "BOOKMARK"
+        && !last.to_string().contains("k8s.io/initial-events-end")
+    {
+        events.pop();
+    }
+}
+
+fn with_sorted_finalizers(object: &mut Value) {
+    if let Some(Value::Array(finalizers)) = object.pointer_mut("/metadata/finalizers") {
+        finalizers.sort_by_key(Value::to_string);
+    }
 }
 
 /// Replaces empty maps that errors show.
@@ -142,6 +213,13 @@ fn without_diffs(value: &mut Value) {
 
 /// Why the answers of the embedded server and of kube-apiserver differ, if that is known.
 pub(crate) fn find(request: &Request, ours: &Answer, real: &Answer) -> Option<&'static str> {
+    if ours.code.as_u16() == 501 {
+        let name = ours.body["message"]
+            .as_str()?
+            .strip_suffix(NOT_IMPLEMENTED_SUFFIX)?;
+        let mut named = NOT_IMPLEMENTED.into_iter();
+        return named.find(|(known, _)| *known == name).map(|(_, reason)| reason);
+    }
     let (mut ours, mut real) = (ours.clone(), real.clone());
     ALL.iter().find_map(|explained| {
         (explained.hide)(request, &mut ours, &mut real);

@@ -2,6 +2,7 @@
 
 mod documents;
 mod options;
+pub(crate) mod subresources;
 
 use fastrand::Rng;
 use http::Method;
@@ -29,6 +30,7 @@ const GROUPS: &[&[(&str, &str)]] = &[
     &[
         ("storage.k8s.io", "csinodes"),
         ("storage.k8s.io", "csidrivers"),
+        ("storage.k8s.io", "csistoragecapacities"),
         ("coordination.k8s.io", "leases"),
     ],
     &[("", "events"), ("events.k8s.io", "events")],
@@ -81,18 +83,19 @@ pub(crate) fn sequence(seed: u64) -> Sequence {
         requests.push(watch(kind));
         requests.push(generator.watch(kind));
     }
+    let kind = kinds[generator.rng.usize(..kinds.len())];
+    requests.extend(generator.pages(kind));
+    if generator.chance(40) {
+        requests.push(generator.bookmark(kind));
+    }
+    requests.push(generator.not_implemented(kind));
     Sequence { kinds, requests }
 }
 
 /// A request without body and options.
 pub(crate) fn request(kind: &Kind, action: &'static str, method: Method, path: String) -> Request {
-    let name = if kind.group == "events.k8s.io" {
-        "Event (events.k8s.io)"
-    } else {
-        kind.name
-    };
     Request {
-        kind: name.to_owned(),
+        kind: kind.shown_name().to_owned(),
         action,
         method,
         path,
@@ -121,6 +124,16 @@ impl Generator {
             97..98 => self.delete_collection(kind),
             _ => self.odd(kind),
         };
+        if self.chance(8)
+            && let Some(subresource) = self.subresource(kind)
+        {
+            request = subresource;
+        }
+        if self.chance(4)
+            && let Some(protobuf) = self.protobuf(kind)
+        {
+            request = protobuf;
+        }
         if self.chance(3) {
             request.path = self.misplaced(&request.path);
         }

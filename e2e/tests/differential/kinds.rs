@@ -91,6 +91,15 @@ pub(crate) static METADATA: LazyLock<Vec<Field>> = LazyLock::new(|| {
 // === impl Kind ===
 
 impl Kind {
+    /// Name in the table of results.
+    pub(crate) fn shown_name(&self) -> &'static str {
+        if self.group == "events.k8s.io" {
+            "Event (events.k8s.io)"
+        } else {
+            self.name
+        }
+    }
+
     pub(crate) fn api_version(&self) -> String {
         if self.group.is_empty() {
             "v1".to_owned()

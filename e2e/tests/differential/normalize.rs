@@ -71,6 +71,7 @@ impl Symbols {
         }
         for (name, value) in object.iter_mut() {
             match (name.as_str(), &mut *value) {
+                ("token", Value::String(token)) => "<token>".clone_into(token),
                 ("cells", Value::Array(cells)) => {
                     for cell in cells {
                         if cell.as_str().is_some_and(is_age) {

@@ -7,12 +7,39 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::generator::Sequence;
-use super::request::Request;
+use super::generator::subresources::{NAMED_ONLY, PROTOBUF, SUBRESOURCES};
+use super::kinds::{self, Kind};
+use super::request::{BOOKMARKS, Request};
 use super::server::Answer;
 use super::session::Compared;
 
 /// Least share of requests that are refused, in percent.
 const INVALID_SHARE: u64 = 30;
+/// From this number of requests on, no cell of the table may be empty.
+const COMPLETE_REQUESTS: u64 = 100_000;
+/// Actions of every kind.
+const ACTIONS: [&str; 11] = [
+    "POST",
+    "PUT",
+    "PATCH merge",
+    "PATCH json",
+    "PATCH strategic",
+    "GET",
+    "LIST",
+    "WATCH",
+    BOOKMARKS,
+    "DELETE",
+    COLLECTION,
+];
+const COLLECTION: &str = "DELETE collection";
+/// Actions of kinds with a status.
+const STATUS_ACTIONS: [&str; 5] = [
+    "PUT status",
+    "PATCH merge status",
+    "PATCH json status",
+    "PATCH strategic status",
+    "GET status",
+];
 
 pub(crate) struct Report {
     /// Number of answers by kind, action and code.
@@ -76,8 +103,28 @@ impl Report {
         self.shown.push(shown);
     }
 
+    /// The cells of the table, kind and action with success or refusal, that no request reached.
+    fn empty_cells(&self) -> Vec<String> {
+        let mut empty = Vec::new();
+        for (kind, action) in kinds::ALL.iter().flat_map(rows) {
+            let codes = self.counts.get(&(kind.clone(), action));
+            let has =
+                |wanted: fn(u16) -> bool| codes.is_some_and(|codes| codes.keys().any(|code| wanted(*code)));
+            // A sequence ends with valid reads up to a bookmark.
+            if action != BOOKMARKS && !has(|code| code >= 400) {
+                empty.push(format!("{kind} {action} refused"));
+            }
+            // Namespaces cannot be deleted as a collection.
+            let impossible = kind == "Namespace" && action == COLLECTION;
+            if !impossible && !has(|code| code < 300) {
+                empty.push(format!("{kind} {action} accepted"));
+            }
+        }
+        empty
+    }
+
     /// # Errors
-    /// The servers differ, or too few requests were invalid.
+    /// The servers differ, too few requests were invalid, or a long run left a cell of the table empty.
     pub(crate) fn verify(&self) -> Result<()> {
         ensure!(
             self.shown.is_empty(),
@@ -91,6 +138,12 @@ impl Report {
             refused * 100 >= self.requests() * INVALID_SHARE,
             "only {refused} of {} requests were refused",
             self.requests()
+        );
+        let empty = self.empty_cells();
+        ensure!(
+            empty.is_empty() || self.requests() < COMPLETE_REQUESTS,
+            "no request reached {}",
+            empty.join(", ")
         );
         Ok(())
     }
@@ -119,6 +172,9 @@ impl fmt::Display for Report {
             self.requests(),
             self.refused()
         )?;
+        for cell in self.empty_cells() {
+            writeln!(f, "no request reached {cell}")?;
+        }
         for (reason, count) in &self.explained {
             writeln!(f, "explained: {count} times: {reason}")?;
         }
@@ -127,6 +183,24 @@ impl fmt::Display for Report {
         }
         write!(f, "{} kinds of differences", self.differences())
     }
+}
+
+/// The rows of a kind in the table.
+fn rows(kind: &Kind) -> Vec<(String, &'static str)> {
+    let mut actions = ACTIONS.to_vec();
+    if kind.has_status {
+        actions.extend(STATUS_ACTIONS);
+    }
+    if NAMED_ONLY.contains(&kind.plural) {
+        actions.push(PROTOBUF);
+    }
+    let subresources = SUBRESOURCES.iter().filter(|(plural, _)| *plural == kind.plural);
+    actions.extend(subresources.map(|(_, action)| *action));
+    let name = kind.shown_name();
+    actions
+        .into_iter()
+        .map(|action| (name.to_owned(), action))
+        .collect()
 }
 
 // === impl Difference ===

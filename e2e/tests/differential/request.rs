@@ -5,6 +5,9 @@ use std::fmt;
 use http::Method;
 use serde_json::{Map, Value};
 
+/// Action of a watch that is read up to its first bookmark.
+pub(crate) const BOOKMARKS: &str = "WATCH bookmarks";
+
 /// A request. Strings may hold symbols, which [`super::server::Server`] replaces:
 /// - `$ns`: the namespace of the sequence,
 /// - `$rv:KEY$$`, `$old:KEY$$`, `$uid:KEY$$`: newest and first known resource version, and UID, of the object at `KEY`,
@@ -30,6 +33,7 @@ pub(crate) enum Body {
     None,
     Text(String),
     Json(Value),
+    Protobuf(Protobuf),
     /// The object as the server returned it last, or `fallback`, changed.
     Stored {
         fallback: Value,
@@ -37,11 +41,37 @@ pub(crate) enum Body {
     },
 }
 
+/// An object of the core group with nothing but a name, in protobuf.
+#[derive(Clone, Debug)]
+pub(crate) struct Protobuf {
+    pub(crate) kind: &'static str,
+    pub(crate) name: String,
+    /// Whether Kubernetes' prefix is before the envelope.
+    pub(crate) has_prefix: bool,
+}
+
 /// Sets a field of a document, or removes it.
 #[derive(Clone, Debug)]
 pub(crate) struct Edit {
     pub(crate) pointer: String,
     pub(crate) value: Option<Value>,
+}
+
+// === impl Protobuf ===
+
+impl Protobuf {
+    /// The bytes of the envelope, with `name` as the object's name.
+    pub(crate) fn bytes(&self, name: &str) -> Vec<u8> {
+        let field = |number: u8, content: &[u8]| {
+            let length = u8::try_from(content.len()).ok().filter(|length| *length < 128);
+            let length = length.expect("a length must fit in one byte");
+            [&[number << 3 | 2, length], content].concat()
+        };
+        let metadata = field(1, &field(1, name.as_bytes()));
+        let types = [field(1, b"v1"), field(2, self.kind.as_bytes())].concat();
+        let prefix: &[u8] = if self.has_prefix { b"k8s\0" } else { b"" };
+        [prefix, &field(1, &types), &field(2, &metadata)].concat()
+    }
 }
 
 // === impl Edit ===
@@ -116,7 +146,12 @@ fn unescaped(token: &str) -> String {
 impl Request {
     /// Whether the answer is a stream of events.
     pub(crate) fn is_watch(&self) -> bool {
-        self.action == "WATCH"
+        self.action == "WATCH" || self.reads_to_bookmark()
+    }
+
+    /// Whether the stream is read up to its first bookmark, and not to the last object of the sequence.
+    pub(crate) fn reads_to_bookmark(&self) -> bool {
+        self.action == BOOKMARKS
     }
 }
 
@@ -139,6 +174,7 @@ impl fmt::Display for Request {
             Body::None => Ok(()),
             Body::Text(text) => write!(f, " {text:?}"),
             Body::Json(value) => write!(f, " {value}"),
+            Body::Protobuf(object) => write!(f, " {object:?}"),
             Body::Stored { fallback, edits } => {
                 write!(f, " the object (or {fallback})")?;
                 edits.iter().try_for_each(|edit| match &edit.value {

@@ -91,7 +91,9 @@ impl Server {
         let response = self.client.send(http_request).await.context("send a request")?;
         let (parts, mut body) = response.into_parts();
         if request.is_watch() && parts.status.is_success() {
-            let events = events(&mut body).await.context("read a watch")?;
+            let events = events(&mut body, request.reads_to_bookmark())
+                .await
+                .context("read a watch")?;
             return Ok((
                 parts.status,
                 parts.headers,
@@ -119,6 +121,7 @@ impl Server {
             Body::None => Vec::new(),
             Body::Text(text) => self.text(text).into_bytes(),
             Body::Json(value) => self.value(value).to_string().into_bytes(),
+            Body::Protobuf(object) => object.bytes(&self.text(&object.name)),
             Body::Stored { fallback, edits } => {
                 let path = request.path.strip_suffix("/status").unwrap_or(&request.path);
                 let mut object = match self.objects.get(path) {
@@ -270,8 +273,8 @@ pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-/// The events of a watch up to the one of the last object, or to the end of the watch.
-async fn events(body: &mut ClientBody) -> Result<Vec<Value>> {
+/// The events of a watch up to the one of the last object, or to the first bookmark, or to the end of the watch.
+async fn events(body: &mut ClientBody, to_bookmark: bool) -> Result<Vec<Value>> {
     let mut events = Vec::new();
     let mut unread = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -282,7 +285,11 @@ async fn events(body: &mut ClientBody) -> Result<Vec<Value>> {
         while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = unread.drain(..=end).collect();
             let event: Value = serde_json::from_slice(&line).context("an event must be JSON")?;
-            let is_last = is_last_object(&event["object"]);
+            let is_last = if to_bookmark {
+                event["type"] == "BOOKMARK"
+            } else {
+                is_last_object(&event["object"])
+            };
             events.push(event);
             if is_last {
                 return Ok(events);

@@ -27,7 +27,7 @@ const DRIVER: &str = "clients.csi.local";
 const GRPCIO_CLIENT: &str = include_str!("client.py");
 
 /// Shared state of the tests.
-struct Bench {
+struct Harness {
     runtime: Runtime,
     toolchain: Toolchain,
     run: Arc<Run>,
@@ -47,7 +47,7 @@ fn main() -> Result<ExitCode> {
     let settings = Settings::from_env();
     let python = settings.python.clone().unwrap_or_else(|| "python3".into());
     let require_grpcio = settings.require_grpcio;
-    let bench = Arc::new(Bench {
+    let harness = Arc::new(Harness {
         runtime: Runtime::new()?,
         toolchain: Toolchain::new(&run, settings),
         run,
@@ -55,51 +55,51 @@ fn main() -> Result<ExitCode> {
     let missing =
         (!require_grpcio && !has_grpcio(&python)).then(|| format!("{} has no module grpc", python.display()));
     let trials = vec![
-        trial(&bench, "grpc_go_reaches_every_socket", None, async |bench| {
-            grpc_go(bench).await
+        trial(&harness, "grpc_go_reaches_every_socket", None, async |harness| {
+            grpc_go(harness).await
         }),
         trial(
-            &bench,
+            &harness,
             "proxy_passes_calls_of_grpc_go_unchanged",
             None,
-            async |bench| grpc_go_on_both_sides(bench).await,
+            async |harness| grpc_go_on_both_sides(harness).await,
         ),
         trial(
-            &bench,
+            &harness,
             "grpcio_reaches_every_socket",
             missing,
-            async move |bench| grpcio(bench, &python).await,
+            async move |harness| grpcio(harness, &python).await,
         ),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials);
-    bench.runtime.block_on(bench.run.finish())?;
+    harness.runtime.block_on(harness.run.finish())?;
     Ok(conclusion.exit_code())
 }
 
 fn trial(
-    bench: &Arc<Bench>,
+    harness: &Arc<Harness>,
     name: &'static str,
     missing: Option<String>,
-    test: impl AsyncFnOnce(&Bench) -> Result<()> + Send + 'static,
+    test: impl AsyncFnOnce(&Harness) -> Result<()> + Send + 'static,
 ) -> Trial {
-    let bench = Arc::clone(bench);
+    let harness = Arc::clone(harness);
     Trial::ignorable_test(name, move || {
         if let Some(missing) = missing {
             return Ok(Completion::ignored_with(missing));
         }
-        let skipped = MissingGo::skips(bench.runtime.block_on(test(&bench)));
+        let skipped = MissingGo::skips(harness.runtime.block_on(test(&harness)));
         let skipped = skipped.map_err(|error| format!("{error:#}"))?;
         Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
     })
 }
 
-async fn grpc_go(bench: &Bench) -> Result<()> {
-    let drivers = Drivers::start(bench, "go").await?;
+async fn grpc_go(harness: &Harness) -> Result<()> {
+    let drivers = Drivers::start(harness, "go").await?;
     ensure!(
         !drivers.is_ready().await?,
         "kubelet has not registered the driver yet"
     );
-    let client = bench.toolchain.peer(Peer::GrpcClients).await?;
+    let client = harness.toolchain.peer(Peer::GrpcClients).await?;
     for (service, socket) in drivers.sockets() {
         let told = output(Command::new(&client).arg(service).arg(&socket)).await?;
         for dialler in ["kubelet", "sidecar"] {
@@ -118,22 +118,22 @@ async fn grpc_go(bench: &Bench) -> Result<()> {
 
 /// Metadata, trailers, status details, compression, streams, unknown methods, deadlines and cancellations, as grpc-go
 /// sees them on both sides: the same with and without the fault proxy in between.
-async fn grpc_go_on_both_sides(bench: &Bench) -> Result<()> {
-    let peer = bench.toolchain.peer(Peer::GrpcProxied).await?;
-    let binary = bench.toolchain.csi_mock_driver().await?;
-    let dir = bench.run.subdir("proxied")?;
+async fn grpc_go_on_both_sides(harness: &Harness) -> Result<()> {
+    let peer = harness.toolchain.peer(Peer::GrpcProxied).await?;
+    let binary = harness.toolchain.csi_mock_driver().await?;
+    let dir = harness.run.subdir("proxied")?;
     let (server, proxy) = (dir.join("server.sock"), dir.join("proxy.sock"));
     let behind = Spec::new("server", &peer)
         .arg("serve")
         .arg(server.display().to_string());
-    let behind = Process::spawn(&bench.run, behind)?;
+    let behind = Process::spawn(&harness.run, behind)?;
     behind
         .while_alive(wait_until_listening(&server, DEADLINE))
         .await?;
     let front = Spec::new("proxy", &binary)
         .arg(format!("--endpoint={}", proxy.display()))
         .arg(format!("--proxy-to={}", server.display()));
-    let front = Process::spawn(&bench.run, front)?;
+    let front = Process::spawn(&harness.run, front)?;
     front.while_alive(wait_until_listening(&proxy, DEADLINE)).await?;
     let direct = output(Command::new(&peer).arg("call").arg(&server)).await?;
     let proxied = output(Command::new(&peer).arg("call").arg(&proxy)).await?;
@@ -147,8 +147,8 @@ async fn grpc_go_on_both_sides(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-async fn grpcio(bench: &Bench, python: &Path) -> Result<()> {
-    let drivers = Drivers::start(bench, "grpcio").await?;
+async fn grpcio(harness: &Harness, python: &Path) -> Result<()> {
+    let drivers = Drivers::start(harness, "grpcio").await?;
     for (service, socket) in drivers.sockets() {
         let told = output(
             Command::new(python)
@@ -191,11 +191,11 @@ async fn output(command: &mut Command) -> Result<String> {
 // === impl Drivers ===
 
 impl Drivers {
-    async fn start(bench: &Bench, name: &str) -> Result<Self> {
+    async fn start(harness: &Harness, name: &str) -> Result<Self> {
         let mut drivers = Self {
             processes: Vec::new(),
-            binary: bench.toolchain.csi_mock_driver().await?,
-            dir: bench.run.subdir(name)?,
+            binary: harness.toolchain.csi_mock_driver().await?,
+            dir: harness.run.subdir(name)?,
         };
         let path = |file: &str| drivers.dir.join(file).display().to_string();
         let driver = Spec::new("driver", &drivers.binary)
@@ -214,7 +214,7 @@ impl Drivers {
             (driver, &["csi.sock", registration.as_str()][..]),
             (proxy, &["proxy.sock"]),
         ] {
-            let process = Process::spawn(&bench.run, spec)?;
+            let process = Process::spawn(&harness.run, spec)?;
             for socket in sockets {
                 process
                     .while_alive(wait_until_listening(&drivers.dir.join(socket), DEADLINE))

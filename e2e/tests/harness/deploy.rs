@@ -6,6 +6,7 @@ mod driver;
 mod image;
 mod kinds;
 mod monitoring;
+mod on_kubelets;
 mod program;
 mod security;
 mod shape;
@@ -71,6 +72,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     trials.extend(testdriver::trials(harness));
     trials.extend(image::trials(harness));
     trials.extend(monitoring::trials(harness));
+    trials.extend(on_kubelets::trials(harness));
     trials
 }
 
@@ -186,28 +188,11 @@ async fn permissions_arrive(
             group: group.to_owned(),
             resource: resource.to_owned(),
         };
-        becomes_allowed(cluster, namespace, &account, &right, expected).await?;
+        cluster
+            .wait_until_granted(namespace, &account, Some(namespace), &right, expected)
+            .await?;
     }
     Ok(())
-}
-
-/// The authorizer learns of roles through a watch.
-async fn becomes_allowed(
-    cluster: &Cluster,
-    namespace: &str,
-    account: &str,
-    right: &Permission,
-    expected: bool,
-) -> Result<()> {
-    let settled = async {
-        while cluster.grants(namespace, account, Some(namespace), right).await? != expected {
-            tokio::time::sleep(PAUSE).await;
-        }
-        anyhow::Ok(())
-    };
-    tokio::time::timeout(DEADLINE, settled)
-        .await
-        .with_context(|| format!("that {namespace}/{account} may {right} should be {expected}"))?
 }
 
 /// As in the README: an overlay on any of the mock driver's, with components, that sets a namespace.

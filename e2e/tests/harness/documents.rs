@@ -1,5 +1,6 @@
 //! Links, commands and known issues in the documents are valid.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,10 +15,10 @@ use crate::{Harness, trial};
 
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
-        trial(harness, "documents::links_lead_somewhere", links_lead_somewhere),
+        trial(harness, "documents::links_have_targets", links_have_targets),
         trial(
             harness,
-            "documents::commands_name_files_that_there_are",
+            "documents::commands_name_existing_files",
             commands_name_files,
         ),
         trial(
@@ -30,11 +31,16 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
             "documents::scenarios_of_the_architecture_exist",
             scenarios_exist,
         ),
+        trial(
+            harness,
+            "documents::readme_lists_all_scenarios",
+            readme_lists_all_scenarios,
+        ),
     ]
 }
 
 /// Links within the repository, including anchors.
-async fn links_lead_somewhere(_bench: Arc<Harness>) -> Result<()> {
+async fn links_have_targets(_harness: Arc<Harness>) -> Result<()> {
     let mut followed = 0;
     for document in documents()? {
         let text = read(&document)?;
@@ -67,13 +73,48 @@ async fn links_lead_somewhere(_bench: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
+/// Functions and fields of the attach/detach path, by component: controllers, external-provisioner, kubelet.
+const FUNCTIONS: &str = "
+    NewAttachDetachController populateActualStateOfWorld populateDesiredStateOfWorld getNodeVolumeDevicePath
+    CreateVolumeSpec FindAttachablePluginBySpec GetUniqueVolumeNameFromSpec
+    podAdd podUpdate podDelete ProcessPodVolumes DetermineVolumeAction IsPodTerminated
+    nodeAdd nodeUpdate nodeDelete addNodeToDswp processVolumesInUse SetVolumeMountedByNode pvcWorker
+    AddNode DeleteNode NodeExists AddPod DeletePod GetPodToAdd VolumeExists GetVolumesToAttach SetMultiAttachError
+    populatorLoopFunc findAndRemoveDeletedPods findAndAddActivePods
+    MarkVolumeAsAttached MarkVolumeAsUncertain MarkVolumeAsDetached AddVolumeNode DeleteVolumeNode
+    RemoveVolumeFromReportAsAttached AddVolumeToReportAsAttached SetDetachRequestTime ResetDetachRequestTime
+    IsVolumeAttachedToNode GetAttachedVolumes GetAttachedVolumesForNode GetNodesForAttachedVolume
+    GetVolumesToReportAttached SetNodeStatusUpdateNeeded
+    reconciliationLoopFunc reconcile attachDesiredVolumes isMultiAttachForbidden reportMultiAttachError sync
+    disableReconciliationSync RecordForcedDetachMetric
+    AttachVolume GenerateAttachVolumeFunc DetachVolume GenerateDetachVolumeFunc IsOperationPending verifySafeToDetach
+    UpdateNodeStatuses updateNodeStatus PatchNodeStatus metrics.Register InTreeToCSITranslator
+    NewController claimWorker updateClaim volumeWorker updateVolume syncClaim syncBoundClaim bind syncVolume unbindVolume
+    createProvisionedPVRetryCount
+    runClaimWorker syncClaimHandler provisionClaimOperation Provision CreateVolume
+    runVolumeWorker syncVolumeHandler deleteVolumeOperation Delete DeleteVolume
+    populatorLoop findAndAddNewPods GetMountedVolumes populatorHasAddedPods StatesHasBeenSynced OperationExecutor
+";
+
 /// The table of components in docs/architecture.md names scenarios in its last column; those on real kubelets are
-/// functions, so their names have underscores.
-async fn scenarios_exist(_bench: Arc<Harness>) -> Result<()> {
+/// functions, so their names have underscores. With the list after it, it names all [`FUNCTIONS`].
+async fn scenarios_exist(_harness: Arc<Harness>) -> Result<()> {
     let text = read(&workspace_root().join("docs/architecture.md"))?;
     let (_, table) = text
         .split_once("## Scenarios by component")
         .context("the table of components is missing")?;
+    let words: BTreeSet<_> = table
+        .split(|letter: char| !letter.is_alphanumeric() && letter != '.')
+        .map(|word| word.trim_end_matches('.'))
+        .collect();
+    let missing: Vec<_> = FUNCTIONS
+        .split_whitespace()
+        .filter(|name| !words.contains(name))
+        .collect();
+    ensure!(
+        missing.is_empty(),
+        "docs/architecture.md: the table of components lacks {missing:?}"
+    );
     let mut on_kubelets = String::new();
     for file in ["volumes.rs", "disturbances.rs"] {
         on_kubelets += &read(&workspace_root().join("e2e/tests/nodes").join(file))?;
@@ -95,8 +136,18 @@ async fn scenarios_exist(_bench: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
+/// The table of scenarios in e2e/README.md is the one of the code.
+async fn readme_lists_all_scenarios(_harness: Arc<Harness>) -> Result<()> {
+    let table = scenario::backends::markdown_table();
+    ensure!(
+        read(&workspace_root().join("e2e/README.md"))?.contains(&format!("\n\n{table}\n")),
+        "replace the table of scenarios in e2e/README.md by\n{table}"
+    );
+    Ok(())
+}
+
 /// Paths below `deploy/`, relative to the repository's root.
-async fn commands_name_files(_bench: Arc<Harness>) -> Result<()> {
+async fn commands_name_files(_harness: Arc<Harness>) -> Result<()> {
     let mut named = 0;
     for document in documents()? {
         let blocks = document::blocks(&document)?;
@@ -119,7 +170,7 @@ async fn commands_name_files(_bench: Arc<Harness>) -> Result<()> {
 }
 
 /// Scenarios name a known issue of the Go sidecar by its number.
-async fn known_issues_are_described(_bench: Arc<Harness>) -> Result<()> {
+async fn known_issues_are_described(_harness: Arc<Harness>) -> Result<()> {
     let anchors = anchors(&read(&workspace_root().join("docs/go-sidecar.md"))?);
     let mut named = 0;
     for scenario in scenario::ALL {

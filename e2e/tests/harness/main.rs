@@ -5,6 +5,8 @@ mod cluster;
 mod deploy;
 mod documents;
 mod guide;
+mod kubectl;
+mod loop_devices;
 mod metrics;
 mod process;
 mod recipes;
@@ -48,10 +50,12 @@ fn main() -> Result<ExitCode> {
     let trials = toolchain::trials(&harness)
         .into_iter()
         .chain(process::trials(&harness))
+        .chain(loop_devices::trials(&harness))
         .chain(cluster::trials(&harness))
         .chain(deploy::trials(&harness))
         .chain(documents::trials(&harness))
         .chain(guide::trials(&harness))
+        .chain(kubectl::trials(&harness))
         .chain(recipes::trials(&harness))
         .chain(metrics::trials(&harness));
     let conclusion = libtest_mimic::run(&arguments, trials.collect());

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use csi_e2e::driver::fault::{FaultRule, Method};
 use csi_e2e::driver::{Driver, DriverSpec};
 use csi_e2e::fixture::{self, Access};
@@ -21,14 +21,12 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
 use crate::{Harness, trial};
 
 /// Timeout for a process to start, or for the API server to be ready.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
-/// Poll interval over HTTP.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// Metrics of the Go sidecar that csi-attacher omits, and why.
 const ABSENT: &[(&str, &str)] = &[
@@ -273,20 +271,17 @@ fn mk_attacher(
 
 /// Requests `path` until the response satisfies the condition.
 pub(crate) async fn until(address: SocketAddr, path: &str, wanted: impl Fn(&str) -> bool) -> Result<String> {
-    let deadline = Instant::now() + STEP_TIMEOUT;
-    let mut last = None;
-    while Instant::now() < deadline {
-        match timeout(STEP_TIMEOUT, get(address, path)).await? {
-            Ok(text) if wanted(&text) => return Ok(text),
-            other => last = Some(other),
-        }
-        sleep(LOOK).await;
-    }
-    match last {
-        Some(Ok(text)) => bail!("{path} did not come to say what was waited for:\n{text}"),
-        Some(Err(error)) => Err(error.context(format!("ask for {path}"))),
-        None => bail!("{path} was never asked for"),
-    }
+    wait::poll(
+        STEP_TIMEOUT,
+        &format!("the expected content of {path}"),
+        || async {
+            Ok(match timeout(STEP_TIMEOUT, get(address, path)).await? {
+                Ok(text) if wanted(&text) => Progress::Reached(text),
+                other => Progress::Pending(format!("{other:?}")),
+            })
+        },
+    )
+    .await
 }
 
 /// The response body.

@@ -2,12 +2,13 @@
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::nodes::{DRIVER_NAMESPACE, NODES};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::ListParams;
 use serde_json::json;
 
 use crate::env::{EXT4, Env, PodSpec};
+use crate::restore::taint_out_of_service;
 use crate::shared_nodes::Scenario;
 
 const A: &str = NODES[0];
@@ -21,6 +22,14 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "kubelet_is_killed_while_it_stages",
         run: |env| Box::pin(kubelet_is_killed_while_it_stages(env)),
+    },
+    Scenario {
+        name: "failed_stage_is_repeated",
+        run: |env| Box::pin(failed_stage_is_repeated(env)),
+    },
+    Scenario {
+        name: "uncertain_stage_is_unstaged",
+        run: |env| Box::pin(uncertain_stage_is_unstaged(env)),
     },
     Scenario {
         name: "node_driver_is_replaced_under_a_pod",
@@ -87,6 +96,67 @@ async fn kubelet_is_killed_while_it_stages(env: &Env<'_>) -> Result<()> {
     env.wait_until_detached("data").await
 }
 
+/// NodeStageVolume fails twice: kubelet reports it in Events and repeats the call.
+async fn failed_stage_is_repeated(env: &Env<'_>) -> Result<()> {
+    let driver = env.nodes.node_driver(A)?;
+    let rule = json!({
+        "id": "fails",
+        "match": {"method": "NodeStageVolume"},
+        "action": {"code": "INTERNAL", "message": "the device is busy"},
+        "times": 2,
+    });
+    driver
+        .put_fault(&rule)
+        .await
+        .context("let NodeStageVolume fail")?;
+    env.claim("data", EXT4, "Filesystem").await?;
+    env.create_pod(&PodSpec::new("web", "true").on(A).claim("data"))
+        .await?;
+    env.wait_for_event("web", "FailedMount", "the device is busy")
+        .await?;
+    env.wait_until_ready("web").await?;
+    driver.remove_fault("fails").await.context("remove the fault")?;
+    let calls = env.calls(A, "NodeStageVolume", "data").await?;
+    ensure!(
+        calls.len() == 3,
+        "NodeStageVolume was not called 3 times: {calls:?}"
+    );
+    env.delete_pod("web").await?;
+    env.wait_until_detached("data").await
+}
+
+/// NodeStageVolume times out after it has staged the volume, and the pod is deleted before it ever succeeds: kubelet
+/// unstages the volume, which may be staged (uncertain mount).
+async fn uncertain_stage_is_unstaged(env: &Env<'_>) -> Result<()> {
+    let driver = env.nodes.node_driver(A)?;
+    let rule = json!({
+        "id": "times-out",
+        "match": {"method": "NodeStageVolume"},
+        "phase": "after",
+        "action": {"code": "DEADLINE_EXCEEDED", "message": "the device is slow"},
+    });
+    driver
+        .put_fault(&rule)
+        .await
+        .context("let NodeStageVolume time out")?;
+    env.claim("data", EXT4, "Filesystem").await?;
+    env.create_pod(&PodSpec::new("web", "true").on(A).claim("data"))
+        .await?;
+    env.wait_for_event("web", "FailedMount", "the device is slow")
+        .await?;
+    env.delete_pod("web").await?;
+    env.wait_until_detached("data").await?;
+    driver
+        .remove_fault("times-out")
+        .await
+        .context("remove the fault")?;
+    for (method, expected) in [("NodePublishVolume", false), ("NodeUnstageVolume", true)] {
+        let calls = env.calls(A, method, "data").await?;
+        ensure!(calls.is_empty() != expected, "calls of {method}: {calls:?}");
+    }
+    env.wait_until_nothing_is_mounted().await
+}
+
 /// The node's driver is killed, and its pod replaced, while a pod uses a volume: the pod keeps it, and the next driver
 /// unmounts it.
 async fn node_driver_is_replaced_under_a_pod(env: &Env<'_>) -> Result<()> {
@@ -129,9 +199,7 @@ async fn lost_node_is_taken_out_of_service(env: &Env<'_>) -> Result<()> {
     let node = env.nodes.node(lost)?;
     node.crash().await?;
     env.nodes.wait_until_not_ready(node).await?;
-    let taint =
-        json!({"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"});
-    taint_node(env, lost, Some(taint)).await?;
+    taint_out_of_service(env.nodes, lost, true).await?;
     env.run_pod(
         &PodSpec::new("web-2", "grep -qx hello /data/greeting")
             .on(other)
@@ -141,7 +209,7 @@ async fn lost_node_is_taken_out_of_service(env: &Env<'_>) -> Result<()> {
     let attached = env.attached_to("data").await?;
     ensure!(attached == [other], "the volume is attached to {attached:?}");
     env.nodes.boot(node).await?;
-    taint_node(env, lost, None).await?;
+    taint_out_of_service(env.nodes, lost, false).await?;
     env.nodes.wait_until_ready(node).await?;
     env.nodes.wait_until_deployed().await?;
     env.delete_pod("web-2").await?;
@@ -160,25 +228,4 @@ async fn controller_node(env: &Env<'_>) -> Result<String> {
     let pod = pods.list(&selected).await?.into_iter().next();
     let node = pod.and_then(|pod| pod.spec?.node_name);
     node.context("the attacher must have a pod on a node")
-}
-
-/// Adds a taint, or removes that one.
-async fn taint_node(env: &Env<'_>, name: &str, taint: Option<serde_json::Value>) -> Result<()> {
-    let nodes = Api::<Node>::all(env.nodes.client());
-    loop {
-        let found = nodes.get(name).await?;
-        let taints = found.spec.and_then(|spec| spec.taints).unwrap_or_default();
-        let mut taints: Vec<_> = taints.into_iter().map(|taint| json!(taint)).collect();
-        taints.retain(|taint| taint["key"] != "node.kubernetes.io/out-of-service");
-        taints.extend(taint.clone());
-        let patch = json!({"metadata": {"resourceVersion": found.metadata.resource_version}, "spec": {"taints": taints}});
-        match nodes
-            .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
-            .await
-        {
-            // The node lifecycle controller changed taints meanwhile.
-            Err(kube::Error::Api(status)) if status.is_conflict() => {}
-            patched => return Ok(patched.map(drop)?),
-        }
-    }
 }

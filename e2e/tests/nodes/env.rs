@@ -6,19 +6,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use csi_e2e::nodes::{BUSYBOX, DRIVER_NAMESPACE, RealNode, RealNodes};
 use csi_e2e::wait::{self, Progress};
-use csi_mock_driver::admin_api::client::Client;
+use csi_mock_driver::admin_api::client::{Calls, Client};
+use csi_mock_driver::admin_api::resource::Call;
 use k8s_openapi::api::core::v1::{Event, Namespace, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
 
 /// How long one step may take when other work shares the cores; most take seconds.
 pub(crate) const STEP: Duration = Duration::from_secs(120);
-/// Between two looks at mounts and devices, whose changes have no event across namespaces.
-const POLL: Duration = Duration::from_millis(100);
 /// A class of `deploy/`: ext4, provisioned after scheduling.
 pub(crate) const EXT4: &str = "csi-mock";
 /// A class of `deploy/`: XFS, provisioned at once.
@@ -296,23 +294,42 @@ impl<'a> Env<'a> {
         self.nodes.wait_until_deployed().await
     }
 
+    /// Waits for an Event about a pod with this reason and this text in its message.
+    pub(crate) async fn wait_for_event(&self, pod: &str, reason: &str, text: &str) -> Result<()> {
+        let events = Api::<Event>::namespaced(self.nodes.client(), &self.namespace);
+        let of_pod = watcher::Config::default().fields(&format!("involvedObject.name={pod},reason={reason}"));
+        let what = format!("Event {reason} about pod {pod} with {text:?}");
+        wait::for_objects(&events, of_pod, STEP, &what, |found| {
+            let messages: Vec<_> = found
+                .values()
+                .filter_map(|event| event.message.as_deref())
+                .collect();
+            let has_text = messages.iter().any(|message| message.contains(text));
+            Progress::of(has_text, || format!("the messages are {messages:?}"))
+        })
+        .await
+    }
+
+    /// The finished calls of this method to the node's driver for a claim's volume.
+    pub(crate) async fn calls(&self, node: &str, method: &str, claim: &str) -> Result<Vec<Call>> {
+        let volumes = Api::<PersistentVolume>::all(self.nodes.client());
+        let volume = volumes.get(&self.volume_of(claim).await?).await?;
+        let source = volume.spec.and_then(|spec| spec.csi);
+        let handle = source.context("a volume must be a CSI volume")?.volume_handle;
+        let calls = Calls::of(method).volume(&handle);
+        let page = self.nodes.node_driver(node)?.journal(&calls).await;
+        Ok(page.context("read the driver's journal")?.items)
+    }
+
     /// Waits until the driver executes a call.
     pub(crate) async fn wait_for_running_call(&self, driver: &Client, method: &str) -> Result<()> {
-        let deadline = Instant::now() + STEP;
-        loop {
-            let running = driver
-                .running()
-                .await
-                .context("list the driver's running calls")?;
-            if running.iter().any(|call| call.method.ends_with(method)) {
-                return Ok(());
-            }
-            ensure!(
-                Instant::now() < deadline,
-                "{method} was not called in {STEP:?}: {running:?}"
-            );
-            sleep(POLL).await;
-        }
+        wait::poll(STEP, &format!("a call of {method}"), || async {
+            let running = driver.running().await;
+            let running = running.context("list the driver's running calls")?;
+            let is_running = running.iter().any(|call| call.method.ends_with(method));
+            Ok(Progress::of(is_running, || format!("{running:?} run")))
+        })
+        .await
     }
 
     /// Deletes the namespace and checks that nothing of its volumes is left.
@@ -323,21 +340,14 @@ impl<'a> Env<'a> {
             .await?;
         wait::for_absence(&namespaces, &self.namespace, STEP, "the namespace to be gone").await?;
         let volumes = Api::<PersistentVolume>::all(self.nodes.client());
-        wait::for_objects(
-            &volumes,
-            watcher::Config::default(),
-            STEP,
-            "volumes to be deleted",
-            |left| Progress::of(left.is_empty(), || format!("{:?}", left.keys())),
-        )
-        .await?;
-        let everywhere = watcher::Config::default();
+        let all = watcher::Config::default;
+        wait::for_objects(&volumes, all(), STEP, "volumes to be deleted", none_left).await?;
         wait::for_objects(
             &self.attachments(),
-            everywhere,
+            all(),
             STEP,
             "attachments to be gone",
-            |left| Progress::of(left.is_empty(), || format!("{:?}", left.keys())),
+            none_left,
         )
         .await?;
         self.wait_until_nothing_is_mounted().await
@@ -345,18 +355,11 @@ impl<'a> Env<'a> {
 
     /// Waits until the nodes have no mounts, directories or loop devices of volumes.
     pub(crate) async fn wait_until_nothing_is_mounted(&self) -> Result<()> {
-        let deadline = Instant::now() + STEP;
-        loop {
+        wait::poll(STEP, "the nodes to have no mounts and loop devices", || async {
             let left = self.left_on_nodes()?;
-            if left.is_empty() {
-                return Ok(());
-            }
-            ensure!(
-                Instant::now() < deadline,
-                "left on the nodes after {STEP:?}: {left:?}"
-            );
-            sleep(POLL).await;
-        }
+            Ok(Progress::of(left.is_empty(), || format!("{left:?} are left")))
+        })
+        .await
     }
 
     fn left_on_nodes(&self) -> Result<Vec<String>> {
@@ -389,4 +392,8 @@ impl<'a> Env<'a> {
         }
         text
     }
+}
+
+fn none_left<K>(left: &wait::Seen<K>) -> Progress<()> {
+    Progress::of(left.is_empty(), || format!("{:?}", left.keys()))
 }

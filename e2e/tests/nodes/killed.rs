@@ -4,7 +4,6 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::nodes::{DRIVER, loop_devices};
@@ -14,12 +13,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::json;
-use tokio::time::{Instant, sleep};
 
 use crate::env::{EXT4, PodSpec, STEP, create_claim};
-
-/// Between two looks at what has no event.
-const POLL: Duration = Duration::from_millis(100);
 
 /// Ends the harness with the scenario.
 struct Harness(Child);
@@ -31,8 +26,8 @@ impl Drop for Harness {
     }
 }
 
-/// Kills the program that started the nodes while one pod has a volume mounted and another a raw block volume, and waits until processes, mounts, cgroups,
-/// loop devices and files are gone.
+/// Kills the program that started the nodes while one pod has a volume mounted and another a raw block volume, and waits
+/// until processes, mounts, cgroups, loop devices and files are gone.
 pub(crate) async fn nothing_survives_a_killed_harness() -> Result<()> {
     let child = Command::new(env!("CARGO_BIN_EXE_nodes"))
         .stdin(Stdio::null())
@@ -65,16 +60,12 @@ pub(crate) async fn nothing_survives_a_killed_harness() -> Result<()> {
     );
 
     harness.0.kill().context("kill the harness")?;
-    let deadline = Instant::now() + STEP;
     // The reaper removes it last.
-    while run.exists() {
-        ensure!(
-            Instant::now() < deadline,
-            "{} is left after {STEP:?}",
-            run.display()
-        );
-        sleep(POLL).await;
-    }
+    let what = format!("{} to be removed", run.display());
+    wait::poll(STEP, &what, || async {
+        Ok(Progress::of(!run.exists(), || "it is left".to_owned()))
+    })
+    .await?;
     for (device, before) in devices.iter().zip(&before) {
         ensure!(
             backing(device) != *before,

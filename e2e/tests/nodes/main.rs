@@ -10,6 +10,7 @@ mod env;
 mod image_swap;
 mod killed;
 mod recipes;
+mod restore;
 mod shared_nodes;
 mod volumes;
 
@@ -18,7 +19,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
-use csi_e2e::nodes::{NODES, init_main_if_requested};
+use csi_e2e::nodes::init_main_if_requested;
 use csi_e2e::process::reaper_main_if_requested;
 use csi_e2e::scenario as path;
 use csi_e2e::toolchain::Settings;
@@ -27,27 +28,17 @@ use tracing_subscriber::EnvFilter;
 
 use crate::shared_nodes::SharedNodes;
 
-/// What runs if `CSI_E2E_NODES_SHORT` is set: four minutes.
-const SHORT: [&str; 7] = [
+/// What runs if `CSI_E2E_NODES_SHORT` is set, in less than ten minutes.
+const SHORT: [&str; 9] = [
     "nothing_survives_a_killed_harness",
     "pod_moves_with_its_data",
     "block_volume_moves_with_its_data",
     "kubelet_is_killed_with_a_volume_mounted",
+    "image_swapped_in_attachers_deployment",
+    "install_the_attachers_chart",
     "path::pod-moves",
     "path::killed-after-publish",
     "path::pods-share-volume",
-];
-/// Scenarios that need simulated kubelets, and why.
-const SIMULATED: &[(&str, &str)] = &[
-    ("completed-pods", "it chooses the exit codes of containers"),
-    (
-        "explain-lost-objects",
-        "it deletes the Node object under its kubelet",
-    ),
-    (
-        "node-lost",
-        "the node stays lost; lost_node_is_taken_out_of_service boots it again",
-    ),
 ];
 /// See the trials of `scenarios`.
 const LOG_FILTER: &str = "warn,kube_client=off";
@@ -93,14 +84,14 @@ fn path_trial(shared: &Arc<SharedNodes>, scenario: &'static path::Scenario) -> T
     trial(
         &format!("path::{}", scenario.name),
         shared,
-        |shared| match needs_simulated_nodes(scenario) {
+        |shared| match scenario.needs_simulated_nodes() {
             Some(reason) => Ok(Some(reason.to_owned())),
             None => shared.run_path(scenario),
         },
     )
 }
 
-/// A trial that `run` runs, or answers with the reason why it is skipped.
+/// A trial that `run` runs, or returns the reason why it is skipped.
 fn trial(
     name: &str,
     shared: &Arc<SharedNodes>,
@@ -115,20 +106,6 @@ fn trial(
         let skipped = run(&shared).map_err(|error| format!("{error:#}"))?;
         Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
     })
-}
-
-/// Why a scenario cannot run on the real nodes that all share.
-fn needs_simulated_nodes(scenario: &path::Scenario) -> Option<&'static str> {
-    let config = &scenario.config;
-    let named = SIMULATED.iter().find(|(name, _)| *name == scenario.name);
-    [
-        (config.own_cluster.is_some(), "it needs a cluster of its own"),
-        (!config.node_drivers, "its kubelets must not mount"),
-        (config.nodes > NODES.len(), "it needs more nodes"),
-    ]
-    .into_iter()
-    .find_map(|(applies, reason)| applies.then_some(reason))
-    .or(named.map(|(_, reason)| *reason))
 }
 
 fn fail(line: &str) -> ExitCode {

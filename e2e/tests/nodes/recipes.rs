@@ -1,10 +1,13 @@
 //! The commands of the documents, run from their text with kubectl and Helm. Each scenario begins without the overlay that the
 //! others share, and deploys it again at its end.
 
+use std::net::TcpListener;
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, ensure};
 use csi_e2e::document::{Shell, block};
-use csi_e2e::nodes::{OVERLAY, RealNodes};
-use csi_e2e::toolchain::{Settings, Toolchain};
+use csi_e2e::nodes::{GO_ATTACHER, OVERLAY, RealNodes};
+use csi_e2e::toolchain::{Settings, Toolchain, workspace_root};
 use futures::future::LocalBoxFuture;
 use serde_json::json;
 
@@ -13,8 +16,32 @@ use crate::shared_nodes::Scenario;
 
 const DEPLOY: &str = "deploy/README.md";
 const INSTALL: &str = "docs/install.md";
+const ALERTS: &str = "docs/alerts.md";
+const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
 const ATTACHER_CHART: &str = "deploy/charts/csi-attacher/README.md";
 const DRIVER_CHART: &str = "deploy/charts/csi-mock-driver/README.md";
+/// Commands of the guides that only read, by what their blocks begin with.
+const DIAGNOSES: [(&str, &str); 9] = [
+    (ALERTS, "kubectl -n csi-attacher get lease\n"),
+    (ALERTS, "kubectl csi-attach explain"),
+    (ALERTS, "kubectl get events"),
+    (ALERTS, "kubectl -n csi-attacher get lease -o yaml"),
+    (ALERTS, "kubectl -n csi-attacher get pods"),
+    (TROUBLESHOOTING, "kubectl csi-attach explain"),
+    (TROUBLESHOOTING, "kubectl describe volumeattachment"),
+    (TROUBLESHOOTING, "kubectl -n csi-attacher describe"),
+    (TROUBLESHOOTING, "kubectl get volumeattachments"),
+];
+/// Pages of the attacher's port, which another terminal forwards.
+const PAGES: [(&str, &str); 2] = [
+    (ALERTS, "kubectl -n csi-attacher port-forward"),
+    (TROUBLESHOOTING, "kubectl -n csi-attacher port-forward"),
+];
+/// Logs of the attacher's container before its restart.
+const LOGS: [(&str, &str); 2] = [
+    (ALERTS, "kubectl -n csi-attacher logs"),
+    (TROUBLESHOOTING, "kubectl -n csi-attacher logs"),
+];
 /// How the documents look for volumes that are left.
 const WAIT_FOR_DELETION: &str =
     "kubectl wait --for=delete persistentvolumes,volumeattachments --all --timeout=2m";
@@ -84,27 +111,72 @@ async fn install_with_kustomize(shell: Shell) -> Result<()> {
     shell.run(stop).await?;
     shell
         .run(
-            "kubectl apply -f deploy/examples/block.yaml -f deploy/examples/clone.yaml \
+            "kubectl apply -f deploy/examples/block.yaml -f deploy/examples/clone.yaml -f deploy/examples/group.yaml \
                  -f deploy/examples/inline.yaml -f deploy/examples/tiers.yaml
-             kubectl wait --for=condition=Ready pod/mock-block pod/mock-clone pod/mock-inline --timeout=2m
+             kubectl wait --for=condition=Ready pod/mock-block pod/mock-clone pod/mock-group pod/mock-inline --timeout=2m
              kubectl patch pvc mock-tier --type=merge --patch='{\"spec\": {\"volumeAttributesClassName\": \"csi-mock-gold\"}}'
              kubectl wait --for=jsonpath='{.status.currentVolumeAttributesClassName}'=csi-mock-gold pvc/mock-tier --timeout=2m
              test \"$(kubectl exec mock-clone -- cat /data/starts)\" = \"$(kubectl exec mock-filesystem -- cat /data/starts)\"
-             kubectl delete -f deploy/examples/block.yaml -f deploy/examples/clone.yaml \
+             test \"$(kubectl exec mock-group -- cat /data/starts)\" = \"$(kubectl exec mock-group -- cat /log/starts)\"
+             kubectl delete -f deploy/examples/block.yaml -f deploy/examples/clone.yaml -f deploy/examples/group.yaml \
                  -f deploy/examples/inline.yaml -f deploy/examples/tiers.yaml",
         )
         .await?;
     shell.run(&block(DEPLOY, "kubectl delete")?).await?;
     nothing_is_left(&shell, &format!("-k {OVERLAY}")).await?;
-    // Any cluster can run the controller without nodes.
+    run_controller_without_nodes(&shell).await
+}
+
+/// Any cluster can run it: alone, with components, and with the Go attacher in place of ours.
+async fn run_controller_without_nodes(shell: &Shell) -> Result<()> {
+    const COMPONENTS: [&str; 4] = [
+        "control-plane-nodes",
+        "critical-priority",
+        "network-policy",
+        "publish-secrets",
+    ];
+    write_overlay(shell, "components", &COMPONENTS)?;
+    write_overlay(shell, "rollback", &["go-sidecar"])?;
+    let image = "kubectl -n csi-mock-driver get deployment csi-attacher \
+         -o jsonpath='{.spec.template.spec.containers[?(@.name==\"csi-attacher\")].image}'";
+    // The ClusterRole of publish-secrets stays: the scenarios with accounts of their own need it.
     shell
-        .run(
-            "kubectl apply -k deploy/overlays/mock-driver
-             kubectl -n csi-mock-driver rollout status deployment/csi-attacher --timeout=2m
+        .run(&format!(
+            "rollout='kubectl -n csi-mock-driver rollout status deployment/csi-attacher --timeout=2m'
+             kubectl apply -k deploy/overlays/mock-driver
+             $rollout
+             kubectl apply -k ~/components
+             $rollout
+             kubectl -n csi-mock-driver get networkpolicy csi-attacher
+             kubectl -n csi-mock-driver auth can-i get secrets --as=system:serviceaccount:csi-mock-driver:csi-attacher
+             kubectl apply -k ~/rollback
+             $rollout
+             test \"$({image})\" = {GO_ATTACHER}
+             kubectl apply -k deploy/overlays/mock-driver
+             $rollout
              kubectl delete -k deploy/overlays/mock-driver",
-        )
+        ))
         .await
         .map(drop)
+}
+
+/// Writes an overlay of `overlays/mock-driver` with components to a directory of the shell's home.
+fn write_overlay(shell: &Shell, name: &str, components: &[&str]) -> Result<()> {
+    let dir = shell.home().join(name);
+    std::fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
+    let dir = dir.canonicalize()?;
+    // kustomize takes relative paths only.
+    let mut deploy: PathBuf = std::iter::repeat_n("..", dir.components().count() - 1).collect();
+    deploy.push(workspace_root().canonicalize()?.strip_prefix("/")?);
+    deploy.push("deploy");
+    let deploy = deploy.display();
+    let mut text =
+        format!("namespace: csi-mock-driver\nresources:\n  - {deploy}/overlays/mock-driver\ncomponents:\n");
+    for component in components {
+        text.push_str(&format!("  - {deploy}/components/{component}\n"));
+    }
+    let file = dir.join("kustomization.yaml");
+    std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))
 }
 
 /// The plugin says who must act while the array refuses the attach, and when the pod runs.
@@ -130,7 +202,7 @@ async fn explain_a_stuck_volume(env: &Env<'_>) -> Result<()> {
     // Exit code 1: a volume is stuck.
     let explained = shell
         .run(&format!(
-            "until report=$({command} || test $? = 1); grep -q 'array rebooting' <<<\"$report\"; do sleep 1; done\n\
+            "until report=$({command} || test $? = 1); grep -q 'array rebooting' <<<\"$report\"; do test $SECONDS -lt 120; sleep 1; done\n\
              cat <<<\"$report\""
         ))
         .await?;
@@ -150,10 +222,69 @@ async fn explain_a_stuck_volume(env: &Env<'_>) -> Result<()> {
         explained.contains("[x] mounted by kubelet"),
         "the pod runs: {explained}"
     );
+    let volume_attachment = "$(kubectl get volumeattachments -o jsonpath='{.items[0].metadata.name}')";
+    let shell = shell
+        .replacing("<volumeattachment>", volume_attachment)
+        .replacing("<name>", "db-0")
+        .replacing("<namespace>", "shop")
+        .replacing("-n csi-attacher", "-n csi-mock-driver");
+    for (document, begins) in DIAGNOSES {
+        let printed = shell.run(&block(document, begins)?).await?;
+        // Events depend on the attacher's rate limit.
+        let is_empty = printed.is_empty() && !begins.contains("events");
+        ensure!(!is_empty, "{document}: {begins} prints nothing");
+    }
+    let shell = attachers_pages_and_logs(env, shell).await?;
     shell
         .run(&format!("kubectl delete namespace shop\n{WAIT_FOR_DELETION}"))
         .await
         .map(drop)
+}
+
+/// Pages of the attacher's port, and its logs after its container was restarted.
+async fn attachers_pages_and_logs(env: &Env<'_>, shell: Shell) -> Result<Shell> {
+    let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+    let pod = "$(kubectl -n csi-mock-driver get pods -l app.kubernetes.io/component=controller -o name)";
+    let shell = shell
+        .replacing("<pod> 8080", &format!("<pod> {port}:8080"))
+        .replacing("localhost:8080", &format!("localhost:{port}"))
+        .replacing("<pod>", pod);
+    for (document, begins) in PAGES {
+        let commands = block(document, begins)?;
+        let (forward, request) = commands
+            .split_once('\n')
+            .context("the block must have a request")?;
+        let (forward, request) = (forward.split('#').next().unwrap_or_default(), request.trim());
+        let page = shell
+            .run(&format!(
+                "command -v curl >&2\n{forward} >&2 &\nuntil {request}; do test $SECONDS -lt 120; sleep 1; done\nkill $!"
+            ))
+            .await?;
+        ensure!(!page.is_empty(), "{document}: {request} prints nothing");
+    }
+    let restarts = format!(
+        "kubectl -n csi-mock-driver get {pod} \
+         -o jsonpath='{{.status.containerStatuses[?(@.name==\"csi-attacher\")].restartCount}}'"
+    );
+    let before = shell.run(&restarts).await?;
+    ensure!(!before.is_empty(), "the attacher's container must have a status");
+    let end = "for process in /proc/[0-9]*; do
+        if [ \"$(cat $process/comm 2>/dev/null)\" = csi-attacher ]; then kill ${process#/proc/}; fi
+    done";
+    for node in env.nodes.nodes() {
+        node.command(&["sh", "-c", end]).await?;
+    }
+    shell
+        .run(&format!(
+            "until now=$({restarts}) && test \"${{now:-{before}}}\" != {before}; do test $SECONDS -lt 120; sleep 1; done"
+        ))
+        .await?;
+    for (document, begins) in LOGS {
+        let printed = shell.run(&block(document, begins)?).await?;
+        ensure!(!printed.is_empty(), "{document}: {begins} prints nothing");
+    }
+    env.nodes.wait_until_deployed().await?;
+    Ok(shell)
 }
 
 /// How each line of a report begins, without its continuation lines: the mark and the first letters of a step, or the name of
@@ -165,7 +296,7 @@ fn outline(report: &str) -> Vec<String> {
     lines.map(|line| line.trim().chars().take(6).collect()).collect()
 }
 
-/// Definitions and snapshot controller are those of the release that the document names, from its Go modules.
+/// A restored snapshot with `overlays/mock-driver-snapshots`, then a group snapshot with the overlay for groups. Definitions and snapshot controller are those of the release that the document names, from its Go modules.
 async fn restore_a_snapshot(shell: Shell, toolchain: &Toolchain) -> Result<()> {
     const REPOSITORY: &str = "https://github.com/kubernetes-csi/external-snapshotter/";
     let commands = block(DEPLOY, &format!("kubectl apply -k \"{REPOSITORY}"))?;
@@ -192,7 +323,18 @@ async fn restore_a_snapshot(shell: Shell, toolchain: &Toolchain) -> Result<()> {
              kubectl wait --for=delete volumesnapshotcontents --all --timeout=2m",
         )
         .await?;
-    let remove = "kubectl delete -k deploy/overlays/mock-driver-snapshots";
+    shell
+        .run(&block(DEPLOY, "kubectl -n kube-system set image")?)
+        .await?;
+    shell
+        .run(
+            "kubectl wait --for=jsonpath='{.status.readyToUse}'=true volumegroupsnapshot/mock-group --timeout=2m
+             test \"$(kubectl get volumesnapshots -o name | wc -l)\" = 2
+             kubectl delete -f deploy/examples/group-snapshot.yaml -f deploy/examples/group.yaml
+             kubectl wait --for=delete volumegroupsnapshotcontents,volumesnapshotcontents --all --timeout=2m",
+        )
+        .await?;
+    let remove = "kubectl delete -k deploy/overlays/mock-driver-group-snapshots";
     let applied = commands.lines().filter(|line| line.contains(REPOSITORY));
     let cluster: Vec<_> = applied.map(|line| line.replace("apply", "delete")).collect();
     let remove = format!("{WAIT_FOR_DELETION}\n{remove}\n{}\n{}", cluster[1], cluster[0]);

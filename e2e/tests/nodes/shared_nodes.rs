@@ -15,6 +15,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 
 use crate::env::Env;
+use crate::restore::restore;
 
 /// A scenario, as an async function of its environment.
 pub(crate) struct Scenario {
@@ -49,7 +50,7 @@ impl SharedNodes {
         })
     }
 
-    /// Runs a scenario, or answers with the reason why it is skipped.
+    /// Runs a scenario, or returns the reason why it is skipped.
     pub(crate) fn run(&self, scenario: &Scenario) -> Result<Option<String>> {
         self.runtime.block_on(async {
             let Up { run, nodes, .. } = match self.start().await? {
@@ -66,7 +67,11 @@ impl SharedNodes {
                 run.keep_files()?;
                 let state = env.describe().await;
                 // For the next scenario; the error of this one is already known.
-                drop(env.tear_down().await);
+                let restored = restore(nodes).await.and(env.tear_down().await);
+                let state = match restored {
+                    Ok(()) => state,
+                    Err(error) => format!("{state}\nthe nodes were not restored: {error:#}"),
+                };
                 let dir = run.dir().display();
                 return ran
                     .with_context(|| format!("{state}\nall files are in {dir}"))
@@ -76,13 +81,16 @@ impl SharedNodes {
         })
     }
 
-    /// Runs a scenario with a driver and an attacher of its own, or answers with the reason why it is skipped.
+    /// Runs a scenario with a driver and an attacher of its own, or returns the reason why it is skipped.
     pub(crate) fn run_path(&self, scenario: &path::Scenario) -> Result<Option<String>> {
         self.runtime.block_on(async {
             let Up { run, ctx, .. } = match self.start().await? {
                 Start::Skipped(reason) => return Ok(Some(reason.clone())),
                 Start::Up(up) => up.as_ref(),
             };
+            if let Some(reason) = scenario.unmet_version(ctx.cluster()).await? {
+                return Ok(Some(reason));
+            }
             let prefix = format!("nodes-{}", scenario.name);
             let executed = scenario.execute(ctx, &prefix, Kind::Ours).await;
             if executed.is_err() {
@@ -100,7 +108,7 @@ impl SharedNodes {
         started.await.as_ref().map_err(|error| anyhow!("{error}"))
     }
 
-    /// Runs a trial with nodes of its own, or answers with the reason why it is skipped.
+    /// Runs a trial with nodes of its own, or returns the reason why it is skipped.
     pub(crate) fn run_alone(&self, trial: impl Future<Output = Result<()>>) -> Result<Option<String>> {
         self.runtime.block_on(async {
             match prepare().await? {

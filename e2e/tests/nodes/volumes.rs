@@ -3,16 +3,17 @@
 use anyhow::{Context, Result, ensure};
 use csi_e2e::nodes::{DRIVER, NODES};
 use csi_e2e::wait::{self, Progress};
-use csi_mock_driver::admin_api::resource::NodeChange;
+use csi_mock_driver::admin_api::resource::Call;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
+use k8s_openapi::api::storage::v1::CSINode;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::watcher;
 use serde_json::json;
 use tonic::Code;
 
 use crate::env::{EXT4, Env, PodSpec, STEP, XFS};
+use crate::restore::{ATTACH_LIMIT, VOLUME_MOUNT_GROUP, limit, set_attach_required, set_update_period};
 use crate::shared_nodes::Scenario;
 
 const A: &str = NODES[0];
@@ -115,7 +116,7 @@ async fn block_volume_moves_with_its_data(env: &Env<'_>) -> Result<()> {
         .await
 }
 
-/// The volume stays mounted and attached until its last pod on the node is gone.
+/// The volume is staged once, and stays mounted and attached until its last pod on the node is gone.
 async fn two_pods_share_a_volume_on_one_node(env: &Env<'_>) -> Result<()> {
     env.claim("data", EXT4, "Filesystem").await?;
     env.run_pod(
@@ -130,6 +131,13 @@ async fn two_pods_share_a_volume_on_one_node(env: &Env<'_>) -> Result<()> {
             .claim("data"),
     )
     .await?;
+    for (method, expected) in [("NodeStageVolume", 1), ("NodePublishVolume", 2)] {
+        let calls = env.calls(A, method, "data").await?;
+        ensure!(
+            calls.len() == expected,
+            "{method} was not called {expected} times: {calls:?}"
+        );
+    }
     env.delete_pod("web-1").await?;
     env.filesystem(env.nodes.node(A)?, "web-2", "data").await?;
     let attached = env.attached_to("data").await?;
@@ -154,18 +162,49 @@ async fn inline_volume_lives_as_long_as_its_pod(env: &Env<'_>) -> Result<()> {
     env.wait_until_nothing_is_mounted().await
 }
 
-/// kubelet gives the volume to the pod's fsGroup, so that a pod that is not root can write.
+/// The driver with VOLUME_MOUNT_GROUP, or kubelet, gives the volume to the pod's fsGroup, so that a pod that is not root can
+/// write.
 async fn volume_belongs_to_the_fs_group(env: &Env<'_>) -> Result<()> {
-    env.claim("data", EXT4, "Filesystem").await?;
+    write_as_group(env, "delegated", "2000").await?;
+    let driver = env.nodes.node_driver(A)?;
+    driver
+        .set_capability(VOLUME_MOUNT_GROUP, false)
+        .await
+        .context("disable VOLUME_MOUNT_GROUP")?;
+    write_as_group(env, "kubelet", "").await?;
+    driver
+        .set_capability(VOLUME_MOUNT_GROUP, true)
+        .await
+        .context("enable VOLUME_MOUNT_GROUP")?;
+    Ok(())
+}
+
+/// Has a pod with fsGroup 2000 write to a new volume; `delegated` is the volume_mount_group that kubelet must send.
+async fn write_as_group(env: &Env<'_>, claim: &str, delegated: &str) -> Result<()> {
+    env.claim(claim, EXT4, "Filesystem").await?;
     let script = "echo hello >/data/greeting\ntest \"$(stat -c %g /data/greeting)\" = 2000";
     let user = json!({"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 2000});
     env.run_pod(
-        &PodSpec::new("web", script)
+        &PodSpec::new(claim, script)
             .on(A)
-            .claim("data")
+            .claim(claim)
             .security_context(user),
     )
-    .await
+    .await?;
+    let calls = env.calls(A, "NodePublishVolume", claim).await?;
+    let group = |call: &Call| {
+        let group = call
+            .request
+            .as_ref()?
+            .pointer("/volume_capability/mount/volume_mount_group")?;
+        group.as_str().map(str::to_owned)
+    };
+    let groups: Vec<_> = calls.iter().map(|call| group(call).unwrap_or_default()).collect();
+    ensure!(
+        !groups.is_empty() && groups.iter().all(|group| group == delegated),
+        "volume_mount_group is {groups:?}, expected {delegated:?}"
+    );
+    Ok(())
 }
 
 /// Two subPaths of one volume are two directories of it.
@@ -233,10 +272,10 @@ async fn volume_grows_while_in_use(env: &Env<'_>) -> Result<()> {
 /// The array takes fewer volumes for a node than it said: the attacher reports RESOURCE_EXHAUSTED, and kubelet updates the
 /// CSINode (MutableCSINodeAllocatableCount). With the old limit the volume is attached.
 async fn attach_limit_reaches_csi_node(env: &Env<'_>) -> Result<()> {
-    wait_for_allocatable(env, 64).await?;
+    wait_for_allocatable(env, ATTACH_LIMIT).await?;
     // The least that the API server accepts.
-    set_update_period(env, Some(10)).await?;
-    limit(env, 1).await?;
+    set_update_period(env.nodes, Some(10)).await?;
+    limit(env.nodes, 1).await?;
     env.claim("first", EXT4, "Filesystem").await?;
     env.claim("second", EXT4, "Filesystem").await?;
     env.run_pod(&PodSpec::new("web-1", "true").on(A).claim("first"))
@@ -245,10 +284,10 @@ async fn attach_limit_reaches_csi_node(env: &Env<'_>) -> Result<()> {
         .await?;
     wait_for_attach_error(env, Code::ResourceExhausted).await?;
     wait_for_allocatable(env, 1).await?;
-    limit(env, 64).await?;
+    limit(env.nodes, ATTACH_LIMIT).await?;
     env.wait_until_ready("web-2").await?;
-    wait_for_allocatable(env, 64).await?;
-    set_update_period(env, None).await
+    wait_for_allocatable(env, ATTACH_LIMIT).await?;
+    set_update_period(env.nodes, None).await
 }
 
 async fn wait_for_attach_error(env: &Env<'_>, code: Code) -> Result<()> {
@@ -265,16 +304,7 @@ async fn wait_for_attach_error(env: &Env<'_>, code: Code) -> Result<()> {
     .await
 }
 
-async fn set_update_period(env: &Env<'_>, seconds: Option<u32>) -> Result<()> {
-    let drivers = Api::<CSIDriver>::all(env.nodes.client());
-    let patch = json!({"spec": {"nodeAllocatableUpdatePeriodSeconds": seconds}});
-    drivers
-        .patch(DRIVER, &PatchParams::default(), &Patch::Merge(&patch))
-        .await?;
-    Ok(())
-}
-
-async fn wait_for_allocatable(env: &Env<'_>, wanted: i32) -> Result<()> {
+async fn wait_for_allocatable(env: &Env<'_>, wanted: usize) -> Result<()> {
     let csi_nodes = Api::<CSINode>::all(env.nodes.client());
     let what = format!("CSINode to have the limit {wanted}");
     wait::for_object(&csi_nodes, A, STEP, &what, |found| {
@@ -283,6 +313,7 @@ async fn wait_for_allocatable(env: &Env<'_>, wanted: i32) -> Result<()> {
             .unwrap_or_default();
         let driver = drivers.iter().find(|driver| driver.name == DRIVER);
         let count = driver.and_then(|driver| driver.allocatable.as_ref()?.count);
+        let count = count.and_then(|count| usize::try_from(count).ok());
         Progress::of(count == Some(wanted), || format!("it is {count:?}"))
     })
     .await
@@ -290,13 +321,7 @@ async fn wait_for_allocatable(env: &Env<'_>, wanted: i32) -> Result<()> {
 
 /// With `attachRequired: false`, and without ControllerPublishVolume, volumes are used without VolumeAttachment.
 async fn volume_without_attachment_moves(env: &Env<'_>) -> Result<()> {
-    set_attach_required(env, false).await?;
-    let moved = move_without_attachment(env).await;
-    set_attach_required(env, true).await?;
-    moved
-}
-
-async fn move_without_attachment(env: &Env<'_>) -> Result<()> {
+    set_attach_required(env.nodes, false).await?;
     env.claim("data", EXT4, "Filesystem").await?;
     env.run_pod(
         &PodSpec::new("web-1", "echo hello >/data/greeting")
@@ -317,36 +342,6 @@ async fn move_without_attachment(env: &Env<'_>) -> Result<()> {
         "there are attachments: {:?}",
         attachments.items
     );
-    env.delete_pod("web-2").await
-}
-
-/// Replaces the CSIDriver, whose `attachRequired` is immutable, and has the driver attach volumes or not.
-async fn set_attach_required(env: &Env<'_>, required: bool) -> Result<()> {
-    let nodes = env.nodes;
-    for driver in [nodes.array()?, nodes.node_driver(A)?, nodes.node_driver(B)?] {
-        let set = driver.set_capability("PUBLISH_UNPUBLISH_VOLUME", required).await;
-        set.context("set the driver's capability")?;
-    }
-    let drivers = Api::<CSIDriver>::all(nodes.client());
-    let mut driver = drivers.get(DRIVER).await?;
-    drivers.delete(DRIVER, &DeleteParams::default()).await?;
-    driver.metadata = ObjectMeta {
-        name: Some(DRIVER.to_owned()),
-        ..ObjectMeta::default()
-    };
-    driver.spec.attach_required = Some(required);
-    drivers.create(&PostParams::default(), &driver).await?;
-    Ok(())
-}
-
-async fn limit(env: &Env<'_>, limit: usize) -> Result<()> {
-    let change = NodeChange {
-        limit: Some(limit),
-        advertised_limit: Some(limit),
-        ..NodeChange::default()
-    };
-    let changed = env.nodes.array()?.change_node(A, &change).await;
-    changed
-        .map(drop)
-        .with_context(|| format!("limit {A} to {limit} volumes at the array"))
+    env.delete_pod("web-2").await?;
+    set_attach_required(env.nodes, true).await
 }

@@ -26,6 +26,10 @@ fn main() -> ExitCode {
         "page::injects_and_removes_faults",
         page::injects_and_removes_faults,
     ));
+    trials.push(Trial::test(
+        "page::keys_inject_and_remove_faults",
+        page::keys_inject_and_remove_faults,
+    ));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 

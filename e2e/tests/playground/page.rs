@@ -64,6 +64,26 @@ impl Drop for Playground {
 // === functions ===
 
 pub(crate) fn injects_and_removes_faults() -> Result<(), Failed> {
+    on_page(async |playground, browser| {
+        refuses_other_sites(playground).await?;
+        act(browser).await;
+        look(browser).await;
+        Ok(())
+    })
+}
+
+pub(crate) fn keys_inject_and_remove_faults() -> Result<(), Failed> {
+    on_page(async |_, browser| {
+        fail_attaches(browser).await;
+        take_node_out_of_service(browser).await;
+        interrupt_the_api(browser).await;
+        restart_controllers(browser).await;
+        Ok(())
+    })
+}
+
+/// Runs a test on the page of a playground of its own; passes without a browser.
+fn on_page(test: impl AsyncFnOnce(&Playground, &Browser) -> Result<(), Failed>) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let playground = Playground::start()?;
     runtime.block_on(async {
@@ -81,19 +101,82 @@ pub(crate) fn injects_and_removes_faults() -> Result<(), Failed> {
         browser
             .until("document.querySelectorAll('#timeline tbody tr').length > 3")
             .await;
-        refuses_other_sites(&playground).await?;
-        act(&browser).await;
-        look(&browser).await;
+        test(&playground, &browser).await?;
         browser.close().await;
         Ok(())
     })
 }
 
+/// f: the driver refuses each attach.
+async fn fail_attaches(browser: &Browser) {
+    browser.press("f").await;
+    browser.until(&pressed("f", true)).await;
+    browser.until(&shows("active", "failing attach")).await;
+    browser
+        .until(&shows("panel-attachments", "all slots of the node are taken"))
+        .await;
+    browser.press("f").await;
+    browser.until(&pressed("f", false)).await;
+    browser.until(&shows("active", "no faults active")).await;
+}
+
+/// o: the out-of-service taint of the lost node.
+async fn take_node_out_of_service(browser: &Browser) {
+    browser.press("n").await;
+    browser.until(&shows("panel-nodes", "NotReady")).await;
+    browser.press("o").await;
+    browser.until(&pressed("o", true)).await;
+    browser.until(&shows("panel-nodes", "out of service")).await;
+    browser.press("o").await;
+    browser.until(&pressed("o", false)).await;
+    browser
+        .until(&format!("!{}", shows("panel-nodes", "out of service")))
+        .await;
+    browser.press("n").await;
+    browser.until(&pressed("n", false)).await;
+    browser
+        .until(&format!("!{}", shows("panel-nodes", "NotReady")))
+        .await;
+}
+
+/// a: the API server is down. The page does not depend on it.
+async fn interrupt_the_api(browser: &Browser) {
+    browser.press("a").await;
+    browser.until(&pressed("a", true)).await;
+    browser.until(&shows("active", "API outage")).await;
+    browser.until(&shows("notice", "no pod moves")).await;
+    browser.press("a").await;
+    browser.until(&pressed("a", false)).await;
+    browser
+        .until(&shows("timeline", "bring the API server back"))
+        .await;
+}
+
+/// c: the controllers restart at once, so the key stays released.
+async fn restart_controllers(browser: &Browser) {
+    browser.press("c").await;
+    browser
+        .until(&shows("timeline", "restart kube-controller-manager"))
+        .await;
+    browser
+        .until("!document.querySelector('#actions [data-key=c]').ariaPressed")
+        .await;
+    browser.until(&shows("active", "no faults active")).await;
+    browser
+        .until("document.querySelectorAll('#panel-worlds tbody tr').length > 0")
+        .await;
+}
+
+fn pressed(key: &str, state: bool) -> String {
+    format!("document.querySelector('#actions [data-key={key}]').ariaPressed === '{state}'")
+}
+
+fn shows(id: &str, text: &str) -> String {
+    format!("document.querySelector('#{id}').innerText.includes('{text}')")
+}
+
 /// Faults by click, by shortcut and by Enter on a focused button; volumes by arrow keys.
 async fn act(browser: &Browser) {
-    let pressed = |key: &str, state: bool| {
-        format!("document.querySelector('#actions [data-key={key}]').ariaPressed === '{state}'")
-    };
     browser.click("#actions [data-key=s]").await;
     browser.until(&pressed("s", true)).await;
     browser

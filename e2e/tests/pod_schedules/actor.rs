@@ -1,5 +1,7 @@
 //! Carries out the steps of schedules.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result};
 use csi_e2e::fixture::attacher_finalizer;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -42,19 +44,15 @@ impl Actor {
             let annotations = json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
             let object = json!({"metadata": {"name": node, "annotations": annotations}});
             self.create(&self.all::<Node>(), object).await?;
-            self.beat(&node, 0).await?;
+            self.beat(&node, true, 0).await?;
             let drivers = json!([{"name": DRIVER, "nodeID": node}]);
             let object = json!({"metadata": {"name": node}, "spec": {"drivers": drivers}});
             self.create(&self.all::<CSINode>(), object).await?;
         }
         for (volume, access) in schedule.volumes().zip(VOLUMES) {
-            let object = json!({
-                "metadata": {"name": volume},
-                "spec": {"accessModes": [access], "capacity": {"storage": "1Gi"}, "storageClassName": "",
-                    "persistentVolumeReclaimPolicy": "Retain", "csi": {"driver": DRIVER, "volumeHandle": volume},
-                    "claimRef": {"namespace": NAMESPACE, "name": volume}},
-            });
-            self.create(&self.all::<PersistentVolume>(), object).await?;
+            if volume != schedule.late_volume() {
+                self.create_volume(&volume, access).await?;
+            }
             let object = json!({
                 "metadata": {"name": volume},
                 "spec": {"accessModes": [access], "storageClassName": "", "volumeName": volume,
@@ -66,17 +64,33 @@ impl Actor {
         Ok(())
     }
 
+    async fn create_volume(&self, volume: &str, access: &str) -> Result<()> {
+        let object = json!({
+            "metadata": {"name": volume},
+            "spec": {"accessModes": [access], "capacity": {"storage": "1Gi"}, "storageClassName": "",
+                "persistentVolumeReclaimPolicy": "Retain", "csi": {"driver": DRIVER, "volumeHandle": volume},
+                "claimRef": {"namespace": NAMESPACE, "name": volume}},
+        });
+        self.create(&self.all::<PersistentVolume>(), object).await
+    }
+
     /// Writes the statuses of a schedule's nodes, as kubelets do from time to time; each with another number.
-    pub(crate) async fn heartbeat(&self, schedule: &Schedule, number: u64) -> Result<()> {
+    pub(crate) async fn heartbeat(
+        &self,
+        schedule: &Schedule,
+        not_ready: &BTreeSet<String>,
+        number: u64,
+    ) -> Result<()> {
         for node in schedule.nodes() {
-            self.beat(&node, number).await?;
+            self.beat(&node, !not_ready.contains(&node), number).await?;
         }
         Ok(())
     }
 
-    async fn beat(&self, node: &str, number: u64) -> Result<()> {
+    async fn beat(&self, node: &str, is_ready: bool, number: u64) -> Result<()> {
         let message = format!("heartbeat {number}");
-        let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady", "message": message,
+        let status = if is_ready { "True" } else { "False" };
+        let ready = json!({"type": "Ready", "status": status, "reason": "Kubelet", "message": message,
             "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         self.patch_status::<Node>(node, json!({"status": {"conditions": [ready]}}))
             .await
@@ -96,7 +110,11 @@ impl Actor {
                     .collect();
                 let object = json!({
                     "metadata": {"name": pod},
-                    "spec": {"nodeName": node, "containers": [{"name": "app", "image": "app"}], "volumes": volumes},
+                    "spec": {
+                        "nodeName": node, "containers": [{"name": "app", "image": "app"}], "volumes": volumes,
+                        // The schedule alone deletes pods.
+                        "tolerations": [{"operator": "Exists"}],
+                    },
                 });
                 self.create(&self.namespaced::<Pod>(), object).await
             }
@@ -116,11 +134,20 @@ impl Actor {
                     .await
             }
             Step::SetOutOfService(node, is_out) => {
-                let taint = json!({"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"});
-                let taints = if *is_out { vec![taint] } else { Vec::new() };
-                self.patch::<Node>(node, json!({"spec": {"taints": taints}}))
-                    .await
+                // The taints of a node that is not ready stay.
+                let mut taint = json!({"key": OUT_OF_SERVICE, "effect": "NoExecute"});
+                if *is_out {
+                    taint["value"] = "nodeshutdown".into();
+                } else {
+                    taint["$patch"] = "delete".into();
+                }
+                let patch = Patch::Strategic(json!({"spec": {"taints": [taint]}}));
+                let nodes = self.all::<Node>();
+                nodes.patch(node, &PatchParams::default(), &patch).await?;
+                Ok(())
             }
+            Step::SetReady(node, is_ready) => self.beat(node, *is_ready, 0).await,
+            Step::CreateVolume(volume) => self.create_volume(volume, VOLUMES[VOLUMES.len() - 1]).await,
             Step::Attach(name) => {
                 self.add_finalizer(name).await?;
                 let status = json!({"status": {"attached": true, "attachError": null}});

@@ -1,16 +1,16 @@
 //! Differential test of the embedded attach/detach controller: random schedules of pods are played on it, then on the
 //! real kube-controller-manager, and after each step both must have written the same.
 //!
-//! Compared are all states of the VolumeAttachments, `volumesAttached` of the nodes, and the controller's events. The
-//! test plays users, kubelets and attacher. `POD_SCHEDULES` sets the number of schedules, `POD_SCHEDULES_SEED` the
-//! first seed. See e2e/README.md.
+//! Compared are all states of the VolumeAttachments, `volumesAttached` of the nodes and each change of it, and the
+//! controller's events. The test plays users, kubelets and attacher. `POD_SCHEDULES` sets the number of schedules,
+//! `POD_SCHEDULES_SEED` the first seed. See e2e/README.md.
 
 mod actor;
 mod observer;
 mod recording;
 mod schedule;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -31,7 +31,8 @@ use tokio::time::Instant;
 
 use actor::Actor;
 use observer::{Observed, Observer};
-use recording::{LOOP_PERIOD, Recording};
+use recording::{LOOP_PERIOD, MAX_WAIT_FOR_UNMOUNT, Recording};
+use schedule::Step;
 
 /// Schedules of `cargo test`.
 const SCHEDULES: u64 = 24;
@@ -88,13 +89,11 @@ async fn compare(
         format!("--attach-detach-reconcile-sync-period={seconds}s"),
         // No kubelet renews the leases of the nodes.
         "--node-monitor-grace-period=24h".to_owned(),
-        // The embedded cluster evicts pods from unreachable nodes only.
-        "--controllers=*,-taint-eviction-controller".to_owned(),
     ];
     let options = Options {
         timers: Timers {
             populator_period: Some(LOOP_PERIOD),
-            ..Timers::default()
+            max_wait_for_unmount: Some(MAX_WAIT_FOR_UNMOUNT),
         },
         extra_flags: BTreeMap::from([(Component::ControllerManager, flags)]),
         ..Options::default()
@@ -160,14 +159,22 @@ async fn replay(recording: &Recording, actor: &Actor, observer: &Observer) -> Re
     let Recording { schedule, steps } = recording;
     actor.prepare(schedule).await?;
     let prefix = &schedule.prefix;
-    let bound = |observed: &Observed| observed.bound.len() == schedule::VOLUMES.len();
+    let bound = |observed: &Observed| observed.bound.len() == schedule::VOLUMES.len() - 1;
     let prepared = observer.wait(prefix, LIMIT, bound).await?;
     prepared.map_err(|observed| anyhow!("seed {}: only {:?} are bound", schedule.seed, observed.bound))?;
     let mut heartbeats = 0;
+    let mut not_ready = BTreeSet::new();
     for (number, (step, expected)) in steps.iter().enumerate() {
         if let Err(error) = actor.act(step).await {
             // A step is possible in the recorded state.
             return Ok(Some(describe(recording, number, &format!("{error:#}"))));
+        }
+        if let Step::SetReady(node, is_ready) = step {
+            if *is_ready {
+                not_ready.remove(node);
+            } else {
+                not_ready.insert(node.clone());
+            }
         }
         let deadline = Instant::now() + LIMIT;
         let equal = |observed: &Observed| observed == expected;
@@ -177,7 +184,7 @@ async fn replay(recording: &Recording, actor: &Actor, observer: &Observer) -> Re
                 return Ok(Some(describe(recording, number, &difference)));
             }
             heartbeats += 1;
-            actor.heartbeat(schedule, heartbeats).await?;
+            actor.heartbeat(schedule, &not_ready, heartbeats).await?;
         }
     }
     Ok(None)

@@ -39,6 +39,8 @@ pub(crate) struct Observed {
     pub attachments: BTreeMap<String, Vec<Option<Attachment>>>,
     /// Volume and device path of the `volumesAttached` of each node.
     pub volumes_attached: BTreeMap<String, BTreeSet<(String, String)>>,
+    /// How often each volume was added to, or removed from, the `volumesAttached` by node, volume, and `added` or `removed`.
+    pub reports: BTreeMap<(String, String, &'static str), u32>,
     /// Object, type, reason and message of each event of the controller.
     pub events: BTreeSet<[String; 4]>,
     /// Claims that are bound.
@@ -87,6 +89,7 @@ impl Observed {
         let mut part = self.clone();
         part.attachments.retain(|_, states| is_of(states));
         part.volumes_attached.retain(|node, _| node.starts_with(prefix));
+        part.reports.retain(|(node, ..), _| node.starts_with(prefix));
         part.events.retain(|[object, ..]| object.starts_with(prefix));
         part.bound.retain(|claim| claim.starts_with(prefix));
         part
@@ -109,7 +112,15 @@ impl Observed {
             .into_iter()
             .map(|volume| (volume.name, volume.device_path));
         let name = node.metadata.name.unwrap_or_default();
-        self.volumes_attached.insert(name, volumes.collect());
+        let volumes: BTreeSet<_> = volumes.collect();
+        let before = self.volumes_attached.insert(name.clone(), volumes.clone());
+        let before = before.unwrap_or_default();
+        let added = volumes.difference(&before).map(|(volume, _)| (volume, "added"));
+        let removed = before.difference(&volumes).map(|(volume, _)| (volume, "removed"));
+        for (volume, change) in added.chain(removed) {
+            let report = (name.clone(), volume.clone(), change);
+            *self.reports.entry(report).or_default() += 1;
+        }
     }
 
     fn event_written(&mut self, event: Event) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use embedded_cluster::attach_detach::AttachDetachOptions;
+use embedded_cluster::attach_detach::{AttachDetachOptions, ForceDetach};
 use embedded_cluster::cluster::{ClusterOptions, EmbeddedCluster};
 use embedded_cluster::injected_bug::InjectedBug;
 use tokio::time::sleep;
@@ -18,6 +18,9 @@ const SETTLED: Duration = Duration::from_secs(130);
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
 /// Periods of the controller's loops, in both clusters.
 pub(crate) const LOOP_PERIOD: Duration = Duration::from_secs(2);
+
+/// How long a volume may stay mounted on a node that is not ready, in both clusters.
+pub(crate) const MAX_WAIT_FOR_UNMOUNT: Duration = Duration::from_secs(5);
 
 /// The steps of a schedule with the state after each.
 #[derive(Debug)]
@@ -52,8 +55,11 @@ async fn record(schedule: Schedule, bug: Option<InjectedBug>) -> Result<Recordin
             populator_list_pods_retry_duration: LOOP_PERIOD,
             // On the machine's time, no step is put off for so long that an attach times out.
             csi_timeout: FOREVER,
+            force_detach: ForceDetach {
+                max_wait_for_unmount: MAX_WAIT_FOR_UNMOUNT,
+                ..ForceDetach::default()
+            },
             injected_bug: bug,
-            ..AttachDetachOptions::default()
         },
         // No kubelet renews the leases of the nodes.
         node_monitor_grace_period: FOREVER,
@@ -74,7 +80,9 @@ async fn record(schedule: Schedule, bug: Option<InjectedBug>) -> Result<Recordin
         sleep(SETTLED).await;
         // An attach that failed may have left a volume that counts as mounted until the node's status comes.
         heartbeats += 1;
-        actor.heartbeat(&schedule, heartbeats).await?;
+        actor
+            .heartbeat(&schedule, generator.not_ready(), heartbeats)
+            .await?;
         sleep(SETTLED).await;
         observed = observer.observed(&schedule.prefix);
         steps.push((step, observed.clone()));

@@ -41,6 +41,10 @@ pub(crate) enum Step {
     /// kubelet writes `volumesInUse`.
     SetInUse(String, BTreeSet<String>),
     SetOutOfService(String, bool),
+    /// kubelet reports that its node is ready, or not.
+    SetReady(String, bool),
+    /// An administrator creates the volume of a claim that pods may wait for.
+    CreateVolume(String),
     /// The attacher adds its finalizer and reports success.
     Attach(String),
     /// The attacher adds its finalizer and reports a failure.
@@ -63,6 +67,8 @@ pub(crate) struct Generator {
     pods: BTreeMap<String, Pod>,
     in_use: BTreeMap<String, BTreeSet<String>>,
     out_of_service: BTreeSet<String>,
+    not_ready: BTreeSet<String>,
+    is_late_volume_created: bool,
     /// Volumes that were detached behind the controller's back: it may attach them again at any time.
     lost: BTreeSet<String>,
 }
@@ -92,6 +98,11 @@ impl Schedule {
         (0..VOLUMES.len()).map(|number| format!("{}volume-{number}", self.prefix))
     }
 
+    /// The volume that is created later than its claim: one for many nodes.
+    pub(crate) fn late_volume(&self) -> String {
+        format!("{}volume-{}", self.prefix, VOLUMES.len() - 1)
+    }
+
     fn is_of_single_node(&self, volume: &str) -> bool {
         let mut volumes = self.volumes().zip(VOLUMES);
         volumes.any(|(name, access)| name == volume && access == "ReadWriteOnce")
@@ -115,6 +126,9 @@ impl Display for Step {
             Self::SetInUse(node, volumes) => write!(formatter, "set volumesInUse of {node} to {volumes:?}"),
             Self::SetOutOfService(node, true) => write!(formatter, "add the out-of-service taint to {node}"),
             Self::SetOutOfService(node, false) => write!(formatter, "remove the taint from {node}"),
+            Self::SetReady(node, true) => write!(formatter, "report {node} as ready"),
+            Self::SetReady(node, false) => write!(formatter, "report {node} as not ready"),
+            Self::CreateVolume(volume) => write!(formatter, "create volume {volume}"),
             Self::Attach(name) => write!(formatter, "attach {name}"),
             Self::FailAttach(name) => write!(formatter, "fail the attach of {name}"),
             Self::Detach(name) => write!(formatter, "detach {name}"),
@@ -137,6 +151,8 @@ impl Generator {
             pods: BTreeMap::new(),
             in_use: BTreeMap::new(),
             out_of_service: BTreeSet::new(),
+            not_ready: BTreeSet::new(),
+            is_late_volume_created: false,
             lost: BTreeSet::new(),
         }
     }
@@ -163,6 +179,12 @@ impl Generator {
         let node = self.random_node();
         let is_out = self.out_of_service.contains(&node);
         steps.push((1, Step::SetOutOfService(node, !is_out)));
+        let node = self.random_node();
+        let is_ready = !self.not_ready.contains(&node);
+        steps.push((1, Step::SetReady(node, !is_ready)));
+        if !self.is_late_volume_created {
+            steps.push((2, Step::CreateVolume(self.schedule.late_volume())));
+        }
         let total: u32 = steps.iter().map(|(weight, _)| weight).sum();
         let mut chosen = self.random.u32(..total);
         let (_, step) = steps.into_iter().find(|(weight, _)| {
@@ -172,6 +194,11 @@ impl Generator {
         })?;
         self.apply(&step, observed);
         Some(step)
+    }
+
+    /// The nodes that report that they are not ready.
+    pub(crate) fn not_ready(&self) -> &BTreeSet<String> {
+        &self.not_ready
     }
 
     fn pod_steps(&mut self, observed: &Observed) -> Vec<(u32, Step)> {
@@ -286,6 +313,13 @@ impl Generator {
             Step::SetOutOfService(node, false) => {
                 self.out_of_service.remove(node);
             }
+            Step::SetReady(node, false) => {
+                self.not_ready.insert(node.clone());
+            }
+            Step::SetReady(node, true) => {
+                self.not_ready.remove(node);
+            }
+            Step::CreateVolume(_) => self.is_late_volume_created = true,
             Step::LoseAttachment(name) | Step::DeleteAttachment(name) => {
                 let lost = observed.present().find(|(present, _)| *present == name);
                 self.lost.extend(lost.map(|(_, state)| state.volume.clone()));

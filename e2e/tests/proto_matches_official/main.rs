@@ -1,8 +1,10 @@
 //! Compares every name and number of the hand-written csi.proto with the official one, which is in the Go
-//! module `github.com/container-storage-interface/spec`.
+//! module `github.com/container-storage-interface/spec`, and the embedded API server's table of Kubernetes' messages
+//! with Kubernetes' own files.
 
 mod change;
 mod facts;
+mod kubernetes;
 
 use std::process::ExitCode;
 
@@ -45,6 +47,13 @@ fn main() -> ExitCode {
         "csi.proto matches the official one",
         || {
             let skipped = MissingGo::skips(proto_matches_official())?;
+            Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
+        },
+    ));
+    trials.push(Trial::ignorable_test(
+        "table of Kubernetes' messages matches the official files",
+        || {
+            let skipped = MissingGo::skips(kubernetes::table_matches_official())?;
             Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
         },
     ));

@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 use crate::setup::{ALL, DEADLINE, Devices, PLAIN, SetUp};
 
 /// Shared state of all set-ups.
-struct Bench {
+struct Harness {
     runtime: Runtime,
     toolchain: Toolchain,
     run: Arc<Run>,
@@ -29,51 +29,56 @@ fn main() -> Result<ExitCode> {
     reaper_main_if_requested();
     let arguments = Arguments::from_args();
     let run = Run::start()?;
-    let bench = Arc::new(Bench {
+    let harness = Arc::new(Harness {
         runtime: Runtime::new()?,
         toolchain: Toolchain::new(&run, Settings::from_env()),
         run,
     });
     let mut trials = Vec::new();
     for devices in [Devices::Emulated, Devices::Loop] {
-        trials.extend(ALL.iter().map(|setup| trial(&bench, setup, devices)));
+        trials.extend(ALL.iter().map(|setup| trial(&harness, setup, devices)));
     }
-    trials.push(trial(&bench, &PLAIN, Devices::Emulated));
+    trials.push(trial(&harness, &PLAIN, Devices::Emulated));
     let conclusion = libtest_mimic::run(&arguments, trials);
-    bench.runtime.block_on(bench.run.finish())?;
+    harness.runtime.block_on(harness.run.finish())?;
     Ok(conclusion.exit_code())
 }
 
-fn trial(bench: &Arc<Bench>, setup: &'static SetUp, devices: Devices) -> Trial {
-    let bench = Arc::clone(bench);
+fn trial(harness: &Arc<Harness>, setup: &'static SetUp, devices: Devices) -> Trial {
+    let harness = Arc::clone(harness);
     let name = format!("{}::{}", devices.name(), setup.name);
     let missing = devices.missing();
     Trial::ignorable_test(name, move || {
         if let Some(missing) = missing {
-            return match bench.toolchain.settings().need_privileges {
+            return match harness.toolchain.settings().need_privileges {
                 true => Err(Failed::from(missing)),
                 false => Ok(Completion::ignored_with(missing)),
             };
         }
-        let skipped = MissingGo::skips(bench.runtime.block_on(passes_twice(&bench, setup, devices)));
+        let skipped = MissingGo::skips(harness.runtime.block_on(passes_twice(&harness, setup, devices)));
         let skipped = skipped.map_err(|error| format!("{error:#}"))?;
         Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
     })
 }
 
 /// With a new array, and with its state after a restart.
-async fn passes_twice(bench: &Bench, setup: &SetUp, devices: Devices) -> Result<()> {
-    bench.toolchain.settings().require_go()?;
-    let dir = bench.run.subdir(&format!("{}-{}", devices.name(), setup.name))?;
+async fn passes_twice(harness: &Harness, setup: &SetUp, devices: Devices) -> Result<()> {
+    harness.toolchain.settings().require_go()?;
+    let dir = harness
+        .run
+        .subdir(&format!("{}-{}", devices.name(), setup.name))?;
     for round in ["fresh", "restarted"] {
         let driver = setup
-            .start(bench, devices, &dir)
+            .start(harness, devices, &dir)
             .await
             .with_context(|| format!("{round}: start the driver"))?;
-        let judged = setup.verify(bench, &dir).await;
+        let verified = match setup.verify(harness, &dir).await {
+            Ok(()) => setup::wait_until_no_leftovers(&dir).await,
+            Err(error) => Err(error),
+        };
         let stopped = stop_in_reverse(&driver.processes, DEADLINE).await;
-        judged.with_context(|| format!("{round}: the driver's log ends with\n{}", driver.log_tail()))?;
+        verified.with_context(|| format!("{round}: the driver's log ends with\n{}", driver.log_tail()))?;
         stopped.with_context(|| format!("{round}: stop the driver"))?;
     }
-    setup::nothing_is_left(&dir)
+    setup::ensure_no_leftovers(&dir)
 }

@@ -57,7 +57,7 @@ impl Report {
     }
 
     fn parse(text: &str) -> Result<Self> {
-        let suites: Vec<Suite> = serde_json::from_str(text).context("understand the report")?;
+        let suites: Vec<Suite> = serde_json::from_str(text).context("parse the report")?;
         let mut report = Self::default();
         for spec in suites.into_iter().flat_map(|suite| suite.spec_reports) {
             // Set-up and clean-up nodes count only if they fail.
@@ -65,8 +65,8 @@ impl Report {
             match spec.state.as_str() {
                 "passed" => report.passed += usize::from(is_spec),
                 "pending" => report.pending += usize::from(is_spec),
-                "skipped" => report.skipped.push(spec.told()),
-                _ => report.failed.push(spec.told()),
+                "skipped" => report.skipped.push(spec.describe()),
+                _ => report.failed.push(spec.describe()),
             }
         }
         Ok(report)
@@ -106,7 +106,7 @@ impl Report {
 // === impl Spec ===
 
 impl Spec {
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         let mut words = self.container_hierarchy_texts.clone().unwrap_or_default();
         words.push(self.leaf_node_text.clone());
         let why = self.failure.as_ref().map_or("", |failure| failure.message.trim());

@@ -7,8 +7,9 @@ use anyhow::{Context, Result, ensure};
 use csi_e2e::process::{Process, Spec, wait_until_listening};
 use csi_e2e::toolchain::Peer;
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
-use crate::Bench;
+use crate::Harness;
 use crate::report::Report;
 
 /// Timeout of a round of csi-sanity.
@@ -149,8 +150,8 @@ impl Devices {
 
 impl SetUp {
     /// Starts the driver with the state in `dir`, and waits until it listens.
-    pub(crate) async fn start(&self, bench: &Bench, devices: Devices, dir: &Path) -> Result<Started> {
-        let binary = bench.toolchain.csi_mock_driver().await?;
+    pub(crate) async fn start(&self, harness: &Harness, devices: Devices, dir: &Path) -> Result<Started> {
+        let binary = harness.toolchain.csi_mock_driver().await?;
         let common = |name: &str, socket: &str| {
             Spec::new(name, &binary)
                 .dir(dir)
@@ -213,7 +214,7 @@ impl SetUp {
             processes: Vec::new(),
         };
         for (command, socket) in commands {
-            let process = Process::spawn(&bench.run, command)?;
+            let process = Process::spawn(&harness.run, command)?;
             process
                 .while_alive(wait_until_listening(&dir.join(socket), DEADLINE))
                 .await?;
@@ -223,7 +224,7 @@ impl SetUp {
     }
 
     /// Runs csi-sanity; all specs must pass.
-    pub(crate) async fn verify(&self, bench: &Bench, dir: &Path) -> Result<()> {
+    pub(crate) async fn verify(&self, harness: &Harness, dir: &Path) -> Result<()> {
         let report = dir.join("report.json");
         let write = |name: &str, value: &Value| -> Result<PathBuf> {
             let file = dir.join(name);
@@ -234,7 +235,7 @@ impl SetUp {
         let mutable = write("mutable-parameters.yaml", &json!({"iops": "500"}))?;
         let path = |name: &str| dir.join(name).display().to_string();
         // Explicit directories, because two runs would share the default ones in /tmp.
-        let mut command = Spec::new("csi-sanity", bench.toolchain.peer(Peer::CsiSanity).await?)
+        let mut command = Spec::new("csi-sanity", harness.toolchain.peer(Peer::CsiSanity).await?)
             .dir(dir)
             .arg(format!("--csi.endpoint=unix://{}", path(SOCKET)))
             .arg(format!("--csi.mountdir={}", path("mount")))
@@ -261,7 +262,7 @@ impl SetUp {
             let file = write("secrets.yaml", &secrets.into())?;
             command = command.arg(format!("--csi.secrets={}", file.display()));
         }
-        let process = Process::spawn(&bench.run, command)?;
+        let process = Process::spawn(&harness.run, command)?;
         let exit = process.exited_within(ROUND).await?;
         Report::read(&report)
             .and_then(|report| match self.plain {
@@ -294,8 +295,25 @@ const CONTROLLER: &str = "controller.sock";
 /// The driver's socket if csi-sanity connects to a proxy.
 const BEHIND: &str = "behind.sock";
 
-/// No mount, loop device or link of a set-up exists after its driver has stopped.
-pub(crate) fn nothing_is_left(dir: &Path) -> Result<()> {
+/// Waits until [`ensure_no_leftovers`]: a node in a process of its own polls the array, so it detaches the device of an unpublished
+/// volume after ControllerUnpublishVolume has returned.
+pub(crate) async fn wait_until_no_leftovers(dir: &Path) -> Result<()> {
+    let mut poll = tokio::time::interval(Duration::from_millis(20));
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        poll.tick().await;
+        match ensure_no_leftovers(dir) {
+            Ok(()) => return Ok(()),
+            Err(error) if Instant::now() >= deadline => {
+                return Err(error.context(format!("after {DEADLINE:?}")));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// No mount, loop device or link of a set-up exists.
+pub(crate) fn ensure_no_leftovers(dir: &Path) -> Result<()> {
     let ours = dir.display().to_string();
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").context("read the mounts")?;
     let left: Vec<_> = mounts.lines().filter(|line| line.contains(&ours)).collect();

@@ -34,24 +34,6 @@ const TRIALS_AT_A_TIME: usize = 4;
 /// Scenarios that are run through the `kubeconfig` backend too: enough to use all of it.
 const THROUGH_KUBECONFIG: [&str; 2] = ["pod-attaches", "pod-moves"];
 
-/// What does not run on the embedded cluster, and why.
-const NOT_EMBEDDED: &[(&str, &str)] = &[
-    ("go::", "external-attacher runs on the control plane only"),
-    (
-        "ours::leader-changes-kind",
-        "external-attacher runs on the control plane only",
-    ),
-    ("ours::etcd-restored", "it restores a snapshot of etcd"),
-    (
-        "ours::volume-expanded",
-        "external-resizer runs on the control plane only",
-    ),
-    (
-        "ours::snapshot-restored",
-        "external-snapshotter runs on the control plane only",
-    ),
-];
-
 /// What is logged unless `RUST_LOG` says otherwise. The client logs every failed request as an error, also those
 /// of a component that is being waited for; the caller of the request reports it.
 const LOG_FILTER: &str = "warn,kube_client=off";
@@ -86,7 +68,7 @@ fn trials(shared: &Arc<SharedCluster>, settings: &Settings) -> Result<Vec<Trial>
     let mut trials = attacher_process::trials(shared);
     if settings.kubeconfig.is_some() {
         for kind in [Kind::Ours, Kind::Go] {
-            trials.extend(all(kind).map(|scenario| {
+            trials.extend(Scenario::all(kind).map(|scenario| {
                 let skipped = missing_setting(scenario, settings);
                 trial(shared, scenario, kind, Access::Kubeconfig, skipped)
             }));
@@ -105,7 +87,7 @@ fn trials(shared: &Arc<SharedCluster>, settings: &Settings) -> Result<Vec<Trial>
     ] {
         trials.push(secrets::trial(shared, access, skipped));
         for kind in [Kind::Ours, Kind::Go] {
-            trials.extend(all(kind).map(|scenario| {
+            trials.extend(Scenario::all(kind).map(|scenario| {
                 let skipped = skipped.or_else(|| missing_setting(scenario, settings));
                 trial(shared, scenario, kind, access, skipped)
             }));
@@ -119,16 +101,7 @@ fn trials(shared: &Arc<SharedCluster>, settings: &Settings) -> Result<Vec<Trial>
     Ok(trials)
 }
 
-/// What an attacher is put through.
-fn all(kind: Kind) -> impl Iterator<Item = &'static Scenario> {
-    let (randomized, upgrades) = match kind {
-        Kind::Ours => (scenario::RANDOMIZED, scenario::UPGRADES),
-        Kind::Go => (&[][..], &[][..]),
-    };
-    scenario::ALL.iter().chain(randomized).chain(upgrades)
-}
-
-/// What a person has to set for the scenario, if that is missing.
+/// Missing setting that the scenario needs.
 fn missing_setting(scenario: &Scenario, settings: &Settings) -> Option<&'static str> {
     let is_upgrade = scenario::UPGRADES
         .iter()
@@ -147,28 +120,30 @@ fn trial(
     // A cluster that the harness did not start keeps its components.
     let untouchable = access == Access::Kubeconfig && scenario.config.own_cluster.is_some();
     let name = format!("{kind}::{}", scenario.name);
-    let excepted = NOT_EMBEDDED
-        .iter()
-        .find(|(except, _)| access == Access::Embedded && name.starts_with(except));
+    let not_embedded = match access {
+        Access::Embedded => scenario.not_embedded(kind),
+        Access::ControlPlane | Access::Kubeconfig => None,
+    };
     let skipped = skipped
         .or(untouchable.then_some("it needs a cluster of its own"))
-        .or(excepted.map(|(_, reason)| *reason));
+        .or(not_embedded);
     let shared = Arc::clone(shared);
     unless(skipped, format!("{access}::{name}"), move || {
         shared.run(scenario, kind, access)
     })
 }
 
-/// A trial, or the reason why it is skipped.
+/// A trial. It is skipped for the reason `skipped`, or the one that `run` returns.
 fn unless(
     skipped: Option<&'static str>,
     name: String,
-    run: impl FnOnce() -> Result<()> + Send + 'static,
+    run: impl FnOnce() -> Result<Option<String>> + Send + 'static,
 ) -> Trial {
-    Trial::ignorable_test(name, move || match skipped {
-        Some(reason) => Ok(Completion::ignored_with(reason)),
-        None => run()
-            .map(|()| Completion::Completed)
-            .map_err(|error| Failed::from(format!("{error:#}"))),
+    Trial::ignorable_test(name, move || {
+        if let Some(reason) = skipped {
+            return Ok(Completion::ignored_with(reason));
+        }
+        let skipped = run().map_err(|error| Failed::from(format!("{error:#}")))?;
+        Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
     })
 }

@@ -14,13 +14,13 @@ use csi_e2e::scenario::test_env::ACCOUNT;
 /// # Errors
 ///
 /// One line for each wrong permission.
-pub(crate) fn verify(cluster: &Cluster, everything_played: bool) -> Result<()> {
+pub(crate) fn verify(cluster: &Cluster, all_scenarios_ran: bool) -> Result<()> {
     let Some(mut requests) = cluster.audited_requests()? else {
         return Ok(());
     };
     requests.retain(|request| request.account == ACCOUNT);
     let granted = cluster.granted()?;
-    let mut wrong = permission_errors(&granted, &used(&requests, is_ours), everything_played);
+    let mut wrong = permission_errors(&granted, &used(&requests, is_ours), all_scenarios_ran);
     let go = permission_errors(&granted, &used(&requests, |request| !is_ours(request)), false);
     wrong.extend(
         go.into_iter()

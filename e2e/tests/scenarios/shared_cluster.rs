@@ -62,8 +62,17 @@ impl SharedCluster {
         })
     }
 
-    /// Runs a scenario and compares the outcome with the expected one of the attacher.
-    pub(crate) fn run(&self, scenario: &'static Scenario, kind: Kind, access: Access) -> Result<()> {
+    /// Runs a scenario and compares the outcome with the expected one of the attacher, or returns the reason why it is
+    /// skipped.
+    pub(crate) fn run(
+        &self,
+        scenario: &'static Scenario,
+        kind: Kind,
+        access: Access,
+    ) -> Result<Option<String>> {
+        if let Some(reason) = self.runtime.block_on(self.unmet_version(scenario, access))? {
+            return Ok(Some(reason));
+        }
         let prefix = match access {
             Access::Embedded => format!("em-{kind}-{}", scenario.name),
             Access::ControlPlane => format!("{kind}-{}", scenario.name),
@@ -94,7 +103,16 @@ impl SharedCluster {
             let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
             passed.insert(scenario.name);
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// The reason to skip a scenario because of the Kubernetes version. A cluster of its own has the version of the shared one.
+    async fn unmet_version(&self, scenario: &Scenario, access: Access) -> Result<Option<String>> {
+        if scenario.config.since.is_none() {
+            return Ok(None);
+        }
+        let ctx = self.context(access).await?;
+        scenario.unmet_version(ctx.cluster()).await
     }
 
     fn run_on_own_cluster(

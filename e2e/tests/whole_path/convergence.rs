@@ -69,7 +69,7 @@ impl World {
         let begun = Instant::now();
         loop {
             self.invariants.check();
-            self.verdict()?;
+            self.ensure_no_violation()?;
             let Some((volume, found)) = problem().await else {
                 return Ok(());
             };
@@ -81,8 +81,8 @@ impl World {
         }
     }
 
-    /// The broken invariant with the timeline of its volume.
-    pub(crate) fn verdict(&self) -> Result<(), String> {
+    /// Fails with the violated invariant and the timeline of its volume.
+    pub(crate) fn ensure_no_violation(&self) -> Result<(), String> {
         if *self.cluster.panicked().borrow() {
             self.timeline.violated(None, "a controller panicked");
         }

@@ -181,7 +181,7 @@ impl FaultInjector {
         self.plan(after, Step::EndDriverFaults);
     }
 
-    /// A machine fails and comes back, after an administrator has said that it is off.
+    /// A machine fails and comes back, after an administrator has confirmed that it is off.
     pub(crate) fn lose_node(&mut self) {
         let node = NODES[self.random.usize(..NODES.len())];
         if self.faulty.iter().any(|component| NODES.contains(component)) || !self.mark_faulty(node) {

@@ -82,7 +82,7 @@ pub(crate) async fn play(seed: u64, plan: Plan) -> Result<String, String> {
     }
     injector.world.until_all_run().await?;
     injector.world.tear_down().await?;
-    injector.world.verdict()?;
+    injector.world.ensure_no_violation()?;
     Ok(injector.world.timeline.of(None))
 }
 
@@ -116,14 +116,14 @@ impl FaultInjector {
             && *at <= end
         {
             sleep_until(*at).await;
-            self.world.verdict()?;
+            self.world.ensure_no_violation()?;
             if let Some(Reverse((_, _, step))) = self.planned.pop() {
                 self.execute(step).await;
             }
         }
         sleep_until(end).await;
         self.world.invariants.check();
-        self.world.verdict()
+        self.world.ensure_no_violation()
     }
 
     pub(crate) fn plan(&mut self, after: Duration, step: Step) {

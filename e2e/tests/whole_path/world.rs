@@ -230,7 +230,7 @@ impl World {
         machine.generation
     }
 
-    /// Puts another machine in place of a node's, which is off: the driver knows it by another id.
+    /// Puts another machine in place of a node's, which is off: it has another node id.
     pub(crate) async fn replace_machine(&mut self, node: &'static str) {
         let machine = &self.machines[node];
         let (before, generation) = (machine.id.clone(), machine.generation + 1);

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"helm.sh/helm/v3/pkg/lint"
-	"helm.sh/helm/v3/pkg/lint/support"
+	"helm.sh/helm/v4/pkg/chart/v2/lint"
+	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 )
 
 // What the chart of the mock driver calls the objects that kustomize takes from deploy/base.
@@ -209,7 +209,7 @@ func TestChartsRefuseBadValues(t *testing.T) {
 
 func TestChartsAreLintClean(t *testing.T) {
 	for _, chart := range chartNames(t) {
-		linted := lint.All(filepath.Join(charts, chart), map[string]any{}, "default", true)
+		linted := lint.RunAll(filepath.Join(charts, chart), map[string]any{}, "default")
 		for _, message := range linted.Messages {
 			// An icon is the only thing that these charts lack.
 			if message.Severity > support.InfoSev || !strings.Contains(message.Error(), "icon is recommended") {

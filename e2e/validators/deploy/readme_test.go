@@ -9,10 +9,9 @@ import (
 // The overlays that deploy/README.md shows, built from its text.
 func TestOverlaysOfTheReadmeBuild(t *testing.T) {
 	var overlays, patches []string
-	for _, block := range strings.Split(readFile(t, "deploy/README.md"), "```yaml\n")[1:] {
-		block, _, _ = strings.Cut(block, "```")
+	for _, block := range yamlBlocks(t) {
 		switch {
-		case strings.Contains(block, "kind: Kustomization"):
+		case strings.HasPrefix(block, "apiVersion: kustomize.config.k8s.io"):
 			overlays = append(overlays, block)
 		case strings.HasPrefix(block, "patches:"):
 			patches = append(patches, block)
@@ -37,6 +36,48 @@ func TestOverlaysOfTheReadmeBuild(t *testing.T) {
 	if label := monitor["metadata"].(object)["labels"].(object)["release"]; label != "kube-prometheus-stack" {
 		t.Errorf("the patch sets the label to %v", label)
 	}
+}
+
+// The two kustomizations for a second driver in the cluster.
+func TestSecondDriverOfTheReadmeBuilds(t *testing.T) {
+	files := map[string]string{
+		"attacher/driver.yaml": readFile(t, "deploy/overlays/mock-driver/driver.yaml"),
+		"csidriver.yaml":       readFile(t, "deploy/overlays/mock-driver/csidriver.yaml"),
+	}
+	for _, block := range yamlBlocks(t) {
+		for _, name := range []string{"attacher/kustomization.yaml", "kustomization.yaml"} {
+			if strings.HasPrefix(block, "# "+name+"\n") {
+				files[name] = block
+			}
+		}
+	}
+	built := parse(t, buildFiles(t, files))
+	built.checkFields(t)
+	// No object has the name of one of a first driver's.
+	for name := range kustomize(t, "base") {
+		if _, same := built[name]; same {
+			t.Errorf("the base makes %s, too", name)
+		}
+	}
+	for _, name := range []string{
+		"CSIDriver /mock.csi.local", "Namespace /other-driver", "ClusterRole /csi-attacher-other-driver",
+		"Deployment other-driver/csi-attacher-other-driver",
+	} {
+		if _, found := built[name]; !found {
+			t.Errorf("%s is missing", name)
+		}
+	}
+}
+
+// yamlBlocks returns the YAML that deploy/README.md shows.
+func yamlBlocks(t *testing.T) []string {
+	t.Helper()
+	var blocks []string
+	for _, block := range strings.Split(readFile(t, "deploy/README.md"), "```yaml\n")[1:] {
+		block, _, _ = strings.Cut(block, "```")
+		blocks = append(blocks, block)
+	}
+	return blocks
 }
 
 func collectImages(value any, images map[string]bool) {

@@ -11,10 +11,11 @@ import (
 	"strings"
 	"testing"
 
-	"helm.sh/helm/v3/pkg/chart/loader"
-	"helm.sh/helm/v3/pkg/chartutil"
-	"helm.sh/helm/v3/pkg/engine"
-	"helm.sh/helm/v3/pkg/strvals"
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/engine"
+	"helm.sh/helm/v4/pkg/strvals"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -44,7 +45,7 @@ func release(chart, name, namespace string, values ...string) (map[string]string
 	for _, value := range values {
 		// A file of values, or one value.
 		if strings.HasSuffix(value, ".yaml") {
-			if set, err = chartutil.ReadValuesFile(filepath.Join(charts, chart, value)); err != nil {
+			if set, err = common.ReadValuesFile(filepath.Join(charts, chart, value)); err != nil {
 				return nil, err
 			}
 			continue
@@ -53,9 +54,9 @@ func release(chart, name, namespace string, values ...string) (map[string]string
 			return nil, err
 		}
 	}
-	options := chartutil.ReleaseOptions{Name: name, Namespace: namespace, Revision: 1, IsInstall: true}
+	options := common.ReleaseOptions{Name: name, Namespace: namespace, Revision: 1, IsInstall: true}
 	// Validates the values against the schema.
-	rendered, err := chartutil.ToRenderValues(loaded, set, options, chartutil.DefaultCapabilities)
+	rendered, err := util.ToRenderValues(loaded, set, options, common.DefaultCapabilities)
 	if err != nil {
 		return nil, err
 	}
@@ -96,8 +97,14 @@ func kustomizeText(t *testing.T, resource string, components ...string) string {
 	return build(t, overlay)
 }
 
-// build builds a kustomization in a directory of its own, from where path/to/deploy leads to deploy/.
+// build builds a kustomization in a directory of its own.
 func build(t *testing.T, overlay string) string {
+	t.Helper()
+	return buildFiles(t, map[string]string{"kustomization.yaml": overlay})
+}
+
+// buildFiles builds a kustomization of several files, in which path/to/deploy leads to deploy/.
+func buildFiles(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -107,18 +114,24 @@ func build(t *testing.T, overlay string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// kustomize takes relative paths only.
-	relative, err := filepath.Rel(dir, tree)
-	if err != nil {
-		t.Fatal(err)
-	}
-	overlay = strings.ReplaceAll(overlay, "path/to/deploy", filepath.Join(relative, "deploy"))
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
-		t.Fatal(err)
+	for name, text := range files {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		// kustomize takes relative paths only.
+		relative, err := filepath.Rel(filepath.Dir(file), tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = strings.ReplaceAll(text, "path/to/deploy", filepath.Join(relative, "deploy"))
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
 	if err != nil {
-		t.Fatalf("build\n%s\n%v", overlay, err)
+		t.Fatalf("build\n%s\n%v", files["kustomization.yaml"], err)
 	}
 	text, err := built.AsYaml()
 	if err != nil {

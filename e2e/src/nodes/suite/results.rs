@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use super::selection::{Family, LeftOut};
+use super::selection::{Family, LeftOut, Selection};
 
 /// Results of a run, by family.
 #[derive(Debug, Default)]
@@ -68,20 +68,43 @@ struct Failure {
 
 impl Results {
     /// Reads ginkgo's report of a run without the tests in `left_out`.
-    pub(super) fn read(file: &Path, families: &[Family], left_out: &[LeftOut]) -> Result<Self> {
+    ///
+    /// # Errors
+    /// No test of the selection ran, or none of a family without a focus, or none of a required name.
+    pub(super) fn read(file: &Path, selection: &Selection, left_out: &[LeftOut]) -> Result<Self> {
         let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
         let reports: Vec<Report> = serde_json::from_str(&text).context("understand ginkgo's report")?;
         let specs = reports
             .into_iter()
             .flat_map(|report| report.spec_reports.unwrap_or_default());
         let mut results = Self::default();
+        let mut missing = selection.required.to_vec();
         for spec in specs {
             let name = spec.name();
-            if let Some(family) = Family::of(&name).filter(|family| families.contains(family)) {
+            if spec.has_run() {
+                missing.retain(|required| !name.contains(required));
+            }
+            if let Some(family) = Family::of(&name).filter(|family| selection.families.contains(family)) {
                 results.0.entry(family).or_default().add(&spec, name, left_out);
             }
         }
-        ensure!(!results.0.is_empty(), "no test was chosen");
+        let has_run = |family: &Family| results.0.get(family).is_some_and(FamilyResults::has_run);
+        ensure!(
+            selection.families.iter().any(has_run),
+            "no test ran: check the focus {:?} against the names of tests in Kubernetes",
+            selection.focus
+        );
+        let without_tests: Vec<_> = selection
+            .families
+            .iter()
+            .filter(|family| !has_run(family))
+            .map(|family| family.title())
+            .collect();
+        ensure!(
+            without_tests.is_empty() || !selection.focus.is_empty(),
+            "no test of these families ran: {without_tests:?}"
+        );
+        ensure!(missing.is_empty(), "no test with these names ran: {missing:?}");
         Ok(results)
     }
 
@@ -101,6 +124,13 @@ impl Results {
 // === impl FamilyResults ===
 
 impl FamilyResults {
+    /// Whether a test of the family has passed or failed.
+    fn has_run(&self) -> bool {
+        self.groups
+            .values()
+            .any(|counts| counts.passed + counts.failed > 0)
+    }
+
     fn add(&mut self, spec: &TestSpec, name: String, left_out: &[LeftOut]) {
         let message = spec.failure.message.lines().next().unwrap_or_default();
         let (state, reason) = match spec.state.as_str() {
@@ -186,6 +216,11 @@ impl TestSpec {
         texts.join(" ")
     }
 
+    /// Whether the test has passed or failed.
+    fn has_run(&self) -> bool {
+        !["skipped", "pending"].contains(&self.state.as_str())
+    }
+
     /// The test suite of a test pattern, or the first container.
     fn group(&self) -> String {
         let containers = self.container_hierarchy_texts.as_deref().unwrap_or_default();
@@ -214,7 +249,7 @@ mod tests {
         ("should break", "failed", "it broke\nhere"),
         ("should not be chosen", "skipped", ""),
         ("should take snapshots", "skipped", "no snapshots"),
-        ("should restart kubelet [Disruptive]", "skipped", ""),
+        ("should mount volumes [Feature:Windows]", "skipped", ""),
     ];
 
     #[test]
@@ -235,11 +270,9 @@ mod tests {
             "LeafNodeText": "should attach",
             "State": "passed",
         });
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("report.json");
         let specs: Vec<_> = specs.into_iter().chain([mock]).collect();
-        std::fs::write(&file, serde_json::json!([{"SpecReports": specs}]).to_string()).unwrap();
-        let results = Results::read(&file, &Family::ALL, &LeftOut::all().unwrap()).unwrap();
+        let selection = Selection::new(&[Family::External, Family::Mock], "");
+        let results = results(&selection, &specs).unwrap();
         let sections: Vec<_> = results.sections().collect();
         let prefix =
             "External Storage [Driver: mock.csi.local] [Testpattern: Dynamic PV (ext4)] volumes [Slow]";
@@ -254,9 +287,9 @@ mod tests {
                 "",
                 &format!("- {prefix} should break"),
                 "",
-                "Left out: restarts kubelet by ssh and systemd",
+                "Left out: needs Windows nodes",
                 "",
-                &format!("- {prefix} should restart kubelet [Disruptive]"),
+                &format!("- {prefix} should mount volumes [Feature:Windows]"),
                 "",
                 "Skipped by the suite: no snapshots",
                 "",
@@ -268,5 +301,63 @@ mod tests {
             Some("| CSI Mock volume attach | 1 | 0 | 0 | 0 |")
         );
         assert_eq!(results.failed(), 1);
+    }
+
+    #[test]
+    fn a_run_without_the_expected_tests_is_an_error() {
+        let spec = |state: &str| {
+            let containers = ["External Storage [Driver: mock.csi.local]"];
+            serde_json::json!({
+                "ContainerHierarchyTexts": containers, "LeafNodeText": "should attach", "State": state,
+            })
+        };
+        let selection = |families, focus, required| Selection {
+            required,
+            ..Selection::new(families, focus)
+        };
+        let external = &[Family::External][..];
+        let missing = "no test with these names ran";
+        let cases: [(Selection, &str, Option<&str>); 7] = [
+            (selection(external, "", &[]), "passed", None),
+            (selection(external, "", &["should attach"]), "timedout", None),
+            (
+                selection(external, "mistyped", &[]),
+                "skipped",
+                Some("check the focus \"mistyped\""),
+            ),
+            (
+                selection(external, "", &["should detach"]),
+                "passed",
+                Some(missing),
+            ),
+            (
+                selection(&Family::ALL, "", &[]),
+                "passed",
+                Some("[\"CSI Volumes\", \"CSI Mock\"]"),
+            ),
+            (selection(&Family::ALL, "attach", &[]), "passed", None),
+            (selection(&[Family::Mock], "", &[]), "passed", Some("no test ran")),
+        ];
+        for (selection, state, expected) in cases {
+            let error = results(&selection, &[spec(state)])
+                .err()
+                .map(|error| error.to_string());
+            let as_expected = match (&error, expected) {
+                (None, None) => true,
+                (Some(error), Some(expected)) => error.contains(expected),
+                _ => false,
+            };
+            assert!(
+                as_expected,
+                "{selection:?}, {state}: {error:?} instead of {expected:?}"
+            );
+        }
+    }
+
+    fn results(selection: &Selection, specs: &[serde_json::Value]) -> Result<Results> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("report.json");
+        std::fs::write(&file, serde_json::json!([{"SpecReports": specs}]).to_string()).unwrap();
+        Results::read(&file, selection, &LeftOut::all().unwrap())
     }
 }

@@ -1,6 +1,6 @@
 // Draws the snapshots of the playground and sends its actions.
 
-import { change, get, tell } from "/dashboard/api.js";
+import { announce, change, get } from "/dashboard/api.js";
 import { dress, make, say, sync, table } from "/dashboard/dom.js";
 
 const LONGEST_TIMELINE = 200;
@@ -102,7 +102,7 @@ async function offerActions() {
   try {
     actions = await get("/actions");
   } catch (error) {
-    tell("failed", error.message);
+    announce("failed", error.message);
   }
   byId("faults").querySelector("label").hidden = actions.length === 0;
   sync(byId("actions"), actions, ({ key }) => key, ({ key, label, help, isToggle }) => {

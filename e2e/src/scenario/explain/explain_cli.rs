@@ -7,10 +7,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use tokio::process::Command;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
 use super::super::test_env::{STEP_TIMEOUT, TestEnv};
 use crate::toolchain::workspace_root;
+use crate::wait::{self, Progress};
 
 /// Where `deploy/components/explain` puts its account, and how it calls it.
 const ACCOUNT: (&str, &str) = ("csi-attacher", "csi-attacher-explain");
@@ -18,8 +19,6 @@ const ACCOUNT: (&str, &str) = ("csi-attacher", "csi-attacher-explain");
 const UNPRIVILEGED: &str = "unprivileged";
 /// How long one answer may take.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Between two questions: what is waited for is the answer itself.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Asks with the permissions of `deploy/`.
 pub(super) struct ExplainCli {
@@ -127,26 +126,24 @@ impl ExplainCli {
 
     /// Runs explain until its output matches.
     pub(super) async fn wait(&self, env: &TestEnv<'_>, object: &str, expected: Expected) -> Result<()> {
-        let deadline = Instant::now() + STEP_TIMEOUT;
         // A test environment's volumes are named for it; in a scenario they are called as their claims are.
         let object = match object.strip_prefix("pv/") {
             Some(name) => format!("pv/{}-{name}", env.prefix()),
             None => object.to_owned(),
         };
-        loop {
+        let what = format!("{object} to be explained as {expected:?}");
+        wait::poll(STEP_TIMEOUT, &what, || async {
             let answer = self.ask(Reader::Explain, env, &object).await?;
+            if !expected.is_met_by(&answer) {
+                return Ok(Progress::Pending(format!("{answer:#?}")));
+            }
             let gaps = &answer.answer["gaps"];
-            if expected.is_met_by(&answer) {
-                if gaps.as_array().is_none_or(|gaps| !gaps.is_empty()) {
-                    bail!("deploy/components/explain lacks a permission: {gaps}");
-                }
-                return Ok(());
+            if gaps.as_array().is_none_or(|gaps| !gaps.is_empty()) {
+                bail!("deploy/components/explain lacks a permission: {gaps}");
             }
-            if Instant::now() > deadline {
-                bail!("{object} is not explained as {expected:?} after {STEP_TIMEOUT:?}: {answer:#?}");
-            }
-            sleep(PAUSE).await;
-        }
+            Ok(Progress::Reached(()))
+        })
+        .await
     }
 
     /// Asks once.

@@ -1,4 +1,4 @@
-//! Volumes, nodes and places for pods that are lost, and what an explanation says of them.
+//! Explanations of pods whose volume, node or scheduling is lost.
 
 use anyhow::{Result, ensure};
 

@@ -99,11 +99,11 @@ impl<'a> Worker<'a> {
 
     /// Handles of the volumes it has attached, with the driver's id of the node.
     pub(super) fn held(&self) -> BTreeSet<(String, String)> {
-        let places = self.volumes.iter().flat_map(|volume| {
-            let place = |held: &Held| (volume.volume.handle.clone(), self.nodes[held.node].id.clone());
-            volume.held.iter().map(place)
+        let targets = self.volumes.iter().flat_map(|volume| {
+            let target = |held: &Held| (volume.volume.handle.clone(), self.nodes[held.node].id.clone());
+            volume.held.iter().map(target)
         });
-        places.collect()
+        targets.collect()
     }
 
     /// Makes its attachments; some of them stay.
@@ -143,7 +143,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Asks for the deletion of all it has attached.
+    /// Deletes all its attachments.
     pub(super) async fn delete_all(&mut self) -> Result<()> {
         let held: Vec<_> = self
             .volumes
@@ -154,7 +154,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Deletes an attachment where another one would be too many. Answers with it if it may still be there: half
+    /// Deletes an attachment where another one would be too many. Returns it if it may still be there: half
     /// of the time the worker does not wait until it is gone, so that the volume is requested elsewhere meanwhile.
     async fn make_room(&mut self, volume: usize) -> Result<Option<Held>> {
         let Volume { volume, held } = &mut self.volumes[volume];

@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, VolumeError};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 
-use super::{STEP_TIMEOUT, TestEnv, TestVolume};
+use super::{A, B, STEP_TIMEOUT, TestEnv, TestVolume};
+use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::mk_attachment;
 use crate::wait::{self, Progress};
 
 // === impl TestEnv ===
 
 impl TestEnv<'_> {
-    /// Asks for the PersistentVolume to be attached to the node, by an attachment that is named as the volume is.
+    /// Creates an attachment of the PersistentVolume to the node, named as the volume is.
     pub async fn create_attachment(&self, pv: &str, node: usize) -> Result<()> {
         let attachment = mk_attachment(&self.prefix, pv, self.driver.name(), pv, self.node(node).name());
         Api::<VolumeAttachment>::all(self.client())
@@ -24,7 +25,7 @@ impl TestEnv<'_> {
         Ok(())
     }
 
-    /// Asks for the end of an attachment.
+    /// Deletes an attachment, without waiting.
     pub async fn delete_attachment(&self, attachment: &str) -> Result<()> {
         let attachments = Api::<VolumeAttachment>::all(self.client());
         attachments
@@ -46,6 +47,53 @@ impl TestEnv<'_> {
             status.attached || error.is_some_and(|error| !is_transient(&error))
         })
         .await
+    }
+
+    /// Fails unless the driver was called `expected` times with this method for the volume.
+    pub fn ensure_calls(&self, method: &str, volume: &TestVolume, expected: usize) -> Result<()> {
+        let times = self.driver.calls_to(method, &volume.handle)?;
+        ensure!(
+            times == expected,
+            "{method} was called {times} times for {}, expected {expected}",
+            volume.pv
+        );
+        Ok(())
+    }
+
+    /// Detaches `leaving` from node A and attaches `coming` to node B, and waits until the array has done both; `rule`
+    /// keeps the responses from the attacher. The volumes' pods have the names of their claims.
+    pub async fn detach_and_attach(
+        &mut self,
+        leaving: &TestVolume,
+        coming: &TestVolume,
+        rule: fn(&str, Method) -> FaultRule,
+    ) -> Result<()> {
+        let attach = rule("attach", Method::ControllerPublishVolume).for_volume(&coming.handle);
+        let detach = rule("detach", Method::ControllerUnpublishVolume).for_volume(&leaving.handle);
+        self.driver.set_faults(&[attach, detach]).await?;
+        self.delete_pod(&leaving.claim).await?;
+        self.pod(&coming.claim, B, &[coming]).await?;
+        for (volume, node, published) in [(coming, B, true), (leaving, A, false)] {
+            let node_id = self.node(node).node_id().to_owned();
+            self.driver
+                .wait_until_published(&volume.handle, &node_id, published, STEP_TIMEOUT)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Fails if the latest call about one of the volumes has ended.
+    pub fn ensure_calls_in_flight(&self, volumes: &[&TestVolume]) -> Result<()> {
+        let calls = self.driver.calls()?;
+        for volume in volumes {
+            let latest = calls.iter().rfind(|call| call.volume == volume.handle);
+            ensure!(
+                latest.is_some_and(|call| call.end.is_none()),
+                "the call about {} is not in flight any more: {latest:?}",
+                volume.pv
+            );
+        }
+        Ok(())
     }
 
     /// Waits until the latest call about the volume has ended.

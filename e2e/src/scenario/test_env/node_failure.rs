@@ -4,13 +4,14 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams};
-use serde_json::json;
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
 
-use super::{TestEnv, TestVolume};
+use super::{STEP_TIMEOUT, TestEnv, TestVolume};
+use crate::wait;
 
-/// The taint by which an administrator vouches that a node is shut down, so that its volumes may be taken
-/// away although they were not unmounted.
+/// The taint by which an administrator confirms that a node is shut down, so that its volumes may be detached although
+/// they were not unmounted.
 pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 // === impl TestEnv ===
@@ -53,7 +54,7 @@ impl TestEnv<'_> {
         self.nodes[node].set_node_id(node_id);
     }
 
-    /// Has a node go down without a word: no heartbeat, no unmount.
+    /// Ends the node's kubelet at once: no heartbeat, no unmount.
     pub async fn lose_node(&mut self, node: usize) -> Result<()> {
         self.nodes[node].crash().await
     }
@@ -63,7 +64,7 @@ impl TestEnv<'_> {
         self.nodes[node].recover()
     }
 
-    /// Has a node that went down report that it is not ready, as its kubelet does with its last words.
+    /// Has a node that went down report that it is not ready, as its kubelet does in its last status update.
     pub async fn report_not_ready(&self, node: usize, message: &str) -> Result<()> {
         let name = self.node(node).name();
         let now = Timestamp::now().to_string();
@@ -105,6 +106,28 @@ impl TestEnv<'_> {
         Ok(())
     }
 
+    /// Deletes the Node object and creates it again with the status that its running kubelet reports.
+    pub async fn recreate_node(&self, node: usize) -> Result<()> {
+        let nodes = Api::<Node>::all(self.client());
+        let name = self.node(node).name();
+        let mut new = nodes.get(name).await?;
+        new.metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: new.metadata.labels,
+            annotations: new.metadata.annotations,
+            ..ObjectMeta::default()
+        };
+        // The attach/detach controller's report, not kubelet's.
+        new.status.get_or_insert_default().volumes_attached = None;
+        self.delete_node(node).await?;
+        wait::for_absence(&nodes, name, STEP_TIMEOUT, "the Node to be deleted").await?;
+        nodes
+            .create(&PostParams::default(), &new)
+            .await
+            .with_context(|| format!("create node {name} again"))?;
+        Ok(())
+    }
+
     /// Expects the volume to be detached from the node although it is mounted there.
     pub fn allow_force_detach(&mut self, volume: &TestVolume, node: usize) {
         let node = self.node(node).name().to_owned();
@@ -126,12 +149,25 @@ impl TestEnv<'_> {
 
     /// Adds the out-of-service taint, or removes all taints; the node lifecycle controller restores its own.
     pub(crate) async fn set_out_of_service(&self, node: usize, tainted: bool) -> Result<()> {
-        let name = self.node(node).name();
         let taint = json!({"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"});
-        let patch = match tainted {
-            true => Patch::Strategic(json!({"spec": {"taints": [taint]}})),
-            false => Patch::Merge(json!({"spec": {"taints": null}})),
-        };
+        let taints = if tainted { json!([taint]) } else { Value::Null };
+        self.set_taints(node, taints).await
+    }
+
+    /// Gives the node this taint only; the node lifecycle controller restores its own.
+    pub async fn taint(&self, node: usize, key: &str, effect: &str) -> Result<()> {
+        self.set_taints(node, json!([{"key": key, "effect": effect}]))
+            .await
+    }
+
+    /// Removes all taints; the node lifecycle controller restores its own.
+    pub async fn remove_taints(&self, node: usize) -> Result<()> {
+        self.set_taints(node, Value::Null).await
+    }
+
+    async fn set_taints(&self, node: usize, taints: Value) -> Result<()> {
+        let name = self.node(node).name();
+        let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
         Api::<Node>::all(self.client())
             .patch(name, &PatchParams::default(), &patch)
             .await

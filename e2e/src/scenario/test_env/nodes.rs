@@ -44,6 +44,16 @@ impl TestEnv<'_> {
             .expect("ScenarioConfig::nodes must cover the nodes its scenario uses")
     }
 
+    /// Removes the driver from the node.
+    pub async fn uninstall_driver(&self, node: usize) -> Result<()> {
+        self.node(node).uninstall_driver().await
+    }
+
+    /// Installs the driver on the node again.
+    pub async fn install_driver(&mut self, node: usize) -> Result<()> {
+        self.nodes[node].install_driver().await
+    }
+
     /// All nodes.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes

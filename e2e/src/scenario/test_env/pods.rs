@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::{Event, Pod, Toleration};
 use kube::api::{DeleteParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
@@ -55,7 +55,7 @@ impl TestEnv<'_> {
         Ok(())
     }
 
-    /// Asks for the deletion of a pod.
+    /// Deletes a pod, without waiting.
     pub async fn delete_pod(&self, name: &str) -> Result<()> {
         self.pods()
             .delete(name, &DeleteParams::default())
@@ -110,6 +110,36 @@ impl TestEnv<'_> {
         wait::for_absence(&self.pods(), name, within, &format!("pod {name} to go")).await
     }
 
+    /// Makes a pod without volumes that the scheduler must put on the node and that tolerates a NoExecute taint, for these
+    /// seconds or for ever.
+    pub async fn tolerating_pod(
+        &self,
+        name: &str,
+        node: usize,
+        taint: &str,
+        seconds: Option<i64>,
+    ) -> Result<()> {
+        let mut pod = mk_pod(&self.prefix, name, self.node(node).name(), &[]);
+        let toleration = Toleration {
+            key: Some(taint.to_owned()),
+            operator: Some("Exists".to_owned()),
+            effect: Some("NoExecute".to_owned()),
+            toleration_seconds: seconds,
+            ..Toleration::default()
+        };
+        pod.spec.get_or_insert_default().tolerations = Some(vec![toleration]);
+        self.create_pod(&pod).await
+    }
+
+    /// Fails unless the pod runs and is not being deleted.
+    pub async fn ensure_running(&self, name: &str) -> Result<()> {
+        let pod = self.pods().get(name).await?;
+        if phase(Some(&pod)) != Some("Running") || pod.metadata.deletion_timestamp.is_some() {
+            bail!("pod {name} does not run any more");
+        }
+        Ok(())
+    }
+
     /// Fails if the pod runs already.
     pub async fn ensure_not_running(&self, name: &str) -> Result<()> {
         let pod = self.pods().get(name).await?;
@@ -119,7 +149,7 @@ impl TestEnv<'_> {
         Ok(())
     }
 
-    /// Waits for an event about the pod with this reason whose message contains `text`; answers its message.
+    /// Waits for an event about the pod with this reason whose message contains `text`; returns its message.
     pub async fn wait_for_event(
         &self,
         pod: &str,

@@ -1,4 +1,4 @@
-//! Attachers beside the test environment's own, which elect a leader, and ways to the driver that can be cut while it lives.
+//! Attachers beside the test environment's own, which elect a leader, and proxies to the driver that can be closed while it runs.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,14 +29,14 @@ impl SocketProxy {
         let mut task = JoinSet::new();
         task.spawn(async move {
             let mut connections = JoinSet::new();
-            while let Ok((near, _)) = listener.accept().await {
-                connections.spawn(lead(near, driver.clone()));
+            while let Ok((client, _)) = listener.accept().await {
+                connections.spawn(forward(client, driver.clone()));
             }
         });
         Ok(Self { socket, _task: task })
     }
 
-    /// Where it begins.
+    /// Its socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -49,21 +49,21 @@ impl Drop for SocketProxy {
     }
 }
 
-async fn lead(mut near: UnixStream, driver: PathBuf) -> io::Result<()> {
-    let mut far = UnixStream::connect(driver).await?;
-    copy_bidirectional(&mut near, &mut far).await?;
+async fn forward(mut client: UnixStream, driver: PathBuf) -> io::Result<()> {
+    let mut server = UnixStream::connect(driver).await?;
+    copy_bidirectional(&mut client, &mut server).await?;
     Ok(())
 }
 
 // === impl TestEnv ===
 
 impl TestEnv<'_> {
-    /// Opens a way to the driver, the same one each time.
+    /// Opens a proxy to the driver, at the same path each time.
     pub fn socket_proxy(&self) -> Result<SocketProxy> {
         SocketProxy::open(self.dir.join("proxy.sock"), self.spec.socket.clone())
     }
 
-    /// As [`TestEnv::replica`], with its driver at the end of `socket proxy`.
+    /// As [`TestEnv::replica`], with its connection to the driver through `socket_proxy`.
     pub async fn replica_over(
         &self,
         socket_proxy: &SocketProxy,

@@ -8,10 +8,7 @@ use anyhow::{Context, Result};
 use embedded_cluster::driver_connection::DriverConnection;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::runtime::conditions;
-use kube::runtime::wait::Condition;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
@@ -65,16 +62,8 @@ impl TestEnv<'_> {
     /// They cannot be built or started, or the API server does not serve VolumeSnapshots in time.
     pub async fn start_snapshotter(&mut self) -> Result<()> {
         let cluster = self.ctx.cluster();
-        let definitions = Api::<CustomResourceDefinition>::all(self.client());
-        for definition in cluster.apply(&self.ctx.snapshot_definitions().await?).await? {
-            let name = definition.name_any();
-            let what = format!("{name} to be served");
-            wait::for_object(&definitions, &name, STEP_TIMEOUT, &what, |definition| {
-                let established = conditions::is_crd_established().matches_object(definition);
-                Progress::of(established, || "it is not established".to_owned())
-            })
-            .await?;
-        }
+        let definitions = self.ctx.snapshot_definitions().await?;
+        cluster.apply_definitions(&definitions).await?;
         let controller = self.ctx.peer(Peer::SnapshotController).await?;
         let command = Spec::new(Peer::SnapshotController.name(), controller)
             .dir(&self.dir)
@@ -115,10 +104,22 @@ impl TestEnv<'_> {
             .context("get the sidecars' credentials")
     }
 
-    /// Creates a StorageClass of the driver whose volumes are expandable and have the publish secret; returns its name.
+    /// Creates a StorageClass of the driver whose volumes are expandable, are deleted with their claims and have the publish
+    /// secret; returns its name.
     pub async fn storage_class(&self, name: &str, binding_mode: &str) -> Result<String> {
+        self.storage_class_with(name, binding_mode, "Delete").await
+    }
+
+    /// Creates a StorageClass like [`Self::storage_class`] with this reclaim policy.
+    pub async fn storage_class_with(
+        &self,
+        name: &str,
+        binding_mode: &str,
+        reclaim_policy: &str,
+    ) -> Result<String> {
         let name = format!("{}-{name}", self.prefix);
-        let class = mk_storage_class(&self.prefix, &name, self.driver.name(), binding_mode, SECRET);
+        let mut class = mk_storage_class(&self.prefix, &name, self.driver.name(), binding_mode, SECRET);
+        class.reclaim_policy = Some(reclaim_policy.to_owned());
         Api::<StorageClass>::all(self.client())
             .create(&PostParams::default(), &class)
             .await

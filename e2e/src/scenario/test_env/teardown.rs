@@ -119,7 +119,7 @@ impl TestEnv<'_> {
         self.attacher.ensure_no_unexpected_exits()
     }
 
-    /// Ends the processes and takes back what the test environment itself stood on.
+    /// Stops the processes and deletes the test environment's namespace, accounts and registrations.
     ///
     /// # Errors
     /// A process did not end as it should.

@@ -20,8 +20,8 @@ use crate::fixture::{
 };
 use crate::wait::{self, Progress};
 
-/// How many volumes are made at a time.
-const MAKERS: usize = 16;
+/// Volumes that are created concurrently.
+const CONCURRENCY: usize = 16;
 
 /// A volume of a test environment, by all its names.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ impl TestEnv<'_> {
             .await
     }
 
-    /// Makes a volume at the driver that any use will suit, and nothing in Kubernetes; answers with its handle.
+    /// Creates a volume for all access modes at the driver, and nothing in Kubernetes; returns its handle.
     pub async fn unbound_volume(&mut self, name: &str) -> Result<String> {
         let pv = format!("{}-{name}", self.prefix);
         let made = self.driver.create_volume_with_all_access_modes(&pv).await?;
@@ -87,7 +87,7 @@ impl TestEnv<'_> {
     }
 
     /// Makes a volume like [`Self::unbound_volume`] and a PersistentVolume for it like
-    /// [`Self::unbound_persistent_volume`], which names the publish secret in this namespace. Answers with the name of
+    /// [`Self::unbound_persistent_volume`], which names the publish secret in this namespace. Returns the name of
     /// that and the handle.
     pub async fn unbound_volume_with_secret(&mut self, namespace: &str) -> Result<(String, String)> {
         let handle = self.unbound_volume("data").await?;
@@ -108,9 +108,9 @@ impl TestEnv<'_> {
         &mut self,
         name: &str,
         access: Access,
-        dress: impl FnOnce(PersistentVolume) -> PersistentVolume,
+        change: impl FnOnce(PersistentVolume) -> PersistentVolume,
     ) -> Result<TestVolume> {
-        let volume = self.make_volume(name, access, dress).await?;
+        let volume = self.make_volume(name, access, change).await?;
         self.bind(std::slice::from_ref(&volume)).await?;
         self.volumes.insert(volume.pv.clone(), volume.clone());
         Ok(volume)
@@ -126,7 +126,7 @@ impl TestEnv<'_> {
         let env = &*self;
         let made: Vec<TestVolume> = futures::stream::iter(0..count)
             .map(|index| async move { env.make_volume(&format!("{name}-{index}"), access, |pv| pv).await })
-            .buffered(MAKERS)
+            .buffered(CONCURRENCY)
             .try_collect()
             .await?;
         env.bind(&made).await?;
@@ -164,7 +164,7 @@ impl TestEnv<'_> {
         let claims = Api::<PersistentVolumeClaim>::namespaced(self.client(), &self.prefix);
         let patch = Patch::Merge(json!({"metadata": {"annotations": {BIND_COMPLETED: "yes"}}}));
         futures::stream::iter(volumes.iter().map(Ok))
-            .try_for_each_concurrent(MAKERS, |volume| {
+            .try_for_each_concurrent(CONCURRENCY, |volume| {
                 let (claims, patch) = (&claims, &patch);
                 async move {
                     let patched = claims.patch(&volume.claim, &PatchParams::default(), patch).await;
@@ -180,7 +180,7 @@ impl TestEnv<'_> {
         &self,
         name: &str,
         access: Access,
-        dress: impl FnOnce(PersistentVolume) -> PersistentVolume,
+        change: impl FnOnce(PersistentVolume) -> PersistentVolume,
     ) -> Result<TestVolume> {
         let pv = format!("{}-{name}", self.prefix);
         let made = self.driver.create_volume(&pv, access).await?;
@@ -198,7 +198,7 @@ impl TestEnv<'_> {
         Api::<PersistentVolume>::all(self.client())
             .create(
                 &PostParams::default(),
-                &dress(mk_persistent_volume(&self.prefix, &pv, &source, &claim)),
+                &change(mk_persistent_volume(&self.prefix, &pv, &source, &claim)),
             )
             .await
             .with_context(|| format!("make the volume {pv}"))?;
@@ -224,21 +224,21 @@ impl TestEnv<'_> {
         Ok(Api::all(self.client()).get(&volume.pv).await?)
     }
 
-    /// Asks for the deletion of the PersistentVolume.
+    /// Deletes the PersistentVolume, without waiting.
     pub async fn delete_persistent_volume(&self, volume: &TestVolume) -> Result<()> {
         let volumes = Api::<PersistentVolume>::all(self.client());
         volumes.delete(&volume.pv, &DeleteParams::default()).await?;
         Ok(())
     }
 
-    /// Asks for the deletion of the claim.
+    /// Deletes the claim, without waiting.
     pub async fn delete_claim(&self, volume: &TestVolume) -> Result<()> {
         let claims = Api::<PersistentVolumeClaim>::namespaced(self.client(), &self.prefix);
         claims.delete(&volume.claim, &DeleteParams::default()).await?;
         Ok(())
     }
 
-    /// Waits until `verify` is satisfied with the PersistentVolume, shown as `None` once it is gone.
+    /// Waits until `condition` holds for the PersistentVolume, which is `None` once it is gone.
     pub async fn wait_for_persistent_volume<T>(
         &self,
         volume: &TestVolume,
@@ -254,8 +254,7 @@ impl TestEnv<'_> {
         attachment_name(&volume.handle, self.driver.name(), self.node(node).name())
     }
 
-    /// Waits until `verify` is satisfied with the attachment of the volume to the node, shown as `None` while
-    /// there is none.
+    /// Waits until `condition` holds for the attachment of the volume to the node, which is `None` while there is none.
     pub async fn wait_for_attachment<T>(
         &self,
         volume: &TestVolume,

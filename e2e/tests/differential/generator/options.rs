@@ -4,8 +4,8 @@ use http::Method;
 use serde_json::json;
 
 use super::super::kinds::Kind;
-use super::super::request::{Body, Request};
-use super::{Generator, JSON, request};
+use super::super::request::{BOOKMARKS, Body, Request};
+use super::{Generator, JSON, request, set_label};
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 const METADATA: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json";
@@ -14,6 +14,11 @@ const METADATA_LIST: &str =
 
 /// Watches end at the last object of a sequence, or after this time.
 const WATCH_SECONDS: &str = "2";
+/// A version that no server reaches.
+const FUTURE_VERSION: &str = "1000000000";
+/// kube-apiserver sends a bookmark two seconds before the timeout, if there is something new since the watch began, and
+/// checks every second or so whether it is time.
+const BOOKMARK_SECONDS: &str = "4";
 
 const LABEL_SELECTORS: [&str; 13] = [
     "app=x",
@@ -98,8 +103,76 @@ impl Generator {
                     .push(("resourceVersionMatch", "NotOlderThan".to_owned()));
             }
             9 => request.query.push(("sendInitialEvents", "true".to_owned())),
-            10 => request.query[2].1 = "x".to_owned(),
+            10 => request.query[2].1 = ["x", FUTURE_VERSION][self.rng.usize(..2)].to_owned(),
             _ => request.accept = "text/html",
+        }
+        request
+    }
+
+    /// A list in pages: those after a write still show the version of the first one.
+    pub(super) fn pages(&mut self, kind: &Kind) -> Vec<Request> {
+        let path = kind.collection("$ns");
+        let mut first = request(kind, "LIST", Method::GET, path.clone());
+        let limit = ["1", "2"][self.rng.usize(..2)];
+        first.query.push(("limit", limit.to_owned()));
+        if self.chance(30) {
+            first.query.push(("labelSelector", "app!=y".to_owned()));
+        }
+        let mut next = first.clone();
+        next.query.push(("continue", format!("$continue:{path}$$")));
+        let write = set_label(kind, json!("paged"));
+        vec![first, next.clone(), write, next.clone(), next]
+    }
+
+    /// A watch that is read up to its first bookmark, which is behind the initial events, or to its timeout: nothing is
+    /// written meanwhile, so that the bookmark before the timeout is not sent.
+    pub(super) fn bookmark(&mut self, kind: &Kind) -> Request {
+        let mut request = watch(kind);
+        request.action = BOOKMARKS;
+        request.query.push((
+            "allowWatchBookmarks",
+            ["true", "1"][self.rng.usize(..2)].to_owned(),
+        ));
+        if self.chance(75) {
+            request.query[2].1 = String::new();
+            request.query.push(("sendInitialEvents", "true".to_owned()));
+            request
+                .query
+                .push(("resourceVersionMatch", "NotOlderThan".to_owned()));
+        } else {
+            request.query[1].1 = BOOKMARK_SECONDS.to_owned();
+        }
+        request.accept = ["", TABLE, METADATA][self.rng.usize(..3)];
+        request
+    }
+
+    /// A request that the embedded API server answers with 501.
+    pub(super) fn not_implemented(&mut self, kind: &Kind) -> Request {
+        let (path, name) = self.object_path(kind);
+        let mut request = request(kind, "not implemented", Method::GET, path);
+        match self.rng.u8(..10) {
+            0 => {
+                request.method = Method::PATCH;
+                request.content_type = "application/apply-patch+yaml";
+                request.query.push(("fieldManager", "m".to_owned()));
+                let metadata = json!({ "name": name });
+                request.body = Body::Json(
+                    json!({ "apiVersion": kind.api_version(), "kind": kind.name, "metadata": metadata }),
+                );
+            }
+            1 => {
+                request.method = Method::PUT;
+                request.content_type = "application/yaml";
+                request.body = Body::Text("metadata: {}\n".to_owned());
+            }
+            2 => request.accept = "application/yaml",
+            3 => request.accept = "application/vnd.kubernetes.protobuf",
+            4 => "/api/v1/namespaces/$ns/pods/a/log".clone_into(&mut request.path),
+            5 => "/api/v1/namespaces/$ns/pods/a/resize".clone_into(&mut request.path),
+            6 => "/api/v1/nodes/a/proxy".clone_into(&mut request.path),
+            7 => "/api/v1/namespaces/$ns/configmaps".clone_into(&mut request.path),
+            8 => "/apis/storage.k8s.io/v1/volumeattributesclasses".clone_into(&mut request.path),
+            _ => "/apis/apps/v1/namespaces/$ns/deployments".clone_into(&mut request.path),
         }
         request
     }
@@ -155,6 +228,11 @@ impl Generator {
                 request.query.push(("resourceVersion", version));
                 let kind = ["NotOlderThan", "Other", ""][self.rng.usize(..3)];
                 request.query.push(("resourceVersionMatch", kind.to_owned()));
+            }
+            8 if self.chance(50) => {
+                let version = format!("$old:{path}/a$$");
+                request.query.push(("resourceVersion", version));
+                request.query.push(("resourceVersionMatch", "Exact".to_owned()));
             }
             7 if self.chance(30) => request.query.push(("sendInitialEvents", "true".to_owned())),
             7 if self.chance(30) => request.query.push(("resourceVersionMatch", "Exact".to_owned())),

@@ -69,6 +69,8 @@ const ROWS: &[Row] = &[
         r#"[{"fsGroup":-1},{"runAsUser":"x"},{"fsGroupChangePolicy":"Other"}]"#,
     ),
     ("/spec/hostname", r#"["h"]"#, r#"["Not_Valid"]"#),
+    ("/spec/runtimeClassName", "[null]", r#"["missing","Not_Valid",7]"#),
+    ("/spec/overhead", "[null]", r#"[{"cpu":"1"},{"cpu":"x"}]"#),
     (
         "/status/phase",
         r#"["Running","Succeeded","Failed","Pending"]"#,

@@ -14,6 +14,7 @@ pub(super) fn kinds() -> Vec<Kind> {
         storage_class(),
         csi_node(),
         csi_driver(),
+        csi_storage_capacity(),
     ]
 }
 
@@ -291,4 +292,22 @@ fn csi_driver() -> Kind {
         ("/spec/serviceAccountTokenInSecrets", "[true,false,null]", "[7]"),
     ];
     kind(GROUP, "CSIDriver", "csidrivers", json!({ "spec": {} }), ROWS)
+}
+
+fn csi_storage_capacity() -> Kind {
+    const ROWS: &[Row] = &[
+        (
+            "/nodeTopology",
+            r#"[{"matchLabels":{"zone":"z1"}},{"matchExpressions":[{"key":"zone","operator":"In","values":["z1"]}]},{},null]"#,
+            r#"[{"matchExpressions":[{"key":"zone","operator":"Is"}]},{"matchLabels":{"-":"x"}},7]"#,
+        ),
+        ("/storageClassName", r#"["a","b"]"#, r#"["","Not Valid",7]"#),
+        ("/capacity", r#"["1Gi","2Gi","0",null]"#, r#"["-1","x",[]]"#),
+        ("/maximumVolumeSize", r#"["1Gi","500Mi",null]"#, r#"["-1","x"]"#),
+    ];
+    let base = json!({ "storageClassName": "a", "capacity": "1Gi" });
+    Kind {
+        namespaced: true,
+        ..kind(GROUP, "CSIStorageCapacity", "csistoragecapacities", base, ROWS)
+    }
 }

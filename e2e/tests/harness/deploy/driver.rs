@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::cluster::manifest;
 use csi_e2e::driver::connect;
 use csi_e2e::process::{Process, Spec};
+use csi_e2e::wait::{self, Progress};
 use csi_proto::registration::registration_client::RegistrationClient;
 use csi_proto::registration::{InfoRequest, RegistrationStatus};
 use csi_proto::v1::controller_client::ControllerClient;
@@ -34,7 +34,7 @@ use tonic::transport::Channel;
 
 use super::program::{NODE, expanded};
 use super::shape::{Shape, Workload};
-use super::{DEADLINE, PAUSE, kinds, of_kind};
+use super::{DEADLINE, kinds, of_kind};
 use crate::{Harness, trial};
 
 /// Prefix of StorageClass parameters for the sidecar.
@@ -58,10 +58,52 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
         ),
         trial(
             harness,
+            "deploy::startup_probes_of_the_driver_outlast_its_lock_timeout",
+            startup_probes_outlast_the_lock_timeout,
+        ),
+        trial(
+            harness,
             "deploy::nodes_of_kind_share_the_folder_that_the_driver_uses",
             nodes_of_kind_share_a_folder,
         ),
     ]
+}
+
+/// Default of the driver's `--lock-timeout`, in seconds.
+const LOCK_TIMEOUT: i32 = 60;
+
+/// The driver binds its admin socket, which the probes use, only after it has its locks. The charts have the same probes, which
+/// another test compares.
+async fn startup_probes_outlast_the_lock_timeout(harness: Arc<Harness>) -> Result<()> {
+    let mut checked = 0;
+    for shape in Shape::all()? {
+        for workload in shape.workloads(&harness).await? {
+            for image in ["csi-mock-driver", "csi-mock-driver-node"] {
+                let Some(container) = workload.container_of_image(image) else {
+                    continue;
+                };
+                let what = format!("{shape}: {}, container {}", workload.name, container.name);
+                let mut args = container.args.iter().flatten();
+                ensure!(
+                    !args.any(|arg| arg.starts_with("--lock-timeout")),
+                    "{what} has its own --lock-timeout, which this test does not read"
+                );
+                if container.liveness_probe.is_none() {
+                    continue;
+                }
+                let probe = container.startup_probe.as_ref();
+                let probe = probe.with_context(|| format!("{what} has no startupProbe"))?;
+                let lasts = probe.period_seconds.unwrap_or(10) * probe.failure_threshold.unwrap_or(3);
+                ensure!(
+                    lasts > LOCK_TIMEOUT,
+                    "{what}: the startupProbe fails after {lasts} s, before --lock-timeout ({LOCK_TIMEOUT} s)"
+                );
+                checked += 1;
+            }
+        }
+    }
+    ensure!(checked >= 2, "controller and node must have been checked");
+    Ok(())
 }
 
 /// The overlay with all layers.
@@ -526,39 +568,31 @@ fn on_the_node(root: &Path, workload: &Workload, container: &Container, text: &s
 }
 
 async fn appears(path: &Path) -> Result<()> {
-    let there = async {
-        while !path.exists() {
-            tokio::time::sleep(PAUSE).await;
-        }
-    };
-    let there = tokio::time::timeout(DEADLINE, there).await;
-    there.with_context(|| format!("{} does not appear", path.display()))
+    wait::poll(DEADLINE, &format!("{} to appear", path.display()), || async {
+        Ok(Progress::of(path.exists(), || "it is not there".to_owned()))
+    })
+    .await
 }
 
 /// Acts as kubelet when a socket appears in the registration directory: calls GetInfo and connects to the
 /// endpoint in the response.
 async fn register(root: &Path) -> Result<Channel> {
-    const LOOK_AGAIN: Duration = Duration::from_millis(20);
     let registry = root.join(REGISTRY);
-    let found = async {
-        loop {
-            if let Some(entry) = std::fs::read_dir(&registry)?.next() {
-                return anyhow::Ok(entry?.path());
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
-        }
-    };
-    let socket = tokio::time::timeout(DEADLINE, found)
-        .await
-        .context("the node does not register")??;
+    let socket = wait::poll(DEADLINE, "the node to register", || async {
+        Ok(match std::fs::read_dir(&registry)?.next() {
+            Some(entry) => Progress::Reached(entry?.path()),
+            None => Progress::Pending(format!("{} is empty", registry.display())),
+        })
+    })
+    .await?;
     let mut plugin = RegistrationClient::new(connect(socket));
-    let told = plugin.get_info(InfoRequest {}).await?.into_inner();
-    ensure!(told.r#type == "CSIPlugin", "{told:?}");
-    let endpoint = PathBuf::from(&told.endpoint);
+    let info = plugin.get_info(InfoRequest {}).await?.into_inner();
+    ensure!(info.r#type == "CSIPlugin", "{info:?}");
+    let endpoint = PathBuf::from(&info.endpoint);
     ensure!(
-        endpoint.starts_with(root.join("var/lib/kubelet/plugins").join(&told.name)),
+        endpoint.starts_with(root.join("var/lib/kubelet/plugins").join(&info.name)),
         "{} is not where drivers' sockets are",
-        told.endpoint
+        info.endpoint
     );
     appears(&endpoint).await?;
     let taken = RegistrationStatus {

@@ -117,7 +117,7 @@ async fn layouts_are_made_again(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-async fn compiler_of_the_tree(_bench: Arc<Harness>) -> Result<()> {
+async fn compiler_of_the_tree(_harness: Arc<Harness>) -> Result<()> {
     let read = |file: &str| {
         std::fs::read_to_string(workspace_root().join(file)).with_context(|| format!("read {file}"))
     };
@@ -128,7 +128,7 @@ async fn compiler_of_the_tree(_bench: Arc<Harness>) -> Result<()> {
         .context("rust-toolchain.toml must name a channel")?;
     for file in ["deploy/images/Containerfile", ".github/workflows/ci.yml"] {
         ensure!(
-            read(file)?.contains(&format!(" rust:{channel}-")),
+            read(file)?.contains(&format!("rust:{channel}-")),
             "{file} must start from Rust {channel}, as rust-toolchain.toml says"
         );
     }

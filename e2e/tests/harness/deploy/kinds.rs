@@ -1,13 +1,11 @@
 //! CRDs of the kinds that `deploy/` uses, as far as they are used, so that the API server rejects a misspelt
 //! field as with the original CRDs.
 
-use anyhow::{Context, Result};
-use csi_e2e::cluster::{Cluster, manifest};
+use anyhow::Result;
+use csi_e2e::cluster::Cluster;
 use csi_e2e::wait::{self, Progress};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{Api, ResourceExt};
 
-use super::{DEADLINE, PAUSE};
+use super::DEADLINE;
 
 /// CRDs of the Prometheus operator, of snapshots, and of snapshot metadata.
 const KINDS: [&str; 3] = [
@@ -56,28 +54,13 @@ spec: {address: probe, audience: probe, caCert: cHJvYmU=}
 
 /// Creates the CRDs.
 pub(super) async fn install(cluster: &Cluster) -> Result<()> {
-    let definitions = Api::<CustomResourceDefinition>::all(cluster.client());
     for kinds in KINDS {
-        cluster.apply(kinds).await?;
-        for definition in manifest::parse(kinds)? {
-            let name = definition.name_any();
-            wait::for_object(&definitions, &name, DEADLINE, "a kind to be served", established).await?;
-        }
+        cluster.apply_definitions(kinds).await?;
     }
     // Discovery is updated asynchronously.
-    let served = async {
-        while cluster.check(PROBES).await.is_err() {
-            tokio::time::sleep(PAUSE).await;
-        }
-    };
-    let served = tokio::time::timeout(DEADLINE, served).await;
-    served.context("the kinds that others bring are not served")
-}
-
-fn established(definition: Option<&CustomResourceDefinition>) -> Progress<()> {
-    let status = definition.and_then(|definition| definition.status.as_ref());
-    let conditions = status.and_then(|status| status.conditions.as_ref());
-    let mut conditions = conditions.into_iter().flatten();
-    let held = conditions.any(|condition| condition.type_ == "Established" && condition.status == "True");
-    Progress::of(held, || "not established".to_owned())
+    wait::poll(DEADLINE, "the kinds of other projects to be served", || async {
+        let checked = cluster.check(PROBES).await;
+        Ok(Progress::of(checked.is_ok(), || format!("{:?}", checked.err())))
+    })
+    .await
 }

@@ -36,6 +36,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 const DRIVERS: [&str; 2] = ["csi-mock-driver", "csi-mock-driver-node"];
 /// Registry of third-party sidecars.
 pub(super) const FOREIGN: &str = "registry.k8s.io/sig-storage/";
+/// Image of the authenticating proxy.
+const PROXY: &str = "quay.io/brancz/kube-rbac-proxy:";
 
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
@@ -292,8 +294,8 @@ async fn images_have_a_version(harness: Arc<Harness>) -> Result<()> {
                     .context("a container must have an image")?;
                 let (name, version) = image_name(image);
                 if !DRIVERS.contains(&name) && name != ATTACHER {
-                    let foreign =
-                        image.starts_with(FOREIGN) && version.is_some_and(|version| version.starts_with('v'));
+                    let foreign = (image.starts_with(FOREIGN) || image.starts_with(PROXY))
+                        && version.is_some_and(|version| version.starts_with('v'));
                     ensure!(
                         foreign || shape.to_string().ends_with("existing-driver"),
                         "{shape}: {image} should be a released sidecar"

@@ -152,7 +152,7 @@ pub(super) async fn admits(cluster: &Cluster, namespace: &str, workload: &Worklo
         spec.automount_service_account_token = Some(false);
     }
     let strict = Api::<Pod>::namespaced(cluster.client(), STRICT);
-    let judged = async {
+    let verified = async {
         loop {
             match strict.create(&dry, &pod).await {
                 Err(kube::Error::Api(status))
@@ -160,11 +160,11 @@ pub(super) async fn admits(cluster: &Cluster, namespace: &str, workload: &Worklo
                 {
                     tokio::time::sleep(PAUSE).await;
                 }
-                judged => break judged,
+                verified => break verified,
             }
         }
     };
-    match tokio::time::timeout(DEADLINE, judged)
+    match tokio::time::timeout(DEADLINE, verified)
         .await
         .context("there is no default account")?
     {

@@ -23,7 +23,7 @@ use libtest_mimic::Trial;
 use super::driver::{BYTES, RunningDriver, kind, provision, reaches_a_pod, whole_driver};
 use super::program::FOREIGN;
 use super::shape::{Shape, Workload};
-use super::{becomes_allowed, image_name, of_kind};
+use super::{image_name, of_kind};
 use crate::{Harness, trial};
 
 /// A sidecar that `deploy/` runs.
@@ -271,7 +271,8 @@ pub(super) async fn may_do_their_work(cluster: &Cluster, namespace: &str, worklo
                     group: need.group.to_owned(),
                     resource: need.resource.to_owned(),
                 };
-                becomes_allowed(cluster, namespace, &account, &right, true)
+                cluster
+                    .wait_until_granted(namespace, &account, Some(namespace), &right, true)
                     .await
                     .with_context(|| format!("of {}", container.name))?;
             }

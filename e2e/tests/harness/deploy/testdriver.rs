@@ -1,4 +1,4 @@
-//! The driver's description for Kubernetes' storage tests uses names that the suite knows, and matches the
+//! The driver's description for Kubernetes' storage tests uses field names of the suite, and matches the
 //! driver's capabilities.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,30 +30,30 @@ use crate::{Harness, trial};
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![trial(
         harness,
-        "deploy::the_storage_tests_are_told_what_the_driver_can_do_and_no_more",
-        the_description_is_true,
+        "deploy::testdriver_yaml_matches_the_drivers_capabilities",
+        testdriver_yaml_matches,
     )]
 }
 
-async fn the_description_is_true(harness: Arc<Harness>) -> Result<()> {
+async fn testdriver_yaml_matches(harness: Arc<Harness>) -> Result<()> {
     let text = std::fs::read_to_string(workspace_root().join("deploy/e2e-suite/testdriver.yaml"))?;
     let description: Value = serde_saphyr::from_str(&text)?;
     let suite = harness.toolchain.storage_suite().await?;
-    knows(&suite.fields, &description, "")?;
+    ensure_known_fields(&suite.fields, &description, "")?;
     let info = &description["DriverInfo"];
     let claimed: BTreeMap<String, bool> = serde_json::from_value(info["Capabilities"].clone())?;
     for name in claimed.keys() {
         ensure!(
             suite.capabilities.contains(name),
-            "the suite knows no capability {name}"
+            "the suite has no capability {name}"
         );
     }
-    let unsaid: Vec<_> = suite
+    let missing: Vec<_> = suite
         .capabilities
         .iter()
         .filter(|name| !claimed.contains_key(*name))
         .collect();
-    ensure!(unsaid.is_empty(), "nothing is said of {unsaid:?}");
+    ensure!(missing.is_empty(), "capabilities without a value: {missing:?}");
 
     let objects = manifest::parse(&whole_driver().build(&harness).await?)?;
     let declared = of_kind::<CSIDriver>(&objects, "CSIDriver")?;
@@ -75,12 +75,15 @@ async fn the_description_is_true(harness: Arc<Harness>) -> Result<()> {
     let offered = Offered::by(&driver).await?;
     for (name, claim) in &claimed {
         let truth = offered.supports(name, &declared.spec, &sidecars)?;
-        ensure!(*claim == truth, "{name} is said to be {claim} and is {truth}");
+        ensure!(*claim == truth, "{name} is {truth}, described as {claim}");
     }
 
     let keys: Vec<String> = serde_json::from_value(info["TopologyKeys"].clone())?;
-    let told = driver.info.accessible_topology.clone().unwrap_or_default();
-    ensure!(keys.iter().eq(told.segments.keys()), "{keys:?} are not {told:?}");
+    let topology = driver.info.accessible_topology.clone().unwrap_or_default();
+    ensure!(
+        keys.iter().eq(topology.segments.keys()),
+        "TopologyKeys {keys:?}, driver: {topology:?}"
+    );
     let is_inline = description["InlineVolumes"]
         .as_array()
         .is_some_and(|volumes| !volumes.is_empty());
@@ -96,16 +99,16 @@ async fn the_description_is_true(harness: Arc<Harness>) -> Result<()> {
     driver.stop().await
 }
 
-/// The suite ignores a field that it does not know.
-fn knows(known: &Fields, said: &Value, place: &str) -> Result<()> {
-    let elements: Vec<_> = said
+/// The suite ignores unknown fields.
+fn ensure_known_fields(known: &Fields, object: &Value, path: &str) -> Result<()> {
+    let elements: Vec<_> = object
         .as_array()
-        .map_or_else(|| vec![said], |list| list.iter().collect());
+        .map_or_else(|| vec![object], |list| list.iter().collect());
     for element in elements {
         for (name, value) in element.as_object().into_iter().flatten() {
             match known.0.get(name) {
-                None => bail!("the suite knows no field {place}{name}"),
-                Some(Some(fields)) => knows(fields, value, &format!("{place}{name}."))?,
+                None => bail!("the suite has no field {path}{name}"),
+                Some(Some(fields)) => ensure_known_fields(fields, value, &format!("{path}{name}."))?,
                 Some(None) => {}
             }
         }

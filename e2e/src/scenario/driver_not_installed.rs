@@ -1,0 +1,100 @@
+//! A pod's node does not have the driver yet: its CSINode has no entry for it.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::storage::v1::CSIDriver;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::{ExpectedOutcome, KnownIssue, Scenario};
+use crate::cluster::{ClusterSettings, KubernetesVersion};
+use crate::driver::journal::PUBLISH;
+use crate::fixture::Access;
+
+/// The attach/detach controller creates the VolumeAttachment, and the attacher reports that CSINode lacks the driver.
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "driver-not-installed",
+    about: "An attach to a node without the driver fails without a driver call, and succeeds once the driver is registered.",
+    config: ScenarioConfig::ONE_NODE,
+    // From a cache that does not show its own success yet, the Go attacher may publish a second time.
+    go: ExpectedOutcome::Fails {
+        issue: KnownIssue(2),
+        expected_error: "ControllerPublishVolume was called",
+        always: false,
+    },
+    run: |env| Box::pin(run(env)),
+};
+
+/// VolumeLimitScaling (KEP-5030), alpha in Kubernetes 1.36: the scheduler keeps the pod off the node.
+pub(super) const PREVENTS_SCHEDULING: Scenario = Scenario {
+    name: "volume-limit-scaling",
+    about: "With preventPodSchedulingIfMissing a pod is scheduled to a node only once the driver is registered there.",
+    config: ScenarioConfig {
+        own_cluster: Some(ClusterSettings {
+            volume_limit_scaling: true,
+            ..ClusterSettings::DEFAULT
+        }),
+        // 1.35 has the feature gate, but not the field of CSIDriver.
+        since: Some(KubernetesVersion { major: 1, minor: 36 }),
+        // When CSINode changes, kube-scheduler 1.36 retries the pod only if a limit has increased: without a limit,
+        // kube-scheduler retries the pod only after up to five minutes.
+        driver_flags: &["--attach-limit=4"],
+        ..ScenarioConfig::ONE_NODE
+    },
+    go: ExpectedOutcome::Passes,
+    run: |env| Box::pin(prevents_scheduling(env)),
+};
+
+async fn run(env: &mut TestEnv<'_>) -> Result<()> {
+    const ERROR: &str = "does not contain driver";
+    let volume = env.volume("data", Access::OneNode).await?;
+    env.uninstall_driver(A).await?;
+    env.pod("web", A, &[&volume]).await?;
+    let (before, error) = env.wait_for_attach_error(&volume, A).await?;
+    let message = error.message.unwrap_or_default();
+    ensure!(message.contains(ERROR), "the attachError is {message:?}");
+    env.wait_for_event("web", "FailedAttachVolume", ERROR, STEP_TIMEOUT)
+        .await?;
+    let times = env.driver.calls_to(PUBLISH, &volume.handle)?;
+    ensure!(
+        times == 0,
+        "the driver was called {times} times for a node without it"
+    );
+
+    env.install_driver(A).await?;
+    env.wait_until_running("web", STEP_TIMEOUT).await?;
+    let after = env.wait_until_attached(&env.attachment_name(&volume, A)).await?;
+    ensure!(
+        after.metadata.uid == before.metadata.uid,
+        "the VolumeAttachment was replaced: {:?}, then {:?}",
+        before.metadata.uid,
+        after.metadata.uid
+    );
+    let times = env.driver.calls_to(PUBLISH, &volume.handle)?;
+    ensure!(times == 1, "ControllerPublishVolume was called {times} times");
+    Ok(())
+}
+
+async fn prevents_scheduling(env: &mut TestEnv<'_>) -> Result<()> {
+    let drivers = Api::<CSIDriver>::all(env.client());
+    let patch = Patch::Merge(json!({"spec": {"preventPodSchedulingIfMissing": true}}));
+    drivers
+        .patch(env.driver.name(), &PatchParams::default(), &patch)
+        .await
+        .context("set preventPodSchedulingIfMissing")?;
+    let volume = env.volume("data", Access::OneNode).await?;
+    env.uninstall_driver(A).await?;
+    env.pod("web", A, &[&volume]).await?;
+    let missing = format!("{} CSI driver is not installed on the node", env.driver.name());
+    env.wait_for_event("web", "FailedScheduling", &missing, STEP_TIMEOUT)
+        .await?;
+    let attachments = env.attachments().await?;
+    ensure!(
+        attachments.is_empty(),
+        "a pod that is not scheduled has VolumeAttachments: {attachments:?}"
+    );
+
+    env.install_driver(A).await?;
+    env.wait_until_running("web", STEP_TIMEOUT).await
+}

@@ -1,0 +1,116 @@
+//! Every directory of `deploy/` and every example: what applies it on real kubelets, or why nothing does.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::toolchain::workspace_root;
+use libtest_mimic::Trial;
+
+use super::shape::folders;
+use crate::{Harness, trial};
+
+const RECIPES: &str = "e2e/tests/nodes/recipes.rs";
+const SUITE: &str = "e2e/src/nodes/suite.rs";
+/// Directories whose subdirectories are listed instead.
+const PARENTS: [&str; 3] = ["charts", "components", "overlays"];
+
+/// A path below `deploy/`.
+struct Row(&'static str, On);
+
+enum On {
+    /// A file that names the path, and what else it contains: the test that applies it there.
+    Kubelets(&'static str, &'static str),
+    /// Why nothing applies it there.
+    NotRun(&'static str),
+}
+
+use On::{Kubelets, NotRun};
+
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    // As a part of overlays/mock-driver-nodes.
+    Row("base", Kubelets("e2e/src/nodes.rs", "deploy/overlays/mock-driver-nodes")),
+    Row("charts/csi-attacher", Kubelets(RECIPES, "fn install_the_attachers_chart")),
+    Row("charts/csi-mock-driver", Kubelets(RECIPES, "fn install_the_drivers_chart")),
+    Row("components/control-plane-nodes", Kubelets(RECIPES, "fn run_controller_without_nodes")),
+    Row("components/critical-priority", Kubelets(RECIPES, "fn run_controller_without_nodes")),
+    Row("components/explain", Kubelets("e2e/src/scenario/explain/explain_cli.rs", "rbac.yaml")),
+    Row("components/go-sidecar", Kubelets(RECIPES, "fn run_controller_without_nodes")),
+    Row("components/kube-rbac-proxy", NotRun("its image is not among those that the harness makes; `deploy::` and e2e/validators check the manifests")),
+    Row("components/kubelet-directory", NotRun("the kubelets have the default directory; a test of e2e/validators compares every path")),
+    Row("components/monitoring", NotRun("no Prometheus operator runs there; `deploy::` checks selectors, alerts and dashboard")),
+    // No network plugin there enforces the policy.
+    Row("components/network-policy", Kubelets(RECIPES, "fn run_controller_without_nodes")),
+    Row("components/publish-secrets", Kubelets(RECIPES, "fn run_controller_without_nodes")),
+    Row("e2e-suite", Kubelets(SUITE, "testdriver.yaml")),
+    Row("examples/block.yaml", Kubelets(RECIPES, "fn install_with_kustomize")),
+    Row("examples/clone.yaml", Kubelets(RECIPES, "fn install_with_kustomize")),
+    Row("examples/filesystem.yaml", Kubelets(RECIPES, "fn explain_a_stuck_volume")),
+    Row("examples/group-snapshot.yaml", Kubelets(RECIPES, "fn restore_a_snapshot")),
+    Row("examples/group.yaml", Kubelets(RECIPES, "fn install_with_kustomize")),
+    Row("examples/inline.yaml", Kubelets(RECIPES, "fn install_with_kustomize")),
+    Row("examples/snapshot.yaml", Kubelets(RECIPES, "fn restore_a_snapshot")),
+    Row("examples/tiers.yaml", Kubelets(RECIPES, "fn install_with_kustomize")),
+    Row("images", NotRun("no container engine is needed there: the harness makes the images from the built programs")),
+    Row("kind", NotRun("needs a container engine; the workflow `kind` creates the cluster")),
+    Row("overlays/existing-driver", NotRun("its driver has no image; image_swapped_in_attachers_deployment exchanges the image beside the mock driver")),
+    Row("overlays/mock-driver", Kubelets(RECIPES, "fn run_controller_without_nodes")),
+    Row("overlays/mock-driver-group-snapshots", Kubelets(SUITE, "pub const SUITE_OVERLAY")),
+    Row("overlays/mock-driver-nodes", Kubelets("e2e/src/nodes.rs", "pub const OVERLAY")),
+    Row("overlays/mock-driver-snapshot-metadata", NotRun("external-snapshot-metadata 1.1.0 needs its nested module `client` v0.2.0, which the Go module proxy does not have")),
+    Row("overlays/mock-driver-snapshots", Kubelets(RECIPES, "fn restore_a_snapshot")),
+];
+
+pub(super) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
+    vec![trial(
+        harness,
+        "deploy::each_directory_is_applied_on_kubelets_or_listed_with_a_reason",
+        each_directory_is_listed,
+    )]
+}
+
+async fn each_directory_is_listed(_harness: Arc<Harness>) -> Result<()> {
+    let mut expected = BTreeSet::new();
+    for folder in folders("")? {
+        match folder.as_str() {
+            "examples" => expected.extend(examples()?),
+            parent if PARENTS.contains(&parent) => {
+                let names = folders(parent)?;
+                expected.extend(names.iter().map(|name| format!("{parent}/{name}")));
+            }
+            _ => drop(expected.insert(folder)),
+        }
+    }
+    let listed: BTreeSet<_> = ROWS.iter().map(|Row(path, _)| (*path).to_owned()).collect();
+    ensure!(listed.len() == ROWS.len(), "a path has two rows");
+    let differences: Vec<_> = expected.symmetric_difference(&listed).collect();
+    ensure!(
+        differences.is_empty(),
+        "only the table or only deploy/ has {differences:?}"
+    );
+    for Row(path, on) in ROWS {
+        match on {
+            Kubelets(file, test) => {
+                let text = std::fs::read_to_string(workspace_root().join(file));
+                let text = text.with_context(|| format!("read {file}"))?;
+                let name = path.rsplit('/').next().unwrap_or_default();
+                ensure!(text.contains(test), "{path}: {file} has no {test}");
+                ensure!(
+                    *path == "base" || text.contains(name),
+                    "{path}: {file} does not name it"
+                );
+            }
+            NotRun(reason) => ensure!(!reason.is_empty(), "{path}: no reason"),
+        }
+    }
+    Ok(())
+}
+
+fn examples() -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(workspace_root().join("deploy/examples")).context("list the examples")? {
+        found.push(format!("examples/{}", entry?.file_name().to_string_lossy()));
+    }
+    Ok(found)
+}

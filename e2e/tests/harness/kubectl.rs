@@ -1,0 +1,51 @@
+//! kubectl works with the embedded cluster as it does with the real control plane.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::cluster::{Backend, Cluster, ClusterSettings};
+use csi_e2e::document::Shell;
+use libtest_mimic::Trial;
+
+use crate::{Harness, trial};
+
+const COMMANDS: &str = include_str!("kubectl.sh");
+
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
+    vec![trial(
+        harness,
+        "kubectl::prints_the_same_on_the_embedded_cluster_and_on_the_control_plane",
+        prints_the_same_on_both_backends,
+    )]
+}
+
+async fn prints_the_same_on_both_backends(harness: Arc<Harness>) -> Result<()> {
+    let _calm = harness.calm.read().await;
+    let backend = Backend::Embedded(ClusterSettings::DEFAULT);
+    let cluster = Cluster::start(&harness.run, &harness.toolchain, backend).await?;
+    let embedded = printed(&harness, "kubectl-embedded", cluster.admin_kubeconfig()).await;
+    cluster.stop().await?;
+    let embedded = embedded?;
+    let reference = harness.cluster().await?.admin_kubeconfig();
+    let expected = printed(&harness, "kubectl-control-plane", reference).await?;
+    ensure!(
+        embedded == expected,
+        "kubectl prints on the embedded cluster:\n{embedded}\nand on the control plane:\n{expected}"
+    );
+    ensure!(
+        expected.contains("pod/web edited"),
+        "the commands were not run:\n{expected}"
+    );
+    Ok(())
+}
+
+async fn printed(harness: &Harness, name: &str, kubeconfig: &Path) -> Result<String> {
+    let kubectl = harness.toolchain.kubectl().await?;
+    let shell = Shell::new(&harness.run, name)?.program("kubectl", &kubectl)?;
+    let directory = shell.home().join(".kube");
+    fs::create_dir(&directory).context("make ~/.kube")?;
+    fs::copy(kubeconfig, directory.join("config")).context("write ~/.kube/config")?;
+    shell.run(COMMANDS).await
+}

@@ -1,0 +1,165 @@
+//! The reaper detaches the loop devices of a run, also those whose backing files were deleted, and no others.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::process::Run;
+use csi_e2e::wait::{self, Progress};
+use libtest_mimic::Trial;
+
+use crate::{Harness, trial};
+
+/// Timeout; only reached on failure.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A loop device of a test. Dropping it detaches it, if it is still the same.
+struct Device {
+    path: PathBuf,
+    diskseq: String,
+}
+
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/loop-control").exists() {
+        return Vec::new();
+    }
+    vec![
+        trial(harness, "loop_devices::detaches_device_of_deleted_file", |_| {
+            detaches_device_of_deleted_file(false)
+        }),
+        trial(
+            harness,
+            "loop_devices::detaches_device_of_deleted_file_in_another_mount_namespace",
+            |_| detaches_device_of_deleted_file(true),
+        ),
+        trial(
+            harness,
+            "loop_devices::keeps_device_that_reuses_a_recorded_name",
+            |_| keeps_device_that_reuses_a_recorded_name(),
+        ),
+    ]
+}
+
+async fn detaches_device_of_deleted_file(other_namespace: bool) -> Result<()> {
+    let run = Run::start()?;
+    let file = backing_file(run.dir())?;
+    let device = match other_namespace {
+        true => Device::attach_in_other_namespace(&file)?,
+        false => Device::attach(&file)?,
+    };
+    recorded(&run, &device).await?;
+    fs::remove_file(&file).context("delete the backing file")?;
+    run.finish().await?;
+    ensure!(
+        !device.is_attached(),
+        "{} outlives the run",
+        device.path.display()
+    );
+    Ok(())
+}
+
+async fn keeps_device_that_reuses_a_recorded_name() -> Result<()> {
+    let run = Run::start()?;
+    let file = backing_file(run.dir())?;
+    let first = Device::attach(&file)?;
+    recorded(&run, &first).await?;
+    let name = first.path.clone();
+    drop(first);
+    let elsewhere = tempfile::tempdir()?;
+    let file = backing_file(elsewhere.path())?;
+    let second = Device::attach_as(&name, &file)?;
+    fs::remove_file(&file).context("delete the backing file")?;
+    run.finish().await?;
+    ensure!(
+        second.is_attached(),
+        "the reaper detached {}, which another process had attached since",
+        name.display()
+    );
+    Ok(())
+}
+
+/// Waits until the reaper has recorded the device.
+async fn recorded(run: &Run, device: &Device) -> Result<()> {
+    let wanted = format!("{{\"diskseq\":{},", device.diskseq);
+    let what = format!("{} to be recorded", device.path.display());
+    wait::poll(DEADLINE, &what, || async {
+        let record = fs::read_to_string(run.dir().join("loop-devices.json")).unwrap_or_default();
+        Ok(Progress::of(record.contains(&wanted), || record.clone()))
+    })
+    .await
+}
+
+fn backing_file(dir: &Path) -> Result<PathBuf> {
+    let path = dir.join("volume.img");
+    let file = fs::File::create(&path).context("create the backing file")?;
+    file.set_len(1 << 20).context("size the backing file")?;
+    Ok(path)
+}
+
+// === impl Device ===
+
+impl Device {
+    fn attach(file: &Path) -> Result<Self> {
+        Self::from_output(Command::new("losetup").args(["--find", "--show"]).arg(file))
+    }
+
+    fn attach_as(name: &Path, file: &Path) -> Result<Self> {
+        run(Command::new("losetup").arg(name).arg(file))?;
+        Self::named(name.to_owned())
+    }
+
+    /// sysfs shows the backing file's path in the namespace, outside of the run's directory.
+    fn attach_in_other_namespace(file: &Path) -> Result<Self> {
+        let dir = file.parent().context("a file has a directory")?;
+        let script = "mount --bind \"$1\" /mnt && losetup --find --show /mnt/volume.img";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script, "sh"]).arg(dir);
+        Self::from_output(&mut command)
+    }
+
+    fn from_output(command: &mut Command) -> Result<Self> {
+        Self::named(PathBuf::from(run(command)?.trim()))
+    }
+
+    fn named(path: PathBuf) -> Result<Self> {
+        let diskseq = diskseq(&path).context("a loop device has a diskseq")?;
+        Ok(Self { path, diskseq })
+    }
+
+    fn is_attached(&self) -> bool {
+        sysfs(&self.path).join("loop/backing_file").exists()
+            && diskseq(&self.path).as_ref() == Some(&self.diskseq)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if self.is_attached() {
+            drop(run(Command::new("losetup").arg("--detach").arg(&self.path)));
+        }
+    }
+}
+
+// === functions ===
+
+fn sysfs(device: &Path) -> PathBuf {
+    Path::new("/sys/block").join(device.file_name().unwrap_or_default())
+}
+
+fn diskseq(device: &Path) -> Option<String> {
+    let text = fs::read_to_string(sysfs(device).join("diskseq")).ok()?;
+    Some(text.trim().to_owned())
+}
+
+fn run(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("run {command:?}"))?;
+    ensure!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

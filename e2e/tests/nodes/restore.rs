@@ -1,0 +1,129 @@
+//! Restores the defaults of the shared nodes after a failed scenario.
+
+use anyhow::{Context, Result};
+use csi_e2e::nodes::{DRIVER, NODES, RealNodes};
+use csi_mock_driver::admin_api::resource::NodeChange;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::CSIDriver;
+use kube::Api;
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+/// The capability that the driver has by default, and with which kubelet delegates fsGroup to it.
+pub(crate) const VOLUME_MOUNT_GROUP: &str = "NODE_VOLUME_MOUNT_GROUP";
+/// The attach limit of `deploy/`.
+pub(crate) const ATTACH_LIMIT: usize = 64;
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// Restores the state that scenarios begin with: running nodes, no fault rules, default settings.
+pub(crate) async fn restore(nodes: &RealNodes) -> Result<()> {
+    for node in nodes.nodes() {
+        if !node.is_up() {
+            nodes.boot(node).await.context("boot a crashed node")?;
+        } else if !node.runs_kubelet() {
+            node.start_kubelet()?;
+        }
+        taint_out_of_service(nodes, node.name(), false).await?;
+        nodes.wait_until_ready(node).await?;
+    }
+    nodes.wait_until_deployed().await?;
+    let mut drivers = vec![nodes.array()?];
+    for node in NODES {
+        let driver = nodes.node_driver(node)?;
+        driver
+            .set_capability(VOLUME_MOUNT_GROUP, true)
+            .await
+            .context("enable VOLUME_MOUNT_GROUP")?;
+        drivers.push(driver);
+    }
+    for driver in drivers {
+        for rule in driver.faults().await.context("list fault rules")?.rules {
+            let removed = driver.remove_fault(&rule.id).await;
+            removed.context("remove a fault rule")?;
+        }
+    }
+    limit(nodes, ATTACH_LIMIT).await?;
+    let drivers = Api::<CSIDriver>::all(nodes.client());
+    match drivers.get_opt(DRIVER).await? {
+        None => {
+            nodes.deploy().await.context("create the CSIDriver again")?;
+            set_attach_capability(nodes, true).await?;
+        }
+        Some(driver) if driver.spec.attach_required != Some(true) => set_attach_required(nodes, true).await?,
+        Some(_) => {}
+    }
+    set_update_period(nodes, None).await
+}
+
+/// Limits the volumes of the first node, at the array and in what its driver reports.
+pub(crate) async fn limit(nodes: &RealNodes, limit: usize) -> Result<()> {
+    let node = NODES[0];
+    let change = NodeChange {
+        limit: Some(limit),
+        advertised_limit: Some(limit),
+        ..NodeChange::default()
+    };
+    let changed = nodes.array()?.change_node(node, &change).await;
+    changed
+        .map(drop)
+        .with_context(|| format!("limit {node} to {limit} volumes at the array"))
+}
+
+pub(crate) async fn set_update_period(nodes: &RealNodes, seconds: Option<u32>) -> Result<()> {
+    let drivers = Api::<CSIDriver>::all(nodes.client());
+    let patch = json!({"spec": {"nodeAllocatableUpdatePeriodSeconds": seconds}});
+    drivers
+        .patch(DRIVER, &PatchParams::default(), &Patch::Merge(&patch))
+        .await?;
+    Ok(())
+}
+
+/// Replaces the CSIDriver, whose `attachRequired` is immutable, and has the driver attach volumes or not.
+pub(crate) async fn set_attach_required(nodes: &RealNodes, required: bool) -> Result<()> {
+    set_attach_capability(nodes, required).await?;
+    let drivers = Api::<CSIDriver>::all(nodes.client());
+    let mut driver = drivers.get(DRIVER).await?;
+    drivers.delete(DRIVER, &DeleteParams::default()).await?;
+    driver.metadata = ObjectMeta {
+        name: Some(DRIVER.to_owned()),
+        ..ObjectMeta::default()
+    };
+    driver.spec.attach_required = Some(required);
+    drivers.create(&PostParams::default(), &driver).await?;
+    Ok(())
+}
+
+async fn set_attach_capability(nodes: &RealNodes, attaches: bool) -> Result<()> {
+    for driver in [
+        nodes.array()?,
+        nodes.node_driver(NODES[0])?,
+        nodes.node_driver(NODES[1])?,
+    ] {
+        let set = driver.set_capability("PUBLISH_UNPUBLISH_VOLUME", attaches).await;
+        set.context("set the driver's capability")?;
+    }
+    Ok(())
+}
+
+/// Adds the out-of-service taint, or removes it.
+pub(crate) async fn taint_out_of_service(nodes: &RealNodes, name: &str, tainted: bool) -> Result<()> {
+    let api = Api::<Node>::all(nodes.client());
+    loop {
+        let found = api.get(name).await?;
+        let taints = found.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        let mut taints: Vec<Value> = taints.into_iter().map(|taint| json!(taint)).collect();
+        taints.retain(|taint| taint["key"] != OUT_OF_SERVICE);
+        if tainted {
+            taints.push(json!({"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"}));
+        }
+        let patch = json!({"metadata": {"resourceVersion": found.metadata.resource_version}, "spec": {"taints": taints}});
+        match api
+            .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+        {
+            // The node lifecycle controller changed taints meanwhile.
+            Err(kube::Error::Api(status)) if status.is_conflict() => {}
+            patched => return Ok(patched.map(drop)?),
+        }
+    }
+}
