@@ -38,9 +38,8 @@ use schedule::Step;
 const SCHEDULES: u64 = 24;
 /// Schedules that are replayed at once.
 const AT_ONCE: usize = 40;
-/// How long the real controller may take for what the embedded one did. Its backoff after failures grows with the time
-/// that a schedule has taken so far.
-const LIMIT: Duration = Duration::from_secs(60);
+/// How long the real controller may take for what the embedded one did: longer than its longest backoff, 122 s.
+const LIMIT: Duration = Duration::from_secs(130);
 /// Interval of the nodes' heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 

@@ -17,6 +17,9 @@ pub(crate) const VOLUMES: [&str; 4] = ["ReadWriteOnce", "ReadWriteOnce", "ReadWr
 const PODS: usize = 6;
 /// Number of steps.
 const STEPS: u32 = 26;
+/// Steps after which the attacher settles a VolumeAttachment: the real controller waits two minutes for the attacher, and
+/// its backoff grows with each failure.
+const UNSETTLED_STEPS: u32 = 5;
 
 /// A schedule with the names of its objects.
 #[derive(Clone, Debug)]
@@ -71,6 +74,8 @@ pub(crate) struct Generator {
     is_late_volume_created: bool,
     /// Volumes that were detached behind the controller's back: it may attach them again at any time.
     lost: BTreeSet<String>,
+    /// For how many steps each VolumeAttachment has been neither attached nor gone.
+    unsettled: BTreeMap<String, u32>,
 }
 
 struct Pod {
@@ -139,6 +144,14 @@ impl Display for Step {
     }
 }
 
+// === impl Pod ===
+
+impl Pod {
+    fn needs(&self, attachment: &Attachment) -> bool {
+        !self.is_finished && self.node == attachment.node && self.volumes.contains(&attachment.volume)
+    }
+}
+
 // === impl Generator ===
 
 impl Generator {
@@ -154,6 +167,7 @@ impl Generator {
             not_ready: BTreeSet::new(),
             is_late_volume_created: false,
             lost: BTreeSet::new(),
+            unsettled: BTreeMap::new(),
         }
     }
 
@@ -163,6 +177,42 @@ impl Generator {
         if self.steps > STEPS {
             return None;
         }
+        let step = match self.overdue_step(observed) {
+            Some(step) => step,
+            None => self.random_step(observed)?,
+        };
+        self.apply(&step, observed);
+        Some(step)
+    }
+
+    /// The step that settles the VolumeAttachment that has been unsettled for too long.
+    fn overdue_step(&mut self, observed: &Observed) -> Option<Step> {
+        let unsettled = observed
+            .present()
+            .filter(|(_, state)| state.is_deleting || !state.is_attached);
+        let since = unsettled.map(|(name, _)| {
+            (
+                name.clone(),
+                self.unsettled.get(name).map_or(0, |steps| steps + 1),
+            )
+        });
+        self.unsettled = since.collect();
+        let (name, _) = self
+            .unsettled
+            .iter()
+            .find(|(_, steps)| **steps >= UNSETTLED_STEPS)?;
+        let (_, state) = observed.present().find(|(present, _)| *present == name)?;
+        Some(if !state.is_deleting {
+            Step::Attach(name.clone())
+        } else if self.is_attaching(state, observed) {
+            let (pod, _) = self.pods.iter().find(|(_, pod)| pod.needs(state))?;
+            Step::DeletePod(pod.clone())
+        } else {
+            Step::Detach(name.clone())
+        })
+    }
+
+    fn random_step(&mut self, observed: &Observed) -> Option<Step> {
         let mut steps = self.pod_steps(observed);
         steps.extend(self.kubelet_steps(observed));
         for (name, state) in observed.present() {
@@ -192,7 +242,6 @@ impl Generator {
             chosen = chosen.saturating_sub(*weight);
             found
         })?;
-        self.apply(&step, observed);
         Some(step)
     }
 
@@ -237,9 +286,7 @@ impl Generator {
 
     /// Whether a pod waits for the attach: the controller tries again and again while the VolumeAttachment is being deleted.
     fn is_attaching(&self, attachment: &Attachment, observed: &Observed) -> bool {
-        let is_needed = self.pods.values().any(|pod| {
-            !pod.is_finished && pod.node == attachment.node && pod.volumes.contains(&attachment.volume)
-        });
+        let is_needed = self.pods.values().any(|pod| pod.needs(attachment));
         let reported = observed.volumes_attached.get(&attachment.node);
         let is_reported = reported
             .into_iter()
