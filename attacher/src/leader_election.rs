@@ -23,7 +23,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-pub use election_state::{ElectionState, LeadershipLost, LeaseError, Request, Step};
+use election_state::{ElectionState, Request, Step};
+pub use election_state::{LeadershipLost, LeaseError};
 pub use fence::{Fenced, fenced};
 pub use leader_elector::{Change, LeaderElector};
 pub use leadership::{ElectionStatus, Leadership, NotLeading, Unrenewed};

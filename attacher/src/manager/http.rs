@@ -53,11 +53,8 @@ pub(super) async fn spawn(
         (None, Some(address)) => ("--metrics-address", address),
         (None, None) => return Ok(()),
     };
-    let listener = server::listen(address).await.map_err(|source| Error::Listen {
-        flag,
-        address: address.clone(),
-        source,
-    })?;
+    let listener = server::listen(address).await;
+    let listener = listener.map_err(|source| Error::Listen(flag, address.clone(), source))?;
     tracing::info!(%address, metrics = http.metrics_path, "serving HTTP");
     tasks.spawn(Task::Http, async move {
         server::serve(listener, router(view), stop).await;

@@ -85,7 +85,7 @@ impl ControllerState {
     }
 
     pub(super) fn nodes_changed(&mut self, change: Change<Node>) {
-        for StoreDelta { name, before, after } in self.index.nodes_changed(change) {
+        for StoreDelta { name, before, after } in self.index.nodes.apply(change) {
             // A CSINode also changes with what other drivers and the kubelet write there. After its deletion a detach no
             // longer has to unpublish the present node id.
             let identity =
