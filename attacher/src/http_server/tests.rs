@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tower::ServiceExt;
 
 use super::*;
-use crate::controller::state::Event;
+use crate::controller::state::{self, Event};
 use crate::controller::{Clock, SyncError};
 use crate::informer::Change;
 use crate::leader_election::{ElectionStatus, LeaseMeta, Settings, Timings};

@@ -31,7 +31,7 @@ async fn a_process_that_has_just_started_says_what_it_waits_for() {
     assert_eq!(json(&view)["notReady"][0], "the CSI driver is not connected");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn work_is_named_with_its_stage_and_its_last_error() {
     let view = mk_view();
     let names = ["va-1", "va-2", "va-3"].map(str::to_owned);
@@ -41,7 +41,13 @@ async fn work_is_named_with_its_stage_and_its_last_error() {
     let now = tokio::time::Instant::now().into_std();
     assert!(state.start(now).is_some());
     view.work_begins(Arc::new(Mutex::new(state)));
+    tokio::time::advance(Duration::from_secs(3)).await;
     let json = json(&view);
+    assert_eq!(json["lists"][0]["objects"], 3);
+    for (stage, elapsed) in [("running", Some(3.0)), ("ready", Some(3.0)), ("waiting", None)] {
+        let shown = json[stage][0]["elapsed"].as_f64();
+        assert_eq!(shown.map(f64::round), elapsed, "{stage}");
+    }
     let attach = &json["lanes"][0];
     let counts = ["limit", "running", "ready", "waiting"].map(|stage| attach[stage].as_u64());
     assert_eq!((&attach["lane"], counts), (&"attach".into(), [Some(1); 4]));
