@@ -78,17 +78,22 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             true => (Operation::Detach, &attachment.detach_error),
             false => (Operation::Attach, &attachment.attach_error),
         };
-        let problem = Problem {
-            time: time((self.clock)()),
-            message: cut(&error.message, MESSAGE_BYTES).to_owned(),
-            code: error.code.filter(|_| self.error_codes),
-        };
+        let problem = self.problem(&error.message, error.code.filter(|_| self.error_codes));
         if known.as_deref() == Some(&problem) {
             return;
         }
         let save = AttachmentRequest::SaveError(failed, &problem);
         if let Err(error) = self.request(attachment, save).await {
             tracing::warn!(error = chain(&error), "could not write the error to the status");
+        }
+    }
+
+    /// An error of a status, as of now.
+    pub(super) fn problem(&self, message: &str, code: Option<i32>) -> Problem {
+        Problem {
+            time: time((self.clock)()),
+            message: cut(message, MESSAGE_BYTES).to_owned(),
+            code,
         }
     }
 

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use super::attach::Published;
-use super::sync_error::{MESSAGE_BYTES, cut};
 use super::unpublish::DetachSecrets;
 use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient};
 use crate::kube_api::{AttachmentRequest, Cluster};
-use crate::model::{Attachment, Problem, PublishTarget, Recorded, Secrets};
+use crate::model::{Attachment, PublishTarget, Recorded, Secrets};
 use crate::plan::{AttachPlan, Operation, Record, UnpublishResult, UsedBy};
-use crate::report::time;
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Writes an error into the status of an attached volume that is about to be republished on a node that has another id
@@ -31,11 +29,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let message = format!(
             "volume {volume_id:?} was published to node id {node_id:?}, and the node's id is {present:?} now; publishing it again"
         );
-        let problem = Problem {
-            time: time((self.clock)()),
-            message: cut(&message, MESSAGE_BYTES).to_owned(),
-            code: None,
-        };
+        let problem = self.problem(&message, None);
         let save = AttachmentRequest::SaveError(Operation::Attach, &problem);
         match self.request(attachment, save).await {
             Ok(newest) => Ok(newest.is_some_and(|newest| !newest.deleting)),

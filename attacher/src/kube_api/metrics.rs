@@ -157,11 +157,6 @@ impl Requests {
         self.begin(&Method::GET, &uri).outcome = Outcome::Answered(status);
     }
 
-    #[cfg(test)]
-    pub(crate) fn fail_one(&self, resource: &'static str, why: &str) {
-        self.watch_failed(Cow::Borrowed(resource), why);
-    }
-
     pub(super) fn begin(&self, method: &Method, uri: &Uri) -> Running {
         self.lock().state.in_flight += 1;
         let (verb, resource) = verb_and_resource(method, uri);

@@ -106,13 +106,13 @@ async fn who_is_let_do_nothing_says_so() {
     view.work_begins(Arc::new(Mutex::new(mk_unlisted())));
     for resource in ["persistentvolumes", "csinodes"] {
         view.requests
-            .fail_one(resource, "cannot list: forbidden (HTTP 403)");
+            .watch_failed(resource.into(), "cannot list: forbidden (HTTP 403)");
     }
     view.requests.count_one("/api/v1/persistentvolumes", 403);
     tokio::time::advance(Duration::from_secs(20)).await;
     view.requests.count_one("/apis/storage.k8s.io/v1/csinodes", 403);
     view.requests
-        .fail_one("csinodes", "cannot list: still forbidden (HTTP 403)");
+        .watch_failed("csinodes".into(), "cannot list: still forbidden (HTTP 403)");
     tokio::time::advance(Duration::from_secs(2)).await;
     let status = json(&view);
     let failure = |times: u32, last: f64, error: &str| json!({ "times": times, "failing": 22.0, "last": last, "error": error });
