@@ -160,9 +160,9 @@ pub async fn serve<C: Connect>(
     let clients = Clients::new(&access, rate);
     let mut tasks = Tasks::default();
     let (connection_manager, connection) = ConnectionManager::new(driver, args.timeout);
-    let view = http::view(&args, pod.clock, &clients, connection_manager.calls(), &shutdown);
-    let stop_http = CancellationToken::new();
-    http::spawn(&mut tasks, &args, view.clone(), stop_http.clone()).await?;
+    let (calls, stop_http) = (connection_manager.calls(), CancellationToken::new());
+    let stop = stop_http.clone();
+    let view = http::spawn(&mut tasks, &args, pod.clock, &clients, calls, &shutdown, stop).await?;
     let stop_connection = CancellationToken::new();
     let stop = stop_connection.clone();
     tasks.spawn(Task::Connection, async move {

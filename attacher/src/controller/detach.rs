@@ -88,7 +88,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     async fn mark_detached_and_release(&self, attachment: &Attachment) -> Result<(), Error> {
         let outlives = attachment.foreign_finalizers || !attachment.finalizer;
         if outlives && attachment.says_attached() {
-            self.mark_detached(attachment).await?;
+            self.request(attachment, AttachmentRequest::MarkDetached).await?;
         }
         if !attachment.finalizer {
             return Ok(());
@@ -99,13 +99,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         self.observe_latency(Operation::Detach, attachment);
         match left {
             // Another client added a finalizer that the store did not have, so the status is wrong now.
-            Some(left) if left.says_attached() => self.mark_detached(&left).await,
+            Some(left) if left.says_attached() => {
+                self.request(&left, AttachmentRequest::MarkDetached).await?;
+                Ok(())
+            }
             Some(_) | None => Ok(()),
         }
-    }
-
-    async fn mark_detached(&self, attachment: &Attachment) -> Result<(), Error> {
-        self.request(attachment, AttachmentRequest::MarkDetached).await?;
-        Ok(())
     }
 }

@@ -128,14 +128,16 @@ impl<D: ControllerClient> Reconciler<D> {
             took: began.elapsed(),
             listed,
         };
-        match result {
-            Ok(()) => self.send(Event::VolumesListed(volumes, round)).await,
+        let event = match result {
+            Ok(()) => Event::VolumesListed(volumes, round),
             Err(error) => {
                 let why = chain(&error);
                 tracing::warn!(error = why, "reconcile round failed");
-                self.send(Event::ListVolumesFailed(round, why.into())).await;
+                Event::ListVolumesFailed(round, why.into())
             }
-        }
+        };
+        // Without a receiver the controller has ended, and the manager is about to stop this task.
+        self.events_tx.send(event).await.ok();
         true
     }
 
@@ -187,11 +189,6 @@ impl<D: ControllerClient> Reconciler<D> {
             }
             starting_token = page.next_token;
         }
-    }
-
-    async fn send(&self, event: Event) {
-        // Without a receiver the controller has ended, and the manager is about to stop this task.
-        self.events_tx.send(event).await.ok();
     }
 }
 

@@ -12,7 +12,7 @@ use crate::csi::ConnectionStats;
 use crate::kube_api::RequestStats;
 use crate::leader_election::{ElectionStatus, Leadership};
 use crate::report::{OngoingFailure, seconds, time};
-use crate::workqueue::{Class, Entry, Key, Lane, Stage};
+use crate::workqueue::{Class, Entry, Key, Stage};
 
 /// The number of work items that are shown of each stage; the rest is counted.
 const SHOWN_ITEMS: usize = 50;
@@ -74,13 +74,10 @@ struct ReconcileStatus {
 }
 
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
 struct LaneStatus {
     lane: &'static str,
-    limit: usize,
-    running: usize,
-    ready: usize,
-    waiting: usize,
+    #[serde(flatten)]
+    stats: QueueStats,
     oldest: Option<f64>,
 }
 
@@ -133,8 +130,12 @@ impl Status {
                 Some(ReconcileStatus::of(last, &state.rounds, now))
             }),
             lanes: lanes
-                .iter()
-                .map(|(lane, stats)| LaneStatus::of(*lane, stats, wall))
+                .into_iter()
+                .map(|(lane, stats)| LaneStatus {
+                    lane: lane.name(),
+                    oldest: (stats.depth() > 0).then(|| seconds(stats.age(wall))),
+                    stats,
+                })
                 .collect(),
             running: works(|stage| matches!(stage, Stage::Running { .. })),
             ready: works(|stage| matches!(stage, Stage::Ready { .. })),
@@ -200,21 +201,6 @@ impl ReconcileStatus {
             failed: metrics.failed_rounds,
             repaired: metrics.repaired,
             refused: metrics.refused,
-        }
-    }
-}
-
-// === impl LaneStatus ===
-
-impl LaneStatus {
-    fn of(lane: Lane, stats: &QueueStats, now: Timestamp) -> Self {
-        Self {
-            lane: lane.name(),
-            limit: stats.limit,
-            running: stats.running,
-            ready: stats.ready,
-            waiting: stats.waiting,
-            oldest: (stats.depth() > 0).then(|| seconds(stats.age(now))),
         }
     }
 }

@@ -75,8 +75,7 @@ struct Notice {
 /// Queues notices. Clones share the queue.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    /// None: disabled.
-    notices_tx: Option<mpsc::Sender<Notice>>,
+    notices_tx: mpsc::Sender<Notice>,
     dropped: Arc<AtomicU64>,
 }
 
@@ -224,14 +223,13 @@ impl Recorder {
             rate: RateLimit::new(RATE),
             refused: HashMap::new(),
         };
-        let notices_tx = Some(notices_tx);
         (Self { notices_tx, dropped }, publisher)
     }
 
-    /// A recorder without publisher.
+    /// A recorder without publisher, which drops all notices.
     pub fn silent() -> Self {
         Self {
-            notices_tx: None,
+            notices_tx: mpsc::channel(1).0,
             dropped: Arc::default(),
         }
     }
@@ -244,11 +242,8 @@ impl Recorder {
         code: Option<Code>,
         message: impl AsRef<str>,
     ) {
-        let Some(notices_tx) = &self.notices_tx else {
-            return;
-        };
         let notice = Notice::new(regarding.into(), reason, code, message.as_ref());
-        if notices_tx.try_send(notice).is_err() {
+        if self.notices_tx.try_send(notice).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }

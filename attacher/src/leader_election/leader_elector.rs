@@ -283,22 +283,20 @@ impl<S: LeaseServer> LeaderElector<S> {
     /// Keeps the last failure for `/statusz`. A conflict is no failure.
     fn note(&self, failure: Option<&LeaseError>, is_claim: bool) {
         self.status_tx.send_if_modified(|status| {
-            match (failure, &mut status.ongoing_failure) {
+            match failure {
                 // The lease can be read and claimed, but the last claim failed.
-                (None, _) if status.claim_failed && self.state.is_claiming() => return false,
-                (None | Some(LeaseError::Conflict), trouble) => {
-                    *trouble = None;
+                None if status.claim_failed && self.state.is_claiming() => {}
+                None | Some(LeaseError::Conflict) => {
+                    status.ongoing_failure = None;
                     status.claim_failed = false;
                 }
-                (Some(LeaseError::Unanswered(why) | LeaseError::Refused(why)), Some(trouble)) => {
-                    trouble.again(why)
+                Some(LeaseError::Unanswered(why) | LeaseError::Refused(why)) => {
+                    status.claim_failed |= is_claim;
+                    match &mut status.ongoing_failure {
+                        Some(ongoing) => ongoing.again(why),
+                        none => *none = Some(OngoingFailure::new(why)),
+                    }
                 }
-                (Some(LeaseError::Unanswered(why) | LeaseError::Refused(why)), trouble) => {
-                    *trouble = Some(OngoingFailure::new(why));
-                }
-            }
-            if matches!(failure, Some(LeaseError::Unanswered(_) | LeaseError::Refused(_))) {
-                status.claim_failed |= is_claim;
             }
             // There may be no receiver.
             false

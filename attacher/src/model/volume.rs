@@ -93,7 +93,12 @@ pub struct AccessModes {
 impl Volume {
     /// Whether the volume is `driver`'s, or has our finalizer, which must be removed.
     pub fn concerns(&self, driver: &Driver) -> bool {
-        self.finalizer || self.spec.driver() == Some(&*driver.name)
+        let of_volume = match &self.spec.csi {
+            Ok(csi) => Some(&*csi.driver),
+            Err(NoCsiSource::Untranslatable { driver, .. }) => Some(*driver),
+            Err(NoCsiSource::NotMigrated) => None,
+        };
+        self.finalizer || of_volume == Some(&*driver.name)
     }
 }
 
@@ -124,15 +129,6 @@ impl VolumeSpec {
     /// The CSI source, if the volume has one.
     pub fn csi(&self) -> Option<&CsiSource> {
         self.csi.as_ref().ok()
-    }
-
-    /// Name of the volume's CSI driver.
-    pub fn driver(&self) -> Option<&str> {
-        match &self.csi {
-            Ok(csi) => Some(&csi.driver),
-            Err(NoCsiSource::Untranslatable { driver, .. }) => Some(driver),
-            Err(NoCsiSource::NotMigrated) => None,
-        }
     }
 }
 

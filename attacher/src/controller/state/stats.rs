@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use prometheus::Histogram;
+use serde::Serialize;
 
 use super::ControllerState;
 use crate::metrics::histogram;
 use crate::workqueue::{Entry, Key, Lane, Stage};
 
 /// The unfinished items of a lane.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct QueueStats {
     /// How many may run at once.
     pub(crate) limit: usize,
@@ -19,12 +20,16 @@ pub(crate) struct QueueStats {
     pub(crate) ready: usize,
     pub(crate) waiting: usize,
     /// The oldest creation or deletion timestamp of an unfinished item.
+    #[serde(skip)]
     pub(crate) oldest: Option<Timestamp>,
     /// How long the oldest item has been running, waiting or failing.
+    #[serde(skip)]
     pub(crate) longest: Duration,
     /// The sum of the running items' times.
+    #[serde(skip)]
     pub(crate) unfinished: Duration,
     /// The longest of them.
+    #[serde(skip)]
     pub(crate) longest_running: Duration,
 }
 
