@@ -149,7 +149,7 @@ impl ElectionState {
         Ok(())
     }
 
-    /// Handles the response to a [`Request::Create`] or [`Request::Update`] that was sent at `sent`.
+    /// Handles the response to a [`Request::Write`] that was sent at `sent`.
     pub(super) fn on_write(
         &mut self,
         answer: Result<Lease, LeaseError>,
@@ -362,7 +362,7 @@ impl ElectionState {
         let known = self.observed.as_ref();
         let record = known.map(|observed| observed.record.clone()).unwrap_or_default();
         let existing = known.and_then(|observed| observed.lease.clone());
-        let exists = existing.is_some();
+        let changes_hands = existing.is_some() && record.holder != self.settings.identity;
         let mut lease = existing.unwrap_or_else(|| Lease {
             metadata: ObjectMeta {
                 name: Some(self.settings.lease_meta.name.clone()),
@@ -375,7 +375,6 @@ impl ElectionState {
             let labels = lease.metadata.labels.get_or_insert_default();
             labels.extend(self.settings.labels.clone());
         }
-        let changes_hands = exists && record.holder != self.settings.identity;
         let acquired = match &self.term {
             Some(term) => term.acquired,
             // All claims without a response carry one acquireTime, by which they are recognized.
@@ -388,11 +387,7 @@ impl ElectionState {
         spec.acquire_time = Some(MicroTime(acquired));
         spec.renew_time = Some(MicroTime(now));
         spec.lease_transitions = Some(record.transitions.saturating_add(changes_hands.into()));
-        if exists {
-            Request::Update(Box::new(lease))
-        } else {
-            Request::Create(Box::new(lease))
-        }
+        Request::Write(Box::new(lease))
     }
 }
 

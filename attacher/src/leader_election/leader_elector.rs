@@ -149,14 +149,8 @@ impl<S: LeaseServer> LeaderElector<S> {
                     self.state.on_get(answer, sent, now(), self.random.f64()),
                 )
             }
-            Request::Create(lease) => {
-                let (silent, answer) = answer(deadline, self.server.create(&lease)).await;
-                let failure = answer.as_ref().err().cloned();
-                self.state.on_write(answer, sent, now(), self.random.f64());
-                (silent, failure, Ok(()))
-            }
-            Request::Update(lease) => {
-                let (silent, answer) = answer(deadline, self.server.update(&lease)).await;
+            Request::Write(lease) => {
+                let (silent, answer) = answer(deadline, self.server.write(&lease)).await;
                 let failure = answer.as_ref().err().cloned();
                 self.state.on_write(answer, sent, now(), self.random.f64());
                 (silent, failure, Ok(()))
@@ -239,7 +233,7 @@ impl<S: LeaseServer> LeaderElector<S> {
             None => self.server.get().await?,
         };
         if let Some(lease) = lease.and_then(|lease| self.state.released(lease, (self.clock)())) {
-            self.server.update(&lease).await?;
+            self.server.write(&lease).await?;
             tracing::info!("released lease");
         }
         Ok(())

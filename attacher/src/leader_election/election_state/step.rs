@@ -20,9 +20,8 @@ pub(in crate::leader_election) enum Step {
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::leader_election) enum Request {
     Get,
-    Create(Box<Lease>),
-    /// Replace the version that was read.
-    Update(Box<Lease>),
+    /// Replace the version that was read, or create it if it does not exist.
+    Write(Box<Lease>),
 }
 
 /// A request that failed.
