@@ -135,5 +135,13 @@ mod tests {
         assert_eq!(mutex.locks().len(), 1);
         drop(first);
         assert!(mutex.locks().is_empty());
+        // A waiter that is dropped after it got the lock, and before it was polled.
+        let first = mutex.lock(&1).await;
+        {
+            let mut second = std::pin::pin!(mutex.lock(&1));
+            assert!(second.as_mut().now_or_never().is_none());
+            drop(first);
+        }
+        assert!(mutex.locks().is_empty());
     }
 }
