@@ -93,12 +93,7 @@ pub struct AccessModes {
 impl Volume {
     /// Whether the volume is `driver`'s, or has our finalizer, which must be removed.
     pub fn concerns(&self, driver: &Driver) -> bool {
-        let of_volume = match &self.spec.csi {
-            Ok(csi) => Some(&*csi.driver),
-            Err(NoCsiSource::Untranslatable { driver, .. }) => Some(*driver),
-            Err(NoCsiSource::NotMigrated) => None,
-        };
-        self.finalizer || of_volume == Some(&*driver.name)
+        self.finalizer || self.spec.driver() == Some(&*driver.name)
     }
 }
 
@@ -129,6 +124,15 @@ impl VolumeSpec {
     /// The CSI source, if the volume has one.
     pub fn csi(&self) -> Option<&CsiSource> {
         self.csi.as_ref().ok()
+    }
+
+    /// Name of the volume's CSI driver.
+    pub fn driver(&self) -> Option<&str> {
+        match &self.csi {
+            Ok(csi) => Some(&csi.driver),
+            Err(NoCsiSource::Untranslatable { driver, .. }) => Some(driver),
+            Err(NoCsiSource::NotMigrated) => None,
+        }
     }
 }
 
