@@ -11,7 +11,7 @@
 //! - each write of the Lease carries the resourceVersion that was read;
 //! - lost leadership does not come back: the process ends.
 //!
-//! [`ElectionState`] is pure and decides; [`LeaderElector`] waits and sends requests. See docs/adr/0021-leader-election.md.
+//! `ElectionState` is pure and decides; [`LeaderElector`] waits and sends requests. See docs/adr/0021-leader-election.md.
 
 mod election_state;
 mod fence;
