@@ -43,8 +43,8 @@ pub struct Args {
     pub csi_address: Socket,
 
     /// Path to the kubeconfig file. Empty: the pod's service account.
-    #[arg(long, default_value = "", value_parser = path, value_name = "FILE")]
-    pub kubeconfig: MaybePath,
+    #[arg(long, default_value = "", value_parser = go_style::non_empty, value_name = "FILE")]
+    pub kubeconfig: MaybeText,
 
     /// Resync period of the controller. 0 disables it.
     #[arg(long, default_value = "10m", value_parser = duration::not_negative, value_name = "DURATION")]
@@ -139,9 +139,6 @@ pub struct Args {
 /// A string flag; empty means unset.
 pub type MaybeText = Option<String>;
 
-/// A path flag; empty means unset.
-pub type MaybePath = Option<PathBuf>;
-
 // === impl Args ===
 
 impl Args {
@@ -225,11 +222,6 @@ impl Args {
             .chain(of_variable)
             .collect()
     }
-}
-
-/// Never fails; clap requires a Result.
-fn path(value: &str) -> Result<MaybePath, std::convert::Infallible> {
-    Ok((!value.is_empty()).then(|| value.into()))
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ use crate::model::{Attachment, Driver, PublishTarget, Uid, Volume};
 use crate::plan::Operation;
 pub(crate) use crate::workqueue::SyncError;
 pub use heartbeat::Heartbeat;
-use keyed_mutex::{KeyedGuard, KeyedMutex};
+use keyed_mutex::KeyedMutex;
 pub use run::RunOptions;
 
 /// Returns the time of errors in a status.
@@ -141,12 +141,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Takes a step before a call, unless the process is shutting down: from then on syncs finish the call that they are
     /// in and its status write, and begin no other call. The step is dropped midway, so it must not write; see
     /// [`Self::write_unless_draining`].
-    async fn unless_draining<T>(
-        &self,
-        step: impl Future<Output = Result<T, SyncError>>,
-    ) -> Result<T, SyncError> {
+    async fn unless_draining<T>(&self, step: impl Future<Output = T>) -> Result<T, SyncError> {
         match self.draining.run_until_cancelled(step).await {
-            Some(result) if !self.draining.is_cancelled() => result,
+            Some(result) if !self.draining.is_cancelled() => Ok(result),
             Some(_) | None => Err(SyncError::draining()),
         }
     }
@@ -167,22 +164,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         result
     }
 
-    /// Locks `target` for a call.
-    async fn lock_target(&self, target: &PublishTarget) -> Result<KeyedGuard<'_, PublishTarget>, SyncError> {
-        self.unless_draining(async { Ok(self.target_mutexes.lock(target).await) })
-            .await
-    }
-
-    /// Locks two targets for calls.
-    async fn lock_targets(
-        &self,
-        one: &PublishTarget,
-        other: &PublishTarget,
-    ) -> Result<[KeyedGuard<'_, PublishTarget>; 2], SyncError> {
-        self.unless_draining(async { Ok(self.target_mutexes.lock_both(one, other).await) })
-            .await
-    }
-
     /// Waits until the driver is connected. It may have other capabilities than before.
     async fn ready_driver(&self) -> Result<Driver, SyncError> {
         let capabilities = self.csi.ready().await.map_err(|error| SyncError::call(&error))?;
@@ -190,6 +171,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             capabilities,
             ..self.driver.clone()
         })
+    }
+
+    /// Reads the VolumeAttachment from the API server; `None` if it is deleted.
+    async fn read(&self, attachment: &Attachment) -> Result<Option<Attachment>, SyncError> {
+        let newest = self.request(attachment, AttachmentRequest::Get).await;
+        newest.map_err(|error| SyncError::api("could not read VolumeAttachment", &error))
     }
 
     /// Reads a PersistentVolume that the store does not have: it may be another driver's, which the store does not keep, or

@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::controller::state::{self, ControllerState, Stats};
+use crate::controller::state::ControllerState;
 use crate::controller::{Clock, Heartbeat};
 use crate::csi::Calls;
 use crate::kube_api::Requests;
@@ -106,10 +106,9 @@ impl View {
         self.heartbeat.stop();
     }
 
-    fn stats(&self, most: usize) -> Option<Stats> {
-        let state = locked(&self.state).clone()?;
-        let state = state::lock(&state);
-        Some(state.stats(Instant::now().into_std(), most))
+    /// The controller's state, to be locked for the time of one page.
+    fn state(&self) -> Option<Arc<Mutex<ControllerState>>> {
+        locked(&self.state).clone()
     }
 
     fn election(&self) -> Option<Leadership> {

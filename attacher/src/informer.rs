@@ -53,7 +53,7 @@ pub(crate) struct StoreDelta<T> {
     pub(crate) after: Option<Arc<T>>,
 }
 
-/// The objects of the three kinds. Stores are modified only through `Change`, which keeps the indexers consistent.
+/// The objects of the three kinds. Changes of VolumeAttachments and PersistentVolumes also update the indexers.
 #[derive(Debug, Default)]
 pub(crate) struct Informer {
     pub(crate) attachments: Store<Attachment>,
@@ -112,11 +112,6 @@ impl Informer {
             }
         }
         deltas
-    }
-
-    /// Applies a change of CSINodes.
-    pub(crate) fn nodes_changed(&mut self, change: Change<Node>) -> Vec<StoreDelta<Node>> {
-        self.nodes.apply(change)
     }
 }
 

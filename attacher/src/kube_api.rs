@@ -27,7 +27,7 @@ pub(crate) use status::MAX_RETRY_AFTER;
 
 use crate::leader_election::NotLeading;
 use crate::model::{Attachment, Problem, SecretRef, Secrets, Uid, Volume};
-use crate::plan::Record;
+use crate::plan::{Operation, Record};
 use crate::report::chain;
 
 /// The API server, as far as the controller uses it.
@@ -66,7 +66,7 @@ pub enum AttachmentRequest<'a> {
     /// Writes `status.attached=false` and removes publish context and detach error, if finalizers of others keep the object.
     MarkDetached,
     /// Writes `status.attachError` or `status.detachError`.
-    SaveError(Side, &'a Problem),
+    SaveError(Operation, &'a Problem),
     /// Removes our finalizer.
     RemoveFinalizer,
 }
@@ -80,15 +80,6 @@ pub enum VolumeRequest<'a> {
     AddFinalizer(&'a Uid),
     /// Removes our finalizer.
     RemoveFinalizer(&'a Uid),
-}
-
-/// An error of a VolumeAttachment's status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// `attachError`.
-    Attach,
-    /// `detachError`.
-    Detach,
 }
 
 /// Message for a Secret's value that is not a protobuf string.

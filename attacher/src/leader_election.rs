@@ -11,7 +11,7 @@
 //! - each write of the Lease carries the resourceVersion that was read;
 //! - lost leadership does not come back: the process ends.
 //!
-//! [`ElectionState`] is pure and decides; [`LeaderElector`] waits and sends requests. See docs/adr/0021-leader-election.md.
+//! `ElectionState` is pure and decides; [`LeaderElector`] waits and sends requests. See docs/adr/0021-leader-election.md.
 
 mod election_state;
 mod fence;
@@ -23,7 +23,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-pub use election_state::{ElectionState, LeadershipLost, LeaseError, Request, Step};
+use election_state::{ElectionState, Request, Step};
+pub use election_state::{LeadershipLost, LeaseError};
 pub use fence::{Fenced, fenced};
 pub use leader_elector::{Change, LeaderElector};
 pub use leadership::{ElectionStatus, Leadership, NotLeading, Unrenewed};

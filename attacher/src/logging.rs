@@ -27,7 +27,7 @@ use tracing_subscriber::{Registry, fmt};
 use crate::args::{LogFormat, Logging};
 use crate::report;
 use crate::trace::TraceLayer;
-use klog::{Format, Klog, KlogFields};
+use klog::{Klog, KlogFields};
 use levels::Levels;
 pub use writer::{LogGuard, dropped_lines};
 
@@ -39,13 +39,13 @@ const TERMINATION_MESSAGE_BYTES: usize = 4096;
 
 /// Starts logging, also of panics, and recording of spans if there are `traces`. Dropping the guard flushes the log.
 pub fn init(logging: &Logging, traces: Option<TraceLayer>) -> LogGuard {
-    let (format, split) = match logging.format {
-        LogFormat::Text => (Format::Text, logging.text_split_stream),
-        LogFormat::Json => (Format::Json, logging.json_split_stream),
+    let split = match logging.format {
+        LogFormat::Text => logging.text_split_stream,
+        LogFormat::Json => logging.json_split_stream,
     };
     let (writer, guard) = writer::new(split);
     let klog = Klog {
-        format,
+        format: logging.format,
         clock: Timestamp::now,
     };
     let log = fmt::layer()

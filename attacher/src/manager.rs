@@ -14,8 +14,9 @@ mod tasks;
 mod work;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
+use futures::FutureExt as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +25,7 @@ use crate::args::Args;
 use crate::controller::state::ControllerState;
 use crate::csi::{Connect, ConnectionManager, ConnectionState, DriverChanged, Session};
 use crate::http_server::View;
+use crate::kube_api::events::Recorder;
 use crate::kube_api::{Access, Clients, ConnectError, RateLimit};
 use crate::leader_election::{self, IdentityError, Leadership};
 use crate::model::Driver;
@@ -36,31 +38,17 @@ use tasks::Tasks;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// `--kubeconfig` is unusable.
-    #[error("--kubeconfig {path:?} cannot be used")]
-    Kubeconfig {
-        /// The flag's value.
-        path: std::path::PathBuf,
-        /// The cause.
-        #[source]
-        source: kube::config::KubeconfigError,
-    },
+    #[error("--kubeconfig {0:?} cannot be used")]
+    Kubeconfig(String, #[source] kube::config::KubeconfigError),
     /// There is no `--kubeconfig`, and the process does not run in a cluster.
     #[error("not running in a cluster: give --kubeconfig with the path of a kubeconfig file")]
     NoCluster(#[source] kube::config::InClusterError),
     /// No client of the API server can be made.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The address of the HTTP server is unusable.
-    #[error("{flag}: cannot listen at {address:?}")]
-    Listen {
-        /// The flag.
-        flag: &'static str,
-        /// Its value.
-        address: String,
-        /// The cause.
-        #[source]
-        source: std::io::Error,
-    },
+    /// The address of the HTTP server, the value of this flag, is unusable.
+    #[error("{0}: cannot listen at {1:?}")]
+    Listen(&'static str, String, #[source] std::io::Error),
     /// No signal handler can be installed.
     #[error("cannot listen for signals")]
     Signals(#[source] std::io::Error),
@@ -172,9 +160,9 @@ pub async fn serve<C: Connect>(
     let clients = Clients::new(&access, rate);
     let mut tasks = Tasks::default();
     let (connection_manager, connection) = ConnectionManager::new(driver, args.timeout);
-    let view = http::view(&args, pod.clock, &clients, connection_manager.calls(), &shutdown);
-    let stop_http = CancellationToken::new();
-    http::spawn(&mut tasks, &args, view.clone(), stop_http.clone()).await?;
+    let (calls, stop_http) = (connection_manager.calls(), CancellationToken::new());
+    let stop = stop_http.clone();
+    let view = http::spawn(&mut tasks, &args, pod.clock, &clients, calls, &shutdown, stop).await?;
     let stop_connection = CancellationToken::new();
     let stop = stop_connection.clone();
     tasks.spawn(Task::Connection, async move {
@@ -243,26 +231,25 @@ enum Term {
 
 impl Service {
     async fn term(&self, tasks: &mut Tasks, session: &Session) -> Result<Term, Error> {
-        let (args, pod, clients) = (&self.args, &self.pod, &self.clients);
+        let args = &self.args;
         let driver = Driver::new(&session.name, session.capabilities, &args.default_fs_type);
         tracing::info!(driver = %driver.name, finalizer = %driver.finalizer, "serving");
-        let leads = Arc::new(OnceLock::new());
-        let (stop_election, stop_events) = (CancellationToken::new(), CancellationToken::new());
-        let host = pod.host_name.clone();
-        let recorder = work::events(tasks, clients, &driver, host, leads.clone(), stop_events.clone());
+        let (recorder, publisher) = Recorder::new(
+            self.clients.events.clone(),
+            format!("csi-attacher/{}", driver.name),
+            self.pod.host_name.clone(),
+        );
+        let stop_election = CancellationToken::new();
         let leadership = if args.election.enabled {
-            let (access, recorder, stop) = (self.access.clone(), recorder.clone(), stop_election.clone());
-            election::spawn(tasks, args, access, pod, &driver, recorder, &self.view, stop)?
+            self.spawn_election(tasks, &driver, recorder.clone(), stop_election.clone())?
         } else {
             Leadership::unopposed()
         };
-        let leadership = leads.get_or_init(|| leadership).clone();
-        let (connection, view) = (self.connection.clone(), &self.view);
+        let stop_events = CancellationToken::new();
+        let publish = publisher.run(leadership.clone(), stop_events.clone());
+        tasks.spawn(Task::Events, publish.map(Ok));
         let stop_work = self.shutdown.child_token();
-        let stops = stop_work.clone();
-        let state = work::spawn(
-            tasks, args, pod.clock, clients, connection, driver, leadership, recorder, view, stops,
-        );
+        let state = self.spawn_work(tasks, driver, &leadership, recorder, stop_work.clone());
         let worked = tokio::select! {
             biased;
             worked = supervise(tasks, &self.shutdown) => worked.map(|()| Term::Over),

@@ -19,7 +19,7 @@ use kube::{Resource as _, ResourceExt as _};
 use ebs::url::{UrlProblem, quoted};
 pub use gce_pd::{Irreparable, UnknownRegion};
 
-use crate::model::wire::VolumeObject;
+use crate::model::wire::{self, VolumeObject};
 use crate::model::{AccessModes, CsiSource, Driver, NoCsiSource, Volume, VolumeSpec};
 
 /// Names the driver to which the PersistentVolume controller handed an in-tree volume.
@@ -175,7 +175,7 @@ pub fn decode(object: VolumeObject, driver: &Driver) -> Volume {
             source
         });
     }
-    let (name, uid, version) = object.metadata.identity();
+    let (name, uid, version) = wire::identity(object.metadata);
     Volume {
         name,
         uid,

@@ -10,9 +10,10 @@ pub mod node;
 pub mod volume;
 pub mod wire;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+
+use csi_proto::secret::SecretMap;
 
 pub use attachment::{Attachment, Problem, Recorded, Source, SourceFault};
 pub use driver::{Capabilities, Driver};
@@ -41,7 +42,7 @@ pub struct SecretRef {
 
 /// The content of a Secret. `Debug` prints only the keys.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Secrets(pub BTreeMap<String, String>);
+pub struct Secrets(pub SecretMap);
 
 /// Volume and node of a ControllerPublishVolume or ControllerUnpublishVolume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -111,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_content_of_a_secret_does_not_show() {
-        let secrets = Secrets(BTreeMap::from([("user".to_owned(), "hunter2".to_owned())]));
+        let secrets = Secrets(SecretMap::from([("user".to_owned(), "hunter2".to_owned())]));
         assert_eq!(format!("{secrets:?}"), r#"{"user"}"#);
     }
 

@@ -24,7 +24,7 @@ use tracing_subscriber::filter::{FilterFn, LevelFilter};
 use tracing_subscriber::layer::Layer;
 use tracing_subscriber::registry::Registry;
 
-pub use export::{Endpoint, EndpointError, ExportError, Exporter};
+pub use export::{Endpoint, ExportError, Exporter};
 pub(crate) use id::Id;
 use id::UidTracer;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ArgAction;
 
-use super::{duration, kube_name};
+use super::{MaybeText, duration, kube_name};
 
 /// Flags of the leader election.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
@@ -17,7 +17,7 @@ pub struct Election {
     /// Namespace of the lease. Default: the pod's namespace.
     #[arg(long = "leader-election-namespace", default_value = "", value_parser = kube_name::namespace,
           value_name = "NAMESPACE")]
-    pub namespace: Name,
+    pub namespace: MaybeText,
 
     /// Duration that non-leader candidates wait before they acquire a lease that its holder does not renew.
     #[arg(long = "leader-election-lease-duration", default_value = "15s", value_parser = duration::positive,
@@ -39,9 +39,6 @@ pub struct Election {
           action = ArgAction::Append, value_name = "LABELS")]
     labels: Vec<Labels>,
 }
-
-/// Parses a name flag; empty means unset.
-pub type Name = Option<String>;
 
 /// Labels of an object.
 pub type Labels = BTreeMap<String, String>;

@@ -15,25 +15,6 @@ pub struct Features {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gates(Vec<(String, bool)>);
 
-/// Invalid feature gates.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GateError {
-    /// Not a list of key=value pairs.
-    #[error("{0:?} is not of the form Gate=true or Gate=false")]
-    Malformed(String),
-    /// A value that is not a boolean.
-    #[error("gate {gate}: {problem}")]
-    Value {
-        /// The gate.
-        gate: String,
-        /// The error of its value.
-        problem: String,
-    },
-    /// An unknown gate.
-    #[error("unrecognized feature gate: {0}")]
-    Unknown(String),
-}
-
 const ERROR_CODES: &str = "MutableCSINodeAllocatableCount";
 const RELEASE_LEASE: &str = "ReleaseLeaderElectionOnExit";
 const ALL_ALPHA: &str = "AllAlpha";
@@ -80,22 +61,20 @@ const WITHOUT_MEANING: &[&str] = &[
 // === impl Gates ===
 
 impl FromStr for Gates {
-    type Err = GateError;
+    type Err = String;
 
     fn from_str(value: &str) -> Result<Self, Self::Err> {
         let pairs = value.split(',').map(str::trim).filter(|pair| !pair.is_empty());
         let read = |pair: &str| {
             let (gate, value) = pair
                 .split_once('=')
-                .ok_or_else(|| GateError::Malformed(pair.to_owned()))?;
+                .ok_or_else(|| format!("{pair:?} is not of the form Gate=true or Gate=false"))?;
             let gate = gate.trim().to_owned();
             if !is_known(&gate) {
-                return Err(GateError::Unknown(gate));
+                return Err(format!("unrecognized feature gate: {gate}"));
             }
-            match go_style::boolean(value.trim()) {
-                Ok(on) => Ok((gate, on)),
-                Err(problem) => Err(GateError::Value { gate, problem }),
-            }
+            let on = go_style::boolean(value.trim()).map_err(|problem| format!("gate {gate}: {problem}"))?;
+            Ok((gate, on))
         };
         pairs.map(read).collect::<Result<_, _>>().map(Self)
     }
@@ -168,7 +147,7 @@ mod tests {
             ),
             ("AllAlpha=x", r#"gate AllAlpha: "x" must be true or false"#),
         ] {
-            assert_eq!(features(&[value]).unwrap_err().to_string(), error);
+            assert_eq!(features(&[value]).unwrap_err(), error);
         }
     }
 }

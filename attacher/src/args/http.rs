@@ -2,16 +2,18 @@
 
 use clap::ArgAction;
 
+use super::MaybeText;
+
 /// Flags of the HTTP server.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Http {
     /// Address of the HTTP server for metrics, health and status, such as :8080. Empty: disabled.
     #[arg(long = "http-endpoint", default_value = "", value_parser = address, value_name = "ADDRESS")]
-    pub endpoint: Address,
+    pub endpoint: MaybeText,
 
     /// Deprecated: use --http-endpoint. Address of the HTTP server.
     #[arg(long, default_value = "", value_parser = address, value_name = "ADDRESS")]
-    pub metrics_address: Address,
+    pub metrics_address: MaybeText,
 
     /// HTTP path of the metrics.
     #[arg(long, default_value = "/metrics", value_parser = path, value_name = "PATH")]
@@ -24,9 +26,6 @@ pub struct Http {
 
 /// Paths of the other pages.
 pub const OTHER_PAGES: [&str; 4] = ["/healthz", "/healthz/leader-election", "/readyz", "/statusz"];
-
-/// Parses a listen address; empty means unset.
-pub type Address = Option<String>;
 
 // === impl Http ===
 
@@ -47,7 +46,7 @@ impl Http {
     }
 }
 
-fn address(value: &str) -> Result<Address, String> {
+fn address(value: &str) -> Result<MaybeText, String> {
     if value.is_empty() {
         return Ok(None);
     }

@@ -20,10 +20,12 @@ pub(super) fn from_environment(variable: &str) -> MaybeText {
 /// the container, some of which may export other forms of OTLP, so an unusable value only causes a [`warning`].
 pub(super) fn endpoint(flag: Option<&str>, variable: Option<&str>) -> Result<Option<Endpoint>, String> {
     match flag {
-        Some(flag) => match flag.parse() {
-            Ok(endpoint) => Ok(Some(endpoint)),
-            Err(error) => Err(format!("--otlp-endpoint: {error}")),
-        },
+        Some(flag) => {
+            let endpoint = flag
+                .parse()
+                .map_err(|error| format!("--otlp-endpoint: {error}"))?;
+            Ok(Some(endpoint))
+        }
         None => Ok(variable.and_then(|variable| variable.parse().ok())),
     }
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use csi_proto::v1::ControllerPublishVolumeRequest;
+
 use super::keyed_mutex::KeyedGuard;
 use super::state::{AbandonedTarget, PendingStatusWrite};
 use super::{Controller, SyncError};
-use crate::csi::{CallError, ControllerClient, PublishRequest};
+use crate::csi::{CallError, ControllerClient};
 use crate::kube_api::{AttachmentRequest, Cluster, Error};
 use crate::model::{Attachment, Driver, PublishTarget, Recorded, Secrets, Volume};
 use crate::plan::{self, AttachPlan, Operation, Record, Refusal};
@@ -48,7 +50,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             Some(PendingStatusWrite::Listed | PendingStatusWrite::Unpublished { .. }) | None => {}
         }
         self.state().state_of(&attachment.uid).pending = None;
-        let driver = self.unless_draining(self.ready_driver()).await?;
+        let driver = self.unless_draining(self.ready_driver()).await??;
         let Some(mut planned) = self.plan_attach(attachment, driver).await? else {
             return Ok(());
         };
@@ -94,7 +96,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let mut missing_volume = None;
         let mut planned = self.plan_now(attachment, &driver, None);
         if let Some((_, Err(Refusal::VolumeNotFound(name)))) = &planned {
-            missing_volume = self.unless_draining(self.missing_volume(name)).await?;
+            missing_volume = self.unless_draining(self.missing_volume(name)).await??;
             planned = self.plan_now(attachment, &driver, missing_volume.as_ref());
         }
         let Some((attachment, plan)) = planned else {
@@ -179,7 +181,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let Some(secrets) = self.prepare(attachment, plan).await? else {
             return Ok(None);
         };
-        let guard = self.lock_target(&plan.target).await?;
+        let guard = self
+            .unless_draining(self.target_mutexes.lock(&plan.target))
+            .await?;
         match self.plan_now(attachment, driver, missing_volume.as_ref()) {
             None => return Ok(None),
             Some((_, Err(refusal))) => return Err(SyncError::refused(&refusal)),
@@ -209,7 +213,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let stale_guards = match &plan.stale {
             None => None,
             Some(stale) => {
-                if !self.unless_draining(self.is_still_wanted(attachment)).await? {
+                if !self.unless_draining(self.is_still_wanted(attachment)).await?? {
                     return Ok(None);
                 }
                 Some(self.undo(attachment, stale, plan).await?)
@@ -225,11 +229,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             let secrets = match &plan.secret {
                 None => Secrets::default(),
                 Some(secret) => {
-                    let read = async {
-                        let secrets = self.cluster.secret(secret).await;
-                        secrets.map_err(|error| SyncError::secret(secret, &error))
-                    };
-                    self.unless_draining(read).await?
+                    let secrets = self.unless_draining(self.cluster.secret(secret)).await?;
+                    secrets.map_err(|error| SyncError::secret(secret, &error))?
                 }
             };
             let add_pv_finalizer = async {
@@ -284,15 +285,15 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         plan: &AttachPlan,
         secrets: Secrets,
     ) -> Result<BTreeMap<String, String>, CallError> {
-        let request = PublishRequest {
-            target: plan.target.clone(),
-            capability: plan.capability.clone(),
-            read_only: plan.read_only,
-            volume_context: plan.volume_context.clone(),
-            secrets,
-            migrated: plan.migrated,
+        let request = ControllerPublishVolumeRequest {
+            volume_id: plan.target.volume_id.to_string(),
+            node_id: plan.target.node_id.to_string(),
+            volume_capability: Some(plan.capability.clone()),
+            readonly: plan.read_only,
+            secrets: secrets.0,
+            volume_context: plan.volume_context.clone().into_iter().collect(),
         };
-        let result = self.csi.publish(request).await;
+        let result = self.csi.publish(request, plan.migrated).await;
         if result.as_ref().err().is_none_or(CallError::may_have_taken_effect) {
             self.state().may_be_published(AbandonedTarget {
                 target: plan.target.clone(),

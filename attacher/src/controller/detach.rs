@@ -20,10 +20,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             node_ids
         } else {
             // Without our finalizer the object may have been replaced by a successor that is attached.
-            if !attachment.finalizer && !self.unless_draining(self.exists(attachment)).await? {
+            if !attachment.finalizer && self.unless_draining(self.read(attachment)).await??.is_none() {
                 return Ok(());
             }
-            let (inputs, driver) = self.unless_draining(self.detach_inputs(attachment)).await?;
+            let (inputs, driver) = self.unless_draining(self.detach_inputs(attachment)).await??;
             let node_ids = self.unpublish_everywhere(&inputs, &driver).await?;
             self.state().state_of(&attachment.uid).unwritten_publish = None;
             node_ids
@@ -37,13 +37,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         })?;
         self.announce_recovery(Operation::Detach, attachment);
         Ok(())
-    }
-
-    async fn exists(&self, attachment: &Attachment) -> Result<bool, SyncError> {
-        match self.request(attachment, AttachmentRequest::Get).await {
-            Ok(newest) => Ok(newest.is_some()),
-            Err(error) => Err(SyncError::api("could not read VolumeAttachment", &error)),
-        }
     }
 
     /// Reads the inputs once the driver is connected, which may take long.
@@ -95,7 +88,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     async fn mark_detached_and_release(&self, attachment: &Attachment) -> Result<(), Error> {
         let outlives = attachment.foreign_finalizers || !attachment.finalizer;
         if outlives && attachment.says_attached() {
-            self.mark_detached(attachment).await?;
+            self.request(attachment, AttachmentRequest::MarkDetached).await?;
         }
         if !attachment.finalizer {
             return Ok(());
@@ -106,13 +99,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         self.observe_latency(Operation::Detach, attachment);
         match left {
             // Another client added a finalizer that the store did not have, so the status is wrong now.
-            Some(left) if left.says_attached() => self.mark_detached(&left).await,
+            Some(left) if left.says_attached() => {
+                self.request(&left, AttachmentRequest::MarkDetached).await?;
+                Ok(())
+            }
             Some(_) | None => Ok(()),
         }
-    }
-
-    async fn mark_detached(&self, attachment: &Attachment) -> Result<(), Error> {
-        self.request(attachment, AttachmentRequest::MarkDetached).await?;
-        Ok(())
     }
 }

@@ -14,17 +14,11 @@ pub(super) struct KeyedMutex<K>(Mutex<HashMap<K, Arc<AsyncMutex<()>>>>);
 #[must_use]
 #[derive(Debug)]
 pub(super) struct KeyedGuard<'t, K: Eq + Hash> {
-    // Dropped in this order: the lock is free before its waiters are counted.
-    _held: OwnedMutexGuard<()>,
-    _waiter: Waiter<'t, K>,
-}
-
-/// The holder of the lock, or a task that waits for it.
-#[derive(Debug)]
-struct Waiter<'t, K: Eq + Hash> {
     mutex: &'t KeyedMutex<K>,
     key: K,
     lock: Arc<AsyncMutex<()>>,
+    /// `None` while it waits for the lock.
+    held: Option<OwnedMutexGuard<()>>,
 }
 
 // === impl KeyedMutex ===
@@ -36,16 +30,15 @@ impl<K: Eq + Hash + Clone> KeyedMutex<K> {
     ///
     /// Safe: a waiter that is dropped leaves nothing behind.
     pub(super) async fn lock(&self, key: &K) -> KeyedGuard<'_, K> {
-        let waiter = Waiter {
+        let lock = self.locks().entry(key.clone()).or_default().clone();
+        let mut guard = KeyedGuard {
             mutex: self,
             key: key.clone(),
-            lock: self.locks().entry(key.clone()).or_default().clone(),
+            lock: lock.clone(),
+            held: None,
         };
-        let held = waiter.lock.clone().lock_owned().await;
-        KeyedGuard {
-            _held: held,
-            _waiter: waiter,
-        }
+        guard.held = Some(lock.lock_owned().await);
+        guard
     }
 }
 
@@ -79,12 +72,14 @@ impl<K> Default for KeyedMutex<K> {
     }
 }
 
-// === impl Waiter ===
+// === impl KeyedGuard ===
 
-impl<K: Eq + Hash> Drop for Waiter<'_, K> {
+impl<K: Eq + Hash> Drop for KeyedGuard<'_, K> {
     fn drop(&mut self) {
+        // The lock is free before its waiters are counted.
+        self.held = None;
         let mut locks = self.mutex.locks();
-        // Under the map's lock, so that the last of several waiters sees that it is the last.
+        // Under the map's lock, so that the last of several guards sees that it is the last.
         self.lock = Arc::default();
         if locks
             .get(&self.key)
@@ -123,7 +118,7 @@ mod tests {
         assert!(crossed.as_mut().now_or_never().is_none());
         drop(first);
         let [two, one] = both.now_or_never().expect("both are free");
-        assert_eq!((&two._waiter.key, &one._waiter.key), (&2, &1));
+        assert_eq!((&two.key, &one.key), (&2, &1));
         assert!(crossed.as_mut().now_or_never().is_none());
         drop((two, one));
         assert!(crossed.now_or_never().is_some());
@@ -139,6 +134,14 @@ mod tests {
         }
         assert_eq!(mutex.locks().len(), 1);
         drop(first);
+        assert!(mutex.locks().is_empty());
+        // A waiter that is dropped after it got the lock, and before it was polled.
+        let first = mutex.lock(&1).await;
+        {
+            let mut second = std::pin::pin!(mutex.lock(&1));
+            assert!(second.as_mut().now_or_never().is_none());
+            drop(first);
+        }
         assert!(mutex.locks().is_empty());
     }
 }

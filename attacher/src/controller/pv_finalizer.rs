@@ -3,13 +3,12 @@
 
 use std::sync::Arc;
 
-use super::keyed_mutex::KeyedGuard;
 use super::state::Event;
 use super::{Controller, SyncError};
 use crate::csi::ControllerClient;
 use crate::informer::Change;
 use crate::kube_api::{AttachmentRequest, Cluster, VolumeRequest};
-use crate::model::{Attachment, Recorded, Uid, Volume};
+use crate::model::{Attachment, Recorded, Volume};
 use crate::plan::{PvFinalizer, Record};
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
@@ -20,7 +19,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// A removal that was under way is over by then, and none begins while the VolumeAttachment is in the store.
     pub(super) async fn add_pv_finalizer(&self, finalizer: &PvFinalizer) -> Result<(), SyncError> {
         let PvFinalizer { volume: name, uid } = finalizer;
-        let _guard = self.lock_volume(uid).await?;
+        let _guard = self.unless_draining(self.pv_mutexes.lock(uid)).await?;
         // A volume that is not migrated loses the finalizer while it lives, so the stored version may be outdated: the response to
         // the removal was lost, and the watch is late.
         let is_present = self
@@ -49,15 +48,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Locks the volume for a write of its finalizer.
-    async fn lock_volume(&self, uid: &Uid) -> Result<KeyedGuard<'_, Uid>, SyncError> {
-        self.unless_draining(async { Ok(self.pv_mutexes.lock(uid).await) })
-            .await
-    }
-
     /// Removes our finalizer from the volume, unless a VolumeAttachment has come to need it.
     pub(super) async fn remove_pv_finalizer(&self, volume: &Volume) -> Result<(), SyncError> {
-        let _guard = self.lock_volume(&volume.uid).await?;
+        let _guard = self.unless_draining(self.pv_mutexes.lock(&volume.uid)).await?;
         if !self.state().is_releasable(&volume.name) {
             return Ok(());
         }
@@ -65,7 +58,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         // have been replaced by one that has them.
         let is_living = !volume.deleting && !volume.left_in_tree;
         if is_living {
-            let driver = self.unless_draining(self.ready_driver()).await?;
+            let driver = self.unless_draining(self.ready_driver()).await??;
             if driver.capabilities.publish {
                 return Ok(());
             }

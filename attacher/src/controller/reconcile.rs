@@ -7,12 +7,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use csi_proto::v1::ListVolumesRequest;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::controller::state::{ControllerState, Event, Round, lock};
-use crate::csi::{CallError, ConnectionState, ControllerClient, ListRequest};
+use crate::csi::{CallError, ConnectionState, ControllerClient};
 use crate::model::Driver;
 use crate::plan::reconcile::ListVolumesResult;
 use crate::report::chain;
@@ -127,14 +128,16 @@ impl<D: ControllerClient> Reconciler<D> {
             took: began.elapsed(),
             listed,
         };
-        match result {
-            Ok(()) => self.send(Event::VolumesListed(volumes, round)).await,
+        let event = match result {
+            Ok(()) => Event::VolumesListed(volumes, round),
             Err(error) => {
                 let why = chain(&error);
                 tracing::warn!(error = why, "reconcile round failed");
-                self.send(Event::ListVolumesFailed(round, why.into())).await;
+                Event::ListVolumesFailed(round, why.into())
             }
-        }
+        };
+        // Without a receiver the controller has ended, and the manager is about to stop this task.
+        self.events_tx.send(event).await.ok();
         true
     }
 
@@ -159,13 +162,19 @@ impl<D: ControllerClient> Reconciler<D> {
         let mut cycle = CycleDetector::default();
         let mut empty = 0;
         loop {
-            let request = ListRequest {
+            let request = ListVolumesRequest {
                 max_entries: self.max_entries,
                 starting_token,
             };
             let page = self.csi.list(request).await.map_err(Error::Call)?;
-            for volume in &page.volumes {
-                volumes.add_entry(&volume.handle, volume.published.as_deref());
+            let before = *listed;
+            for entry in &page.entries {
+                let Some(volume) = &entry.volume else { continue };
+                let status = entry.status.as_ref();
+                volumes.add_entry(
+                    &volume.volume_id,
+                    status.map(|status| &*status.published_node_ids),
+                );
                 *listed += 1;
             }
             if page.next_token.is_empty() {
@@ -174,17 +183,12 @@ impl<D: ControllerClient> Reconciler<D> {
             if cycle.closes_with(&page.next_token) {
                 return Err(Error::RepeatedToken(page.next_token));
             }
-            empty = if page.volumes.is_empty() { empty + 1 } else { 0 };
+            empty = if *listed == before { empty + 1 } else { 0 };
             if empty == EMPTY_PAGES {
                 return Err(Error::OnlyTokens);
             }
             starting_token = page.next_token;
         }
-    }
-
-    async fn send(&self, event: Event) {
-        // Without a receiver the controller has ended, and the manager is about to stop this task.
-        self.events_tx.send(event).await.ok();
     }
 }
 

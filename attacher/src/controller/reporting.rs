@@ -10,7 +10,7 @@ use super::sync_error::{MESSAGE_BYTES, cut};
 use super::{Controller, SyncError};
 use crate::csi::{Code, ControllerClient};
 use crate::kube_api::events::Reason;
-use crate::kube_api::{AttachmentRequest, Cluster, Side};
+use crate::kube_api::{AttachmentRequest, Cluster};
 use crate::model::{Attachment, Driver, Problem};
 use crate::plan::Operation;
 use crate::report::{chain, time};
@@ -74,21 +74,26 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
 
     /// Writes `error` into the status, from which the attach/detach controller makes an Event of the pod.
     async fn write_error(&self, attachment: &Attachment, error: &SyncError) {
-        let (side, known) = match attachment.deleting {
-            true => (Side::Detach, &attachment.detach_error),
-            false => (Side::Attach, &attachment.attach_error),
+        let (failed, known) = match attachment.deleting {
+            true => (Operation::Detach, &attachment.detach_error),
+            false => (Operation::Attach, &attachment.attach_error),
         };
-        let problem = Problem {
-            time: time((self.clock)()),
-            message: cut(&error.message, MESSAGE_BYTES).to_owned(),
-            code: error.code.filter(|_| self.error_codes),
-        };
+        let problem = self.problem(&error.message, error.code.filter(|_| self.error_codes));
         if known.as_deref() == Some(&problem) {
             return;
         }
-        let save = AttachmentRequest::SaveError(side, &problem);
+        let save = AttachmentRequest::SaveError(failed, &problem);
         if let Err(error) = self.request(attachment, save).await {
             tracing::warn!(error = chain(&error), "could not write the error to the status");
+        }
+    }
+
+    /// An error of a status, as of now.
+    pub(super) fn problem(&self, message: &str, code: Option<i32>) -> Problem {
+        Problem {
+            time: time((self.clock)()),
+            message: cut(message, MESSAGE_BYTES).to_owned(),
+            code,
         }
     }
 

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use super::attach::Published;
-use super::sync_error::{MESSAGE_BYTES, cut};
+use super::unpublish::DetachSecrets;
 use super::{Controller, SyncError};
-use crate::csi::{CallError, ControllerClient, UnpublishRequest};
-use crate::kube_api::{AttachmentRequest, Cluster, Side};
-use crate::model::{Attachment, Problem, PublishTarget, Recorded, Secrets};
-use crate::plan::{AttachPlan, Record, UnpublishResult, UsedBy};
-use crate::report::time;
+use crate::csi::{CallError, ControllerClient};
+use crate::kube_api::{AttachmentRequest, Cluster};
+use crate::model::{Attachment, PublishTarget, Recorded, Secrets};
+use crate::plan::{AttachPlan, Operation, Record, UnpublishResult, UsedBy};
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Writes an error into the status of an attached volume that is about to be republished on a node that has another id
@@ -30,12 +29,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let message = format!(
             "volume {volume_id:?} was published to node id {node_id:?}, and the node's id is {present:?} now; publishing it again"
         );
-        let problem = Problem {
-            time: time((self.clock)()),
-            message: cut(&message, MESSAGE_BYTES).to_owned(),
-            code: None,
-        };
-        let save = AttachmentRequest::SaveError(Side::Attach, &problem);
+        let problem = self.problem(&message, None);
+        let save = AttachmentRequest::SaveError(Operation::Attach, &problem);
         match self.request(attachment, save).await {
             Ok(newest) => Ok(newest.is_some_and(|newest| !newest.deleting)),
             Err(error) => Err(SyncError::api("could not save VolumeAttachment", &error)),
@@ -66,7 +61,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             node_id: node_id.clone(),
             ..plan.target.clone()
         };
-        let [recorded_guard, present_guard] = self.lock_targets(&plan.target, &present).await?;
+        let both = self.target_mutexes.lock_both(&plan.target, &present);
+        let [recorded_guard, present_guard] = self.unless_draining(both).await?;
         self.verify_node_id(attachment, &present)?;
         self.unpublish_recorded(attachment, plan, secrets.clone(), &error)
             .await?;
@@ -127,12 +123,14 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         secrets: Secrets,
         error: &CallError,
     ) -> Result<(), SyncError> {
-        let request = UnpublishRequest {
-            target: plan.target.clone(),
-            secrets,
-            migrated: plan.migrated,
+        let secrets = DetachSecrets {
+            content: secrets,
+            missing: None,
         };
-        match self.unpublish(attachment, request, None, UsedBy::Record).await? {
+        let unpublished = self
+            .unpublish(attachment, &plan.target, &secrets, plan.migrated, UsedBy::Record)
+            .await?;
+        match unpublished {
             (UnpublishResult::Failed | UnpublishResult::InvalidArgument, Some(left)) => {
                 tracing::warn!(error = %left, "the volume may still be published under the recorded node id, which stays recorded");
                 Err(SyncError::call(error))

@@ -20,8 +20,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
+pub(crate) use stats::QueueStats;
 use stats::{CachesSynced, LatencyMetrics};
-pub(crate) use stats::{Pending, QueueStats, Stats};
 
 use super::SyncError;
 use crate::informer::{Change, Indexer, Informer};
@@ -31,28 +31,27 @@ use crate::plan::{self, Operation};
 use crate::workqueue::{Backoff, Class, Finished, Key, Lane, Limits, Queue};
 pub(crate) use item::{AbandonedTarget, Item, PendingStatusWrite};
 pub use reconcile::Round;
-use reconcile::Rounds;
-pub(crate) use reconcile::{Finding, LastRound, ReconcileMetrics};
+pub(crate) use reconcile::{Finding, LastRound, Rounds};
 use repair::SuspectState;
 
 /// See the module.
 #[derive(Debug)]
 pub struct ControllerState {
-    pub(super) index: Informer,
+    pub(crate) index: Informer,
     /// Deleted volumes by name, while VolumeAttachments lack their handle.
     deleted_volumes: HashMap<Arc<str>, Arc<Volume>>,
-    pub(super) queue: Queue,
+    pub(crate) queue: Queue,
     /// Targets to unpublish although their attachments are gone.
-    pub(super) abandoned: BTreeMap<PublishTarget, Arc<AbandonedTarget>>,
+    pub(crate) abandoned: BTreeMap<PublishTarget, Arc<AbandonedTarget>>,
     attachment_states: HashMap<Uid, AttachmentState>,
     /// By node, VolumeAttachments of which a sync failed for lack of capacity.
     resource_exhausted_by_node: Indexer,
-    pub(super) caches_synced: CachesSynced,
-    pub(super) latency: LatencyMetrics,
+    pub(crate) caches_synced: CachesSynced,
+    pub(crate) latency: LatencyMetrics,
     random: fastrand::Rng,
     /// The driver's, since its first connection.
     pub(super) capabilities: Option<Capabilities>,
-    pub(super) rounds: Rounds,
+    pub(crate) rounds: Rounds,
     /// Whether syncs have started: until the caches are synced, a node that is not listed yet looks deleted.
     started: bool,
 }

@@ -10,6 +10,7 @@ mod written;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use csi_proto::v1;
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -17,8 +18,8 @@ use tokio::time::timeout;
 use super::*;
 use crate::controller::state::PendingStatusWrite;
 use crate::controller::state::tests::mk_state;
-use crate::csi::{CallError, Code, ListRequest, Page, PublishRequest, Reach, UnpublishRequest};
-use crate::kube_api::{Side, patch};
+use crate::csi::{CallError, Code, Reach};
+use crate::kube_api::patch;
 use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
 use crate::model::{Capabilities, Node, Problem, Recorded, SecretRef, Secrets, Version};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
@@ -187,12 +188,12 @@ impl World {
         Ok((!deleted).then_some(left))
     }
 
-    async fn save_error(&self, side: Side, problem: &Problem) -> Result<Attachment, Error> {
+    async fn save_error(&self, failed: Operation, problem: &Problem) -> Result<Attachment, Error> {
         self.write("problem", |attachment| {
             let problem = Some(Box::new(problem.clone()));
-            match side {
-                Side::Attach => attachment.attach_error = problem,
-                Side::Detach => attachment.detach_error = problem,
+            match failed {
+                Operation::Attach => attachment.attach_error = problem,
+                Operation::Detach => attachment.detach_error = problem,
             }
         })
         .await
@@ -240,18 +241,33 @@ impl Cluster for World {
 }
 
 impl ControllerClient for World {
-    async fn publish(&self, request: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
+    async fn publish(
+        &self,
+        request: v1::ControllerPublishVolumeRequest,
+        _: bool,
+    ) -> Result<BTreeMap<String, String>, CallError> {
         let panics = self.state().panics;
         assert!(!panics, "the test panics here");
         self.take("publish").await.expect("calls are refused otherwise");
-        self.refuses("publish", &request.target)?;
-        self.state().published.push(request.target);
+        let target = PublishTarget {
+            volume_id: request.volume_id.into(),
+            node_id: request.node_id.into(),
+        };
+        self.refuses("publish", &target)?;
+        self.state().published.push(target);
         Ok(BTreeMap::new())
     }
 
-    async fn unpublish(&self, request: UnpublishRequest) -> Result<(), CallError> {
+    async fn unpublish(
+        &self,
+        request: v1::ControllerUnpublishVolumeRequest,
+        _: bool,
+    ) -> Result<(), CallError> {
         self.take("unpublish").await.expect("calls are refused otherwise");
-        let target = request.target;
+        let target = PublishTarget {
+            volume_id: request.volume_id.into(),
+            node_id: request.node_id.into(),
+        };
         let refused = self.refuses("unpublish", &target);
         let mut state = self.state();
         state.unpublished.push(target);
@@ -261,8 +277,8 @@ impl ControllerClient for World {
         refused
     }
 
-    async fn list(&self, _: ListRequest) -> Result<Page, CallError> {
-        Ok(Page::default())
+    async fn list(&self, _: v1::ListVolumesRequest) -> Result<v1::ListVolumesResponse, CallError> {
+        Ok(v1::ListVolumesResponse::default())
     }
 
     async fn ready(&self) -> Result<Capabilities, CallError> {

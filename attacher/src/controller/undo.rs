@@ -3,8 +3,8 @@
 use super::state::AbandonedTarget;
 use super::unpublish::TargetGuards;
 use super::{Controller, SyncError};
-use crate::csi::{ControllerClient, UnpublishRequest};
-use crate::kube_api::{AttachmentRequest, Cluster};
+use crate::csi::ControllerClient;
+use crate::kube_api::Cluster;
 use crate::model::Attachment;
 use crate::plan::{self, AttachPlan, DetachPlan, Operation, PresentNodeId, Stale, UnpublishResult, UsedBy};
 
@@ -12,13 +12,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Reads the VolumeAttachment from the API server: if the response to an earlier status write was lost and the watch is
     /// late, an attached volume looks like the rest of a failed attach, and must not be unpublished.
     pub(super) async fn is_still_wanted(&self, attachment: &Attachment) -> Result<bool, SyncError> {
-        match self.request(attachment, AttachmentRequest::Get).await {
-            // An attached volume may need a republish, but it is in use.
-            Ok(newest) => Ok(newest.is_some_and(|newest| {
-                !newest.attached && plan::operation(&newest, true) == Some(Operation::Attach)
-            })),
-            Err(error) => Err(SyncError::api("could not read VolumeAttachment", &error)),
-        }
+        let newest = self.read(attachment).await?;
+        // An attached volume may need a republish, but it is in use.
+        Ok(newest.is_some_and(|newest| {
+            !newest.attached && plan::operation(&newest, true) == Some(Operation::Attach)
+        }))
     }
 
     /// Unpublishes what an earlier attach published elsewhere, unless another VolumeAttachment uses it. The guards must be
@@ -41,19 +39,15 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             return Ok(self.unpublish_node_ids(attachment, &detach).await?.1);
         }
         let read = self.secrets_if_present(secret.as_ref());
-        let (secrets, missing) = self.unless_draining(read).await?;
+        let secrets = self.unless_draining(read).await??;
         // The present target, which is published next, may name the same machine.
-        let guards = self.lock_targets(target, &plan.target).await?;
-        let request = UnpublishRequest {
-            target: target.clone(),
-            secrets,
-            migrated: plan.migrated,
-        };
+        let both = self.target_mutexes.lock_both(target, &plan.target);
+        let guards = self.unless_draining(both).await?;
         let unpublished = self
-            .unpublish(attachment, request, missing, UsedBy::Record)
+            .unpublish(attachment, target, &secrets, plan.migrated, UsedBy::Record)
             .await?;
         match unpublished {
-            (UnpublishResult::Failed, Some(error)) => Err(SyncError::call_without(missing, &error)),
+            (UnpublishResult::Failed, Some(error)) => Err(SyncError::call_without(secrets.missing, &error)),
             // The driver may not know the former node id. Waiting for another response would block the pod.
             (_, Some(error)) => {
                 tracing::info!(%error, "the driver does not know the target");
@@ -71,7 +65,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             migrated,
             attachment,
         } = abandoned;
-        let driver = self.unless_draining(self.ready_driver()).await?;
+        let driver = self.unless_draining(self.ready_driver()).await??;
         if !driver.capabilities.publish {
             tracing::warn!(
                 volume = %target.volume_id,

@@ -2,13 +2,23 @@
 
 use std::sync::Arc;
 
+use csi_proto::v1::ControllerUnpublishVolumeRequest;
+
 use super::keyed_mutex::KeyedGuard;
 use super::{Controller, SyncError};
-use crate::csi::{CallError, ControllerClient, UnpublishRequest};
+use crate::csi::{CallError, ControllerClient};
 use crate::kube_api::Cluster;
 use crate::model::{Attachment, PublishTarget, SecretRef, Secrets};
 use crate::plan::{self, DetachOutcome, DetachPlan, TargetUsage, UnpublishResult, UsedBy};
 use crate::report::chain;
+
+/// The Secret of an unpublish.
+#[derive(Default)]
+pub(super) struct DetachSecrets<'s> {
+    pub(super) content: Secrets,
+    /// Its reference, if it could not be read.
+    pub(super) missing: Option<&'s SecretRef>,
+}
 
 /// The locks of one target or of two.
 pub(super) type TargetGuards<'c> = [Option<KeyedGuard<'c, PublishTarget>>; 2];
@@ -23,35 +33,40 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         plan: &DetachPlan,
     ) -> Result<(Vec<Arc<str>>, TargetGuards<'_>), SyncError> {
         let secrets = self.secrets_if_present(plan.secret.as_ref());
-        let (secrets, missing) = self.unless_draining(secrets).await?;
-        let request = |target| UnpublishRequest {
-            target,
-            secrets: secrets.clone(),
-            migrated: plan.migrated,
-        };
+        let secrets = self.unless_draining(secrets).await??;
         // Both at once: a publish under the present id may be of the same machine as the recorded one.
         let present_target = plan.present_target();
-        let guards = match &present_target {
-            Some(present) => self.lock_targets(&plan.target, present).await?.map(Some),
-            None => [Some(self.lock_target(&plan.target).await?), None],
+        let mutexes = &self.target_mutexes;
+        let lock = async {
+            match &present_target {
+                Some(present) => mutexes.lock_both(&plan.target, present).await.map(Some),
+                None => [Some(mutexes.lock(&plan.target).await), None],
+            }
         };
+        let guards = self.unless_draining(lock).await?;
         let (recorded, mut error) = self
-            .unpublish(attachment, request(plan.target.clone()), missing, UsedBy::Record)
+            .unpublish(attachment, &plan.target, &secrets, plan.migrated, UsedBy::Record)
             .await?;
         let mut outcome = plan::detach_outcome(recorded, &plan.present, None);
         let mut unpublished = vec![plan.target.node_id.clone()];
         if let (DetachOutcome::UnpublishPresent, Some(present)) = (outcome, present_target) {
             tracing::info!(recorded = %plan.target.node_id, present = %present.node_id, "the node has another id now; unpublishing that, too");
             // The next process repeats the first call.
-            self.unless_draining(std::future::ready(Ok(()))).await?;
+            self.unless_draining(std::future::ready(())).await?;
             unpublished.push(present.node_id.clone());
             let (present, present_error) = self
-                .unpublish(attachment, request(present), missing, UsedBy::RecordOrPresentId)
+                .unpublish(
+                    attachment,
+                    &present,
+                    &secrets,
+                    plan.migrated,
+                    UsedBy::RecordOrPresentId,
+                )
                 .await?;
             outcome = plan::detach_outcome(recorded, &plan.present, Some(present));
             error = present_error.or(error);
         }
-        let error = error.map(|error| SyncError::call_without(missing, &error));
+        let error = error.map(|error| SyncError::call_without(secrets.missing, &error));
         match (outcome, error) {
             (DetachOutcome::Detached, _) => {
                 self.verify_unpublished(attachment, &unpublished)?;
@@ -79,25 +94,31 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Unpublishes a target for `attachment`, unless another VolumeAttachment uses it. Also returns the driver's error.
     ///
     /// The caller holds the target's lock, which keeps others from publishing there between the check and the response.
-    /// INVALID_ARGUMENT after a call without the Secret that is `missing` may be about that.
+    /// INVALID_ARGUMENT after a call without the Secret may be about that.
     pub(super) async fn unpublish(
         &self,
         attachment: &Attachment,
-        request: UnpublishRequest,
-        missing: Option<&SecretRef>,
+        target: &PublishTarget,
+        secrets: &DetachSecrets<'_>,
+        migrated: bool,
         used_by: UsedBy,
     ) -> Result<(UnpublishResult, Option<CallError>), SyncError> {
-        if self.is_in_use(attachment, &request.target, used_by)? {
+        if self.is_in_use(attachment, target, used_by)? {
             return Ok((UnpublishResult::InUse, None));
         }
-        let PublishTarget { volume_id, node_id } = request.target.clone();
-        let Err(error) = self.csi.unpublish(request).await else {
+        let PublishTarget { volume_id, node_id } = target;
+        let request = ControllerUnpublishVolumeRequest {
+            volume_id: volume_id.to_string(),
+            node_id: node_id.to_string(),
+            secrets: secrets.content.0.clone(),
+        };
+        let Err(error) = self.csi.unpublish(request, migrated).await else {
             tracing::debug!(volume = %volume_id, %node_id, "detached");
             return Ok((UnpublishResult::Unpublished, None));
         };
         let result = if error.code.is_not_found() {
             UnpublishResult::NotFound
-        } else if missing.is_none() && error.code.is_unknown_object() {
+        } else if secrets.missing.is_none() && error.code.is_unknown_object() {
             UnpublishResult::InvalidArgument
         } else {
             UnpublishResult::Failed
@@ -147,15 +168,21 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     pub(super) async fn secrets_if_present<'s>(
         &self,
         reference: Option<&'s SecretRef>,
-    ) -> Result<(Secrets, Option<&'s SecretRef>), SyncError> {
+    ) -> Result<DetachSecrets<'s>, SyncError> {
         let Some(secret) = reference else {
-            return Ok((Secrets::default(), None));
+            return Ok(DetachSecrets::default());
         };
         match self.cluster.secret(secret).await {
-            Ok(secrets) => Ok((secrets, None)),
+            Ok(content) => Ok(DetachSecrets {
+                content,
+                missing: None,
+            }),
             Err(error) if error.is_gone() || error.is_forbidden() => {
                 tracing::warn!(%secret, error = chain(&error), "cannot read the Secret for the detach; calling the driver without it");
-                Ok((Secrets::default(), reference))
+                Ok(DetachSecrets {
+                    missing: reference,
+                    ..DetachSecrets::default()
+                })
             }
             Err(error) => Err(SyncError::secret(secret, &error)),
         }

@@ -4,21 +4,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use csi_proto::secret::Secrets;
 use csi_proto::v1;
 use tokio::sync::watch;
 
+use super::ControllerClient;
 use super::code::CallError;
 use super::connection_manager::ConnectionState;
 use super::metrics::Calls;
 use super::redact::redacted;
 use super::session::Session;
-use super::{ControllerClient, ListRequest, Listed, Page, PublishRequest, UnpublishRequest};
 use crate::leader_election::Leadership;
-use crate::model::{Capabilities, Secrets};
+use crate::model::Capabilities;
 use crate::trace;
 
 /// Calls the connected driver.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Caller {
     link: watch::Receiver<ConnectionState>,
     timeout: Duration,
@@ -56,13 +57,12 @@ impl Caller {
         session.ok_or_else(|| CallError::not_connected(NOT_CONNECTED))
     }
 
-    /// Sends a call with its deadline. Errors do not contain values of `secrets`.
-    async fn send<Q, A, F>(
+    /// Sends a call with its deadline. Errors do not contain values of its secrets.
+    async fn send<Q: Secrets, A, F>(
         &self,
         calls: &Calls,
         method: &'static str,
-        message: Q,
-        secrets: &Secrets,
+        mut message: Q,
         migrated: bool,
         call: impl FnOnce(tonic::Request<Q>) -> F,
     ) -> Result<A, CallError>
@@ -70,6 +70,8 @@ impl Caller {
         F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
     {
         self.leadership.check()?;
+        let secrets = message.secrets_mut().flat_map(|(_, secrets)| secrets.values());
+        let secrets: Vec<String> = secrets.cloned().collect();
         let sent = async {
             let mut request = tonic::Request::new(message);
             // The channel checks it again when it sends the body.
@@ -79,7 +81,7 @@ impl Caller {
             }
             let answer = calls.send(method, request, self.timeout, migrated, call).await;
             answer.map_err(|error| CallError {
-                message: redacted(secrets, error.message),
+                message: redacted(&secrets, error.message),
                 ..error
             })
         };
@@ -98,18 +100,13 @@ const LIST: &str = "/csi.v1.Controller/ListVolumes";
 const UNPUBLISH: &str = "/csi.v1.Controller/ControllerUnpublishVolume";
 
 impl ControllerClient for Caller {
-    async fn publish(&self, request: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
+    async fn publish(
+        &self,
+        request: v1::ControllerPublishVolumeRequest,
+        migrated: bool,
+    ) -> Result<BTreeMap<String, String>, CallError> {
         let session = self.session()?;
         let mut controller = v1::controller_client::ControllerClient::new(session.publishes.clone());
-        let (secrets, migrated) = (request.secrets.clone(), request.migrated);
-        let request = v1::ControllerPublishVolumeRequest {
-            volume_id: request.target.volume_id.to_string(),
-            node_id: request.target.node_id.to_string(),
-            volume_capability: Some(request.capability),
-            readonly: request.read_only,
-            secrets: request.secrets.0.into_iter().collect(),
-            volume_context: request.volume_context.into_iter().collect(),
-        };
         tracing::trace!(
             method = PUBLISH,
             volume = request.volume_id,
@@ -120,7 +117,7 @@ impl ControllerClient for Caller {
             "GRPC call"
         );
         let answer = self
-            .send(&session.calls, PUBLISH, request, &secrets, migrated, |request| {
+            .send(&session.calls, PUBLISH, request, migrated, |request| {
                 controller.controller_publish_volume(request)
             })
             .await?;
@@ -133,15 +130,13 @@ impl ControllerClient for Caller {
         Ok(answer.publish_context.into_iter().collect())
     }
 
-    async fn unpublish(&self, request: UnpublishRequest) -> Result<(), CallError> {
+    async fn unpublish(
+        &self,
+        request: v1::ControllerUnpublishVolumeRequest,
+        migrated: bool,
+    ) -> Result<(), CallError> {
         let session = self.session()?;
         let mut controller = session.controller();
-        let (secrets, migrated) = (request.secrets.clone(), request.migrated);
-        let request = v1::ControllerUnpublishVolumeRequest {
-            volume_id: request.target.volume_id.to_string(),
-            node_id: request.target.node_id.to_string(),
-            secrets: request.secrets.0.into_iter().collect(),
-        };
         tracing::trace!(
             method = UNPUBLISH,
             volume = request.volume_id,
@@ -149,26 +144,17 @@ impl ControllerClient for Caller {
             secrets = ?request.secrets.keys(),
             "GRPC call"
         );
-        self.send(
-            &session.calls,
-            UNPUBLISH,
-            request,
-            &secrets,
-            migrated,
-            |request| controller.controller_unpublish_volume(request),
-        )
+        self.send(&session.calls, UNPUBLISH, request, migrated, |request| {
+            controller.controller_unpublish_volume(request)
+        })
         .await?;
         tracing::trace!(method = UNPUBLISH, "GRPC response");
         Ok(())
     }
 
-    async fn list(&self, request: ListRequest) -> Result<Page, CallError> {
+    async fn list(&self, request: v1::ListVolumesRequest) -> Result<v1::ListVolumesResponse, CallError> {
         let session = self.session()?;
         let mut controller = session.controller();
-        let request = v1::ListVolumesRequest {
-            max_entries: request.max_entries,
-            starting_token: request.starting_token,
-        };
         tracing::trace!(
             method = LIST,
             max_entries = request.max_entries,
@@ -176,14 +162,9 @@ impl ControllerClient for Caller {
             "GRPC call"
         );
         let answer = self
-            .send(
-                &session.calls,
-                LIST,
-                request,
-                &Secrets::default(),
-                false,
-                |request| controller.list_volumes(request),
-            )
+            .send(&session.calls, LIST, request, false, |request| {
+                controller.list_volumes(request)
+            })
             .await?;
         tracing::trace!(
             method = LIST,
@@ -191,16 +172,7 @@ impl ControllerClient for Caller {
             token = answer.next_token,
             "GRPC response"
         );
-        let listed = |entry: v1::list_volumes_response::Entry| {
-            Some(Listed {
-                handle: entry.volume?.volume_id,
-                published: entry.status.map(|status| status.published_node_ids),
-            })
-        };
-        Ok(Page {
-            volumes: answer.entries.into_iter().filter_map(listed).collect(),
-            next_token: answer.next_token,
-        })
+        Ok(answer)
     }
 
     async fn ready(&self) -> Result<Capabilities, CallError> {

@@ -19,16 +19,10 @@ pub struct Calls(Arc<Mutex<Counts>>);
 
 #[derive(Debug)]
 struct Counts {
-    driver: Option<DriverLabels>,
+    /// The label `driver_name`.
+    driver: Option<Arc<str>>,
     seconds: HistogramVec,
     connection: ConnectionStats,
-}
-
-#[derive(Clone, Debug)]
-struct DriverLabels {
-    name: Arc<str>,
-    /// Whether its series have the label `migrated`.
-    migrates: bool,
 }
 
 /// The history of the connection.
@@ -123,10 +117,7 @@ impl Calls {
 
     /// Labels the following calls with this driver.
     pub(crate) fn serve(&self, name: &Arc<str>) {
-        self.lock().driver = Some(DriverLabels {
-            name: name.clone(),
-            migrates: is_migration_driver(name),
-        });
+        self.lock().driver = Some(name.clone());
     }
 
     pub(super) fn connected(&self, driver: &Arc<str>, capabilities: Capabilities) {
@@ -211,12 +202,9 @@ impl Drop for Running<'_> {
         };
         let code = self.code.unwrap_or(dropped.into());
         let counts = self.calls.lock();
-        let (driver, migrates) = match &counts.driver {
-            Some(served) => (&*served.name, served.migrates),
-            None => (UNKNOWN_DRIVER, false),
-        };
+        let driver = counts.driver.as_deref().unwrap_or(UNKNOWN_DRIVER);
         let migrated = match self.migrated {
-            _ if !migrates => "",
+            _ if !is_migration_driver(driver) => "",
             true => "true",
             false => "false",
         };

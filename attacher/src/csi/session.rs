@@ -46,21 +46,6 @@ pub trait Connect: Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket(PathBuf);
 
-/// An invalid socket address.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SocketError {
-    /// Not an absolute path.
-    #[error(
-        "{0:?} is not the address of a Unix socket: give its absolute path, as in /run/csi/socket or unix:///run/csi/socket"
-    )]
-    NoPath(String),
-    /// Longer than `sun_path`.
-    #[error(
-        "the path has {0} bytes, and a socket's may have {LONGEST_PATH}: mount the socket's folder at a shorter path"
-    )]
-    TooLong(usize),
-}
-
 /// `sun_path` without the terminating zero byte.
 const LONGEST_PATH: usize = 107;
 
@@ -86,30 +71,18 @@ pub struct Session {
 /// The session could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No process listens.
-    #[error("no connection to the CSI driver at {path}")]
-    Connect {
-        /// The socket.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
+    /// No process listens at the socket.
+    #[error("no connection to the CSI driver at {0}")]
+    Connect(PathBuf, #[source] io::Error),
     /// The process that listens does not speak HTTP/2.
     #[error("the CSI driver's socket does not speak gRPC")]
     Handshake(#[source] tonic::transport::Error),
     /// The driver is not ready yet.
     #[error("the CSI driver is not ready yet (Probe answered ready=false)")]
     NotReady,
-    /// A call failed.
-    #[error("{method} failed")]
-    Call {
-        /// Its method.
-        method: &'static str,
-        /// Its error.
-        #[source]
-        source: CallError,
-    },
+    /// The call of this method failed.
+    #[error("{0} failed")]
+    Call(&'static str, #[source] CallError),
     /// The driver has no name.
     #[error("the CSI driver's name is empty (GetPluginInfo)")]
     NoName,
@@ -125,7 +98,7 @@ const MAX_HEADERS: u32 = 1 << 20;
 // === impl Socket ===
 
 impl FromStr for Socket {
-    type Err = SocketError;
+    type Err = String;
 
     fn from_str(address: &str) -> Result<Self, Self::Err> {
         let path = match address.strip_prefix("unix:") {
@@ -133,13 +106,19 @@ impl FromStr for Socket {
             None => address,
         };
         if path.len() > LONGEST_PATH {
-            return Err(SocketError::TooLong(path.len()));
+            return Err(format!(
+                "the path has {} bytes, and a socket's may have {LONGEST_PATH}: mount the socket's folder at a shorter path",
+                path.len()
+            ));
         }
         let path = Path::new(path);
         if path.is_absolute() {
             Ok(Self(path.to_owned()))
         } else {
-            Err(SocketError::NoPath(address.to_owned()))
+            Err(format!(
+                "{address:?} is not the address of a Unix socket: give its absolute path, as in /run/csi/socket or \
+                 unix:///run/csi/socket"
+            ))
         }
     }
 }
@@ -148,12 +127,8 @@ impl Connect for Socket {
     type Stream = UnixStream;
 
     async fn connect(&self) -> Result<UnixStream, OpenError> {
-        UnixStream::connect(&self.0)
-            .await
-            .map_err(|source| OpenError::Connect {
-                path: self.0.clone(),
-                source,
-            })
+        let stream = UnixStream::connect(&self.0).await;
+        stream.map_err(|source| OpenError::Connect(self.0.clone(), source))
     }
 }
 
@@ -324,7 +299,7 @@ where
         Err(error) => tracing::trace!(method, %error, "GRPC error"),
     }
     let method = method.rsplit('/').next().unwrap_or(method);
-    result.map_err(|source| OpenError::Call { method, source })
+    result.map_err(|source| OpenError::Call(method, source))
 }
 
 fn driver_channel(channel: Channel) -> DriverChannel {
@@ -374,16 +349,12 @@ mod tests {
             "tcp://127.0.0.1:1",
             "127.0.0.1:1",
         ] {
-            assert_eq!(
-                address.parse::<Socket>(),
-                Err(SocketError::NoPath(address.to_owned()))
-            );
+            let error = address.parse::<Socket>().unwrap_err();
+            assert!(error.contains("is not the address of a Unix socket"), "{error}");
         }
         let path = |length: usize| format!("/{}", "a".repeat(length - 1));
         assert!(path(LONGEST_PATH).parse::<Socket>().is_ok());
-        assert_eq!(
-            path(LONGEST_PATH + 1).parse::<Socket>(),
-            Err(SocketError::TooLong(LONGEST_PATH + 1))
-        );
+        let error = path(LONGEST_PATH + 1).parse::<Socket>().unwrap_err();
+        assert!(error.starts_with("the path has 108 bytes"), "{error}");
     }
 }

@@ -14,6 +14,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 use super::View;
+use crate::controller::state::lock;
 use crate::report::OngoingFailure;
 
 type Page = (StatusCode, String);
@@ -89,7 +90,7 @@ fn standby_problem(view: &View) -> Option<String> {
 
 /// The caches that are not synced.
 fn unsynced(view: &View, leads: bool) -> Vec<String> {
-    let Some(synced) = view.stats(0).map(|stats| stats.caches_synced) else {
+    let Some(synced) = view.state().map(|state| lock(&state).caches_synced) else {
         return vec!["the controller has not started".to_owned()];
     };
     let watches = view.requests.state().watches;

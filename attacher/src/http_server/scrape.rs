@@ -1,14 +1,17 @@
 //! `--metrics-path`: the metrics of all modules. Names that the Go sidecar has too are the Go sidecar's, with its help,
 //! labels and buckets, so that dashboards and alerts keep working.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::IntoResponse;
 use http::header::CONTENT_TYPE;
+use jiff::Timestamp;
+use tokio::time::Instant;
 
 use super::{VERSION, View};
-use crate::controller::state::{QueueStats, Stats};
+use crate::controller::state::{ControllerState, QueueStats, Rounds, lock};
 use crate::leader_election::Leadership;
 use crate::logging::dropped_lines;
 use crate::metrics::{self, Scrape, process};
@@ -18,10 +21,13 @@ pub(super) async fn metrics(State(view): State<Arc<View>>) -> impl IntoResponse 
     let scrape = Scrape::default();
     view.calls.collect(&scrape);
     view.requests.collect(&scrape);
-    if let Some(stats) = view.stats(0) {
-        work_queues(&scrape, &stats);
-        lanes(&scrape, &view, &stats);
-        reconcile(&scrape, &stats);
+    if let Some(state) = view.state() {
+        let state = lock(&state);
+        let stats = state.lanes(Instant::now().into_std());
+        work_queues(&scrape, &state, &stats);
+        lanes(&scrape, view.now(), &stats);
+        caches(&scrape, &state);
+        reconcile(&scrape, &state.rounds);
     }
     if let Some(election) = view.election() {
         leadership(&scrape, &election);
@@ -58,16 +64,18 @@ fn leadership(scrape: &Scrape, election: &Leadership) {
     );
 }
 
-fn work_queues(scrape: &Scrape, stats: &Stats) {
-    stats.attachments.collect(scrape);
-    stats.volumes.collect(scrape);
+fn work_queues(scrape: &Scrape, state: &ControllerState, stats: &BTreeMap<Lane, QueueStats>) {
+    state.queue.metrics(Lane::Attach).collect(scrape);
+    state.queue.metrics(Lane::Volume).collect(scrape);
+    scrape.add(state.latency.attached.clone());
+    scrape.add(state.latency.detached.clone());
     let queues = [
         (ATTACHMENT_QUEUE, &[Lane::Attach, Lane::Detach, Lane::Repair][..]),
         (VOLUME_QUEUE, &[Lane::Volume]),
     ];
     let gauges = |name, help, value: fn(&QueueStats) -> f64, fold: fn(f64, f64) -> f64| {
         let samples = queues.map(|(queue, lanes)| {
-            let lanes = lanes.iter().filter_map(|lane| stats.lanes.get(lane));
+            let lanes = lanes.iter().filter_map(|lane| stats.get(lane));
             ([queue], lanes.map(value).fold(0.0, fold))
         });
         scrape.gauges(name, help, ["name"], samples);
@@ -92,9 +100,8 @@ fn work_queues(scrape: &Scrape, stats: &Stats) {
     );
 }
 
-fn lanes(scrape: &Scrape, view: &View, stats: &Stats) {
-    let now = view.now();
-    let lanes = || stats.lanes.iter().map(|(lane, stats)| (lane.name(), stats));
+fn lanes(scrape: &Scrape, now: Timestamp, stats: &BTreeMap<Lane, QueueStats>) {
+    let lanes = || stats.iter().map(|(lane, stats)| (lane.name(), stats));
     scrape.gauges(
         "csi_attacher_backlog",
         "Unfinished work items by lane (attach, detach, repair: requested by a reconcile or after a reconnect, release: PersistentVolume finalizers) and state (running, ready: queued for a worker, waiting: in backoff)",
@@ -119,27 +126,29 @@ fn lanes(scrape: &Scrape, view: &View, stats: &Stats) {
         ["lane"],
         lanes().map(|(lane, stats)| ([lane], stats.age(now).as_secs_f64())),
     );
-    scrape.add(stats.latency.attached.clone());
-    scrape.add(stats.latency.detached.clone());
+}
+
+fn caches(scrape: &Scrape, state: &ControllerState) {
+    let index = &state.index;
     scrape.gauges(
         "csi_attacher_objects",
         "Number of objects in the caches",
         ["resource"],
         [
-            (["volumeattachments"], stats.objects.attachments as f64),
-            (["persistentvolumes"], stats.objects.volumes as f64),
-            (["csinodes"], stats.objects.nodes as f64),
+            (["volumeattachments"], index.attachments.len() as f64),
+            (["persistentvolumes"], index.volumes.len() as f64),
+            (["csinodes"], index.nodes.len() as f64),
         ],
     );
     scrape.gauge(
         "csi_attacher_lists_complete",
         "Whether all caches are synced; the workers start after that",
-        f64::from(u8::from(stats.caches_synced.all())),
+        f64::from(u8::from(state.caches_synced.all())),
     );
 }
 
-fn reconcile(scrape: &Scrape, stats: &Stats) {
-    let reconcile = &stats.reconcile;
+fn reconcile(scrape: &Scrape, rounds: &Rounds) {
+    let reconcile = &rounds.metrics;
     scrape.counters(
         "csi_attacher_reconcile_rounds_total",
         "Total number of reconciles of the VolumeAttachments with ListVolumes by result (completed, failed)",
@@ -149,7 +158,7 @@ fn reconcile(scrape: &Scrape, stats: &Stats) {
             (["failed"], reconcile.failed_rounds as f64),
         ],
     );
-    let last = stats.last_round.as_ref();
+    let last = rounds.last.as_ref();
     scrape.gauge(
         "csi_attacher_reconcile_last_duration_seconds",
         "Duration of the last reconcile, completed or failed; 0 before the first",

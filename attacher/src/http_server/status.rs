@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::Instant;
 
 use super::{VERSION, View, health};
-use crate::controller::state::{Pending, QueueStats, Stats};
+use crate::controller::state::{ControllerState, LastRound, QueueStats, Rounds, lock};
 use crate::csi::ConnectionStats;
 use crate::kube_api::RequestStats;
 use crate::leader_election::{ElectionStatus, Leadership};
 use crate::report::{OngoingFailure, seconds, time};
-use crate::workqueue::{Class, Key, Lane};
+use crate::workqueue::{Class, Entry, Key, Stage};
 
 /// The number of work items that are shown of each stage; the rest is counted.
 const SHOWN_ITEMS: usize = 50;
@@ -73,13 +74,10 @@ struct ReconcileStatus {
 }
 
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
 struct LaneStatus {
     lane: &'static str,
-    limit: usize,
-    running: usize,
-    ready: usize,
-    waiting: usize,
+    #[serde(flatten)]
+    stats: QueueStats,
     oldest: Option<f64>,
 }
 
@@ -107,37 +105,52 @@ struct WorkStatus {
 
 impl Status {
     pub(super) fn of(view: &View) -> Self {
-        let stats = view.stats(SHOWN_ITEMS);
-        let now = Instant::now();
+        // It locks the state, too.
+        let not_ready = health::missing(view);
+        let state = view.state();
+        let state = state.as_deref().map(lock);
+        let state = state.as_deref();
+        let (now, wall) = (Instant::now(), view.now());
+        let lanes = state.map(|state| state.lanes(now.into())).unwrap_or_default();
+        let works = |stage: fn(&Stage) -> bool| {
+            let work = |state| works(state, stage, now.into(), wall);
+            state.map(work).unwrap_or_default()
+        };
         Self {
             version: VERSION,
-            time: time(view.now()),
+            time: time(wall),
             up: seconds(now - view.started),
-            not_ready: health::missing(view),
+            not_ready,
             driver: view.calls.connection(),
             leader_election: view.election().as_ref().and_then(Election::of),
-            lists: stats.as_ref().map(|stats| lists(stats, view)).unwrap_or_default(),
+            lists: state.map(|state| lists(state, view)).unwrap_or_default(),
             api: view.requests.state(),
-            reconcile: stats.as_ref().and_then(|stats| ReconcileStatus::of(stats, now)),
-            lanes: stats
-                .iter()
-                .flat_map(|stats| &stats.lanes)
-                .map(|(lane, stats)| LaneStatus::of(*lane, stats, view))
+            reconcile: state.and_then(|state| {
+                let last = state.rounds.last.as_ref()?;
+                Some(ReconcileStatus::of(last, &state.rounds, now))
+            }),
+            lanes: lanes
+                .into_iter()
+                .map(|(lane, stats)| LaneStatus {
+                    lane: lane.name(),
+                    oldest: (stats.depth() > 0).then(|| seconds(stats.age(wall))),
+                    stats,
+                })
                 .collect(),
-            running: works(view, stats.as_ref().map(|stats| &stats.running), now),
-            ready: works(view, stats.as_ref().map(|stats| &stats.ready), now),
-            waiting: works(view, stats.as_ref().map(|stats| &stats.waiting), now),
+            running: works(|stage| matches!(stage, Stage::Running { .. })),
+            ready: works(|stage| matches!(stage, Stage::Ready { .. })),
+            waiting: works(|stage| matches!(stage, Stage::Waiting { .. })),
         }
     }
 }
 
-fn lists(stats: &Stats, view: &View) -> Vec<ListStatus> {
-    let (synced, known) = (stats.caches_synced, stats.objects);
+fn lists(state: &ControllerState, view: &View) -> Vec<ListStatus> {
+    let (synced, index) = (state.caches_synced, &state.index);
     let watches = view.requests.state().watches;
     [
-        ("volumeattachments", synced.attachments, known.attachments),
-        ("persistentvolumes", synced.volumes, known.volumes),
-        ("csinodes", synced.nodes, known.nodes),
+        ("volumeattachments", synced.attachments, index.attachments.len()),
+        ("persistentvolumes", synced.volumes, index.volumes.len()),
+        ("csinodes", synced.nodes, index.nodes.len()),
     ]
     .map(|(resource, complete, objects)| ListStatus {
         resource,
@@ -148,12 +161,15 @@ fn lists(stats: &Stats, view: &View) -> Vec<ListStatus> {
     .into()
 }
 
-fn works(view: &View, pending: Option<&Vec<Pending>>, now: Instant) -> Vec<WorkStatus> {
-    pending
-        .into_iter()
-        .flatten()
-        .map(|pending| WorkStatus::of(pending, view, now))
-        .collect()
+fn works(
+    state: &ControllerState,
+    stage: fn(&Stage) -> bool,
+    now: std::time::Instant,
+    wall: Timestamp,
+) -> Vec<WorkStatus> {
+    let items = state.longest(stage, now, SHOWN_ITEMS).into_iter();
+    let status = |(key, entry)| WorkStatus::of(key, entry, state, now, wall);
+    items.map(status).collect()
 }
 
 // === impl Election ===
@@ -171,35 +187,20 @@ impl Election {
 // === impl ReconcileStatus ===
 
 impl ReconcileStatus {
-    fn of(stats: &Stats, now: Instant) -> Option<Self> {
-        let last = stats.last_round.as_ref()?;
+    fn of(last: &LastRound, rounds: &Rounds, now: Instant) -> Self {
+        let metrics = rounds.metrics;
         let since = now.into_std().saturating_duration_since(last.round.ended);
-        Some(Self {
+        Self {
             last: seconds(since),
             took: seconds(last.round.took),
             listed: last.round.listed,
             lost: last.lost,
             leftover: last.leftover,
             error: last.error.as_ref().map(ToString::to_string),
-            completed: stats.reconcile.rounds,
-            failed: stats.reconcile.failed_rounds,
-            repaired: stats.reconcile.repaired,
-            refused: stats.reconcile.refused,
-        })
-    }
-}
-
-// === impl LaneStatus ===
-
-impl LaneStatus {
-    fn of(lane: Lane, stats: &QueueStats, view: &View) -> Self {
-        Self {
-            lane: lane.name(),
-            limit: stats.limit,
-            running: stats.running,
-            ready: stats.ready,
-            waiting: stats.waiting,
-            oldest: (stats.depth() > 0).then(|| seconds(stats.age(view.now()))),
+            completed: metrics.rounds,
+            failed: metrics.failed_rounds,
+            repaired: metrics.repaired,
+            refused: metrics.refused,
         }
     }
 }
@@ -207,31 +208,54 @@ impl LaneStatus {
 // === impl WorkStatus ===
 
 impl WorkStatus {
-    fn of(pending: &Pending, view: &View, now: Instant) -> Self {
-        let name = match &pending.key {
-            Key::Attachment(name) | Key::Volume(name) => name.to_string(),
-            Key::Target(target) => format!("{} on {}", target.volume_id, target.node_id),
+    fn of(
+        key: &Key,
+        entry: &Entry,
+        state: &ControllerState,
+        now: std::time::Instant,
+        wall: Timestamp,
+    ) -> Self {
+        let (name, volume, node) = match key {
+            Key::Attachment(name) => {
+                let attachment = state.index.attachments.get(name);
+                let volume = attachment.and_then(|attachment| attachment.volume_name());
+                let node = attachment.map(|attachment| &attachment.node);
+                (name.to_string(), volume, node)
+            }
+            Key::Volume(name) => (name.to_string(), Some(name), None),
+            Key::Target(target) => {
+                let node = state.abandoned.get(target).map(|a| &a.attachment.node);
+                (format!("{} on {}", target.volume_id, target.node_id), None, node)
+            }
         };
-        let failures = pending.failures.as_ref();
-        let wanted = pending.wanted_since.map(|since| {
-            let ago = view.now().duration_since(since);
+        let since = |then| seconds(now.saturating_duration_since(then));
+        let (elapsed, next) = match entry.stage {
+            Stage::Ready { since: began, .. } | Stage::Running { since: began, .. } => {
+                (Some(since(began)), None)
+            }
+            Stage::Waiting { until: (until, _) } => {
+                (None, Some(seconds(until.saturating_duration_since(now))))
+            }
+        };
+        let wanted = state.wanted_since(key).map(|since| {
+            let ago = wall.duration_since(since);
             seconds(Duration::try_from(ago).unwrap_or_default())
         });
+        let failures = entry.failures.as_ref();
         Self {
-            lane: pending.lane.name(),
+            lane: entry.lane.name(),
             name,
-            volume: pending.volume.as_ref().map(ToString::to_string),
-            node: pending.node.as_ref().map(ToString::to_string),
+            volume: volume.map(ToString::to_string),
+            node: node.map(ToString::to_string),
             wanted,
-            elapsed: pending.next.is_none().then_some(seconds(pending.elapsed)),
-            next: pending.next.map(seconds),
+            elapsed,
+            next,
             why: failures
-                .filter(|_| pending.next.is_some())
+                .filter(|_| next.is_some())
                 .map(|failures| why(failures.last.class)),
             failures: failures.map_or(0, |failures| failures.times),
-            failing: failures
-                .map(|failures| seconds(now.into_std().saturating_duration_since(failures.since))),
-            error: failures.map(|failures| failures.last.message.to_string()),
+            failing: failures.map(|failures| since(failures.since)),
+            error: failures.map(|failures| failures.last.message.clone()),
         }
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tower::ServiceExt;
 
 use super::*;
-use crate::controller::state::Event;
+use crate::controller::state::{self, Event};
 use crate::controller::{Clock, SyncError};
 use crate::informer::Change;
 use crate::leader_election::{ElectionStatus, LeaseMeta, Settings, Timings};
@@ -307,7 +307,8 @@ async fn a_standby_is_ready_when_it_could_take_over() {
         view.calls.connect_one();
         view.election_begins(mk_standby(Some("pod-2"), None));
         view.work_begins(mk_listed(lists));
-        view.requests.fail_one("csinodes", "cannot list: forbidden");
+        view.requests
+            .watch_failed("csinodes".into(), "cannot list: forbidden");
         let (status, text) = get(&view, "/readyz");
         assert_eq!(status, 503, "{text}");
         for kind in ["PersistentVolumes", "CSINodes", "VolumeAttachments"] {

@@ -121,6 +121,7 @@ where
         }
     }
 
+    /// Logs and counts a failure, and waits for its backoff.
     async fn on_error(&mut self, error: &watcher::Error) {
         let (stage, why) = describe(error);
         let asked_for = retry_after(error).unwrap_or_default();
@@ -128,11 +129,6 @@ where
             // kube's watcher would resume from the expired resourceVersion again and again. A new watcher starts with a list.
             self.restart();
         }
-        self.pause(stage, why, asked_for).await;
-    }
-
-    /// Logs and counts a failure, and waits for its backoff.
-    async fn pause(&mut self, stage: Stage, why: String, asked_for: Duration) {
         let (failures, pause) = self.backoff.failed(stage, asked_for, Instant::now().into_std());
         let kind = &*K::kind(&());
         self.requests.watch_failed(K::plural(&()), &why);

@@ -50,7 +50,7 @@ impl<T: Object> Store<T> {
     }
 
     /// Applies a change, and returns what it changed: nothing, if the store has this version or a newer one.
-    pub(super) fn apply(&mut self, change: Change<T>) -> Vec<StoreDelta<T>> {
+    pub(crate) fn apply(&mut self, change: Change<T>) -> Vec<StoreDelta<T>> {
         match change {
             Change::RelistStarting => {
                 self.pending_lists.push_back(LocalWrites::default());

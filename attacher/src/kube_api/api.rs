@@ -13,11 +13,12 @@ use super::client::ApiService;
 use super::request_limiter::Priority::{High, Low};
 use super::request_limiter::RequestKind::{Read, Write};
 use super::request_limiter::RequestLimiter;
-use super::{AttachmentRequest, Clients, Cluster, Error, NOT_TEXT, Side, VolumeRequest, patch, retry};
+use super::{AttachmentRequest, Clients, Cluster, Error, NOT_TEXT, VolumeRequest, patch, retry};
 use crate::leader_election::Leadership;
 use crate::migration;
 use crate::model::wire::{AttachmentObject, VolumeObject};
 use crate::model::{Attachment, Driver, SecretRef, Secrets, Volume};
+use crate::plan::Operation;
 
 /// The API server, as one driver uses it.
 pub struct ApiServer {
@@ -70,15 +71,13 @@ impl Cluster for ApiServer {
                 (Write(High), patch_status(patch::attached(attachment, context)))
             }
             AttachmentRequest::MarkDetached => (Write(Low), patch_status(patch::detached(attachment))),
-            AttachmentRequest::SaveError(side, problem) => {
-                let priority = match side {
-                    Side::Attach => High,
-                    Side::Detach => Low,
+            AttachmentRequest::SaveError(failed, problem) => {
+                let priority = match failed {
+                    Operation::Attach => High,
+                    Operation::Detach => Low,
                 };
-                (
-                    Write(priority),
-                    patch_status(patch::problem(attachment, side, problem)),
-                )
+                let body = patch::problem(attachment, failed, problem);
+                (Write(priority), patch_status(body))
             }
         };
         let object = retry::send(&self.service, &self.limiter, kind, request?).await?;

@@ -93,14 +93,8 @@ pub enum ConnectError {
     #[error("the TLS settings of the Kubernetes client configuration are not usable")]
     Tls(#[source] kube::Error),
     /// Invalid `tls-server-name`.
-    #[error("tls-server-name {name:?} is not a name")]
-    ServerName {
-        /// Its value.
-        name: String,
-        /// The error.
-        #[source]
-        source: InvalidDnsNameError,
-    },
+    #[error("tls-server-name {0:?} is not a name")]
+    ServerName(String, #[source] InvalidDnsNameError),
     /// The credentials are unusable.
     #[error("the credentials of the Kubernetes client configuration are not usable")]
     Credentials(#[from] CredentialsError),

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::request_limiter::Priority;
 use super::{Rate, RateLimit};
 use crate::csi::Code;
+use crate::leader_election::Leadership;
 use crate::model::{Attachment, Volume};
 use crate::report::chain;
 use correlator::EventCorrelator;
@@ -74,13 +75,12 @@ struct Notice {
 /// Queues notices. Clones share the queue.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    /// None: disabled.
-    notices_tx: Option<mpsc::Sender<Notice>>,
+    notices_tx: mpsc::Sender<Notice>,
     dropped: Arc<AtomicU64>,
 }
 
 /// Sends the notices of a [`Recorder`].
-pub struct Publisher<L> {
+pub struct Publisher {
     client: Client,
     reporter: Reporter,
     recorder: KubeRecorder,
@@ -88,8 +88,6 @@ pub struct Publisher<L> {
     dropped: Arc<AtomicU64>,
     correlator: EventCorrelator,
     rate: RateLimit,
-    /// Whether this replica may write now.
-    leading: L,
     refused: HashMap<Option<String>, Instant>,
 }
 
@@ -207,13 +205,8 @@ fn fingerprint(note: &str) -> u16 {
 // === impl Recorder ===
 
 impl Recorder {
-    /// A recorder and its publisher, which writes with `client` as `component` on `instance` while `leading` returns true.
-    pub fn new<L: Fn() -> bool>(
-        client: Client,
-        component: String,
-        instance: String,
-        leading: L,
-    ) -> (Self, Publisher<L>) {
+    /// A recorder and its publisher, which writes with `client` as `component` on `instance`.
+    pub fn new(client: Client, component: String, instance: String) -> (Self, Publisher) {
         let (notices_tx, notices) = mpsc::channel(QUEUE);
         let dropped = Arc::new(AtomicU64::new(0));
         let reporter = Reporter {
@@ -228,17 +221,15 @@ impl Recorder {
             dropped: dropped.clone(),
             correlator: EventCorrelator::default(),
             rate: RateLimit::new(RATE),
-            leading,
             refused: HashMap::new(),
         };
-        let notices_tx = Some(notices_tx);
         (Self { notices_tx, dropped }, publisher)
     }
 
-    /// A recorder without publisher.
+    /// A recorder without publisher, which drops all notices.
     pub fn silent() -> Self {
         Self {
-            notices_tx: None,
+            notices_tx: mpsc::channel(1).0,
             dropped: Arc::default(),
         }
     }
@@ -251,11 +242,8 @@ impl Recorder {
         code: Option<Code>,
         message: impl AsRef<str>,
     ) {
-        let Some(notices_tx) = &self.notices_tx else {
-            return;
-        };
         let notice = Notice::new(regarding.into(), reason, code, message.as_ref());
-        if notices_tx.try_send(notice).is_err() {
+        if self.notices_tx.try_send(notice).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -263,16 +251,16 @@ impl Recorder {
 
 // === impl Publisher ===
 
-impl<L: Fn() -> bool> Publisher<L> {
+impl Publisher {
     /// Sends Events until `stop`, and then the queued ones for a moment. It keeps the rate limit, sends one request at a time, and
-    /// none about attachments while another replica leads. A failed request is logged, and its Event lost.
-    pub async fn run(mut self, stop: CancellationToken) {
+    /// none about attachments unless `leadership` is ours. A failed request is logged, and its Event lost.
+    pub async fn run(mut self, leadership: Leadership, stop: CancellationToken) {
         while let Some(Some(notice)) = stop.run_until_cancelled(self.notices.recv()).await {
-            self.publish(notice).await;
+            self.publish(notice, &leadership).await;
         }
         let rest = async {
             while let Ok(notice) = self.notices.try_recv() {
-                self.publish(notice).await;
+                self.publish(notice, &leadership).await;
             }
         };
         if timeout(SHUTDOWN_TIMEOUT, rest).await.is_err() {
@@ -280,7 +268,7 @@ impl<L: Fn() -> bool> Publisher<L> {
         }
     }
 
-    async fn publish(&mut self, notice: Notice) {
+    async fn publish(&mut self, notice: Notice, leadership: &Leadership) {
         let dropped = self.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
             tracing::debug!(dropped, "the queue of Events was full");
@@ -291,7 +279,7 @@ impl<L: Fn() -> bool> Publisher<L> {
         self.rate.acquire(Priority::Low).await;
         // After the wait: another replica may have become the leader during it.
         let about_leadership = notice.reason == Reason::LeaderElection;
-        if !(about_leadership || (self.leading)()) || self.is_refused(&notice.regarding.namespace) {
+        if !(about_leadership || leadership.check().is_ok()) || self.is_refused(&notice.regarding.namespace) {
             return;
         }
         let mut result = self.send(&notice).await;

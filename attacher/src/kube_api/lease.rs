@@ -44,17 +44,14 @@ impl LeaseServer for ApiLease {
         }
     }
 
-    async fn create(&self, lease: &Lease) -> Result<Lease, LeaseError> {
-        let created = self.api.create(&PostParams::default(), lease).await;
-        created.map_err(|error| failure(&error))
-    }
-
-    async fn update(&self, lease: &Lease) -> Result<Lease, LeaseError> {
-        let replaced = self
-            .api
-            .replace(&self.lease_meta.name, &PostParams::default(), lease)
-            .await;
-        replaced.map_err(|error| failure(&error))
+    async fn write(&self, lease: &Lease) -> Result<Lease, LeaseError> {
+        let params = PostParams::default();
+        let written = match &lease.metadata.resource_version {
+            Some(_) => self.api.replace(&self.lease_meta.name, &params, lease).await,
+            // Without a resourceVersion a replacement would be unconditional.
+            None => self.api.create(&params, lease).await,
+        };
+        written.map_err(|error| failure(&error))
     }
 
     fn changes(&self, version: &str) -> BoxStream<'static, Option<Lease>> {

@@ -125,12 +125,10 @@ impl Requests {
     /// The watch of this resource failed; the next 2xx response to it ends that.
     pub(crate) fn watch_failed(&self, resource: Cow<'static, str>, why: &str) {
         let mut counts = self.lock();
-        match counts.state.watches.get_mut(&resource) {
-            Some(failure) => failure.again(why),
-            None => {
-                counts.state.watches.insert(resource, OngoingFailure::new(why));
-            }
-        }
+        let failure = counts.state.watches.entry(resource);
+        failure
+            .and_modify(|failure| failure.again(why))
+            .or_insert_with(|| OngoingFailure::new(why));
     }
 
     pub(crate) fn state(&self) -> RequestStats {
@@ -155,11 +153,6 @@ impl Requests {
         let uri = Uri::from_static(uri);
         let status = StatusCode::from_u16(status).expect("a test has a status");
         self.begin(&Method::GET, &uri).outcome = Outcome::Answered(status);
-    }
-
-    #[cfg(test)]
-    pub(crate) fn fail_one(&self, resource: &'static str, why: &str) {
-        self.watch_failed(Cow::Borrowed(resource), why);
     }
 
     pub(super) fn begin(&self, method: &Method, uri: &Uri) -> Running {

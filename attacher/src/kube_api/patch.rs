@@ -10,10 +10,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::Side;
 use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
 use crate::model::{Attachment, Problem, Uid};
-use crate::plan::Record;
+use crate::plan::{Operation, Record};
 
 /// Adds our finalizer and the record of the coming publish call.
 pub fn record(attachment: &Attachment, record: &Record, finalizer: &str) -> Value {
@@ -89,10 +88,10 @@ pub(super) fn detached(attachment: &Attachment) -> Value {
 }
 
 /// `status` with an error, which replaces an earlier one: without a code, `errorCode` is set to null.
-pub(super) fn problem(attachment: &Attachment, side: Side, problem: &Problem) -> Value {
-    let field = match side {
-        Side::Attach => "attachError",
-        Side::Detach => "detachError",
+pub(super) fn problem(attachment: &Attachment, failed: Operation, problem: &Problem) -> Value {
+    let field = match failed {
+        Operation::Attach => "attachError",
+        Operation::Detach => "detachError",
     };
     let error = json!({ "message": problem.message, "time": problem.time, "errorCode": problem.code });
     json!({ "metadata": { "uid": attachment.uid.0 }, "status": { field: error } })
@@ -198,7 +197,7 @@ mod tests {
             code: None,
         };
         assert_eq!(
-            problem(&mk_attachment("va"), Side::Detach, &told)["status"],
+            problem(&mk_attachment("va"), Operation::Detach, &told)["status"],
             json!({ "detachError": { "message": "m", "time": "t", "errorCode": null } })
         );
     }

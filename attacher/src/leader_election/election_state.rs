@@ -13,11 +13,12 @@ use kube::core::ObjectMeta;
 
 use super::Settings;
 use record::{Observed, Record, micros};
-pub use step::{LeadershipLost, LeaseError, Request, Step};
+pub use step::{LeadershipLost, LeaseError};
+pub(super) use step::{Request, Step};
 
 /// See the module.
 #[derive(Debug)]
-pub struct ElectionState {
+pub(super) struct ElectionState {
     settings: Settings,
     observed: Option<Observed>,
     /// Whether the Lease was read. It may not exist.
@@ -44,16 +45,13 @@ struct Term {
     renewed: Instant,
 }
 
-/// The next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NextRequest {
-    /// Read the lease.
     Get,
     /// Update the version that was just read.
     Write,
     /// Update the version that was read or written last, without another read.
     Renew,
-    /// None until then.
     WaitUntil(Instant),
 }
 
@@ -67,8 +65,7 @@ const HASTE: u32 = 4;
 // === impl ElectionState ===
 
 impl ElectionState {
-    /// Before the first read.
-    pub fn new(settings: Settings) -> Self {
+    pub(super) fn new(settings: Settings) -> Self {
         Self {
             settings,
             observed: None,
@@ -84,7 +81,7 @@ impl ElectionState {
     }
 
     /// The next step. `wall` becomes the Lease's timestamp.
-    pub fn next(&mut self, now: Instant, wall: Timestamp) -> Step {
+    pub(super) fn next(&mut self, now: Instant, wall: Timestamp) -> Step {
         if self.valid_until().is_some_and(|until| now >= until) {
             return Step::Stop(self.lost(LeadershipLost::Unrenewed {
                 lease: self.settings.lease_meta.to_string(),
@@ -124,7 +121,7 @@ impl ElectionState {
     /// # Errors
     ///
     /// When it shows that leadership was lost.
-    pub fn on_get(
+    pub(super) fn on_get(
         &mut self,
         answer: Result<Option<Lease>, LeaseError>,
         sent: Instant,
@@ -152,8 +149,14 @@ impl ElectionState {
         Ok(())
     }
 
-    /// Handles the response to a [`Request::Create`] or [`Request::Update`] that was sent at `sent`.
-    pub fn on_write(&mut self, answer: Result<Lease, LeaseError>, sent: Instant, now: Instant, random: f64) {
+    /// Handles the response to a [`Request::Write`] that was sent at `sent`.
+    pub(super) fn on_write(
+        &mut self,
+        answer: Result<Lease, LeaseError>,
+        sent: Instant,
+        now: Instant,
+        random: f64,
+    ) {
         self.slow = now >= sent + self.first_timeout();
         match answer {
             Ok(lease) => {
@@ -192,7 +195,7 @@ impl ElectionState {
     }
 
     /// Handles a watch event of a standby; `None` is a deletion.
-    pub fn on_watch_event(&mut self, lease: Option<Lease>, now: Instant, random: f64) {
+    pub(super) fn on_watch_event(&mut self, lease: Option<Lease>, now: Instant, random: f64) {
         if self.term.is_some() {
             return;
         }
@@ -205,14 +208,14 @@ impl ElectionState {
     }
 
     /// Stops leading, so that the lease can be released.
-    pub fn resign(&mut self) {
+    pub(super) fn resign(&mut self) {
         if let Some(term) = self.term.take() {
             self.pending_renew = Some(term.acquired);
         }
     }
 
     /// `lease` as released after [`ElectionState::resign`]; `None` if it is not ours.
-    pub fn released(&self, mut lease: Lease, wall: Timestamp) -> Option<Lease> {
+    pub(super) fn released(&self, mut lease: Lease, wall: Timestamp) -> Option<Lease> {
         let acquired = self.pending_renew?;
         let record = Record::of(&lease);
         if record.holder != self.settings.identity || !self.is_of_term(&record, acquired) {
@@ -229,41 +232,39 @@ impl ElectionState {
     }
 
     /// Whether the lease is ours, or may be.
-    pub fn may_hold(&self) -> bool {
+    pub(super) fn may_hold(&self) -> bool {
         self.term.is_some() || self.pending_renew.is_some()
     }
 
     /// When leadership expires; `None` if we do not lead.
-    pub fn valid_until(&self) -> Option<Instant> {
+    pub(super) fn valid_until(&self) -> Option<Instant> {
         let term = self.term.as_ref()?;
         Some(term.renewed + self.settings.timings.renew_deadline)
     }
 
     /// When the last successful renewal of our term was sent.
-    pub fn renewed(&self) -> Option<Instant> {
+    pub(super) fn renewed(&self) -> Option<Instant> {
         self.term.as_ref().map(|term| term.renewed)
     }
 
     /// Whether we are about to claim the lease.
-    pub fn is_claiming(&self) -> bool {
+    pub(super) fn is_claiming(&self) -> bool {
         self.term.is_none() && matches!(self.next_request, NextRequest::Write)
     }
 
     /// The last observed holder. Empty: the lease is free. `None`: it has not been read yet.
-    pub fn holder(&self) -> Option<&str> {
+    pub(super) fn holder(&self) -> Option<&str> {
         match &self.observed {
             Some(observed) => Some(&observed.record.holder),
             None => self.was_read.then_some(""),
         }
     }
 
-    /// The last observed Lease.
-    pub fn lease(&self) -> Option<&Lease> {
+    pub(super) fn lease(&self) -> Option<&Lease> {
         self.observed.as_ref()?.lease.as_ref()
     }
 
-    /// How many renewals had to read the lease first.
-    pub fn slow_renewals(&self) -> u64 {
+    pub(super) fn slow_renewals(&self) -> u64 {
         self.slow_renewals
     }
 
@@ -361,7 +362,7 @@ impl ElectionState {
         let known = self.observed.as_ref();
         let record = known.map(|observed| observed.record.clone()).unwrap_or_default();
         let existing = known.and_then(|observed| observed.lease.clone());
-        let exists = existing.is_some();
+        let changes_hands = existing.is_some() && record.holder != self.settings.identity;
         let mut lease = existing.unwrap_or_else(|| Lease {
             metadata: ObjectMeta {
                 name: Some(self.settings.lease_meta.name.clone()),
@@ -374,7 +375,6 @@ impl ElectionState {
             let labels = lease.metadata.labels.get_or_insert_default();
             labels.extend(self.settings.labels.clone());
         }
-        let changes_hands = exists && record.holder != self.settings.identity;
         let acquired = match &self.term {
             Some(term) => term.acquired,
             // All claims without a response carry one acquireTime, by which they are recognized.
@@ -387,11 +387,7 @@ impl ElectionState {
         spec.acquire_time = Some(MicroTime(acquired));
         spec.renew_time = Some(MicroTime(now));
         spec.lease_transitions = Some(record.transitions.saturating_add(changes_hands.into()));
-        if exists {
-            Request::Update(Box::new(lease))
-        } else {
-            Request::Create(Box::new(lease))
-        }
+        Request::Write(Box::new(lease))
     }
 }
 

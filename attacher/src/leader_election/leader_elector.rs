@@ -149,14 +149,8 @@ impl<S: LeaseServer> LeaderElector<S> {
                     self.state.on_get(answer, sent, now(), self.random.f64()),
                 )
             }
-            Request::Create(lease) => {
-                let (silent, answer) = answer(deadline, self.server.create(&lease)).await;
-                let failure = answer.as_ref().err().cloned();
-                self.state.on_write(answer, sent, now(), self.random.f64());
-                (silent, failure, Ok(()))
-            }
-            Request::Update(lease) => {
-                let (silent, answer) = answer(deadline, self.server.update(&lease)).await;
+            Request::Write(lease) => {
+                let (silent, answer) = answer(deadline, self.server.write(&lease)).await;
                 let failure = answer.as_ref().err().cloned();
                 self.state.on_write(answer, sent, now(), self.random.f64());
                 (silent, failure, Ok(()))
@@ -239,7 +233,7 @@ impl<S: LeaseServer> LeaderElector<S> {
             None => self.server.get().await?,
         };
         if let Some(lease) = lease.and_then(|lease| self.state.released(lease, (self.clock)())) {
-            self.server.update(&lease).await?;
+            self.server.write(&lease).await?;
             tracing::info!("released lease");
         }
         Ok(())
@@ -283,22 +277,20 @@ impl<S: LeaseServer> LeaderElector<S> {
     /// Keeps the last failure for `/statusz`. A conflict is no failure.
     fn note(&self, failure: Option<&LeaseError>, is_claim: bool) {
         self.status_tx.send_if_modified(|status| {
-            match (failure, &mut status.ongoing_failure) {
+            match failure {
                 // The lease can be read and claimed, but the last claim failed.
-                (None, _) if status.claim_failed && self.state.is_claiming() => return false,
-                (None | Some(LeaseError::Conflict), trouble) => {
-                    *trouble = None;
+                None if status.claim_failed && self.state.is_claiming() => {}
+                None | Some(LeaseError::Conflict) => {
+                    status.ongoing_failure = None;
                     status.claim_failed = false;
                 }
-                (Some(LeaseError::Unanswered(why) | LeaseError::Refused(why)), Some(trouble)) => {
-                    trouble.again(why)
+                Some(LeaseError::Unanswered(why) | LeaseError::Refused(why)) => {
+                    status.claim_failed |= is_claim;
+                    match &mut status.ongoing_failure {
+                        Some(ongoing) => ongoing.again(why),
+                        none => *none = Some(OngoingFailure::new(why)),
+                    }
                 }
-                (Some(LeaseError::Unanswered(why) | LeaseError::Refused(why)), trouble) => {
-                    *trouble = Some(OngoingFailure::new(why));
-                }
-            }
-            if matches!(failure, Some(LeaseError::Unanswered(_) | LeaseError::Refused(_))) {
-                status.claim_failed |= is_claim;
             }
             // There may be no receiver.
             false

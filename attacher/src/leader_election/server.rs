@@ -14,11 +14,8 @@ pub trait LeaseServer: Send + Sync + 'static {
     /// Reads the Lease; `None` if it does not exist.
     fn get(&self) -> impl Future<Output = Result<Option<Lease>, LeaseError>> + Send;
 
-    /// Creates the Lease.
-    fn create(&self, lease: &Lease) -> impl Future<Output = Result<Lease, LeaseError>> + Send;
-
-    /// Replaces the version that `lease` carries.
-    fn update(&self, lease: &Lease) -> impl Future<Output = Result<Lease, LeaseError>> + Send;
+    /// Replaces the version of the Lease whose resourceVersion `lease` carries; creates the Lease if it carries none.
+    fn write(&self, lease: &Lease) -> impl Future<Output = Result<Lease, LeaseError>> + Send;
 
     /// Watches the Lease from `version`; `None` is a deletion. The stream may end at any time, as the elector also reads the
     /// Lease periodically.

@@ -14,19 +14,14 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::args::LogFormat;
 use crate::trace;
 
 /// Formats an event with the fields of its spans.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Klog {
-    pub(super) format: Format,
+    pub(super) format: LogFormat,
     pub(super) clock: fn() -> Timestamp,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
-    Text,
-    Json,
 }
 
 /// Formats the fields of a span as one line `name=value` each, so that [`Klog`] can omit those that the event repeats.
@@ -72,8 +67,8 @@ where
         }
         let now = (self.clock)();
         match self.format {
-            Format::Text => text(&mut writer, now, event.metadata(), &message, logger, &fields),
-            Format::Json => json(&mut writer, now, event.metadata(), &message, logger, &fields),
+            LogFormat::Text => text(&mut writer, now, event.metadata(), &message, logger, &fields),
+            LogFormat::Json => json(&mut writer, now, event.metadata(), &message, logger, &fields),
         }
     }
 }

@@ -16,10 +16,7 @@ pub(super) async fn read(args: &Args) -> Result<kube::Config, Error> {
     let Some(path) = &args.kubeconfig else {
         return in_cluster().map_err(Error::NoCluster);
     };
-    let broken = |source| Error::Kubeconfig {
-        path: path.clone(),
-        source,
-    };
+    let broken = |source| Error::Kubeconfig(path.clone(), source);
     let kubeconfig = Kubeconfig::read_from(path).map_err(broken)?;
     of_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
@@ -71,11 +68,11 @@ pub(crate) async fn of_kubeconfig(
     let authority = authority_file(&kubeconfig, options);
     let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, options).await?;
     config.root_cert_file = config.root_cert_file.or(authority);
-    Ok(if names_proxy {
-        config
-    } else {
-        without_proxy(config)
-    })
+    if !names_proxy {
+        // kube reads HTTPS_PROXY but not NO_PROXY, and the API server is inside the cluster.
+        config.proxy_url = None;
+    }
+    Ok(config)
 }
 
 /// The file of the cluster's certificate authority, which may be rotated, unless the kubeconfig contains the certificate.
@@ -106,10 +103,4 @@ fn authority_file(kubeconfig: &Kubeconfig, options: &KubeConfigOptions) -> Optio
 )]
 pub(super) fn pod_namespace() -> Option<String> {
     std::env::var("POD_NAMESPACE").ok()
-}
-
-/// kube reads HTTPS_PROXY but not NO_PROXY, and the API server is inside the cluster.
-fn without_proxy(mut config: kube::Config) -> kube::Config {
-    config.proxy_url = None;
-    config
 }

@@ -4,59 +4,60 @@ use std::sync::Mutex;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Error, Pod, Task, Tasks};
-use crate::args::Args;
+use super::{Error, Service, Task, Tasks};
 use crate::controller::state::ControllerState;
-use crate::http_server::View;
+use crate::kube_api::ApiLease;
 use crate::kube_api::events::{self, Reason, Recorder};
-use crate::kube_api::{Access, ApiLease};
 use crate::leader_election::{self, Change, LeaderElector, Leadership, LeaseMeta, Settings, Timings};
 use crate::model::Driver;
 
-/// Starts the elector, over a connection of its own. Its task ends when the lease is released after `stop`.
-#[expect(clippy::too_many_arguments, reason = "all parts meet here, once")]
-pub(super) fn spawn(
-    tasks: &mut Tasks,
-    args: &Args,
-    access: Access,
-    pod: &Pod,
-    driver: &Driver,
-    recorder: Recorder,
-    view: &View,
-    stop: CancellationToken,
-) -> Result<Leadership, Error> {
-    let election = &args.election;
-    let settings = Settings {
-        lease_meta: LeaseMeta::of(
+impl Service {
+    /// Starts the elector, over a connection of its own. Its task ends when the lease is released after `stop`.
+    pub(super) fn spawn_election(
+        &self,
+        tasks: &mut Tasks,
+        driver: &Driver,
+        recorder: Recorder,
+        stop: CancellationToken,
+    ) -> Result<Leadership, Error> {
+        let (election, pod) = (&self.args.election, &self.pod);
+        let lease_meta = LeaseMeta::of(
             &driver.name,
             election.namespace.as_deref(),
             pod.namespace.as_deref(),
-        ),
-        identity: leader_election::identity(&pod.host_name)?,
-        labels: election.labels(),
-        timings: Timings {
-            lease_duration: election.lease_duration,
-            renew_deadline: election.renew_deadline,
-            retry_period: election.retry_period,
-        },
-    };
-    tracing::info!(lease = %settings.lease_meta, identity = settings.identity, "attempting to acquire leader lease");
-    let server = ApiLease::new(access, settings.lease_meta.clone(), view.requests.clone());
-    let (lease_meta, identity) = (settings.lease_meta.clone(), settings.identity.clone());
-    let (elector, leadership) = LeaderElector::new(server, settings, pod.clock, fastrand::u64(..));
-    let elector = elector.with_callback(move |change, lease| {
-        let uid = lease.metadata.uid.as_deref().unwrap_or_default();
-        let lease = events::lease(&lease_meta.namespace, &lease_meta.name, uid);
-        // client-go's texts.
-        let message = match change {
-            Change::StartedLeading => format!("{identity} became leader"),
-            Change::StoppedLeading => format!("{identity} stopped leading"),
+        );
+        let identity = leader_election::identity(&pod.host_name)?;
+        tracing::info!(lease = %lease_meta, identity, "attempting to acquire leader lease");
+        let settings = Settings {
+            lease_meta: lease_meta.clone(),
+            identity: identity.clone(),
+            labels: election.labels(),
+            timings: Timings {
+                lease_duration: election.lease_duration,
+                renew_deadline: election.renew_deadline,
+                retry_period: election.retry_period,
+            },
         };
-        recorder.report(lease, Reason::LeaderElection, None, message);
-    });
-    tasks.spawn(Task::Election, async move { Ok(elector.run(stop).await?) });
-    view.election_begins(leadership.clone());
-    Ok(leadership)
+        let server = ApiLease::new(
+            self.access.clone(),
+            lease_meta.clone(),
+            self.view.requests.clone(),
+        );
+        let (elector, leadership) = LeaderElector::new(server, settings, pod.clock, fastrand::u64(..));
+        let elector = elector.with_callback(move |change, lease| {
+            let uid = lease.metadata.uid.as_deref().unwrap_or_default();
+            let lease = events::lease(&lease_meta.namespace, &lease_meta.name, uid);
+            // client-go's texts.
+            let message = match change {
+                Change::StartedLeading => format!("{identity} became leader"),
+                Change::StoppedLeading => format!("{identity} stopped leading"),
+            };
+            recorder.report(lease, Reason::LeaderElection, None, message);
+        });
+        tasks.spawn(Task::Election, async move { Ok(elector.run(stop).await?) });
+        self.view.election_begins(leadership.clone());
+        Ok(leadership)
+    }
 }
 
 /// Releases the lease after the last sync, so that another replica can begin.

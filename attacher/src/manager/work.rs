@@ -1,23 +1,21 @@
 //! Starts the tasks of one driver: watches, reconcile and controller.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use futures::StreamExt;
-use jiff::Timestamp;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Error, Task, Tasks};
+use super::{Error, Service, Task, Tasks};
 use crate::args::Args;
 use crate::controller::reconcile::Reconciler;
 use crate::controller::state::{ControllerState, Event, lock};
 use crate::controller::{Controller, RunOptions};
-use crate::csi::{Caller, ConnectionState};
-use crate::http_server::View;
+use crate::csi::Caller;
 use crate::informer::{Change, reflector};
+use crate::kube_api::ApiServer;
 use crate::kube_api::events::Recorder;
-use crate::kube_api::{ApiServer, Clients};
 use crate::leader_election::Leadership;
 use crate::model::Driver;
 use crate::workqueue::{Backoff, Limits};
@@ -25,22 +23,86 @@ use crate::workqueue::{Backoff, Limits};
 /// The capacity of the channel between watches and controller.
 const EVENTS: usize = 1024;
 
-/// Starts all of them. The controller's task ends after `shutdown`, when its syncs have ended. The returned state knows those
-/// that were cut off.
-#[expect(clippy::too_many_arguments, reason = "all parts meet here, once")]
-pub(super) fn spawn(
-    tasks: &mut Tasks,
-    args: &Args,
-    clock: fn() -> Timestamp,
-    clients: &Clients,
-    connection: watch::Receiver<ConnectionState>,
-    driver: Driver,
-    leadership: Leadership,
-    recorder: Recorder,
-    view: &View,
-    shutdown: CancellationToken,
-) -> Arc<Mutex<ControllerState>> {
-    let shared = Arc::new(driver.clone());
+impl Service {
+    /// Starts all of them. The controller's task ends after `shutdown`, when its syncs have ended. The returned state knows
+    /// those that were cut off.
+    pub(super) fn spawn_work(
+        &self,
+        tasks: &mut Tasks,
+        driver: Driver,
+        leadership: &Leadership,
+        recorder: Recorder,
+        shutdown: CancellationToken,
+    ) -> Arc<Mutex<ControllerState>> {
+        let (args, connection) = (&self.args, &self.connection);
+        let state = Arc::new(Mutex::new(new_state(args)));
+        self.view.work_begins(state.clone());
+        let (events_tx, events) = mpsc::channel(EVENTS);
+        let shared = Arc::new(driver.clone());
+        self.spawn_watches(tasks, &shared, leadership, &state, &events_tx);
+        let csi = Caller::new(connection.clone(), args.timeout, leadership.clone())
+            .logging_at_most(args.max_grpc_log_length);
+        let reconciler = Reconciler {
+            state: state.clone(),
+            csi: csi.clone(),
+            driver: driver.clone(),
+            connection: connection.clone(),
+            events_tx,
+            interval: args.reconcile_sync,
+            max_entries: args.max_entries,
+        };
+        let (leads, stop_reconciling) = (leadership.clone(), shutdown.clone());
+        tasks.spawn(Task::Reconcile, async move {
+            leads.begun().await;
+            reconciler.run(stop_reconciling).await;
+            Ok(())
+        });
+        let cluster = ApiServer::new(&self.clients, leadership.clone(), shared);
+        let controller = Controller::new(cluster, csi, driver, state.clone(), self.pod.clock)
+            .with_recorder(recorder)
+            .with_error_codes(args.features.error_codes);
+        let options = RunOptions {
+            events,
+            connection: connection.clone(),
+            resync: args.resync,
+            heartbeat: self.view.heartbeat.clone(),
+            shutdown_grace: args.shutdown_grace,
+        };
+        tasks.spawn(Task::Controller, async move {
+            controller.run(options, shutdown).await;
+            Ok(())
+        });
+        state
+    }
+
+    fn spawn_watches(
+        &self,
+        tasks: &mut Tasks,
+        driver: &Arc<Driver>,
+        leadership: &Leadership,
+        state: &Arc<Mutex<ControllerState>>,
+        events_tx: &mpsc::Sender<Event>,
+    ) {
+        let clients = &self.clients;
+        let changes = reflector::attachments(clients, driver.clone(), fastrand::u64(..));
+        let attachments = forward(state.clone(), events_tx.clone(), changes, Event::Attachments);
+        let leads = leadership.clone();
+        tasks.spawn(Task::Attachments, async move {
+            // Only a list that begins after the election shows all writes of earlier leaders. Volumes and nodes, which leaders
+            // hardly write, are listed before.
+            leads.begun().await;
+            attachments.await
+        });
+        let changes = reflector::volumes(clients, driver.clone(), fastrand::u64(..));
+        let volumes = forward(state.clone(), events_tx.clone(), changes, Event::Volumes);
+        tasks.spawn(Task::Volumes, volumes);
+        let changes = reflector::nodes(clients, driver.clone(), fastrand::u64(..));
+        let nodes = forward(state.clone(), events_tx.clone(), changes, Event::Nodes);
+        tasks.spawn(Task::Nodes, nodes);
+    }
+}
+
+fn new_state(args: &Args) -> ControllerState {
     let limits = Limits {
         attach: args.attach_concurrency.unwrap_or(args.worker_threads).get(),
         detach: args.detach_concurrency.unwrap_or(args.worker_threads).get(),
@@ -50,89 +112,7 @@ pub(super) fn spawn(
         start: args.retry_interval_start,
         max: args.retry_interval_max,
     };
-    let state = Arc::new(Mutex::new(ControllerState::new(
-        limits,
-        backoff,
-        fastrand::u64(..),
-        Instant::now().into_std(),
-    )));
-    view.work_begins(state.clone());
-    let (events_tx, events) = mpsc::channel(EVENTS);
-    let changes = reflector::attachments(clients, shared.clone(), fastrand::u64(..));
-    let attachments = forward(state.clone(), events_tx.clone(), changes, Event::Attachments);
-    let leads = leadership.clone();
-    tasks.spawn(Task::Attachments, async move {
-        // Only a list that begins after the election shows all writes of earlier leaders. Volumes and nodes, which leaders
-        // hardly write, are listed before.
-        leads.begun().await;
-        attachments.await
-    });
-    let changes = reflector::volumes(clients, shared.clone(), fastrand::u64(..));
-    let volumes = forward(state.clone(), events_tx.clone(), changes, Event::Volumes);
-    tasks.spawn(Task::Volumes, volumes);
-    let changes = reflector::nodes(clients, shared.clone(), fastrand::u64(..));
-    let nodes = forward(state.clone(), events_tx.clone(), changes, Event::Nodes);
-    tasks.spawn(Task::Nodes, nodes);
-
-    let reconciler = Reconciler {
-        state: state.clone(),
-        csi: Caller::new(connection.clone(), args.timeout, leadership.clone())
-            .logging_at_most(args.max_grpc_log_length),
-        driver: driver.clone(),
-        connection: connection.clone(),
-        events_tx,
-        interval: args.reconcile_sync,
-        max_entries: args.max_entries,
-    };
-    let (leads, stop_reconciling) = (leadership.clone(), shutdown.clone());
-    tasks.spawn(Task::Reconcile, async move {
-        leads.begun().await;
-        reconciler.run(stop_reconciling).await;
-        Ok(())
-    });
-    let controller = Controller::new(
-        ApiServer::new(clients, leadership.clone(), shared),
-        Caller::new(connection.clone(), args.timeout, leadership).logging_at_most(args.max_grpc_log_length),
-        driver,
-        state.clone(),
-        clock,
-    )
-    .with_recorder(recorder)
-    .with_error_codes(args.features.error_codes);
-    let options = RunOptions {
-        events,
-        connection,
-        resync: args.resync,
-        heartbeat: view.heartbeat.clone(),
-        shutdown_grace: args.shutdown_grace,
-    };
-    tasks.spawn(Task::Controller, async move {
-        controller.run(options, shutdown).await;
-        Ok(())
-    });
-    state
-}
-
-/// Starts the task that sends Events while `leads`, and returns its recorder.
-pub(super) fn events(
-    tasks: &mut Tasks,
-    clients: &Clients,
-    driver: &Driver,
-    host: String,
-    leads: Arc<OnceLock<Leadership>>,
-    stop: CancellationToken,
-) -> Recorder {
-    let (recorder, publisher) = Recorder::new(
-        clients.events.clone(),
-        format!("csi-attacher/{}", driver.name),
-        host,
-        move || leads.get().is_some_and(|leadership| leadership.check().is_ok()),
-    );
-    tasks.spawn(Task::Events, async move {
-        publisher.run(stop).await;
-        Ok(())
-    });
-    recorder
+    ControllerState::new(limits, backoff, fastrand::u64(..), Instant::now().into_std())
 }
 
 /// Forwards a reflector's events to the controller.

@@ -55,13 +55,8 @@ pub enum Irreparable {
     #[error("node handle has wrong number of elements; got {0}, wanted {PARTS} or more")]
     NodeId(usize),
     /// The instance's zone has no region.
-    #[error("failed to get region from zone {zone}: {problem}")]
-    Region {
-        /// The zone.
-        zone: String,
-        /// The error.
-        problem: UnknownRegion,
-    },
+    #[error("failed to get region from zone {0}: {1}")]
+    Region(String, UnknownRegion),
 }
 
 /// A set in Go's format of a map.
@@ -138,10 +133,7 @@ pub(super) fn repaired<'h>(handle: &'h str, node_id: &str) -> Result<Cow<'h, str
         }
         "regions" if open => match region(&[zone]) {
             Ok(region) => Ok(regional(project, &region, disk[NAME]).into()),
-            Err(problem) => Err(Irreparable::Region {
-                zone: zone.to_owned(),
-                problem,
-            }),
+            Err(problem) => Err(Irreparable::Region(zone.to_owned(), problem)),
         },
         "regions" => Ok(regional(project, disk[PLACE], disk[NAME]).into()),
         other => Err(Irreparable::Scope(other.to_owned())),

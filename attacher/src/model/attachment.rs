@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::{Resource as _, ResourceExt as _};
 
-use super::wire::{AttachmentObject, ErrorObject, SourceObject};
+use super::wire::{self, AttachmentObject, ErrorObject, SourceObject};
 use super::{Driver, SecretRef, Uid, Version, VolumeSpec};
 
 /// The node id of the publish call. The Go sidecar writes it too.
@@ -119,7 +119,7 @@ impl Attachment {
         let deleting = deleted.is_some();
         let since = deleted.or(object.meta().creation_timestamp.as_ref());
         let wanted_since = since.map(|time| time.0);
-        let (name, uid, version) = object.metadata.identity();
+        let (name, uid, version) = wire::identity(object.metadata);
         let status = object.status;
         Some(Self {
             name,

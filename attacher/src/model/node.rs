@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::wire::CsiNodeObject;
+use super::wire::{self, CsiNodeObject};
 use super::{Driver, Uid, Version};
 
 /// One CSINode, also without our driver, to distinguish an absent node from an unregistered driver.
@@ -29,7 +29,7 @@ impl Node {
             .into_iter()
             .find(|entry| *entry.name == *driver.name)
             .map(|entry| entry.node_id.into());
-        let (name, uid, version) = object.metadata.identity();
+        let (name, uid, version) = wire::identity(object.metadata);
         Self {
             name,
             uid,

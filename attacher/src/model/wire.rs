@@ -21,7 +21,8 @@ use super::{Uid, Version};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct AttachmentObject {
-    pub(crate) metadata: Metadata,
+    #[serde(deserialize_with = "slim")]
+    pub(crate) metadata: ObjectMeta,
     pub(super) spec: SpecObject,
     pub(super) status: StatusObject,
 }
@@ -67,7 +68,8 @@ pub(super) struct ErrorObject {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct VolumeObject {
-    pub(crate) metadata: Metadata,
+    #[serde(deserialize_with = "slim")]
+    pub(crate) metadata: ObjectMeta,
     pub(crate) spec: Box<PersistentVolumeSpec>,
 }
 
@@ -75,59 +77,47 @@ pub struct VolumeObject {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct CsiNodeObject {
-    pub(crate) metadata: Metadata,
+    #[serde(deserialize_with = "slim")]
+    pub(crate) metadata: ObjectMeta,
     pub(super) spec: CSINodeSpec,
 }
 
-/// The ObjectMeta that kube's watcher wants, with the fields of `Slim` only.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Metadata(pub(super) ObjectMeta);
-
-// === impl Metadata ===
-
-impl Metadata {
-    /// Name, UID and version.
-    pub(crate) fn identity(self) -> (Arc<str>, Uid, Version) {
-        let version = self
-            .0
-            .resource_version
-            .as_deref()
-            .map_or(Version::UNKNOWN, Version::parse);
-        (
-            self.0.name.unwrap_or_default().into(),
-            Uid(self.0.uid.unwrap_or_default().into()),
-            version,
-        )
-    }
+/// Name, UID and version of an object.
+pub(crate) fn identity(metadata: ObjectMeta) -> (Arc<str>, Uid, Version) {
+    let version = metadata.resource_version.as_deref();
+    (
+        metadata.name.unwrap_or_default().into(),
+        Uid(metadata.uid.unwrap_or_default().into()),
+        version.map_or(Version::UNKNOWN, Version::parse),
+    )
 }
 
-impl<'de> Deserialize<'de> for Metadata {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Default, Deserialize)]
-        #[serde(default, rename_all = "camelCase")]
-        struct Slim {
-            name: Option<String>,
-            uid: Option<String>,
-            resource_version: Option<String>,
-            creation_timestamp: Option<Time>,
-            deletion_timestamp: Option<Time>,
-            finalizers: Option<Vec<String>>,
-            labels: Option<BTreeMap<String, String>>,
-            annotations: Option<BTreeMap<String, String>>,
-        }
-        let slim = Slim::deserialize(deserializer)?;
-        Ok(Self(ObjectMeta {
-            name: slim.name,
-            uid: slim.uid,
-            resource_version: slim.resource_version,
-            creation_timestamp: slim.creation_timestamp,
-            deletion_timestamp: slim.deletion_timestamp,
-            finalizers: slim.finalizers,
-            labels: slim.labels,
-            annotations: slim.annotations,
-            ..ObjectMeta::default()
-        }))
+/// Decodes only those fields of the metadata that are needed.
+fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Slim {
+        name: Option<String>,
+        uid: Option<String>,
+        resource_version: Option<String>,
+        creation_timestamp: Option<Time>,
+        deletion_timestamp: Option<Time>,
+        finalizers: Option<Vec<String>>,
+        labels: Option<BTreeMap<String, String>>,
+        annotations: Option<BTreeMap<String, String>>,
     }
+    let slim = Slim::deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        name: slim.name,
+        uid: slim.uid,
+        resource_version: slim.resource_version,
+        creation_timestamp: slim.creation_timestamp,
+        deletion_timestamp: slim.deletion_timestamp,
+        finalizers: slim.finalizers,
+        labels: slim.labels,
+        annotations: slim.annotations,
+        ..ObjectMeta::default()
+    })
 }
 
 /// Lets kube's clients and watchers handle a wire type as the Kubernetes kind that it is a part of.
@@ -154,11 +144,11 @@ macro_rules! resource_of {
             }
 
             fn meta(&self) -> &ObjectMeta {
-                &self.metadata.0
+                &self.metadata
             }
 
             fn meta_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.metadata.0
+                &mut self.metadata
             }
         }
     };

@@ -165,7 +165,7 @@ pub(crate) fn listed_handle(target: &PublishTarget, driver: &Driver) -> Option<A
         // Any other form is not a migrated volume's.
         Ok(Cow::Borrowed(_)) | Err(Irreparable::Handle(_)) => Some(target.volume_id.clone()),
         Ok(Cow::Owned(repaired)) => Some(repaired.into()),
-        Err(Irreparable::Scope(_) | Irreparable::NodeId(_) | Irreparable::Region { .. }) => None,
+        Err(Irreparable::Scope(_) | Irreparable::NodeId(_) | Irreparable::Region(..)) => None,
     }
 }
 

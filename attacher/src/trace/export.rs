@@ -46,25 +46,12 @@ pub struct Endpoint {
     certificate: Option<PathBuf>,
 }
 
-/// An invalid collector address.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is not the address of an OTLP/gRPC collector: give it as in http://collector:4317 or https://collector:4317"
-)]
-pub struct EndpointError(String);
-
 /// Invalid settings.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The file of root certificates cannot be read.
-    #[error("cannot read the certificate file of the OTLP collector {path:?}")]
-    Certificate {
-        /// Its path.
-        path: PathBuf,
-        /// The error.
-        #[source]
-        source: io::Error,
-    },
+    #[error("cannot read the certificate file of the OTLP collector {0:?}")]
+    Certificate(PathBuf, #[source] io::Error),
     /// The exporter rejects the address or the certificates.
     #[error("cannot send traces to the OTLP collector")]
     Build(#[from] ExporterBuildError),
@@ -100,10 +87,16 @@ struct Queue {
 // === impl Endpoint ===
 
 impl std::str::FromStr for Endpoint {
-    type Err = EndpointError;
+    type Err = String;
 
     fn from_str(address: &str) -> Result<Self, Self::Err> {
-        let wrong = || EndpointError(report::address(address));
+        let wrong = || {
+            format!(
+                "{:?} is not the address of an OTLP/gRPC collector: give it as in http://collector:4317 or \
+                 https://collector:4317",
+                report::address(address)
+            )
+        };
         let url = if address.contains("://") {
             address.to_owned()
         } else {
@@ -137,10 +130,7 @@ impl Endpoint {
         let Some(path) = &self.certificate else {
             return Ok(tls);
         };
-        let pem = std::fs::read(path).map_err(|source| ExportError::Certificate {
-            path: path.clone(),
-            source,
-        })?;
+        let pem = std::fs::read(path).map_err(|source| ExportError::Certificate(path.clone(), source))?;
         Ok(tls.ca_certificate(Certificate::from_pem(pem)))
     }
 }
@@ -371,6 +361,6 @@ mod tests {
             assert!(address.parse::<Endpoint>().is_err(), "{address}");
         }
         let error = "https://user:hunter2@c:4317".parse::<Endpoint>().unwrap_err();
-        assert!(!error.to_string().contains("hunter2"), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
     }
 }

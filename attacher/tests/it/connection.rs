@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_attacher::csi::{
-    CallError, Caller, ConnectionManager, ConnectionState, ControllerClient as _, DriverChanged, ListRequest,
-    Listed, PublishRequest, Reach, Socket, UnpublishRequest,
+    CallError, Caller, ConnectionManager, ConnectionState, ControllerClient as _, DriverChanged, Reach,
+    Socket,
 };
 use csi_attacher::leader_election::{ElectionStatus, Leadership, LeaseMeta, Settings, Timings};
-use csi_attacher::model::{Capabilities, PublishTarget, Secrets};
+use csi_attacher::model::Capabilities;
 use csi_attacher::workqueue::Class;
 use csi_proto::v1::controller_server::{Controller, ControllerServer};
 use csi_proto::v1::identity_server::{Identity, IdentityServer};
@@ -178,13 +178,11 @@ impl Fixture {
     }
 }
 
-fn publish(handle: &str) -> PublishRequest {
-    PublishRequest {
-        target: PublishTarget {
-            volume_id: handle.into(),
-            node_id: "id".into(),
-        },
-        capability: v1::VolumeCapability {
+fn publish(handle: &str) -> v1::ControllerPublishVolumeRequest {
+    v1::ControllerPublishVolumeRequest {
+        volume_id: handle.into(),
+        node_id: "id".into(),
+        volume_capability: Some(v1::VolumeCapability {
             access_type: Some(AccessType::Mount(MountVolume {
                 fs_type: "ext4".into(),
                 mount_flags: vec!["noatime".into()],
@@ -193,17 +191,24 @@ fn publish(handle: &str) -> PublishRequest {
             access_mode: Some(AccessMode {
                 mode: Mode::SingleNodeWriter.into(),
             }),
-        },
-        read_only: true,
+        }),
+        readonly: true,
+        secrets: [("user".to_owned(), "hunter2-the-secret".to_owned())].into(),
         volume_context: [("k".to_owned(), "v".to_owned())].into(),
-        secrets: Secrets([("user".to_owned(), "hunter2-the-secret".to_owned())].into()),
-        migrated: false,
+    }
+}
+
+fn unpublish(handle: &str) -> v1::ControllerUnpublishVolumeRequest {
+    v1::ControllerUnpublishVolumeRequest {
+        volume_id: handle.into(),
+        node_id: "id".into(),
+        ..Default::default()
     }
 }
 
 async fn failure(caller: &Caller, handle: &str) -> CallError {
     caller
-        .publish(publish(handle))
+        .publish(publish(handle), false)
         .await
         .expect_err("the driver must not have published it")
 }
@@ -219,7 +224,7 @@ async fn a_driver_that_comes_and_goes_is_followed() {
     let capabilities = caller.ready().await.expect("the driver is there");
     assert!(capabilities.publish && !capabilities.publish_readonly);
     caller
-        .publish(publish("ok"))
+        .publish(publish("ok"), false)
         .await
         .expect("the driver publishes it");
 
@@ -254,7 +259,7 @@ async fn a_driver_that_comes_and_goes_is_followed() {
     fixture.link_is(true).await;
     assert!(caller.ready().await.expect("the driver is back").publish_readonly);
     caller
-        .publish(publish("ok"))
+        .publish(publish("ok"), false)
         .await
         .expect("the driver publishes it again");
     fixture.stop.cancel();
@@ -310,7 +315,7 @@ async fn end_during_a_call(
 ) -> JoinHandle<Result<BTreeMap<String, String>, CallError>> {
     let caller = Caller::new(fixture.link.clone(), SOON, Leadership::unopposed());
     #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
-    let old = tokio::spawn(async move { caller.publish(publish("held")).await });
+    let old = tokio::spawn(async move { caller.publish(publish("held"), false).await });
     tokio::time::timeout(SOON, async {
         while driver.seen.lock().expect("no test panics with it").is_empty() {
             tokio::task::yield_now().await;
@@ -341,7 +346,7 @@ async fn a_driver_that_ends_gracefully_is_followed_while_it_finishes_old_calls()
         .await
         .expect("another session must be opened though the old call runs")
         .expect("the keeper lives");
-    let new_call = fixture.caller().publish(publish("ok")).await;
+    let new_call = fixture.caller().publish(publish("ok"), false).await;
     assert!(new_call.is_ok(), "{new_call:?}");
     assert_eq!(new_driver.seen.lock().expect("no test panics with it").len(), 1);
     assert!(!old_call.is_finished());
@@ -366,7 +371,7 @@ async fn nothing_is_in_doubt_about_calls_that_a_driver_does_not_take_any_more() 
     let mut taken = 1;
     for attempt in 0..3 {
         let error = loop {
-            match late.publish(publish("ok")).await {
+            match late.publish(publish("ok"), false).await {
                 Ok(_) => taken += 1,
                 Err(error) => break error,
             }
@@ -391,18 +396,12 @@ async fn slow_unpublishes_do_not_delay_publishes() {
     let _server = driver.serve(&fixture.socket);
     fixture.link_is(true).await;
     let caller = Caller::new(fixture.link.clone(), SOON, Leadership::unopposed());
-    let unpublish = || {
-        caller.unpublish(UnpublishRequest {
-            target: publish("held").target,
-            secrets: Secrets::default(),
-            migrated: false,
-        })
-    };
+    let call = || caller.unpublish(unpublish("held"), false);
     // The first is under way, the others wait in line.
-    let slow = future::join3(unpublish(), unpublish(), unpublish());
+    let slow = future::join3(call(), call(), call());
     let attach = async {
         driver.holds.cancelled().await;
-        caller.publish(publish("ok")).await
+        caller.publish(publish("ok"), false).await
     };
     match future::select(pin!(attach), pin!(slow)).await {
         Either::Left((published, _)) => assert!(published.is_ok(), "{published:?}"),
@@ -446,20 +445,22 @@ async fn a_list_is_read_page_by_page() {
     let caller = fixture.caller();
     assert!(caller.ready().await.expect("the driver is there").list_published);
     let page = |starting_token: &str| {
-        let request = ListRequest {
+        let request = v1::ListVolumesRequest {
             max_entries: 2,
             starting_token: starting_token.to_owned(),
         };
         caller.list(request)
     };
-    let listed = |handle: &str, published: Option<&[&str]>| Listed {
-        handle: handle.to_owned(),
-        published: published.map(|nodes| nodes.iter().map(ToString::to_string).collect()),
-    };
     let first = page("").await.expect("the first page");
-    assert_eq!(first.volumes, [listed("v-1", Some(&["a", "b"]))]);
+    assert_eq!(
+        first.entries,
+        [
+            entry("v-1", Some(&["a", "b"])),
+            v1::list_volumes_response::Entry::default()
+        ]
+    );
     let second = page(&first.next_token).await.expect("the second page");
-    assert_eq!(second.volumes, [listed("v-2", Some(&[])), listed("v-3", None)]);
+    assert_eq!(second.entries, [entry("v-2", Some(&[])), entry("v-3", None)]);
     assert_eq!(second.next_token, "");
     let error = page("foreign").await.expect_err("there is no such page");
     assert_eq!(error.code.number(), 10);
@@ -511,7 +512,10 @@ async fn sends_nothing_without_leadership() {
     }
     assert!(driver.seen.lock().expect("no test panics with it").is_empty());
     status_tx.send_modify(|status| status.valid_until = Some(tokio::time::Instant::now() + SOON));
-    caller.publish(publish("ok")).await.expect("a leader is served");
+    caller
+        .publish(publish("ok"), false)
+        .await
+        .expect("a leader is served");
     fixture.stop.cancel();
 }
 
@@ -523,7 +527,7 @@ async fn a_request_arrives_as_it_was_meant() {
     fixture.link_is(true).await;
     let context = fixture
         .caller()
-        .publish(publish("ok"))
+        .publish(publish("ok"), false)
         .await
         .expect("the driver publishes it");
     assert_eq!(
@@ -560,7 +564,7 @@ async fn a_deadline_of_three_centuries_is_one() {
     let longest = Duration::from_nanos(i64::MAX as u64);
     let caller = Caller::new(fixture.link.clone(), longest, Leadership::unopposed());
     assert!(caller.ready().await.is_ok());
-    assert!(caller.publish(publish("ok")).await.is_ok());
+    assert!(caller.publish(publish("ok"), false).await.is_ok());
 }
 
 #[tokio::test]
@@ -580,12 +584,8 @@ async fn reports_failures_as_grpc_go_does_and_without_secrets() {
         error.to_string(),
         "rpc error: code = DeadlineExceeded desc = context deadline exceeded"
     );
-    let request = UnpublishRequest {
-        target: publish("ok").target,
-        secrets: Secrets::default(),
-        migrated: false,
-    };
-    let error = caller.unpublish(request).await.expect_err("not in this driver");
+    let result = caller.unpublish(unpublish("ok"), false).await;
+    let error = result.expect_err("not in this driver");
     assert_eq!(
         error.to_string(),
         "rpc error: code = Unimplemented desc = Not yet implemented"

@@ -1,15 +1,18 @@
 //! Events on their way to an API server.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_attacher::csi::Code;
 use csi_attacher::kube_api::events::{self, Reason, Recorder};
+use csi_attacher::leader_election::{ElectionStatus, Leadership, LeaseMeta, Settings, Timings};
 use http::{Method, Response, StatusCode};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -63,15 +66,15 @@ impl Fixture {
             }
         });
         let client = Client::new(service, "default");
-        let (recorder, publisher) = Recorder::new(
-            client,
-            "csi-attacher/d".to_owned(),
-            "pod-1".to_owned(),
-            move || leading,
-        );
+        let (recorder, publisher) = Recorder::new(client, "csi-attacher/d".to_owned(), "pod-1".to_owned());
+        let leadership = if leading {
+            Leadership::unopposed()
+        } else {
+            standby()
+        };
         let stop = CancellationToken::new();
         #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
-        let publisher = tokio::spawn(publisher.run(stop.clone()));
+        let publisher = tokio::spawn(publisher.run(leadership, stop.clone()));
         Self {
             requests,
             recorder,
@@ -97,6 +100,21 @@ impl Fixture {
     fn requests(&self) -> Vec<(Method, String, Value)> {
         std::mem::take(&mut *self.requests.lock().expect("no test panics with it"))
     }
+}
+
+/// The leadership of a replica that does not lead.
+fn standby() -> Leadership {
+    let settings = Settings {
+        lease_meta: LeaseMeta::of("d", None, None),
+        identity: "a".to_owned(),
+        labels: BTreeMap::new(),
+        timings: Timings {
+            lease_duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(5),
+        },
+    };
+    watch::channel(ElectionStatus::new(&settings)).1.into()
 }
 
 fn attachment() -> ObjectReference {
@@ -259,10 +277,10 @@ async fn reporting_does_not_wait_for_an_api_server_that_hangs() {
         }),
         "default",
     );
-    let (recorder, publisher) = Recorder::new(client, "c".to_owned(), "i".to_owned(), || true);
+    let (recorder, publisher) = Recorder::new(client, "c".to_owned(), "i".to_owned());
     let stop = CancellationToken::new();
     #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
-    let publisher = tokio::spawn(publisher.run(stop.clone()));
+    let publisher = tokio::spawn(publisher.run(Leadership::unopposed(), stop.clone()));
     for number in 0..10_000 {
         recorder.report(attachment(), Reason::AttachFailed, None, format!("no {number}"));
     }

@@ -186,10 +186,8 @@ impl Connect for DriverSocket {
 
     async fn connect(&self) -> Result<DuplexStream, OpenError> {
         if *lock(&self.process.is_down) {
-            return Err(OpenError::Connect {
-                path: "in-process".into(),
-                source: io::ErrorKind::ConnectionRefused.into(),
-            });
+            let refused = io::ErrorKind::ConnectionRefused.into();
+            return Err(OpenError::Connect("in-process".into(), refused));
         }
         let (client, server) = tokio::io::duplex(IN_FLIGHT);
         let process = self.process.clone();

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use csi_proto::v1::list_volumes_response::Entry;
+use csi_proto::v1::{
+    ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, ListVolumesResponse, Volume,
+};
 use tokio::time::sleep;
 
 use super::*;
 use crate::controller::state::LastRound;
 use crate::controller::state::tests::mk_state;
-use crate::csi::{Listed, Page, PublishRequest, UnpublishRequest};
 use crate::informer::Change;
 use crate::model::{Attachment, Capabilities};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
@@ -21,16 +24,20 @@ struct Lister<F> {
     pages: AtomicU32,
 }
 
-impl<F: Fn(u32) -> Page + Send + Sync + 'static> ControllerClient for Lister<F> {
-    async fn publish(&self, _: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
+impl<F: Fn(u32) -> ListVolumesResponse + Send + Sync + 'static> ControllerClient for Lister<F> {
+    async fn publish(
+        &self,
+        _: ControllerPublishVolumeRequest,
+        _: bool,
+    ) -> Result<BTreeMap<String, String>, CallError> {
         Err(CallError::not_connected("not in this test"))
     }
 
-    async fn unpublish(&self, _: UnpublishRequest) -> Result<(), CallError> {
+    async fn unpublish(&self, _: ControllerUnpublishVolumeRequest, _: bool) -> Result<(), CallError> {
         Err(CallError::not_connected("not in this test"))
     }
 
-    async fn list(&self, _: ListRequest) -> Result<Page, CallError> {
+    async fn list(&self, _: ListVolumesRequest) -> Result<ListVolumesResponse, CallError> {
         sleep(Duration::from_secs(1)).await;
         let number = self.pages.fetch_add(1, Ordering::Relaxed);
         Ok((self.page)(number))
@@ -42,7 +49,10 @@ impl<F: Fn(u32) -> Page + Send + Sync + 'static> ControllerClient for Lister<F> 
 }
 
 /// One round with such a driver: how often it was asked, and what is known of the round.
-async fn round(interval: Duration, page: impl Fn(u32) -> Page + Send + Sync + 'static) -> (u32, LastRound) {
+async fn round(
+    interval: Duration,
+    page: impl Fn(u32) -> ListVolumesResponse + Send + Sync + 'static,
+) -> (u32, LastRound) {
     let mut driver = mk_driver();
     driver.capabilities.list_published = true;
     let mut state = mk_state(1);
@@ -78,13 +88,17 @@ async fn round(interval: Duration, page: impl Fn(u32) -> Page + Send + Sync + 's
     (reconciler.csi.pages.load(Ordering::Relaxed), last)
 }
 
-fn page(volumes: u32, next_token: String) -> Page {
-    let volume = |number: u32| Listed {
-        handle: format!("other-{number}"),
-        published: None,
+fn page(volumes: u32, next_token: String) -> ListVolumesResponse {
+    let entry = |number: u32| Entry {
+        volume: Some(Volume {
+            volume_id: format!("other-{number}"),
+            ..Volume::default()
+        }),
+        status: None,
     };
-    Page {
-        volumes: (0..volumes).map(volume).collect(),
+    ListVolumesResponse {
+        // An entry without volume counts for nothing.
+        entries: (0..volumes).map(entry).chain([Entry::default()]).collect(),
         next_token,
     }
 }

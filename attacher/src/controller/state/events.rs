@@ -71,8 +71,7 @@ impl ControllerState {
                     (&before.uid, before.deleting, &before.spec) == (&after.uid, after.deleting, &after.spec)
                 };
                 if !before.as_deref().is_some_and(was) {
-                    let attachments: Vec<_> = self.index.by_volume.get(&name).cloned().collect();
-                    attachments.iter().for_each(|attachment| self.requeue(attachment));
+                    self.requeue(self.index.by_volume.get(&name).cloned().collect());
                 }
             }
             if let Some(before) = &before
@@ -85,35 +84,32 @@ impl ControllerState {
     }
 
     pub(super) fn nodes_changed(&mut self, change: Change<Node>) {
-        for StoreDelta { name, before, after } in self.index.nodes_changed(change) {
+        for StoreDelta { name, before, after } in self.index.nodes.apply(change) {
             // A CSINode also changes with what other drivers and the kubelet write there. After its deletion a detach no
             // longer has to unpublish the present node id.
             let identity =
                 |node: &Option<Arc<Node>>| node.as_ref().map(|node| (node.uid.clone(), node.id.clone()));
             if identity(&before) != identity(&after) {
-                let attachments: Vec<_> = self.index.by_node.get(&name).cloned().collect();
-                attachments.iter().for_each(|attachment| self.requeue(attachment));
-                for (target, _) in self
-                    .abandoned
-                    .iter()
-                    .filter(|(_, abandoned)| abandoned.attachment.node == name)
-                {
-                    let key = Key::Target(target.clone());
+                self.requeue(self.index.by_node.get(&name).cloned().collect());
+                for abandoned in self.abandoned.values().filter(|a| a.attachment.node == name) {
+                    let key = Key::Target(abandoned.target.clone());
                     self.queue.enqueue_if_pending(&key, &Lane::ALL);
                 }
             }
         }
     }
 
-    /// Requeues a VolumeAttachment at once, also if its repair is parked, because something changed that it depends on.
-    fn requeue(&mut self, name: &Arc<str>) {
-        let key = Key::Attachment(name.clone());
-        let attachment = self.index.attachments.get(name);
-        let known = attachment.and_then(|attachment| self.attachment_states.get_mut(&attachment.uid));
-        if known.is_some_and(|known| known.parked.take().is_some()) {
-            self.reevaluate(&key);
-        } else {
-            self.queue.enqueue_if_pending(&key, &Lane::ALL);
+    /// Requeues VolumeAttachments at once, also if their repair is parked, because something changed that they depend on.
+    fn requeue(&mut self, names: Vec<Arc<str>>) {
+        for name in names {
+            let attachment = self.index.attachments.get(&name);
+            let known = attachment.and_then(|attachment| self.attachment_states.get_mut(&attachment.uid));
+            let key = Key::Attachment(name);
+            if known.is_some_and(|known| known.parked.take().is_some()) {
+                self.reevaluate(&key);
+            } else {
+                self.queue.enqueue_if_pending(&key, &Lane::ALL);
+            }
         }
     }
 

@@ -1,36 +1,18 @@
-//! A snapshot of the state for metrics and `/statusz`.
+//! The state in numbers, for metrics and `/statusz`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use prometheus::Histogram;
+use serde::Serialize;
 
-use super::{ControllerState, LastRound};
+use super::ControllerState;
 use crate::metrics::histogram;
-use crate::workqueue::{self, Entry, Failures, Key, Lane, Stage};
+use crate::workqueue::{Entry, Key, Lane, Stage};
 
-/// A snapshot, computed when it is requested.
-#[derive(Clone, Debug)]
-pub(crate) struct Stats {
-    pub(crate) lanes: BTreeMap<Lane, QueueStats>,
-    /// Running items, the longest first. Limited in number, as are the next two.
-    pub(crate) running: Vec<Pending>,
-    /// Items that wait for a free place of their lane, in order.
-    pub(crate) ready: Vec<Pending>,
-    /// Items in backoff, the longest failing first.
-    pub(crate) waiting: Vec<Pending>,
-    pub(crate) attachments: workqueue::QueueMetrics,
-    pub(crate) volumes: workqueue::QueueMetrics,
-    pub(crate) caches_synced: CachesSynced,
-    pub(crate) objects: ObjectCounts,
-    pub(crate) latency: LatencyMetrics,
-    pub(crate) reconcile: super::ReconcileMetrics,
-    pub(crate) last_round: Option<LastRound>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The unfinished items of a lane.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct QueueStats {
     /// How many may run at once.
     pub(crate) limit: usize,
@@ -38,37 +20,17 @@ pub(crate) struct QueueStats {
     pub(crate) ready: usize,
     pub(crate) waiting: usize,
     /// The oldest creation or deletion timestamp of an unfinished item.
+    #[serde(skip)]
     pub(crate) oldest: Option<Timestamp>,
     /// How long the oldest item has been running, waiting or failing.
+    #[serde(skip)]
     pub(crate) longest: Duration,
     /// The sum of the running items' times.
+    #[serde(skip)]
     pub(crate) unfinished: Duration,
     /// The longest of them.
+    #[serde(skip)]
     pub(crate) longest_running: Duration,
-}
-
-/// One unfinished item.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pending {
-    pub(crate) key: Key,
-    pub(crate) lane: Lane,
-    pub(crate) node: Option<Arc<str>>,
-    pub(crate) volume: Option<Arc<str>>,
-    /// The object's creation or deletion timestamp.
-    pub(crate) wanted_since: Option<Timestamp>,
-    /// How long it has been running or waiting for a place; zero in backoff.
-    pub(crate) elapsed: Duration,
-    /// The rest of its backoff.
-    pub(crate) next: Option<Duration>,
-    pub(crate) failures: Option<Failures>,
-}
-
-/// Numbers of objects in the store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ObjectCounts {
-    pub(crate) attachments: usize,
-    pub(crate) volumes: usize,
-    pub(crate) nodes: usize,
 }
 
 /// Which caches are synced. No sync starts before all are: a node that is not listed yet looks deleted.
@@ -96,8 +58,8 @@ const END_TO_END_BOUNDS: &[f64] = &[
 // === impl ControllerState ===
 
 impl ControllerState {
-    /// A snapshot with at most `most` items of each stage.
-    pub(crate) fn stats(&self, now: Instant, most: usize) -> Stats {
+    /// The unfinished items of each lane in numbers.
+    pub(crate) fn lanes(&self, now: Instant) -> BTreeMap<Lane, QueueStats> {
         let mut lanes: BTreeMap<Lane, QueueStats> = Lane::ALL
             .map(|lane| {
                 let limit = self.queue.limit(lane);
@@ -114,30 +76,30 @@ impl ControllerState {
                 .or_default()
                 .add(entry, self.wanted_since(key), now);
         }
-        let first = |stage: fn(&Stage) -> bool| {
-            let items = self.queue.items().filter(|(_, entry)| stage(&entry.stage));
-            self.longest(items.collect(), now, most)
-        };
-        Stats {
-            lanes,
-            running: first(|stage| matches!(stage, Stage::Running { .. })),
-            ready: first(|stage| matches!(stage, Stage::Ready { .. })),
-            waiting: first(|stage| matches!(stage, Stage::Waiting { .. })),
-            attachments: self.queue.metrics(Lane::Attach).clone(),
-            volumes: self.queue.metrics(Lane::Volume).clone(),
-            caches_synced: self.caches_synced,
-            objects: ObjectCounts {
-                attachments: self.index.attachments.len(),
-                volumes: self.index.volumes.len(),
-                nodes: self.index.nodes.len(),
-            },
-            latency: self.latency.clone(),
-            reconcile: self.rounds.metrics,
-            last_round: self.rounds.last.clone(),
-        }
+        lanes
     }
 
-    fn wanted_since(&self, key: &Key) -> Option<Timestamp> {
+    /// At most `most` items in such a stage, those first that have been failing, running or waiting for the longest time.
+    pub(crate) fn longest(
+        &self,
+        stage: fn(&Stage) -> bool,
+        now: Instant,
+        most: usize,
+    ) -> Vec<(&Key, &Entry)> {
+        let items = self.queue.items().filter(|(_, entry)| stage(&entry.stage));
+        let mut items: Vec<_> = items.collect();
+        // Keys make the order deterministic.
+        let by_age = |(key, entry): &(&Key, &Entry)| (entry.since(now), (*key).clone());
+        if items.len() > most {
+            items.select_nth_unstable_by_key(most, by_age);
+            items.truncate(most);
+        }
+        items.sort_unstable_by_key(by_age);
+        items
+    }
+
+    /// The creation or deletion timestamp of the item's object.
+    pub(crate) fn wanted_since(&self, key: &Key) -> Option<Timestamp> {
         match key {
             // A repair is not part of the wait since the creation.
             Key::Attachment(name) => {
@@ -148,52 +110,6 @@ impl ControllerState {
                 attachment.wanted_since.filter(|_| !is_repair)
             }
             Key::Volume(_) | Key::Target(_) => None,
-        }
-    }
-
-    fn longest(&self, mut items: Vec<(&Key, &Entry)>, now: Instant, most: usize) -> Vec<Pending> {
-        // Keys make the order deterministic.
-        let by_age = |(key, entry): &(&Key, &Entry)| (entry.since(now), (*key).clone());
-        if items.len() > most {
-            items.select_nth_unstable_by_key(most, by_age);
-            items.truncate(most);
-        }
-        items.sort_unstable_by_key(by_age);
-        items
-            .into_iter()
-            .map(|(key, entry)| self.pending_item(key, entry, now))
-            .collect()
-    }
-
-    fn pending_item(&self, key: &Key, entry: &Entry, now: Instant) -> Pending {
-        let (elapsed, next) = match entry.stage {
-            Stage::Ready { since, .. } | Stage::Running { since, .. } => {
-                (now.saturating_duration_since(since), None)
-            }
-            Stage::Waiting { until: (until, _) } => {
-                (Duration::ZERO, Some(until.saturating_duration_since(now)))
-            }
-        };
-        let (node, volume) = match key {
-            Key::Attachment(name) => match self.index.attachments.get(name) {
-                Some(attachment) => (Some(attachment.node.clone()), attachment.volume_name().cloned()),
-                None => (None, None),
-            },
-            Key::Volume(name) => (None, Some(name.clone())),
-            Key::Target(target) => (
-                self.abandoned.get(target).map(|a| a.attachment.node.clone()),
-                None,
-            ),
-        };
-        Pending {
-            key: key.clone(),
-            lane: entry.lane,
-            node,
-            volume,
-            wanted_since: self.wanted_since(key),
-            elapsed,
-            next,
-            failures: entry.failures.clone(),
         }
     }
 }

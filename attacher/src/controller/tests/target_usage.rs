@@ -60,10 +60,24 @@ async fn detach_holds_the_targets_lock_during_its_call() {
         volume_id: "handle".into(),
         node_id: "id".into(),
     };
-    assert!(bench.controller.lock_target(&target).now_or_never().is_none());
+    assert!(
+        bench
+            .controller
+            .target_mutexes
+            .lock(&target)
+            .now_or_never()
+            .is_none()
+    );
     bench.world.answer.notify_one();
     assert_eq!(run.await, Ok(()));
-    assert!(bench.controller.lock_target(&target).now_or_never().is_some());
+    assert!(
+        bench
+            .controller
+            .target_mutexes
+            .lock(&target)
+            .now_or_never()
+            .is_some()
+    );
 }
 
 /// Its finalizer was stored, so other detaches may have left the volume to it.

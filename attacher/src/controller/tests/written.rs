@@ -309,7 +309,14 @@ async fn retries_to_unpublish_an_abandoned_target_until_it_works_or_another_atta
             "a lease that is released now lets a successor attach"
         );
         let target = bench.world.state().unpublished[0].clone();
-        assert!(bench.controller.lock_target(&target).now_or_never().is_some());
+        assert!(
+            bench
+                .controller
+                .target_mutexes
+                .lock(&target)
+                .now_or_never()
+                .is_some()
+        );
         if let Some((finalizer, node_id, attached)) = successor {
             let successor = Attachment {
                 uid: "successor".into(),

@@ -31,7 +31,7 @@ async fn a_process_that_has_just_started_says_what_it_waits_for() {
     assert_eq!(json(&view)["notReady"][0], "the CSI driver is not connected");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn work_is_named_with_its_stage_and_its_last_error() {
     let view = mk_view();
     let names = ["va-1", "va-2", "va-3"].map(str::to_owned);
@@ -41,7 +41,13 @@ async fn work_is_named_with_its_stage_and_its_last_error() {
     let now = tokio::time::Instant::now().into_std();
     assert!(state.start(now).is_some());
     view.work_begins(Arc::new(Mutex::new(state)));
+    tokio::time::advance(Duration::from_secs(3)).await;
     let json = json(&view);
+    assert_eq!(json["lists"][0]["objects"], 3);
+    for (stage, elapsed) in [("running", Some(3.0)), ("ready", Some(3.0)), ("waiting", None)] {
+        let shown = json[stage][0]["elapsed"].as_f64();
+        assert_eq!(shown.map(f64::round), elapsed, "{stage}");
+    }
     let attach = &json["lanes"][0];
     let counts = ["limit", "running", "ready", "waiting"].map(|stage| attach[stage].as_u64());
     assert_eq!((&attach["lane"], counts), (&"attach".into(), [Some(1); 4]));
@@ -100,13 +106,13 @@ async fn who_is_let_do_nothing_says_so() {
     view.work_begins(Arc::new(Mutex::new(mk_unlisted())));
     for resource in ["persistentvolumes", "csinodes"] {
         view.requests
-            .fail_one(resource, "cannot list: forbidden (HTTP 403)");
+            .watch_failed(resource.into(), "cannot list: forbidden (HTTP 403)");
     }
     view.requests.count_one("/api/v1/persistentvolumes", 403);
     tokio::time::advance(Duration::from_secs(20)).await;
     view.requests.count_one("/apis/storage.k8s.io/v1/csinodes", 403);
     view.requests
-        .fail_one("csinodes", "cannot list: still forbidden (HTTP 403)");
+        .watch_failed("csinodes".into(), "cannot list: still forbidden (HTTP 403)");
     tokio::time::advance(Duration::from_secs(2)).await;
     let status = json(&view);
     let failure = |times: u32, last: f64, error: &str| json!({ "times": times, "failing": 22.0, "last": last, "error": error });

@@ -90,7 +90,7 @@ pub(super) fn tls(config: &Config) -> Result<ClientConfig, ConnectError> {
 pub(super) fn server_name(config: &Config) -> Result<Option<ServerName<'static>>, ConnectError> {
     let name = config.tls_server_name.clone().filter(|name| !name.is_empty());
     name.map(|name| {
-        ServerName::try_from(name.clone()).map_err(|source| ConnectError::ServerName { name, source })
+        ServerName::try_from(name.clone()).map_err(|source| ConnectError::ServerName(name, source))
     })
     .transpose()
 }

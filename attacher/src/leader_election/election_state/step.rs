@@ -6,15 +6,10 @@ use k8s_openapi::api::coordination::v1::Lease;
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub(in crate::leader_election) enum Step {
     /// Send this, and pass the response to [`ElectionState::on_get`](super::ElectionState::on_get) or
     /// [`ElectionState::on_write`](super::ElectionState::on_write).
-    Send {
-        /// The request.
-        request: Request,
-        /// The timeout of its response.
-        deadline: Instant,
-    },
+    Send { request: Request, deadline: Instant },
     /// Wait until then, or until the watch shows a change.
     Wait(Instant),
     /// Stop: leadership was lost for good.
@@ -23,13 +18,10 @@ pub enum Step {
 
 /// A request to the API server.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Request {
-    /// Read the lease.
+pub(in crate::leader_election) enum Request {
     Get,
-    /// Create it.
-    Create(Box<Lease>),
-    /// Replace the version that was read.
-    Update(Box<Lease>),
+    /// Replace the version that was read, or create it if it does not exist.
+    Write(Box<Lease>),
 }
 
 /// A request that failed.

@@ -108,16 +108,16 @@ impl Rig {
     /// The request, which must be an update.
     fn update(&mut self) -> Lease {
         match self.request() {
-            Request::Update(lease) => *lease,
-            request @ (Request::Get | Request::Create(_)) => panic!("{request:?}"),
+            Request::Write(lease) if lease.metadata.resource_version.is_some() => *lease,
+            request @ (Request::Get | Request::Write(_)) => panic!("{request:?}"),
         }
     }
 
     /// The request, which must create the Lease.
     fn create(&mut self) -> Lease {
         match self.request() {
-            Request::Create(lease) => *lease,
-            request @ (Request::Get | Request::Update(_)) => panic!("{request:?}"),
+            Request::Write(lease) if lease.metadata.resource_version.is_none() => *lease,
+            request @ (Request::Get | Request::Write(_)) => panic!("{request:?}"),
         }
     }
 
@@ -142,7 +142,7 @@ impl Rig {
     /// Executes the request as the API server does.
     fn granted(&mut self, version: u32) -> Lease {
         let mut lease = match self.request() {
-            Request::Update(lease) | Request::Create(lease) => *lease,
+            Request::Write(lease) => *lease,
             Request::Get => panic!("it reads the lease again"),
         };
         lease.metadata.resource_version = Some(version.to_string());

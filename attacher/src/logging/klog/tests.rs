@@ -21,7 +21,7 @@ impl io::Write for Capture {
 }
 
 /// Formats what is logged in `act`, at a fixed time.
-fn lines(format: Format, act: impl FnOnce()) -> Vec<String> {
+fn lines(format: LogFormat, act: impl FnOnce()) -> Vec<String> {
     let capture = Capture::default();
     let klog = Klog {
         format,
@@ -52,7 +52,7 @@ fn some_events() {
 
 #[test]
 fn text_is_what_klog_writes() {
-    let lines = lines(Format::Text, some_events);
+    let lines = lines(LogFormat::Text, some_events);
     let pid = format!("{:7}", std::process::id());
     let after_caller = |line: &str| {
         let (head, rest) = line.split_once("] ").unwrap();
@@ -80,7 +80,7 @@ fn text_is_what_klog_writes() {
 
 #[test]
 fn json_is_one_object_a_line() {
-    let lines = lines(Format::Json, some_events);
+    let lines = lines(LogFormat::Json, some_events);
     let objects: Vec<Json> = lines
         .iter()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -109,7 +109,7 @@ fn json_is_one_object_a_line() {
 
 #[test]
 fn numbers_that_json_does_not_have_are_texts() {
-    let lines = lines(Format::Json, || {
+    let lines = lines(LogFormat::Json, || {
         tracing::info!(inf = f64::INFINITY, nan = f64::NAN, "odd");
     });
     let object: Json = serde_json::from_str(&lines[0]).unwrap();
@@ -118,7 +118,7 @@ fn numbers_that_json_does_not_have_are_texts() {
 
 #[test]
 fn a_span_field_recorded_later_is_shown_and_a_trace_field_is_not() {
-    let lines = lines(Format::Text, || {
+    let lines = lines(LogFormat::Text, || {
         let span = tracing::info_span!(
             "attach",
             va = "csi-1",

@@ -174,7 +174,7 @@ async fn reset_call_is_reported_and_the_connection_stays() {
                 "{case}: {error}"
             );
             caller
-                .publish(publish("any"))
+                .publish(publish("any"), false)
                 .await
                 .expect("the next call is served");
         }

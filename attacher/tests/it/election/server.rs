@@ -254,12 +254,12 @@ impl LeaseServer for Server {
         Ok(lease)
     }
 
-    async fn create(&self, lease: &Lease) -> Result<Lease, LeaseError> {
-        self.send(Write::Create(lease.clone())).await
-    }
-
-    async fn update(&self, lease: &Lease) -> Result<Lease, LeaseError> {
-        self.send(Write::Update(lease.clone())).await
+    async fn write(&self, lease: &Lease) -> Result<Lease, LeaseError> {
+        self.send(match lease.metadata.resource_version {
+            Some(_) => Write::Update(lease.clone()),
+            None => Write::Create(lease.clone()),
+        })
+        .await
     }
 
     fn changes(&self, version: &str) -> BoxStream<'static, Option<Lease>> {

@@ -87,7 +87,7 @@ fn a_repair_has_no_creation_timestamp_in_the_stats() {
     };
     let mut bench = Bench::new([of_age("va")]);
     bench.reconcile(Listed::Nowhere);
-    let oldest = |bench: &Bench| bench.state.stats(bench.now, 0).lanes[&Lane::Repair].oldest;
+    let oldest = |bench: &Bench| bench.state.lanes(bench.now)[&Lane::Repair].oldest;
     assert_eq!(oldest(&bench), None);
     bench.starts(Operation::Attach);
     assert_eq!(oldest(&bench), None);

@@ -41,21 +41,24 @@ fn fail(state: &mut ControllerState, item: &Item, class: Class, message: &str, n
     state.finish(item, Err(SyncError::new(class, message)), now);
 }
 
-fn names(pending: &[Pending]) -> Vec<&str> {
-    let name = |pending: &Pending| match &pending.key {
-        Key::Attachment(name) | Key::Volume(name) => name.clone(),
-        Key::Target(target) => target.volume_id.clone(),
+fn running(stage: &Stage) -> bool {
+    matches!(stage, Stage::Running { .. })
+}
+
+fn ready(stage: &Stage) -> bool {
+    matches!(stage, Stage::Ready { .. })
+}
+
+fn waiting(stage: &Stage) -> bool {
+    matches!(stage, Stage::Waiting { .. })
+}
+
+fn names(items: &[(&Key, &Entry)]) -> Vec<String> {
+    let name = |(key, _): &(&Key, &Entry)| match key {
+        Key::Attachment(name) | Key::Volume(name) => name.to_string(),
+        Key::Target(target) => target.volume_id.to_string(),
     };
-    pending
-        .iter()
-        .map(|pending| {
-            let name = name(pending);
-            ["a", "b", "c", "d"]
-                .into_iter()
-                .find(|known| *known == &*name)
-                .expect("a name that the test made")
-        })
-        .collect()
+    items.iter().map(name).collect()
 }
 
 #[test]
@@ -65,30 +68,19 @@ fn stats_distinguish_running_ready_and_waiting_items() {
     let items = start(&mut state, begin + SECOND);
     assert_eq!(items.len(), 2, "the lane has two places");
     fail(&mut state, &items[0], Class::Final, "no room", begin + 3 * SECOND);
-    let stats = state.stats(begin + 4 * SECOND, 10);
-
-    let lane = &stats.lanes[&Lane::Attach];
+    let now = begin + 4 * SECOND;
+    let lanes = state.lanes(now);
+    let lane = &lanes[&Lane::Attach];
     assert_eq!((lane.limit, lane.running, lane.ready, lane.waiting), (2, 1, 2, 1));
     assert_eq!(lane.depth(), 4);
-    assert_eq!(stats.lanes[&Lane::Detach].depth(), 0);
-    assert_eq!(names(&stats.running), ["b"]);
-    assert_eq!(names(&stats.ready), ["c", "d"]);
-    assert_eq!(names(&stats.waiting), ["a"]);
-
-    assert_eq!(stats.running[0].elapsed, 3 * SECOND);
-    assert_eq!(stats.ready[0].elapsed, 4 * SECOND);
-    assert_eq!(stats.ready[0].failures, None);
-    let waiting = &stats.waiting[0];
-    assert_eq!(
-        (waiting.node.as_deref(), waiting.volume.as_deref()),
-        (Some("node"), Some("pv"))
-    );
-    let next = waiting.next.expect("it will be tried again");
-    assert!(
-        next <= SECOND,
-        "it failed a second ago and waits at most one more: {next:?}"
-    );
-    let failures = waiting.failures.as_ref().expect("it failed");
+    assert_eq!(lanes[&Lane::Detach].depth(), 0);
+    assert_eq!(names(&state.longest(running, now, 10)), ["b"]);
+    let queued = state.longest(ready, now, 10);
+    assert_eq!(names(&queued), ["c", "d"]);
+    assert_eq!(queued[0].1.failures, None);
+    let failed = state.longest(waiting, now, 10);
+    assert_eq!(names(&failed), ["a"]);
+    let failures = failed[0].1.failures.as_ref().expect("it failed");
     assert_eq!(
         (&*failures.last.message, failures.last.class),
         ("no room", Class::Final)
@@ -110,16 +102,16 @@ fn stats_show_the_first_time_and_last_error_of_repeated_failures() {
         "second",
         begin + 2 * SECOND,
     );
-    let stats = state.stats(begin + 9 * SECOND, 10);
-    let waiting = &stats.waiting[0];
-    let failures = waiting.failures.as_ref().expect("it failed");
+    let now = begin + 9 * SECOND;
+    let failed = state.longest(waiting, now, 10);
+    let failures = failed[0].1.failures.as_ref().expect("it failed");
     assert_eq!(
         (&*failures.last.message, failures.last.class),
         ("second", Class::Disconnected)
     );
     assert_eq!((failures.times, failures.since), (2, begin));
-    assert_eq!(stats.lanes[&Lane::Attach].longest, 9 * SECOND);
-    assert_eq!(stats.attachments.retries.get(), 2);
+    assert_eq!(state.lanes(now)[&Lane::Attach].longest, 9 * SECOND);
+    assert_eq!(state.queue.metrics(Lane::Attach).retries.get(), 2);
 }
 
 #[test]
@@ -132,18 +124,17 @@ fn stats_list_the_oldest_items_up_to_the_limit() {
         late.uid = name.into();
         state.handle(Event::Attachments(Change::Applied(late)));
     }
-    let stats = state.stats(begin + SECOND, 3);
-    assert_eq!(stats.lanes[&Lane::Attach].ready, 4);
-    assert_eq!(names(&stats.ready), ["c", "d", "a"]);
-    assert!(state.stats(begin, 0).ready.is_empty());
+    let now = begin + SECOND;
+    assert_eq!(state.lanes(now)[&Lane::Attach].ready, 4);
+    assert_eq!(names(&state.longest(ready, now, 3)), ["c", "d", "a"]);
 }
 
 #[test]
 fn stats_take_the_oldest_timestamp_from_the_objects() {
     let begin = epoch();
     let state = mk_state(&["a", "b"], begin);
-    let stats = state.stats(begin + SECOND, 0);
-    let lane = &stats.lanes[&Lane::Attach];
+    let lanes = state.lanes(begin + SECOND);
+    let lane = &lanes[&Lane::Attach];
     assert_eq!(lane.oldest, Timestamp::from_second(10).ok());
     let at = |second| Timestamp::from_second(second).expect("a time of the seventies");
     assert_eq!(lane.age(at(70)), 60 * SECOND);
@@ -160,11 +151,11 @@ fn measures_queue_and_work_durations() {
     let begin = epoch();
     let mut state = mk_state(&["a"], begin);
     let items = start(&mut state, begin + 2 * SECOND);
-    let busy = state.stats(begin + 5 * SECOND, 0);
-    let lane = &busy.lanes[&Lane::Attach];
+    let busy = state.lanes(begin + 5 * SECOND);
+    let lane = &busy[&Lane::Attach];
     assert_eq!((lane.unfinished, lane.longest_running), (3 * SECOND, 3 * SECOND));
     fail(&mut state, &items[0], Class::Final, "m", begin + 6 * SECOND);
-    let metrics = state.stats(begin + 6 * SECOND, 0).attachments;
+    let metrics = state.queue.metrics(Lane::Attach);
     assert_eq!(metrics.adds.get(), 1);
     assert_eq!(observed(&metrics.waited), (1, 2.0));
     assert_eq!(observed(&metrics.worked), (1, 4.0));
@@ -179,6 +170,4 @@ fn synced_when_all_three_lists_are_complete() {
     assert!(!state.caches_synced.all());
     state.handle(Event::Nodes(Change::Replaced));
     assert!(state.caches_synced.all());
-    let known = state.stats(epoch(), 0).objects;
-    assert_eq!((known.attachments, known.volumes, known.nodes), (0, 1, 1));
 }

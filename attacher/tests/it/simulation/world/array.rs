@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_attacher::controller::state::Event;
-use csi_attacher::csi::{CallError, ListRequest, Listed, Page};
+use csi_attacher::csi::CallError;
 use csi_attacher::model::{Attachment, Capabilities, PublishTarget, Volume};
+use csi_proto::v1::list_volumes_response::{Entry, VolumeStatus};
+use csi_proto::v1::{self, ListVolumesRequest, ListVolumesResponse};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
@@ -24,7 +26,7 @@ pub(super) struct Array {
     switched: Option<Instant>,
     lists: usize,
     /// The list that is being read, one volume a page.
-    list: Vec<Listed>,
+    list: Vec<Entry>,
     /// What was published when the list before was made.
     before: HashSet<PublishTarget>,
 }
@@ -255,7 +257,7 @@ impl State {
     }
 
     /// One page, of a list that is made when its first page is asked for.
-    pub(super) fn page(&mut self, request: &ListRequest) -> Result<Page, CallError> {
+    pub(super) fn page(&mut self, request: &ListVolumesRequest) -> Result<ListVolumesResponse, CallError> {
         let failed = self.faults.list / 4;
         if self.percent(failed) {
             return Err(Status::new(Code::Internal, "no list today").into());
@@ -273,8 +275,8 @@ impl State {
         } else {
             (number + 1).to_string()
         };
-        Ok(Page {
-            volumes: self.array.list.get(number).cloned().into_iter().collect(),
+        Ok(ListVolumesResponse {
+            entries: self.array.list.get(number).cloned().into_iter().collect(),
             next_token,
         })
     }
@@ -302,9 +304,12 @@ impl State {
         for (handle, nodes) in nodes {
             if !self.percent(faults / 2) {
                 let published = (!self.percent(faults / 2)).then_some(nodes);
-                list.push(Listed {
-                    handle: handle.to_string(),
-                    published,
+                list.push(Entry {
+                    volume: Some(v1::Volume {
+                        volume_id: handle.to_string(),
+                        ..v1::Volume::default()
+                    }),
+                    status: published.map(|published_node_ids| VolumeStatus { published_node_ids }),
                 });
             }
         }

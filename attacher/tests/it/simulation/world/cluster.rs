@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi_attacher::kube_api::{AttachmentRequest, Cluster, Error, Side, VolumeRequest, patch};
+use csi_attacher::kube_api::{AttachmentRequest, Cluster, Error, VolumeRequest, patch};
 use csi_attacher::model::attachment::{
     NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION,
 };
 use csi_attacher::model::{Attachment, Problem, Recorded, SecretRef, Secrets, Uid, Volume};
-use csi_attacher::plan::Record;
+use csi_attacher::plan::{Operation, Record};
 use serde_json::json;
 
 use super::client::Client;
@@ -235,14 +235,14 @@ impl FakeCluster {
     async fn save_error(
         &self,
         attachment: &Attachment,
-        side: Side,
+        failed: Operation,
         problem: &Problem,
     ) -> Result<Attachment, Error> {
         let problem = Some(Box::new(problem.clone()));
         self.change(attachment, move |attachment, _| {
-            match side {
-                Side::Attach => attachment.attach_error = problem,
-                Side::Detach => attachment.detach_error = problem,
+            match failed {
+                Operation::Attach => attachment.attach_error = problem,
+                Operation::Detach => attachment.detach_error = problem,
             }
             Ok(())
         })

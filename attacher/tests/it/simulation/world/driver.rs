@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use csi_attacher::csi::{CallError, ControllerClient, ListRequest, Page, PublishRequest, UnpublishRequest};
+use csi_attacher::csi::{CallError, ControllerClient};
 use csi_attacher::model::{Attachment, Capabilities, PublishTarget};
+use csi_proto::v1;
 use tonic::{Code, Status};
 
 use super::client::Client;
@@ -102,10 +103,17 @@ impl World {
 // === impl FakeDriver ===
 
 impl ControllerClient for FakeDriver {
-    async fn publish(&self, request: PublishRequest) -> Result<BTreeMap<String, String>, CallError> {
-        let target = request.target.clone();
+    async fn publish(
+        &self,
+        request: v1::ControllerPublishVolumeRequest,
+        _: bool,
+    ) -> Result<BTreeMap<String, String>, CallError> {
+        let target = PublishTarget {
+            volume_id: request.volume_id.into(),
+            node_id: request.node_id.into(),
+        };
         let forgotten = Err(Status::new(Code::NotFound, "no such node"));
-        self.call("publish", &request.target, forgotten, move |state| {
+        self.call("publish", &target.clone(), forgotten, move |state| {
             state.calls.publish += 1;
             // Crash safety: before anything is published, an attachment with our finalizer says so.
             if !state.is_recorded(&target) {
@@ -120,9 +128,16 @@ impl ControllerClient for FakeDriver {
         Ok(BTreeMap::from([("path".to_owned(), "/dev/sim".to_owned())]))
     }
 
-    async fn unpublish(&self, request: UnpublishRequest) -> Result<(), CallError> {
-        let target = request.target.clone();
-        self.call("unpublish", &request.target, Ok(()), move |state| {
+    async fn unpublish(
+        &self,
+        request: v1::ControllerUnpublishVolumeRequest,
+        _: bool,
+    ) -> Result<(), CallError> {
+        let target = PublishTarget {
+            volume_id: request.volume_id.into(),
+            node_id: request.node_id.into(),
+        };
+        self.call("unpublish", &target.clone(), Ok(()), move |state| {
             state.calls.unpublish += 1;
             let is_attached = |attachment: &Attachment| attachment.attached && !attachment.deleting;
             let present = state.present(&target);
@@ -140,7 +155,7 @@ impl ControllerClient for FakeDriver {
         .await
     }
 
-    async fn list(&self, request: ListRequest) -> Result<Page, CallError> {
+    async fn list(&self, request: v1::ListVolumesRequest) -> Result<v1::ListVolumesResponse, CallError> {
         self.client.fence().await?;
         let pause = self.world.state().pause();
         tokio::time::sleep(pause).await;
