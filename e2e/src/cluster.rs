@@ -159,7 +159,8 @@ impl Cluster {
         Metrics::parse(&text)
     }
 
-    async fn install(&self) -> Result<()> {
+    /// Applies the accounts and permissions of `deploy/`.
+    pub async fn install(&self) -> Result<()> {
         let mut objects = self.deploy.clone();
         objects.retain(|object| !manifest::is_workload(object));
         objects.extend_from_slice(&self.publish_secrets);

@@ -291,7 +291,8 @@ fn move_to_namespace(object: &mut Value, namespace: &str) {
     if !kind.starts_with("Cluster") {
         object["metadata"]["namespace"] = namespace.into();
     }
-    for subject in object["subjects"].as_array_mut().into_iter().flatten() {
+    let subjects = object.get_mut("subjects").and_then(Value::as_array_mut);
+    for subject in subjects.into_iter().flatten() {
         subject["namespace"] = namespace.into();
     }
 }
@@ -308,7 +309,10 @@ fn replace_driver(pod: &mut Value, deployed: &FullPodSpec, socket: (&str, &str))
         .replace(DEPLOYED_SOCKET.0, socket.0);
     let mut driver: Value = serde_json::from_str(&driver)?;
     // An ordinary container, as upstream's drivers are.
-    driver["restartPolicy"].take();
+    driver
+        .as_object_mut()
+        .context("a container must be an object")?
+        .remove("restartPolicy");
     for mount in driver["volumeMounts"].as_array_mut().into_iter().flatten() {
         if mount["name"] == SOCKET_VOLUMES.0 {
             mount["name"] = SOCKET_VOLUMES.1.into();

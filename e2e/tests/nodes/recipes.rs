@@ -85,6 +85,8 @@ async fn alone(env: &Env<'_>, recipe: Recipe) -> Result<()> {
     let shell = shell(env.nodes, &toolchain).await?;
     shell.run(&format!("kubectl delete -k {OVERLAY}")).await?;
     recipe(shell, &toolchain).await?;
+    // Recipes delete these objects, too.
+    env.nodes.cluster().install().await?;
     env.nodes.deploy().await
 }
 
