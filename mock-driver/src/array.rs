@@ -104,7 +104,7 @@ pub struct SpecDeviations {
 }
 
 /// The volumes, snapshots and nodes of one storage array.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Array {
     settings: Settings,
     /// Unique number of the array; key of its ids and page tokens.

@@ -61,20 +61,28 @@ pub struct Driver {
     pub(crate) mode: Mode,
     pub(crate) remote: Option<RemoteArray>,
     pub(crate) registrar: Option<Arc<Registrar>>,
-    pub(crate) node: Option<Arc<Node>>,
+    /// The node of this process; `None` without a Node service.
+    pub node: Option<Arc<Node>>,
     pub(crate) latency: Duration,
-    pub(crate) capabilities: Arc<LiveCapabilities>,
+    /// The capabilities, which can change at run time.
+    pub capabilities: Arc<LiveCapabilities>,
     pub(crate) config: ServiceConfig,
-    pub(crate) readiness: Readiness,
+    /// The response of Probe, which can change at run time.
+    pub readiness: Readiness,
     pub(crate) pool_topology: BTreeMap<PoolName, Segments>,
-    pub(crate) store: Arc<Store>,
+    /// The array with its storage.
+    pub store: Arc<Store>,
     pub(crate) clock: Clock,
-    pub(crate) volume_files: VolumeFiles,
+    /// The files of volumes and snapshots.
+    pub volume_files: VolumeFiles,
     /// Locks of calls and operations.
     pub(crate) locks: LockTable,
-    pub(crate) faults: Arc<Faults>,
-    pub(crate) socket_control: Arc<SocketControl>,
-    pub(crate) exit: ExitOrder,
+    /// The fault rules.
+    pub faults: Arc<Faults>,
+    /// The socket and its connections.
+    pub socket_control: Arc<SocketControl>,
+    /// Ends the driver.
+    pub exit: ExitOrder,
     pub(crate) proxy_to: Option<PathBuf>,
     pub(crate) journal: Option<Arc<Journal>>,
     pub(crate) limits_drawn: AtomicU64,
@@ -126,7 +134,7 @@ impl Driver {
         let journal = open_journal(journal.as_deref(), journal_config, &clock)?;
         let (rules, fault_file) = open_faults(faults.as_deref(), seed_of_run(seed)?, &scenarios)?;
         let epoch = match seed {
-            Some(_) => u128::from(rules.seed().keyed_hash(b"array")),
+            Some(_) => u128::from(rules.seed.keyed_hash(b"array")),
             None => u128::from_le_bytes(random()?),
         };
         let shares_media = media_dir.is_some();
@@ -179,45 +187,10 @@ impl Driver {
         self.mode.has_array() && self.proxy_to.is_none()
     }
 
-    /// The driver's capabilities, which can change at run time.
-    pub fn capabilities(&self) -> &LiveCapabilities {
-        &self.capabilities
-    }
-
-    /// The fault rules.
-    pub fn faults(&self) -> &Faults {
-        &self.faults
-    }
-
-    /// The node of this process; `None` without a Node service.
-    pub fn node(&self) -> Option<&Arc<Node>> {
-        self.node.as_ref()
-    }
-
-    /// The socket and its connections.
-    pub fn socket_control(&self) -> &SocketControl {
-        &self.socket_control
-    }
-
-    /// Ends the driver.
-    pub fn exit(&self) -> &ExitOrder {
-        &self.exit
-    }
-
-    /// The response of Probe, which can change at run time.
-    pub fn readiness(&self) -> &Readiness {
-        &self.readiness
-    }
-
-    /// The files of volumes and snapshots.
-    pub fn volume_files(&self) -> &VolumeFiles {
-        &self.volume_files
-    }
-
     /// Releases the driver's directories; the state directory last, because the next process waits for its lock.
     pub(crate) fn close(&self) {
         if let Some(node) = &self.node {
-            node.unlock_devices();
+            node.devices.unlock();
         }
         if let Err(error) = self.volume_files.close() {
             tracing::warn!(error = error_chain(&error), "failed to remove all volume files");
@@ -233,11 +206,6 @@ impl Driver {
             Some(state) => state.failed().await,
             None => std::future::pending().await,
         }
-    }
-
-    /// The array with its storage.
-    pub fn store(&self) -> &Store {
-        &self.store
     }
 
     pub(crate) async fn follow_faults(&self, file: FaultFile, stop: CancellationToken) {

@@ -26,7 +26,7 @@ pub(crate) use self::injected::InjectedKey;
 use self::injected::InjectedTotals;
 pub(crate) use self::overlay::Freeze;
 use self::overlay::Overlay;
-pub use self::overlay::{DeviceOverlay, DiskOverlay, Loses, Loss};
+pub use self::overlay::{DeviceFault, DiskFault, Loses, Loss};
 pub use self::parse::RuleError;
 pub use self::random::{DelayDistribution, Seed};
 pub(crate) use self::reservation::Reservation;
@@ -60,7 +60,8 @@ const FIRST_STATE: &str = "start";
 /// The active rules, shared by the fault file, the calls and the admin API.
 #[derive(Debug)]
 pub struct Faults {
-    seed: Seed,
+    /// The seed of all random draws.
+    pub seed: Seed,
     armed: RwLock<Arc<[Arc<RuleState>]>>,
     state: RwLock<Arc<str>>,
     began: Instant,
@@ -69,7 +70,7 @@ pub struct Faults {
     /// Capacity reserved by in-flight calls.
     reservations: Arc<Mutex<Reservations>>,
     /// The frozen list, if any; shared with the store, which keeps that state.
-    frozen: Arc<RwLock<Option<Freeze>>>,
+    pub(crate) frozen: Arc<RwLock<Option<Freeze>>>,
     /// The state loss of the next start.
     loss: watch::Sender<Option<Loss>>,
 }
@@ -104,11 +105,6 @@ impl Faults {
             frozen: Arc::default(),
             loss: watch::Sender::default(),
         }
-    }
-
-    /// The seed of all random draws.
-    pub fn seed(&self) -> Seed {
-        self.seed
     }
 
     /// Replaces everything of an origin by a script.
@@ -213,7 +209,6 @@ impl Faults {
         self.state.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sets the state of the rules.
     pub(crate) fn set_state(&self, state: &str) {
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = state.into();
     }
@@ -238,7 +233,6 @@ impl Faults {
         self.len() == 0
     }
 
-    /// Whether an origin has this rule.
     pub(crate) fn has(&self, origin: Origin, Rule { kind, id, .. }: &Rule) -> bool {
         let rules = self.rules();
         position(&rules, *kind, id).is_some_and(|index| rules[index].origin == origin)
@@ -290,7 +284,7 @@ impl Faults {
     /// Applies a fired rule of phase `after`, which sets the state. `None`, and the firing is reverted, if another call has left
     /// the rule's state meanwhile.
     pub fn act(&self, mut fired: ActiveFault) -> Option<ActiveFault> {
-        if fired.has_acted() {
+        if fired.has_acted {
             return Some(fired);
         }
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);

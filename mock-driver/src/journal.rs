@@ -26,7 +26,6 @@ use tokio::sync::{broadcast, watch};
 use crate::journal::clock::Clock;
 
 use self::file::File;
-use self::memory::Memory;
 use self::message::Renderer;
 
 pub use self::call::{Call, End, Outcome, Peer};
@@ -34,7 +33,7 @@ pub use self::file::OpenError;
 pub use self::line::Line;
 pub(crate) use self::line::text;
 pub(crate) use self::memory::BOUNDS;
-pub use self::memory::Look;
+pub use self::memory::Memory;
 pub(crate) use self::memory::{CallStats, Cursor, Filter, StatsKey};
 pub(crate) use self::message::{Direction, RedactedMessage};
 pub(crate) use self::record::CallRecord;
@@ -78,12 +77,9 @@ pub struct Journal {
     clock: Clock,
 }
 
-/// An event for subscribers.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// A call began.
     Begin(Arc<Call>),
-    /// A call ended.
     End(Arc<Call>),
     /// The operation of a call completed after its client disconnected.
     Late(Arc<Call>),
@@ -153,8 +149,8 @@ impl Journal {
     }
 
     /// Reads the calls in memory.
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&Look<'_>) -> T) -> T {
-        look(&Look(&self.memory()))
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Memory) -> T) -> T {
+        look(&self.memory())
     }
 
     /// Waits until `found` returns a value. It is called after every event, with the journal locked; a `Cursor` keeps it from
@@ -162,7 +158,7 @@ impl Journal {
     ///
     /// # Cancellation
     /// Safe.
-    pub async fn wait<T>(&self, mut found: impl FnMut(&Look<'_>) -> Option<T>) -> T {
+    pub async fn wait<T>(&self, mut found: impl FnMut(&Memory) -> Option<T>) -> T {
         let mut revision = self.revision.subscribe();
         loop {
             revision.mark_unchanged();
@@ -196,12 +192,10 @@ impl Journal {
         self.touch();
     }
 
-    /// The request of a call as JSON.
     pub(crate) fn request(&self, call: &Call) -> Value {
         self.renderer.json(&call.request)
     }
 
-    /// The response of a call as JSON, if it has one.
     pub(crate) fn response(&self, call: &Call) -> Option<Value> {
         let response = call.end()?.response.as_ref()?;
         Some(self.renderer.json(response))

@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use tokio_util::task::TaskTracker;
 
-use self::device::{DeviceFault, Devices, Kind};
+use self::device::{Devices, Kind};
 pub use self::error::Error;
-use self::mount::disk_fault::DiskFault;
 use self::mount::{Disk, Mounter};
 use self::record::Records;
-pub(crate) use self::record::{Map, Record};
+pub(crate) use self::record::{Map, Record, Role};
 use crate::array::{self, Attachment, HealthIssue, Segments};
+use crate::fault::{DeviceFault, DiskFault};
 use crate::store::Database;
 use crate::store::volume_files::{FileId, VolumeFiles};
 
@@ -74,7 +74,7 @@ pub struct Node {
     /// Whether undoing a deleted volume's staging or publishing is an error.
     pub(crate) strict_gone: bool,
     pub(crate) volume_files: VolumeFiles,
-    devices: Devices,
+    pub(crate) devices: Devices,
     mounter: Mounter,
     records: Records,
     pub(crate) device_timeout: Duration,
@@ -182,13 +182,9 @@ impl Node {
         })
     }
 
-    /// Locks the node's devices until [`Node::unlock_devices`].
+    /// Locks the node's devices until `Devices::unlock`.
     pub(crate) fn lock_devices(&self) -> Result<(), Error> {
         Ok(self.devices.lock()?)
-    }
-
-    pub(crate) fn unlock_devices(&self) {
-        self.devices.unlock();
     }
 
     /// The present response of NodeGetInfo.
@@ -203,19 +199,15 @@ impl Node {
 
     /// Whether volumes are only recorded, without devices and mounts.
     fn is_simulated(&self) -> bool {
-        self.devices.kind() == Kind::Simulated
+        self.devices.kind == Kind::Simulated
     }
 
-    /// Injects a fault of a volume's device, or removes it.
-    pub(crate) fn set_device_fault(&self, volume: &str, fault: Option<DeviceFault>) {
-        self.devices.set_fault(&array::serial(volume), fault);
-    }
-
-    /// Injects a fault of the content of a volume's disk, or removes it.
-    pub(crate) fn set_disk_fault(&self, volume: &str, disk_fault: Option<DiskFault>) {
+    /// Injects faults of a volume's device and of its content, or removes them.
+    pub(crate) fn set_faults(&self, volume: &str, device: Option<DeviceFault>, disk: Option<DiskFault>) {
+        self.devices.set_fault(&array::serial(volume), device);
         let mut all = self.disk_fault.lock().unwrap_or_else(PoisonError::into_inner);
-        match disk_fault {
-            Some(disk_fault) => all.insert(volume.to_owned(), disk_fault),
+        match disk {
+            Some(fault) => all.insert(volume.to_owned(), fault),
             None => all.remove(volume),
         };
     }
@@ -234,7 +226,7 @@ impl Node {
         volume: &str,
         view: Option<&View>,
     ) -> Result<(), Error> {
-        if matches!(self.devices.kind(), Kind::None | Kind::Simulated) {
+        if matches!(self.devices.kind, Kind::None | Kind::Simulated) {
             return Ok(());
         }
         match view.and_then(|view| Some((view.bytes, view.attachment.as_ref()?))) {
@@ -278,7 +270,7 @@ impl Node {
 
     /// The disk of a volume with its device, and its size in bytes.
     async fn disk(self: &Arc<Self>, unit: &VolumeDisk) -> Result<(Disk, u64), Error> {
-        if self.devices.kind() == Kind::None {
+        if self.devices.kind == Kind::None {
             return Err(Error::WithoutDevices {
                 volume: unit.volume.clone(),
             });

@@ -100,7 +100,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         opened = open(args.settings(), args.lock_timeout) => opened,
     };
     let (driver, faults) = opened?;
-    tracing::info!(seed = driver.faults.seed().0, "random seed");
+    tracing::info!(seed = driver.faults.seed.0, "random seed");
     let listener = match args.faults.listen_after {
         Duration::ZERO => Listener::bind(&args.endpoint).map_err(Error::Bind)?,
         late => {

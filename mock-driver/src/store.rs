@@ -44,7 +44,7 @@ const LOSS: &str = "loss";
 pub struct Store {
     array: Mutex<Array>,
     /// The database; `None` without a state directory.
-    database: Option<Arc<Database>>,
+    pub database: Option<Arc<Database>>,
     /// An earlier state of the array, while a fault shows it; locked after the array.
     past: Mutex<Option<Past>>,
     /// Which earlier state a fault shows, if any.
@@ -204,11 +204,6 @@ impl Store {
     /// it.
     pub fn peek<T>(&self, look: impl FnOnce(&Array) -> T) -> T {
         look(&self.lock())
-    }
-
-    /// The database; `None` without a state directory.
-    pub fn database(&self) -> Option<&Arc<Database>> {
-        self.database.as_ref()
     }
 
     /// Keeps an earlier state while `wanted` asks for one.

@@ -170,7 +170,7 @@ impl FaultInjector {
             .timeline
             .note("driver", None, faults.replace('\n', " "));
         let script = Script::read(&faults).expect("the rules must be valid");
-        let loaded = self.world.array.faults().load(Origin::Admin, script);
+        let loaded = self.world.array.faults.load(Origin::Admin, script);
         loaded.expect("no other origin has rules");
         let after = if outlasts {
             self.move_pod().await;

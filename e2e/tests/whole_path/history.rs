@@ -210,7 +210,7 @@ impl FaultInjector {
             }
             Step::EndDriverFaults => {
                 world.timeline.note("driver", None, "no more faults");
-                let loaded = world.array.faults().load(Origin::Admin, Script::default());
+                let loaded = world.array.faults.load(Origin::Admin, Script::default());
                 loaded.expect("no other origin has rules");
                 self.clear_fault("driver faults");
             }

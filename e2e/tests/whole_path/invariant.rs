@@ -143,7 +143,7 @@ impl Invariants {
 
 impl State {
     fn check(&mut self) {
-        let published = self.array.store().peek(|array| {
+        let published = self.array.store.peek(|array| {
             let pairs = array.volumes().flat_map(|volume| {
                 let nodes = volume.attachments.keys();
                 nodes.map(|node| (volume.spec.id.to_string(), node.to_string()))

@@ -237,7 +237,7 @@ impl World {
         let id = format!("{node}-{generation}");
         let registered = self
             .array
-            .store()
+            .store
             .change(|array| Ok(array.set_node(&id, NodeSettings::default())))
             .await;
         registered.expect("an array in memory must take a node");

@@ -4,6 +4,7 @@
 //! one, and calls of untracked methods are ignored.
 
 use crate::admin_api::resource::{ExpectationResult, ExpectationStatus, Expected, Squashed};
+use crate::rpc::method::short;
 
 /// Adds calls, consecutive ones with the same method and code as one, with methods without service.
 pub(super) fn squash<'a>(
@@ -24,11 +25,6 @@ pub(super) fn squash<'a>(
             }),
         }
     }
-}
-
-/// Method without service.
-pub(super) fn short(method: &str) -> &str {
-    method.rsplit('/').next().unwrap_or(method)
 }
 
 pub(super) fn compare(expected: &[Expected], calls: &[Squashed]) -> ExpectationResult {

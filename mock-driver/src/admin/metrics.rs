@@ -19,7 +19,7 @@ use super::state::Admin;
 use crate::admin_api::resource::Counts;
 use crate::fault::RuleKind;
 use crate::journal::{BOUNDS, CallStats, StatsKey};
-use crate::rpc::code;
+use crate::rpc::{code, method};
 
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -119,9 +119,9 @@ fn calls(admin: &Admin, families: &mut Families) {
     let (stats, running) = journal.look(|look| {
         let mut running: BTreeMap<String, usize> = BTreeMap::new();
         for call in look.running() {
-            *running.entry(call.short_method().to_owned()).or_default() += 1;
+            *running.entry(method::short(&call.method).to_owned()).or_default() += 1;
         }
-        (look.stats().clone(), running)
+        (look.stats.clone(), running)
     });
     let running = running
         .iter()
@@ -129,7 +129,7 @@ fn calls(admin: &Admin, families: &mut Families) {
     families.gauges("csi_mock_calls_in_flight", "Number of in-flight calls.", running);
     fn labels(key: &StatsKey) -> [(&'static str, &str); 2] {
         let code = code::name(Code::from(key.code));
-        [("method", key.short_method()), ("code", code)]
+        [("method", method::short(&key.method)), ("code", code)]
     }
     families.counters(
         "csi_mock_calls_total",

@@ -166,9 +166,4 @@ impl Array {
             pools: self.resized.clone().into_iter().collect(),
         }
     }
-
-    /// An independent copy with the same state and settings.
-    pub fn copy(&self) -> Self {
-        Self::from_image(self.settings.clone(), self.image())
-    }
 }

@@ -104,7 +104,6 @@ impl Array {
         Ok(self.done((), Change::StorageHealth { node, issues }))
     }
 
-    /// Health issues of a volume.
     pub(crate) fn volume_health(&self, id: &str) -> Result<UnhealthyVolume, Error> {
         let volume = self.volume(id)?;
         Ok(UnhealthyVolume {

@@ -52,7 +52,7 @@ pub struct NodeSettings {
 }
 
 /// The array's record of a node, from which [`Node`] is derived.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
     pub(super) registered: bool,
     /// Its index among the nodes, for the round-robin assignment to pools.
@@ -186,7 +186,6 @@ impl Array {
         }
     }
 
-    /// A registered node.
     pub(super) fn registered(&self, id: &str) -> Result<(&NodeId, &Entry), Error> {
         let found = self.nodes.get_key_value(id).filter(|(_, entry)| entry.registered);
         found.ok_or_else(|| Error::NodeNotFound { node: id.to_owned() })
@@ -212,7 +211,6 @@ impl Array {
         }
     }
 
-    /// The attach limit of a node.
     fn limit(&self, id: &NodeId) -> Option<usize> {
         match self.changed.get(id).and_then(|changed| changed.limit) {
             Some(limit) => Some(limit).filter(|limit| *limit > 0),

@@ -47,7 +47,6 @@ pub(super) struct PlacementRequest<'a> {
     pub(super) pool: Option<&'a str>,
     /// The pool of its source: copies share blocks with it.
     pub(super) beside: Option<&'a PoolName>,
-    /// The accessibility requirement.
     pub(super) requirement: Option<&'a Requirement>,
 }
 

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{Array, Change, GroupId, Image, NodeId, PoolName, SnapshotId, UnhealthyVolume, VolumeId};
 
-/// The identity of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RowId {
     Counters,
@@ -18,7 +17,6 @@ pub(crate) enum RowId {
     Pool(PoolName),
 }
 
-/// The counters of an image.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Counters {

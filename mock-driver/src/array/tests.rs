@@ -151,7 +151,7 @@ fn nodes_stay_in_the_zone_they_joined_in() {
     assert_eq!(zones(&array), joined);
     let mut again = Array::from_image(mk_zones(), array.image());
     assert_eq!(zones(&again), joined, "after a restart");
-    assert_eq!(zones(&array.copy()), joined, "in a frozen listing");
+    assert_eq!(zones(&array.clone()), joined, "in a frozen listing");
 
     // A node that joins again keeps its zone, although another joined in between.
     again.remove_node("node-b").unwrap();

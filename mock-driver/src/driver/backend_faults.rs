@@ -1,4 +1,4 @@
-//! Effects of backend faults outside calls: on the disks of the driver's node, and on the array's stored state.
+//! Effects of backend faults on the array's stored state.
 
 use std::sync::Arc;
 
@@ -6,34 +6,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::Driver;
 use crate::error_chain;
-use crate::fault::{DeviceOverlay, DiskOverlay};
-use crate::node::device::DeviceFault;
-use crate::node::mount::disk_fault::DiskFault;
 use crate::store;
 
 // === impl Driver ===
 
 impl Driver {
-    /// Applies the active backend faults to the volume's device and its content.
-    pub(super) fn inject_device_fault(&self, volume: &str, node: &str) {
-        let Some(here) = self.node() else {
-            return;
-        };
-        let device = match self.faults.device(volume, node) {
-            DeviceOverlay::Right => None,
-            DeviceOverlay::Absent => Some(DeviceFault::Absent),
-            DeviceOverlay::Wrong(_) => Some(DeviceFault::Wrong),
-        };
-        here.set_device_fault(volume, device);
-        let disk_fault = match self.faults.disk(volume, node) {
-            DiskOverlay::Right => None,
-            DiskOverlay::Dirty => Some(DiskFault::Dirty),
-            DiskOverlay::Damaged => Some(DiskFault::Damaged),
-            DiskOverlay::Foreign(found) => Some(DiskFault::Foreign(found)),
-        };
-        here.set_disk_fault(volume, disk_fault);
-    }
-
     /// Persists the state loss that the active backend faults cause on restart, so that it also happens after SIGKILL.
     ///
     /// # Errors

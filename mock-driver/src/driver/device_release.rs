@@ -36,7 +36,7 @@ impl Driver {
         if view.attachment.is_some() {
             return Ok(view);
         }
-        let known = decide(remote, self.node().ok_or(Error::Broken)?).await?;
+        let known = decide(remote, self.here()?).await?;
         {
             let _locked = remote.lock_volume(volume).await;
             remote.attach(volume, &known.id, capability).await?;
@@ -59,7 +59,11 @@ impl Driver {
     where
         F: Future<Output = Result<(), node::Error>>,
     {
-        let limit = self.node().map(|node| node.device_timeout).unwrap_or_default();
+        let limit = self
+            .node
+            .as_ref()
+            .map(|node| node.device_timeout)
+            .unwrap_or_default();
         let deadline = Instant::now() + limit;
         let outcome = loop {
             let attempt = async { Ok(act(self.view_to_use(volume, capability).await?).await?) };
@@ -79,7 +83,7 @@ impl Driver {
     /// Removes the device of a volume that no controller attached and that is no longer mounted at any path: without
     /// ControllerPublishVolume nothing else removes it. Detaches the volume at the array if that runs in another process.
     pub(crate) async fn release_device(&self, volume: &str) -> Result<(), Error> {
-        let is_kept = self.node().is_none_or(|node| node.knows(volume));
+        let is_kept = self.node.as_ref().is_none_or(|node| node.knows(volume));
         if is_kept || self.ways().attaches {
             return Ok(());
         }

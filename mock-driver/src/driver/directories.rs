@@ -83,7 +83,7 @@ pub(super) fn open_store(
         Some(database) => Store::open(database, settings, epoch, premade)?,
         None => Store::in_memory(settings, epoch, premade),
     };
-    let store = store.keeping_past(rules.frozen());
+    let store = store.keeping_past(rules.frozen.clone());
     store.lose(|| *rules.loss().borrow())?;
     Ok(store)
 }
@@ -106,7 +106,7 @@ pub(super) fn claim(
     };
     let owner = Owner {
         array,
-        is_kept: store.database().is_some(),
+        is_kept: store.database.is_some(),
         marked: marked.clone(),
     };
     let claimed = volume_files.claim(&owner, &known, state_dir)?;

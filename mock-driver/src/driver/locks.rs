@@ -21,7 +21,6 @@ pub enum BusyRule {
     Wait,
 }
 
-/// The scope of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Scope {
     /// A call, from its arrival to its response. A second call follows the [`BusyRule`].
@@ -50,10 +49,8 @@ pub enum Key {
     OnNode(String),
 }
 
-/// The mode of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LockMode {
-    /// Exclusive.
     Exclusive,
     /// Shared by readers.
     Shared,
@@ -62,7 +59,6 @@ pub(crate) enum LockMode {
 /// Maximum number of concurrent readers of a key. Further ones are aborted or wait.
 const READERS: u32 = 1024;
 
-/// All locks of a driver.
 #[derive(Debug)]
 pub(crate) struct LockTable {
     /// Applies to calls.

@@ -1,5 +1,6 @@
 //! Keeps the devices of this process's node in sync with the attachments of the array.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -32,10 +33,18 @@ impl Driver {
         }
     }
 
+    /// The node; it exists where the Node service is served.
+    pub(crate) fn here(&self) -> Result<&Arc<Node>, Error> {
+        self.node.as_ref().ok_or(Error::Broken)
+    }
+
     /// The view that this process's node has of a volume.
     pub(crate) async fn view(&self, volume: &str) -> Result<View, Error> {
         let node = self.own_node();
-        self.inject_device_fault(volume, &node);
+        if let Some(here) = &self.node {
+            let (device, disk) = (self.faults.device(volume, &node), self.faults.disk(volume, &node));
+            here.set_faults(volume, device, disk);
+        }
         if let Some(remote) = &self.remote {
             return self.remote_view(remote, volume, &node).await;
         }
@@ -55,7 +64,7 @@ impl Driver {
 
     /// The response of NodeGetInfo: configured values, else those of the array.
     pub(crate) async fn info(&self) -> Result<NodeInfo, Error> {
-        let node = self.node().ok_or(Error::Broken)?;
+        let node = self.here()?;
         let known = match &self.remote {
             Some(remote) => {
                 // Kubelet calls as soon as the driver is registered, and keeps the first response.
@@ -117,7 +126,7 @@ impl Driver {
 
     /// Health issues of the storage as seen from the node.
     pub(crate) async fn storage_health(&self) -> Result<Vec<StorageHealthIssue>, Error> {
-        let id = self.node().ok_or(Error::Broken)?.info().id;
+        let id = self.here()?.info().id;
         if let Some(remote) = &self.remote {
             return Ok(match remote.storage_health(&id).await {
                 Ok(issues) => issues,
@@ -164,14 +173,14 @@ impl Driver {
         let count = self.limits_drawn.fetch_add(1, Ordering::Relaxed);
         let drawn = self
             .faults
-            .seed()
+            .seed
             .keyed_hash(&[b"limit".as_slice(), &count.to_le_bytes()].concat());
         Some(1 + usize::try_from(drawn % 10).unwrap_or(0))
     }
 
     /// The id of the node of this process; empty without one.
     pub(crate) fn own_node(&self) -> String {
-        self.node().map(|node| node.info().id).unwrap_or_default()
+        self.node.as_ref().map(|node| node.info().id).unwrap_or_default()
     }
 
     /// Whether this process has the node with that id.
@@ -182,7 +191,7 @@ impl Driver {
     /// Attaches or detaches the volume's device on this process's node according to the array. Call it after every change of
     /// the volume's attachments.
     pub(crate) async fn reconcile_device(&self, volume: &str) -> Result<(), Error> {
-        let Some(node) = self.node() else {
+        let Some(node) = &self.node else {
             return Ok(());
         };
         let id = node.info().id;
@@ -203,7 +212,7 @@ impl Driver {
     /// Removes the volume's device from this process's node before the array detaches the volume: after a crash in between the
     /// volume is still attached, and its device is restored.
     pub(crate) async fn remove_device(&self, volume: &str) -> Result<(), Error> {
-        match self.node() {
+        match &self.node {
             // It is removed when the volume is unstaged.
             Some(node) if self.config.attach_optional && node.knows(volume) => Ok(()),
             Some(node) => Ok(node.reconcile_device(volume, None).await?),
@@ -224,7 +233,7 @@ impl Driver {
     /// Recovers the node's state of an earlier process: restores devices of attached volumes, removes others, and undoes
     /// interrupted calls. Failures are logged, and retried by the calls that need the device.
     pub(crate) async fn recover(&self) {
-        let Some(node) = self.node() else {
+        let Some(node) = &self.node else {
             return;
         };
         node.recover().await;
@@ -272,14 +281,14 @@ impl Driver {
         let ended = async {
             self.work.wait().await;
             self.volume_files.finish().await;
-            if let Some(node) = self.node() {
+            if let Some(node) = &self.node {
                 node.finish().await;
             }
         };
         if time::timeout(last_step, ended).await.is_err() {
             tracing::warn!(waited = ?last_step, "work on devices and files goes on after the end");
         }
-        if let Some(node) = self.node() {
+        if let Some(node) = &self.node {
             let used = node.volumes();
             node.leave(self.ways()).await;
             self.release_attached(used).await;

@@ -23,7 +23,6 @@ pub struct Settings {
     pub endpoint: PathBuf,
 }
 
-/// The registration of a driver.
 #[derive(Debug)]
 pub(crate) struct Registrar {
     driver: String,
@@ -57,7 +56,6 @@ impl Registrar {
         }
     }
 
-    /// Path of the registration socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.settings.directory.join(format!("{}-reg.sock", self.driver))
     }

@@ -38,7 +38,8 @@ pub(crate) struct RemoteArray {
     client: Client,
     /// For attaching and detaching, which take the volume's `latency`. A client that timed out would not know the result.
     patient: Client,
-    endpoint: Endpoint,
+    /// The admin endpoint of the process with the array.
+    pub(crate) endpoint: Endpoint,
     /// A task that acts on a response about a volume holds its lock from the request on.
     locks: LockTable,
     /// Read-locked while devices are attached, so that the sweep removes none meanwhile.
@@ -67,7 +68,6 @@ pub(crate) struct RemoteNode {
     /// `max_volumes_per_node` to report.
     pub(crate) advertised: Option<usize>,
     pub(crate) segments: Segments,
-    /// The volumes attached to it.
     pub(crate) attached: BTreeSet<String>,
 }
 
@@ -88,11 +88,6 @@ impl RemoteArray {
         }
     }
 
-    /// The admin endpoint of the process with the array.
-    pub(crate) fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
-    }
-
     /// Call before the sweep's request.
     pub(crate) fn begin_sweep(&self) {
         self.seen().since.clear();
@@ -106,7 +101,6 @@ impl RemoteArray {
         seen.here.iter().cloned().collect()
     }
 
-    /// Stores whether a volume is attached.
     pub(crate) fn note(&self, volume: &str, is_attached: bool) {
         let mut seen = self.seen();
         let SweepState { here, since } = &mut *seen;

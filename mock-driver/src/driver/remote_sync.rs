@@ -38,7 +38,7 @@ impl Driver {
             .ok_or_else(|| array::Error::VolumeNotFound {
                 volume: volume.to_owned(),
             })?;
-        if let Some(here) = self.node() {
+        if let Some(here) = &self.node {
             settle(remote, here, volume, &view).await?;
         }
         Ok(view)
@@ -49,7 +49,7 @@ impl Driver {
     /// # Errors
     /// The media directory is not the array's.
     pub(crate) async fn follow_array(&self, stop: CancellationToken) -> Result<(), ClaimError> {
-        let (Some(remote), Some(node)) = (&self.remote, self.node()) else {
+        let (Some(remote), Some(node)) = (&self.remote, &self.node) else {
             stop.cancelled().await;
             return Ok(());
         };

@@ -1,6 +1,6 @@
 //! Behaviour of the services where CSI leaves a choice, and required secrets.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use csi_proto::Secrets;
 use crate::array::{Capability, Spec};
 use crate::driver::error::Error;
 use crate::rpc::method::Method;
-use crate::rpc::validate::Invalid;
+use crate::rpc::validate::{self, Invalid};
 
 /// Behaviour of the services where CSI leaves a choice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,22 +80,19 @@ impl ServiceConfig {
 // === impl RequiredSecrets ===
 
 impl RequiredSecrets {
-    /// Compares the secrets of a call with the required ones.
+    /// Validates the secrets of a call and compares them with the required ones.
     pub(crate) fn check<M: Secrets + Clone>(&self, method: Method, request: &M) -> Result<(), Error> {
-        let Some(required) = self.0.get(&method) else {
+        if M::SECRET_FIELDS.is_empty() {
             return Ok(());
-        };
-        let mut request = request.clone();
-        let brought: HashMap<&str, &str> = request
-            .secrets_mut()
-            .flat_map(|(_, secrets)| secrets.iter())
-            .map(|(key, value)| (key.as_str(), value.as_str()))
-            .collect();
-        for (key, value) in required {
-            match brought.get(key.as_str()) {
-                None => return Err(Invalid::new("secrets", format!("\"{key}\" must be set")).into()),
-                Some(other) if *other != value => return Err(Error::Unauthenticated { key: key.clone() }),
-                Some(_) => {}
+        }
+        for (_, secrets) in request.clone().secrets_mut() {
+            validate::secrets(secrets)?;
+            for (key, value) in self.0.get(&method).into_iter().flatten() {
+                match secrets.get(key) {
+                    None => return Err(Invalid::new("secrets", format!("\"{key}\" must be set")).into()),
+                    Some(other) if other != value => return Err(Error::Unauthenticated { key: key.clone() }),
+                    Some(_) => {}
+                }
             }
         }
         Ok(())

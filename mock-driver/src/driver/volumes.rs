@@ -228,7 +228,7 @@ impl Driver {
     async fn unused(&self, volume: &str) -> Result<Option<Vec<Guard>>, Error> {
         let is_published_explicitly =
             self.ways().attaches || self.store.peek(|array| array.deletes_in_use(volume));
-        let Some(node) = self.node().filter(|_| !is_published_explicitly) else {
+        let Some(node) = self.node.as_ref().filter(|_| !is_published_explicitly) else {
             return Ok(None);
         };
         let held = self
@@ -262,7 +262,7 @@ impl Driver {
     /// A filesystem can be frozen once only, so copies of one volume wait for one another. They do not wait for node calls
     /// that a fault delays: those have not begun to work.
     async fn still(&self, volume: &str) -> Result<Option<QuiescedVolume>, Error> {
-        let Some(node) = self.node().filter(|node| node.has_mounted(volume)) else {
+        let Some(node) = self.node.as_ref().filter(|node| node.has_mounted(volume)) else {
             return Ok(None);
         };
         let held = self

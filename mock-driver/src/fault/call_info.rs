@@ -1,6 +1,9 @@
 //! The view that rules have of a call.
 
+use prost_reflect::{DynamicMessage, MapKey};
+
 use super::reservation::{ReservationKey, Reservations};
+use crate::rpc::method::Method;
 
 const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
 const CREATE: &str = "/csi.v1.Controller/CreateVolume";
@@ -12,27 +15,55 @@ pub trait CallInfo {
     /// The volume's id.
     fn volume(&self) -> &str;
     /// The node's id.
-    fn node(&self) -> &str;
+    fn node(&self) -> &str {
+        ""
+    }
     /// The name of the object to create.
-    fn name(&self) -> &str;
-    /// An entry of one of the request's maps.
-    fn entry(&self, field: &str, key: &str) -> Option<String>;
+    fn name(&self) -> &str {
+        ""
+    }
+    /// The request, which few rules need.
+    fn message(&self) -> Option<DynamicMessage> {
+        None
+    }
+    /// An entry of one of the request's maps of strings.
+    fn entry(&self, field: &str, key: &str) -> Option<String> {
+        let message = self.message()?;
+        let map = message.get_field_by_name(field)?;
+        let value = map.as_map()?.get(&MapKey::String(key.to_owned()))?;
+        value.as_str().map(str::to_owned)
+    }
     /// Whether it has the token of a next page.
     fn continues(&self) -> bool {
-        false
+        let has_token = |message: DynamicMessage| {
+            let token = message.get_field_by_name("starting_token")?;
+            token.as_str().map(|token| !token.is_empty())
+        };
+        self.message().and_then(has_token).unwrap_or(false)
     }
-    /// Whether it changes the array.
+    /// Whether it changes the array. Methods other than CSI's count as reads.
     fn changes(&self) -> bool {
-        false
+        Method::at(self.path()).is_some_and(|method| method.kind().changes_array())
     }
     /// The array's usage, including the capacity reserved by other calls.
     fn usage(&self, _reserved: &Reservations) -> ArrayUsage {
         ArrayUsage::default()
     }
-    /// The requested bytes, or 0.
-    fn size(&self) -> u64;
+    /// `required_bytes` of the request, or 0.
+    fn size(&self) -> u64 {
+        let bytes = |message: DynamicMessage| {
+            let range = message.get_field_by_name("capacity_range")?;
+            range.as_message()?.get_field_by_name("required_bytes")?.as_i64()
+        };
+        let bytes = self.message().and_then(bytes);
+        bytes
+            .and_then(|bytes| u64::try_from(bytes).ok())
+            .unwrap_or_default()
+    }
     /// The location of the volume; `None` if unknown.
-    fn location(&self) -> Option<VolumeLocation>;
+    fn location(&self) -> Option<VolumeLocation> {
+        None
+    }
 }
 
 /// The location of a volume from a call's point of view.

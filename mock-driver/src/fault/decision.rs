@@ -24,7 +24,7 @@ impl Decision {
 
     /// Adds a backend fault: a refusal replaces a delay, and a longer delay a shorter one.
     pub(super) fn add(&mut self, fired: ActiveFault) {
-        let is_worse = |other: &ActiveFault| fired.answer().is_some() || fired.delay() > other.delay();
+        let is_worse = |other: &ActiveFault| fired.answer().is_some() || fired.delay > other.delay;
         if self.backend.as_ref().is_none_or(is_worse) {
             self.backend = Some(fired);
         }

@@ -1,13 +1,10 @@
 //! Reports of the array under active overlays.
 
-use std::sync::{Arc, RwLock};
-
 use tokio::sync::watch;
 
-use super::overlay::{DeviceOverlay, DiskOverlay, Freeze, Loss, Overlay, VolumeNodePattern};
+use super::overlay::{DeviceFault, DiskFault, Loss, Overlay, VolumeNodePattern};
 use super::{Faults, overlays};
 
-/// Overlay of ListVolumes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ListOverlay {
     pub(crate) is_frozen: bool,
@@ -20,7 +17,6 @@ pub(crate) struct ListOverlay {
 // === impl Faults ===
 
 impl Faults {
-    /// The overlay of ListVolumes.
     pub(crate) fn listing(&self) -> ListOverlay {
         let mut view = ListOverlay::default();
         for (overlay, _) in overlays(&self.rules()) {
@@ -35,26 +31,24 @@ impl Faults {
         view
     }
 
-    /// The device of a volume on a node, according to the first matching backend fault.
-    pub fn device(&self, volume: &str, node: &str) -> DeviceOverlay {
-        let found = overlays(&self.rules()).find_map(|(overlay, _)| {
-            let Overlay::Device(pattern, device) = overlay else {
+    /// The fault of a volume's device on a node, according to the first matching backend fault.
+    pub fn device(&self, volume: &str, node: &str) -> Option<DeviceFault> {
+        overlays(&self.rules()).find_map(|(overlay, _)| {
+            let Overlay::Device(pattern, fault) = overlay else {
                 return None;
             };
-            pattern.matches(volume, node).then(|| device.clone())
-        });
-        found.unwrap_or(DeviceOverlay::Right)
+            pattern.matches(volume, node).then(|| fault.clone())
+        })
     }
 
-    /// The content of a volume's device on a node, according to the first matching backend fault.
-    pub fn disk(&self, volume: &str, node: &str) -> DiskOverlay {
-        let found = overlays(&self.rules()).find_map(|(overlay, _)| {
-            let Overlay::Disk(pattern, disk) = overlay else {
+    /// The fault of a disk's content on a node, according to the first matching backend fault.
+    pub fn disk(&self, volume: &str, node: &str) -> Option<DiskFault> {
+        overlays(&self.rules()).find_map(|(overlay, _)| {
+            let Overlay::Disk(pattern, fault) = overlay else {
                 return None;
             };
-            pattern.matches(volume, node).then_some(*disk)
-        });
-        found.unwrap_or(DiskOverlay::Right)
+            pattern.matches(volume, node).then_some(*fault)
+        })
     }
 
     /// Whether Probe reports ready.
@@ -68,10 +62,5 @@ impl Faults {
     /// The state loss to apply on restart; changes with the active faults.
     pub(crate) fn loss(&self) -> watch::Receiver<Option<Loss>> {
         self.loss.subscribe()
-    }
-
-    /// The stale view that ListVolumes returns; none while the list is current.
-    pub(crate) fn frozen(&self) -> Arc<RwLock<Option<Freeze>>> {
-        self.frozen.clone()
     }
 }

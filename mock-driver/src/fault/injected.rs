@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use tonic::Code;
 
 use super::RuleKind;
+use crate::rpc::method;
 
 /// The label of what exceeds a limit.
 const OTHER: &str = "other";
@@ -14,7 +15,6 @@ const OTHER: &str = "other";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct InjectedKey {
     pub(crate) kind: RuleKind,
-    /// The id of the rule.
     pub(crate) rule: String,
     /// The name of the method without its service.
     pub(crate) method: String,
@@ -44,7 +44,7 @@ impl InjectedTotals {
         let mut key = InjectedKey {
             kind,
             rule: rule.to_owned(),
-            method: method.rsplit('/').next().unwrap_or(method).to_owned(),
+            method: method::short(method).to_owned(),
             code: code.map(i32::from),
         };
         if let Some(total) = self.totals.get_mut(&key) {

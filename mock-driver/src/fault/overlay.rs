@@ -8,8 +8,8 @@ use wildmatch::WildMatch;
 /// What a backend fault changes in the array's reports. An absent pattern matches all.
 #[derive(Clone, Debug)]
 pub(crate) enum Overlay {
-    Device(VolumeNodePattern, DeviceOverlay),
-    Disk(VolumeNodePattern, DiskOverlay),
+    Device(VolumeNodePattern, DeviceFault),
+    Disk(VolumeNodePattern, DiskFault),
     /// ListVolumes returns the state of this long ago, or of the fault's start.
     FrozenList(Option<Duration>),
     ListLacks(VolumeNodePattern),
@@ -32,7 +32,6 @@ pub enum Loses {
     Everything,
 }
 
-/// Volumes and nodes by pattern.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VolumeNodePattern {
     pub(super) volume: Option<WildMatch>,
@@ -57,25 +56,21 @@ pub struct Loss {
     pub loses: Loses,
 }
 
-/// The device of an attachment.
+/// An injected fault of a volume's device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DeviceOverlay {
-    /// The volume's device.
-    Right,
-    /// No device.
+pub enum DeviceFault {
+    /// It does not appear.
     Absent,
-    /// Another device, by its path.
+    /// It belongs to another volume; the publish context has this path.
     Wrong(String),
 }
 
-/// The content of a volume's device.
+/// An injected fault of a disk's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DiskOverlay {
-    /// Unchanged.
-    Right,
-    /// A filesystem with errors.
+pub enum DiskFault {
+    /// Filesystem errors that fsck corrects.
     Dirty,
-    /// A filesystem with errors that fsck leaves uncorrected.
+    /// Filesystem errors that fsck leaves uncorrected.
     Damaged,
     /// Foreign data of this kind.
     Foreign(&'static str),

@@ -60,7 +60,6 @@ impl Seed {
 // === impl DelayDistribution ===
 
 impl DelayDistribution {
-    /// The duration of a draw.
     pub(crate) fn at(self, unit: f64) -> Duration {
         match self {
             Self::Fixed(time) => time,

@@ -13,7 +13,7 @@ use super::condition::Condition;
 use super::edit::Edits;
 use super::overlay::Overlay;
 use super::random::DelayDistribution;
-use crate::rpc::method::Method;
+use crate::rpc::method::{self, Method};
 
 /// Fault rule or backend fault.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub struct Rule {
     /// What the array reports while the fault is active; set only for backend faults, which then match no call.
     pub(super) overlay: Option<Overlay>,
     /// Its source. Rules with the same source are equal.
-    pub(super) text: Value,
+    pub text: Value,
 }
 
 /// The lists of a fault file.
@@ -64,9 +64,7 @@ pub struct Match {
     pub parameters: BTreeMap<String, String>,
     /// Requests of more bytes than this.
     pub(crate) bytes_above: Option<u64>,
-    /// Location of the volume.
     pub(crate) location: Option<LocationMatch>,
-    /// State of the rules.
     pub(crate) state: Option<String>,
     /// Condition on the array's state; set only for backend faults.
     pub(super) condition: Option<Condition>,
@@ -90,7 +88,6 @@ pub enum Methods {
 /// A selection of calls by number, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CallNumbers {
-    /// This call only.
     pub(crate) call: Option<u64>,
     /// Every nth call, from the first one on.
     pub(crate) every: Option<u64>,
@@ -100,7 +97,6 @@ pub(crate) struct CallNumbers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum LocationMatch {
-    /// Attached to a node.
     Attached,
     /// Attached to the call's node.
     AttachedHere,
@@ -142,14 +138,12 @@ pub struct Action {
     pub(crate) after_messages: Option<u64>,
 }
 
-/// The end of a hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hang {
     /// Until the client cancels the call.
     ClientCancel,
     /// Until the rule is released.
     Release,
-    /// For this duration.
     For(Duration),
 }
 
@@ -209,11 +203,6 @@ impl Rule {
     pub(crate) fn replaces_effect(&self) -> bool {
         let never_goes_on = self.action.end.is_some() || self.action.hang == Some(Hang::ClientCancel);
         self.phase == Phase::Before && never_goes_on
-    }
-
-    /// Its source.
-    pub fn text(&self) -> &Value {
-        &self.text
     }
 }
 
@@ -284,10 +273,7 @@ impl Methods {
     pub(super) fn has(&self, path: &str) -> bool {
         match self {
             Self::One(own) => own == path,
-            Self::Like(pattern) => {
-                let name = path.rsplit('/').next().unwrap_or(path);
-                pattern.matches(path) || pattern.matches(name)
-            }
+            Self::Like(pattern) => pattern.matches(path) || pattern.matches(method::short(path)),
         }
     }
 }

@@ -55,8 +55,9 @@ pub struct ActiveFault {
     /// The path of the call's method.
     method: String,
     position: FiringPosition,
-    has_acted: bool,
-    delay: Duration,
+    pub(super) has_acted: bool,
+    /// The delay of this call.
+    pub delay: Duration,
     /// The text of the error, if the rule's condition gives it.
     refusal: Option<String>,
     released: watch::Receiver<u64>,
@@ -121,11 +122,6 @@ impl ActiveFault {
         &self.armed.rule
     }
 
-    /// The delay of this call.
-    pub fn delay(&self) -> Duration {
-        self.delay
-    }
-
     /// Waits until the rule is released; returns at once if it was released after the firing.
     pub(crate) async fn released(&mut self) {
         // The sender lives in the rule, which this keeps alive.
@@ -138,10 +134,6 @@ impl ActiveFault {
     pub(crate) fn answer(&self) -> Option<(Code, String)> {
         let (code, message) = self.rule().answer()?;
         Some((code, self.refusal.clone().unwrap_or(message)))
-    }
-
-    pub(super) fn has_acted(&self) -> bool {
-        self.has_acted
     }
 
     /// Counts the firing and sets the rules' state.
@@ -319,7 +311,6 @@ impl RuleState {
         })
     }
 
-    /// Whether it is enabled.
     pub(super) fn is_enabled(&self) -> bool {
         self.enabled.load(Ordering::Relaxed)
     }
@@ -367,7 +358,7 @@ impl RuleState {
             fired: counts.fired,
             times: self.rule.times,
             blocked_calls: self.blocked_calls.load(Ordering::Relaxed),
-            rule: self.rule.text().clone(),
+            rule: self.rule.text.clone(),
         }
     }
 

@@ -64,7 +64,7 @@ impl Script {
                     "id".into(),
                     "another rule or backend fault has the same: give each its own".into(),
                 );
-                return Err(RuleError::at(RuleKind::BackendFault, index, fault.text(), error));
+                return Err(RuleError::at(RuleKind::BackendFault, index, &fault.text, error));
             }
             rules.push(fault);
         }

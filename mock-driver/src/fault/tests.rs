@@ -40,10 +40,6 @@ impl CallInfo for Publish {
         "n"
     }
 
-    fn name(&self) -> &str {
-        ""
-    }
-
     fn entry(&self, field: &str, key: &str) -> Option<String> {
         let map = match field {
             "secrets" => &self.secrets,
@@ -51,10 +47,6 @@ impl CallInfo for Publish {
             _ => return None,
         };
         map.get(key).cloned()
-    }
-
-    fn size(&self) -> u64 {
-        0
     }
 
     fn location(&self) -> Option<VolumeLocation> {

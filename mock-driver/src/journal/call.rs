@@ -70,11 +70,6 @@ pub struct End {
 // === impl Call ===
 
 impl Call {
-    /// The method without its service.
-    pub(crate) fn short_method(&self) -> &str {
-        self.method.rsplit('/').next().unwrap_or_default()
-    }
-
     /// The volume or snapshot id of the request, or the name of the object to create.
     pub fn volume(&self) -> &str {
         &self.subject().volume

@@ -24,7 +24,6 @@ struct FullError<'a> {
     message: &'a str,
 }
 
-/// Logs an ended call.
 pub(super) fn log(call: &Call, request: &Value, response: Option<&Value>) {
     if let Some(line) = line(call, request, response) {
         tracing::info!("gRPCCall: {line}");

@@ -9,6 +9,7 @@ use tonic::Code;
 use wildmatch::WildMatch;
 
 use super::call::Call;
+use crate::rpc::method;
 
 /// Maximum number of bytes of stored messages, for any number of calls: responses of lists are large.
 const MAX_BYTES: usize = 64 << 20;
@@ -24,22 +25,20 @@ pub(crate) const BOUNDS: [f64; 10] = [0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0, 
 
 /// Calls in memory.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub struct Memory {
     /// Maximum number of ended calls.
     kept: usize,
     /// Ended calls with their sequence numbers, in the order of their ends.
     ended: VecDeque<(u64, Arc<Call>)>,
-    /// The sequence number of the last ended call.
-    last: u64,
+    /// The sequence number of the last ended call; 0 before the first.
+    pub(crate) last: u64,
     bytes: usize,
     running: BTreeMap<u64, Arc<Call>>,
-    stats: BTreeMap<StatsKey, CallStats>,
+    pub(crate) stats: BTreeMap<StatsKey, CallStats>,
 }
 
-/// The key of statistics.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StatsKey {
-    /// The path of the method.
     pub(crate) method: Cow<'static, str>,
     /// The code, as a number.
     pub(crate) code: i32,
@@ -48,9 +47,7 @@ pub(crate) struct StatsKey {
 /// Statistics of a method and code.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CallStats {
-    /// Number of calls.
     pub(crate) calls: u64,
-    /// Sum of the durations.
     pub(crate) time: Duration,
     /// Number of calls per bound; calls above the last bound are in none.
     pub(crate) within: [u64; BOUNDS.len()],
@@ -62,6 +59,8 @@ pub(crate) struct Filter {
     /// Method, with or without service.
     pub(crate) method: Option<String>,
     pub(crate) code: Option<Code>,
+    /// Only errors, whatever their code.
+    pub(crate) failed: bool,
     /// Pattern of the volume id, snapshot id or name.
     pub(crate) volume: Option<WildMatch>,
     /// Pattern of the node id.
@@ -69,10 +68,6 @@ pub(crate) struct Filter {
     /// Pattern of the fault rule's id.
     pub(crate) fault: Option<WildMatch>,
 }
-
-/// Read access to the calls in memory.
-#[derive(Debug)]
-pub struct Look<'a>(pub(super) &'a Memory);
 
 /// A position in the ended calls, so that a reader gets each call once.
 #[derive(Clone, Copy, Debug)]
@@ -91,20 +86,11 @@ impl Cursor {
     /// The calls that ended since the last read, oldest first.
     pub(crate) fn new_calls<'a>(
         &mut self,
-        look: &Look<'a>,
+        memory: &'a Memory,
     ) -> impl Iterator<Item = (u64, &'a Arc<Call>)> + use<'a> {
-        let calls = look.after(self.seen);
-        self.seen = self.seen.max(look.last());
+        let calls = memory.after(self.seen);
+        self.seen = self.seen.max(memory.last);
         calls
-    }
-}
-
-// === impl StatsKey ===
-
-impl StatsKey {
-    /// The method without its service.
-    pub(crate) fn short_method(&self) -> &str {
-        self.method.rsplit('/').next().unwrap_or_default()
     }
 }
 
@@ -144,6 +130,18 @@ impl Memory {
         self.bytes = 0;
     }
 
+    /// The ended calls after a sequence number, oldest first, with their numbers.
+    pub fn after(&self, sequence: u64) -> impl DoubleEndedIterator<Item = (u64, &Arc<Call>)> {
+        let ended = &self.ended;
+        let from = ended.partition_point(|(at, _)| *at <= sequence);
+        ended.range(from..).map(|(at, call)| (*at, call))
+    }
+
+    /// The running calls, oldest first.
+    pub fn running(&self) -> impl ExactSizeIterator<Item = &Arc<Call>> {
+        self.running.values()
+    }
+
     fn count(&mut self, call: &Call) {
         let Some(end) = call.end() else { return };
         let mut key = StatsKey {
@@ -163,41 +161,16 @@ impl Memory {
     }
 }
 
-// === impl Look ===
-
-impl<'a> Look<'a> {
-    /// The ended calls after a sequence number, oldest first, with their numbers.
-    pub fn after(&self, sequence: u64) -> impl DoubleEndedIterator<Item = (u64, &'a Arc<Call>)> + use<'a> {
-        let ended = &self.0.ended;
-        let from = ended.partition_point(|(at, _)| *at <= sequence);
-        ended.range(from..).map(|(at, call)| (*at, call))
-    }
-
-    /// The sequence number of the last ended call; 0 before the first.
-    pub fn last(&self) -> u64 {
-        self.0.last
-    }
-
-    /// The running calls, oldest first.
-    pub fn running(&self) -> impl ExactSizeIterator<Item = &'a Arc<Call>> {
-        self.0.running.values()
-    }
-
-    /// The statistics.
-    pub(crate) fn stats(&self) -> &'a BTreeMap<StatsKey, CallStats> {
-        &self.0.stats
-    }
-}
-
 // === impl Filter ===
 
 impl Filter {
     /// Whether a call matches. A running call has no code yet.
     pub(crate) fn covers(&self, call: &Call) -> bool {
-        let method = |method: &String| *method == call.method || method == call.short_method();
-        let code = |code: &Code| call.end().is_some_and(|end| end.outcome.code == *code);
+        let method = |method: &String| *method == call.method || method == method::short(&call.method);
+        let code = call.end().map(|end| end.outcome.code);
         self.method.as_ref().is_none_or(method)
-            && self.code.as_ref().is_none_or(code)
+            && self.code.is_none_or(|wanted| code == Some(wanted))
+            && (!self.failed || code.is_some_and(|code| code != Code::Ok))
             && self
                 .volume
                 .as_ref()

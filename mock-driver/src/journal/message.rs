@@ -32,7 +32,6 @@ pub(crate) struct Renderer {
 /// A message without its secrets.
 #[derive(Clone, Debug)]
 pub(crate) enum RedactedMessage {
-    /// A CSI message.
     Csi {
         message: MessageDescriptor,
         wire: Box<[u8]>,

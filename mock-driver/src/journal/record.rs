@@ -102,7 +102,6 @@ impl CallRecord {
         self.end(outcome, response);
     }
 
-    /// Records the response.
     pub(crate) fn end(&mut self, outcome: Outcome, response: Option<RedactedMessage>) {
         let OperationRecord { journal, call } = &self.operation;
         let end = End {

@@ -8,6 +8,7 @@ use tonic::Code;
 use wildmatch::WildMatch;
 
 use super::*;
+use crate::rpc::method;
 
 const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
 const LIST: &str = "/csi.v1.Controller/ListVolumes";
@@ -60,14 +61,14 @@ fn last_calls_are_kept_in_the_order_of_their_ends() {
     assert_eq!(volumes(&journal), ["b", "slow"]);
     journal.look(|look| {
         let oldest = look.after(0).next().map(|(sequence, _)| sequence);
-        assert_eq!((oldest, look.last()), (Some(2), 3));
+        assert_eq!((oldest, look.last), (Some(2), 3));
         let later: Vec<u64> = look.after(2).map(|(sequence, _)| sequence).collect();
         assert_eq!(later, [3], "sequence numbers go on although older calls are gone");
     });
     journal.clear();
     publish(&journal, "c", Code::Ok);
     assert_eq!(volumes(&journal), ["c"]);
-    assert_eq!(journal.look(|look| look.last()), 4);
+    assert_eq!(journal.look(|look| look.last), 4);
 }
 
 #[test]
@@ -92,7 +93,7 @@ fn journal_of_size_zero_keeps_nothing() {
     publish(&journal, "b", Code::Ok);
     journal.look(|look| {
         assert_eq!(
-            (look.running().len(), look.after(0).count(), look.stats().len()),
+            (look.running().len(), look.after(0).count(), look.stats.len()),
             (0, 0, 0)
         );
     });
@@ -107,7 +108,7 @@ fn calls_that_run_are_seen_with_what_holds_them_up_until_they_end() {
     journal.look(|look| {
         let call = look.running().next().unwrap();
         assert_eq!(
-            (call.volume(), call.node(), call.short_method()),
+            (call.volume(), call.node(), method::short(&call.method)),
             ("a", "node-1", "ControllerPublishVolume")
         );
         assert_eq!(call.fault().as_deref(), Some("slow"));
@@ -254,7 +255,7 @@ fn methods_that_are_too_many_are_counted_together() {
         let request = journal.renderer.keep_wire(&method, Direction::Request, b"");
         drop(journal.begin(method.into(), None, request));
     }
-    let stats = journal.look(|look| look.stats().clone());
+    let stats = journal.look(|look| look.stats.clone());
     assert_eq!(stats.len(), 1001);
     assert_eq!(stats.values().map(|stats| stats.calls).sum::<u64>(), 3000);
     let other = stats.iter().find(|(key, _)| key.method == "other").unwrap();
@@ -281,7 +282,7 @@ fn stats_count_calls_by_method_and_code() {
     for code in [Code::Ok, Code::NotFound, Code::Ok] {
         publish(&journal, "a", code);
     }
-    let stats = journal.look(|look| look.stats().clone());
+    let stats = journal.look(|look| look.stats.clone());
     let counted: Vec<_> = stats
         .iter()
         .map(|(key, stats)| (key.method.as_ref(), key.code, stats.calls))

@@ -20,6 +20,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::fault::DeviceFault;
 use crate::store::volume_files::{VolumeFiles, file_name};
 
 use self::backing_file_id::BackingFileId;
@@ -35,19 +36,10 @@ mod loopback;
 mod read_only_device;
 mod usage;
 
-/// An injected fault of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceFault {
-    /// It does not appear.
-    Absent,
-    /// It belongs to another volume.
-    Wrong,
-}
-
 /// The devices of one node.
 #[derive(Debug)]
 pub struct Devices {
-    kind: Kind,
+    pub(super) kind: Kind,
     location: DeviceLocation,
     /// Serializes changes: finding a free loop device and taking it are two steps.
     changes: Mutex<()>,
@@ -127,11 +119,6 @@ impl Devices {
         *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// How they are made.
-    pub fn kind(&self) -> Kind {
-        self.kind
-    }
-
     /// The link to the device with that serial, which may not exist.
     pub fn link(&self, serial: &str) -> Result<PathBuf, Error> {
         Ok(self.directory()?.join(format!("{PREFIX}{serial}")))
@@ -188,7 +175,7 @@ impl Devices {
         match self.fault_of(serial) {
             None => Ok(true),
             Some(DeviceFault::Absent) => Ok(false),
-            Some(DeviceFault::Wrong) => Err(Error::Wrong {
+            Some(DeviceFault::Wrong(_)) => Err(Error::Wrong {
                 link: PathBuf::from(format!("/dev/disk/by-id/{PREFIX}{serial}")),
             }),
         }
@@ -196,7 +183,7 @@ impl Devices {
 
     fn fault_of(&self, serial: &str) -> Option<DeviceFault> {
         let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
-        faults.get(serial).copied()
+        faults.get(serial).cloned()
     }
 
     /// Finds a device; none if it does not exist (yet).
@@ -221,7 +208,7 @@ impl Devices {
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(Error::Wrong { link }),
             Err(error) => return Err(Error::io("open", &path)(error)),
         };
-        if fault == Some(DeviceFault::Wrong) || !self.is_of(&path, disk, None)? {
+        if fault.is_some() || !self.is_of(&path, disk, None)? {
             return Err(Error::Wrong { link });
         }
         let bytes = held

@@ -12,14 +12,16 @@ use std::path::Path;
 pub(crate) use self::disk::Disk;
 pub(crate) use self::error::Error;
 pub(crate) use self::filesystem::Filesystem;
+pub(crate) use self::formatting::hand_over;
 pub(crate) use self::freeze::Frozen;
+pub(crate) use self::kernel::{check_empty, remove_empty};
 pub(crate) use self::mount_source::MountSource;
 use self::options::Options;
 pub(crate) use self::usage::{Stats, Usage};
 
 mod chown;
 mod disk;
-pub(crate) mod disk_fault;
+mod disk_fault;
 mod emulated;
 mod error;
 mod filesystem;
@@ -88,12 +90,6 @@ impl Mounter {
                 Ok(())
             }
         }
-    }
-
-    /// Prepares a disk to be published as a device: wipes an incomplete filesystem of an interrupted mkfs and removes the
-    /// mark, so that later contents are never taken for one.
-    pub(crate) fn hand_over(self, disk: &Disk) -> Result<(), Error> {
-        formatting::hand_over(disk)
     }
 
     /// Whether the disk's filesystem is mounted at `path`.

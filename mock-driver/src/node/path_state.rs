@@ -118,7 +118,7 @@ impl Node {
             Some(shown) if self.is_of(record, &shown) => Ok(()),
             Some(_) => Err(foreign(&record.path)),
             None if record.is_staged() => Ok(()),
-            None => Ok(self.mounter.check_empty(path)?),
+            None => Ok(mount::check_empty(path)?),
         }
     }
 

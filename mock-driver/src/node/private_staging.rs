@@ -9,10 +9,10 @@ use std::sync::Arc;
 use super::compatibility::Compatibility;
 use super::error::Error;
 use super::record::{Progress, Record, Role};
-use super::stage_publish::{InlineVolume, NodeFeatures, Publish};
-use super::stage_publish::{published, text};
+use super::stage_publish::{NodeFeatures, text};
 use super::{Node, View, VolumeDisk};
 use crate::error_chain;
+use crate::node::mount;
 use crate::store::OpenError;
 use crate::store::volume_files::NodeNote;
 
@@ -23,13 +23,8 @@ impl Node {
     ///
     /// # Guarantees
     /// Those of [`Node::stage`]; after a failed or interrupted call the volume is deleted.
-    pub(crate) async fn publish_inline(
-        self: &Arc<Self>,
-        wish: Publish,
-        inline: InlineVolume,
-    ) -> Result<(), Error> {
-        let staging = text(&self.private_staging(&wish.volume)?);
-        let record = published(wish, staging, true, Some(inline.bytes));
+    pub(crate) async fn publish_inline(self: &Arc<Self>, record: &Record) -> Result<(), Error> {
+        let record = self.privately_staged(record)?;
         let verdict = self.compare(&record)?;
         let unit = self.unit_of(&record, None);
         let brought = async {
@@ -144,7 +139,7 @@ impl Node {
                 node.withdraw(&staged)?;
             }
             if !node.is_simulated() {
-                node.mounter.remove(Path::new(&path))?;
+                mount::remove_empty(Path::new(&path))?;
             }
             node.records.remove(&path)?;
             if inline {
@@ -209,7 +204,7 @@ impl Node {
         self.blocking(move |node| {
             node.mounter
                 .unmount(&staging, |shown| node.is_of_lost(&unit, shown))?;
-            Ok(node.mounter.remove(&staging)?)
+            Ok(mount::remove_empty(&staging)?)
         })
         .await?;
         let ephemeral = self.volume_files.ephemeral_of(&self.home).await?;
@@ -219,7 +214,16 @@ impl Node {
         }
     }
 
-    pub(super) fn private_staging(&self, volume: &str) -> Result<PathBuf, Error> {
+    /// The record of a target whose volume the driver stages itself.
+    pub(super) fn privately_staged(&self, record: &Record) -> Result<Record, Error> {
+        let staging = text(&self.private_staging(&record.volume)?);
+        Ok(Record {
+            role: Role::Published { staging, ours: true },
+            ..record.clone()
+        })
+    }
+
+    fn private_staging(&self, volume: &str) -> Result<PathBuf, Error> {
         let folder = crate::store::volume_files::file_name(&self.home);
         let directory = self.volume_files.directory()?.join("staging").join(folder);
         Ok(directory.join(crate::store::volume_files::file_name(volume)))

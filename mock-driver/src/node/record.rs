@@ -81,6 +81,7 @@ pub(crate) enum Role {
     Staged,
     /// A target path.
     Published {
+        /// Empty in a request without a staging path.
         staging: String,
         /// Whether the driver staged it privately.
         ours: bool,
@@ -96,6 +97,22 @@ pub(super) struct Records {
 // === impl Record ===
 
 impl Record {
+    /// A call that has not begun.
+    pub(crate) fn new(volume: String, path: String, role: Role, capability: Capability) -> Self {
+        Self {
+            volume,
+            path,
+            role,
+            capability,
+            readonly: false,
+            publish_context: Map::new(),
+            volume_context: Map::new(),
+            inline: None,
+            shown: None,
+            progress: Progress::Doing,
+        }
+    }
+
     pub(crate) fn is_staged(&self) -> bool {
         self.role == Role::Staged
     }

@@ -7,39 +7,10 @@ use std::sync::Arc;
 use super::compatibility::{self, Compatibility};
 use super::error::Error;
 use super::path_state::{PathState, foreign, taken};
-use super::record::{Map, Progress, Record, Role};
+use super::record::{Progress, Record, Role};
 use super::{Node, View, VolumeDisk};
-use crate::array::{Access, Attachment, Capability};
+use crate::array::{Access, Attachment};
 use crate::node::mount::{self, Disk, MountSource, Mounter};
-
-/// Arguments of NodeStageVolume.
-#[derive(Clone, Debug)]
-pub(crate) struct Stage {
-    pub(crate) volume: String,
-    pub(crate) path: String,
-    pub(crate) capability: Capability,
-    pub(crate) publish_context: Map,
-    pub(crate) volume_context: Map,
-}
-
-/// Arguments of NodePublishVolume.
-#[derive(Clone, Debug)]
-pub(crate) struct Publish {
-    pub(crate) volume: String,
-    pub(crate) target: String,
-    /// `None` if the request has no staging path.
-    pub(crate) staging: Option<String>,
-    pub(crate) capability: Capability,
-    pub(crate) readonly: bool,
-    pub(crate) publish_context: Map,
-    pub(crate) volume_context: Map,
-}
-
-/// An inline volume, which exists as long as its target.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct InlineVolume {
-    pub(crate) bytes: u64,
-}
 
 /// Capabilities of the driver that the node depends on.
 #[derive(Clone, Copy, Debug)]
@@ -63,28 +34,16 @@ impl Node {
     /// capability is not supported, or a device or mount failed.
     pub(crate) async fn stage(
         self: &Arc<Self>,
-        wish: Stage,
+        record: &Record,
         view: &View,
         ways: NodeFeatures,
     ) -> Result<(), Error> {
-        let record = Record {
-            volume: wish.volume,
-            path: wish.path,
-            role: Role::Staged,
-            readonly: false,
-            capability: wish.capability,
-            publish_context: wish.publish_context,
-            volume_context: wish.volume_context,
-            inline: None,
-            shown: None,
-            progress: Progress::Doing,
-        };
-        let verdict = self.compare(&record)?;
+        let verdict = self.compare(record)?;
         if let Access::Mount { fs_type, .. } = &record.capability.access {
             Mounter::supports(fs_type)?;
         }
-        let unit = self.reachable(&record, view, ways).await?;
-        self.stage_device(&record, &unit, verdict).await
+        let unit = self.reachable(record, view, ways).await?;
+        self.stage_device(record, &unit, verdict).await
     }
 
     /// Publishes a volume of the array.
@@ -97,20 +56,20 @@ impl Node {
     /// target.
     pub(crate) async fn publish(
         self: &Arc<Self>,
-        wish: Publish,
+        record: &Record,
         view: &View,
         ways: NodeFeatures,
     ) -> Result<(), Error> {
-        let (staging, ours) = match (&wish.staging, ways.stages) {
-            (Some(staging), true) => (staging.clone(), false),
-            (None, true) => return Err(Error::NoStagingPath),
-            (_, false) => (text(&self.private_staging(&wish.volume)?), true),
-        };
-        let record = published(wish, staging, ours, None);
-        let verdict = self.compare(&record)?;
-        if !ours {
-            return self.publish_staged(&record, view, ways, verdict).await;
+        if ways.stages {
+            if record.staging().is_empty() {
+                return Err(Error::NoStagingPath);
+            }
+            return self
+                .publish_staged(record, view, ways, self.compare(record)?)
+                .await;
         }
+        let record = self.privately_staged(record)?;
+        let verdict = self.compare(&record)?;
         // Before the record is written: the device may not have appeared yet.
         let unit = self.reachable(&record, view, ways).await?;
         self.disk(&unit).await?;
@@ -308,13 +267,13 @@ impl Node {
                 }
                 // The leftovers of an interrupted call: see `claim`.
                 self.withdraw(record)?;
-                self.mounter.remove(path)?;
+                mount::remove_empty(path)?;
                 self.mounter.show_files(disk, from, path, readonly, flags)?;
             }
             (Role::Published { .. }, Access::Block) => {
                 self.hand_over(disk)?;
                 self.withdraw(record)?;
-                self.mounter.remove(path)?;
+                mount::remove_empty(path)?;
                 let disk = self.disk_to_show(record, disk)?;
                 self.mounter.show_device(&disk, path, readonly)?;
             }
@@ -329,7 +288,7 @@ impl Node {
             Mounter::Kernel => Some(lock_disk(disk)?),
             Mounter::Emulated => None,
         };
-        Ok(self.mounter.hand_over(disk)?)
+        Ok(mount::hand_over(disk)?)
     }
 
     /// Checks that the filesystem of a disk is mounted through no other device: two mounts would overwrite each other's
@@ -358,21 +317,6 @@ fn lock_disk(disk: &Disk) -> Result<File, Error> {
     let file = File::open(&disk.file).map_err(failed("open"))?;
     file.lock().map_err(failed("lock"))?;
     Ok(file)
-}
-
-pub(super) fn published(wish: Publish, staging: String, ours: bool, inline: Option<u64>) -> Record {
-    Record {
-        volume: wish.volume,
-        path: wish.target,
-        role: Role::Published { staging, ours },
-        capability: wish.capability,
-        readonly: wish.readonly,
-        publish_context: wish.publish_context,
-        volume_context: wish.volume_context,
-        inline,
-        shown: None,
-        progress: Progress::Doing,
-    }
 }
 
 pub(super) fn text(path: &Path) -> String {

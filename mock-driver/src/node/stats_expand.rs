@@ -24,7 +24,6 @@ pub(crate) enum VolumeSpace {
 pub(crate) enum NodeVolumeIssue {
     /// The volume is recorded but not mounted at a path.
     NotShown,
-    /// The device is missing.
     DeviceGone,
 }
 

@@ -9,7 +9,7 @@ use super::record::{Progress, Record, Role};
 use super::stage_publish::NodeFeatures;
 use super::{Node, VolumeDisk};
 use crate::error_chain;
-use crate::node::mount::{MountSource, Mounter};
+use crate::node::mount::{self, MountSource, Mounter};
 
 // === impl Node ===
 
@@ -147,7 +147,7 @@ impl Node {
         self.withdraw(record)?;
         match record.role {
             Role::Published { .. } if !self.is_simulated() => {
-                Ok(self.mounter.remove(Path::new(&record.path))?)
+                Ok(mount::remove_empty(Path::new(&record.path))?)
             }
             Role::Published { .. } | Role::Staged => Ok(()),
         }
@@ -158,7 +158,7 @@ impl Node {
         self.withdraw(record)?;
         if !record.is_staged()
             && !self.is_simulated()
-            && let Err(error) = self.mounter.remove(Path::new(&record.path))
+            && let Err(error) = mount::remove_empty(Path::new(&record.path))
         {
             // Another user created it meanwhile.
             tracing::warn!(
@@ -204,7 +204,7 @@ impl Node {
                 return Ok(());
             }
             node.mounter.unmount(path, is_ours)?;
-            node.mounter.remove(path)?;
+            mount::remove_empty(path)?;
             node.release_read_only_device(&unit, &target)
         })
         .await

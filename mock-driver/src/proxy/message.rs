@@ -14,7 +14,6 @@ use super::seen::Seen;
 use crate::fault::{ActiveFault, ArrayUsage, CallInfo, Reservations, VolumeLocation};
 use crate::journal::Outcome;
 use crate::rpc::method::{self, Method};
-use crate::service::call::{continues, map_entry, requested_size};
 
 /// Length of the prefix of each message.
 const PREFIX: usize = 5;
@@ -138,17 +137,8 @@ impl CallInfo for Passing {
         &self.name
     }
 
-    fn entry(&self, field: &str, key: &str) -> Option<String> {
-        map_entry(self.message.as_ref()?, field, key)
-    }
-
-    fn continues(&self) -> bool {
-        self.message.as_ref().is_some_and(continues)
-    }
-
-    /// Methods other than CSI's count as reads.
-    fn changes(&self) -> bool {
-        self.rpc.is_some_and(|method| method.kind().changes_array())
+    fn message(&self) -> Option<DynamicMessage> {
+        self.message.clone()
     }
 
     fn usage(&self, reserved: &Reservations) -> ArrayUsage {
@@ -157,10 +147,6 @@ impl CallInfo for Passing {
             is_repeat: self.location().is_some_and(|location| location.here),
             ..ArrayUsage::default()
         }
-    }
-
-    fn size(&self) -> u64 {
-        self.message.as_ref().map_or(0, requested_size)
     }
 
     fn location(&self) -> Option<VolumeLocation> {

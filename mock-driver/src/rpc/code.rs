@@ -29,7 +29,6 @@ pub(crate) fn name(code: Code) -> &'static str {
         .map_or("OK", |(name, _)| name)
 }
 
-/// The error code of that name.
 pub(crate) fn named(name: &str) -> Option<Code> {
     ERRORS
         .iter()

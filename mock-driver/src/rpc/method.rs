@@ -56,7 +56,6 @@ macro_rules! methods {
                 }
             }
 
-            /// The gRPC path.
             pub(crate) const fn path(self) -> &'static str {
                 match self {
                     $($(Self::$name => concat!("/csi.v1.", $service, "/", stringify!($name)),)+)+
@@ -137,7 +136,6 @@ methods! {
 pub(crate) enum Kind {
     /// It only reads, so it ends when its client disconnects.
     Read,
-    /// It changes a volume.
     Change,
     /// It publishes or unpublishes a volume, which takes time.
     Publish,
@@ -154,11 +152,15 @@ impl Kind {
     }
 }
 
-/// Unknown RPC.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown method \"{name}\"; this driver has {}", Method::ALL.map(Method::name).join(", "))]
 pub(crate) struct UnknownMethod {
     name: String,
+}
+
+/// The name of a method without its service.
+pub(crate) fn short(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 // === impl Method ===

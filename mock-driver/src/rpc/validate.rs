@@ -48,7 +48,6 @@ impl Invalid {
     }
 }
 
-/// A required string.
 pub(crate) fn required<'a>(field: &str, text: &'a str) -> Result<&'a str, Invalid> {
     if text.is_empty() {
         return Err(Invalid::new(field, "must be set"));
@@ -139,17 +138,11 @@ pub(crate) fn needs_modes(
     }
 }
 
-/// Maximum number of entries of a page; 0 means the array's default.
-pub(crate) fn max_entries(number: i32) -> Result<usize, Invalid> {
-    count("max_entries", number)
-}
-
 /// A non-negative number.
 pub(crate) fn count(field: &str, number: i32) -> Result<usize, Invalid> {
     usize::try_from(number).map_err(|_| Invalid::new(field, format!("must not be negative, is {number}")))
 }
 
-/// An optional string.
 pub(crate) fn optional(field: &str, text: &str) -> Result<Option<String>, Invalid> {
     bounded(field, text, STRING_LIMIT)?;
     Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
@@ -163,7 +156,6 @@ pub(crate) fn ids(field: &str, ids: &[String]) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// The content source of a new volume.
 pub(crate) fn source(source: Option<&v1::VolumeContentSource>) -> Result<Option<Source>, Invalid> {
     let field = "volume_content_source";
     let Some(source) = source else { return Ok(None) };
@@ -214,7 +206,6 @@ pub(crate) fn requirement(wanted: Option<&v1::TopologyRequirement>) -> Result<Op
     }
 }
 
-/// Topology segments of a message.
 pub(crate) fn topology(field: &str, message: &v1::Topology) -> Result<Segments, Invalid> {
     let field = format!("{field}.segments");
     let pairs = message.segments.iter();
@@ -265,7 +256,6 @@ fn is_label(text: &str) -> bool {
     is_outer(bytes.first()) && is_outer(bytes.last()) && bytes.iter().all(|byte| is_inner(*byte))
 }
 
-/// A required list of capabilities.
 pub(crate) fn capabilities(list: &[v1::VolumeCapability]) -> Result<Vec<Capability>, Invalid> {
     if list.is_empty() {
         return Err(Invalid::new("volume_capabilities", "must be set"));
@@ -274,7 +264,6 @@ pub(crate) fn capabilities(list: &[v1::VolumeCapability]) -> Result<Vec<Capabili
     list.iter().enumerate().map(check).collect()
 }
 
-/// A required capability.
 pub(crate) fn capability(
     field: &str,
     capability: Option<&v1::VolumeCapability>,
@@ -322,11 +311,6 @@ pub(crate) fn optional_capability(
     capability
         .map(|asked| self::capability("volume_capability", Some(asked)))
         .transpose()
-}
-
-/// A page token; `None` for the first page.
-pub(crate) fn token(text: &str) -> Option<String> {
-    Some(text.to_owned()).filter(|token| !token.is_empty())
 }
 
 /// A capacity range; absent means any size.

@@ -22,14 +22,12 @@ use crate::socket::ConnectionInfo;
 
 pub(crate) use self::rpc::Rpc;
 use self::typed_call::TypedCall;
-pub(crate) use self::typed_call::{continues, map_entry, requested_size};
 
 mod inject;
 mod rpc;
 mod stream;
 mod typed_call;
 
-/// A call in the pipeline.
 struct Call {
     driver: Arc<Driver>,
     record: Option<CallRecord>,

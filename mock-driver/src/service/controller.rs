@@ -30,7 +30,6 @@ mod snapshot;
 mod validate;
 mod volume;
 
-/// The Controller service of a driver.
 #[derive(Clone, Debug)]
 pub(crate) struct ControllerService(pub Arc<Driver>);
 

@@ -22,7 +22,6 @@ use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
-/// The GroupController service of a driver.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupService(pub Arc<Driver>);
 
@@ -91,7 +90,6 @@ impl Rpc for CreateVolumeGroupSnapshotRequest {
         if sources.len() < self.source_volume_ids.len() {
             return Err(Invalid::new(field, "must name each volume once"));
         }
-        validate::secrets(&self.secrets)?;
         Ok(CreateGroupParams {
             name,
             sources,
@@ -121,7 +119,6 @@ impl Rpc for DeleteVolumeGroupSnapshotRequest {
     }
 
     fn validate(&self) -> Result<GroupParams, Invalid> {
-        validate::secrets(&self.secrets)?;
         GroupParams::read(&self.group_snapshot_id, &self.snapshot_ids)
     }
 
@@ -137,7 +134,6 @@ impl Rpc for GetVolumeGroupSnapshotRequest {
     type Params = GroupParams;
 
     fn validate(&self) -> Result<GroupParams, Invalid> {
-        validate::secrets(&self.secrets)?;
         GroupParams::read(&self.group_snapshot_id, &self.snapshot_ids)
     }
 

@@ -78,7 +78,6 @@ trait Conditioned: Rpc + Default {
         }
     }
 
-    /// Adds the conditions.
     fn legacy(reply: Self::Reply, conditions: BTreeMap<String, VolumeCondition>) -> Self::LegacyReply;
 }
 

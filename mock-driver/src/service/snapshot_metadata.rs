@@ -33,7 +33,6 @@ use crate::store::volume_files::{BLOCK, Extent, FileId};
 /// Also the number of extents per page.
 const MESSAGE_BLOCKS: usize = 10_000;
 
-/// The SnapshotMetadata service of a driver.
 #[derive(Clone, Debug)]
 pub(crate) struct SnapshotMetadataService(pub Arc<Driver>);
 
@@ -76,7 +75,6 @@ macro_rules! snapshot_metadata {
             type Params = Span;
 
             fn validate(&self) -> Result<Span, Invalid> {
-                validate::secrets(&self.secrets)?;
                 validate::count("max_results", self.max_results)?;
                 let span: fn(&Self) -> Result<Span, Invalid> = $span;
                 span(self)
@@ -205,7 +203,6 @@ fn in_blocks(extent: BlockMetadata, runs: BlockRuns) -> impl Iterator<Item = Blo
     })
 }
 
-/// The messages of all pages.
 fn messages(
     driver: Arc<Driver>,
     span: Result<Span, Invalid>,

@@ -51,7 +51,6 @@ pub(super) struct AuthorityFilter {
 enum State {
     #[default]
     Preface,
-    /// A frame begins.
     Frame,
     /// Remaining bytes of a frame's payload.
     Payload(usize),

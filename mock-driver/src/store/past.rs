@@ -23,7 +23,7 @@ impl Past {
     pub(super) fn of(array: &Array, freeze: Freeze) -> Self {
         Self {
             freeze,
-            array: array.copy(),
+            array: array.clone(),
             later: VecDeque::new(),
         }
     }

@@ -8,7 +8,8 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use csi_mock_driver::node::device::{Device, DeviceFault, Devices, Error, Kind};
+use csi_mock_driver::fault::DeviceFault;
+use csi_mock_driver::node::device::{Device, Devices, Error, Kind};
 
 use rustix::process::Signal;
 
@@ -75,7 +76,7 @@ fn obeys_the_rules(kind: Kind) {
     assert!(matches!(wrong, Error::Wrong { .. }), "{wrong}");
     devices.set_fault("1", Some(DeviceFault::Absent));
     assert!(devices.find("1", &disk).unwrap().is_none());
-    devices.set_fault("1", Some(DeviceFault::Wrong));
+    devices.set_fault("1", Some(DeviceFault::Wrong(String::new())));
     devices.find("1", &disk).unwrap_err();
     devices.set_fault("1", None);
 

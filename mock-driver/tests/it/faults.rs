@@ -142,10 +142,10 @@ const SECOND: [&str; 2] = [
 #[tokio::test]
 async fn rule_that_never_acted_leaves_no_trace() {
     let (server, client) = with_rules(&SECOND).await;
-    fail_before_the_rule_acts(client, server.driver().faults(), &server.path("journal")).await;
+    fail_before_the_rule_acts(client, &server.driver().faults, &server.path("journal")).await;
     let fronted = proxy::Fronted::start(&SECOND).await;
     let client = fronted.client().await;
-    fail_before_the_rule_acts(client, fronted.front().faults(), &fronted.journal()).await;
+    fail_before_the_rule_acts(client, &fronted.front().faults, &fronted.journal()).await;
 }
 
 #[tokio::test]
@@ -156,7 +156,7 @@ async fn client_that_leaves_before_the_rule_acts_leaves_it_its_turn() {
     .await;
     server
         .driver()
-        .faults()
+        .faults
         .put(
             Rule::backend_fault_from_value(json!({"id": "slow", "type": "slow-node", "time": "1s"})).unwrap(),
         )

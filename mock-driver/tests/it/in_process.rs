@@ -192,7 +192,7 @@ async fn fault_rules_and_array_are_shared_with_the_processes_on_nodes() {
     let script =
         "rules: [{id: gone, match: {method: NodeGetInfo, node: node-2}, action: {code: UNAVAILABLE}}]";
     driver
-        .faults()
+        .faults
         .load(Origin::Admin, Script::read(script).unwrap())
         .unwrap();
     for (id, code) in [("node-0", Code::Ok), ("node-2", Code::Unavailable)] {

@@ -61,7 +61,7 @@ fn edit_records(directory: &Path, mut edit: impl FnMut(&str) -> Option<String>) 
 
 /// How many records a running driver's node has.
 fn count_records(driver: &Driver) -> usize {
-    let dump = driver.store().database().unwrap().dump().unwrap();
+    let dump = driver.store.database.as_ref().unwrap().dump().unwrap();
     dump["node_records"].as_object().map_or(0, serde_json::Map::len)
 }
 

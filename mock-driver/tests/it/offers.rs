@@ -168,7 +168,7 @@ async fn probe_says_not_yet_for_a_time_and_fails_on_demand() {
         }
     };
     time::timeout(DEADLINE, ready).await.unwrap();
-    server.driver().readiness().set(Ready::Broken);
+    server.driver().readiness.set(Ready::Broken);
     let broken = server
         .identity()
         .await

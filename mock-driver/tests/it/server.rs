@@ -182,13 +182,13 @@ impl Server {
 
     /// Where the volumes' bytes lie.
     pub(crate) fn media(&self) -> PathBuf {
-        self.driver.volume_files().directory().unwrap()
+        self.driver.volume_files.directory().unwrap()
     }
 
     /// The file with a volume's bytes.
     pub(crate) fn disk(&self, volume: &str) -> PathBuf {
         self.driver
-            .volume_files()
+            .volume_files
             .disk(&FileId::Volume(volume.to_owned()))
             .unwrap()
     }
@@ -196,7 +196,7 @@ impl Server {
     /// Puts a script of faults into force, instead of the one before.
     pub(crate) fn set_faults(&self, yaml: &str) {
         let script = Script::read(yaml).unwrap();
-        self.driver.faults().load(Origin::Admin, script).unwrap();
+        self.driver.faults.load(Origin::Admin, script).unwrap();
     }
 
     pub(crate) fn path(&self, file: &str) -> PathBuf {

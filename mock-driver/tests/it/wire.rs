@@ -194,7 +194,7 @@ async fn health_follows_readiness() {
         (Ready::NotYet, ServingStatus::NotServing),
         (Ready::Broken, ServingStatus::NotServing),
     ] {
-        server.driver().readiness().set(ready);
+        server.driver().readiness.set(ready);
         let answer = client.check(HealthCheckRequest::default()).await.unwrap();
         assert_eq!(answer.into_inner().status(), status, "{ready:?}");
     }

@@ -14,7 +14,7 @@ use tokio::time;
 use utoipa::IntoParams;
 
 use super::info::counts;
-use super::journal::{CallQuery, shown};
+use super::journal::{filter, shown};
 use crate::admin::problem::Refusal;
 use crate::admin::request::Query;
 use crate::admin::state::Admin;
@@ -49,7 +49,7 @@ pub(super) async fn calls(
     State(admin): State<Admin>,
     Query(query): Query<EventQuery>,
 ) -> Result<Events, Refusal> {
-    let wanted = CallQuery::read([&query.method, &None, &query.volume, &query.node, &None])?;
+    let wanted = filter([&query.method, &None, &query.volume, &query.node, &None])?;
     let journal = admin.journal()?.clone();
     let messages = query.messages.unwrap_or(true);
     let received = journal.subscribe();

@@ -17,7 +17,7 @@ use crate::rpc::validate::TOKENS;
 pub(super) async fn list(State(admin): State<Admin>) -> Json<Faults> {
     let faults = &admin.driver.faults;
     Json(Faults {
-        seed: faults.seed().0,
+        seed: faults.seed.0,
         state: faults.state().to_string(),
         rules: faults
             .reports(RuleKind::Rule)

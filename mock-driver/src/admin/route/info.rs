@@ -18,7 +18,7 @@ pub(super) async fn info(State(admin): State<Admin>) -> Reply<Info> {
     Ok(Json(Info {
         driver: driver.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        node: driver.node().map(|node| node.info().id),
+        node: driver.node.as_ref().map(|node| node.info().id),
         array: array.map_err(|error| Refusal::new(Code::Internal, error_chain(&error)))?,
         started: journal::text(admin.started),
         latency_seconds: driver.latency.as_secs_f64(),
@@ -55,7 +55,7 @@ pub(in crate::admin) async fn counts(admin: &Admin) -> Result<Counts, Refusal> {
     if let Some(journal) = &driver.journal {
         journal.look(|look| {
             counts.running = look.running().len();
-            for (key, stats) in look.stats() {
+            for (key, stats) in &look.stats {
                 counts.calls += stats.calls;
                 counts.failed += if key.code == 0 { 0 } else { stats.calls };
             }

@@ -19,9 +19,9 @@ use crate::admin::state::Admin;
 use crate::admin_api::resource::{
     Answer, Call, Caller, Expectation, ExpectationResult, ExpectationStatus, Page, Problem, Squashed,
 };
-use crate::journal::{self, Cursor, Filter, Journal, Look, Outcome};
+use crate::journal::{self, Cursor, Filter, Journal, Memory, Outcome};
 use crate::rpc::code;
-use crate::rpc::method::Method;
+use crate::rpc::method::{self, Method};
 
 /// Default timeout.
 const DEFAULT_WAIT: &str = "30s";
@@ -84,7 +84,7 @@ pub(super) struct WaitQuery {
 pub(super) async fn list(State(admin): State<Admin>, Query(query): Query<JournalQuery>) -> Reply<Page<Call>> {
     let journal = admin.journal()?;
     let (volume, node) = (&query.volume, &query.node);
-    let wanted = CallQuery::read([&query.method, &query.code, volume, node, &query.fault])?;
+    let wanted = filter([&query.method, &query.code, volume, node, &query.fault])?;
     let (limit, newest) = (limit(query.limit), query.newest.unwrap_or(false));
     let before = query.before.unwrap_or(u64::MAX);
     let (mut matched, mut left) = (0, false);
@@ -144,7 +144,7 @@ pub(super) async fn running(State(admin): State<Admin>) -> Reply<Vec<Call>> {
 pub(super) async fn wait(State(admin): State<Admin>, Query(query): Query<WaitQuery>) -> Reply<Vec<Call>> {
     let journal = admin.journal()?;
     let (volume, node) = (&query.volume, &query.node);
-    let wanted = CallQuery::read([&query.method, &query.code, volume, node, &query.fault])?;
+    let wanted = filter([&query.method, &query.code, volume, node, &query.fault])?;
     let running = query.running.unwrap_or(false);
     if running && query.code.is_some() {
         return Err(Refusal::invalid("code", "code: a call that runs has none yet"));
@@ -152,7 +152,7 @@ pub(super) async fn wait(State(admin): State<Admin>, Query(query): Query<WaitQue
     let count = query.count.unwrap_or(1).max(1);
     let mut cursor = Cursor::after(query.after.unwrap_or(0));
     let mut found: Vec<(Option<u64>, Arc<journal::Call>)> = Vec::new();
-    let find = |look: &Look<'_>| {
+    let find = |look: &Memory| {
         if running {
             let calls = look.running().filter(|call| wanted.covers(call));
             found = calls.map(|call| (None, call.clone())).take(count).collect();
@@ -174,7 +174,7 @@ pub(super) async fn wait(State(admin): State<Admin>, Query(query): Query<WaitQue
             Code::DeadlineExceeded,
             format!(
                 "no {count} such calls within {timeout}; {} have ended in all",
-                journal.look(|look| look.last())
+                journal.look(|look| look.last)
             ),
         )),
     }
@@ -213,7 +213,7 @@ pub(super) async fn assert(
     let (Some(timeout), ExpectationStatus::Incomplete) = (timeout, now.status) else {
         return Ok(Json(now));
     };
-    let settled = |look: &Look<'_>| {
+    let settled = |look: &Memory| {
         let result = calls.compare(look);
         (result.status != ExpectationStatus::Incomplete).then_some(result)
     };
@@ -254,18 +254,18 @@ impl<'a> Calls<'a> {
     }
 
     /// Adds the calls that finished since the last comparison, and compares all with the expected calls.
-    fn compare(&mut self, look: &Look<'_>) -> ExpectationResult {
+    fn compare(&mut self, look: &Memory) -> ExpectationResult {
         let Expectation {
             expected, tracked, ..
         } = self.expectation;
         let is_tracked = |method: &str| match tracked {
-            Some(tracked) => tracked.iter().any(|name| expectation::short(name) == method),
+            Some(tracked) => tracked.iter().any(|name| method::short(name) == method),
             None => expected
                 .iter()
-                .any(|expected| expectation::short(&expected.method) == method),
+                .any(|expected| method::short(&expected.method) == method),
         };
         let calls = self.cursor.new_calls(look).filter_map(|(sequence, call)| {
-            let method = call.short_method();
+            let method = method::short(&call.method);
             let volume = self.volume.as_ref();
             let about = volume.is_none_or(|volume| volume.matches(call.volume()));
             let end = call.end().filter(|_| about && is_tracked(method))?;
@@ -286,49 +286,30 @@ async fn unless_stopped<T>(
     done.ok_or_else(|| Refusal::new(Code::Unavailable, "the driver stops"))
 }
 
-/// The filter of a request.
-#[derive(Debug, Default)]
-pub(super) struct CallQuery {
-    filter: Filter,
-    /// All errors, whatever their code.
-    failed: bool,
-}
-
-// === impl CallQuery ===
-
-impl CallQuery {
-    /// Reads method, code, volume, node and fault.
-    pub(super) fn read(texts: [&Option<String>; 5]) -> Result<Self, Refusal> {
-        let [method, code, volume, node, fault] =
-            texts.map(|text| text.as_deref().filter(|text| !text.is_empty()));
-        let (code, failed) = match code {
-            None => (None, false),
-            Some("OK") => (Some(Code::Ok), false),
-            Some("!OK") => (None, true),
-            Some(name) => match code::named(name) {
-                Some(code) => (Some(code), false),
-                None => {
-                    let message = format!("code: \"{name}\" is none; there are OK, !OK, {}", code::names());
-                    return Err(Refusal::invalid("code", message));
-                }
-            },
-        };
-        Ok(Self {
-            filter: Filter {
-                method: method.map(str::to_owned),
-                code,
-                volume: request::pattern(volume),
-                node: request::pattern(node),
-                fault: request::pattern(fault),
-            },
-            failed,
-        })
-    }
-
-    pub(super) fn covers(&self, call: &journal::Call) -> bool {
-        let failed = || call.end().is_some_and(|end| end.outcome.code != Code::Ok);
-        self.filter.covers(call) && (!self.failed || failed())
-    }
+/// Reads the filter's method, code, volume, node and fault.
+pub(super) fn filter(texts: [&Option<String>; 5]) -> Result<Filter, Refusal> {
+    let [method, code, volume, node, fault] =
+        texts.map(|text| text.as_deref().filter(|text| !text.is_empty()));
+    let (code, failed) = match code {
+        None => (None, false),
+        Some("OK") => (Some(Code::Ok), false),
+        Some("!OK") => (None, true),
+        Some(name) => match code::named(name) {
+            Some(code) => (Some(code), false),
+            None => {
+                let message = format!("code: \"{name}\" is none; there are OK, !OK, {}", code::names());
+                return Err(Refusal::invalid("code", message));
+            }
+        },
+    };
+    Ok(Filter {
+        method: method.map(str::to_owned),
+        code,
+        failed,
+        volume: request::pattern(volume),
+        node: request::pattern(node),
+        fault: request::pattern(fault),
+    })
 }
 
 /// Converts a call of the journal.
@@ -342,7 +323,7 @@ pub(super) fn shown(journal: &Journal, call: &journal::Call, sequence: Option<u6
     Call {
         number: call.number,
         sequence,
-        method: call.short_method().to_owned(),
+        method: method::short(&call.method).to_owned(),
         path: call.method.to_string(),
         peer: call.peer.map(|peer| Caller {
             pid: peer.pid,

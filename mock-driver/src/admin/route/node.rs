@@ -134,7 +134,7 @@ pub(super) async fn change(
         Some(id) => {
             store.change(|array| array.change_node_id(&node, &id)).await?;
             if admin.driver.is_here(&node)
-                && let Some(here) = admin.driver.node()
+                && let Some(here) = &admin.driver.node
             {
                 here.set_info(|info| info.id.clone_from(&id));
             }

@@ -14,7 +14,7 @@ use super::{RuleError, error_code, read_methods, yes};
 use crate::fault::call_info::is_for_array;
 use crate::fault::condition::Condition;
 use crate::fault::duration;
-use crate::fault::overlay::{DeviceOverlay, DiskOverlay, Loses, Overlay, VolumeNodePattern};
+use crate::fault::overlay::{DeviceFault, DiskFault, Loses, Overlay, VolumeNodePattern};
 use crate::fault::rule::{Action, End, Match, Methods, Phase, Rule, RuleKind};
 
 #[derive(Deserialize)]
@@ -83,7 +83,6 @@ const PUBLISH_AND_UNPUBLISH: &str = "/csi.v1.Controller/Controller*ublishVolume"
 
 /// What a backend fault does.
 enum Effect {
-    /// It refuses calls.
     Refuse {
         method: Option<&'static str>,
         condition: Option<Condition>,
@@ -251,19 +250,19 @@ impl RawFault {
     fn overlay(&self) -> Result<Overlay, FieldError> {
         let pattern = self.volume_node_pattern()?;
         Ok(match self.kind.as_str() {
-            "device-absent" => Overlay::Device(pattern, DeviceOverlay::Absent),
+            "device-absent" => Overlay::Device(pattern, DeviceFault::Absent),
             "wrong-device" => {
                 let device = self.device.as_deref().unwrap_or("/dev/disk/by-id/wrong");
-                Overlay::Device(pattern, DeviceOverlay::Wrong(device.to_owned()))
+                Overlay::Device(pattern, DeviceFault::Wrong(device.to_owned()))
             }
             "dirty-filesystem" => {
                 let disk = match self.repairable {
-                    Some(false) => DiskOverlay::Damaged,
-                    Some(true) | None => DiskOverlay::Dirty,
+                    Some(false) => DiskFault::Damaged,
+                    Some(true) | None => DiskFault::Dirty,
                 };
                 Overlay::Disk(pattern, disk)
             }
-            "foreign-data" => Overlay::Disk(pattern, DiskOverlay::Foreign(self.foreign()?)),
+            "foreign-data" => Overlay::Disk(pattern, DiskFault::Foreign(self.foreign()?)),
             "frozen-list" => Overlay::FrozenList(self.age),
             "list-lacks" => Overlay::ListLacks(pattern),
             "list-adds" => {

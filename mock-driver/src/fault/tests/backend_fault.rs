@@ -5,7 +5,6 @@ use serde_json::json;
 use tonic::Code;
 
 use super::*;
-use crate::rpc::method::Method;
 
 const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
 const UNPUBLISH: &str = "/csi.v1.Controller/ControllerUnpublishVolume";
@@ -35,28 +34,8 @@ impl CallInfo for Call {
         self.node
     }
 
-    fn name(&self) -> &str {
-        ""
-    }
-
-    fn entry(&self, _: &str, _: &str) -> Option<String> {
-        None
-    }
-
-    fn changes(&self) -> bool {
-        Method::at(self.path).unwrap().kind().changes_array()
-    }
-
     fn usage(&self, _: &Reservations) -> ArrayUsage {
         self.usage
-    }
-
-    fn size(&self) -> u64 {
-        0
-    }
-
-    fn location(&self) -> Option<VolumeLocation> {
-        None
     }
 }
 
@@ -91,7 +70,7 @@ fn meets(
         match fired.flatten() {
             None => Ok(0),
             Some(fired) => match fired.answer() {
-                None => Ok(fired.delay().as_millis()),
+                None => Ok(fired.delay.as_millis()),
                 Some((code, message)) => {
                     assert!(!message.is_empty());
                     Err(code)
@@ -256,7 +235,7 @@ async fn backend_faults_are_put_switched_and_removed_and_show_their_effects() {
     assert!(decide().is_some_and(|fired| fired.rule().id == "gone" && fired.answer().is_some()));
     assert_eq!(faults.reports(RuleKind::BackendFault)[0].fired, 1);
     assert_eq!(faults.listing().lacks.len(), 1);
-    let frozen = || faults.frozen().read().unwrap().map(|freeze| freeze.age);
+    let frozen = || faults.frozen.read().unwrap().map(|freeze| freeze.age);
     assert_eq!((faults.listing().is_frozen, frozen()), (false, None));
     assert!(
         faults.set_enabled(RuleKind::BackendFault, "old", true)
@@ -265,8 +244,8 @@ async fn backend_faults_are_put_switched_and_removed_and_show_their_effects() {
     assert!(faults.listing().is_frozen);
     assert_eq!(frozen(), Some(Some(Duration::from_secs(5))));
 
-    assert_eq!(faults.device("v", "n"), DeviceOverlay::Wrong("/dev/x".into()));
-    assert_eq!(faults.device("w", "n"), DeviceOverlay::Right);
+    assert_eq!(faults.device("v", "n"), Some(DeviceFault::Wrong("/dev/x".into())));
+    assert_eq!(faults.device("w", "n"), None);
     faults
         .put(mk_backend_fault(
             json!({"id": "absent", "type": "device-absent", "node": "n"}),
@@ -286,7 +265,7 @@ async fn backend_faults_are_put_switched_and_removed_and_show_their_effects() {
         clash.to_string().contains("a backend fault of the Admin"),
         "{clash}"
     );
-    assert_eq!(faults.device("v", "n"), DeviceOverlay::Absent);
+    assert_eq!(faults.device("v", "n"), Some(DeviceFault::Absent));
     assert!(
         faults.remove(RuleKind::BackendFault, "absent") && !faults.remove(RuleKind::BackendFault, "absent")
     );
@@ -340,7 +319,7 @@ async fn first_active_backend_fault_decides_disks_and_losses() {
     let loss = faults.loss();
     let now = || loss.borrow().map(|loss| loss.loses);
     let script = |yaml: &str| faults.load(Origin::File, Script::read(yaml).unwrap()).unwrap();
-    assert_eq!((faults.disk("v", "here"), now()), (DiskOverlay::Right, None));
+    assert_eq!((faults.disk("v", "here"), now()), (None, None));
     script(
         "backend-faults:
 - {id: torn, type: dirty-filesystem, volume: v, repairable: false}
@@ -350,13 +329,13 @@ async fn first_active_backend_fault_decides_disks_and_losses() {
 - {id: blank, type: state-loss, loses: everything}
 ",
     );
-    assert_eq!(faults.disk("v", "here"), DiskOverlay::Damaged);
-    assert_eq!(faults.disk("w", "here"), DiskOverlay::Dirty);
+    assert_eq!(faults.disk("v", "here"), Some(DiskFault::Damaged));
+    assert_eq!(faults.disk("w", "here"), Some(DiskFault::Dirty));
     assert_eq!(
         faults.disk("w", "there"),
-        DiskOverlay::Foreign("data of an unknown kind")
+        Some(DiskFault::Foreign("data of an unknown kind"))
     );
-    assert_eq!(faults.device("v", "here"), DeviceOverlay::Right);
+    assert_eq!(faults.device("v", "here"), None);
     assert_eq!(now(), Some(Loses::Everything));
     assert!(faults.set_enabled(RuleKind::BackendFault, "lost", true));
     assert_eq!(now(), Some(Loses::Changes), "unless it says otherwise");

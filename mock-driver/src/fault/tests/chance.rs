@@ -69,7 +69,7 @@ fn drawn_delays_repeat_with_the_seed() {
     let delays = |seed| -> Vec<Duration> {
         let faults = mk_seeded(yaml, seed);
         (0..20)
-            .map(|_| faults.decide(&Publish::of("a")).rule.unwrap().delay())
+            .map(|_| faults.decide(&Publish::of("a")).rule.unwrap().delay)
             .collect()
     };
     assert_eq!(delays(1), delays(1));

@@ -18,7 +18,7 @@ impl Devices {
     /// # Guarantees
     /// As for [`Devices::attach`].
     pub(crate) fn attach_read_only_device(&self, serial: &str, disk: &Path) -> Result<Option<Device>, Error> {
-        if self.kind() == Kind::Loop {
+        if self.kind == Kind::Loop {
             self.attach(&link::read_only(serial), disk, false)?;
         }
         self.read_only(serial, disk)

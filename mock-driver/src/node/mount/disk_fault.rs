@@ -12,19 +12,9 @@ use super::Mounter;
 use super::disk::Disk;
 use super::error::Error;
 use super::filesystem::{self, E2FSCK, Filesystem};
+use crate::fault::DiskFault;
 use crate::node::exec::{self, Program};
 use crate::store::volume_files::FILESYSTEM;
-
-/// An injected fault of a disk's content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DiskFault {
-    /// Filesystem errors that fsck corrects.
-    Dirty,
-    /// Filesystem errors that fsck leaves uncorrected.
-    Damaged,
-    /// Foreign data of this kind.
-    Foreign(&'static str),
-}
 
 const TUNE2FS: Program = Program {
     name: "tune2fs",

@@ -97,8 +97,9 @@ fn format((mkfs, args): (Program, &[&str]), disk: &Disk) -> Result<(), Error> {
     remove(mark)
 }
 
-/// Removes the mark, after wiping an incomplete filesystem, so that the disk can be published as a device.
-pub(super) fn hand_over(disk: &Disk) -> Result<(), Error> {
+/// Prepares a disk to be published as a device: wipes an incomplete filesystem of an interrupted mkfs and removes the
+/// mark, so that later contents are never taken for one.
+pub(crate) fn hand_over(disk: &Disk) -> Result<(), Error> {
     if !disk.formatting.exists() {
         return Ok(());
     }
@@ -152,7 +153,6 @@ fn wipe(disk: &Disk) -> Result<(), Error> {
     empty().map_err(Error::io("wipe", &disk.device))
 }
 
-/// Removes the mark durably.
 fn remove(mark: &Path) -> Result<(), Error> {
     match fs::remove_file(mark) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),

@@ -76,7 +76,7 @@ pub(super) fn mount(
         flags: given.to_vec(),
     };
     let data = options.data().ok_or_else(refused)?;
-    match rustix::mount::mount(device, path, fs.name(), options.flags(), data.as_c_str()) {
+    match rustix::mount::mount(device, path, fs.name(), options.flags, data.as_c_str()) {
         Ok(()) => Ok(()),
         // The filesystem was checked before, so the options are the cause, if there are any.
         Err(Errno::INVAL) if !given.is_empty() => Err(refused()),
@@ -99,7 +99,7 @@ pub(super) fn bind_directory(
         Err(error) if error.kind() == ErrorKind::AlreadyExists && target.is_dir() => {}
         Err(error) => return Err(Error::io("create", target)(error)),
     }
-    let wanted = Options::read(flags).flags();
+    let wanted = Options::read(flags).flags;
     bind(from, target, readonly, wanted)
 }
 
@@ -198,7 +198,7 @@ fn unmount_uppermost(path: &Path) -> Result<(), Error> {
 }
 
 /// Checks that `target` does not exist or is an empty directory or file, which a caller may have created for a mount.
-pub(super) fn check_empty(target: &Path) -> Result<(), Error> {
+pub(crate) fn check_empty(target: &Path) -> Result<(), Error> {
     let holds_nothing = match fs::symlink_metadata(target) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => Err(error),
@@ -212,7 +212,7 @@ pub(super) fn check_empty(target: &Path) -> Result<(), Error> {
     Err(in_the_way(target, "holds data that is not the volume's"))
 }
 
-pub(super) fn remove_empty(target: &Path) -> Result<(), Error> {
+pub(crate) fn remove_empty(target: &Path) -> Result<(), Error> {
     check_empty(target)?;
     let removed = match fs::symlink_metadata(target) {
         Ok(meta) if meta.is_dir() => fs::remove_dir(target),

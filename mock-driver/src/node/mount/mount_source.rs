@@ -10,6 +10,5 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum MountSource {
     /// The block device with this number, or the filesystem on it.
     Device(u64),
-    /// The destination of a link.
     Link(PathBuf),
 }

@@ -8,7 +8,7 @@ use super::filesystem::Filesystem;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
-    flags: MountFlags,
+    pub(super) flags: MountFlags,
     data: Vec<String>,
 }
 
@@ -48,10 +48,6 @@ impl Options {
                 Filesystem::Ext2 => {}
             }
         }
-    }
-
-    pub(super) fn flags(&self) -> MountFlags {
-        self.flags
     }
 
     pub(super) fn is_read_only(&self) -> bool {
@@ -100,11 +96,7 @@ mod tests {
     #[test]
     fn options_are_sorted_into_flags_and_data() {
         let options = read(&["ro,noexec", "context=\"a:b\"", "defaults", "data=ordered", "exec"]);
-        assert_eq!(
-            options.flags(),
-            MountFlags::RDONLY,
-            "the last word on exec counts"
-        );
+        assert_eq!(options.flags, MountFlags::RDONLY, "the last word on exec counts");
         assert!(options.is_read_only());
         assert_eq!(
             options.data().unwrap().to_str().unwrap(),

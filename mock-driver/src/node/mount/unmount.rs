@@ -61,24 +61,11 @@ impl Mounter {
         }
     }
 
-    /// Checks that a mount at `target`, where nothing is mounted, would hide no data.
-    pub(crate) fn check_empty(self, target: &Path) -> Result<(), Error> {
-        match self {
-            Self::Emulated | Self::Kernel => kernel::check_empty(target),
-        }
-    }
-
     /// Unmounts the driver's mounts at `path`, or removes its link. Keeps the path of a mount.
     pub(crate) fn unmount(self, path: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Result<(), Error> {
         match self {
             Self::Emulated => emulated::unlink(path, is_ours),
             Self::Kernel => kernel::unmount(path, is_ours),
-        }
-    }
-
-    pub(crate) fn remove(self, target: &Path) -> Result<(), Error> {
-        match self {
-            Self::Emulated | Self::Kernel => kernel::remove_empty(target),
         }
     }
 }

@@ -20,9 +20,7 @@ pub(crate) enum ReportedIn {
     Expansion(Expansion),
     /// ControllerGetCapabilities. A number, because legacy capabilities have no name in the proto file.
     Controller(i32),
-    /// GroupControllerGetCapabilities.
     Group(i32),
-    /// NodeGetCapabilities.
     Node(i32),
 }
 

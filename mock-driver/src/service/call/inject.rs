@@ -89,8 +89,8 @@ impl ActiveFault {
 
     /// Delays or hangs the call.
     pub(crate) async fn pause(&mut self) {
-        if !self.delay().is_zero() {
-            time::sleep(self.delay()).await;
+        if !self.delay.is_zero() {
+            time::sleep(self.delay).await;
         }
         match self.rule().action.hang {
             Some(Hang::ClientCancel) => std::future::pending().await,

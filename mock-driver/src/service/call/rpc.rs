@@ -13,15 +13,12 @@ use crate::rpc::validate::Invalid;
 pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
     const METHOD: Method;
 
-    /// The gRPC path.
     const PATH: &'static str = Self::METHOD.path();
 
-    /// What the RPC does.
     const KIND: Kind = Self::METHOD.kind();
 
     type Reply: Message + Secrets + Clone + Default + 'static;
 
-    /// The validated parameters.
     type Params: Send + 'static;
 
     /// The volume id of the request, or an empty text.
@@ -51,10 +48,8 @@ pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
         vec![(key, LockMode::Exclusive)]
     }
 
-    /// Validates the request.
     fn validate(&self) -> Result<Self::Params, Invalid>;
 
-    /// Performs the operation.
     fn execute(
         params: Self::Params,
         driver: &Driver,

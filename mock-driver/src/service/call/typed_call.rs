@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 
-use prost_reflect::{DynamicMessage, MapKey};
+use prost_reflect::DynamicMessage;
 
 use super::rpc::Rpc;
 use crate::array::Array;
@@ -37,16 +37,8 @@ impl<Q: Rpc> CallInfo for TypedCall<'_, Q> {
         self.request.name()
     }
 
-    fn entry(&self, field: &str, key: &str) -> Option<String> {
-        map_entry(&self.message()?, field, key)
-    }
-
-    fn continues(&self) -> bool {
-        self.message().is_some_and(|message| continues(&message))
-    }
-
-    fn changes(&self) -> bool {
-        Q::KIND.changes_array()
+    fn message(&self) -> Option<DynamicMessage> {
+        DynamicMessage::decode(Q::METHOD.request(), self.request.encode_to_vec().as_slice()).ok()
     }
 
     fn usage(&self, reserved: &Reservations) -> ArrayUsage {
@@ -56,20 +48,9 @@ impl<Q: Rpc> CallInfo for TypedCall<'_, Q> {
         })
     }
 
-    fn size(&self) -> u64 {
-        self.message().map_or(0, |message| requested_size(&message))
-    }
-
     fn location(&self) -> Option<VolumeLocation> {
         let volume = self.request.volume();
         (!volume.is_empty()).then(|| self.driver.location(volume, self.node()))
-    }
-}
-
-impl<Q: Rpc> TypedCall<'_, Q> {
-    /// The request as a dynamic message, which few rules need: built on demand.
-    fn message(&self) -> Option<DynamicMessage> {
-        DynamicMessage::decode(Q::METHOD.request(), self.request.encode_to_vec().as_slice()).ok()
     }
 }
 
@@ -106,30 +87,6 @@ fn node_usage(array: &Array, node: &str, volume: &str, reserved: &Reservations) 
         is_repeat: is_here(volume),
         ..ArrayUsage::default()
     }
-}
-
-/// `required_bytes` of the request.
-pub(crate) fn requested_size(message: &DynamicMessage) -> u64 {
-    let range = message.get_field_by_name("capacity_range");
-    let bytes = range
-        .as_deref()
-        .and_then(|range| range.as_message()?.get_field_by_name("required_bytes")?.as_i64());
-    bytes
-        .and_then(|bytes| u64::try_from(bytes).ok())
-        .unwrap_or_default()
-}
-
-/// Whether the request has a token for the next page.
-pub(crate) fn continues(message: &DynamicMessage) -> bool {
-    let token = message.get_field_by_name("starting_token");
-    token.is_some_and(|token| token.as_str().is_some_and(|token| !token.is_empty()))
-}
-
-/// A value of a map of strings.
-pub(crate) fn map_entry(message: &DynamicMessage, field: &str, key: &str) -> Option<String> {
-    let map = message.get_field_by_name(field)?;
-    let value = map.as_map()?.get(&MapKey::String(key.to_owned()))?;
-    value.as_str().map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -11,38 +11,29 @@ use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid, Map};
 use crate::service::call::Rpc;
 
-/// Parameters of GetCapacity.
-pub(crate) struct CapacityParams {
-    parameters: Map,
-    topology: Option<Segments>,
-}
-
 impl Rpc for GetCapacityRequest {
     const METHOD: Method = Method::GetCapacity;
     type Reply = GetCapacityResponse;
-    type Params = CapacityParams;
+    type Params = (Map, Option<Segments>);
 
-    fn validate(&self) -> Result<CapacityParams, Invalid> {
+    fn validate(&self) -> Result<Self::Params, Invalid> {
         if !self.volume_capabilities.is_empty() {
             validate::capabilities(&self.volume_capabilities)?;
         }
         let parameters = validate::map("parameters", &self.parameters)?;
-        let topology = match &self.accessible_topology {
-            Some(topology) => Some(validate::topology("accessible_topology", topology)?),
-            None => None,
-        };
-        Ok(CapacityParams { parameters, topology })
+        let topology = self.accessible_topology.as_ref();
+        let topology = topology.map(|topology| validate::topology("accessible_topology", topology));
+        Ok((parameters, topology.transpose()?))
     }
 
-    async fn execute(space: CapacityParams, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute((parameters, topology): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
         validate::needs(
             &driver.capabilities,
             capabilities::Capability::VolumeAccessibilityConstraints,
             "accessible_topology",
-            space.topology.is_some(),
+            topology.is_some(),
         )?;
-        let room =
-            |array: &Array| array.capacity_for(array.pool_named(&space.parameters), space.topology.as_ref());
+        let room = |array: &Array| array.capacity_for(array.pool_named(&parameters), topology.as_ref());
         let room = driver.store.read(room).await?;
         Ok(GetCapacityResponse {
             available_capacity: shape::bytes(room.available),

@@ -14,49 +14,29 @@ use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid, Map};
 use crate::service::call::Rpc;
 
-/// A requested size.
-pub(crate) struct ExpandParams {
-    volume: String,
-    range: SizeRange,
-    capability: Option<Capability>,
-}
-
-/// Requested mutable parameters.
-pub(crate) struct ModifyParams {
-    volume: String,
-    parameters: Map,
-}
-
 impl Rpc for ControllerExpandVolumeRequest {
     const METHOD: Method = Method::ControllerExpandVolume;
     type Reply = ControllerExpandVolumeResponse;
-    type Params = ExpandParams;
+    type Params = (String, SizeRange, Option<Capability>);
 
     fn volume(&self) -> &str {
         &self.volume_id
     }
 
-    fn validate(&self) -> Result<ExpandParams, Invalid> {
+    fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         if self.capacity_range.is_none() {
             return Err(Invalid::new("capacity_range", "must be set"));
         }
         let range = validate::size_range(self.capacity_range.as_ref())?;
-        validate::secrets(&self.secrets)?;
         let capability = validate::optional_capability(self.volume_capability.as_ref())?;
-        Ok(ExpandParams {
-            volume,
-            range,
-            capability,
-        })
+        Ok((volume, range, capability))
     }
 
-    async fn execute(growth: ExpandParams, driver: &Driver) -> Result<Self::Reply, Error> {
-        let ExpandParams {
-            volume,
-            range,
-            capability,
-        } = growth;
+    async fn execute(
+        (volume, range, capability): Self::Params,
+        driver: &Driver,
+    ) -> Result<Self::Reply, Error> {
         let supports = |array: &Array| {
             let spec = &array.volume(&volume)?.spec;
             Ok(capability.as_ref().is_none_or(|asked| spec.supports(asked)))
@@ -82,21 +62,19 @@ impl Rpc for ControllerExpandVolumeRequest {
 impl Rpc for ControllerModifyVolumeRequest {
     const METHOD: Method = Method::ControllerModifyVolume;
     type Reply = ControllerModifyVolumeResponse;
-    type Params = ModifyParams;
+    type Params = (String, Map);
 
     fn volume(&self) -> &str {
         &self.volume_id
     }
 
-    fn validate(&self) -> Result<ModifyParams, Invalid> {
+    fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
-        validate::secrets(&self.secrets)?;
         let parameters = validate::map("mutable_parameters", &self.mutable_parameters)?;
-        Ok(ModifyParams { volume, parameters })
+        Ok((volume, parameters))
     }
 
-    async fn execute(tuning: ModifyParams, driver: &Driver) -> Result<Self::Reply, Error> {
-        let ModifyParams { volume, parameters } = tuning;
+    async fn execute((volume, parameters): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
         if parameters.is_empty() && driver.config.strict_modify {
             return Err(Invalid::new("mutable_parameters", "must be set").into());
         }

@@ -11,7 +11,6 @@ use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
-/// Parameters of ListVolumes.
 pub(crate) struct ListParams {
     pub(super) max_entries: usize,
     pub(super) token: Option<String>,
@@ -22,8 +21,8 @@ pub(crate) struct ListParams {
 impl ListParams {
     pub(super) fn read(max_entries: i32, starting_token: &str) -> Result<Self, Invalid> {
         Ok(Self {
-            max_entries: validate::max_entries(max_entries)?,
-            token: validate::token(starting_token),
+            max_entries: validate::count("max_entries", max_entries)?,
+            token: Some(starting_token.to_owned()).filter(|token| !token.is_empty()),
         })
     }
 }

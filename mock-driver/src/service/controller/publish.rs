@@ -10,29 +10,16 @@ use csi_proto::v1::{
 use crate::array::{self, PublishParams};
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::fault::DeviceOverlay;
+use crate::fault::DeviceFault;
 use crate::rpc::capabilities::Capability;
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
-/// Parameters of ControllerPublishVolume.
-pub(crate) struct AttachParams {
-    volume: String,
-    node: String,
-    params: PublishParams,
-}
-
-/// Parameters of ControllerUnpublishVolume; without a node, all attachments of the volume.
-pub(crate) struct DetachParams {
-    volume: String,
-    node: Option<String>,
-}
-
 impl Rpc for ControllerPublishVolumeRequest {
     const METHOD: Method = Method::ControllerPublishVolume;
     type Reply = ControllerPublishVolumeResponse;
-    type Params = AttachParams;
+    type Params = (String, String, PublishParams);
 
     fn volume(&self) -> &str {
         &self.volume_id
@@ -42,25 +29,17 @@ impl Rpc for ControllerPublishVolumeRequest {
         &self.node_id
     }
 
-    fn validate(&self) -> Result<AttachParams, Invalid> {
+    fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let node = validate::required(validate::NODE_ID, &self.node_id)?.to_owned();
         let capability = validate::capability("volume_capability", self.volume_capability.as_ref())?;
-        validate::secrets(&self.secrets)?;
         let context = self.volume_context.iter().flat_map(|(key, value)| [key, value]);
         validate::bounded_collection("volume_context", context)?;
-        Ok(AttachParams {
-            volume,
-            node,
-            params: PublishParams {
-                capability,
-                readonly: self.readonly,
-            },
-        })
+        let readonly = self.readonly;
+        Ok((volume, node, PublishParams { capability, readonly }))
     }
 
-    async fn execute(attach: AttachParams, driver: &Driver) -> Result<Self::Reply, Error> {
-        let AttachParams { volume, node, params } = attach;
+    async fn execute((volume, node, params): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
         let (offered, capability) = (&driver.capabilities, std::slice::from_ref(&params.capability));
         let newer = Capability::SingleNodeMultiWriter;
         validate::needs_modes(offered, newer, "volume_capability", capability)?;
@@ -74,7 +53,7 @@ impl Rpc for ControllerPublishVolumeRequest {
             driver.reconcile_device(&volume).await?;
         }
         let mut publish_context: HashMap<_, _> = attachment.publish_context(&volume);
-        if let DeviceOverlay::Wrong(device) = driver.faults.device(&volume, &node) {
+        if let Some(DeviceFault::Wrong(device)) = driver.faults.device(&volume, &node) {
             publish_context.insert("serial".to_owned(), format!("wrong-{}", array::serial(&volume)));
             publish_context.insert("device".to_owned(), device);
         }
@@ -85,7 +64,8 @@ impl Rpc for ControllerPublishVolumeRequest {
 impl Rpc for ControllerUnpublishVolumeRequest {
     const METHOD: Method = Method::ControllerUnpublishVolume;
     type Reply = ControllerUnpublishVolumeResponse;
-    type Params = DetachParams;
+    /// Without a node, all attachments of the volume.
+    type Params = (String, Option<String>);
 
     fn volume(&self) -> &str {
         &self.volume_id
@@ -95,18 +75,16 @@ impl Rpc for ControllerUnpublishVolumeRequest {
         &self.node_id
     }
 
-    fn validate(&self) -> Result<DetachParams, Invalid> {
+    fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let node = match self.node_id.as_str() {
             "" => None,
             node => Some(validate::required(validate::NODE_ID, node)?.to_owned()),
         };
-        validate::secrets(&self.secrets)?;
-        Ok(DetachParams { volume, node })
+        Ok((volume, node))
     }
 
-    async fn execute(detach: DetachParams, driver: &Driver) -> Result<Self::Reply, Error> {
-        let DetachParams { volume, node } = detach;
+    async fn execute((volume, node): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
         driver.apply_qos_latency(&volume).await;
         if node.as_deref().is_none_or(|node| driver.is_here(node)) {
             driver.remove_device(&volume).await?;

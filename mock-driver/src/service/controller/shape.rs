@@ -12,7 +12,6 @@ use crate::rpc::capabilities::Capability;
 // === impl Driver ===
 
 impl Driver {
-    /// The CSI message of a volume.
     pub(crate) fn shape_volume(&self, spec: &Spec) -> Volume {
         let has_topology = self.capabilities.has(Capability::VolumeAccessibilityConstraints);
         Volume {
@@ -24,7 +23,6 @@ impl Driver {
         }
     }
 
-    /// The CSI message of a snapshot.
     pub(crate) fn shape_snapshot(&self, snapshot: &Snapshot, now: UnixTime) -> v1::Snapshot {
         let has_topology = self
             .capabilities
@@ -53,7 +51,6 @@ impl Driver {
     }
 }
 
-/// The CSI message of topology segments.
 pub(crate) fn topology(segments: &Segments) -> Topology {
     Topology {
         segments: segments
@@ -63,7 +60,6 @@ pub(crate) fn topology(segments: &Segments) -> Topology {
     }
 }
 
-/// The CSI message of a volume's health.
 pub(crate) fn health(sick: &UnhealthyVolume) -> VolumeHealth {
     use v1::VolumeHealthErrorType as Type;
     let entry = |issue: &crate::array::HealthIssue| {
@@ -90,7 +86,6 @@ pub(crate) fn bytes(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// A time in CSI's type.
 pub(crate) fn timestamp(moment: UnixTime) -> prost_types::Timestamp {
     prost_types::Timestamp {
         seconds: bytes(moment.seconds()),

@@ -39,7 +39,6 @@ impl Rpc for CreateSnapshotRequest {
     fn validate(&self) -> Result<CreateSnapshotParams, Invalid> {
         let name = validate::name(&self.name)?.to_owned();
         let source = validate::required("source_volume_id", &self.source_volume_id)?.to_owned();
-        validate::secrets(&self.secrets)?;
         Ok(CreateSnapshotParams {
             name,
             source,
@@ -80,7 +79,6 @@ impl Rpc for DeleteSnapshotRequest {
     }
 
     fn validate(&self) -> Result<String, Invalid> {
-        validate::secrets(&self.secrets)?;
         Ok(validate::required("snapshot_id", &self.snapshot_id)?.to_owned())
     }
 
@@ -100,7 +98,6 @@ impl Rpc for ListSnapshotsRequest {
     }
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
-        validate::secrets(&self.secrets)?;
         let filter = SnapshotFilter {
             source: validate::optional("source_volume_id", &self.source_volume_id)?,
             snapshot: validate::optional("snapshot_id", &self.snapshot_id)?,
@@ -131,7 +128,6 @@ impl Rpc for GetSnapshotRequest {
     type Params = String;
 
     fn validate(&self) -> Result<String, Invalid> {
-        validate::secrets(&self.secrets)?;
         Ok(validate::required("snapshot_id", &self.snapshot_id)?.to_owned())
     }
 

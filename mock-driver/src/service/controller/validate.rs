@@ -36,7 +36,6 @@ impl Rpc for ValidateVolumeCapabilitiesRequest {
         let context = validate::map("volume_context", &self.volume_context)?;
         let parameters = validate::map("parameters", &self.parameters)?;
         let mutable_parameters = validate::map("mutable_parameters", &self.mutable_parameters)?;
-        validate::secrets(&self.secrets)?;
         Ok(ValidateParams {
             request: self.clone(),
             context,

@@ -43,7 +43,6 @@ impl Rpc for CreateVolumeRequest {
         let capabilities = validate::capabilities(&self.volume_capabilities)?;
         let size = validate::size_range(self.capacity_range.as_ref())?;
         let parameters = validate::map("parameters", &self.parameters)?;
-        validate::secrets(&self.secrets)?;
         Ok(CreateVolumeParams {
             name,
             size,
@@ -75,7 +74,6 @@ impl Rpc for DeleteVolumeRequest {
     }
 
     fn validate(&self) -> Result<String, Invalid> {
-        validate::secrets(&self.secrets)?;
         Ok(validate::required("volume_id", &self.volume_id)?.to_owned())
     }
 

@@ -10,65 +10,46 @@ use crate::node;
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
-
-/// A volume to expand on the node.
-pub(crate) struct ExpandParams {
-    volume: String,
-    path: String,
-    range: SizeRange,
-    capability: Option<Capability>,
-}
+use crate::service::controller::shape;
 
 impl Rpc for NodeExpandVolumeRequest {
     const METHOD: Method = Method::NodeExpandVolume;
     type Reply = NodeExpandVolumeResponse;
-    type Params = ExpandParams;
+    type Params = (String, String, SizeRange, Option<Capability>);
 
     fn volume(&self) -> &str {
         &self.volume_id
     }
 
-    fn validate(&self) -> Result<ExpandParams, Invalid> {
+    fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let path = path::looked_for("volume_path", &self.volume_path)?;
         path::optional("staging_target_path", &self.staging_target_path)?;
         let range = validate::size_range(self.capacity_range.as_ref())?;
         let capability = validate::optional_capability(self.volume_capability.as_ref())?;
-        validate::secrets(&self.secrets)?;
-        Ok(ExpandParams {
-            volume,
-            path,
-            range,
-            capability,
-        })
+        Ok((volume, path, range, capability))
     }
 
-    async fn execute(growth: ExpandParams, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute(
+        (volume, path, range, capability): Self::Params,
+        driver: &Driver,
+    ) -> Result<Self::Reply, Error> {
         let most = driver.config.node_growth_limit;
-        if let Some(most) = most.filter(|most| growth.range.required > *most) {
+        if let Some(most) = most.filter(|most| range.required > *most) {
             let reason = format!("nodes grow volumes to at most {most} bytes (--max-volume-size-node)");
             return Err(node::Error::Size { reason }.into());
         }
-        let view = driver.view_or_inline(&growth.volume).await?;
+        let view = driver.view_or_inline(&volume).await?;
         let node = driver.here()?;
-        let is_block = node.is_block_at(&growth.volume, &growth.path)?;
-        if growth
-            .capability
-            .is_some_and(|capability| capability.is_block() != is_block)
-        {
+        let is_block = node.is_block_at(&volume, &path)?;
+        if capability.is_some_and(|capability| capability.is_block() != is_block) {
             return Err(Invalid::new("volume_capability", "is not what the volume is used as here").into());
         }
         let bytes = node
-            .expand(
-                &growth.volume,
-                &growth.path,
-                growth.range,
-                view.as_ref(),
-                driver.ways(),
-            )
+            .expand(&volume, &path, range, view.as_ref(), driver.ways())
             .await?;
         Ok(NodeExpandVolumeResponse {
-            capacity_bytes: i64::try_from(bytes).unwrap_or(i64::MAX),
+            capacity_bytes: shape::bytes(bytes),
         })
     }
 }

@@ -3,7 +3,6 @@
 
 use crate::array::quantity;
 use crate::node::Map;
-use crate::node::stage_publish::InlineVolume;
 use crate::rpc::validate::Invalid;
 
 /// Kubelet's key.
@@ -19,8 +18,8 @@ const DEFAULT_BYTES: u64 = 1024 * MIB;
 /// The size of the smallest filesystem, and of the largest volume.
 const BOUNDS: std::ops::RangeInclusive<u64> = MIB..=1024 * 1024 * MIB;
 
-/// Parses the volume context of an inline volume; `None` for other volumes.
-pub(super) fn read(context: &Map) -> Result<Option<InlineVolume>, Invalid> {
+/// The size in bytes of an inline volume, from the volume context; `None` for other volumes.
+pub(super) fn read(context: &Map) -> Result<Option<u64>, Invalid> {
     if context.get(EPHEMERAL).is_none_or(|mark| mark != "true") {
         return Ok(None);
     }
@@ -35,9 +34,7 @@ pub(super) fn read(context: &Map) -> Result<Option<InlineVolume>, Invalid> {
                 )
             })?,
     };
-    Ok(Some(InlineVolume {
-        bytes: bytes.next_multiple_of(512),
-    }))
+    Ok(Some(bytes.next_multiple_of(512)))
 }
 
 #[cfg(test)]
@@ -70,7 +67,7 @@ mod tests {
         ];
         for (size, expected) in table {
             match expected {
-                Some(bytes) => assert_eq!(read(&mk_context(size)).unwrap().unwrap().bytes, bytes, "{size:?}"),
+                Some(bytes) => assert_eq!(read(&mk_context(size)).unwrap().unwrap(), bytes, "{size:?}"),
                 None => assert!(read(&mk_context(size)).is_err(), "{size:?}"),
             }
         }

@@ -1,11 +1,9 @@
 //! Validation of paths and capabilities in requests of the Node service.
 
-use std::sync::Arc;
-
 use crate::array::{Access, Capability};
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::node::{Map, Node, View};
+use crate::node::{Map, View};
 use crate::rpc::capabilities::{self, LiveCapabilities};
 use crate::rpc::validate::{self, Invalid};
 
@@ -91,11 +89,6 @@ pub(super) fn lasting(context: Map) -> Map {
 // === impl Driver ===
 
 impl Driver {
-    /// The node; it exists where the Node service is served.
-    pub(super) fn here(&self) -> Result<&Arc<Node>, Error> {
-        self.node().ok_or(Error::Broken)
-    }
-
     /// The node's view of a volume of the array; `None` for an inline volume.
     pub(crate) async fn view_or_inline(&self, volume: &str) -> Result<Option<View>, Error> {
         if self.here()?.is_inline(volume) {

@@ -8,7 +8,7 @@ use csi_proto::v1::{
 use super::{inline, path};
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::node::stage_publish::{InlineVolume, Publish};
+use crate::node::{Record, Role};
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
@@ -16,7 +16,7 @@ use crate::service::call::Rpc;
 impl Rpc for NodePublishVolumeRequest {
     const METHOD: Method = Method::NodePublishVolume;
     type Reply = NodePublishVolumeResponse;
-    type Params = (Publish, Option<InlineVolume>);
+    type Params = Record;
 
     fn volume(&self) -> &str {
         &self.volume_id
@@ -28,36 +28,34 @@ impl Rpc for NodePublishVolumeRequest {
         let staging = path::optional("staging_target_path", &self.staging_target_path)?;
         let capability = validate::capability("volume_capability", self.volume_capability.as_ref())?;
         path::group(&capability)?;
-        validate::secrets(&self.secrets)?;
         let context = validate::map("volume_context", &self.volume_context)?;
         let inline = inline::read(&context)?;
         if staging.as_ref() == Some(&target) {
             return Err(Invalid::new("target_path", "must not be the staging_target_path"));
         }
-        let publish = Publish {
-            volume,
-            target,
-            staging,
-            capability,
+        let role = Role::Published {
+            staging: staging.unwrap_or_default(),
+            ours: false,
+        };
+        Ok(Record {
             readonly: self.readonly,
             publish_context: validate::map("publish_context", &self.publish_context)?,
             volume_context: path::lasting(context),
-        };
-        Ok((publish, inline))
+            inline,
+            ..Record::new(volume, target, role, capability)
+        })
     }
 
-    async fn execute((publish, inline): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
-        let node = driver.here()?;
+    async fn execute(publish: Record, driver: &Driver) -> Result<Self::Reply, Error> {
+        let (node, publish) = (driver.here()?, &publish);
         path::needs(&driver.capabilities, &publish.capability)?;
-        match inline {
-            Some(inline) => node.publish_inline(publish, inline).await?,
-            None => {
-                let publish = &publish;
-                let act = |view| async move { node.publish(publish.clone(), &view, driver.ways()).await };
-                driver
-                    .with_device(&publish.volume, &publish.capability, act)
-                    .await?;
-            }
+        if publish.inline.is_some() {
+            node.publish_inline(publish).await?;
+        } else {
+            let act = |view| async move { node.publish(publish, &view, driver.ways()).await };
+            driver
+                .with_device(&publish.volume, &publish.capability, act)
+                .await?;
         }
         Ok(NodePublishVolumeResponse {})
     }

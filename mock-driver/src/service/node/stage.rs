@@ -7,7 +7,7 @@ use csi_proto::v1::{
 use super::path;
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::node::stage_publish::Stage;
+use crate::node::{Record, Role};
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
@@ -15,31 +15,28 @@ use crate::service::call::Rpc;
 impl Rpc for NodeStageVolumeRequest {
     const METHOD: Method = Method::NodeStageVolume;
     type Reply = NodeStageVolumeResponse;
-    type Params = Stage;
+    type Params = Record;
 
     fn volume(&self) -> &str {
         &self.volume_id
     }
 
-    fn validate(&self) -> Result<Stage, Invalid> {
+    fn validate(&self) -> Result<Record, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
         let staging = path::required("staging_target_path", &self.staging_target_path)?;
         let capability = validate::capability("volume_capability", self.volume_capability.as_ref())?;
         path::group(&capability)?;
-        validate::secrets(&self.secrets)?;
-        Ok(Stage {
-            volume,
-            path: staging,
-            capability,
+        Ok(Record {
             publish_context: validate::map("publish_context", &self.publish_context)?,
             volume_context: path::lasting(validate::map("volume_context", &self.volume_context)?),
+            ..Record::new(volume, staging, Role::Staged, capability)
         })
     }
 
-    async fn execute(stage: Stage, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute(stage: Record, driver: &Driver) -> Result<Self::Reply, Error> {
         let (node, stage) = (driver.here()?, &stage);
         path::needs(&driver.capabilities, &stage.capability)?;
-        let act = |view| async move { node.stage(stage.clone(), &view, driver.ways()).await };
+        let act = |view| async move { node.stage(stage, &view, driver.ways()).await };
         driver.with_device(&stage.volume, &stage.capability, act).await?;
         Ok(NodeStageVolumeResponse {})
     }

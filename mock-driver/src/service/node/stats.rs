@@ -11,6 +11,7 @@ use crate::node::stats_expand::VolumeSpace;
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
+use crate::service::controller::shape;
 
 impl Rpc for NodeGetVolumeStatsRequest {
     const METHOD: Method = Method::NodeGetVolumeStats;
@@ -38,7 +39,7 @@ impl Rpc for NodeGetVolumeStatsRequest {
             }
             // The driver does not know which blocks of a device are in use.
             VolumeSpace::Device(bytes) => vec![VolumeUsage {
-                total: wire(bytes),
+                total: shape::bytes(bytes),
                 unit: Unit::Bytes.into(),
                 ..VolumeUsage::default()
             }],
@@ -49,13 +50,9 @@ impl Rpc for NodeGetVolumeStatsRequest {
 
 fn usage(unit: Unit, usage: Usage) -> VolumeUsage {
     VolumeUsage {
-        available: wire(usage.available),
-        total: wire(usage.total),
-        used: wire(usage.used),
+        available: shape::bytes(usage.available),
+        total: shape::bytes(usage.total),
+        used: shape::bytes(usage.used),
         unit: unit.into(),
     }
-}
-
-fn wire(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }

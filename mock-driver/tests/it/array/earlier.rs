@@ -71,8 +71,8 @@ async fn state_of_format_2_is_migrated() {
         serde_json::to_value(client.storage().await.unwrap()).unwrap(),
         expected["storage"]
     );
-    let image = server.driver().store().peek(Array::image);
-    let identity = server.driver().store().identity(0).unwrap();
+    let image = server.driver().store.peek(Array::image);
+    let identity = server.driver().store.identity(0).unwrap();
     assert_eq!(
         identity.as_deref(),
         Some(identity_of(&directory.path().join("state")).as_str())
@@ -84,8 +84,8 @@ async fn state_of_format_2_is_migrated() {
         settings.state_dir = Some(directory.join("state"));
     })
     .await;
-    assert_eq!(server.driver().store().peek(Array::image), image);
-    assert_eq!(server.driver().store().identity(0).unwrap(), identity);
+    assert_eq!(server.driver().store.peek(Array::image), image);
+    assert_eq!(server.driver().store.identity(0).unwrap(), identity);
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn node_records_of_format_2_are_migrated() {
     })
     .unwrap();
     assert!(!state.join("node").exists());
-    let dump = driver.store().database().unwrap().dump().unwrap();
+    let dump = driver.store.database.as_ref().unwrap().dump().unwrap();
     let records = dump["node_records"].as_object().unwrap();
     let mut count = 0;
     for entry in fs::read_dir(Path::new(DIRECTORY).join("node")).unwrap() {

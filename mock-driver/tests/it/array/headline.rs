@@ -138,7 +138,7 @@ async fn an_expansion_makes_the_bytes_longer() {
     let disk = world
         .server
         .driver()
-        .volume_files()
+        .volume_files
         .ensure(&medium, 4 << 20)
         .await
         .unwrap();
@@ -173,7 +173,7 @@ async fn an_rpc_that_is_switched_off_is_unimplemented() {
     world
         .server
         .driver()
-        .capabilities()
+        .capabilities
         .change("+LIST_SNAPSHOTS")
         .unwrap();
     world

@@ -19,7 +19,7 @@ fn mk_ailment(status: Severity) -> HealthIssue {
 impl World {
     async fn set_health(&mut self, volume: &str, issues: Vec<HealthIssue>) {
         let set = |array: &mut Array| array.set_volume_health(volume, issues);
-        self.server.driver().store().change(set).await.unwrap();
+        self.server.driver().store.change(set).await.unwrap();
     }
 
     async fn health(&mut self, volume: &str) -> Result<VolumeHealth, Status> {
@@ -165,7 +165,7 @@ async fn older_callers_find_the_condition_where_it_was_and_only_if_that_is_offer
     world.publish("vol-1", "node-0").await.unwrap();
     let channel = world.server.channel().await;
     for (changes, reported) in [("", false), ("+VOLUME_CONDITION", true)] {
-        world.server.driver().capabilities().change(changes).unwrap();
+        world.server.driver().capabilities.change(changes).unwrap();
         let capabilities = world
             .controller
             .controller_get_capabilities(csi_proto::v1::ControllerGetCapabilitiesRequest {})

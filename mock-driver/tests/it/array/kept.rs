@@ -279,7 +279,7 @@ async fn every_kind_of_change_is_stored() {
 async fn what_is_brought_back_goes_on_as_before() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
-    let mut elsewhere = store.peek(Array::copy);
+    let mut elsewhere = store.peek(Array::clone);
     for (case, step) in steps().into_iter().take(12) {
         store.change(step).await.expect(case);
     }

@@ -32,13 +32,13 @@ async fn a_new_volume_is_empty_although_an_array_before_had_one_of_that_id() {
     let server = Server::start_with(same_array).await;
     let (first, stays) = (create(&server).await, FileId::Volume("vol-0".to_owned()));
     for medium in [&first, &stays] {
-        let disk = server.driver().volume_files().ensure(medium, 4096).await.unwrap();
+        let disk = server.driver().volume_files.ensure(medium, 4096).await.unwrap();
         fs::write(disk, "of the array before").unwrap();
     }
     let directory = server.stop().await;
 
     let server = Server::start_in(directory, same_array).await;
-    let media = server.driver().volume_files();
+    let media = &server.driver().volume_files;
     // No call is answered before that is done.
     server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
     assert!(!media.exists(&first).unwrap(), "moved aside at the start");
@@ -101,7 +101,7 @@ async fn group_snapshot_that_fills_the_disk_leaves_no_file() {
     let driver = server.driver();
     for volume in ["vol-0", "vol-1"] {
         let volume = FileId::Volume(volume.to_owned());
-        let disk = driver.volume_files().ensure(&volume, DISK as u64).await.unwrap();
+        let disk = driver.volume_files.ensure(&volume, DISK as u64).await.unwrap();
         fs::write(disk, vec![7; DISK]).unwrap();
     }
     let group = CreateGroupParams {
@@ -132,7 +132,7 @@ fn kept(directory: &Path, state: &str) -> Settings {
 async fn second_controller_on_a_media_directory_is_refused_and_removes_nothing() {
     let server = Server::start_with(|directory, settings| *settings = kept(directory, "first")).await;
     let first = create(&server).await;
-    server.driver().volume_files().ensure(&first, 4096).await.unwrap();
+    server.driver().volume_files.ensure(&first, 4096).await.unwrap();
     let second = kept(&server.path("."), "second");
     let in_memory = Settings {
         state_dir: None,
@@ -165,7 +165,7 @@ async fn second_controller_on_a_media_directory_is_refused_and_removes_nothing()
     })
     .await;
     server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
-    assert!(server.driver().volume_files().exists(&first).unwrap());
+    assert!(server.driver().volume_files.exists(&first).unwrap());
     server.stop().await;
 }
 
@@ -191,7 +191,7 @@ async fn media_directory_of_an_earlier_version_is_adopted_when_the_state_names_i
     })
     .await;
     server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
-    assert!(server.driver().volume_files().exists(&volume).unwrap());
+    assert!(server.driver().volume_files.exists(&volume).unwrap());
     assert!(server.path("media/media.json").exists());
     server.stop().await;
 }

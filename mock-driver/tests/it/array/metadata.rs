@@ -29,7 +29,7 @@ impl World {
         let disk = self
             .server
             .driver()
-            .volume_files()
+            .volume_files
             .ensure(&medium, 10 << 20)
             .await
             .unwrap();

@@ -38,7 +38,7 @@ async fn background_answers_at_once_and_attaches_later() {
         "the work goes on"
     );
 
-    assert_eq!(server.driver().faults().release(Some("late")), Some(1));
+    assert_eq!(server.driver().faults.release(Some("late")), Some(1));
     let late = line_in(&journal, |line| line["event"] == "late").await;
     assert_eq!(late["code"], "OK");
     assert_eq!(nodes_of(&mut client, "vol-0").await, ["node-0"]);
@@ -70,7 +70,7 @@ async fn hang_until_released_goes_on_with_the_call_or_its_code() {
     for (rule, volume, code) in [("held", "vol-0", Code::Ok), ("coded", "vol-1", Code::Internal)] {
         let mut calling = client.clone();
         let (answer, ()) = tokio::join!(publish(&mut calling, volume, "node-0"), async {
-            let faults = server.driver().faults();
+            let faults = &server.driver().faults;
             let holds = || {
                 faults
                     .reports(RuleKind::Rule)
@@ -164,7 +164,7 @@ async fn socket_goes_away_with_all_connections_and_comes_back() {
     // Anew while the connection lives on. A file's number may be given again, its time is not.
     let identity = |meta: std::fs::Metadata| (meta.ino(), meta.ctime(), meta.ctime_nsec());
     let before = std::fs::metadata(&socket).map(identity).unwrap();
-    server.driver().socket_control().renew();
+    server.driver().socket_control.renew();
     let renewed = async {
         loop {
             match std::fs::metadata(&socket).map(identity) {
@@ -184,10 +184,10 @@ async fn all_connections_are_cut_on_demand() {
     for client in [&mut one, &mut two] {
         nodes_of(client, "vol-0").await;
     }
-    assert_eq!(server.driver().socket_control().connections(), 2);
-    assert_eq!(server.driver().socket_control().cut_all(), 2);
+    assert_eq!(server.driver().socket_control.connections(), 2);
+    assert_eq!(server.driver().socket_control.cut_all(), 2);
     let gone = async {
-        while server.driver().socket_control().connections() > 0 {
+        while server.driver().socket_control.connections() > 0 {
             tokio::task::yield_now().await;
         }
     };
@@ -311,7 +311,7 @@ async fn rules_put_at_run_time_come_first_and_outlive_a_reload() {
     let rule = json!({"id": "mine", "match": {"volume": "vol-0"}, "action": {"code": "ABORTED"}});
     server
         .driver()
-        .faults()
+        .faults
         .put(Rule::from_value(rule).unwrap())
         .unwrap();
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Aborted);
@@ -321,14 +321,14 @@ async fn rules_put_at_run_time_come_first_and_outlive_a_reload() {
     })
     .await;
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Aborted);
-    assert!(server.driver().faults().remove(RuleKind::Rule, "mine"));
+    assert!(server.driver().faults.remove(RuleKind::Rule, "mine"));
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
 
     // A file that takes a rule's name in vain is refused as a whole.
     let rule = json!({"id": "mine", "action": {"delay": "1ms"}});
     server
         .driver()
-        .faults()
+        .faults
         .put(Rule::from_value(rule).unwrap())
         .unwrap();
     std::fs::write(

@@ -30,7 +30,7 @@ async fn start() -> (Server, ControllerClient<Channel>) {
 
 fn inject(server: &Server, text: Value) {
     let fault = Rule::backend_fault_from_value(text).unwrap();
-    server.driver().faults().put(fault).unwrap();
+    server.driver().faults.put(fault).unwrap();
 }
 
 #[tokio::test]
@@ -57,7 +57,7 @@ async fn refusals_are_answered_and_journalled_and_leave_the_array_alone() {
     assert!(
         server
             .driver()
-            .faults()
+            .faults
             .set_enabled(RuleKind::BackendFault, "frozen", false)
     );
     assert_eq!(publish(&mut client, "vol-0", "node-1").await, Code::Ok);
@@ -139,7 +139,7 @@ async fn listing_can_be_frozen_behind_incomplete_and_wrong() {
     assert_eq!(listed.len(), 5, "the new volume is not listed");
     assert_eq!(listed[0].1, ["node-0"]);
     assert!(listed[1].1.is_empty());
-    assert!(server.driver().faults().remove(RuleKind::BackendFault, "still"));
+    assert!(server.driver().faults.remove(RuleKind::BackendFault, "still"));
     let listed = published(&mut client).await;
     assert_eq!(listed.len(), 6);
     assert_eq!(nodes_of(&mut client, "vol-1").await, ["node-1"]);
@@ -156,7 +156,7 @@ async fn listing_can_be_frozen_behind_incomplete_and_wrong() {
         assert!(start.elapsed() < Duration::from_secs(20), "must follow");
     }
     assert!(start.elapsed() >= Duration::from_millis(300));
-    assert!(server.driver().faults().remove(RuleKind::BackendFault, "behind"));
+    assert!(server.driver().faults.remove(RuleKind::BackendFault, "behind"));
 
     inject(
         &server,
@@ -188,7 +188,7 @@ async fn expired_tokens_end_a_list_in_its_middle_and_a_new_one_begins() {
     assert!(
         server
             .driver()
-            .faults()
+            .faults
             .set_enabled(RuleKind::BackendFault, "old", false)
     );
     let second = client.list_volumes(page(&first.next_token)).await.unwrap();
@@ -354,7 +354,7 @@ async fn loss_of_a_file_is_there_from_the_start_and_goes_when_the_file_says_so()
     fs::write(directory.path().join("faults.yaml"), script).unwrap();
     let server = start(directory).await;
     let is_stored = |server: &Server| {
-        let database = server.driver().store().database().unwrap();
+        let database = server.driver().store.database.as_ref().unwrap();
         !database.dump().unwrap()["meta"]["loss"].is_null()
     };
     assert!(is_stored(&server), "before the first call");

@@ -200,7 +200,7 @@ async fn rules_act_before_after_and_in_the_background() {
 #[tokio::test]
 async fn cancellation_and_deadline_reach_the_driver_behind() {
     let fronted = Fronted::start(&[]).await;
-    let faults = fronted.behind.driver().faults();
+    let faults = &fronted.behind.driver().faults;
     let stuck = json!({"id": "stuck", "match": {"method": "ControllerPublishVolume"}, "action": {"hang": "client-cancel"}});
     faults
         .put(csi_mock_driver::fault::Rule::from_value(stuck).unwrap())
@@ -459,7 +459,7 @@ fn own_socket(directory: &TempDir) -> std::path::PathBuf {
 #[tokio::test]
 async fn conditions_of_an_older_driver_are_shown_and_passed_on() {
     let fronted = Fronted::start(&[]).await;
-    let offer = fronted.behind.driver().capabilities();
+    let offer = &fronted.behind.driver().capabilities;
     offer.change("+VOLUME_CONDITION").unwrap();
     let get = v1::ControllerGetVolumeRequest {
         volume_id: "vol-0".to_owned(),

@@ -6,9 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use csi_mock_driver::fault::scenario::{self, Scenario};
-use csi_mock_driver::fault::{
-    CallInfo, DeviceOverlay, DiskOverlay, Faults, Origin, RuleKind, Script, Seed, VolumeLocation,
-};
+use csi_mock_driver::fault::{CallInfo, DeviceFault, DiskFault, Faults, Origin, RuleKind, Script, Seed};
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use tokio::time::{self, Instant};
@@ -116,7 +114,7 @@ async fn detaches_go_wrong_as_their_scenarios_say() {
 
     let (server, mut client) = play("detach-hangs").await;
     publishes(&mut client, 1).await;
-    let faults = server.driver().faults();
+    let faults = &server.driver().faults;
     let (detached, ()) = tokio::join!(unpublish(&mut client, "vol-0", "node-0"), async {
         while faults.reports(RuleKind::Rule)[0].blocked_calls == 0 {
             tokio::task::yield_now().await;
@@ -236,7 +234,7 @@ async fn probes_are_not_ready_or_hang() {
     );
     let (server, _) = play("probe-hangs").await;
     let mut identity = server.identity().await;
-    let faults = server.driver().faults();
+    let faults = &server.driver().faults;
     for number in 1..=3 {
         let held = async {
             while faults.reports(RuleKind::Rule)[0].fired < number {
@@ -302,7 +300,7 @@ async fn flaky_calls_fail_at_their_rate_and_trying_again_always_helps() {
             .all(|(_, nodes)| nodes.is_empty()),
         "nothing is left"
     );
-    let reports = server.driver().faults().reports(RuleKind::Rule);
+    let reports = server.driver().faults.reports(RuleKind::Rule);
     let (fired, seen) = (
         reports.iter().map(|report| report.fired).sum::<u64>(),
         reports[0].seen,
@@ -330,24 +328,8 @@ impl CallInfo for Sized {
         "vol-0"
     }
 
-    fn node(&self) -> &str {
-        ""
-    }
-
-    fn name(&self) -> &str {
-        ""
-    }
-
-    fn entry(&self, _: &str, _: &str) -> Option<String> {
-        None
-    }
-
     fn size(&self) -> u64 {
         self.bytes
-    }
-
-    fn location(&self) -> Option<VolumeLocation> {
-        None
     }
 }
 
@@ -465,9 +447,7 @@ fn slow_detaches_take_their_time_and_missing_devices_are_absent() {
         path: "/csi.v1.Controller/ControllerUnpublishVolume".into(),
         bytes: 0,
     };
-    let delays: Vec<_> = (0..50)
-        .map(|_| slow.decide(&call).rule.unwrap().delay())
-        .collect();
+    let delays: Vec<_> = (0..50).map(|_| slow.decide(&call).rule.unwrap().delay).collect();
     assert!(delays.iter().all(|delay| *delay <= Duration::from_secs(20)));
     assert!(
         delays.iter().any(|delay| *delay > Duration::from_secs(3)),
@@ -476,14 +456,17 @@ fn slow_detaches_take_their_time_and_missing_devices_are_absent() {
 
     let missing = Faults::new(Seed(1));
     scenario::play(&[Scenario::named("device-missing").unwrap()], &missing).unwrap();
-    assert_eq!(missing.device("vol-0", "node-0"), DeviceOverlay::Absent);
+    assert_eq!(missing.device("vol-0", "node-0"), Some(DeviceFault::Absent));
 }
 
 #[test]
 fn disks_are_dirty_or_foreign_as_their_scenarios_say() {
     for (name, expected) in [
-        ("disk-dirty", DiskOverlay::Dirty),
-        ("disk-foreign", DiskOverlay::Foreign("an encrypted disk (LUKS)")),
+        ("disk-dirty", Some(DiskFault::Dirty)),
+        (
+            "disk-foreign",
+            Some(DiskFault::Foreign("an encrypted disk (LUKS)")),
+        ),
     ] {
         let faults = Faults::new(Seed(1));
         scenario::play(&[Scenario::named(name).unwrap()], &faults).unwrap();

@@ -38,7 +38,7 @@ impl Scene {
         let medium = FileId::Volume("vol-0".to_owned());
         let disk = behind
             .driver()
-            .volume_files()
+            .volume_files
             .ensure(&medium, 1 << 20)
             .await
             .unwrap();
@@ -64,7 +64,7 @@ impl Scene {
         } else {
             self.fronted.behind()
         };
-        driver.faults().put(rule).unwrap();
+        driver.faults.put(rule).unwrap();
     }
 
     /// How many messages came, and how the stream ended.
@@ -206,7 +206,7 @@ async fn streams_stall_and_go_on_and_lose_their_connection() {
 async fn array_that_tracks_no_changes_refuses_deltas_and_nothing_else() {
     let scene = Scene::start(false).await;
     let fault = json!({"id": "off", "type": "tracking-off"});
-    let faults = scene.fronted.behind().faults();
+    let faults = &scene.fronted.behind().faults;
     faults
         .put(Rule::backend_fault_from_value(fault).unwrap())
         .unwrap();

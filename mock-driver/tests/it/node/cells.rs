@@ -226,13 +226,13 @@ async fn publish_context_that_a_rule_has_edited_is_noticed_on_the_node() {
         "action": {"edit": {"publish_context.device": "/dev/odd"}},
     });
     let rule = csi_mock_driver::fault::Rule::from_value(rule).unwrap();
-    env.server.driver().faults().put(rule).unwrap();
+    env.server.driver().faults.put(rule).unwrap();
     let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
     assert_eq!(env.stage(&volume).await, Err(Code::InvalidArgument));
     assert!(
         env.server
             .driver()
-            .faults()
+            .faults
             .remove(csi_mock_driver::fault::RuleKind::Rule, "odd")
     );
     let volume = env.attach(volume, false).await;
@@ -538,7 +538,7 @@ async fn node_get_info_reports_settings_and_later_changes() {
         info.accessible_topology.unwrap().segments,
         mk_map(&[("zone", "a")])
     );
-    let node = env.server.driver().node().unwrap().clone();
+    let node = env.server.driver().node.as_ref().unwrap().clone();
     node.set_info(|info| {
         info.id = "other".to_owned();
         info.limit = Some(3);

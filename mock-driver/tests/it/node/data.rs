@@ -332,7 +332,7 @@ async fn device_that_comes_late_is_waited_for() {
         };
         line_in(&journal, staging).await;
         driver
-            .faults()
+            .faults
             .remove(csi_mock_driver::fault::RuleKind::BackendFault, "x");
     };
     let (staged, ()) = tokio::join!(env.stage(&volume), comes);
@@ -486,7 +486,7 @@ async fn copies_of_mounted_filesystems_are_whole_and_pods_go_on() {
     let clone = env.controller.create_volume(clone).await.unwrap().into_inner();
     copies.push((FileId::Volume(clone.volume.unwrap().volume_id), "b"));
     assert_eq!(copies.len(), 4);
-    let media = env.server.driver().volume_files();
+    let media = &env.server.driver().volume_files;
     for (medium, content) in copies {
         let disk = media.disk(&medium).unwrap();
         assert!(!needs_recovery(&disk), "{medium:?} is whole");
@@ -523,7 +523,7 @@ async fn what_a_killed_driver_left_frozen_is_thawed() {
     env.stage(&volume).await.unwrap();
     let staging = env.staging(&volume);
     let medium = FileId::Volume(volume.id.clone());
-    let mark = env.server.driver().volume_files().frozen_mark(&medium).unwrap();
+    let mark = env.server.driver().volume_files.frozen_mark(&medium).unwrap();
     // As a process leaves it that is killed in the middle.
     fs::write(&mark, text(&staging)).unwrap();
     let frozen = Command::new("fsfreeze").arg("--freeze").arg(&staging).status();

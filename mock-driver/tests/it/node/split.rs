@@ -235,7 +235,7 @@ async fn each_process_has_its_services_and_a_node_without_an_array_says_so() {
         capability: None,
     };
     let hurt = |all: &mut Array| all.set_storage_health(None, vec![issue]);
-    array.driver().store().change(hurt).await.unwrap();
+    array.driver().store.change(hurt).await.unwrap();
     let health = member
         .env
         .node
@@ -292,7 +292,7 @@ async fn a_node_stays_out_of_the_register_and_takes_the_id_it_is_given() {
     };
     client.change_node("node-a", &other).await.unwrap();
     assert_eq!(info(&mut member.env.node).await, "node-z");
-    let known = |id: &'static str| array.driver().store().peek(move |all| all.node(id).is_ok());
+    let known = |id: &'static str| array.driver().store.peek(move |all| all.node(id).is_ok());
     assert!(known("node-z") && !known("node-a"), "one machine, one node");
     let old = client.node("node-a").await.unwrap();
     assert_eq!(

@@ -44,7 +44,7 @@ async fn volumes_with_the_topology_of_the_flag_are_accessible_from_the_node() {
         ..NodeSettings::default()
     };
     let change = |array: &mut Array| Ok(array.set_node(HERE, elsewhere));
-    env.server.driver().store().change(change).await.unwrap();
+    env.server.driver().store.change(change).await.unwrap();
     let topology = node_info(&mut env).await.accessible_topology.expect("a topology");
     assert_eq!(
         topology.segments,
@@ -64,8 +64,12 @@ async fn node_id_set_at_run_time_and_its_attachments_survive_a_restart() {
         .await;
         let driver = env.server.driver();
         let rename = |array: &mut Array| array.change_node_id(HERE, NOW);
-        driver.store().change(rename).await.unwrap();
-        driver.node().unwrap().set_info(|info| info.id = NOW.to_owned());
+        driver.store.change(rename).await.unwrap();
+        driver
+            .node
+            .as_ref()
+            .unwrap()
+            .set_info(|info| info.id = NOW.to_owned());
         let volume = env.create("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
         let request = v1::ControllerPublishVolumeRequest {
             volume_capability: Some(volume.capability.clone()),
