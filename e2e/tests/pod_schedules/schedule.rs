@@ -17,7 +17,7 @@ pub(crate) const VOLUMES: [&str; 4] = ["ReadWriteOnce", "ReadWriteOnce", "ReadWr
 const PODS: usize = 6;
 /// Number of steps.
 const STEPS: u32 = 26;
-/// Steps after which the attacher settles a VolumeAttachment: the real controller waits two minutes for the attacher, and
+/// Steps after which the next one settles a VolumeAttachment: the real controller waits two minutes for the attacher, and
 /// its backoff grows with each failure.
 const UNSETTLED_STEPS: u32 = 5;
 
@@ -190,17 +190,12 @@ impl Generator {
         let unsettled = observed
             .present()
             .filter(|(_, state)| state.is_deleting || !state.is_attached);
-        let since = unsettled.map(|(name, _)| {
-            (
-                name.clone(),
-                self.unsettled.get(name).map_or(0, |steps| steps + 1),
-            )
-        });
-        self.unsettled = since.collect();
-        let (name, _) = self
-            .unsettled
-            .iter()
-            .find(|(_, steps)| **steps >= UNSETTLED_STEPS)?;
+        let steps_since = |name| self.unsettled.get(name).map_or(0, |steps| steps + 1);
+        self.unsettled = unsettled
+            .map(|(name, _)| (name.clone(), steps_since(name)))
+            .collect();
+        let is_overdue = |(_, steps): &(&String, &u32)| **steps >= UNSETTLED_STEPS;
+        let (name, _) = self.unsettled.iter().find(is_overdue)?;
         let (_, state) = observed.present().find(|(present, _)| *present == name)?;
         Some(if !state.is_deleting {
             Step::Attach(name.clone())
