@@ -23,8 +23,8 @@ use csi_proto::v1::{
 
 use crate::model::Capabilities;
 
-/// The Controller service, as far as the attacher uses it. `migrated` says in the metrics whether the volume is migrated from
-/// an in-tree plugin.
+/// The Controller service, as far as the attacher uses it. `migrated` is the value of the metrics label `migrated`: whether
+/// the volume is migrated from an in-tree plugin.
 ///
 /// # Cancellation
 ///

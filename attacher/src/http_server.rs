@@ -106,7 +106,7 @@ impl View {
         self.heartbeat.stop();
     }
 
-    /// The controller's state, to be locked for the time of one page.
+    /// The controller's state. A handler holds its lock while it renders a page.
     fn state(&self) -> Option<Arc<Mutex<ControllerState>>> {
         locked(&self.state).clone()
     }

@@ -46,7 +46,7 @@ pub enum Error {
     /// No client of the API server can be made.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The address of the HTTP server, the value of this flag, is unusable.
+    /// The process cannot listen at the address of the flag.
     #[error("{0}: cannot listen at {1:?}")]
     Listen(&'static str, String, #[source] std::io::Error),
     /// No signal handler can be installed.

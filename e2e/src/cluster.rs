@@ -159,7 +159,8 @@ impl Cluster {
         Metrics::parse(&text)
     }
 
-    /// Applies the accounts and permissions of `deploy/`.
+    /// Applies the ServiceAccounts and RBAC objects of `deploy/`, those for publish Secrets and sidecars included, and waits for
+    /// the default ServiceAccount.
     pub async fn install(&self) -> Result<()> {
         let mut objects = self.deploy.clone();
         objects.retain(|object| !manifest::is_workload(object));

@@ -88,7 +88,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// An error of a status, as of now.
+    /// Builds a VolumeError with the current time.
     pub(super) fn problem(&self, message: &str, code: Option<i32>) -> Problem {
         Problem {
             time: time((self.clock)()),

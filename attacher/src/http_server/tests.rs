@@ -210,6 +210,7 @@ fn each_family_stands_once_and_each_sample_under_its_family() {
 async fn counts_are_those_of_the_engine() {
     let view = mk_view();
     let mut state = mk_state(&["a".to_owned(), "b".to_owned(), "c".to_owned()]);
+    state.handle(Event::Volumes(Change::Applied(mk_volume("unused"))));
     fail_one(&mut state, Class::Final, "no");
     assert!(state.start(Instant::now().into_std()).is_some());
     view.work_begins(Arc::new(Mutex::new(state)));
@@ -222,6 +223,8 @@ async fn counts_are_those_of_the_engine() {
         "csi_attacher_oldest_seconds{lane=\"attach\"} 60",
         "csi_attacher_oldest_seconds{lane=\"detach\"} 0",
         "csi_attacher_objects{resource=\"volumeattachments\"} 3",
+        "csi_attacher_objects{resource=\"persistentvolumes\"} 2",
+        "csi_attacher_objects{resource=\"csinodes\"} 1",
         "csi_attacher_lists_complete 1",
         "workqueue_depth{name=\"csi-attacher-va\"} 1",
         "workqueue_depth{name=\"csi-attacher-pv\"} 0",

@@ -48,7 +48,7 @@ impl LeaseServer for ApiLease {
         let params = PostParams::default();
         let written = match &lease.metadata.resource_version {
             Some(_) => self.api.replace(&self.lease_meta.name, &params, lease).await,
-            // Without a resourceVersion a replacement would be unconditional.
+            // A POST fails with AlreadyExists if another candidate has created the Lease meanwhile.
             None => self.api.create(&params, lease).await,
         };
         written.map_err(|error| failure(&error))

@@ -48,7 +48,7 @@ struct Term {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NextRequest {
     Get,
-    /// Update the version that was just read.
+    /// Update the version that was just read, or create the Lease if it does not exist.
     Write,
     /// Update the version that was read or written last, without another read.
     Renew,

@@ -24,8 +24,8 @@ use crate::workqueue::{Backoff, Limits};
 const EVENTS: usize = 1024;
 
 impl Service {
-    /// Starts all of them. The controller's task ends after `shutdown`, when its syncs have ended. The returned state knows
-    /// those that were cut off.
+    /// Starts watches, reconciler and controller. The controller's task ends after `shutdown`, when its syncs have ended.
+    /// The returned state contains the syncs that were interrupted.
     pub(super) fn spawn_work(
         &self,
         tasks: &mut Tasks,

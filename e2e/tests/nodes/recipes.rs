@@ -85,7 +85,7 @@ async fn alone(env: &Env<'_>, recipe: Recipe) -> Result<()> {
     let shell = shell(env.nodes, &toolchain).await?;
     shell.run(&format!("kubectl delete -k {OVERLAY}")).await?;
     recipe(shell, &toolchain).await?;
-    // Recipes delete these objects, too.
+    // A recipe also deletes the ServiceAccounts and RBAC objects.
     env.nodes.cluster().install().await?;
     env.nodes.deploy().await
 }

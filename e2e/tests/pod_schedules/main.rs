@@ -36,7 +36,7 @@ use schedule::Step;
 
 /// Schedules of `cargo test`.
 const SCHEDULES: u64 = 24;
-/// Schedules of which one shows the planted bug.
+/// Seeds of the schedules that run with the injected bug; at least one must show a difference.
 const PLANTED_BUG_SEEDS: std::ops::Range<u64> = 0..8;
 /// Schedules that are replayed at once.
 const AT_ONCE: usize = 40;
@@ -71,7 +71,7 @@ fn main() -> Result<ExitCode> {
     Ok(conclusion.exit_code())
 }
 
-/// Compares the schedules; with a bug planted in the embedded controller, one of the first must differ.
+/// Compares the schedules. With a bug injected into the embedded controller, at least one of [`PLANTED_BUG_SEEDS`] must differ.
 async fn compare(run: &Arc<Run>, toolchain: &Toolchain, bug: Option<InjectedBug>) -> Result<()> {
     toolchain.settings().require_go()?;
     let seeds = if bug.is_some() {

@@ -17,8 +17,8 @@ pub(crate) const VOLUMES: [&str; 4] = ["ReadWriteOnce", "ReadWriteOnce", "ReadWr
 const PODS: usize = 6;
 /// Number of steps.
 const STEPS: u32 = 26;
-/// Steps after which the next one settles a VolumeAttachment: the real controller waits two minutes for the attacher, and
-/// its backoff grows with each failure.
+/// Steps after which a VolumeAttachment that is unattached or being deleted is overdue: kube-controller-manager waits two
+/// minutes for the attacher, and its backoff grows with each failure.
 const UNSETTLED_STEPS: u32 = 5;
 
 /// A schedule with the names of its objects.
@@ -74,7 +74,7 @@ pub(crate) struct Generator {
     is_late_volume_created: bool,
     /// Volumes that were detached behind the controller's back: it may attach them again at any time.
     lost: BTreeSet<String>,
-    /// For how many steps each VolumeAttachment has been neither attached nor gone.
+    /// For how many steps each VolumeAttachment has been unattached or being deleted.
     unsettled: BTreeMap<String, u32>,
 }
 
@@ -185,7 +185,7 @@ impl Generator {
         Some(step)
     }
 
-    /// The step that settles the VolumeAttachment that has been unsettled for too long.
+    /// Counts the steps of unsettled VolumeAttachments, and returns a step towards settling the one that is overdue the longest.
     fn overdue_step(&mut self, observed: &Observed) -> Option<Step> {
         let unsettled = observed
             .present()
@@ -195,7 +195,8 @@ impl Generator {
             .map(|(name, _)| (name.clone(), steps_since(name)))
             .collect();
         let is_overdue = |(_, steps): &(&String, &u32)| **steps >= UNSETTLED_STEPS;
-        let (name, _) = self.unsettled.iter().find(is_overdue)?;
+        let overdue = self.unsettled.iter().filter(is_overdue);
+        let (name, _) = overdue.max_by_key(|(_, steps)| **steps)?;
         let (_, state) = observed.present().find(|(present, _)| *present == name)?;
         Some(if !state.is_deleting {
             Step::Attach(name.clone())

@@ -179,7 +179,7 @@ fn elsewhere(driver: &Driver) -> Option<String> {
     let remote = driver.remote.as_ref()?;
     Some(format!(
         "this process runs with --mode=node; send the request to the controller, --array-endpoint={}",
-        &remote.endpoint
+        remote.endpoint
     ))
 }
 

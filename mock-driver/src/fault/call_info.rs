@@ -22,7 +22,7 @@ pub trait CallInfo {
     fn name(&self) -> &str {
         ""
     }
-    /// The request, which few rules need.
+    /// The request as a dynamic message. Built on each call, because few rules need it.
     fn message(&self) -> Option<DynamicMessage> {
         None
     }

@@ -97,7 +97,7 @@ pub(super) struct Records {
 // === impl Record ===
 
 impl Record {
-    /// A call that has not begun.
+    /// The record of a NodeStageVolume or NodePublishVolume that has not succeeded, without contexts.
     pub(crate) fn new(volume: String, path: String, role: Role, capability: Capability) -> Self {
         Self {
             volume,

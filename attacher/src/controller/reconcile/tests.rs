@@ -48,7 +48,7 @@ impl<F: Fn(u32) -> ListVolumesResponse + Send + Sync + 'static> ControllerClient
     }
 }
 
-/// One round with such a driver: how often it was asked, and what is known of the round.
+/// Runs one round with such a driver; returns the number of ListVolumes calls and the result of the round.
 async fn round(
     interval: Duration,
     page: impl Fn(u32) -> ListVolumesResponse + Send + Sync + 'static,
@@ -97,7 +97,7 @@ fn page(volumes: u32, next_token: String) -> ListVolumesResponse {
         status: None,
     };
     ListVolumesResponse {
-        // An entry without volume counts for nothing.
+        // Entries without a volume are skipped.
         entries: (0..volumes).map(entry).chain([Entry::default()]).collect(),
         next_token,
     }

@@ -1,4 +1,4 @@
-//! The state in numbers, for metrics and `/statusz`.
+//! Statistics of the work queue for metrics and `/statusz`.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ const END_TO_END_BOUNDS: &[f64] = &[
 // === impl ControllerState ===
 
 impl ControllerState {
-    /// The unfinished items of each lane in numbers.
+    /// Counts and ages of the unfinished items by lane.
     pub(crate) fn lanes(&self, now: Instant) -> BTreeMap<Lane, QueueStats> {
         let mut lanes: BTreeMap<Lane, QueueStats> = Lane::ALL
             .map(|lane| {

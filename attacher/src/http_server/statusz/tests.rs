@@ -41,6 +41,8 @@ async fn work_is_named_with_its_stage_and_its_last_error() {
     let now = tokio::time::Instant::now().into_std();
     assert!(state.start(now).is_some());
     view.work_begins(Arc::new(Mutex::new(state)));
+    let next = json(&view)["waiting"][0]["next"].as_f64();
+    assert!(next.is_some_and(|next| next > 0.0 && next <= 1.0), "{next:?}");
     tokio::time::advance(Duration::from_secs(3)).await;
     let json = json(&view);
     assert_eq!(json["lists"][0]["objects"], 3);

@@ -20,7 +20,7 @@ pub(in crate::leader_election) enum Step {
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::leader_election) enum Request {
     Get,
-    /// Replace the version that was read, or create it if it does not exist.
+    /// Update the Lease at its resourceVersion, or create the Lease if it does not exist.
     Write(Box<Lease>),
 }
 
