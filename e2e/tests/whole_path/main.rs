@@ -156,5 +156,5 @@ planted_bugs! {
     finds_kubernetes_106710: Bug::Kubernetes(InjectedBug::ForcedDetachFromHealthyNode), from 50;
     finds_kubernetes_120571: Bug::Kubernetes(InjectedBug::AttachedAfterFailedDetach), from 40;
     finds_sidecar_issue_4: Bug::Sidecar(SidecarBug::PvFinalizerAppended), from 0;
-    finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid), from 4_700;
+    finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid), from 4_380;
 }
