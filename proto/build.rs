@@ -115,18 +115,22 @@ impl SecretFields {
 
     fn render_secrets(&self, code: &mut String, message: &MessageDescriptor) -> Result<(), Box<dyn Error>> {
         let mut names = String::new();
-        let mut maps = String::new();
+        let (mut maps, mut maps_mut) = (String::new(), String::new());
         for field in self.of(message) {
             write!(names, "\"{}\",", field.name())?;
-            write!(maps, "(\"{0}\", &mut self.{0}),", field.name())?;
+            write!(maps, "&self.{},", field.name())?;
+            write!(maps_mut, "(\"{0}\", &mut self.{0}),", field.name())?;
         }
         write!(
             code,
             "impl crate::secret::Secrets for {name} {{
                 const MESSAGE: &'static str = \"{full_name}\";
                 const SECRET_FIELDS: &'static [&'static str] = &[{names}];
-                fn secrets_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut crate::secret::SecretMap)> {{
+                fn secrets(&self) -> impl Iterator<Item = &crate::secret::SecretMap> {{
                     [{maps}].into_iter()
+                }}
+                fn secrets_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut crate::secret::SecretMap)> {{
+                    [{maps_mut}].into_iter()
                 }}
             }}\n",
             name = message.name(),

@@ -21,6 +21,9 @@ pub trait Secrets {
     /// The names of the message's secret fields.
     const SECRET_FIELDS: &'static [&'static str];
 
+    /// The content of each secret field.
+    fn secrets(&self) -> impl Iterator<Item = &SecretMap>;
+
     /// Name and content of each secret field.
     fn secrets_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut SecretMap)>;
 

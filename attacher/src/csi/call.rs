@@ -1,6 +1,6 @@
 //! Publish, unpublish and list over the current session.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ impl Caller {
         &self,
         calls: &Calls,
         method: &'static str,
-        mut message: Q,
+        message: Q,
         migrated: bool,
         call: impl FnOnce(tonic::Request<Q>) -> F,
     ) -> Result<A, CallError>
@@ -70,8 +70,7 @@ impl Caller {
         F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
     {
         self.leadership.check()?;
-        let secrets = message.secrets_mut().flat_map(|(_, secrets)| secrets.values());
-        let secrets: Vec<String> = secrets.cloned().collect();
+        let secrets: Vec<String> = message.secrets().flat_map(HashMap::values).cloned().collect();
         let sent = async {
             let mut request = tonic::Request::new(message);
             // The channel checks it again when it sends the body.

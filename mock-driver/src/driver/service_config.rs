@@ -81,11 +81,8 @@ impl ServiceConfig {
 
 impl RequiredSecrets {
     /// Validates the secrets of a call and compares them with the required ones.
-    pub(crate) fn check<M: Secrets + Clone>(&self, method: Method, request: &M) -> Result<(), Error> {
-        if M::SECRET_FIELDS.is_empty() {
-            return Ok(());
-        }
-        for (_, secrets) in request.clone().secrets_mut() {
+    pub(crate) fn check<M: Secrets>(&self, method: Method, request: &M) -> Result<(), Error> {
+        for secrets in request.secrets() {
             validate::secrets(secrets)?;
             for (key, value) in self.0.get(&method).into_iter().flatten() {
                 match secrets.get(key) {
