@@ -1,5 +1,7 @@
 //! The view that rules have of a call.
 
+use std::borrow::Cow;
+
 use prost_reflect::{DynamicMessage, MapKey};
 
 use super::reservation::{ReservationKey, Reservations};
@@ -22,8 +24,8 @@ pub trait CallInfo {
     fn name(&self) -> &str {
         ""
     }
-    /// The request as a dynamic message. Built on each call, because few rules need it.
-    fn message(&self) -> Option<DynamicMessage> {
+    /// The request as a dynamic message, which may be built here, because few rules need it.
+    fn message(&self) -> Option<Cow<'_, DynamicMessage>> {
         None
     }
     /// An entry of one of the request's maps of strings.
@@ -35,7 +37,7 @@ pub trait CallInfo {
     }
     /// Whether it has the token of a next page.
     fn continues(&self) -> bool {
-        let has_token = |message: DynamicMessage| {
+        let has_token = |message: Cow<'_, DynamicMessage>| {
             let token = message.get_field_by_name("starting_token")?;
             token.as_str().map(|token| !token.is_empty())
         };
@@ -51,7 +53,7 @@ pub trait CallInfo {
     }
     /// `required_bytes` of the request, or 0.
     fn size(&self) -> u64 {
-        let bytes = |message: DynamicMessage| {
+        let bytes = |message: Cow<'_, DynamicMessage>| {
             let range = message.get_field_by_name("capacity_range")?;
             range.as_message()?.get_field_by_name("required_bytes")?.as_i64()
         };

@@ -1,5 +1,6 @@
 //! gRPC messages in their encoding: a byte for compression, four bytes for the length, the message.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -137,8 +138,8 @@ impl CallInfo for Passing {
         &self.name
     }
 
-    fn message(&self) -> Option<DynamicMessage> {
-        self.message.clone()
+    fn message(&self) -> Option<Cow<'_, DynamicMessage>> {
+        self.message.as_ref().map(Cow::Borrowed)
     }
 
     fn usage(&self, reserved: &Reservations) -> ArrayUsage {

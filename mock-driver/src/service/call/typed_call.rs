@@ -1,5 +1,6 @@
 //! The view that fault rules have of a call.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 
 use prost_reflect::DynamicMessage;
@@ -37,8 +38,11 @@ impl<Q: Rpc> CallInfo for TypedCall<'_, Q> {
         self.request.name()
     }
 
-    fn message(&self) -> Option<DynamicMessage> {
-        DynamicMessage::decode(Q::METHOD.request(), self.request.encode_to_vec().as_slice()).ok()
+    fn message(&self) -> Option<Cow<'_, DynamicMessage>> {
+        let wire = self.request.encode_to_vec();
+        DynamicMessage::decode(Q::METHOD.request(), wire.as_slice())
+            .ok()
+            .map(Cow::Owned)
     }
 
     fn usage(&self, reserved: &Reservations) -> ArrayUsage {
