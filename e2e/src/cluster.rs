@@ -161,7 +161,7 @@ impl Cluster {
 
     /// Applies the ServiceAccounts and RBAC objects of `deploy/`, those for publish Secrets and sidecars included, and waits for
     /// the default ServiceAccount.
-    pub async fn install(&self) -> Result<()> {
+    pub(crate) async fn install(&self) -> Result<()> {
         let mut objects = self.deploy.clone();
         objects.retain(|object| !manifest::is_workload(object));
         objects.extend_from_slice(&self.publish_secrets);

@@ -136,6 +136,12 @@ impl RealNodes {
         self.wait_until_deployed().await
     }
 
+    /// Applies what a recipe may have deleted: the ServiceAccounts and RBAC objects of the cluster, and the overlay.
+    pub async fn redeploy(&self) -> Result<()> {
+        self.cluster.install().await?;
+        self.deploy().await
+    }
+
     /// Waits until the driver's pods are ready and kubelet has registered the driver on each node.
     pub async fn wait_until_deployed(&self) -> Result<()> {
         let daemon_sets = Api::<DaemonSet>::namespaced(self.client(), DRIVER_NAMESPACE);

@@ -85,9 +85,7 @@ async fn alone(env: &Env<'_>, recipe: Recipe) -> Result<()> {
     let shell = shell(env.nodes, &toolchain).await?;
     shell.run(&format!("kubectl delete -k {OVERLAY}")).await?;
     recipe(shell, &toolchain).await?;
-    // A recipe also deletes the ServiceAccounts and RBAC objects.
-    env.nodes.cluster().install().await?;
-    env.nodes.deploy().await
+    env.nodes.redeploy().await
 }
 
 async fn shell(nodes: &RealNodes, toolchain: &Toolchain) -> Result<Shell> {

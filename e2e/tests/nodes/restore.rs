@@ -46,7 +46,7 @@ pub(crate) async fn restore(nodes: &RealNodes) -> Result<()> {
     let drivers = Api::<CSIDriver>::all(nodes.client());
     match drivers.get_opt(DRIVER).await? {
         None => {
-            nodes.deploy().await.context("create the CSIDriver again")?;
+            nodes.redeploy().await.context("create the CSIDriver again")?;
             set_attach_capability(nodes, true).await?;
         }
         Some(driver) if driver.spec.attach_required != Some(true) => set_attach_required(nodes, true).await?,

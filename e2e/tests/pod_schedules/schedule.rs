@@ -233,12 +233,12 @@ impl Generator {
         }
         let total: u32 = steps.iter().map(|(weight, _)| weight).sum();
         let mut chosen = self.random.u32(..total);
-        let (_, step) = steps.into_iter().find(|(weight, _)| {
+        let found = steps.into_iter().find(|(weight, _)| {
             let found = chosen < *weight;
             chosen = chosen.saturating_sub(*weight);
             found
-        })?;
-        Some(step)
+        });
+        found.map(|(_, step)| step)
     }
 
     /// The nodes that report that they are not ready.
