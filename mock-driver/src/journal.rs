@@ -1,7 +1,7 @@
 //! The journal: requests, responses and times of all calls.
 //!
 //! It has three outputs, each only if configured: a file of JSON lines, the last calls in memory for the admin API
-//! (`Journal::look`, [`Journal::wait`], `Journal::subscribe`), and `gRPCCall:` lines in the log, which the parser of
+//! (`Journal::read`, [`Journal::wait`], `Journal::subscribe`), and `gRPCCall:` lines in the log, which the parser of
 //! Kubernetes' e2e suite reads.
 //!
 //! In the file each call has a line with `"event":"begin"` when it arrives and one with `"event":"end"` when it ends, which
@@ -149,8 +149,8 @@ impl Journal {
     }
 
     /// Reads the calls in memory.
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&Memory) -> T) -> T {
-        look(&self.memory())
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&Memory) -> T) -> T {
+        read(&self.memory())
     }
 
     /// Waits until `found` returns a value. It is called after every event, with the journal locked; a `Cursor` keeps it from
@@ -162,7 +162,7 @@ impl Journal {
         let mut revision = self.revision.subscribe();
         loop {
             revision.mark_unchanged();
-            if let Some(found) = self.look(&mut found) {
+            if let Some(found) = self.read(&mut found) {
                 return found;
             }
             if revision.changed().await.is_err() {

@@ -116,12 +116,12 @@ fn calls(admin: &Admin, families: &mut Families) {
     let Some(journal) = &admin.driver.journal else {
         return;
     };
-    let (stats, running) = journal.look(|look| {
+    let (stats, running) = journal.read(|memory| {
         let mut running: BTreeMap<String, usize> = BTreeMap::new();
-        for call in look.running() {
+        for call in memory.running() {
             *running.entry(method::short(&call.method).to_owned()).or_default() += 1;
         }
-        (look.stats.clone(), running)
+        (memory.stats.clone(), running)
     });
     let running = running
         .iter()

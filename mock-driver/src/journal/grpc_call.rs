@@ -98,7 +98,7 @@ mod tests {
             message: message.to_owned(),
         };
         record.end(outcome, response.map(|response| journal.renderer.keep(response)));
-        let call = journal.look(|look| look.after(0).next().unwrap().1.clone());
+        let call = journal.read(|memory| memory.after(0).next().unwrap().1.clone());
         let line = line(&call, &journal.request(&call), journal.response(&call).as_ref()).unwrap();
         assert!(!line.contains('\n'), "one call, one line: {line}");
         serde_json::from_str(&line).unwrap()

@@ -47,7 +47,12 @@ fn end(journal: &Journal, mut record: CallRecord, code: Code) {
 }
 
 fn volumes(journal: &Journal) -> Vec<String> {
-    journal.look(|look| look.after(0).map(|(_, call)| call.volume().to_owned()).collect())
+    journal.read(|memory| {
+        memory
+            .after(0)
+            .map(|(_, call)| call.volume().to_owned())
+            .collect()
+    })
 }
 
 #[test]
@@ -59,16 +64,16 @@ fn last_calls_are_kept_in_the_order_of_their_ends() {
     assert_eq!(volumes(&journal), ["a", "b"]);
     end(&journal, slow, Code::Ok);
     assert_eq!(volumes(&journal), ["b", "slow"]);
-    journal.look(|look| {
-        let oldest = look.after(0).next().map(|(sequence, _)| sequence);
-        assert_eq!((oldest, look.last), (Some(2), 3));
-        let later: Vec<u64> = look.after(2).map(|(sequence, _)| sequence).collect();
+    journal.read(|memory| {
+        let oldest = memory.after(0).next().map(|(sequence, _)| sequence);
+        assert_eq!((oldest, memory.last), (Some(2), 3));
+        let later: Vec<u64> = memory.after(2).map(|(sequence, _)| sequence).collect();
         assert_eq!(later, [3], "sequence numbers go on although older calls are gone");
     });
     journal.clear();
     publish(&journal, "c", Code::Ok);
     assert_eq!(volumes(&journal), ["c"]);
-    assert_eq!(journal.look(|look| look.last), 4);
+    assert_eq!(journal.read(|memory| memory.last), 4);
 }
 
 #[test]
@@ -83,7 +88,7 @@ fn memory_is_bounded_by_bytes_too() {
         let mut record = journal.begin(LIST.into(), None, request);
         record.end(mk_outcome(Code::Ok), Some(journal.renderer.keep(&listing)));
     }
-    assert_eq!(journal.look(|look| look.after(0).count()), 63);
+    assert_eq!(journal.read(|memory| memory.after(0).count()), 63);
 }
 
 #[test]
@@ -91,9 +96,13 @@ fn journal_of_size_zero_keeps_nothing() {
     let journal = mk_journal(0);
     let running = begin(&journal, "a", "node-0");
     publish(&journal, "b", Code::Ok);
-    journal.look(|look| {
+    journal.read(|memory| {
         assert_eq!(
-            (look.running().len(), look.after(0).count(), look.stats.len()),
+            (
+                memory.running().len(),
+                memory.after(0).count(),
+                memory.stats.len()
+            ),
             (0, 0, 0)
         );
     });
@@ -105,8 +114,8 @@ fn calls_that_run_are_seen_with_what_holds_them_up_until_they_end() {
     let journal = mk_journal(10);
     let mut record = begin(&journal, "a", "node-1");
     record.set_fault("slow");
-    journal.look(|look| {
-        let call = look.running().next().unwrap();
+    journal.read(|memory| {
+        let call = memory.running().next().unwrap();
         assert_eq!(
             (call.volume(), call.node(), method::short(&call.method)),
             ("a", "node-1", "ControllerPublishVolume")
@@ -115,9 +124,9 @@ fn calls_that_run_are_seen_with_what_holds_them_up_until_they_end() {
         assert!(call.end().is_none());
     });
     drop(record);
-    journal.look(|look| {
-        assert_eq!(look.running().len(), 0);
-        let (_, call) = look.after(0).next().unwrap();
+    journal.read(|memory| {
+        assert_eq!(memory.running().len(), 0);
+        let (_, call) = memory.after(0).next().unwrap();
         assert_eq!(call.end().unwrap().outcome.code, Code::Cancelled);
     });
 }
@@ -184,8 +193,8 @@ fn every_field_of_a_filter_filters() {
         ),
     ];
     for (case, filter, expected) in table {
-        let found: Vec<String> = journal.look(|look| {
-            let calls = look.after(0).map(|(_, call)| call);
+        let found: Vec<String> = journal.read(|memory| {
+            let calls = memory.after(0).map(|(_, call)| call);
             let meant = calls.filter(|call| filter.covers(call));
             meant.map(|call| call.volume().to_owned()).collect()
         });
@@ -196,8 +205,8 @@ fn every_field_of_a_filter_filters() {
 #[tokio::test]
 async fn waiting_ends_with_the_call_that_is_waited_for() {
     let journal = mk_journal(10);
-    let mut waiting = task::spawn(journal.wait(|look| {
-        let mut calls = look.after(0);
+    let mut waiting = task::spawn(journal.wait(|memory| {
+        let mut calls = memory.after(0);
         calls
             .find(|(_, call)| call.volume() == "b")
             .map(|(sequence, _)| sequence)
@@ -218,8 +227,8 @@ async fn cursor_sees_each_call_once_however_often_it_looks() {
     let mut cursor = Cursor::after(1);
     let mut seen = Vec::new();
     {
-        let mut waiting = task::spawn(journal.wait(|look| {
-            seen.extend(cursor.new_calls(look).map(|(sequence, _)| sequence));
+        let mut waiting = task::spawn(journal.wait(|memory| {
+            seen.extend(cursor.new_calls(memory).map(|(sequence, _)| sequence));
             (seen.len() >= 4).then_some(())
         }));
         for _ in 0..4 {
@@ -234,9 +243,9 @@ async fn cursor_sees_each_call_once_however_often_it_looks() {
         publish(&journal, "b", Code::Ok);
     }
     let mut new_sequences = || {
-        journal.look(|look| {
+        journal.read(|memory| {
             cursor
-                .new_calls(look)
+                .new_calls(memory)
                 .map(|(sequence, _)| sequence)
                 .collect::<Vec<_>>()
         })
@@ -255,7 +264,7 @@ fn methods_that_are_too_many_are_counted_together() {
         let request = journal.renderer.keep_wire(&method, Direction::Request, b"");
         drop(journal.begin(method.into(), None, request));
     }
-    let stats = journal.look(|look| look.stats.clone());
+    let stats = journal.read(|memory| memory.stats.clone());
     assert_eq!(stats.len(), 1001);
     assert_eq!(stats.values().map(|stats| stats.calls).sum::<u64>(), 3000);
     let other = stats.iter().find(|(key, _)| key.method == "other").unwrap();
@@ -282,7 +291,7 @@ fn stats_count_calls_by_method_and_code() {
     for code in [Code::Ok, Code::NotFound, Code::Ok] {
         publish(&journal, "a", code);
     }
-    let stats = journal.look(|look| look.stats.clone());
+    let stats = journal.read(|memory| memory.stats.clone());
     let counted: Vec<_> = stats
         .iter()
         .map(|(key, stats)| (key.method.as_ref(), key.code, stats.calls))

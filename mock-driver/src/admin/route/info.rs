@@ -53,9 +53,9 @@ pub(in crate::admin) async fn counts(admin: &Admin) -> Result<Counts, Refusal> {
         })
         .await?;
     if let Some(journal) = &driver.journal {
-        journal.look(|look| {
-            counts.running = look.running().len();
-            for (key, stats) in &look.stats {
+        journal.read(|memory| {
+            counts.running = memory.running().len();
+            for (key, stats) in &memory.stats {
                 counts.calls += stats.calls;
                 counts.failed += if key.code == 0 { 0 } else { stats.calls };
             }

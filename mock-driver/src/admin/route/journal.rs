@@ -89,7 +89,7 @@ pub(super) async fn list(State(admin): State<Admin>, Query(query): Query<Journal
     let before = query.before.unwrap_or(u64::MAX);
     let (mut matched, mut left) = (0, false);
     let mut found: Vec<(u64, Arc<journal::Call>)> = Vec::new();
-    journal.look(|look| {
+    journal.read(|memory| {
         let mut take = |(sequence, call): (u64, &Arc<journal::Call>)| {
             if !wanted.covers(call) {
                 return;
@@ -101,7 +101,7 @@ pub(super) async fn list(State(admin): State<Admin>, Query(query): Query<Journal
                 left = true;
             }
         };
-        let calls = look.after(query.after.unwrap_or(0));
+        let calls = memory.after(query.after.unwrap_or(0));
         if newest {
             calls.rev().for_each(&mut take);
         } else {
@@ -129,7 +129,7 @@ pub(super) async fn clear(State(admin): State<Admin>) -> Deleted {
 #[utoipa::path(get, path = "/calls", tag = "calls", responses((status = 200, body = Vec<Call>), (status = "default", body = Problem)))]
 pub(super) async fn running(State(admin): State<Admin>) -> Reply<Vec<Call>> {
     let journal = admin.journal()?;
-    let calls: Vec<_> = journal.look(|look| look.running().cloned().collect());
+    let calls: Vec<_> = journal.read(|memory| memory.running().cloned().collect());
     Ok(Json(
         calls
             .iter()
@@ -152,12 +152,12 @@ pub(super) async fn wait(State(admin): State<Admin>, Query(query): Query<WaitQue
     let count = query.count.unwrap_or(1).max(1);
     let mut cursor = Cursor::after(query.after.unwrap_or(0));
     let mut found: Vec<(Option<u64>, Arc<journal::Call>)> = Vec::new();
-    let find = |look: &Memory| {
+    let find = |memory: &Memory| {
         if running {
-            let calls = look.running().filter(|call| wanted.covers(call));
+            let calls = memory.running().filter(|call| wanted.covers(call));
             found = calls.map(|call| (None, call.clone())).take(count).collect();
         } else {
-            let calls = cursor.new_calls(look).filter(|(_, call)| wanted.covers(call));
+            let calls = cursor.new_calls(memory).filter(|(_, call)| wanted.covers(call));
             found.extend(calls.map(|(sequence, call)| (Some(sequence), call.clone())));
         }
         found.truncate(count);
@@ -174,7 +174,7 @@ pub(super) async fn wait(State(admin): State<Admin>, Query(query): Query<WaitQue
             Code::DeadlineExceeded,
             format!(
                 "no {count} such calls within {timeout}; {} have ended in all",
-                journal.look(|look| look.last)
+                journal.read(|memory| memory.last)
             ),
         )),
     }
@@ -209,18 +209,18 @@ pub(super) async fn assert(
         }
     }
     let mut calls = Calls::new(&expectation);
-    let now = journal.look(|look| calls.compare(look));
+    let now = journal.read(|memory| calls.compare(memory));
     let (Some(timeout), ExpectationStatus::Incomplete) = (timeout, now.status) else {
         return Ok(Json(now));
     };
-    let settled = |look: &Memory| {
-        let result = calls.compare(look);
+    let settled = |memory: &Memory| {
+        let result = calls.compare(memory);
         (result.status != ExpectationStatus::Incomplete).then_some(result)
     };
     let result = unless_stopped(&admin, timeout, journal.wait(settled)).await?;
-    Ok(Json(
-        result.unwrap_or_else(|_| journal.look(|look| calls.compare(look))),
-    ))
+    Ok(Json(result.unwrap_or_else(|_| {
+        journal.read(|memory| calls.compare(memory))
+    })))
 }
 
 /// An unknown method would never match. A method of another service, which a proxy may
@@ -254,7 +254,7 @@ impl<'a> Calls<'a> {
     }
 
     /// Adds the calls that finished since the last comparison, and compares all with the expected calls.
-    fn compare(&mut self, look: &Memory) -> ExpectationResult {
+    fn compare(&mut self, memory: &Memory) -> ExpectationResult {
         let Expectation {
             expected, tracked, ..
         } = self.expectation;
@@ -264,7 +264,7 @@ impl<'a> Calls<'a> {
                 .iter()
                 .any(|expected| method::short(&expected.method) == method),
         };
-        let calls = self.cursor.new_calls(look).filter_map(|(sequence, call)| {
+        let calls = self.cursor.new_calls(memory).filter_map(|(sequence, call)| {
             let method = method::short(&call.method);
             let volume = self.volume.as_ref();
             let about = volume.is_none_or(|volume| volume.matches(call.volume()));

@@ -44,7 +44,7 @@ async fn journals_the_converted_reply_or_its_error() {
     let sent = driver.answer_as(request(), rename).await.unwrap().into_inner();
     assert_eq!(sent.volume.unwrap().volume_id, "other");
     let journal = driver.journal.as_ref().unwrap();
-    let calls: Vec<_> = journal.look(|look| look.after(0).map(|(_, call)| call.clone()).collect());
+    let calls: Vec<_> = journal.read(|memory| memory.after(0).map(|(_, call)| call.clone()).collect());
     let codes: Vec<Code> = calls
         .iter()
         .map(|call| call.end().unwrap().outcome.code)
@@ -86,7 +86,7 @@ async fn journals_an_error_that_ends_a_stream_before_its_fault() {
         .collect();
     assert_eq!(codes, [Code::Ok, Code::FailedPrecondition]);
     let journal = driver.journal.as_ref().unwrap();
-    let calls: Vec<_> = journal.look(|look| look.after(0).map(|(_, call)| call.clone()).collect());
+    let calls: Vec<_> = journal.read(|memory| memory.after(0).map(|(_, call)| call.clone()).collect());
     let codes: Vec<Code> = calls
         .iter()
         .map(|call| call.end().unwrap().outcome.code)
