@@ -10,7 +10,7 @@ use csi_e2e::fixture::EBS_DRIVER;
 use csi_mock_driver::array::{self, NodeId, NodeSettings};
 use csi_mock_driver::driver::{Driver, Settings};
 use csi_mock_driver::journal;
-use csi_mock_driver::service::Services;
+use csi_mock_driver::service::services;
 use embedded_cluster::apiserver::Clock;
 use embedded_cluster::attach_detach::AttachDetachOptions;
 use embedded_cluster::cluster::{ClusterOptions, EmbeddedCluster, NodeOptions};
@@ -88,7 +88,7 @@ impl World {
         let present_ids = Arc::new(Mutex::new(BTreeMap::new()));
         let mut process = DriverProcess::new(
             "driver",
-            Services::new(&array),
+            services(&array),
             invariants.clone(),
             timeline.clone(),
         );
@@ -201,7 +201,7 @@ impl World {
             .expect("a node in process must come about");
         let process = DriverProcess::new(
             &id,
-            Services::new(&driver),
+            services(&driver),
             self.invariants.clone(),
             self.timeline.clone(),
         );
