@@ -115,7 +115,8 @@ impl Driver {
         };
         let result = async {
             // Stage 2: validate.
-            if !self.capabilities.has_all(Q::METHOD.needs()) {
+            let mut needed = Q::METHOD.needs().iter();
+            if !needed.all(|needed| self.capabilities.has(*needed)) {
                 return Err(Error::NotOffered { path: Q::PATH });
             }
             let params = request.validate()?;

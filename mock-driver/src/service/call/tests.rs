@@ -75,9 +75,8 @@ async fn journals_an_error_that_ends_a_stream_before_its_fault() {
         snapshot_id: snapshot.id.to_string(),
         ..Default::default()
     });
-    let messages = |first: &GetMetadataAllocatedResponse| {
-        futures::stream::iter([Ok(first.clone()), Err(Error::Unhealthy)])
-    };
+    let messages =
+        |first: &GetMetadataAllocatedResponse| futures::stream::iter([Ok(first.clone()), Err(Error::Broken)]);
     let sent = driver.answer_in_messages(request, messages).await.unwrap();
     let sent: Vec<_> = sent.into_inner().collect().await;
     let codes: Vec<Code> = sent
