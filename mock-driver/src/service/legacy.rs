@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use csi_proto::Secrets;
 use csi_proto::v1::{self, ControllerGetVolumeRequest, ListVolumesRequest, NodeGetVolumeStatsRequest};
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, http};
@@ -53,7 +54,7 @@ pub(super) fn server(method: Method) -> Option<(Capability, Serve)> {
 /// A request whose response had a condition.
 trait Conditioned: Rpc + Default {
     /// The response with conditions.
-    type LegacyReply: prost::Message + Default + 'static;
+    type LegacyReply: prost::Message + Secrets + Clone + Default + 'static;
 
     /// The volumes whose conditions are reported: `volume`, or those of the reply.
     fn volumes(volume: String, reply: &Self::Reply) -> Vec<String>;
