@@ -86,12 +86,8 @@ impl World {
         let cluster = mk_cluster(seed, &clock, bug.and_then(Bug::of_kubernetes));
         let sidecar_bug = bug.and_then(Bug::of_sidecar);
         let present_ids = Arc::new(Mutex::new(BTreeMap::new()));
-        let mut process = DriverProcess::new(
-            "driver",
-            services(&array),
-            invariants.clone(),
-            timeline.clone(),
-        );
+        let mut process =
+            DriverProcess::new("driver", services(&array), invariants.clone(), timeline.clone());
         if sidecar_bug == Some(SidecarBug::UnpublishesFromPresentNodeId) {
             process.present_ids = Some(present_ids.clone());
         }
