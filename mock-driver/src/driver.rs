@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::exit::ExitOrder;
 use self::locks::LockTable;
 use self::mode::Mode;
-use self::readiness::Readiness;
 use self::registration::Registrar;
 use self::remote::RemoteArray;
 use self::seed::{random, seed_of_run};
@@ -45,7 +45,6 @@ mod list_overlay;
 pub mod locks;
 pub mod mode;
 pub(crate) mod node_devices;
-pub mod readiness;
 pub mod registration;
 mod remote;
 mod remote_sync;
@@ -67,8 +66,8 @@ pub struct Driver {
     /// The capabilities, which can change at run time.
     pub capabilities: Arc<LiveCapabilities>,
     pub(crate) config: ServiceConfig,
-    /// The response of Probe, which can change at run time.
-    pub readiness: Readiness,
+    /// When Probe begins to report that the driver is ready.
+    pub(crate) ready_from: Instant,
     pub(crate) pool_topology: BTreeMap<PoolName, Segments>,
     /// The array with its storage.
     pub store: Arc<Store>,
@@ -162,7 +161,7 @@ impl Driver {
             node,
             latency,
             capabilities: Arc::new(LiveCapabilities::new(capabilities)),
-            readiness: Readiness::after(config.ready_after),
+            ready_from: Instant::now() + config.ready_after,
             config,
             pool_topology,
             store: Arc::new(store),

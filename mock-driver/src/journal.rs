@@ -35,7 +35,7 @@ pub(crate) use self::line::text;
 pub(crate) use self::memory::BOUNDS;
 pub use self::memory::Memory;
 pub(crate) use self::memory::{CallStats, Cursor, Filter, StatsKey};
-pub(crate) use self::message::{Direction, RedactedMessage};
+pub(crate) use self::message::Direction;
 pub(crate) use self::record::CallRecord;
 
 mod call;

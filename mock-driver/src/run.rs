@@ -28,7 +28,7 @@ use crate::error_chain;
 use crate::fault::{Exit, FaultFile};
 use crate::proxy::Proxy;
 use crate::proxy::relay::{self, Relay, RelayError};
-use crate::service::Services;
+use crate::service;
 use crate::socket::{BindError, Endpoint, Listener};
 
 use self::args::Args;
@@ -263,7 +263,7 @@ fn start(
             listener,
             stop,
         )),
-        None => tasks.spawn(answer_calls(Services::new(driver), driver, listener, stop)),
+        None => tasks.spawn(answer_calls(service::services(driver), driver, listener, stop)),
     };
     if let Some(file) = faults {
         let (driver, stop) = (driver.clone(), stop.clone());

@@ -1,7 +1,7 @@
 //! The gRPC services: adapters between CSI messages and the array.
 
 pub(crate) use self::controller::ControllerService;
-pub use self::dispatch::Services;
+pub use self::dispatch::services;
 pub(crate) use self::group::GroupService;
 pub(crate) use self::identity::IdentityService;
 pub(crate) use self::node::NodeService;

@@ -16,7 +16,7 @@ use csi_attacher::kube_api::Access;
 use csi_attacher::manager::{self, Environment, Pod as AttacherPod};
 use csi_mock_driver::array::{self, NodeId};
 use csi_mock_driver::driver::{Driver, Settings};
-use csi_mock_driver::service::Services;
+use csi_mock_driver::service::services;
 use embedded_cluster::apiserver::{self, ApiServer};
 use embedded_cluster::cluster::{ClusterOptions, EmbeddedCluster, NodeOptions};
 use embedded_cluster::driver_connection::DriverConnection;
@@ -39,6 +39,7 @@ use tokio::io::DuplexStream;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
+use tonic::service::Routes;
 use tower::Service;
 
 use self::measured::Measured;
@@ -65,7 +66,7 @@ pub(crate) struct Scale {
 
 /// The attacher's connections to the driver in process.
 #[derive(Clone)]
-struct InProcess(Services);
+struct InProcess(Routes);
 
 // === impl Scale ===
 
@@ -201,7 +202,7 @@ async fn measure_whole_path(scale: Scale) -> Result<[Duration; 3]> {
         let driver = array
             .on_node(&name)
             .with_context(|| format!("start the driver of {name}"))?;
-        let connection = DriverConnection::new(Services::new(&driver));
+        let connection = DriverConnection::new(services(&driver));
         cluster.add_node(NodeOptions::new(&name, Some(connection)));
     }
     let measured = async {
@@ -337,7 +338,7 @@ fn start_attacher(server: &ApiServer, array: &Arc<Driver>) -> Result<JoinSet<Res
     let args = Args::read(args.map(Into::into)).context("read the attacher's flags")?;
     let environment = Environment {
         access: Access::in_process(server.clone()).context("connect the attacher")?,
-        driver: InProcess(Services::new(array)),
+        driver: InProcess(services(array)),
         pod: AttacherPod {
             host_name: "bench".to_owned(),
             namespace: None,

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use csi_attacher::csi::{Connect, OpenError};
-use csi_mock_driver::service::Services;
 use csi_proto::v1::{
     ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, NodePublishVolumeRequest,
     NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
@@ -23,6 +22,7 @@ use prost::Message;
 use tokio::io::DuplexStream;
 use tokio::task::JoinSet;
 use tonic::body::Body;
+use tonic::service::Routes;
 use tonic::{Code, Status};
 use tower::Service;
 
@@ -36,7 +36,7 @@ const IN_FLIGHT: usize = 64 * 1024;
 #[derive(Clone)]
 pub(crate) struct DriverProcess {
     name: String,
-    services: Services,
+    services: Routes,
     invariants: Invariants,
     timeline: Timeline,
     is_down: Arc<Mutex<bool>>,
@@ -71,7 +71,7 @@ pub(crate) struct Mounts {
 // === impl DriverProcess ===
 
 impl DriverProcess {
-    pub(crate) fn new(name: &str, services: Services, invariants: Invariants, timeline: Timeline) -> Self {
+    pub(crate) fn new(name: &str, services: Routes, invariants: Invariants, timeline: Timeline) -> Self {
         Self {
             name: name.to_owned(),
             services,

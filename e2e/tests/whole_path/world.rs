@@ -10,7 +10,7 @@ use csi_e2e::fixture::EBS_DRIVER;
 use csi_mock_driver::array::{self, NodeId, NodeSettings};
 use csi_mock_driver::driver::{Driver, Settings};
 use csi_mock_driver::journal;
-use csi_mock_driver::service::Services;
+use csi_mock_driver::service::services;
 use embedded_cluster::apiserver::Clock;
 use embedded_cluster::attach_detach::AttachDetachOptions;
 use embedded_cluster::cluster::{ClusterOptions, EmbeddedCluster, NodeOptions};
@@ -86,12 +86,8 @@ impl World {
         let cluster = mk_cluster(seed, &clock, bug.and_then(Bug::of_kubernetes));
         let sidecar_bug = bug.and_then(Bug::of_sidecar);
         let present_ids = Arc::new(Mutex::new(BTreeMap::new()));
-        let mut process = DriverProcess::new(
-            "driver",
-            Services::new(&array),
-            invariants.clone(),
-            timeline.clone(),
-        );
+        let mut process =
+            DriverProcess::new("driver", services(&array), invariants.clone(), timeline.clone());
         if sidecar_bug == Some(SidecarBug::UnpublishesFromPresentNodeId) {
             process.present_ids = Some(present_ids.clone());
         }
@@ -201,7 +197,7 @@ impl World {
             .expect("a node in process must come about");
         let process = DriverProcess::new(
             &id,
-            Services::new(&driver),
+            services(&driver),
             self.invariants.clone(),
             self.timeline.clone(),
         );

@@ -63,9 +63,6 @@ pub enum Error {
         /// The size of the snapshot.
         size: u64,
     },
-    /// The driver is configured to report that it is not healthy.
-    #[error("the driver is not healthy: something it needs is missing")]
-    Unhealthy,
     /// A panic.
     #[error("internal error (panic); see the driver log")]
     Broken,
@@ -105,7 +102,6 @@ impl Error {
             Self::VolumeFiles(_) => Code::Internal,
             Self::Unauthenticated { .. } => Code::Unauthenticated,
             Self::OffsetOutOfRange { .. } => Code::OutOfRange,
-            Self::Unhealthy => Code::FailedPrecondition,
             Self::Node(error) => error.code(),
             Self::Busy { .. } => Code::Aborted,
             Self::NotOffered { .. } => Code::Unimplemented,

@@ -1,10 +1,10 @@
 //! Drivers within another process, such as a simulation: without socket, thread or file, on the runtime's clock.
-//! [`Services`](crate::service::Services) are its gRPC services, which a client can call directly.
+//! [`services`](crate::service::services) are its gRPC services, which a client can call directly.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -13,7 +13,6 @@ use crate::admin_api;
 use crate::driver::exit::ExitOrder;
 use crate::driver::locks::LockTable;
 use crate::driver::mode::Mode;
-use crate::driver::readiness::Readiness;
 use crate::node::device::Choice;
 use crate::node::{self, Node};
 use crate::store::volume_files::VolumeFiles;
@@ -70,7 +69,7 @@ impl Driver {
             latency: self.latency,
             capabilities: self.capabilities.clone(),
             config: self.config.clone(),
-            readiness: Readiness::after(Duration::ZERO),
+            ready_from: Instant::now(),
             pool_topology: self.pool_topology.clone(),
             store: self.store.clone(),
             clock: self.clock.clone(),

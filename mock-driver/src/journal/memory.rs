@@ -35,6 +35,9 @@ pub struct Memory {
     bytes: usize,
     running: BTreeMap<u64, Arc<Call>>,
     pub(crate) stats: BTreeMap<StatsKey, CallStats>,
+    /// Number of ended calls that readers have visited.
+    #[cfg(test)]
+    pub(crate) visited: std::cell::Cell<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -105,6 +108,8 @@ impl Memory {
             bytes: 0,
             running: BTreeMap::new(),
             stats: BTreeMap::new(),
+            #[cfg(test)]
+            visited: std::cell::Cell::default(),
         }
     }
 
@@ -134,7 +139,11 @@ impl Memory {
     pub fn after(&self, sequence: u64) -> impl DoubleEndedIterator<Item = (u64, &Arc<Call>)> {
         let ended = &self.ended;
         let from = ended.partition_point(|(at, _)| *at <= sequence);
-        ended.range(from..).map(|(at, call)| (*at, call))
+        ended.range(from..).map(|(at, call)| {
+            #[cfg(test)]
+            self.visited.update(|visited| visited + 1);
+            (*at, call)
+        })
     }
 
     /// The running calls, oldest first.

@@ -140,57 +140,31 @@ fn every_field_of_a_filter_filters() {
     record.set_fault("lost-answer");
     drop(record);
     let pattern = |text: &str| Some(WildMatch::new(text));
+    let with = |set: &dyn Fn(&mut Filter)| {
+        let mut filter = Filter::default();
+        set(&mut filter);
+        filter
+    };
     let table: [(&str, Filter, &[&str]); 7] = [
         ("all", Filter::default(), &["vol-1", "vol-2", "pvc-1"]),
         (
             "method",
-            Filter {
-                method: Some("ListVolumes".into()),
-                ..Filter::default()
-            },
+            with(&|all| all.method = Some("ListVolumes".into())),
             &[],
         ),
         (
             "path",
-            Filter {
-                method: Some(PUBLISH.into()),
-                code: Some(Code::Ok),
-                ..Filter::default()
-            },
+            with(&|all| (all.method, all.code) = (Some(PUBLISH.into()), Some(Code::Ok))),
             &["vol-1"],
         ),
-        (
-            "code",
-            Filter {
-                code: Some(Code::NotFound),
-                ..Filter::default()
-            },
-            &["vol-2"],
-        ),
+        ("code", with(&|all| all.code = Some(Code::NotFound)), &["vol-2"]),
         (
             "volume",
-            Filter {
-                volume: pattern("vol-*"),
-                ..Filter::default()
-            },
+            with(&|all| all.volume = pattern("vol-*")),
             &["vol-1", "vol-2"],
         ),
-        (
-            "node",
-            Filter {
-                node: pattern("node-1"),
-                ..Filter::default()
-            },
-            &["pvc-1"],
-        ),
-        (
-            "fault",
-            Filter {
-                fault: pattern("*"),
-                ..Filter::default()
-            },
-            &["pvc-1"],
-        ),
+        ("node", with(&|all| all.node = pattern("node-1")), &["pvc-1"]),
+        ("fault", with(&|all| all.fault = pattern("*")), &["pvc-1"]),
     ];
     for (case, filter, expected) in table {
         let found: Vec<String> = journal.read(|memory| {

@@ -174,6 +174,12 @@ impl Method {
         self.descriptor().output()
     }
 
+    /// The full name of its service.
+    pub(crate) fn service(self) -> &'static str {
+        let path = self.path();
+        &path[1..path.len() - self.name().len() - 1]
+    }
+
     /// The capability with which its reply has a volume condition, as it had before CSI 1.13.
     pub(crate) fn condition(self) -> Option<Capability> {
         let conditions = [

@@ -8,6 +8,7 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
+use csi_proto::Secrets;
 use prost::Message;
 use tokio::time;
 use tonic::{Code, Request, Response, Status};
@@ -16,7 +17,7 @@ use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::driver::locks::{Key, LockMode, Scope};
 use crate::fault::{ActiveFault, Phase};
-use crate::journal::{CallRecord, Direction, Journal, Outcome, RedactedMessage};
+use crate::journal::{CallRecord, Journal, Outcome};
 use crate::rpc::method::Kind;
 use crate::socket::ConnectionInfo;
 
@@ -45,16 +46,13 @@ impl Call {
         }
     }
 
-    /// Stage 7: journal, end. `keep` redacts the reply.
-    fn end<R>(
-        mut self,
-        result: Result<R, Error>,
-        keep: impl FnOnce(&Journal, &R) -> RedactedMessage,
-    ) -> Result<Response<R>, Status> {
+    /// Stage 7: journal, end.
+    fn end<R: Message + Secrets + Clone>(mut self, result: Result<R, Error>) -> Result<Response<R>, Status> {
         let outcome = outcome(&result);
         let status = Status::new(outcome.code, outcome.message.as_str());
         if let (Some(record), Some(journal)) = (&mut self.record, &self.driver.journal) {
-            record.end(outcome, result.as_ref().ok().map(|reply| keep(journal, reply)));
+            let reply = result.as_ref().ok();
+            record.end(outcome, reply.map(|reply| journal.renderer.keep(reply)));
         }
         result.map(Response::new).map_err(|_| status)
     }
@@ -72,7 +70,7 @@ impl Driver {
         request: Request<Q>,
     ) -> Result<Response<Q::Reply>, Status> {
         let (call, result) = self.run_stages(request).await;
-        call.end(result, |journal, reply| journal.renderer.keep(reply))
+        call.end(result)
     }
 
     /// Handles a call with a message of another version, converted from the reply. The call fails if the conversion fails; the
@@ -80,7 +78,7 @@ impl Driver {
     ///
     /// # Cancellation
     /// That of [`Driver::answer`].
-    pub(crate) async fn answer_as<Q: Rpc, O: Message, F>(
+    pub(crate) async fn answer_as<Q: Rpc, O: Message + Secrets + Clone, F>(
         self: &Arc<Self>,
         request: Request<Q>,
         remake: impl FnOnce(Q::Reply) -> F,
@@ -89,13 +87,9 @@ impl Driver {
         F: Future<Output = Result<O, Error>>,
     {
         let (call, result) = self.run_stages(request).await;
-        let result = match result {
+        call.end(match result {
             Ok(reply) => remake(reply).await,
             Err(error) => Err(error),
-        };
-        call.end(result, |journal, reply| {
-            let wire = reply.encode_to_vec();
-            journal.renderer.keep_wire(Q::PATH, Direction::Response, &wire)
         })
     }
 
@@ -115,7 +109,8 @@ impl Driver {
         };
         let result = async {
             // Stage 2: validate.
-            if !self.capabilities.has_all(Q::METHOD.needs()) {
+            let mut needed = Q::METHOD.needs().iter();
+            if !needed.all(|needed| self.capabilities.has(*needed)) {
                 return Err(Error::NotOffered { path: Q::PATH });
             }
             let params = request.validate()?;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use futures::stream;
+use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::driver::Driver;
-use crate::driver::readiness::Ready;
 
 /// Reports the readiness of Probe, without fault rules.
 #[derive(Clone, Debug)]
@@ -18,9 +18,10 @@ pub(super) struct HealthService(pub(super) Arc<Driver>);
 #[tonic::async_trait]
 impl Health for HealthService {
     async fn check(&self, _: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
-        let status = match self.0.readiness.now() {
-            Ready::Yes => ServingStatus::Serving,
-            Ready::NotYet | Ready::Broken => ServingStatus::NotServing,
+        let status = if Instant::now() >= self.0.ready_from {
+            ServingStatus::Serving
+        } else {
+            ServingStatus::NotServing
         };
         Ok(Response::new(HealthCheckResponse {
             status: status.into(),

@@ -9,10 +9,10 @@ use csi_proto::v1::{
     GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
     PluginCapability, ProbeRequest, ProbeResponse,
 };
+use tokio::time::Instant;
 
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::driver::readiness::Ready;
 use crate::rpc::capabilities::{Capability, ReportedIn};
 use crate::rpc::method::Method;
 use crate::rpc::validate::Invalid;
@@ -89,11 +89,7 @@ impl Rpc for ProbeRequest {
     /// The socket is bound after the array is ready, so the driver is ready for any client, unless it is configured to report
     /// otherwise.
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
-        let ready = match driver.readiness.now() {
-            Ready::Yes => driver.faults.is_ready(),
-            Ready::NotYet => false,
-            Ready::Broken => return Err(Error::Unhealthy),
-        };
+        let ready = Instant::now() >= driver.ready_from && driver.faults.is_ready();
         Ok(ProbeResponse { ready: Some(ready) })
     }
 }

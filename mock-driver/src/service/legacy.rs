@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use csi_proto::Secrets;
 use csi_proto::v1::{self, ControllerGetVolumeRequest, ListVolumesRequest, NodeGetVolumeStatsRequest};
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, http};
@@ -19,6 +20,7 @@ use tonic_prost::ProstCodec;
 use crate::array::{Array, HealthIssue};
 use crate::driver::Driver;
 use crate::driver::error::Error;
+use crate::rpc::capabilities::Capability;
 use crate::rpc::legacy::list_volumes_response::Entry;
 use crate::rpc::legacy::{
     ControllerGetVolumeResponse, ListVolumesResponse, NodeGetVolumeStatsResponse, VolumeCondition,
@@ -32,8 +34,8 @@ type Answer = BoxFuture<http::Response<Body>, Infallible>;
 /// Handles one call.
 type Serve = fn(&Arc<Driver>, http::Request<Body>) -> Answer;
 
-/// The handler of a method whose response had a condition; `None` if the process does not serve the method.
-pub(super) fn server(driver: &Driver, method: Method) -> Option<Serve> {
+/// The handler of a method whose response had a condition, and the capability with which it is used.
+pub(super) fn server(method: Method) -> Option<(Capability, Serve)> {
     let servers: [(Method, Serve); 3] = [
         (ListVolumesRequest::METHOD, serve::<ListVolumesRequest>),
         (
@@ -45,20 +47,14 @@ pub(super) fn server(driver: &Driver, method: Method) -> Option<Serve> {
             serve::<NodeGetVolumeStatsRequest>,
         ),
     ];
-    let is_served = match method.is_on_node() {
-        true => driver.node.is_some(),
-        false => driver.mode.has_array(),
-    };
-    let mut servers = servers.into_iter().filter(|_| is_served);
-    servers
-        .find(|(known, _)| *known == method)
-        .map(|(_, serve)| serve)
+    let (_, serve) = servers.into_iter().find(|(known, _)| *known == method)?;
+    Some((method.condition()?, serve))
 }
 
 /// A request whose response had a condition.
 trait Conditioned: Rpc + Default {
     /// The response with conditions.
-    type LegacyReply: prost::Message + Default + 'static;
+    type LegacyReply: prost::Message + Secrets + Clone + Default + 'static;
 
     /// The volumes whose conditions are reported: `volume`, or those of the reply.
     fn volumes(volume: String, reply: &Self::Reply) -> Vec<String>;

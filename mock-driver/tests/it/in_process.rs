@@ -6,7 +6,7 @@ use std::time::Duration;
 use csi_mock_driver::driver::{Driver, Settings};
 use csi_mock_driver::fault::{Origin, Script};
 use csi_mock_driver::journal::clock::Clock;
-use csi_mock_driver::service::Services;
+use csi_mock_driver::service::services;
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use csi_proto::v1::node_client::NodeClient;
@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use tokio::runtime;
 use tokio::time::Instant;
 use tonic::Code;
+use tonic::service::Routes;
 
 use crate::server::{mk_create, mk_publish, mk_unpublish};
 
@@ -33,8 +34,8 @@ fn mk_driver() -> Arc<Driver> {
     .unwrap()
 }
 
-fn node(driver: &Driver, id: &str) -> NodeClient<Services> {
-    NodeClient::new(Services::new(&driver.on_node(id).unwrap()))
+fn node(driver: &Driver, id: &str) -> NodeClient<Routes> {
+    NodeClient::new(services(&driver.on_node(id).unwrap()))
 }
 
 fn mk_stage(volume: &str, attached: &v1::ControllerPublishVolumeResponse) -> v1::NodeStageVolumeRequest {
@@ -60,7 +61,7 @@ fn mk_node_publish(stage: &v1::NodeStageVolumeRequest) -> v1::NodePublishVolumeR
 
 /// The life of a volume, and what it leaves to be compared: its id and the time of its snapshot.
 async fn life(driver: &Arc<Driver>) -> (String, Timestamp) {
-    let mut controller = ControllerClient::new(Services::new(driver));
+    let mut controller = ControllerClient::new(services(driver));
     let (mut here, mut elsewhere) = (node(driver, "node-0"), node(driver, "node-1"));
     let created = controller
         .create_volume(mk_create("a"))
@@ -140,7 +141,7 @@ async fn life(driver: &Arc<Driver>) -> (String, Timestamp) {
     (id, taken)
 }
 
-async fn snapshot(controller: &mut ControllerClient<Services>, volume: &str) -> Timestamp {
+async fn snapshot(controller: &mut ControllerClient<Routes>, volume: &str) -> Timestamp {
     let request = v1::CreateSnapshotRequest {
         name: "s".to_owned(),
         source_volume_id: volume.to_owned(),
@@ -152,8 +153,8 @@ async fn snapshot(controller: &mut ControllerClient<Services>, volume: &str) -> 
 }
 
 async fn grow(
-    controller: &mut ControllerClient<Services>,
-    node: &mut NodeClient<Services>,
+    controller: &mut ControllerClient<Routes>,
+    node: &mut NodeClient<Routes>,
     volume: &str,
     path: &str,
     bytes: i64,
@@ -221,7 +222,7 @@ fn no_thread_is_needed() {
             ..Settings::default()
         };
         let driver = Driver::in_memory(settings).unwrap();
-        let mut controller = ControllerClient::new(Services::new(&driver));
+        let mut controller = ControllerClient::new(services(&driver));
         let all = async {
             let created = controller
                 .create_volume(mk_create("a"))

@@ -14,6 +14,7 @@ mod hostpath;
 mod in_process;
 mod journal;
 mod malformed;
+mod metadata_memory;
 mod model;
 mod node;
 mod offers;

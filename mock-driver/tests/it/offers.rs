@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use csi_mock_driver::driver::readiness::Ready;
+use csi_mock_driver::fault::{Origin, Script};
 use csi_proto::v1;
 use csi_proto::v1::controller_service_capability::{Type, rpc};
 use csi_proto::v1::volume_capability::AccessType;
@@ -168,7 +168,9 @@ async fn probe_says_not_yet_for_a_time_and_fails_on_demand() {
         }
     };
     time::timeout(DEADLINE, ready).await.unwrap();
-    server.driver().readiness.set(Ready::Broken);
+    let rule = "[{id: broken, match: {method: Probe}, action: {code: FAILED_PRECONDITION}}]";
+    let script = Script::read(rule).unwrap();
+    server.driver().faults.load(Origin::Admin, script).unwrap();
     let broken = server
         .identity()
         .await

@@ -1,5 +1,7 @@
 //! The wire as other implementations see it: paths spelled out, no generated client.
 
+use std::time::Duration;
+
 use csi_proto::v1;
 use http::uri::PathAndQuery;
 use prost::Message;
@@ -182,20 +184,17 @@ async fn reflection_lists_the_services_and_describes_them() {
 
 #[tokio::test]
 async fn health_follows_readiness() {
-    use csi_mock_driver::driver::readiness::Ready;
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_check_response::ServingStatus;
     use tonic_health::pb::health_client::HealthClient;
 
-    let server = Server::start().await;
-    let mut client = HealthClient::new(server.channel().await);
-    for (ready, status) in [
-        (Ready::Yes, ServingStatus::Serving),
-        (Ready::NotYet, ServingStatus::NotServing),
-        (Ready::Broken, ServingStatus::NotServing),
+    for (ready_after, status) in [
+        (Duration::ZERO, ServingStatus::Serving),
+        (Duration::from_secs(3600), ServingStatus::NotServing),
     ] {
-        server.driver().readiness.set(ready);
+        let server = Server::start_with(|_, settings| settings.config.ready_after = ready_after).await;
+        let mut client = HealthClient::new(server.channel().await);
         let answer = client.check(HealthCheckRequest::default()).await.unwrap();
-        assert_eq!(answer.into_inner().status(), status, "{ready:?}");
+        assert_eq!(answer.into_inner().status(), status, "{ready_after:?}");
     }
 }

@@ -339,3 +339,6 @@ pub(super) fn shown(journal: &Journal, call: &journal::Call, sequence: Option<u6
         response: if messages { journal.response(call) } else { None },
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -43,7 +43,7 @@ impl Driver {
         let (first, fired) = match (result, call.pending.take()) {
             (Ok(first), Some(fired)) => (first, fired),
             (result, _) => {
-                let ended = call.end(result, |journal, first| journal.renderer.keep(first))?;
+                let ended = call.end(result)?;
                 let all = |first: Q::Reply| Box::pin(messages(&first).map_err(Status::from)) as BoxStream<M>;
                 return Ok(ended.map(all));
             }
@@ -97,17 +97,11 @@ impl<R: Message + Secrets + Clone> InterruptedStream<R> {
             Some(error) => Err(error),
             None => Ok(self.first),
         };
-        let ended = self
-            .call
-            .end(result, |journal, first| journal.renderer.keep(first));
-        ended.map(drop)
+        self.call.end(result).map(drop)
     }
 
     /// Ends the call with an error of the stream, without the rule.
     fn fail(self, error: Error) -> Result<(), Status> {
-        let ended = self
-            .call
-            .end(Err(error), |journal, first: &R| journal.renderer.keep(first));
-        ended.map(drop)
+        self.call.end(Err::<R, _>(error)).map(drop)
     }
 }

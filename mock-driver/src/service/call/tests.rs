@@ -76,7 +76,8 @@ async fn journals_an_error_that_ends_a_stream_before_its_fault() {
         ..Default::default()
     });
     let messages = |first: &GetMetadataAllocatedResponse| {
-        futures::stream::iter([Ok(first.clone()), Err(Error::Unhealthy)])
+        let error = Error::OffsetOutOfRange { offset: 0, size: 0 };
+        futures::stream::iter([Ok(first.clone()), Err(error)])
     };
     let sent = driver.answer_in_messages(request, messages).await.unwrap();
     let sent: Vec<_> = sent.into_inner().collect().await;
@@ -84,14 +85,14 @@ async fn journals_an_error_that_ends_a_stream_before_its_fault() {
         .iter()
         .map(|message| message.as_ref().err().map_or(Code::Ok, Status::code))
         .collect();
-    assert_eq!(codes, [Code::Ok, Code::FailedPrecondition]);
+    assert_eq!(codes, [Code::Ok, Code::OutOfRange]);
     let journal = driver.journal.as_ref().unwrap();
     let calls: Vec<_> = journal.read(|memory| memory.after(0).map(|(_, call)| call.clone()).collect());
     let codes: Vec<Code> = calls
         .iter()
         .map(|call| call.end().unwrap().outcome.code)
         .collect();
-    assert_eq!(codes, [Code::FailedPrecondition]);
+    assert_eq!(codes, [Code::OutOfRange]);
 }
 
 #[tokio::test(start_paused = true)]

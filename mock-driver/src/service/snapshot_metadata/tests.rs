@@ -8,6 +8,16 @@ use super::*;
 use crate::array::CreateSnapshotParams;
 use crate::driver::Settings;
 
+async fn mk_snapshot(driver: &Driver, name: &str) -> String {
+    let wanted = CreateSnapshotParams {
+        name: name.to_owned(),
+        source: "vol-0".to_owned(),
+        parameters: std::collections::BTreeMap::new(),
+        requirement: None,
+    };
+    driver.create_snapshot(&wanted).await.unwrap().id.to_string()
+}
+
 /// A volume's size is a multiple of 512 and not always of a block.
 #[test]
 fn at_an_end_within_a_block_there_is_nothing_more() {
@@ -72,13 +82,7 @@ async fn snapshot_that_is_being_deleted_is_waited_for_and_then_not_found() {
         ..Settings::default()
     };
     let (driver, _) = Driver::open(settings).unwrap();
-    let wanted = CreateSnapshotParams {
-        name: "s".to_owned(),
-        source: "vol-0".to_owned(),
-        parameters: std::collections::BTreeMap::new(),
-        requirement: None,
-    };
-    let id = driver.create_snapshot(&wanted).await.unwrap().id.to_string();
+    let id = mk_snapshot(&driver, "s").await;
     let delete = DeleteSnapshotRequest {
         snapshot_id: id.clone(),
         ..DeleteSnapshotRequest::default()
@@ -123,13 +127,7 @@ async fn mk_fragmented(driver: &Driver) -> String {
     for block in 0..blocks {
         disk.write_all_at(&[1], 2 * block * BLOCK).unwrap();
     }
-    let wanted = CreateSnapshotParams {
-        name: "fragmented".to_owned(),
-        source: "vol-0".to_owned(),
-        parameters: std::collections::BTreeMap::new(),
-        requirement: None,
-    };
-    driver.create_snapshot(&wanted).await.unwrap().id.to_string()
+    mk_snapshot(driver, "fragmented").await
 }
 
 #[tokio::test]
@@ -140,13 +138,7 @@ async fn fragmented_snapshot_is_read_page_by_page() {
     };
     settings.array.sizes.default = 1 << 30;
     let (driver, _) = Driver::open(settings).unwrap();
-    let blank = CreateSnapshotParams {
-        name: "blank".to_owned(),
-        source: "vol-0".to_owned(),
-        parameters: std::collections::BTreeMap::new(),
-        requirement: None,
-    };
-    let blank = driver.create_snapshot(&blank).await.unwrap().id.to_string();
+    let blank = mk_snapshot(&driver, "blank").await;
     let target = mk_fragmented(&driver).await;
     let expected = (0..=shape::bytes(MESSAGE_BLOCKS as u64)).map(|block| 2 * block * shape::bytes(BLOCK));
     let expected: Vec<_> = expected.collect();
