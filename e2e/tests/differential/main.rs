@@ -14,6 +14,7 @@ mod server;
 mod session;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -71,9 +72,12 @@ async fn api_servers_answer_alike(run: &Arc<Run>, toolchain: &Toolchain) -> Resu
     report.verify()
 }
 
-#[expect(clippy::print_stdout, reason = "the table is the test's result")]
-fn show(report: &Report) {
-    println!("{report}");
+#[expect(
+    clippy::print_stdout,
+    reason = "the differences and the table are the test's result"
+)]
+fn show(result: impl fmt::Display) {
+    println!("{result}");
 }
 
 async fn schemas_are_equal(plane: &ControlPlane) -> Result<()> {
@@ -111,7 +115,7 @@ async fn compare(plane: &ControlPlane, requests: u64, first_seed: u64) -> Result
             let request = &sequence.requests[difference.index];
             if report.count(request, difference) {
                 let before = session.shorten(&sequence, difference).await?;
-                report.show(seed, request, difference, &before);
+                show(report.show(seed, request, difference, &before));
             }
         }
         seed += 1;
