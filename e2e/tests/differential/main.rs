@@ -13,11 +13,13 @@ mod request;
 mod server;
 mod session;
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use csi_e2e::control_plane::{ControlPlane, Options};
+use csi_e2e::control_plane::{Component, ControlPlane, Options};
 use csi_e2e::process::{Run, reaper_main_if_requested};
 use csi_e2e::toolchain::{MissingGo, Settings, Toolchain};
 use embedded_cluster::apiserver::{self, ApiServer};
@@ -55,8 +57,11 @@ async fn api_servers_answer_alike(run: &Arc<Run>, toolchain: &Toolchain) -> Resu
     toolchain.settings().require_go()?;
     let requests = setting("DIFFERENTIAL_REQUESTS")?.unwrap_or(REQUESTS);
     let seed = setting("DIFFERENTIAL_SEED")?.unwrap_or(0);
+    // A compaction, every five minutes, would end the old versions that requests ask for.
+    let keep_versions = vec!["--etcd-compaction-interval=0".to_owned()];
     let options = Options {
         api_server_only: true,
+        extra_flags: BTreeMap::from([(Component::ApiServer, keep_versions)]),
         ..Options::default()
     };
     let plane = ControlPlane::start(run, toolchain, &options).await?;
@@ -67,9 +72,12 @@ async fn api_servers_answer_alike(run: &Arc<Run>, toolchain: &Toolchain) -> Resu
     report.verify()
 }
 
-#[expect(clippy::print_stdout, reason = "the table is the test's result")]
-fn show(report: &Report) {
-    println!("{report}");
+#[expect(
+    clippy::print_stdout,
+    reason = "the differences and the table are the test's result"
+)]
+fn show(result: impl fmt::Display) {
+    println!("{result}");
 }
 
 async fn schemas_are_equal(plane: &ControlPlane) -> Result<()> {
@@ -107,7 +115,7 @@ async fn compare(plane: &ControlPlane, requests: u64, first_seed: u64) -> Result
             let request = &sequence.requests[difference.index];
             if report.count(request, difference) {
                 let before = session.shorten(&sequence, difference).await?;
-                report.show(seed, request, difference, &before);
+                show(report.show(seed, request, difference, &before));
             }
         }
         seed += 1;

@@ -97,10 +97,16 @@ impl Report {
         *count == 1
     }
 
-    /// Adds a difference, with the requests before it that it needs.
-    pub(crate) fn show(&mut self, seed: u64, request: &Request, difference: &Difference, before: &[Request]) {
-        let shown = shown(seed, request, difference, before);
-        self.shown.push(shown);
+    /// Adds a difference, with the requests before it that it needs, and returns it as text.
+    pub(crate) fn show(
+        &mut self,
+        seed: u64,
+        request: &Request,
+        difference: &Difference,
+        before: &[Request],
+    ) -> &str {
+        self.shown.push(shown(seed, request, difference, before));
+        self.shown.last().map_or("", String::as_str)
     }
 
     /// The cells of the table, kind and action with success or refusal, that no request reached.
@@ -177,9 +183,6 @@ impl fmt::Display for Report {
         }
         for (reason, count) in &self.explained {
             writeln!(f, "explained: {count} times: {reason}")?;
-        }
-        for difference in &self.shown {
-            writeln!(f, "{difference}")?;
         }
         write!(f, "{} kinds of differences", self.differences())
     }

@@ -69,6 +69,9 @@ impl Session {
             let (our_answer, real_answer) = tokio::try_join!(ours.send(request), real.send(request))?;
             compared.codes.push(real_answer.code.as_u16());
             let writes = request.method != Method::GET && real_answer.code.is_success();
+            if writes {
+                await_watch_cache(&real, request).await?;
+            }
             if request.kind == "StorageClass" && writes {
                 for server in [&ours, &real] {
                     let followed = timeout(INFORMER_TIMEOUT, await_informer(server)).await;
@@ -87,7 +90,7 @@ impl Session {
                     real: real_answer,
                 }),
             }
-            if is_success {
+            if is_success && request.method != Method::GET {
                 // From here on the servers have different objects.
                 break;
             }
@@ -151,6 +154,18 @@ async fn prepare(server: &mut Server) -> Result<()> {
         let answer = server.send(&create).await?;
         ensure!(answer.code.is_success(), "{create}: {answer}");
     }
+    Ok(())
+}
+
+/// Waits until kube-apiserver's watch cache has followed etcd.
+///
+/// It serves reads of any version, and deletions begin with what it has: one that first finds a pod without a node keeps
+/// the grace period 0, even if the pod turns out to be bound. A list of the newest version waits for the cache.
+async fn await_watch_cache(server: &Server, request: &Request) -> Result<()> {
+    let kind = kinds::ALL.iter().find(|kind| kind.shown_name() == request.kind);
+    let kind = kind.context("the kind must be in the table")?;
+    let collection = server.path(&kind.collection("$ns"));
+    call(server.client(), Method::GET, &collection, None).await?;
     Ok(())
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn create(
     object: &mut Object,
     namespace: &str,
 ) -> Result<(), Status> {
-    namespace_exists(store, resource, object, namespace)?;
+    namespace_exists(store, resource, shown_name(object), namespace)?;
     match resource.kind {
         Kind::Pod => pod(store, rng, resource, object, namespace)?,
         Kind::Node => taint_until_ready(object),
@@ -88,7 +88,7 @@ pub(crate) fn delete(resource: &Resource, name: &str) -> Result<(), Status> {
 pub(crate) fn namespace_exists(
     store: &Store,
     resource: &Resource,
-    object: &Object,
+    name: &str,
     namespace: &str,
 ) -> Result<(), Status> {
     if !resource.namespaced {
@@ -102,7 +102,7 @@ pub(crate) fn namespace_exists(
         return Ok(());
     }
     let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
-    let mut status = Status::forbidden(resource, shown_name(object), &why);
+    let mut status = Status::forbidden(resource, name, &why);
     let message = format!("namespace {namespace} is being terminated");
     status.details["causes"] = json!([{
         "reason": "NamespaceTerminating",
@@ -178,6 +178,10 @@ fn runtime_class(resource: &Resource, object: &Object) -> Result<(), Status> {
         return Ok(());
     }
     let class = text(object, "/spec/runtimeClassName");
+    if class.is_empty() {
+        // The plugin's client refuses to send the request.
+        return Err(Status::unclassified("resource name may not be empty"));
+    }
     let why = format!("pod rejected: RuntimeClass {class:?} not found");
     Err(Status::forbidden(resource, shown_name(object), &why))
 }

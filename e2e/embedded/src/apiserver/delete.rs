@@ -176,7 +176,8 @@ impl Writer<'_> {
         Ok(self.answer(deleted.unwrap_or(last)))
     }
 
-    fn put_changed(&mut self, key: &str, mut object: Object, existing: &Written) -> Written {
+    /// Stores the object, unless nothing has changed.
+    pub(crate) fn put_changed(&mut self, key: &str, mut object: Object, existing: &Written) -> Written {
         let schema = &super::resource::of_kind(self.resource.kind).schema;
         schema.normalize(&mut object);
         if object == existing.object {

@@ -174,6 +174,13 @@ impl Status {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message, Value::Null)
     }
 
+    /// `EnsureObjectNamespaceMatchesRequestNamespace`.
+    pub(crate) fn namespace_mismatch() -> Self {
+        Self::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        )
+    }
+
     pub(crate) fn expired(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GONE, "Expired", message, Value::Null)
     }

@@ -8,7 +8,7 @@ use super::call::Call;
 use super::delete::DeleteOptions;
 use super::field::{FieldError, Path, aggregate};
 use super::handler::{Reply, success};
-use super::object::{self, set, text};
+use super::object::{self, Object, set, text};
 use super::resource::Kind;
 use super::status::Status;
 use super::storage::key;
@@ -64,10 +64,42 @@ fn document(call: &Call<'_>, api_version: &str, kind: &str) -> Result<Value, Sta
     })
 }
 
+/// Admits the creation of a subresource: its namespace must be that of the request, and exist.
+fn admit(call: &Call<'_>, document: &Value) -> Result<(), Status> {
+    let location = call.location;
+    let given = document["metadata"]["namespace"].as_str().unwrap_or_default();
+    if !given.is_empty() && given != location.namespace {
+        return Err(Status::namespace_mismatch());
+    }
+    admission::namespace_exists(
+        &call.server.store(),
+        location.resource,
+        &location.name,
+        &location.namespace,
+    )
+}
+
+/// Adds a condition to a pod, or replaces the one of its type (`podutil.UpdatePodCondition`).
+fn update_condition(pod: &mut Object, mut condition: Value) {
+    let mut conditions = object::list(pod, "/status/conditions").to_vec();
+    let old = conditions.iter_mut().find(|old| old["type"] == condition["type"]);
+    match old {
+        Some(old) => {
+            if old["status"] == condition["status"] {
+                condition["lastTransitionTime"] = old["lastTransitionTime"].take();
+            }
+            *old = condition;
+        }
+        None => conditions.push(condition),
+    }
+    set(pod, "/status/conditions", conditions);
+}
+
 /// Binds a pod to a node.
 fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
     let (dry_run, _) = call.query.write_options("CreateOptions")?;
     let binding = document(call, "v1", "Binding")?;
+    admit(call, &binding)?;
     let resource = call.location.resource;
     let name = call.location.name.clone();
     if binding["metadata"]["name"].as_str().unwrap_or_default() != name {
@@ -127,17 +159,14 @@ fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
         if kind == "Node" {
             admission::add_topology_labels(writer.store, &mut pod);
         }
-        let mut conditions = object::list(&pod, "/status/conditions").to_vec();
-        conditions.retain(|condition| condition["type"] != "PodScheduled");
-        conditions.push(json!({
+        let condition = json!({
             "type": "PodScheduled",
             "status": "True",
             "lastProbeTime": null,
             "lastTransitionTime": writer.now,
-        }));
-        set(&mut pod, "/status/conditions", conditions);
-        resource.schema.normalize(&mut pod);
-        writer.put(&key, pod);
+        });
+        update_condition(&mut pod, condition);
+        writer.put_changed(&key, pod, &existing);
         Ok(())
     })?;
     Ok(success(StatusCode::CREATED))
@@ -150,6 +179,7 @@ fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
     let options = eviction["deleteOptions"].as_object().cloned();
     let mut options = DeleteOptions::decode(options.unwrap_or_default())?;
     let dry_run = dry_run || !options.dry_run.is_empty();
+    admit(call, &eviction)?;
     let name = call.location.name.clone();
     if eviction["metadata"]["name"].as_str().unwrap_or_default() != name {
         let why = "name in URL does not match name in Eviction object";
@@ -180,18 +210,16 @@ fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
                     return Err(Status::conflict_of("Pod", &name, &why));
                 }
             }
-            let mut conditions = object::list(&pod, "/status/conditions").to_vec();
-            conditions.retain(|condition| condition["type"] != "DisruptionTarget");
-            conditions.push(json!({
+            let condition = json!({
                 "type": "DisruptionTarget",
                 "status": "True",
                 "lastProbeTime": null,
                 "lastTransitionTime": writer.now,
                 "reason": "EvictionByEvictionAPI",
                 "message": "Eviction API: evicting",
-            }));
-            set(&mut pod, "/status/conditions", conditions);
-            let written = writer.put(&key, pod);
+            });
+            update_condition(&mut pod, condition);
+            let written = writer.put_changed(&key, pod, &existing);
             if let Some(version) = &mut options.resource_version {
                 text(&written.object, "/metadata/resourceVersion").clone_into(version);
             }
@@ -204,18 +232,17 @@ fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
 /// Issues a token of a ServiceAccount. It proves nothing: the server asks for none.
 fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
     let request = document(call, "authentication.k8s.io/v1", "TokenRequest")?;
+    admit(call, &request)?;
     let location = call.location;
     let invalid = |name: &str, error| {
         let group = "authentication.k8s.io";
         Err(Status::invalid(group, "TokenRequest", name, &[error]))
     };
-    for (field, wanted) in [("name", &location.name), ("namespace", &location.namespace)] {
-        let given = request["metadata"][field].as_str().unwrap_or_default();
-        if !given.is_empty() && given != wanted {
-            let why = format!("must match the service account {field} if specified");
-            let path = Path::new("metadata").child(field);
-            return invalid(&location.name, FieldError::invalid(&path, given, why));
-        }
+    let given = request["metadata"]["name"].as_str().unwrap_or_default();
+    if !given.is_empty() && given != location.name {
+        let why = "must match the service account name if specified";
+        let path = Path::new("metadata").child("name");
+        return invalid(&location.name, FieldError::invalid(&path, given, why));
     }
     let key = key(&location.namespace, &location.name);
     let account = call

@@ -158,6 +158,12 @@ pub(crate) fn table(
         .iter()
         .map(|object| row(resource.kind, clock, object, shown(object)))
         .collect();
+    // Kubernetes has no printer for this kind, and its default one begins with no list.
+    let rows = if rows.is_empty() && resource.kind == Kind::CsiStorageCapacity {
+        Value::Null
+    } else {
+        rows.into()
+    };
     json!({
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",

@@ -170,7 +170,7 @@ impl Writer<'_> {
         }
         let Some(existing) = existing else {
             let mut object = updated(&Object::new())?;
-            admission::namespace_exists(self.store, resource, &object, self.namespace)?;
+            admission::namespace_exists(self.store, resource, name, self.namespace)?;
             parse_version(&object)?;
             // A dry run shows it as it was sent.
             if !self.dry_run {
@@ -293,8 +293,7 @@ impl Writer<'_> {
             set(object, "/metadata/namespace", Value::Null);
             Ok(())
         } else {
-            let why = "the namespace of the provided object does not match the namespace sent on the request";
-            Err(Status::bad_request(why))
+            Err(Status::namespace_mismatch())
         }
     }
 

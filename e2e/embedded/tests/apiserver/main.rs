@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod faults;
+mod pods;
 mod requests;
 mod throughput;
 mod watches;
@@ -50,9 +51,18 @@ async fn send(
     let request = Request::builder()
         .method(method)
         .uri(path)
-        .header("content-type", content_type)
-        .body(Full::new(Bytes::from(body)))
-        .unwrap();
+        .header("content-type", content_type);
+    answer(server, request.body(Full::new(Bytes::from(body))).unwrap()).await
+}
+
+/// A list as a table.
+async fn table(server: &ApiServer, path: &str) -> Value {
+    let accept = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let request = Request::get(path).header("accept", accept);
+    answer(server, request.body(Full::default()).unwrap()).await.1
+}
+
+async fn answer(server: &ApiServer, request: Request<Full<Bytes>>) -> (u16, Value) {
     let response = server.clone().oneshot(request).await.unwrap();
     let code = response.status().as_u16();
     let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -81,4 +91,11 @@ async fn patch(server: &ApiServer, path: &str, kind: &str, body: &Value) -> (u16
         body.to_string().into_bytes(),
     )
     .await
+}
+
+/// Checks code and message of an answer.
+fn assert_fails(answer: (u16, Value), code: u16, reason: &str, message: &str) {
+    assert_eq!(answer.0, code, "{}", answer.1);
+    assert_eq!(answer.1["reason"], reason, "{}", answer.1);
+    assert_eq!(answer.1["message"], message);
 }

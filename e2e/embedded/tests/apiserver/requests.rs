@@ -3,14 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{ATTACHMENTS, call, mk_attachment, mk_server, patch, send};
-
-/// Checks code and message of an answer.
-fn assert_fails(answer: (u16, Value), code: u16, reason: &str, message: &str) {
-    assert_eq!(answer.0, code, "{}", answer.1);
-    assert_eq!(answer.1["reason"], reason, "{}", answer.1);
-    assert_eq!(answer.1["message"], message);
-}
+use super::{ATTACHMENTS, assert_fails, call, mk_attachment, mk_server, patch, send, table};
 
 #[tokio::test(start_paused = true)]
 async fn refuses_what_kube_apiserver_refuses_with_its_texts() {
@@ -453,138 +446,6 @@ async fn is_the_same_for_the_same_seed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn binds_only_the_pod_that_the_binding_means() {
-    let server = mk_server(1);
-    let gates = json!({ "schedulingGates": [{ "name": "example.com/g" }] });
-    for pod in [mk_pod("p", json!({})), mk_pod("gated", gates)] {
-        assert_eq!(call(&server, Method::POST, PODS, &pod).await.0, 201);
-    }
-    let bind = |name: &'static str, metadata: Value, target: Value| {
-        let server = server.clone();
-        async move {
-            let mut binding = json!({ "metadata": metadata, "target": target });
-            binding["metadata"]["name"] = name.into();
-            call(&server, Method::POST, &format!("{PODS}/{name}/binding"), &binding).await
-        }
-    };
-    let node = json!({ "kind": "Node", "name": "n" });
-    let (_, stored) = call(&server, Method::GET, &format!("{PODS}/p"), &Value::Null).await;
-    let uid = stored["metadata"]["uid"].as_str().unwrap();
-    let version = stored["metadata"]["resourceVersion"].as_str().unwrap();
-    for (precondition, message) in [
-        (
-            json!({ "uid": "u" }),
-            format!("UID in precondition: u, UID in object meta: {uid}"),
-        ),
-        (
-            json!({ "resourceVersion": "1" }),
-            format!("ResourceVersion in precondition: 1, ResourceVersion in object meta: {version}"),
-        ),
-    ] {
-        let message = format!(
-            "Operation cannot be fulfilled on pods \"p\": StorageError: invalid object, Code: 4, Key: \
-             /registry/pods/default/p, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: {message}"
-        );
-        assert_fails(
-            bind("p", precondition, node.clone()).await,
-            409,
-            "Conflict",
-            &message,
-        );
-    }
-    assert_fails(
-        bind("gated", json!({}), node.clone()).await,
-        409,
-        "Conflict",
-        "Operation cannot be fulfilled on pods/binding \"gated\": pod gated has non-empty .spec.schedulingGates",
-    );
-    let (code, answer) = bind("p", json!({}), json!({ "kind": "Pod" })).await;
-    let message = "[target.kind: Unsupported value: \"Pod\": supported values: \"Node\", \"<empty>\", target.name: \
-                   Required value]";
-    assert_eq!((code, answer["message"].as_str()), (500, Some(message)));
-    let current = json!({ "uid": uid, "resourceVersion": version });
-    assert_eq!(bind("p", current, node).await.0, 201);
-}
-
-const PODS: &str = "/api/v1/namespaces/default/pods";
-
-fn mk_pod(name: &str, spec: Value) -> Value {
-    let mut pod =
-        json!({ "metadata": { "name": name }, "spec": { "containers": [{ "name": "c", "image": "i" }] } });
-    let fields = spec.as_object().cloned().unwrap();
-    pod["spec"].as_object_mut().unwrap().extend(fields);
-    pod
-}
-
-#[tokio::test(start_paused = true)]
-async fn pods_get_the_topology_labels_of_their_node() {
-    let server = mk_server(1);
-    let labels =
-        json!({ "topology.kubernetes.io/zone": "z", "topology.kubernetes.io/region": "r", "other": "o" });
-    let node = json!({ "metadata": { "name": "n", "labels": labels } });
-    call(&server, Method::POST, "/api/v1/nodes", &node).await;
-    let (_, created) = call(
-        &server,
-        Method::POST,
-        PODS,
-        &mk_pod("here", json!({ "nodeName": "n" })),
-    )
-    .await;
-    let topology = json!({ "topology.kubernetes.io/zone": "z", "topology.kubernetes.io/region": "r" });
-    assert_eq!(created["metadata"]["labels"], topology);
-    call(&server, Method::POST, PODS, &mk_pod("bound", json!({}))).await;
-    let binding = json!({
-        "metadata": { "name": "bound", "labels": { "from": "binding" } },
-        "target": { "kind": "Node", "name": "n" },
-    });
-    let (code, _) = call(&server, Method::POST, &format!("{PODS}/bound/binding"), &binding).await;
-    assert_eq!(code, 201);
-    let (_, bound) = call(&server, Method::GET, &format!("{PODS}/bound"), &Value::Null).await;
-    let mut expected = topology;
-    expected["from"] = "binding".into();
-    assert_eq!(bound["metadata"]["labels"], expected);
-}
-
-#[tokio::test(start_paused = true)]
-async fn refuses_pods_that_admission_refuses() {
-    let server = mk_server(1);
-    assert_fails(
-        call(
-            &server,
-            Method::POST,
-            PODS,
-            &mk_pod("p", json!({ "runtimeClassName": "x" })),
-        )
-        .await,
-        403,
-        "Forbidden",
-        "pods \"p\" is forbidden: pod rejected: RuntimeClass \"x\" not found",
-    );
-    assert_fails(
-        call(
-            &server,
-            Method::POST,
-            PODS,
-            &mk_pod("p", json!({ "overhead": { "cpu": "1" } })),
-        )
-        .await,
-        403,
-        "Forbidden",
-        "pods \"p\" is forbidden: pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead",
-    );
-    for level in ["baseline", "restricted"] {
-        let labels = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": level } } });
-        patch(&server, "/api/v1/namespaces/default", "merge", &labels).await;
-        assert_fails(
-            call(&server, Method::POST, PODS, &mk_pod("p", json!({}))).await,
-            501,
-            "NotImplemented",
-            "Pod Security admission is not implemented by the embedded API server",
-        );
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn refuses_only_numbers_as_versions_of_new_objects() {
     let server = mk_server(1);
     for (name, version, code) in [("a", "0", 201), ("b", "x", 201), ("c", "7", 500)] {
@@ -596,40 +457,9 @@ async fn refuses_only_numbers_as_versions_of_new_objects() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn evicts_the_pod_that_the_eviction_means() {
+async fn an_empty_table_has_rows_if_the_kind_has_a_printer() {
     let server = mk_server(1);
-    call(&server, Method::POST, PODS, &mk_pod("p", json!({}))).await;
-    let evict = |eviction: Value| {
-        let server = server.clone();
-        async move { call(&server, Method::POST, &format!("{PODS}/p/eviction"), &eviction).await }
-    };
-    assert_fails(
-        evict(json!({ "metadata": { "name": "q" } })).await,
-        400,
-        "BadRequest",
-        "name in URL does not match name in Eviction object",
-    );
-    let (_, pod) = call(&server, Method::GET, &format!("{PODS}/p"), &Value::Null).await;
-    let version = pod["metadata"]["resourceVersion"].as_str().unwrap();
-    let with_version = |version: &str| {
-        let preconditions = json!({ "resourceVersion": version });
-        json!({ "metadata": { "name": "p" }, "deleteOptions": { "preconditions": preconditions } })
-    };
-    let message = format!(
-        "Operation cannot be fulfilled on Pod \"p\": the ResourceVersion in the precondition (1) does not match the \
-         ResourceVersion in record ({version}). The object might have been modified"
-    );
-    assert_fails(evict(with_version("1")).await, 409, "Conflict", &message);
-    assert_eq!(evict(with_version(version)).await.0, 201);
-}
-
-#[tokio::test(start_paused = true)]
-async fn issues_tokens_for_ten_minutes_at_least() {
-    let server = mk_server(1);
-    let path = "/api/v1/namespaces/default/serviceaccounts/default/token";
-    for (seconds, code) in [(599, 422), (600, 201)] {
-        let request = json!({ "spec": { "audiences": [], "expirationSeconds": seconds } });
-        let answer = call(&server, Method::POST, path, &request).await;
-        assert_eq!(answer.0, code, "{seconds}: {}", answer.1);
-    }
+    let capacities = "/apis/storage.k8s.io/v1/csistoragecapacities";
+    assert_eq!(table(&server, capacities).await["rows"], Value::Null);
+    assert_eq!(table(&server, ATTACHMENTS).await["rows"], json!([]));
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::super::kinds::Kind;
 use super::super::request::{Body, Edit, Protobuf, Request};
-use super::{Generator, JSON, request};
+use super::{Generator, JSON, request, unique_name};
 
 /// Actions of subresources by the resource that has them.
 pub(crate) const SUBRESOURCES: [(&str, &str); 4] = [
@@ -108,14 +108,15 @@ impl Generator {
         let collection = path.strip_suffix(&format!("/{name}"))?.to_owned();
         let mut request = request(kind, PROTOBUF, Method::POST, collection);
         request.content_type = "application/vnd.kubernetes.protobuf";
-        let kind = if self.chance(10) { "Pod" } else { kind.name };
+        let sent_kind = if self.chance(10) { "Pod" } else { kind.name };
         let name = match self.rng.u8(..8) {
             0 => "Not_Valid".to_owned(),
             1 => String::new(),
-            _ => name.replace("$gen", "b"),
+            _ if name == "$gen" => unique_name(kind, "b"),
+            _ => name,
         };
         request.body = Body::Protobuf(Protobuf {
-            kind,
+            kind: sent_kind,
             name,
             has_prefix: !self.chance(10),
         });

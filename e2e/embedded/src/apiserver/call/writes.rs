@@ -199,8 +199,7 @@ impl Call<'_> {
 fn check_name(location: &Location, object: &Object) -> Result<(), Status> {
     let (given, namespace) = (object::namespace(object), location.namespace.as_str());
     if !namespace.is_empty() && !given.is_empty() && given != namespace {
-        let why = "the namespace of the provided object does not match the namespace sent on the request";
-        return Err(Status::bad_request(why));
+        return Err(Status::namespace_mismatch());
     }
     let (given, name) = (object::name(object), location.name.as_str());
     if given.is_empty() {

@@ -71,6 +71,10 @@ pub(super) fn metadata_and_spec(object: &Fields<'_>) {
         spec.check_given(name, names::dns1123_label);
     }
     tolerations(spec);
+    spec.check_given("priorityClassName", names::dns1123_subdomain);
+    if spec.has("runtimeClassName") {
+        spec.check("runtimeClassName", names::dns1123_subdomain);
+    }
     for container in ["containers", "initContainers"]
         .into_iter()
         .flat_map(|field| spec.structs(field))
