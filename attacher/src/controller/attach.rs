@@ -23,7 +23,7 @@ struct PlannedAttach {
 }
 
 /// What ControllerPublishVolume returned, with the lock under which the status is written.
-pub(super) type Published<'c> = (BTreeMap<String, String>, KeyedGuard<'c, PublishTarget>);
+pub(super) type Published = (BTreeMap<String, String>, KeyedGuard);
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Attaches the volume, or completes what an earlier sync began; also republishes an attached volume.
@@ -171,7 +171,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     }
 
     /// Records and publishes. `None` if the attach is not wanted any more.
-    async fn publish_planned(&self, planned: &mut PlannedAttach) -> Result<Option<Published<'_>>, SyncError> {
+    async fn publish_planned(&self, planned: &mut PlannedAttach) -> Result<Option<Published>, SyncError> {
         let PlannedAttach {
             attachment,
             plan,

@@ -26,7 +26,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         attachment: &Attachment,
         stale: &Stale,
         plan: &AttachPlan,
-    ) -> Result<TargetGuards<'_>, SyncError> {
+    ) -> Result<TargetGuards, SyncError> {
         let Stale { target, secret } = stale;
         tracing::info!(volume = %target.volume_id, node_id = %target.node_id, "unpublishing the target of an earlier attach");
         if target.volume_id != plan.target.volume_id {
