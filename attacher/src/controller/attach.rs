@@ -316,7 +316,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         match self.request(&with_context, mark).await {
             Ok(newest) => {
                 if newest.is_some() {
-                    self.announce_recovery(Operation::Attach, attachment);
+                    self.report_success(Operation::Attach, attachment);
                 }
                 Ok(())
             }
@@ -337,12 +337,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let error = match self.request(attachment, mark).await {
             Ok(None) => return Ok(()),
             Ok(Some(_)) => {
-                // A republish is not the end of the wait since the creation.
-                if !attachment.attached {
-                    self.observe_latency(Operation::Attach, attachment);
-                }
                 tracing::debug!(volume = %target.volume_id, node_id = %target.node_id, "attached");
-                self.announce_recovery(Operation::Attach, attachment);
+                self.report_success(Operation::Attach, attachment);
                 return Ok(());
             }
             Err(error) => error,
