@@ -88,12 +88,12 @@ impl Informer {
             let (before, after) = (before.as_deref(), after.as_deref());
             let handle = |attachment| self.handle(attachment).cloned();
             let (old, new) = (before.and_then(handle), after.and_then(handle));
-            self.by_handle.replace(old.as_ref(), new.as_ref(), name);
+            self.by_handle.update(old.as_ref(), new.as_ref(), name);
             let (old, new) = (before.map(|before| &before.node), after.map(|after| &after.node));
-            self.by_node.replace(old, new, name);
+            self.by_node.update(old, new, name);
             let volume = Attachment::volume_name;
             self.by_volume
-                .replace(before.and_then(volume), after.and_then(volume), name);
+                .update(before.and_then(volume), after.and_then(volume), name);
         }
         deltas
     }
@@ -107,7 +107,7 @@ impl Informer {
             for attachment in self.by_volume.get(name) {
                 let unrecorded = |attachment: &Arc<Attachment>| attachment.recorded.handle.is_none();
                 if self.attachments.get(attachment).is_some_and(unrecorded) {
-                    self.by_handle.replace(old.as_ref(), new.as_ref(), attachment);
+                    self.by_handle.update(old.as_ref(), new.as_ref(), attachment);
                 }
             }
         }

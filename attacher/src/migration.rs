@@ -20,7 +20,7 @@ use ebs::url::{UrlProblem, quoted};
 pub use gce_pd::{Irreparable, UnknownRegion};
 
 use crate::model::wire::{self, VolumeObject};
-use crate::model::{AccessModes, CsiSource, Driver, NoCsiSource, Volume, VolumeSpec};
+use crate::model::{CsiSource, Driver, NoCsiSource, Volume, VolumeSpec};
 
 /// Names the driver to which the PersistentVolume controller handed an in-tree volume.
 const MIGRATED_TO_ANNOTATION: &str = "pv.kubernetes.io/migrated-to";
@@ -50,7 +50,7 @@ pub struct Translation {
     /// The CSI source.
     pub source: CsiSource,
     /// The access modes, which not all plugins applied as strictly as CSI does.
-    pub access_modes: AccessModes,
+    pub access_modes: Vec<String>,
 }
 
 /// Why an in-tree volume cannot be translated. The texts are csi-translation-lib's.
@@ -148,7 +148,7 @@ pub fn translate(volume: &VolumeObject) -> Option<Result<Translation, NoCsiSourc
     let access_modes = if plugin == Plugin::GcePd {
         gce_pd::access_modes(access_modes)
     } else {
-        AccessModes::from_names(access_modes)
+        access_modes.to_vec()
     };
     Some(match source {
         Ok(source) => Ok(Translation { source, access_modes }),

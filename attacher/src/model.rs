@@ -18,7 +18,7 @@ use csi_proto::secret::SecretMap;
 pub use attachment::{Attachment, Problem, Recorded, Source, SourceFault};
 pub use driver::{Capabilities, Driver};
 pub use node::Node;
-pub use volume::{AccessModes, CsiSource, NoCsiSource, Volume, VolumeSpec};
+pub use volume::{CsiSource, NoCsiSource, Volume, VolumeSpec};
 
 /// `metadata.uid`, which distinguishes a re-created object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -72,11 +72,6 @@ impl From<&str> for Uid {
 impl Version {
     /// A version that cannot be compared, so no version is stale beside it.
     pub const UNKNOWN: Self = Self(0);
-
-    /// Reads `metadata.resourceVersion`.
-    pub fn parse(version: &str) -> Self {
-        version.parse().map_or(Self::UNKNOWN, Self)
-    }
 }
 
 // === impl SecretRef ===

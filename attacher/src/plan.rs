@@ -12,7 +12,7 @@ mod target_usage;
 
 use std::sync::Arc;
 
-pub use attach::{AttachPlan, PvFinalizer, Record, Stale, attach};
+pub use attach::{AttachPlan, PvFinalizer, Record, attach};
 pub use capability::Unsupported;
 pub(crate) use detach::{DetachOutcome, UnpublishResult, detach_outcome};
 pub use detach::{DetachPlan, PresentNodeId, detach};

@@ -26,7 +26,9 @@ pub(crate) fn driver_of(volume: &PersistentVolume) -> Option<String> {
 /// Whether the volume may be attached to several nodes.
 pub(crate) fn is_multi_node(volume: &PersistentVolume) -> bool {
     let modes = to_volume(volume, &driver("")).spec.access_modes;
-    modes.read_write_many || modes.read_only_many
+    modes
+        .iter()
+        .any(|mode| matches!(&**mode, "ReadWriteMany" | "ReadOnlyMany"))
 }
 
 /// The CSI source of a volume that is specified on the VolumeAttachment itself.

@@ -23,7 +23,7 @@ struct PlannedAttach {
 }
 
 /// What ControllerPublishVolume returned, with the lock under which the status is written.
-pub(super) type Published<'c> = (BTreeMap<String, String>, KeyedGuard<'c, PublishTarget>);
+pub(super) type Published = (BTreeMap<String, String>, KeyedGuard);
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Attaches the volume, or completes what an earlier sync began; also republishes an attached volume.
@@ -171,7 +171,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     }
 
     /// Records and publishes. `None` if the attach is not wanted any more.
-    async fn publish_planned(&self, planned: &mut PlannedAttach) -> Result<Option<Published<'_>>, SyncError> {
+    async fn publish_planned(&self, planned: &mut PlannedAttach) -> Result<Option<Published>, SyncError> {
         let PlannedAttach {
             attachment,
             plan,
@@ -316,7 +316,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         match self.request(&with_context, mark).await {
             Ok(newest) => {
                 if newest.is_some() {
-                    self.announce_recovery(Operation::Attach, attachment);
+                    self.report_success(Operation::Attach, attachment);
                 }
                 Ok(())
             }
@@ -337,12 +337,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let error = match self.request(attachment, mark).await {
             Ok(None) => return Ok(()),
             Ok(Some(_)) => {
-                // A republish is not the end of the wait since the creation.
-                if !attachment.attached {
-                    self.observe_latency(Operation::Attach, attachment);
-                }
                 tracing::debug!(volume = %target.volume_id, node_id = %target.node_id, "attached");
-                self.announce_recovery(Operation::Attach, attachment);
+                self.report_success(Operation::Attach, attachment);
                 return Ok(());
             }
             Err(error) => error,

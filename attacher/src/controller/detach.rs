@@ -35,7 +35,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 .keep_pending(attachment, PendingStatusWrite::Unpublished { node_ids });
             SyncError::api("could not mark as detached", &error)
         })?;
-        self.announce_recovery(Operation::Detach, attachment);
+        self.report_success(Operation::Detach, attachment);
         Ok(())
     }
 
@@ -96,7 +96,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let left = self
             .request(attachment, AttachmentRequest::RemoveFinalizer)
             .await?;
-        self.observe_latency(Operation::Detach, attachment);
         match left {
             // Another client added a finalizer that the store did not have, so the status is wrong now.
             Some(left) if left.says_attached() => {

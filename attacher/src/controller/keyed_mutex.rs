@@ -2,53 +2,47 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-/// A lock for each key that is locked or waited for.
+/// The lock of each key that is locked or waited for. Its guards and waiters own it; the map only finds it.
 #[derive(Debug)]
-pub(super) struct KeyedMutex<K>(Mutex<HashMap<K, Arc<AsyncMutex<()>>>>);
+pub(super) struct KeyedMutex<K>(Mutex<HashMap<K, Weak<AsyncMutex<()>>>>);
 
 /// Unlocks the key when it is dropped.
-#[must_use]
-#[derive(Debug)]
-pub(super) struct KeyedGuard<'t, K: Eq + Hash> {
-    mutex: &'t KeyedMutex<K>,
-    key: K,
-    lock: Arc<AsyncMutex<()>>,
-    /// `None` while it waits for the lock.
-    held: Option<OwnedMutexGuard<()>>,
-}
+pub(super) type KeyedGuard = OwnedMutexGuard<()>;
 
 // === impl KeyedMutex ===
 
-impl<K: Eq + Hash + Clone> KeyedMutex<K> {
-    /// Locks `key`.
+impl<K: Eq + Hash + Ord + Clone> KeyedMutex<K> {
+    /// Locks `key`, first come, first served.
     ///
     /// # Cancellation
     ///
-    /// Safe: a waiter that is dropped leaves nothing behind.
-    pub(super) async fn lock(&self, key: &K) -> KeyedGuard<'_, K> {
-        let lock = self.locks().entry(key.clone()).or_default().clone();
-        let mut guard = KeyedGuard {
-            mutex: self,
-            key: key.clone(),
-            lock: lock.clone(),
-            held: None,
+    /// Safe: the next call removes what a dropped waiter leaves behind.
+    pub(super) async fn lock(&self, key: &K) -> KeyedGuard {
+        let lock = {
+            // No panic leaves the map inconsistent.
+            let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            // Lanes bound the keys in use, so this is cheap.
+            locks.retain(|_, lock| lock.strong_count() > 0);
+            let known = locks.get(key).and_then(Weak::upgrade);
+            known.unwrap_or_else(|| {
+                let lock = Arc::default();
+                locks.insert(key.clone(), Arc::downgrade(&lock));
+                lock
+            })
         };
-        guard.held = Some(lock.lock_owned().await);
-        guard
+        lock.lock_owned().await
     }
-}
 
-impl<K: Eq + Hash + Clone + Ord> KeyedMutex<K> {
     /// Locks two different keys in sorted order, so that two callers never deadlock.
     ///
     /// # Cancellation
     ///
     /// As with [`KeyedMutex::lock`].
-    pub(super) async fn lock_both(&self, one: &K, other: &K) -> [KeyedGuard<'_, K>; 2] {
+    pub(super) async fn lock_both(&self, one: &K, other: &K) -> [KeyedGuard; 2] {
         if one < other {
             let one = self.lock(one).await;
             [one, self.lock(other).await]
@@ -59,34 +53,9 @@ impl<K: Eq + Hash + Clone + Ord> KeyedMutex<K> {
     }
 }
 
-impl<K> KeyedMutex<K> {
-    fn locks(&self) -> MutexGuard<'_, HashMap<K, Arc<AsyncMutex<()>>>> {
-        // No panic leaves the map inconsistent.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl<K> Default for KeyedMutex<K> {
     fn default() -> Self {
         Self(Mutex::new(HashMap::new()))
-    }
-}
-
-// === impl KeyedGuard ===
-
-impl<K: Eq + Hash> Drop for KeyedGuard<'_, K> {
-    fn drop(&mut self) {
-        // The lock is free before its waiters are counted.
-        self.held = None;
-        let mut locks = self.mutex.locks();
-        // Under the map's lock, so that the last of several guards sees that it is the last.
-        self.lock = Arc::default();
-        if locks
-            .get(&self.key)
-            .is_some_and(|lock| Arc::strong_count(lock) == 1)
-        {
-            locks.remove(&self.key);
-        }
     }
 }
 
@@ -118,23 +87,31 @@ mod tests {
         assert!(crossed.as_mut().now_or_never().is_none());
         drop(first);
         let [two, one] = both.now_or_never().expect("both are free");
-        assert_eq!((&two.key, &one.key), (&2, &1));
         assert!(crossed.as_mut().now_or_never().is_none());
-        drop((two, one));
+        drop(two);
+        assert!(mutex.lock(&2).now_or_never().is_some(), "the first is that of 2");
+        assert!(crossed.as_mut().now_or_never().is_none());
+        drop(one);
         assert!(crossed.now_or_never().is_some());
     }
 
     #[tokio::test]
     async fn keeps_nothing_of_unlocked_keys_and_dropped_waiters() {
         let mutex = KeyedMutex::default();
+        let keys = || {
+            drop(mutex.lock(&0).now_or_never().expect("no test locks it"));
+            let mut keys: Vec<i32> = mutex.0.lock().unwrap().keys().copied().collect();
+            keys.sort_unstable();
+            keys
+        };
         let first = mutex.lock(&1).await;
         {
             let mut second = std::pin::pin!(mutex.lock(&1));
             assert!(second.as_mut().now_or_never().is_none());
         }
-        assert_eq!(mutex.locks().len(), 1);
+        assert_eq!(keys(), [0, 1]);
         drop(first);
-        assert!(mutex.locks().is_empty());
+        assert_eq!(keys(), [0]);
         // A waiter that is dropped after it got the lock, and before it was polled.
         let first = mutex.lock(&1).await;
         {
@@ -142,6 +119,6 @@ mod tests {
             assert!(second.as_mut().now_or_never().is_none());
             drop(first);
         }
-        assert!(mutex.locks().is_empty());
+        assert_eq!(keys(), [0]);
     }
 }

@@ -97,11 +97,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Sends an Event after a success, if failures were reported before it. The status remembers them over restarts.
-    pub(super) fn announce_recovery(&self, operation: Operation, attachment: &Attachment) {
+    /// Reports that the status of `attachment` shows the result: observes the time since the attach or detach was requested,
+    /// and sends an Event if failures were reported before, which the status remembers over restarts.
+    pub(super) fn report_success(&self, operation: Operation, attachment: &Attachment) {
         let Attachment { name, node, .. } = attachment;
         let (failed, reason, what) = match operation {
-            // A republish.
+            // A republish is not the end of the wait since the creation.
             Operation::Attach if attachment.attached => {
                 let message = format!("published to node {node} again (VolumeAttachment {name})");
                 return self.announce(attachment, Reason::AttachmentRestored, None, message);
@@ -117,26 +118,23 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 "detached from",
             ),
         };
+        if let Some(since) = attachment.wanted_since
+            && !operation.is_repair(attachment)
+        {
+            // One time is of the API server's clock and the other of ours, so the difference may be negative.
+            let after = (self.clock)().duration_since(since);
+            let after: Duration = after.try_into().unwrap_or_default();
+            let state = self.state();
+            let histogram = match operation {
+                Operation::Attach => &state.latency.attached,
+                Operation::Detach => &state.latency.detached,
+            };
+            histogram.observe(after.as_secs_f64());
+        }
         if failed {
             let message = format!("{what} node {node} after earlier failures (VolumeAttachment {name})");
             self.announce(attachment, reason, None, message);
         }
-    }
-
-    /// Observes the time from the request to attach or detach until now.
-    pub(super) fn observe_latency(&self, operation: Operation, attachment: &Attachment) {
-        let Some(since) = attachment.wanted_since else {
-            return;
-        };
-        // One time is of the API server's clock and the other of ours, so the difference may be negative.
-        let after = (self.clock)().duration_since(since);
-        let after: Duration = after.try_into().unwrap_or_default();
-        let state = self.state();
-        let histogram = match operation {
-            Operation::Attach => &state.latency.attached,
-            Operation::Detach => &state.latency.detached,
-        };
-        histogram.observe(after.as_secs_f64());
     }
 
     /// Logs a drift, and sends an Event if it may have cost a pod its volume.

@@ -42,13 +42,13 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// The record changes under the locks of both targets: under the old one, since until then other detaches may leave the
     /// volume there to this VolumeAttachment; under the new one, since its status, which says attached throughout, is about
     /// the new target from then on, and a detach that began earlier must not unpublish that.
-    pub(super) async fn publish_to_present_id<'t>(
-        &'t self,
+    pub(super) async fn publish_to_present_id(
+        &self,
         attachment: &Arc<Attachment>,
         plan: &mut AttachPlan,
         secrets: Secrets,
         error: CallError,
-    ) -> Result<Published<'t>, SyncError> {
+    ) -> Result<Published, SyncError> {
         let Some(node_id) = plan
             .other_node_id
             .take()

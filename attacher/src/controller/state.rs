@@ -237,7 +237,8 @@ impl ControllerState {
             return;
         }
         if error.code == Some(RESOURCE_EXHAUSTED) {
-            self.resource_exhausted_by_node.insert(&newest.node, &newest.name);
+            self.resource_exhausted_by_node
+                .update(None, Some(&newest.node), &newest.name);
         }
         let operation = (newest.uid.clone(), lane);
         self.queue

@@ -6,7 +6,7 @@ use super::{Controller, SyncError};
 use crate::csi::ControllerClient;
 use crate::kube_api::Cluster;
 use crate::model::Attachment;
-use crate::plan::{self, AttachPlan, DetachPlan, Operation, PresentNodeId, Stale, UnpublishResult, UsedBy};
+use crate::plan::{self, AttachPlan, DetachPlan, Operation, PresentNodeId, UnpublishResult, UsedBy};
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Reads the VolumeAttachment from the API server: if the response to an earlier status write was lost and the watch is
@@ -24,27 +24,21 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     pub(super) async fn undo(
         &self,
         attachment: &Attachment,
-        stale: &Stale,
+        stale: &DetachPlan,
         plan: &AttachPlan,
-    ) -> Result<TargetGuards<'_>, SyncError> {
-        let Stale { target, secret } = stale;
+    ) -> Result<TargetGuards, SyncError> {
+        let DetachPlan { target, migrated, .. } = stale;
         tracing::info!(volume = %target.volume_id, node_id = %target.node_id, "unpublishing the target of an earlier attach");
         if target.volume_id != plan.target.volume_id {
-            let detach = DetachPlan {
-                target: target.clone(),
-                present: PresentNodeId::other_than(&target.node_id, Some(&plan.target.node_id)),
-                secret: secret.clone(),
-                migrated: plan.migrated,
-            };
-            return Ok(self.unpublish_node_ids(attachment, &detach).await?.1);
+            return Ok(self.unpublish_node_ids(attachment, stale).await?.1);
         }
-        let read = self.secrets_if_present(secret.as_ref());
+        let read = self.secrets_if_present(stale.secret.as_ref());
         let secrets = self.unless_draining(read).await??;
         // The present target, which is published next, may name the same machine.
         let both = self.target_mutexes.lock_both(target, &plan.target);
         let guards = self.unless_draining(both).await?;
         let unpublished = self
-            .unpublish(attachment, target, &secrets, plan.migrated, UsedBy::Record)
+            .unpublish(attachment, target, &secrets, *migrated, UsedBy::Record)
             .await?;
         match unpublished {
             (UnpublishResult::Failed, Some(error)) => Err(SyncError::call_without(secrets.missing, &error)),

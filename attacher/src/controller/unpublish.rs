@@ -21,7 +21,7 @@ pub(super) struct DetachSecrets<'s> {
 }
 
 /// The locks of one target or of two.
-pub(super) type TargetGuards<'c> = [Option<KeyedGuard<'c, PublishTarget>>; 2];
+pub(super) type TargetGuards = [Option<KeyedGuard>; 2];
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Unpublishes the recorded node id of `plan`, and the node's present id where it differs: the node may be the same
@@ -31,7 +31,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         &self,
         attachment: &Attachment,
         plan: &DetachPlan,
-    ) -> Result<(Vec<Arc<str>>, TargetGuards<'_>), SyncError> {
+    ) -> Result<(Vec<Arc<str>>, TargetGuards), SyncError> {
         let secrets = self.secrets_if_present(plan.secret.as_ref());
         let secrets = self.unless_draining(secrets).await??;
         // Both at once: a publish under the present id may be of the same machine as the recorded one.

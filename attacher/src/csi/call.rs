@@ -1,7 +1,6 @@
 //! Publish, unpublish and list over the current session.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::secret::Secrets;
@@ -11,7 +10,6 @@ use tokio::sync::watch;
 use super::ControllerClient;
 use super::code::CallError;
 use super::connection_manager::ConnectionState;
-use super::metrics::Calls;
 use super::redact::redacted;
 use super::session::Session;
 use crate::leader_election::Leadership;
@@ -52,23 +50,16 @@ impl Caller {
         }
     }
 
-    fn session(&self) -> Result<Arc<Session>, CallError> {
-        let session = self.link.borrow().clone();
-        session.ok_or_else(|| CallError::not_connected(NOT_CONNECTED))
-    }
-
     /// Sends a call with its deadline. Errors do not contain values of its secrets.
-    async fn send<Q: Secrets, A, F>(
+    async fn send<Q: Secrets, A>(
         &self,
-        calls: &Calls,
         method: &'static str,
         message: Q,
         migrated: bool,
-        call: impl FnOnce(tonic::Request<Q>) -> F,
-    ) -> Result<A, CallError>
-    where
-        F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
-    {
+        call: impl AsyncFnOnce(&Session, tonic::Request<Q>) -> Result<tonic::Response<A>, tonic::Status>,
+    ) -> Result<A, CallError> {
+        let session = self.link.borrow().clone();
+        let session = session.ok_or_else(|| CallError::not_connected(NOT_CONNECTED))?;
         self.leadership.check()?;
         let secrets: Vec<String> = message.secrets().flat_map(HashMap::values).cloned().collect();
         let sent = async {
@@ -78,7 +69,11 @@ impl Caller {
             if let Some(context) = trace::context().and_then(|context| context.parse().ok()) {
                 request.metadata_mut().insert("traceparent", context);
             }
-            let answer = calls.send(method, request, self.timeout, migrated, call).await;
+            let call = |request| call(&session, request);
+            let answer = session
+                .calls
+                .send(method, request, self.timeout, migrated, call)
+                .await;
             answer.map_err(|error| CallError {
                 message: redacted(&secrets, error.message),
                 ..error
@@ -104,8 +99,6 @@ impl ControllerClient for Caller {
         request: v1::ControllerPublishVolumeRequest,
         migrated: bool,
     ) -> Result<BTreeMap<String, String>, CallError> {
-        let session = self.session()?;
-        let mut controller = v1::controller_client::ControllerClient::new(session.publishes.clone());
         tracing::trace!(
             method = PUBLISH,
             volume = request.volume_id,
@@ -116,8 +109,9 @@ impl ControllerClient for Caller {
             "GRPC call"
         );
         let answer = self
-            .send(&session.calls, PUBLISH, request, migrated, |request| {
-                controller.controller_publish_volume(request)
+            .send(PUBLISH, request, migrated, async |session, request| {
+                let mut publisher = v1::controller_client::ControllerClient::new(session.publishes.clone());
+                publisher.controller_publish_volume(request).await
             })
             .await?;
         if tracing::enabled!(tracing::Level::TRACE) {
@@ -134,8 +128,6 @@ impl ControllerClient for Caller {
         request: v1::ControllerUnpublishVolumeRequest,
         migrated: bool,
     ) -> Result<(), CallError> {
-        let session = self.session()?;
-        let mut controller = session.controller();
         tracing::trace!(
             method = UNPUBLISH,
             volume = request.volume_id,
@@ -143,8 +135,8 @@ impl ControllerClient for Caller {
             secrets = ?request.secrets.keys(),
             "GRPC call"
         );
-        self.send(&session.calls, UNPUBLISH, request, migrated, |request| {
-            controller.controller_unpublish_volume(request)
+        self.send(UNPUBLISH, request, migrated, async |session, request| {
+            session.controller().controller_unpublish_volume(request).await
         })
         .await?;
         tracing::trace!(method = UNPUBLISH, "GRPC response");
@@ -152,8 +144,6 @@ impl ControllerClient for Caller {
     }
 
     async fn list(&self, request: v1::ListVolumesRequest) -> Result<v1::ListVolumesResponse, CallError> {
-        let session = self.session()?;
-        let mut controller = session.controller();
         tracing::trace!(
             method = LIST,
             max_entries = request.max_entries,
@@ -161,8 +151,8 @@ impl ControllerClient for Caller {
             "GRPC call"
         );
         let answer = self
-            .send(&session.calls, LIST, request, false, |request| {
-                controller.list_volumes(request)
+            .send(LIST, request, false, async |session, request| {
+                session.controller().list_volumes(request).await
             })
             .await?;
         tracing::trace!(
@@ -191,7 +181,7 @@ impl ControllerClient for Caller {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::sync::{Arc, mpsc};
     use std::thread;
 
     use super::*;

@@ -18,26 +18,16 @@ impl Indexer {
         pairs.map(|(_, name)| name)
     }
 
-    /// Adds an attachment of `value`.
-    pub(crate) fn insert(&mut self, value: &Arc<str>, attachment: &Arc<str>) {
-        self.0.insert((value.clone(), attachment.clone()));
-    }
-
-    /// Removes an attachment of `value`.
-    pub(crate) fn remove(&mut self, value: &Arc<str>, attachment: &Arc<str>) {
-        self.0.remove(&(value.clone(), attachment.clone()));
-    }
-
-    /// Moves an attachment from value `old` to value `new`.
-    pub(super) fn replace(&mut self, old: Option<&Arc<str>>, new: Option<&Arc<str>>, attachment: &Arc<str>) {
+    /// Moves an attachment from value `old` to value `new`; without `old` it is added, without `new` removed.
+    pub(crate) fn update(&mut self, old: Option<&Arc<str>>, new: Option<&Arc<str>>, attachment: &Arc<str>) {
         if old == new {
             return;
         }
         if let Some(old) = old {
-            self.remove(old, attachment);
+            self.0.remove(&(old.clone(), attachment.clone()));
         }
         if let Some(new) = new {
-            self.insert(new, attachment);
+            self.0.insert((new.clone(), attachment.clone()));
         }
     }
 }
@@ -51,7 +41,7 @@ mod tests {
         let mut index = Indexer::default();
         let [pv, pv2, a, b, c, x]: [Arc<str>; 6] = ["pv", "pv2", "a", "b", "c", "x"].map(Arc::from);
         let names = |index: &Indexer| -> Vec<Arc<str>> { index.get("pv").cloned().collect() };
-        index.insert(&pv2, &x);
+        index.update(None, Some(&pv2), &x);
         assert_eq!(names(&index), []);
         for (insert, want) in [
             (&b, vec![&b]),
@@ -59,17 +49,17 @@ mod tests {
             (&a, vec![&a, &b]),
             (&c, vec![&a, &b, &c]),
         ] {
-            index.insert(&pv, insert);
+            index.update(None, Some(&pv), insert);
             let want: Vec<_> = want.into_iter().cloned().collect();
             assert_eq!(names(&index), want);
         }
         for (remove, want) in [(&x, 3), (&a, 2), (&b, 1), (&b, 1), (&c, 0), (&c, 0)] {
-            index.remove(&pv, remove);
+            index.update(Some(&pv), None, remove);
             assert_eq!(names(&index).len(), want, "{remove}");
         }
-        index.replace(Some(&pv2), Some(&pv), &x);
+        index.update(Some(&pv2), Some(&pv), &x);
         assert_eq!(names(&index), std::slice::from_ref(&x));
-        index.replace(Some(&pv), None, &x);
+        index.update(Some(&pv), None, &x);
         assert!(index.0.is_empty());
     }
 }

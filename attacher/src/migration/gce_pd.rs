@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::GCEPersistentDiskVolumeSource;
 use kube::ResourceExt as _;
 
 use super::{Fault, Plugin};
+use crate::model::CsiSource;
 use crate::model::wire::VolumeObject;
-use crate::model::{AccessModes, CsiSource};
 
 /// The labels with the zones of a disk. The older label wins.
 const ZONE_LABELS: [&str; 2] = [
@@ -101,13 +101,12 @@ pub(super) fn translate(
 
 /// The in-tree plugin ignored access modes, and a disk is writable on one node only: all but read-only modes become
 /// ReadWriteOnce. A volume without access modes has none.
-pub(super) fn access_modes(names: &[String]) -> AccessModes {
-    let given = AccessModes::from_names(names);
-    let read_only = given.read_only_many && !given.read_write_once && !given.read_write_many;
-    AccessModes {
-        read_only_many: read_only,
-        read_write_once: !read_only && !names.is_empty(),
-        ..AccessModes::default()
+pub(super) fn access_modes(names: &[String]) -> Vec<String> {
+    let has = |mode: &str| names.iter().any(|name| name == mode);
+    match has("ReadOnlyMany") && !has("ReadWriteOnce") && !has("ReadWriteMany") {
+        _ if names.is_empty() => Vec::new(),
+        true => vec!["ReadOnlyMany".to_owned()],
+        false => vec!["ReadWriteOnce".to_owned()],
     }
 }
 

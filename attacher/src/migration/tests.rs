@@ -137,7 +137,7 @@ fn an_in_tree_volume_concerns_the_driver_that_took_over() {
     assert!(concerns);
     assert_eq!(volume.spec.csi().map(|csi| &*csi.handle), Some("vol-1"));
     assert!(volume.spec.migrated);
-    assert!(volume.spec.access_modes.read_write_once);
+    assert_eq!(volume.spec.access_modes, ["ReadWriteOnce"]);
     let (volume, concerns) = decoded(ebs(json!({}), json!([])), "d.example");
     assert!(!concerns);
     assert_eq!(volume.spec.driver(), Some("ebs.csi.aws.com"));

@@ -213,6 +213,17 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_version_that_is_not_a_number_is_unknown() {
+        let of = |version: Option<&str>| {
+            let metadata = json!({"name": "va", "resourceVersion": version});
+            decode(json!({"metadata": metadata, "spec": {"attacher": "d.example"}})).map(|va| va.version)
+        };
+        assert_eq!(of(Some("9")), Some(Version(9)));
+        assert_eq!(of(Some("9z")), Some(Version::UNKNOWN));
+        assert_eq!(of(None), Some(Version::UNKNOWN));
+    }
+
     /// The API server stores it, and one such object must not fail the whole list.
     #[test]
     fn decodes_an_error_with_a_time_beyond_the_range_of_timestamps() {

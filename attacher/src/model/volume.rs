@@ -35,7 +35,7 @@ pub struct VolumeSpec {
     /// Whether it is an in-tree volume.
     pub migrated: bool,
     /// `accessModes`.
-    pub access_modes: AccessModes,
+    pub access_modes: Vec<String>,
     /// `volumeMode: Block`.
     pub block: bool,
     /// `mountOptions`.
@@ -75,19 +75,6 @@ pub struct CsiSource {
     pub publish_secret: Option<SecretRef>,
 }
 
-/// A set of access modes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AccessModes {
-    /// ReadWriteOnce.
-    pub read_write_once: bool,
-    /// ReadOnlyMany.
-    pub read_only_many: bool,
-    /// ReadWriteMany.
-    pub read_write_many: bool,
-    /// ReadWriteOncePod.
-    pub read_write_once_pod: bool,
-}
-
 // === impl Volume ===
 
 impl Volume {
@@ -115,7 +102,7 @@ impl VolumeSpec {
         Self {
             csi: csi.ok_or(NoCsiSource::NotMigrated),
             migrated: false,
-            access_modes: AccessModes::from_names(object.access_modes.as_deref().unwrap_or_default()),
+            access_modes: object.access_modes.unwrap_or_default(),
             block: object.volume_mode.as_deref() == Some("Block"),
             mount_options: object.mount_options.unwrap_or_default(),
         }
@@ -139,21 +126,5 @@ impl VolumeSpec {
 impl Default for VolumeSpec {
     fn default() -> Self {
         Self::from_wire(PersistentVolumeSpec::default())
-    }
-}
-
-// === impl AccessModes ===
-
-impl AccessModes {
-    /// Parses the API's names. Unknown names are ignored; the attacher refuses a volume without known modes, as the Go sidecar
-    /// does.
-    pub fn from_names(names: &[String]) -> Self {
-        let has = |mode: &str| names.iter().any(|name| name == mode);
-        Self {
-            read_write_once: has("ReadWriteOnce"),
-            read_only_many: has("ReadOnlyMany"),
-            read_write_many: has("ReadWriteMany"),
-            read_write_once_pod: has("ReadWriteOncePod"),
-        }
     }
 }

@@ -84,11 +84,11 @@ pub struct CsiNodeObject {
 
 /// Name, UID and version of an object.
 pub(crate) fn identity(metadata: ObjectMeta) -> (Arc<str>, Uid, Version) {
-    let version = metadata.resource_version.as_deref();
+    let version = metadata.resource_version.and_then(|version| version.parse().ok());
     (
         metadata.name.unwrap_or_default().into(),
         Uid(metadata.uid.unwrap_or_default().into()),
-        version.map_or(Version::UNKNOWN, Version::parse),
+        version.map_or(Version::UNKNOWN, Version),
     )
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use csi_proto::v1::VolumeCapability;
 
 use super::capability::capability;
-use super::{AttachInputs, Refusal, node_id, spec};
+use super::{AttachInputs, DetachPlan, PresentNodeId, Refusal, node_id, spec};
 use crate::model::{Attachment, CsiSource, Driver, PublishTarget, Recorded, SecretRef, Uid};
 
 /// Everything that an attach sends.
@@ -14,8 +14,8 @@ use crate::model::{Attachment, CsiSource, Driver, PublishTarget, Recorded, Secre
 pub struct AttachPlan {
     /// The volume and the node id to publish to.
     pub target: PublishTarget,
-    /// Another target where the volume may still be published, to be unpublished first.
-    pub stale: Option<Stale>,
+    /// The detach of the target of an earlier attach, which differs from the present one and must be unpublished first.
+    pub stale: Option<DetachPlan>,
     /// The node's present id, to publish to if the driver does not know that of `target`.
     pub other_node_id: Option<Arc<str>>,
     /// CSI `volume_capability`.
@@ -34,15 +34,6 @@ pub struct AttachPlan {
     pub record: Option<Record>,
     /// Whether our finalizer and a record of `target` are stored.
     pub is_recorded: bool,
-}
-
-/// The target of an earlier attach that differs from the present one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stale {
-    /// The volume and the node id to unpublish from.
-    pub target: PublishTarget,
-    /// The Secret to send.
-    pub secret: Option<SecretRef>,
 }
 
 /// A PersistentVolume that must get our finalizer, so that it outlives its attachments.
@@ -125,7 +116,7 @@ pub fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPlan, Refu
     let is_complete = attachment.finalizer && attachment.recorded == annotations;
     Ok(AttachPlan {
         // Without our finalizer nothing was published, and an attached volume is in use.
-        stale: stale(&attachment.recorded, &target, csi)
+        stale: stale(&attachment.recorded, &target, csi, spec.migrated)
             .filter(|_| attachment.finalizer && !attachment.attached),
         other_node_id,
         capability,
@@ -166,7 +157,7 @@ fn target(attachment: &Attachment, csi: &CsiSource, present: &Arc<str>) -> (Publ
 
 /// An earlier attach may have published elsewhere: the node registered again with another id, or the PersistentVolume was
 /// replaced. Overwriting the record without an unpublish would leak that publish.
-fn stale(recorded: &Recorded, wanted: &PublishTarget, csi: &CsiSource) -> Option<Stale> {
+fn stale(recorded: &Recorded, wanted: &PublishTarget, csi: &CsiSource, migrated: bool) -> Option<DetachPlan> {
     let node_id = recorded.node_id.clone()?;
     let (handle, secret) = match &recorded.handle {
         Some(handle) if *handle != wanted.volume_id => (handle.clone(), recorded.secret.clone()),
@@ -176,5 +167,10 @@ fn stale(recorded: &Recorded, wanted: &PublishTarget, csi: &CsiSource) -> Option
         volume_id: handle,
         node_id,
     };
-    (target != *wanted).then_some(Stale { target, secret })
+    (target != *wanted).then(|| DetachPlan {
+        present: PresentNodeId::other_than(&target.node_id, Some(&wanted.node_id)),
+        target,
+        secret,
+        migrated,
+    })
 }

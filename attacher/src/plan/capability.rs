@@ -4,7 +4,7 @@ use csi_proto::v1::VolumeCapability;
 use csi_proto::v1::volume_capability::access_mode::Mode;
 use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
-use crate::model::{AccessModes, CsiSource, Driver, VolumeSpec};
+use crate::model::{CsiSource, Driver, VolumeSpec};
 
 /// Access modes that have no CSI equivalent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +28,7 @@ pub(super) fn capability(
     csi: &CsiSource,
     driver: &Driver,
 ) -> Result<VolumeCapability, Unsupported> {
-    let mode = access_mode(spec.access_modes, driver.capabilities.single_node_multi_writer)?;
+    let mode = access_mode(&spec.access_modes, driver.capabilities.single_node_multi_writer)?;
     let access_type = if spec.block {
         AccessType::Block(BlockVolume {})
     } else {
@@ -50,18 +50,14 @@ pub(super) fn capability(
 }
 
 /// ReadWriteMany includes the weaker modes; with SINGLE_NODE_MULTI_WRITER the mode distinguishes one pod from one node.
-fn access_mode(modes: AccessModes, single_node_multi_writer: bool) -> Result<Mode, Unsupported> {
-    let AccessModes {
-        read_write_once,
-        read_only_many,
-        read_write_many,
-        read_write_once_pod,
-    } = modes;
+/// Unknown names are ignored; a volume without known modes is refused, as in the Go sidecar.
+fn access_mode(names: &[String], single_node_multi_writer: bool) -> Result<Mode, Unsupported> {
+    let has = |mode: &str| names.iter().any(|name| name == mode);
     match (
-        read_write_once_pod,
-        read_write_many,
-        read_only_many,
-        read_write_once,
+        has("ReadWriteOncePod"),
+        has("ReadWriteMany"),
+        has("ReadOnlyMany"),
+        has("ReadWriteOnce"),
     ) {
         (true, false, false, false) if single_node_multi_writer => Ok(Mode::SingleNodeSingleWriter),
         (true, false, false, false) => Ok(Mode::SingleNodeWriter),
@@ -101,10 +97,9 @@ mod tests {
         ];
         for (names, plain, multi_writer) in table {
             let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-            let modes = AccessModes::from_names(&names);
-            assert_eq!(access_mode(modes, false), *plain, "{names:?}");
+            assert_eq!(access_mode(&names, false), *plain, "{names:?}");
             assert_eq!(
-                access_mode(modes, true),
+                access_mode(&names, true),
                 *multi_writer,
                 "{names:?} with multi writer"
             );

@@ -6,7 +6,7 @@ mod target_usage;
 
 use super::*;
 use crate::model::{
-    AccessModes, Capabilities, CsiSource, NoCsiSource, PublishTarget, Recorded, SecretRef, Source, Version,
+    Capabilities, CsiSource, NoCsiSource, PublishTarget, Recorded, SecretRef, Source, Version,
 };
 
 pub(crate) const DRIVER: &str = "d.example";
@@ -48,10 +48,7 @@ pub(crate) fn mk_spec(handle: &str) -> VolumeSpec {
             handle: handle.into(),
             ..CsiSource::default()
         }),
-        access_modes: AccessModes {
-            read_write_once: true,
-            ..AccessModes::default()
-        },
+        access_modes: vec!["ReadWriteOnce".to_owned()],
         ..VolumeSpec::default()
     }
 }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, ensure};
 use csi_attacher::migration::{self, Plugin};
 use csi_attacher::model::wire::VolumeObject;
-use csi_attacher::model::{AccessModes, Capabilities, Driver};
+use csi_attacher::model::{Capabilities, Driver};
 use csi_e2e::toolchain::{MissingGo, csi_translations};
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::CSIPersistentVolumeSource;
@@ -57,7 +57,7 @@ enum Outcome {
         fs_type: String,
         attributes: BTreeMap<String, String>,
         secret: Option<(String, String)>,
-        access_modes: AccessModes,
+        access_modes: Vec<String>,
     },
 }
 
@@ -238,7 +238,7 @@ fn theirs(answer: Answer) -> Result<Outcome> {
                 secret.name.unwrap_or_default(),
             )
         }),
-        access_modes: AccessModes::from_names(&answer.access_modes),
+        access_modes: answer.access_modes,
     })
 }
 

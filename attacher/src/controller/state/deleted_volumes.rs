@@ -33,11 +33,13 @@ impl ControllerState {
     /// Whether a deleted volume may be published for the VolumeAttachment, which does not record its handle yet: until then an
     /// attach of the volume's successor would overwrite all that is known of it.
     pub(crate) fn waits_for_volume_id(&self, attachment: &Attachment) -> bool {
-        let newest = self.index.attachments.get(&attachment.name);
-        newest.is_some_and(is_missing_id)
-            && attachment
-                .volume_name()
-                .is_some_and(|volume| self.deleted_volumes.contains_key(volume))
+        let volume = attachment.volume_name();
+        volume.is_some_and(|volume| self.deleted_volumes.contains_key(volume))
+            && self
+                .index
+                .attachments
+                .get(&attachment.name)
+                .is_some_and(is_missing_id)
     }
 
     /// `attachment`, with the newest version of its volume and its node.

@@ -53,7 +53,7 @@ impl ControllerState {
 
     fn attachment_gone(&mut self, attachment: &Attachment) {
         self.resource_exhausted_by_node
-            .remove(&attachment.node, &attachment.name);
+            .update(Some(&attachment.node), None, &attachment.name);
         let known = self.attachment_states.remove(&attachment.uid);
         if let Some(published) = known.and_then(|known| known.unwritten_publish) {
             self.abandon(published);

@@ -102,7 +102,7 @@ fn keeps_partition_fs_type_and_read_only() {
             publish_secret: None,
         }
     );
-    assert!(translation.access_modes.read_write_once);
+    assert_eq!(translation.access_modes, ["ReadWriteOnce"]);
     let plain = json!({"awsElasticBlockStore": {"volumeID": "vol-1"}});
     let plain = translated(&pv(plain, nothing(), nothing())).source;
     assert_eq!(plain.attributes, attributes([("partition", "0")]));

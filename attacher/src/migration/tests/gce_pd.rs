@@ -67,14 +67,7 @@ fn translates_writable_modes_to_read_write_once() {
         assert_eq!(translation.source.attributes, attributes([("partition", "2")]));
         translation.access_modes
     };
-    let once = AccessModes {
-        read_write_once: true,
-        ..AccessModes::default()
-    };
-    let read_only = AccessModes {
-        read_only_many: true,
-        ..AccessModes::default()
-    };
+    let (once, read_only) = (&["ReadWriteOnce"][..], &["ReadOnlyMany"][..]);
     for (modes, expected) in [
         (&["ReadWriteOnce"][..], once),
         (&["ReadWriteMany"], once),
@@ -84,7 +77,7 @@ fn translates_writable_modes_to_read_write_once() {
         (&["ReadOnlyMany", "ReadWriteOncePod"], read_only),
         (&["ReadWriteOncePod"], once),
         (&["SomethingNew"], once),
-        (&[], AccessModes::default()),
+        (&[], &[]),
     ] {
         assert_eq!(of(modes), expected, "{modes:?}");
     }

@@ -209,7 +209,7 @@ fn refuses_with_the_go_sidecars_texts() {
             r#"the volume belongs to CSI driver "other", but the VolumeAttachment's attacher is "d.example""#,
         ),
         (
-            |_, pv, _| pv.spec.access_modes = AccessModes::default(),
+            |_, pv, _| pv.spec.access_modes = Vec::new(),
             "unsupported AccessMode combination: []",
         ),
         (

@@ -13,8 +13,7 @@ use std::time::Duration;
 use csi_attacher::controller::state::Event;
 use csi_attacher::informer::Change;
 use csi_attacher::model::{
-    AccessModes, Attachment, CsiSource, Node, PublishTarget, Recorded, SecretRef, Source, Version, Volume,
-    VolumeSpec,
+    Attachment, CsiSource, Node, PublishTarget, Recorded, SecretRef, Source, Version, Volume, VolumeSpec,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -500,10 +499,7 @@ impl State {
         let spec = VolumeSpec {
             csi: Ok(source),
             migrated: left_in_tree,
-            access_modes: AccessModes {
-                read_write_many: true,
-                ..AccessModes::default()
-            },
+            access_modes: vec!["ReadWriteMany".to_owned()],
             ..VolumeSpec::default()
         };
         let version = Version::UNKNOWN;
