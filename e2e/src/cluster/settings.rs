@@ -73,13 +73,19 @@ impl ClusterSettings {
         if self.verbose_log {
             flags.push("--v=5".to_owned());
         }
-        let mut extra_flags = BTreeMap::from([(Component::ControllerManager, flags)]);
+        // Off by default in 1.34, where VolumeAttachments have no errorCode without it.
+        let mut api_server = vec!["--feature-gates=MutableCSINodeAllocatableCount=true".to_owned()];
+        let mut scheduler = Vec::new();
         if self.volume_limit_scaling {
-            for component in [Component::ApiServer, Component::Scheduler] {
-                let gate = "--feature-gates=VolumeLimitScaling=true".to_owned();
-                extra_flags.insert(component, vec![gate]);
+            for flags in [&mut api_server, &mut scheduler] {
+                flags.push("--feature-gates=VolumeLimitScaling=true".to_owned());
             }
         }
+        let extra_flags = BTreeMap::from([
+            (Component::ApiServer, api_server),
+            (Component::ControllerManager, flags),
+            (Component::Scheduler, scheduler),
+        ]);
         Options {
             scheduler: true,
             timers: Timers {
