@@ -58,6 +58,9 @@ pub(crate) const ALL: &[Explained] = &[
                     *our = real.clone();
                 }
             }
+            if request.is_watch() {
+                without_changes_of_versions(&mut real.body);
+            }
         },
     },
     Explained {
@@ -158,6 +161,35 @@ fn with_null(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(with_null),
         Value::Object(object) => object.values_mut().for_each(with_null),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Removes each event of a watch whose object differs from that of its next event only in its version.
+fn without_changes_of_versions(events: &mut Value) {
+    let Some(events) = events.as_array_mut() else {
+        return;
+    };
+    let unversioned = |event: &Value| {
+        let mut object = event["object"].clone();
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.remove("resourceVersion");
+        }
+        object
+    };
+    let mut at = 0;
+    while at < events.len() {
+        let uid = &events[at]["object"]["metadata"]["uid"];
+        let next = events[at + 1..]
+            .iter()
+            .find(|event| &event["object"]["metadata"]["uid"] == uid);
+        let is_repeated = next.is_some_and(|next| {
+            next["type"] == events[at]["type"] && unversioned(next) == unversioned(&events[at])
+        });
+        if is_repeated {
+            events.remove(at);
+        } else {
+            at += 1;
+        }
     }
 }
 

@@ -57,7 +57,7 @@ async fn api_servers_answer_alike(run: &Arc<Run>, toolchain: &Toolchain) -> Resu
     toolchain.settings().require_go()?;
     let requests = setting("DIFFERENTIAL_REQUESTS")?.unwrap_or(REQUESTS);
     let seed = setting("DIFFERENTIAL_SEED")?.unwrap_or(0);
-    // A compaction, every five minutes, would end the old versions that requests ask for.
+    // By default kube-apiserver compacts etcd every five minutes, and answers requests for older versions with 410 Gone.
     let keep_versions = vec!["--etcd-compaction-interval=0".to_owned()];
     let options = Options {
         api_server_only: true,
@@ -115,7 +115,7 @@ async fn compare(plane: &ControlPlane, requests: u64, first_seed: u64) -> Result
             let request = &sequence.requests[difference.index];
             if report.count(request, difference) {
                 let before = session.shorten(&sequence, difference).await?;
-                show(report.show(seed, request, difference, &before));
+                show(report.add_difference(seed, request, difference, &before));
             }
         }
         seed += 1;

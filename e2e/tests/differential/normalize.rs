@@ -20,6 +20,9 @@ const UID_LENGTH: usize = 36;
 /// The longest time in an answer, with microseconds.
 const TIME_LENGTHS: [usize; 2] = [27, 20];
 
+/// The namespace of kube-apiserver's own Lease.
+const CLUSTER_NAMESPACE: &str = "kube-system";
+
 /// What has appeared in a server's answers.
 pub(crate) struct Symbols {
     namespace: String,
@@ -41,7 +44,10 @@ impl Symbols {
     pub(crate) fn normalize(&mut self, value: &mut Value) {
         match value {
             Value::Object(object) => self.normalize_object(object),
-            Value::Array(items) => items.iter_mut().for_each(|item| self.normalize(item)),
+            Value::Array(items) => {
+                items.retain(|item| !is_of_cluster(item));
+                items.iter_mut().for_each(|item| self.normalize(item));
+            }
             Value::String(text) => *text = self.text(text),
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
@@ -131,6 +137,17 @@ impl Symbols {
         }
         normalized
     }
+}
+
+/// Whether an item of a list, a row of a table or an event of a watch is of an object that only kube-apiserver has. It must
+/// not take a number.
+fn is_of_cluster(item: &Value) -> bool {
+    ["/metadata/namespace", "/object/metadata/namespace"]
+        .into_iter()
+        .any(|pointer| {
+            item.pointer(pointer)
+                .is_some_and(|namespace| namespace == CLUSTER_NAMESPACE)
+        })
 }
 
 fn is_age(cell: &str) -> bool {

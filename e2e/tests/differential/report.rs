@@ -98,7 +98,7 @@ impl Report {
     }
 
     /// Adds a difference, with the requests before it that it needs, and returns it as text.
-    pub(crate) fn show(
+    pub(crate) fn add_difference(
         &mut self,
         seed: u64,
         request: &Request,

@@ -90,8 +90,8 @@ impl Session {
                     real: real_answer,
                 }),
             }
-            if is_success && request.method != Method::GET {
-                // From here on the servers have different objects.
+            if is_success && (request.method != Method::GET || request.is_watch()) {
+                // From here on the servers have different objects, or have shown different numbers of versions.
                 break;
             }
         }
@@ -157,10 +157,10 @@ async fn prepare(server: &mut Server) -> Result<()> {
     Ok(())
 }
 
-/// Waits until kube-apiserver's watch cache has followed etcd.
+/// Waits until kube-apiserver's watch cache has caught up with etcd.
 ///
-/// It serves reads of any version, and deletions begin with what it has: one that first finds a pod without a node keeps
-/// the grace period 0, even if the pod turns out to be bound. A list of the newest version waits for the cache.
+/// The cache serves reads with `resourceVersion=0`, and a deletion starts from the cached object: one that reads a pod
+/// before its binding keeps the grace period 0. A list without `resourceVersion` waits for the cache.
 async fn await_watch_cache(server: &Server, request: &Request) -> Result<()> {
     let kind = kinds::ALL.iter().find(|kind| kind.shown_name() == request.kind);
     let kind = kind.context("the kind must be in the table")?;
