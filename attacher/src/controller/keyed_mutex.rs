@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-/// The lock of each key that is locked or waited for. Its guards and waiters own it; the map only finds it.
+/// A lock per key. Guards and waiters own the lock; the map has weak references.
 #[derive(Debug)]
 pub(super) struct KeyedMutex<K>(Mutex<HashMap<K, Weak<AsyncMutex<()>>>>);
 
@@ -16,16 +16,16 @@ pub(super) type KeyedGuard = OwnedMutexGuard<()>;
 // === impl KeyedMutex ===
 
 impl<K: Eq + Hash + Ord + Clone> KeyedMutex<K> {
-    /// Locks `key`, first come, first served.
+    /// Locks `key`. Waiters acquire the lock in FIFO order.
     ///
     /// # Cancellation
     ///
-    /// Safe: the next call removes what a dropped waiter leaves behind.
+    /// Safe: the next call removes the map entry of a dropped waiter.
     pub(super) async fn lock(&self, key: &K) -> KeyedGuard {
         let lock = {
             // No panic leaves the map inconsistent.
             let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            // Lanes bound the keys in use, so this is cheap.
+            // The lanes' concurrency bounds the number of keys, so this is cheap.
             locks.retain(|_, lock| lock.strong_count() > 0);
             let known = locks.get(key).and_then(Weak::upgrade);
             known.unwrap_or_else(|| {
@@ -89,7 +89,10 @@ mod tests {
         let [two, one] = both.now_or_never().expect("both are free");
         assert!(crossed.as_mut().now_or_never().is_none());
         drop(two);
-        assert!(mutex.lock(&2).now_or_never().is_some(), "the first is that of 2");
+        assert!(
+            mutex.lock(&2).now_or_never().is_some(),
+            "the first guard must be that of key 2"
+        );
         assert!(crossed.as_mut().now_or_never().is_none());
         drop(one);
         assert!(crossed.now_or_never().is_some());
@@ -99,7 +102,7 @@ mod tests {
     async fn keeps_nothing_of_unlocked_keys_and_dropped_waiters() {
         let mutex = KeyedMutex::default();
         let keys = || {
-            drop(mutex.lock(&0).now_or_never().expect("no test locks it"));
+            drop(mutex.lock(&0).now_or_never().expect("key 0 must be unlocked"));
             let mut keys: Vec<i32> = mutex.0.lock().unwrap().keys().copied().collect();
             keys.sort_unstable();
             keys

@@ -97,12 +97,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Reports that the status of `attachment` shows the result: observes the time since the attach or detach was requested,
-    /// and sends an Event if failures were reported before, which the status remembers over restarts.
+    /// Reports a completed attach or detach: observes its duration since the request, and sends an Event if the status has an
+    /// error of an earlier try, which survives restarts.
     pub(super) fn report_success(&self, operation: Operation, attachment: &Attachment) {
         let Attachment { name, node, .. } = attachment;
         let (failed, reason, what) = match operation {
-            // A republish is not the end of the wait since the creation.
+            // A republish does not count as attach latency.
             Operation::Attach if attachment.attached => {
                 let message = format!("published to node {node} again (VolumeAttachment {name})");
                 return self.announce(attachment, Reason::AttachmentRestored, None, message);
@@ -121,7 +121,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if let Some(since) = attachment.wanted_since
             && !operation.is_repair(attachment)
         {
-            // One time is of the API server's clock and the other of ours, so the difference may be negative.
+            // The API server's clock set one time and this process's the other, so the difference may be negative.
             let after = (self.clock)().duration_since(since);
             let after: Duration = after.try_into().unwrap_or_default();
             let state = self.state();

@@ -18,7 +18,7 @@ impl Indexer {
         pairs.map(|(_, name)| name)
     }
 
-    /// Moves an attachment from value `old` to value `new`; without `old` it is added, without `new` removed.
+    /// Moves an attachment from value `old` to value `new`. Adds it if `old` is `None`; removes it if `new` is `None`.
     pub(crate) fn update(&mut self, old: Option<&Arc<str>>, new: Option<&Arc<str>>, attachment: &Arc<str>) {
         if old == new {
             return;

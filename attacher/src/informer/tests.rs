@@ -207,7 +207,7 @@ fn replaced_object_leaves_the_indexes() {
 }
 
 #[test]
-fn a_version_that_is_not_a_number_is_never_stale() {
+fn unknown_version_is_never_stale() {
     for (version, stale) in [
         (Version(12), true),
         (Version(11), true),

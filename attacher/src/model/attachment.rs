@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_is_not_a_number_is_unknown() {
+    fn non_numeric_resource_version_is_unknown() {
         let of = |version: Option<&str>| {
             let metadata = json!({"name": "va", "resourceVersion": version});
             decode(json!({"metadata": metadata, "spec": {"attacher": "d.example"}})).map(|va| va.version)

@@ -14,7 +14,7 @@ use crate::model::{Attachment, CsiSource, Driver, PublishTarget, Recorded, Secre
 pub struct AttachPlan {
     /// The volume and the node id to publish to.
     pub target: PublishTarget,
-    /// The detach of the target of an earlier attach, which differs from the present one and must be unpublished first.
+    /// Detach of an earlier attach's target, to execute before the publish, if that target differs from `target`.
     pub stale: Option<DetachPlan>,
     /// The node's present id, to publish to if the driver does not know that of `target`.
     pub other_node_id: Option<Arc<str>>,

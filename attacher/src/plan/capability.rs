@@ -50,7 +50,7 @@ pub(super) fn capability(
 }
 
 /// ReadWriteMany includes the weaker modes; with SINGLE_NODE_MULTI_WRITER the mode distinguishes one pod from one node.
-/// Unknown names are ignored; a volume without known modes is refused, as in the Go sidecar.
+/// Ignores unknown names and refuses a volume without known modes, as the Go sidecar does.
 fn access_mode(names: &[String], single_node_multi_writer: bool) -> Result<Mode, Unsupported> {
     let has = |mode: &str| names.iter().any(|name| name == mode);
     match (
