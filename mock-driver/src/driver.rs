@@ -66,7 +66,7 @@ pub struct Driver {
     /// The capabilities, which can change at run time.
     pub capabilities: Arc<LiveCapabilities>,
     pub(crate) config: ServiceConfig,
-    /// When Probe begins to report that the driver is ready.
+    /// Time from which Probe reports ready.
     pub(crate) ready_from: Instant,
     pub(crate) pool_topology: BTreeMap<PoolName, Segments>,
     /// The array with its storage.

@@ -1,5 +1,5 @@
 //! Drivers within another process, such as a simulation: without socket, thread or file, on the runtime's clock.
-//! [`services`](crate::service::services) are its gRPC services, which a client can call directly.
+//! [`services`](crate::service::services) returns its gRPC services, which a client can call directly.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

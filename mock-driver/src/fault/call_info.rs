@@ -24,7 +24,7 @@ pub trait CallInfo {
     fn name(&self) -> &str {
         ""
     }
-    /// The request as a dynamic message, which may be built here, because few rules need it.
+    /// The request as a dynamic message. Implementations may decode it on each call, because few rules need it.
     fn message(&self) -> Option<Cow<'_, DynamicMessage>> {
         None
     }

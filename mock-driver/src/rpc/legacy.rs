@@ -15,7 +15,7 @@ include!(concat!(env!("OUT_DIR"), "/csi.legacy.rs"));
 /// The messages as a serialised `google.protobuf.FileDescriptorSet`, without what they import.
 pub(crate) const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/legacy.binpb"));
 
-/// The replies have no secrets.
+/// Implements [`Secrets`] for messages without secret fields.
 macro_rules! without_secrets {
     ($($message:ident)+) => {
         $(impl Secrets for $message {

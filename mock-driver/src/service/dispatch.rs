@@ -25,14 +25,14 @@ use crate::rpc::method::Method;
 
 type Request = http::Request<axum::body::Body>;
 
-/// The methods of the CSI services, and the names of the services for reflection.
+/// Routes of the CSI methods, and the service names for reflection.
 struct Offered {
     driver: Arc<Driver>,
     methods: axum::Router,
     names: Vec<&'static str>,
 }
 
-/// All services of `driver`.
+/// The gRPC services of `driver`, as routes.
 pub fn services(driver: &Arc<Driver>) -> Routes {
     let mut offered = Offered {
         driver: driver.clone(),
@@ -69,7 +69,8 @@ pub fn services(driver: &Arc<Driver>) -> Routes {
 // === impl Offered ===
 
 impl Offered {
-    /// Adds a route for each method of a service: a generated service refuses unknown methods without a message.
+    /// Adds a route for each method of a service, so that [`not_offered`] answers unknown methods: a generated service answers
+    /// them with UNIMPLEMENTED without a message.
     fn add<S>(&mut self, service: S)
     where
         S: Service<
@@ -90,7 +91,7 @@ impl Offered {
             }
             let (driver, mut service) = (self.driver.clone(), service.clone());
             let methods = std::mem::take(&mut self.methods);
-            self.methods = match legacy::server(method) {
+            self.methods = match legacy::handler(method) {
                 None => {
                     let service = service.map_request(|request: Request| request.map(Body::new));
                     methods.route_service(method.path(), service)
@@ -118,6 +119,6 @@ async fn not_offered(request: Request) -> http::Response<Body> {
     } else {
         format!("service \"{service}\" is not offered by this driver")
     };
-    tracing::warn!(path, "{reason}");
+    tracing::warn!(path, reason, "call to an unknown method or service");
     Status::unimplemented(reason).into_http()
 }

@@ -32,11 +32,11 @@ use crate::service::call::Rpc;
 type Answer = BoxFuture<http::Response<Body>, Infallible>;
 
 /// Handles one call.
-type Serve = fn(&Arc<Driver>, http::Request<Body>) -> Answer;
+type Handler = fn(&Arc<Driver>, http::Request<Body>) -> Answer;
 
-/// The handler of a method whose response had a condition, and the capability with which it is used.
-pub(super) fn server(method: Method) -> Option<(Capability, Serve)> {
-    let servers: [(Method, Serve); 3] = [
+/// The handler of a method whose response had a condition, and the capability that enables it.
+pub(super) fn handler(method: Method) -> Option<(Capability, Handler)> {
+    let handlers: [(Method, Handler); 3] = [
         (ListVolumesRequest::METHOD, serve::<ListVolumesRequest>),
         (
             ControllerGetVolumeRequest::METHOD,
@@ -47,8 +47,8 @@ pub(super) fn server(method: Method) -> Option<(Capability, Serve)> {
             serve::<NodeGetVolumeStatsRequest>,
         ),
     ];
-    let (_, serve) = servers.into_iter().find(|(known, _)| *known == method)?;
-    Some((method.condition()?, serve))
+    let (_, handler) = handlers.into_iter().find(|(known, _)| *known == method)?;
+    Some((method.condition()?, handler))
 }
 
 /// A request whose response had a condition.

@@ -20,7 +20,7 @@ const MAX_GROWTH: u64 = 64 << 20;
 /// If the driver collected all entries, it would do so before the first message.
 const MESSAGES: i64 = 100;
 
-/// A mounted ramfs. It finds no holes in a sparse file, which is a full volume that takes no space.
+/// A mounted ramfs. Its SEEK_HOLE finds no hole in a sparse file, so the file is a full volume without using memory.
 struct Ramfs(PathBuf);
 
 // === impl Ramfs ===
@@ -58,7 +58,7 @@ async fn memory_for_the_metadata_of_a_full_volume_is_bounded() {
     ];
     let socket = directory.path().join("csi.sock");
     let driver = command(&socket);
-    // A driver that collects all entries fails before it takes the machine's memory.
+    // The limit of the address space makes a driver that collects all entries fail before the host runs out of memory.
     let mut limited = Command::new("prlimit");
     limited
         .arg("--as=2147483648")
@@ -89,7 +89,7 @@ async fn memory_for_the_metadata_of_a_full_volume_is_bounded() {
 
     let before = program.peak_memory();
     let mut client = SnapshotMetadataClient::new(program.channel().await);
-    // From the start, and the last blocks.
+    // From the start, and the last block.
     for (offset, messages) in [(0, MESSAGES), (TIB - BLOCK, 1)] {
         let request = GetMetadataAllocatedRequest {
             snapshot_id: snapshot_id.clone(),

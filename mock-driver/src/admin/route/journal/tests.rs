@@ -30,7 +30,7 @@ fn probe(journal: &Arc<Journal>) {
 #[tokio::test]
 async fn waiting_readers_visit_each_call_once() {
     const BEFORE: u64 = 5_000;
-    // Few enough for tokio's cooperative budget of one poll of this test.
+    // Stays below tokio's cooperative budget: the test is one poll of its task.
     const EVENTS: u64 = 20;
     let admin = mk_admin();
     let journal = admin.journal().unwrap();
