@@ -136,7 +136,7 @@ impl RealNodes {
         self.wait_until_deployed().await
     }
 
-    /// Applies what a recipe may have deleted: the ServiceAccounts and RBAC objects of the cluster, and the overlay.
+    /// Applies the objects that a recipe may have deleted: ServiceAccounts, RBAC objects and the overlay.
     pub async fn redeploy(&self) -> Result<()> {
         self.cluster.install().await?;
         self.deploy().await

@@ -179,7 +179,7 @@ fn runtime_class(resource: &Resource, object: &Object) -> Result<(), Status> {
     }
     let class = text(object, "/spec/runtimeClassName");
     if class.is_empty() {
-        // The plugin's client refuses to send the request.
+        // The admission plugin's client rejects an empty name before it sends the request.
         return Err(Status::unclassified("resource name may not be empty"));
     }
     let why = format!("pod rejected: RuntimeClass {class:?} not found");

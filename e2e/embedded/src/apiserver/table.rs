@@ -158,7 +158,7 @@ pub(crate) fn table(
         .iter()
         .map(|object| row(resource.kind, clock, object, shown(object)))
         .collect();
-    // Kubernetes has no printer for this kind, and its default one begins with no list.
+    // Kubernetes has no printer for this kind; the default table converter returns null in place of an empty list.
     let rows = if rows.is_empty() && resource.kind == Kind::CsiStorageCapacity {
         Value::Null
     } else {

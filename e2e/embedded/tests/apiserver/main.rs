@@ -93,7 +93,7 @@ async fn patch(server: &ApiServer, path: &str, kind: &str, body: &Value) -> (u16
     .await
 }
 
-/// Checks code and message of an answer.
+/// Checks code, reason and message of a failed request.
 fn assert_fails(answer: (u16, Value), code: u16, reason: &str, message: &str) {
     assert_eq!(answer.0, code, "{}", answer.1);
     assert_eq!(answer.1["reason"], reason, "{}", answer.1);

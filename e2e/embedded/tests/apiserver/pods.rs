@@ -18,7 +18,7 @@ fn mk_pod(name: &str, spec: Value) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn binds_only_the_pod_that_the_binding_means() {
+async fn binding_checks_uid_version_and_scheduling_gates() {
     let server = mk_server(1);
     let gates = json!({ "schedulingGates": [{ "name": "example.com/g" }] });
     for pod in [mk_pod("p", json!({})), mk_pod("gated", gates)] {
@@ -140,7 +140,7 @@ async fn refuses_pods_that_admission_refuses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn evicts_the_pod_that_the_eviction_means() {
+async fn eviction_checks_name_and_resource_version() {
     let server = mk_server(1);
     call(&server, Method::POST, PODS, &mk_pod("p", json!({}))).await;
     let evict = |eviction: Value| {
@@ -179,7 +179,7 @@ async fn issues_tokens_for_ten_minutes_at_least() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn admits_subresources_before_it_validates_them() {
+async fn admits_subresources_before_validation() {
     let server = mk_server(1);
     let namespaces = "/api/v1/namespaces";
     call(
@@ -229,7 +229,7 @@ async fn admits_subresources_before_it_validates_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_eviction_changes_nothing() {
+async fn repeated_eviction_does_not_write() {
     let server = mk_server(1);
     call(
         &server,
@@ -252,7 +252,7 @@ async fn a_second_eviction_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn validates_the_names_of_the_classes_of_a_changed_pod() {
+async fn validates_class_names_of_pods() {
     let server = mk_server(1);
     let unnamed = mk_pod("p", json!({ "runtimeClassName": "" }));
     let (code, answer) = call(&server, Method::POST, PODS, &unnamed).await;

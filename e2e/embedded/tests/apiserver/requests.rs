@@ -457,7 +457,7 @@ async fn refuses_only_numbers_as_versions_of_new_objects() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_empty_table_has_rows_if_the_kind_has_a_printer() {
+async fn empty_table_has_null_rows_if_kind_has_no_printer() {
     let server = mk_server(1);
     let capacities = "/apis/storage.k8s.io/v1/csistoragecapacities";
     assert_eq!(table(&server, capacities).await["rows"], Value::Null);
