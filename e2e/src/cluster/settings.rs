@@ -73,19 +73,13 @@ impl ClusterSettings {
         if self.verbose_log {
             flags.push("--v=5".to_owned());
         }
-        // Off by default in 1.34, where VolumeAttachments have no errorCode without it.
-        let mut api_server = vec!["--feature-gates=MutableCSINodeAllocatableCount=true".to_owned()];
-        let mut scheduler = Vec::new();
+        let mut extra_flags = BTreeMap::from([(Component::ControllerManager, flags)]);
         if self.volume_limit_scaling {
-            for flags in [&mut api_server, &mut scheduler] {
-                flags.push("--feature-gates=VolumeLimitScaling=true".to_owned());
+            for component in [Component::ApiServer, Component::Scheduler] {
+                let gate = "--feature-gates=VolumeLimitScaling=true".to_owned();
+                extra_flags.insert(component, vec![gate]);
             }
         }
-        let extra_flags = BTreeMap::from([
-            (Component::ApiServer, api_server),
-            (Component::ControllerManager, flags),
-            (Component::Scheduler, scheduler),
-        ]);
         Options {
             scheduler: true,
             timers: Timers {
