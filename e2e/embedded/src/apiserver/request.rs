@@ -159,6 +159,14 @@ impl Target {
 // === impl Location ===
 
 impl Location {
+    /// The namespace in a document must be the one in the path, if both have one.
+    pub(crate) fn check_namespace(&self, given: &str) -> Result<(), Status> {
+        if !self.namespace.is_empty() && !given.is_empty() && given != self.namespace {
+            return Err(Status::namespace_mismatch());
+        }
+        Ok(())
+    }
+
     /// The verb of a request, as RBAC and audit logs name it.
     pub(crate) fn verb(&self, method: &Method, query: &Query) -> &'static str {
         match (method.as_str(), self.name.is_empty()) {

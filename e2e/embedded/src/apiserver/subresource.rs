@@ -67,10 +67,7 @@ fn document(call: &Call<'_>, api_version: &str, kind: &str) -> Result<Value, Sta
 /// Admits the creation of a subresource: its namespace must be that of the request, and exist.
 fn admit(call: &Call<'_>, document: &Value) -> Result<(), Status> {
     let location = call.location;
-    let given = document["metadata"]["namespace"].as_str().unwrap_or_default();
-    if !given.is_empty() && given != location.namespace {
-        return Err(Status::namespace_mismatch());
-    }
+    location.check_namespace(document["metadata"]["namespace"].as_str().unwrap_or_default())?;
     admission::namespace_exists(
         &call.server.store(),
         location.resource,

@@ -195,12 +195,9 @@ impl Call<'_> {
     }
 }
 
-/// The name in the body must be the one in the path.
+/// Namespace and name in the body must be those in the path.
 fn check_name(location: &Location, object: &Object) -> Result<(), Status> {
-    let (given, namespace) = (object::namespace(object), location.namespace.as_str());
-    if !namespace.is_empty() && !given.is_empty() && given != namespace {
-        return Err(Status::namespace_mismatch());
-    }
+    location.check_namespace(object::namespace(object))?;
     let (given, name) = (object::name(object), location.name.as_str());
     if given.is_empty() {
         return Err(Status::bad_request(format!(
