@@ -107,7 +107,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     ///
     /// Like a crash: the next process repairs it.
     pub(crate) async fn sync(&self, item: &Item) -> Result<(), SyncError> {
-        let work = async {
+        // Boxed: it has tens of kilobytes, and each combinator below would copy it.
+        let work = Box::pin(async {
             match item {
                 Item::Attachment {
                     attachment,
@@ -123,7 +124,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                     self.record_volume_id(volume, attachments).await
                 }
             }
-        };
+        });
         let sync = async {
             let result = AssertUnwindSafe(work).catch_unwind().await;
             let result = result.unwrap_or_else(|_| Err(SyncError::panicked()));
