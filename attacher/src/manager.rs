@@ -259,9 +259,9 @@ impl Service {
             // Only now may another replica begin.
             Ok(Term::Over) => election::end(tasks, &stop_election, &state).await?,
             Ok(Term::Vacated) => {
-                let patience = args.election.lease_duration.as_secs();
+                let lease_duration = args.election.lease_duration.as_secs();
                 tracing::warn!(
-                    "no CSI driver for {patience} s: releasing the lease, so that a replica with a working driver can lead"
+                    "no CSI driver for {lease_duration} s: releasing the lease, so that a replica with a working driver can lead"
                 );
                 // Syncs that wait for the driver end at once; calls that it may still execute get the grace period.
                 stop_work.cancel();

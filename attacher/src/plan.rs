@@ -147,7 +147,7 @@ pub(crate) fn has_stale_status(attachment: &Attachment) -> bool {
 ///
 /// A driver without publish calls (`publishes` is false) has no volumes to protect, so the finalizer of an earlier driver
 /// version is removed at once.
-pub(crate) fn release(volume: &Volume, attachments: usize, publishes: bool) -> bool {
+pub(crate) fn removes_pv_finalizer(volume: &Volume, attachments: usize, publishes: bool) -> bool {
     let unneeded = (volume.deleting || volume.left_in_tree) && attachments == 0;
     volume.finalizer && (!publishes || unneeded)
 }

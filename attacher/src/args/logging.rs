@@ -14,7 +14,7 @@ pub struct Logging {
     #[arg(long = "v", default_value = "0", value_parser = number::verbosity, value_name = "LEVEL")]
     pub verbosity: u8,
 
-    /// Verbosity of single modules, such as worker=5,csi*=2.
+    /// Verbosity of single modules, such as controller=5,csi*=2.
     #[arg(long, default_value = "", value_name = "PATTERN=LEVEL,...")]
     pub vmodule: Modules,
 

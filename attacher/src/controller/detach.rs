@@ -28,7 +28,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             self.state().state_of(&attachment.uid).unwritten_publish = None;
             node_ids
         };
-        let written = self.mark_detached_and_release(attachment).await;
+        let written = self.mark_detached_and_remove_finalizer(attachment).await;
         written.map_err(|error| {
             // The next sync repeats the writes alone.
             self.state()
@@ -85,7 +85,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
 
     /// Writes the status if other finalizers keep the object, then removes our finalizer. In this order a crash in between
     /// repeats the detach; in the other the status would stay wrong.
-    async fn mark_detached_and_release(&self, attachment: &Attachment) -> Result<(), Error> {
+    async fn mark_detached_and_remove_finalizer(&self, attachment: &Attachment) -> Result<(), Error> {
         let outlives = attachment.foreign_finalizers || !attachment.finalizer;
         if outlives && attachment.says_attached() {
             self.request(attachment, AttachmentRequest::MarkDetached).await?;

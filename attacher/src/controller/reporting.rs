@@ -22,27 +22,31 @@ pub(super) fn span(item: &Item, driver: &Driver) -> Span {
     match item {
         Item::Attachment {
             attachment: a,
-            operation: wanted @ Operation::Attach,
+            operation: operation @ Operation::Attach,
         } => info_span!(
             "attach", va = %a.name, pv = a.volume_name().map(|name| &**name), node = %a.node,
             // A republish is not part of the trace of the first attach, which ended long ago.
-            otel.trace_id = (!a.attached).then(|| field::display(trace::Id { uid: &a.uid, wanted: *wanted })),
+            otel.trace_id = (!a.attached).then(|| field::display(trace::Id { uid: &a.uid, operation: *operation })),
             otel.uid = %a.uid, otel.driver = %driver, otel.status_description = field::Empty
         ),
         Item::Attachment {
             attachment: a,
-            operation: wanted @ Operation::Detach,
+            operation: operation @ Operation::Detach,
         } => info_span!(
             "detach", va = %a.name, pv = a.volume_name().map(|name| &**name), node = %a.node,
-            otel.trace_id = %trace::Id { uid: &a.uid, wanted: *wanted },
+            otel.trace_id = %trace::Id { uid: &a.uid, operation: *operation },
             otel.uid = %a.uid, otel.driver = %driver, otel.status_description = field::Empty
         ),
         Item::Target(abandoned) => info_span!(
             "unpublish", va = %abandoned.attachment.name, node = %abandoned.attachment.node,
             otel.uid = %abandoned.attachment.uid, otel.driver = %driver, otel.status_description = field::Empty
         ),
-        Item::Volume(volume) | Item::DeletedVolume { volume, .. } => info_span!(
-            "release", pv = %volume.name, otel.uid = %volume.uid, otel.driver = %driver,
+        Item::Volume(volume) => info_span!(
+            "remove_finalizer", pv = %volume.name, otel.uid = %volume.uid, otel.driver = %driver,
+            otel.status_description = field::Empty
+        ),
+        Item::DeletedVolume { volume, .. } => info_span!(
+            "record", pv = %volume.name, otel.uid = %volume.uid, otel.driver = %driver,
             otel.status_description = field::Empty
         ),
     }

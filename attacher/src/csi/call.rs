@@ -19,7 +19,7 @@ use crate::trace;
 /// Calls the connected driver.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    link: watch::Receiver<ConnectionState>,
+    connection: watch::Receiver<ConnectionState>,
     timeout: Duration,
     leadership: Leadership,
     /// Maximum characters of a response that are logged.
@@ -31,9 +31,13 @@ pub struct Caller {
 impl Caller {
     /// Calls with this deadline each (`--timeout`), and only while `leadership` lasts. [`ControllerClient::ready`] waits for a
     /// connection for at most 5 s.
-    pub fn new(link: watch::Receiver<ConnectionState>, timeout: Duration, leadership: Leadership) -> Self {
+    pub fn new(
+        connection: watch::Receiver<ConnectionState>,
+        timeout: Duration,
+        leadership: Leadership,
+    ) -> Self {
         Self {
-            link,
+            connection,
             timeout,
             leadership,
             max_logged: usize::MAX,
@@ -58,7 +62,7 @@ impl Caller {
         migrated: bool,
         call: impl AsyncFnOnce(&Session, tonic::Request<Q>) -> Result<tonic::Response<A>, tonic::Status>,
     ) -> Result<A, CallError> {
-        let session = self.link.borrow().clone();
+        let session = self.connection.borrow().clone();
         let session = session.ok_or_else(|| CallError::not_connected(NOT_CONNECTED))?;
         self.leadership.check()?;
         let secrets: Vec<String> = message.secrets().flat_map(HashMap::values).cloned().collect();
@@ -165,11 +169,15 @@ impl ControllerClient for Caller {
     }
 
     async fn ready(&self) -> Result<Capabilities, CallError> {
-        let mut link = self.link.clone();
-        let up = tokio::time::timeout(self.timeout.min(RECONNECT_WAIT), link.wait_for(Option::is_some)).await;
+        let mut connection = self.connection.clone();
+        let up = tokio::time::timeout(
+            self.timeout.min(RECONNECT_WAIT),
+            connection.wait_for(Option::is_some),
+        )
+        .await;
         match up {
             // Borrowing the watch again while this guard is held would deadlock with a sender between the two.
-            Ok(Ok(link)) => match &*link {
+            Ok(Ok(connection)) => match &*connection {
                 Some(session) => Ok(session.capabilities),
                 None => Err(CallError::not_connected(NOT_CONNECTED)),
             },
@@ -198,9 +206,9 @@ mod tests {
             let _context = runtime.enter();
             Arc::new(Session::disconnected("d.example"))
         };
-        let (link_tx, link) = watch::channel(Some(session.clone()));
-        let writer = thread::spawn(move || while link_tx.send(Some(session.clone())).is_ok() {});
-        let caller = Caller::new(link, Duration::from_secs(60), Leadership::unopposed());
+        let (connection_tx, connection) = watch::channel(Some(session.clone()));
+        let writer = thread::spawn(move || while connection_tx.send(Some(session.clone())).is_ok() {});
+        let caller = Caller::new(connection, Duration::from_secs(60), Leadership::unopposed());
         let (done_tx, done) = mpsc::channel();
         runtime.spawn(async move {
             for _ in 0..100_000 {

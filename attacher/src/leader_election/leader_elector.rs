@@ -198,8 +198,8 @@ impl<S: LeaseServer> LeaderElector<S> {
         self.state.resign();
         self.publish();
         self.status_tx.send_modify(|status| status.renewed = None);
-        let patience = if led { RELEASE } else { RELEASE_PENDING };
-        match timeout(patience, self.release(led)).await {
+        let release_timeout = if led { RELEASE } else { RELEASE_PENDING };
+        match timeout(release_timeout, self.release(led)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(error, "cannot release the lease; it expires by itself"),
             Err(_) => tracing::warn!("cannot release the lease in time; it expires by itself"),
