@@ -101,44 +101,49 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Reports a completed attach or detach: observes its duration since the request, and sends an Event if the status has an
-    /// error of an earlier try, which survives restarts.
-    pub(super) fn report_success(&self, operation: Operation, attachment: &Attachment) {
-        let Attachment { name, node, .. } = attachment;
-        let (failed, reason, what) = match operation {
-            // A republish does not count as attach latency.
-            Operation::Attach if attachment.attached => {
-                let message = format!("published to node {node} again (VolumeAttachment {name})");
-                return self.announce(attachment, Reason::AttachmentRestored, None, message);
-            }
-            Operation::Attach => (
-                attachment.attach_error.is_some(),
-                Reason::AttachRecovered,
-                "attached to",
-            ),
-            Operation::Detach => (
-                attachment.detach_error.is_some(),
-                Reason::DetachRecovered,
-                "detached from",
-            ),
-        };
-        if let Some(since) = attachment.wanted_since
-            && !operation.is_repair(attachment)
-        {
-            // The API server's clock set one time and this process's the other, so the difference may be negative.
-            let after = (self.clock)().duration_since(since);
-            let after: Duration = after.try_into().unwrap_or_default();
-            let state = self.state();
-            let histogram = match operation {
-                Operation::Attach => &state.latency.attached,
-                Operation::Detach => &state.latency.detached,
-            };
-            histogram.observe(after.as_secs_f64());
+    /// Reports a completed attach: observes its duration since the request, and sends an Event if it is a republish or the status
+    /// has an error of an earlier try, which survives restarts.
+    pub(super) fn report_attached(&self, attachment: &Attachment) {
+        // A republish does not count as attach latency.
+        if attachment.attached {
+            let Attachment { name, node, .. } = attachment;
+            let message = format!("published to node {node} again (VolumeAttachment {name})");
+            return self.announce(attachment, Reason::AttachmentRestored, None, message);
         }
-        if failed {
+        self.observe_latency(Operation::Attach, attachment);
+        self.report_recovery(Operation::Attach, attachment);
+    }
+
+    /// Sends an Event if the status has an error of an earlier try of the completed operation.
+    pub(super) fn report_recovery(&self, operation: Operation, attachment: &Attachment) {
+        let (error, reason, what) = match operation {
+            Operation::Attach => (&attachment.attach_error, Reason::AttachRecovered, "attached to"),
+            Operation::Detach => (&attachment.detach_error, Reason::DetachRecovered, "detached from"),
+        };
+        if error.is_some() {
+            let Attachment { name, node, .. } = attachment;
             let message = format!("{what} node {node} after earlier failures (VolumeAttachment {name})");
             self.announce(attachment, reason, None, message);
         }
+    }
+
+    /// Observes the time since the request of a completed operation. Repairs do not count.
+    pub(super) fn observe_latency(&self, operation: Operation, attachment: &Attachment) {
+        let Some(since) = attachment
+            .wanted_since
+            .filter(|_| !operation.is_repair(attachment))
+        else {
+            return;
+        };
+        // The API server's clock set one time and this process's the other, so the difference may be negative.
+        let after = (self.clock)().duration_since(since);
+        let after: Duration = after.try_into().unwrap_or_default();
+        let state = self.state();
+        let histogram = match operation {
+            Operation::Attach => &state.latency.attached,
+            Operation::Detach => &state.latency.detached,
+        };
+        histogram.observe(after.as_secs_f64());
     }
 
     /// Logs a drift, and sends an Event if it may have cost a pod its volume.

@@ -376,3 +376,62 @@ async fn observes_latency_by_operation() {
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
     assert_eq!(observed(&fixture), (1, 1));
 }
+
+/// Another client adds a finalizer that the store does not have, and the status write that this requires fails. The sync that
+/// repeats it is a repair, which has no latency.
+#[tokio::test]
+async fn observes_detach_latency_although_the_following_status_write_fails() {
+    let mut fixture = Fixture::new(Attachment {
+        attached: true,
+        wanted_since: Some(Timestamp::UNIX_EPOCH),
+        ..mk_leaving()
+    });
+    if let Some(attachment) = &mut fixture.world.state().attachment {
+        attachment.foreign_finalizers = true;
+    }
+    fixture.refuse("mark detached", Error::Unanswered("no answer".into()));
+    fixture.fails().await;
+    let observed = |fixture: &Fixture| fixture.state().latency.detached.get_sample_count();
+    assert_eq!(observed(&fixture), 1);
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert!(!fixture.attachment().says_attached());
+    assert_eq!(observed(&fixture), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn does_not_mark_a_deleting_attachment_attached_without_a_call() {
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.world.state().without_publish = true;
+    fixture.world.state().silent.push("ready");
+    let item = fixture.item().expect("an attach");
+    let mut run = std::pin::pin!(fixture.controller.sync(&item));
+    assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+    let deleting = fixture
+        .world
+        .change(|attachment| {
+            attachment.deleting = true;
+            attachment.foreign_finalizers = true;
+        })
+        .expect("it is there");
+    fixture
+        .state()
+        .handle(Event::Attachments(Change::Applied(deleting)));
+    fixture.world.answer.notify_one();
+    assert_eq!(run.await, Ok(()));
+    assert_eq!(fixture.seen(), ["ready"]);
+    assert!(!fixture.attachment().attached);
+}
+
+/// API servers before Kubernetes 1.34 do not know the code.
+#[tokio::test]
+async fn errors_carry_their_code_unless_it_is_switched_off() {
+    for (error_codes, code) in [(true, Some(8)), (false, None)] {
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        fixture.controller = fixture.controller.with_error_codes(error_codes);
+        let refused = ("publish", "id", "ResourceExhausted");
+        fixture.world.state().refused_at.push(refused);
+        fixture.fails().await;
+        let error = fixture.attachment().attach_error.expect("the attach failed");
+        assert_eq!(error.code, code);
+    }
+}
