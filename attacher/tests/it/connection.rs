@@ -41,7 +41,7 @@ type Seen = Arc<Mutex<Vec<v1::ControllerPublishVolumeRequest>>>;
 
 /// A driver that publishes a volume called `ok`, refuses one called `no`, forgets all others, and unpublishes none.
 #[derive(Clone)]
-struct Driver {
+pub(crate) struct Driver {
     name: &'static str,
     has_controller: bool,
     ready: bool,
@@ -62,7 +62,7 @@ struct Driver {
 // === impl Driver ===
 
 impl Driver {
-    fn new(name: &'static str) -> Self {
+    pub(crate) fn new(name: &'static str) -> Self {
         Self {
             name,
             has_controller: true,
@@ -78,7 +78,7 @@ impl Driver {
     }
 
     /// Serves on `socket`, in a runtime of its own: its end closes all connections, as a death does.
-    fn serve(&self, socket: &Path) -> Process {
+    pub(crate) fn serve(&self, socket: &Path) -> Process {
         std::fs::remove_file(socket).ok();
         let (end, at_once) = (self.end.clone(), self.at_once);
         let (identity, controller) = (
@@ -121,7 +121,7 @@ impl Driver {
 }
 
 /// A driver that runs until it is dropped.
-struct Process(Option<Runtime>);
+pub(crate) struct Process(Option<Runtime>);
 
 // === impl Process ===
 
@@ -336,6 +336,12 @@ async fn a_driver_that_ends_gracefully_is_followed_while_it_finishes_old_calls()
     let old_session = fixture.connection.borrow().clone().expect("it is up");
     let new_driver = Driver::new("d.example");
     let _new_server = new_driver.serve(&fixture.socket);
+    // Without a call the end of a connection follows the GOAWAY at once.
+    let unpublisher = Caller::new(fixture.connection.clone(), SOON, Leadership::unopposed());
+    #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
+    let old_unpublish = tokio::spawn(async move { unpublisher.unpublish(unpublish("held"), false).await });
+    let arrives = tokio::time::timeout(SOON, old_driver.holds.cancelled());
+    arrives.await.expect("the unpublish must arrive");
     let old_call = end_during_a_call(&fixture, &old_driver).await;
 
     let is_new = |connection: &ConnectionState| {
@@ -349,7 +355,7 @@ async fn a_driver_that_ends_gracefully_is_followed_while_it_finishes_old_calls()
     let new_call = fixture.caller().publish(publish("ok"), false).await;
     assert!(new_call.is_ok(), "{new_call:?}");
     assert_eq!(new_driver.seen.lock().expect("no test panics with it").len(), 1);
-    assert!(!old_call.is_finished());
+    assert!(!old_call.is_finished() && !old_unpublish.is_finished());
     old_driver.let_go.cancel();
     let finished = old_call.await.expect("no panic");
     assert_eq!(finished, Ok(BTreeMap::new()));

@@ -364,3 +364,44 @@ fn a_sync_without_effect_backs_off() {
     fixture.now += SECOND;
     fixture.starts("va");
 }
+
+/// The response to a write enqueues nothing, although it may show what the watch has not shown yet.
+#[test]
+fn a_waiting_key_starts_in_the_lane_of_its_newest_state() {
+    let va = mk_attachment("va");
+    let mut fixture = Fixture::new([va.clone()]);
+    let item = fixture.starts("va");
+    fixture.finish(&item, failed(Class::Final));
+    let attached = newer(&va, |va| {
+        va.attached = true;
+        va.attach_error = Some(Box::new(Problem::default()));
+    });
+    fixture
+        .state
+        .handle(Event::Attachments(Change::LocallyUpdated(attached)));
+    assert!(fixture.start().is_none());
+    fixture.now += SECOND;
+    fixture.starts("va");
+    let lanes = fixture.state.lanes(fixture.now);
+    assert_eq!(
+        (lanes[&Lane::Attach].running, lanes[&Lane::Repair].running),
+        (0, 1)
+    );
+}
+
+#[test]
+fn a_failed_removal_of_a_pv_finalizer_is_retried_after_its_backoff() {
+    let mut fixture = Fixture::new([]);
+    let deleted = Volume {
+        version: Version(2),
+        deleting: true,
+        finalizer: true,
+        ..mk_volume("pv")
+    };
+    fixture.state.handle(Event::Volumes(Change::Applied(deleted)));
+    let item = fixture.start().expect("our finalizer must be removed");
+    fixture.finish(&item, failed(Class::Final));
+    assert!(fixture.start().is_none());
+    fixture.now += SECOND;
+    assert!(matches!(fixture.start(), Some(Item::Volume(_))));
+}

@@ -82,6 +82,29 @@ async fn detach_holds_the_targets_lock_during_its_call() {
     );
 }
 
+/// A detach in between could unpublish the volume before its status is written.
+#[tokio::test(start_paused = true)]
+async fn attach_holds_the_targets_lock_until_its_status_is_written() {
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.world.state().silent.push("mark attached");
+    let item = fixture.item().expect("an attach");
+    let mut run = std::pin::pin!(fixture.controller.sync(&item));
+    assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+    assert!(fixture.seen().contains(&"mark attached"));
+    let target = PublishTarget {
+        volume_id: "handle".into(),
+        node_id: "id".into(),
+    };
+    let is_free = || {
+        let lock = fixture.controller.target_mutexes.lock(&target);
+        lock.now_or_never().is_some()
+    };
+    assert!(!is_free());
+    fixture.world.answer.notify_one();
+    assert_eq!(run.await, Ok(()));
+    assert!(is_free());
+}
+
 /// Its finalizer was stored, so other detaches may have left the volume to it.
 #[tokio::test]
 async fn detach_unpublishes_although_the_attach_never_published() {

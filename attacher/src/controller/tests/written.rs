@@ -398,6 +398,27 @@ async fn a_reconnect_drops_pending_publish_results() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn drops_a_publish_result_of_the_previous_connection() {
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.world.state().silent.push("mark attached");
+    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    let item = fixture.item().expect("an attach");
+    let result = {
+        let mut run = std::pin::pin!(fixture.controller.sync(&item));
+        assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+        let back = Event::DriverConnected(mk_driver().capabilities);
+        fixture.state().handle(back);
+        fixture.world.answer.notify_one();
+        run.await
+    };
+    fixture.finish(&item, result);
+    fixture.world.state().silent.clear();
+    fixture.seen();
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert!(fixture.seen().contains(&"publish"));
+}
+
 /// Its context may be too large, say, until the driver is fixed.
 #[tokio::test]
 async fn publishes_again_only_if_the_api_server_rejects_the_result() {
