@@ -29,7 +29,8 @@ use crate::report;
 use crate::trace::TraceLayer;
 use klog::{Klog, KlogFields};
 use levels::Levels;
-pub use writer::{LogGuard, dropped_lines};
+pub use writer::LogGuard;
+pub(crate) use writer::dropped_lines;
 
 /// The default of `terminationMessagePath`.
 const TERMINATION_LOG: &str = "/dev/termination-log";

@@ -66,7 +66,7 @@ impl<S: LeaseServer> LeaderElector<S> {
     }
 
     /// Calls `callback` when a term begins or ends. It must not block.
-    pub fn with_callback(mut self, callback: impl Fn(Change, &Lease) + Send + 'static) -> Self {
+    pub(crate) fn with_callback(mut self, callback: impl Fn(Change, &Lease) + Send + 'static) -> Self {
         self.callback = Box::new(callback);
         self
     }
