@@ -333,3 +333,6 @@ async fn next_change(changes: &mut Option<BoxStream<'static, Option<Lease>>>) ->
 fn now() -> std::time::Instant {
     Instant::now().into_std()
 }
+
+#[cfg(test)]
+mod tests;
