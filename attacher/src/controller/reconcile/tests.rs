@@ -107,9 +107,17 @@ async fn lists_only_while_the_driver_publishes_and_lists_published_nodes() {
         session.capabilities.list_published = list_published;
         let (_connection_tx, connection) = watch::channel(Some(Arc::new(session)));
         let (mut reconciler, _events) = mk_reconciler(MINUTE, connection, |_| page(1, String::new()));
-        assert!(tokio::time::timeout(10 * MINUTE, reconciler.rounds()).await.is_err());
+        assert!(
+            tokio::time::timeout(10 * MINUTE, reconciler.rounds())
+                .await
+                .is_err()
+        );
         let has_listed = reconciler.csi.pages.load(Ordering::Relaxed) > 0;
-        assert_eq!(has_listed, publish && list_published, "{publish} {list_published}");
+        assert_eq!(
+            has_listed,
+            publish && list_published,
+            "{publish} {list_published}"
+        );
     }
 }
 
