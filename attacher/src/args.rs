@@ -1,13 +1,13 @@
 //! The command line: the Go sidecar's flags, with their defaults and syntax.
 
 pub(crate) mod duration;
-pub mod election;
-pub mod features;
+mod election;
+mod features;
 mod go_style;
-pub mod http;
-pub mod kube_api;
+pub(crate) mod http;
+mod kube_api;
 mod kube_name;
-pub mod logging;
+mod logging;
 mod number;
 mod otlp;
 
@@ -21,11 +21,12 @@ use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 
 use crate::csi::Socket;
 use crate::trace::Endpoint;
-pub use election::Election;
-pub use features::Features;
-pub use http::Http;
-pub use kube_api::KubeApi;
-pub use logging::{LogFormat, Logging};
+pub(crate) use election::Election;
+pub(crate) use features::Features;
+pub(crate) use http::Http;
+pub(crate) use kube_api::KubeApi;
+pub(crate) use logging::LogFormat;
+pub use logging::Logging;
 
 /// Attaches CSI volumes to nodes: watches VolumeAttachments and calls ControllerPublishVolume and
 /// ControllerUnpublishVolume of the CSI driver beside it.
@@ -44,72 +45,72 @@ pub struct Args {
 
     /// Path to the kubeconfig file. Empty: the pod's service account.
     #[arg(long, default_value = "", value_parser = go_style::non_empty, value_name = "FILE")]
-    pub kubeconfig: MaybeText,
+    pub(crate) kubeconfig: MaybeText,
 
     /// Resync period of the controller. 0 disables it.
     #[arg(long, default_value = "10m", value_parser = duration::not_negative, value_name = "DURATION")]
-    pub resync: Duration,
+    pub(crate) resync: Duration,
 
     /// Timeout of each call to the CSI driver.
     #[arg(long, default_value = "15s", value_parser = duration::positive, value_name = "DURATION")]
-    pub timeout: Duration,
+    pub(crate) timeout: Duration,
 
     /// Initial retry interval of a failed attach or detach. It doubles with each failure, up to
     /// --retry-interval-max.
     #[arg(long, default_value = "1s", value_parser = duration::positive, value_name = "DURATION")]
-    pub retry_interval_start: Duration,
+    pub(crate) retry_interval_start: Duration,
 
     /// Maximum retry interval of a failed attach or detach. A tenth of it (but at least
     /// --retry-interval-start) applies after a gRPC code that leaves the result unknown, such as UNAVAILABLE.
     #[arg(long, default_value = "5m", value_parser = duration::positive, value_name = "DURATION")]
-    pub retry_interval_max: Duration,
+    pub(crate) retry_interval_max: Duration,
 
     /// Maximum number of concurrent attaches, and of concurrent detaches.
     #[arg(long, default_value = "10", value_parser = number::at_least_one, value_name = "N")]
-    pub worker_threads: NonZeroUsize,
+    pub(crate) worker_threads: NonZeroUsize,
 
     /// Maximum number of concurrent attaches. Default: --worker-threads.
     #[arg(long, value_parser = number::at_least_one, value_name = "N")]
-    pub attach_concurrency: Option<NonZeroUsize>,
+    pub(crate) attach_concurrency: Option<NonZeroUsize>,
 
     /// Maximum number of concurrent detaches. Default: --worker-threads.
     #[arg(long, value_parser = number::at_least_one, value_name = "N")]
-    pub detach_concurrency: Option<NonZeroUsize>,
+    pub(crate) detach_concurrency: Option<NonZeroUsize>,
 
     /// Resync period of the VolumeAttachment reconciler, which compares ListVolumes with the
     /// VolumeAttachments.
     #[arg(long, default_value = "1m", value_parser = duration::positive, value_name = "DURATION")]
-    pub reconcile_sync: Duration,
+    pub(crate) reconcile_sync: Duration,
 
     /// Maximum number of entries per page of ListVolumes. 0 means no limit.
     #[arg(long, default_value = "0", value_parser = number::entries, value_name = "N")]
-    pub max_entries: i32,
+    pub(crate) max_entries: i32,
 
     /// Default filesystem type of volumes without one. Empty: the driver's default.
     #[arg(long = "default-fstype", default_value = "", value_name = "TYPE")]
-    pub default_fs_type: String,
+    pub(crate) default_fs_type: String,
 
     /// Maximum time for running attaches and detaches to finish after SIGTERM. If one does not, the lease is
     /// not released, and the next replica waits until it expires.
     #[arg(long, default_value = "20s", value_parser = duration::not_negative, value_name = "DURATION")]
-    pub shutdown_grace: Duration,
+    pub(crate) shutdown_grace: Duration,
 
     /// Leader election.
     #[command(flatten)]
-    pub election: Election,
+    pub(crate) election: Election,
 
     /// Client-side rate limit of requests to the API server.
     #[command(flatten)]
-    pub kube_api: KubeApi,
+    pub(crate) kube_api: KubeApi,
 
     /// Metrics and health.
     #[command(flatten)]
-    pub http: Http,
+    pub(crate) http: Http,
 
     /// URL of the OTLP/gRPC collector for traces, such as http://collector:4317 or https://collector:4317.
     /// Default: the value of OTEL_EXPORTER_OTLP_ENDPOINT.
     #[arg(long, default_value = "", value_parser = go_style::non_empty, value_name = "URL")]
-    pub otlp_endpoint: MaybeText,
+    pub(crate) otlp_endpoint: MaybeText,
 
     /// Logs.
     #[command(flatten)]
@@ -117,7 +118,7 @@ pub struct Args {
 
     /// Maximum number of characters logged of a gRPC response. 0 or less means no limit.
     #[arg(long, default_value = "-1", value_parser = number::length, value_name = "N")]
-    pub max_grpc_log_length: i64,
+    pub(crate) max_grpc_log_length: i64,
 
     /// Feature gates, such as ReleaseLeaderElectionOnExit=true.
     #[arg(long, value_name = "GATE=BOOL,...", action = ArgAction::Append)]
@@ -125,11 +126,11 @@ pub struct Args {
 
     /// The parsed feature gates.
     #[arg(skip)]
-    pub features: Features,
+    pub(crate) features: Features,
 
     /// Ignored, because the attacher is single-threaded. Accepted for compatibility with the Go sidecar.
     #[arg(long, default_value = "false", action = ArgAction::Set)]
-    pub automaxprocs: bool,
+    pub(crate) automaxprocs: bool,
 
     /// Print the version and exit.
     #[arg(long, default_value = "false", action = ArgAction::Set)]
@@ -137,7 +138,7 @@ pub struct Args {
 }
 
 /// A string flag; empty means unset.
-pub type MaybeText = Option<String>;
+pub(crate) type MaybeText = Option<String>;
 
 // === impl Args ===
 

@@ -85,14 +85,14 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
 
     /// Sends Events through `recorder`.
     #[must_use]
-    pub fn with_recorder(self, recorder: Recorder) -> Self {
+    pub(crate) fn with_recorder(self, recorder: Recorder) -> Self {
         Self { recorder, ..self }
     }
 
     /// Whether errors in a status carry their gRPC code (the default), which API servers before Kubernetes 1.34 do not
     /// know (`--feature-gates=MutableCSINodeAllocatableCount`).
     #[must_use]
-    pub fn with_error_codes(self, error_codes: bool) -> Self {
+    pub(crate) fn with_error_codes(self, error_codes: bool) -> Self {
         Self { error_codes, ..self }
     }
 

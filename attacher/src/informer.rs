@@ -4,7 +4,7 @@
 //! write of ours is stale when it arrives, and changes nothing.
 
 mod indexer;
-pub mod reflector;
+pub(crate) mod reflector;
 mod store;
 
 use std::sync::Arc;

@@ -17,12 +17,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use api::ApiServer;
-pub use client::{Access, Clients, ConnectError, CredentialsError};
-pub use lease::ApiLease;
+pub(crate) use api::ApiServer;
+pub(crate) use client::Clients;
+pub use client::{Access, ConnectError, CredentialsError};
+pub(crate) use lease::ApiLease;
 pub(crate) use metrics::RequestStats;
 pub use metrics::Requests;
-pub use request_limiter::{Rate, RateLimit};
+pub(crate) use request_limiter::{Rate, RateLimit};
 pub(crate) use status::MAX_RETRY_AFTER;
 
 use crate::leader_election::NotLeading;
@@ -124,12 +125,12 @@ impl Error {
     }
 
     /// Whether we lack the right to do that.
-    pub fn is_forbidden(&self) -> bool {
+    pub(crate) fn is_forbidden(&self) -> bool {
         matches!(self, Self::Refused { status: 403, .. })
     }
 
     /// Whether our credentials or rights do not suffice.
-    pub fn is_unauthorized(&self) -> bool {
+    pub(crate) fn is_unauthorized(&self) -> bool {
         matches!(
             self,
             Self::Refused {
@@ -141,7 +142,7 @@ impl Error {
 
     /// Whether the API server rejects the content of the request permanently: not 401 and 403, which end when credentials and
     /// permissions are restored.
-    pub fn is_refusal(&self) -> bool {
+    pub(crate) fn is_refusal(&self) -> bool {
         match self {
             Self::Refused { status, .. } => {
                 (400..=499).contains(status) && ![401, 403, 404, 409, 429].contains(status)

@@ -126,7 +126,7 @@ pub fn name(driver: &str) -> String {
 /// # Errors
 ///
 /// When it cannot be read.
-pub fn host_name() -> std::io::Result<String> {
+pub(crate) fn host_name() -> std::io::Result<String> {
     let name = std::fs::read_to_string(HOST_NAME_FILE)?;
     Ok(name.trim().to_owned())
 }
@@ -136,7 +136,7 @@ pub fn host_name() -> std::io::Result<String> {
 /// # Errors
 ///
 /// When it is empty.
-pub fn identity(host_name: &str) -> Result<String, IdentityError> {
+pub(crate) fn identity(host_name: &str) -> Result<String, IdentityError> {
     match host_name {
         "" => Err(IdentityError::Empty),
         name => Ok(sanitized(name)),

@@ -7,7 +7,7 @@
 //! | 5 | every driver call with request and response |
 //! | 8 | connections, as logged by other crates |
 //!
-//! Invariants: a line is written as a whole; a blocked stream stops only the log (see [`dropped_lines`]); no line contains
+//! Invariants: a line is written as a whole; a blocked stream stops only the log (see `dropped_lines`); no line contains
 //! credentials at any level. The logged types ensure the latter; this module suppresses crates that may print the body of a
 //! response, as kube's client does, which may be a Secret.
 
@@ -29,7 +29,8 @@ use crate::report;
 use crate::trace::TraceLayer;
 use klog::{Klog, KlogFields};
 use levels::Levels;
-pub use writer::{LogGuard, dropped_lines};
+pub use writer::LogGuard;
+pub(crate) use writer::dropped_lines;
 
 /// The default of `terminationMessagePath`.
 const TERMINATION_LOG: &str = "/dev/termination-log";

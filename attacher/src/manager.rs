@@ -189,13 +189,8 @@ pub async fn serve<C: Connect>(
             return Err(ended.err().unwrap_or(Error::Task(Task::Connection)));
         };
         let term = service.term(&mut tasks, &session).await?;
-        // A lost lease must not lead to a new candidacy.
-        if let Some(error) = tasks.take_error() {
-            return Err(error);
-        }
-        match term {
-            Term::Over => break,
-            Term::Vacated => {}
+        if !stands_again(&mut tasks, term)? {
+            break;
         }
     }
     // All syncs have ended; the watches have no state to save.
@@ -259,9 +254,9 @@ impl Service {
             // Only now may another replica begin.
             Ok(Term::Over) => election::end(tasks, &stop_election, &state).await?,
             Ok(Term::Vacated) => {
-                let patience = args.election.lease_duration.as_secs();
+                let lease_duration = args.election.lease_duration.as_secs();
                 tracing::warn!(
-                    "no CSI driver for {patience} s: releasing the lease, so that a replica with a working driver can lead"
+                    "no CSI driver for {lease_duration} s: releasing the lease, so that a replica with a working driver can lead"
                 );
                 // Syncs that wait for the driver end at once; calls that it may still execute get the grace period.
                 stop_work.cancel();
@@ -310,6 +305,18 @@ impl Service {
     }
 }
 
+/// Whether another term follows. A lost lease, or any other failure of a task during the last term, must not lead to a new
+/// candidacy.
+fn stands_again(tasks: &mut Tasks, term: Term) -> Result<bool, Error> {
+    if let Some(error) = tasks.take_error() {
+        return Err(error);
+    }
+    Ok(match term {
+        Term::Over => false,
+        Term::Vacated => true,
+    })
+}
+
 /// Waits for the controller. Any other task that ends earlier did so for an internal error or the loss of driver or
 /// leadership: then the controller is stopped.
 async fn supervise(tasks: &mut Tasks, shutdown: &CancellationToken) -> Result<(), Error> {
@@ -355,5 +362,30 @@ impl fmt::Display for Task {
             Self::Controller => "controller",
             Self::Events => "sending of Events",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_vacated_term_is_not_followed_by_another_if_a_task_ended() {
+        let mut tasks = Tasks::default();
+        assert!(matches!(stands_again(&mut tasks, Term::Vacated), Ok(true)));
+        assert!(matches!(stands_again(&mut tasks, Term::Over), Ok(false)));
+        let lost = leader_election::LeadershipLost::Taken {
+            lease: "ns/lease".to_owned(),
+            holder: "other".to_owned(),
+        };
+        tasks.spawn(Task::Election, async { Err(lost.into()) });
+        tasks.spawn(Task::Controller, async {
+            tokio::task::yield_now().await;
+            tokio::task::yield_now().await;
+            Ok(())
+        });
+        assert!(tasks.join(Task::Controller).await.is_ok());
+        let next = stands_again(&mut tasks, Term::Vacated);
+        assert!(matches!(next, Err(Error::StoppedLeading(_))), "{next:?}");
     }
 }

@@ -12,10 +12,10 @@ mod target_usage;
 
 use std::sync::Arc;
 
-pub use attach::{AttachPlan, PvFinalizer, Record, attach};
+pub use attach::Record;
+pub(crate) use attach::{AttachPlan, PvFinalizer, attach};
 pub use capability::Unsupported;
-pub(crate) use detach::{DetachOutcome, UnpublishResult, detach_outcome};
-pub use detach::{DetachPlan, PresentNodeId, detach};
+pub(crate) use detach::{DetachOutcome, DetachPlan, PresentNodeId, UnpublishResult, detach, detach_outcome};
 pub(crate) use target_usage::{OtherAttachment, TargetUsage, UsedBy, target_usage};
 
 use crate::model::{Attachment, Driver, NoCsiSource, Node, Source, SourceFault, Volume, VolumeSpec};
@@ -96,7 +96,7 @@ pub enum Refusal {
 impl Operation {
     /// Whether the operation is a repair of a VolumeAttachment in this state: a republish, or an unpublish after our finalizer
     /// was removed. No pod waits for it.
-    pub fn is_repair(self, attachment: &Attachment) -> bool {
+    pub(crate) fn is_repair(self, attachment: &Attachment) -> bool {
         match self {
             Self::Attach => attachment.attached && !attachment.deleting,
             Self::Detach => attachment.deleting && !attachment.finalizer,
@@ -113,7 +113,7 @@ impl Operation {
 /// attached again, which is idempotent and adds the finalizer; otherwise its volume would stay published after its deletion.
 /// One with an error is attached again, too: the last republish failed or was interrupted, and the volume may be published
 /// nowhere.
-pub fn operation(attachment: &Attachment, publishes: bool) -> Option<Operation> {
+pub(crate) fn operation(attachment: &Attachment, publishes: bool) -> Option<Operation> {
     let missing_finalizer = !attachment.finalizer && attachment.recorded.node_id.is_some();
     match (attachment.deleting, attachment.finalizer, attachment.attached) {
         (true, true, _) => Some(Operation::Detach),
@@ -128,6 +128,14 @@ pub fn operation(attachment: &Attachment, publishes: bool) -> Option<Operation> 
             };
             again.then_some(Operation::Attach)
         }
+    }
+}
+
+/// Why the operation that the VolumeAttachment needs is impossible; `None` if it can be planned or nothing is needed.
+pub fn refusal(inputs: &AttachInputs, driver: &Driver) -> Option<Refusal> {
+    match operation(&inputs.attachment, driver.capabilities.publish)? {
+        Operation::Attach => attach(inputs, driver).err(),
+        Operation::Detach => detach(inputs, driver).err(),
     }
 }
 
@@ -147,7 +155,7 @@ pub(crate) fn has_stale_status(attachment: &Attachment) -> bool {
 ///
 /// A driver without publish calls (`publishes` is false) has no volumes to protect, so the finalizer of an earlier driver
 /// version is removed at once.
-pub(crate) fn release(volume: &Volume, attachments: usize, publishes: bool) -> bool {
+pub(crate) fn removes_pv_finalizer(volume: &Volume, attachments: usize, publishes: bool) -> bool {
     let unneeded = (volume.deleting || volume.left_in_tree) && attachments == 0;
     volume.finalizer && (!publishes || unneeded)
 }

@@ -10,7 +10,7 @@ use kube::api::{ListParams, ObjectList};
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 
-use crate::error::chain;
+use crate::chain::chain;
 use crate::resource::is_object_name;
 use crate::snapshot::Lookup;
 

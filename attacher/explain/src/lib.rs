@@ -7,6 +7,7 @@
 
 mod api;
 mod args;
+mod chain;
 mod client;
 mod collect;
 mod completion;
@@ -30,8 +31,9 @@ use jiff::Timestamp;
 
 use self::api::ApiReader;
 use self::args::{Args, Command, ExplainArgs, Output};
+use self::chain::chain;
 use self::diagnose::diagnose;
-use self::error::{Error, chain};
+use self::error::Error;
 use self::report::State;
 
 /// A volume is stuck.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use csi_attacher::model::{self, Capabilities, Driver};
 pub(crate) use csi_attacher::model::{CsiSource, SecretRef};
 pub(crate) use csi_attacher::plan::Refusal;
-use csi_attacher::plan::{self, AttachInputs, Operation};
+use csi_attacher::plan::{self, AttachInputs};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use serde::Serialize;
@@ -63,16 +63,12 @@ pub(crate) fn refusal(
 ) -> Option<Refusal> {
     let driver = driver(&attachment.spec.attacher);
     let attachment = model::Attachment::from_wire(wire(attachment)?, &driver)?;
-    let wanted = plan::operation(&attachment, driver.capabilities.publish)?;
-    let facts = AttachInputs {
+    let inputs = AttachInputs {
         attachment: Arc::new(attachment),
         volume: volume.map(|volume| Arc::new(to_volume(volume, &driver))),
         node: node.and_then(|node| Some(Arc::new(model::Node::from_wire(wire(node)?, &driver)))),
     };
-    match wanted {
-        Operation::Attach => plan::attach(&facts, &driver).err(),
-        Operation::Detach => plan::detach(&facts, &driver).err(),
-    }
+    plan::refusal(&inputs, &driver)
 }
 
 /// The capabilities of the driver cannot be read from the API server; the rules that depend on them refuse nothing.

@@ -9,30 +9,30 @@ use super::{MaybeText, duration, kube_name};
 
 /// Flags of the leader election.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
-pub struct Election {
+pub(crate) struct Election {
     /// Enable leader election.
     #[arg(long = "leader-election", default_value = "false", action = ArgAction::Set)]
-    pub enabled: bool,
+    pub(crate) enabled: bool,
 
     /// Namespace of the lease. Default: the pod's namespace.
     #[arg(long = "leader-election-namespace", default_value = "", value_parser = kube_name::namespace,
           value_name = "NAMESPACE")]
-    pub namespace: MaybeText,
+    pub(crate) namespace: MaybeText,
 
     /// Duration that non-leader candidates wait before they acquire a lease that its holder does not renew.
     #[arg(long = "leader-election-lease-duration", default_value = "15s", value_parser = duration::positive,
           value_name = "DURATION")]
-    pub lease_duration: Duration,
+    pub(crate) lease_duration: Duration,
 
     /// Duration that the leader retries to renew the lease before it gives up leadership.
     #[arg(long = "leader-election-renew-deadline", default_value = "10s", value_parser = duration::positive,
           value_name = "DURATION")]
-    pub renew_deadline: Duration,
+    pub(crate) renew_deadline: Duration,
 
     /// Duration between attempts to acquire or renew the lease.
     #[arg(long = "leader-election-retry-period", default_value = "5s", value_parser = duration::positive,
           value_name = "DURATION")]
-    pub retry_period: Duration,
+    pub(crate) retry_period: Duration,
 
     /// Labels of the lease, such as key:value,key2:value2. Repeatable.
     #[arg(long = "leader-election-labels", default_value = "", value_parser = labels,
@@ -41,7 +41,7 @@ pub struct Election {
 }
 
 /// Labels of an object.
-pub type Labels = BTreeMap<String, String>;
+pub(crate) type Labels = BTreeMap<String, String>;
 
 /// client-go's JitterFactor of the retry period.
 const JITTER: f64 = 1.2;
@@ -50,7 +50,7 @@ const JITTER: f64 = 1.2;
 
 impl Election {
     /// The labels of all `--leader-election-labels`; the last value of a key wins, as in the Go sidecar.
-    pub fn labels(&self) -> Labels {
+    pub(crate) fn labels(&self) -> Labels {
         let pairs = self.labels.iter().flatten();
         pairs.map(|(key, value)| (key.clone(), value.clone())).collect()
     }
@@ -60,7 +60,7 @@ impl Election {
     /// # Errors
     ///
     /// A message that names the flag to change.
-    pub fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         if !self.enabled {
             return Ok(());
         }

@@ -6,14 +6,14 @@ use super::go_style;
 
 /// The feature gates that the attacher uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Features {
+pub(crate) struct Features {
     /// MutableCSINodeAllocatableCount: errors in the status have the gRPC code.
-    pub error_codes: bool,
+    pub(crate) error_codes: bool,
 }
 
 /// One `--feature-gates`: pairs of gate and setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gates(Vec<(String, bool)>);
+pub(crate) struct Gates(Vec<(String, bool)>);
 
 const ERROR_CODES: &str = "MutableCSINodeAllocatableCount";
 const RELEASE_LEASE: &str = "ReleaseLeaderElectionOnExit";
@@ -81,7 +81,7 @@ impl FromStr for Gates {
 }
 
 /// Gates that the Go sidecar's `--help` lists, and its hidden one.
-pub fn known() -> impl Iterator<Item = &'static str> {
+pub(crate) fn known() -> impl Iterator<Item = &'static str> {
     [ERROR_CODES, RELEASE_LEASE, ALL_ALPHA, ALL_BETA]
         .into_iter()
         .chain(WITHOUT_MEANING.iter().copied())
@@ -96,7 +96,7 @@ fn is_known(gate: &str) -> bool {
 impl Features {
     /// The combination of several `--feature-gates`: a later pair wins. ReleaseLeaderElectionOnExit has no effect, as the lease
     /// is always released.
-    pub fn from_gates<'g>(gates: impl IntoIterator<Item = &'g Gates>) -> Self {
+    pub(crate) fn from_gates<'g>(gates: impl IntoIterator<Item = &'g Gates>) -> Self {
         let pairs = gates.into_iter().flat_map(|gates| &gates.0);
         let last = pairs.filter(|(gate, _)| gate == ERROR_CODES).last();
         Self {

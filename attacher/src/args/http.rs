@@ -6,26 +6,26 @@ use super::MaybeText;
 
 /// Flags of the HTTP server.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
-pub struct Http {
+pub(crate) struct Http {
     /// Address of the HTTP server for metrics, health and status, such as :8080. Empty: disabled.
     #[arg(long = "http-endpoint", default_value = "", value_parser = address, value_name = "ADDRESS")]
-    pub endpoint: MaybeText,
+    pub(crate) endpoint: MaybeText,
 
     /// Deprecated: use --http-endpoint. Address of the HTTP server.
     #[arg(long, default_value = "", value_parser = address, value_name = "ADDRESS")]
-    pub metrics_address: MaybeText,
+    pub(crate) metrics_address: MaybeText,
 
     /// HTTP path of the metrics.
     #[arg(long, default_value = "/metrics", value_parser = path, value_name = "PATH")]
-    pub metrics_path: String,
+    pub(crate) metrics_path: String,
 
     /// Serve /statusz, which shows names of volumes and nodes to every client of the port.
     #[arg(long, default_value = "true", action = ArgAction::Set)]
-    pub statusz: bool,
+    pub(crate) statusz: bool,
 }
 
 /// Paths of the other pages.
-pub const OTHER_PAGES: [&str; 4] = ["/healthz", "/healthz/leader-election", "/readyz", "/statusz"];
+pub(crate) const OTHER_PAGES: [&str; 4] = ["/healthz", "/healthz/leader-election", "/readyz", "/statusz"];
 
 // === impl Http ===
 
@@ -35,7 +35,7 @@ impl Http {
     /// # Errors
     ///
     /// A message that names the flags.
-    pub fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         if self.endpoint.is_some() && self.metrics_address.is_some() {
             return Err(
                 "only one of --metrics-address and --http-endpoint can be set: use --http-endpoint"

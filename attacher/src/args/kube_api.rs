@@ -5,14 +5,14 @@ use crate::kube_api::Rate;
 
 /// Client-side rate limit, by default none, as the API server has priority and fairness. The Go sidecar's default is 5 per second.
 #[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
-pub struct KubeApi {
+pub(crate) struct KubeApi {
     /// Maximum requests per second to the API server (QPS). Not given, or negative: no limit.
     #[arg(long = "kube-api-qps", value_parser = rate, value_name = "N")]
-    pub qps: Option<f64>,
+    pub(crate) qps: Option<f64>,
 
     /// Burst of requests to the API server. Needs --kube-api-qps.
     #[arg(long = "kube-api-burst", value_parser = number::count, value_name = "N")]
-    pub burst: Option<u32>,
+    pub(crate) burst: Option<u32>,
 }
 
 /// client-go's defaults for a flag that is zero.
@@ -23,7 +23,7 @@ const DEFAULT_BURST: u32 = 10;
 
 impl KubeApi {
     /// The limit, with client-go's meaning of zero, negative and infinite rates.
-    pub fn rate(&self) -> Option<Rate> {
+    pub(crate) fn rate(&self) -> Option<Rate> {
         let qps = self.qps.filter(|qps| *qps >= 0.0 && qps.is_finite())?;
         Some(Rate {
             qps: if qps > 0.0 { qps } else { DEFAULT_QPS },

@@ -12,11 +12,11 @@ use super::{duration, number};
 pub struct Logging {
     /// Log verbosity: 0 for changes and failures, 2 for every attach and detach, 5 for every call.
     #[arg(long = "v", default_value = "0", value_parser = number::verbosity, value_name = "LEVEL")]
-    pub verbosity: u8,
+    pub(crate) verbosity: u8,
 
-    /// Verbosity of single modules, such as worker=5,csi*=2.
+    /// Verbosity of single modules, such as controller=5,csi*=2.
     #[arg(long, default_value = "", value_name = "PATTERN=LEVEL,...")]
-    pub vmodule: Modules,
+    pub(crate) vmodule: Modules,
 
     /// Log format.
     #[arg(
@@ -25,33 +25,33 @@ pub struct Logging {
         default_value = "text",
         value_name = "FORMAT"
     )]
-    pub format: LogFormat,
+    pub(crate) format: LogFormat,
 
     /// Maximum number of seconds between log flushes. Ignored: lines are written immediately.
     #[arg(long = "log-flush-frequency", default_value = "5s", value_parser = duration::positive,
           value_name = "DURATION")]
-    pub flush_frequency: Duration,
+    pub(crate) flush_frequency: Duration,
 
     /// In text format: write errors to stderr and everything else to stdout.
     #[arg(long = "log-text-split-stream", default_value = "false", action = ArgAction::Set)]
-    pub text_split_stream: bool,
+    pub(crate) text_split_stream: bool,
 
     /// In JSON format: write errors to stderr and everything else to stdout.
     #[arg(long = "log-json-split-stream", default_value = "false", action = ArgAction::Set)]
-    pub json_split_stream: bool,
+    pub(crate) json_split_stream: bool,
 
     /// In text format with split streams: size of the info buffer, such as 512, 4K or 2Mi.
     #[arg(long = "log-text-info-buffer-size", default_value = "0", value_name = "BYTES")]
-    pub text_info_buffer_size: Bytes,
+    pub(crate) text_info_buffer_size: Bytes,
 
     /// In JSON format with split streams: size of the info buffer, such as 512, 4K or 2Mi.
     #[arg(long = "log-json-info-buffer-size", default_value = "0", value_name = "BYTES")]
-    pub json_info_buffer_size: Bytes,
+    pub(crate) json_info_buffer_size: Bytes,
 }
 
 /// `--logging-format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// klog's text format.
     Text,
     /// One JSON object per line.
@@ -60,11 +60,11 @@ pub enum LogFormat {
 
 /// `--vmodule`: patterns of modules (`*` and `?` are wildcards) with their levels. The first match wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Modules(pub Vec<(String, u8)>);
+pub(crate) struct Modules(pub(crate) Vec<(String, u8)>);
 
 /// An amount of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bytes(pub u64);
+pub(crate) struct Bytes(pub(crate) u64);
 
 // === impl Modules ===
 

@@ -122,7 +122,7 @@ fn gates_add_up_and_other_repeated_flags_do_not() {
 }
 
 #[test]
-fn flags_without_effect_are_told() {
+fn warns_of_flags_without_effect() {
     assert_eq!(read(&[]).unwrap().warnings(), [] as [String; 0]);
     let args = read(&["--metrics-address=:1", "--kube-api-burst=5", "--automaxprocs"]).unwrap();
     assert_eq!(args.warnings().len(), 3);
@@ -155,7 +155,7 @@ fn labels_of_several_flags_add_up() {
 }
 
 #[test]
-fn a_password_in_an_address_is_not_told() {
+fn errors_hide_a_password_in_an_address() {
     let error = read(&["--otlp-endpoint=https://user:hunter2@c:4317"]).unwrap_err();
     let told = error.to_string();
     assert!(told.contains("***@c:4317") && !told.contains("hunter2"), "{told}");

@@ -11,7 +11,7 @@ use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient};
 use crate::kube_api::{AttachmentRequest, Cluster, Error};
 use crate::model::{Attachment, Driver, PublishTarget, Recorded, Secrets, Volume};
-use crate::plan::{self, AttachPlan, Operation, Record, Refusal};
+use crate::plan::{self, AttachPlan, Record, Refusal};
 
 /// An attach as planned before its first write.
 struct PlannedAttach {
@@ -316,7 +316,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         match self.request(&with_context, mark).await {
             Ok(newest) => {
                 if newest.is_some() {
-                    self.report_success(Operation::Attach, attachment);
+                    self.report_attached(attachment);
                 }
                 Ok(())
             }
@@ -338,7 +338,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             Ok(None) => return Ok(()),
             Ok(Some(_)) => {
                 tracing::debug!(volume = %target.volume_id, node_id = %target.node_id, "attached");
-                self.report_success(Operation::Attach, attachment);
+                self.report_attached(attachment);
                 return Ok(());
             }
             Err(error) => error,

@@ -28,14 +28,14 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             self.state().state_of(&attachment.uid).unwritten_publish = None;
             node_ids
         };
-        let written = self.mark_detached_and_release(attachment).await;
+        let written = self.mark_detached_and_remove_finalizer(attachment).await;
         written.map_err(|error| {
             // The next sync repeats the writes alone.
             self.state()
                 .keep_pending(attachment, PendingStatusWrite::Unpublished { node_ids });
             SyncError::api("could not mark as detached", &error)
         })?;
-        self.report_success(Operation::Detach, attachment);
+        self.report_recovery(Operation::Detach, attachment);
         Ok(())
     }
 
@@ -83,9 +83,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Writes the status if other finalizers keep the object, then removes our finalizer. In this order a crash in between
-    /// repeats the detach; in the other the status would stay wrong.
-    async fn mark_detached_and_release(&self, attachment: &Attachment) -> Result<(), Error> {
+    /// Writes the status if other finalizers keep the object, then removes our finalizer, which ends the detach latency. In this
+    /// order a crash in between repeats the detach; in the other the status would stay wrong.
+    async fn mark_detached_and_remove_finalizer(&self, attachment: &Attachment) -> Result<(), Error> {
         let outlives = attachment.foreign_finalizers || !attachment.finalizer;
         if outlives && attachment.says_attached() {
             self.request(attachment, AttachmentRequest::MarkDetached).await?;
@@ -96,6 +96,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let left = self
             .request(attachment, AttachmentRequest::RemoveFinalizer)
             .await?;
+        self.observe_latency(Operation::Detach, attachment);
         match left {
             // Another client added a finalizer that the store did not have, so the status is wrong now.
             Some(left) if left.says_attached() => {

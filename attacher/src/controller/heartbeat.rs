@@ -29,7 +29,7 @@ impl Heartbeat {
     }
 
     /// For how long the loop has been stuck, if it is. A loop that has not started is not stuck.
-    pub fn stalled(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn stalled(&self, now: Instant) -> Option<Duration> {
         let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = now.saturating_duration_since(last?);
         (since > TIMEOUT).then_some(since)

@@ -83,6 +83,10 @@ mod tests {
         let first = mutex.lock(&1).await;
         let mut both = std::pin::pin!(mutex.lock_both(&2, &1));
         assert!(both.as_mut().now_or_never().is_none());
+        assert!(
+            mutex.lock(&2).now_or_never().is_some(),
+            "the first key must be locked first, whatever the order of the arguments"
+        );
         let mut crossed = std::pin::pin!(mutex.lock_both(&1, &2));
         assert!(crossed.as_mut().now_or_never().is_none());
         drop(first);

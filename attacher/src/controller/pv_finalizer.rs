@@ -51,7 +51,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Removes our finalizer from the volume, unless a VolumeAttachment has come to need it.
     pub(super) async fn remove_pv_finalizer(&self, volume: &Volume) -> Result<(), SyncError> {
         let _guard = self.unless_draining(self.pv_mutexes.lock(&volume.uid)).await?;
-        if !self.state().is_releasable(&volume.name) {
+        if !self.state().removes_pv_finalizer(&volume.name) {
             return Ok(());
         }
         // Of a living volume that belongs to the driver, only a driver without publish calls removes it, and the driver may

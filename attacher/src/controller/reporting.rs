@@ -22,27 +22,31 @@ pub(super) fn span(item: &Item, driver: &Driver) -> Span {
     match item {
         Item::Attachment {
             attachment: a,
-            operation: wanted @ Operation::Attach,
+            operation: operation @ Operation::Attach,
         } => info_span!(
             "attach", va = %a.name, pv = a.volume_name().map(|name| &**name), node = %a.node,
             // A republish is not part of the trace of the first attach, which ended long ago.
-            otel.trace_id = (!a.attached).then(|| field::display(trace::Id { uid: &a.uid, wanted: *wanted })),
+            otel.trace_id = (!a.attached).then(|| field::display(trace::Id { uid: &a.uid, operation: *operation })),
             otel.uid = %a.uid, otel.driver = %driver, otel.status_description = field::Empty
         ),
         Item::Attachment {
             attachment: a,
-            operation: wanted @ Operation::Detach,
+            operation: operation @ Operation::Detach,
         } => info_span!(
             "detach", va = %a.name, pv = a.volume_name().map(|name| &**name), node = %a.node,
-            otel.trace_id = %trace::Id { uid: &a.uid, wanted: *wanted },
+            otel.trace_id = %trace::Id { uid: &a.uid, operation: *operation },
             otel.uid = %a.uid, otel.driver = %driver, otel.status_description = field::Empty
         ),
         Item::Target(abandoned) => info_span!(
             "unpublish", va = %abandoned.attachment.name, node = %abandoned.attachment.node,
             otel.uid = %abandoned.attachment.uid, otel.driver = %driver, otel.status_description = field::Empty
         ),
-        Item::Volume(volume) | Item::DeletedVolume { volume, .. } => info_span!(
-            "release", pv = %volume.name, otel.uid = %volume.uid, otel.driver = %driver,
+        Item::Volume(volume) => info_span!(
+            "remove_finalizer", pv = %volume.name, otel.uid = %volume.uid, otel.driver = %driver,
+            otel.status_description = field::Empty
+        ),
+        Item::DeletedVolume { volume, .. } => info_span!(
+            "record", pv = %volume.name, otel.uid = %volume.uid, otel.driver = %driver,
             otel.status_description = field::Empty
         ),
     }
@@ -97,44 +101,49 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Reports a completed attach or detach: observes its duration since the request, and sends an Event if the status has an
-    /// error of an earlier try, which survives restarts.
-    pub(super) fn report_success(&self, operation: Operation, attachment: &Attachment) {
-        let Attachment { name, node, .. } = attachment;
-        let (failed, reason, what) = match operation {
-            // A republish does not count as attach latency.
-            Operation::Attach if attachment.attached => {
-                let message = format!("published to node {node} again (VolumeAttachment {name})");
-                return self.announce(attachment, Reason::AttachmentRestored, None, message);
-            }
-            Operation::Attach => (
-                attachment.attach_error.is_some(),
-                Reason::AttachRecovered,
-                "attached to",
-            ),
-            Operation::Detach => (
-                attachment.detach_error.is_some(),
-                Reason::DetachRecovered,
-                "detached from",
-            ),
-        };
-        if let Some(since) = attachment.wanted_since
-            && !operation.is_repair(attachment)
-        {
-            // The API server's clock set one time and this process's the other, so the difference may be negative.
-            let after = (self.clock)().duration_since(since);
-            let after: Duration = after.try_into().unwrap_or_default();
-            let state = self.state();
-            let histogram = match operation {
-                Operation::Attach => &state.latency.attached,
-                Operation::Detach => &state.latency.detached,
-            };
-            histogram.observe(after.as_secs_f64());
+    /// Reports a completed attach: observes its duration since the request, and sends an Event if it is a republish or the status
+    /// has an error of an earlier try, which survives restarts.
+    pub(super) fn report_attached(&self, attachment: &Attachment) {
+        // A republish does not count as attach latency.
+        if attachment.attached {
+            let Attachment { name, node, .. } = attachment;
+            let message = format!("published to node {node} again (VolumeAttachment {name})");
+            return self.announce(attachment, Reason::AttachmentRestored, None, message);
         }
-        if failed {
+        self.observe_latency(Operation::Attach, attachment);
+        self.report_recovery(Operation::Attach, attachment);
+    }
+
+    /// Sends an Event if the status has an error of an earlier try of the completed operation.
+    pub(super) fn report_recovery(&self, operation: Operation, attachment: &Attachment) {
+        let (error, reason, what) = match operation {
+            Operation::Attach => (&attachment.attach_error, Reason::AttachRecovered, "attached to"),
+            Operation::Detach => (&attachment.detach_error, Reason::DetachRecovered, "detached from"),
+        };
+        if error.is_some() {
+            let Attachment { name, node, .. } = attachment;
             let message = format!("{what} node {node} after earlier failures (VolumeAttachment {name})");
             self.announce(attachment, reason, None, message);
         }
+    }
+
+    /// Observes the time since the request of a completed operation. Repairs do not count.
+    pub(super) fn observe_latency(&self, operation: Operation, attachment: &Attachment) {
+        let Some(since) = attachment
+            .wanted_since
+            .filter(|_| !operation.is_repair(attachment))
+        else {
+            return;
+        };
+        // The API server's clock set one time and this process's the other, so the difference may be negative.
+        let after = (self.clock)().duration_since(since);
+        let after: Duration = after.try_into().unwrap_or_default();
+        let state = self.state();
+        let histogram = match operation {
+            Operation::Attach => &state.latency.attached,
+            Operation::Detach => &state.latency.detached,
+        };
+        histogram.observe(after.as_secs_f64());
     }
 
     /// Logs a drift, and sends an Event if it may have cost a pod its volume.

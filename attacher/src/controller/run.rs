@@ -165,3 +165,22 @@ fn resyncs(period: Duration) -> Interval {
 fn now() -> std::time::Instant {
     Instant::now().into_std()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn resyncs_after_each_period_and_never_if_it_is_zero() {
+        let period = Duration::from_secs(600);
+        let begin = Instant::now();
+        let mut ticks = resyncs(period);
+        for times in 1..=3 {
+            ticks.tick().await;
+            assert_eq!(begin.elapsed(), times * period);
+        }
+        let mut never = resyncs(Duration::ZERO);
+        let year = Duration::from_secs(60 * 60 * 24 * 364);
+        assert!(tokio::time::timeout(year, never.tick()).await.is_err());
+    }
+}

@@ -148,7 +148,7 @@ impl World {
     }
 
     async fn add_pv_finalizer(&self) -> Result<Volume, Error> {
-        self.take("claim").await?;
+        self.take("add PV finalizer").await?;
         Ok(Volume {
             version: Version(2),
             finalizer: true,
@@ -182,7 +182,7 @@ impl World {
 
     async fn remove_finalizer(&self) -> Result<Option<Attachment>, Error> {
         let left = self
-            .write("release", |attachment| attachment.finalizer = false)
+            .write("remove finalizer", |attachment| attachment.finalizer = false)
             .await?;
         let deleted = left.deleting && !left.foreign_finalizers;
         Ok((!deleted).then_some(left))
@@ -228,7 +228,7 @@ impl Cluster for World {
         match request {
             VolumeRequest::Get => self.take("get volume").await?,
             VolumeRequest::AddFinalizer(_) => return self.add_pv_finalizer().await,
-            VolumeRequest::RemoveFinalizer(_) => self.take("release volume").await?,
+            VolumeRequest::RemoveFinalizer(_) => self.take("remove PV finalizer").await?,
         }
         let volume = self.state().volume.clone();
         volume.ok_or_else(|| Error::NotFound("no such volume".into()))
@@ -293,16 +293,16 @@ impl ControllerClient for World {
     }
 }
 
-struct Bench {
+struct Fixture {
     world: World,
     state: Arc<Mutex<ControllerState>>,
     controller: Controller<World, World>,
     now: std::time::Instant,
 }
 
-// === impl Bench ===
+// === impl Fixture ===
 
-impl Bench {
+impl Fixture {
     /// `attachment` of a volume that has a Secret.
     fn new(attachment: Attachment) -> Self {
         let world = World::default();
@@ -402,7 +402,7 @@ fn mk_secret_volume() -> Volume {
         .spec
         .csi
         .as_mut()
-        .expect("the fixture must be a CSI volume");
+        .expect("mk_volume must make a CSI volume");
     csi.publish_secret = SecretRef::parse("ns/secret");
     volume
 }

@@ -19,7 +19,7 @@ use crate::trace;
 /// Calls the connected driver.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    link: watch::Receiver<ConnectionState>,
+    connection: watch::Receiver<ConnectionState>,
     timeout: Duration,
     leadership: Leadership,
     /// Maximum characters of a response that are logged.
@@ -31,9 +31,13 @@ pub struct Caller {
 impl Caller {
     /// Calls with this deadline each (`--timeout`), and only while `leadership` lasts. [`ControllerClient::ready`] waits for a
     /// connection for at most 5 s.
-    pub fn new(link: watch::Receiver<ConnectionState>, timeout: Duration, leadership: Leadership) -> Self {
+    pub fn new(
+        connection: watch::Receiver<ConnectionState>,
+        timeout: Duration,
+        leadership: Leadership,
+    ) -> Self {
         Self {
-            link,
+            connection,
             timeout,
             leadership,
             max_logged: usize::MAX,
@@ -42,7 +46,7 @@ impl Caller {
 
     /// Logs at most so many characters of a response (`--max-grpc-log-length`); 0 or less: all.
     #[must_use]
-    pub fn logging_at_most(self, characters: i64) -> Self {
+    pub(crate) fn logging_at_most(self, characters: i64) -> Self {
         let most = usize::try_from(characters).ok().filter(|most| *most > 0);
         Self {
             max_logged: most.unwrap_or(usize::MAX),
@@ -50,17 +54,19 @@ impl Caller {
         }
     }
 
-    /// Sends a call with its deadline. Errors do not contain values of its secrets.
+    /// Sends a call with its deadline, and logs it with `log` if it is sent. Errors do not contain values of its secrets.
     async fn send<Q: Secrets, A>(
         &self,
         method: &'static str,
         message: Q,
         migrated: bool,
+        log: impl FnOnce(&Q),
         call: impl AsyncFnOnce(&Session, tonic::Request<Q>) -> Result<tonic::Response<A>, tonic::Status>,
     ) -> Result<A, CallError> {
-        let session = self.link.borrow().clone();
+        let session = self.connection.borrow().clone();
         let session = session.ok_or_else(|| CallError::not_connected(NOT_CONNECTED))?;
         self.leadership.check()?;
+        log(&message);
         let secrets: Vec<String> = message.secrets().flat_map(HashMap::values).cloned().collect();
         let sent = async {
             let mut request = tonic::Request::new(message);
@@ -99,17 +105,19 @@ impl ControllerClient for Caller {
         request: v1::ControllerPublishVolumeRequest,
         migrated: bool,
     ) -> Result<BTreeMap<String, String>, CallError> {
-        tracing::trace!(
-            method = PUBLISH,
-            volume = request.volume_id,
-            node_id = request.node_id,
-            readonly = request.readonly,
-            volume_context = ?request.volume_context.keys(),
-            secrets = ?request.secrets.keys(),
-            "GRPC call"
-        );
+        let log = |request: &v1::ControllerPublishVolumeRequest| {
+            tracing::trace!(
+                method = PUBLISH,
+                volume = request.volume_id,
+                node_id = request.node_id,
+                readonly = request.readonly,
+                volume_context = ?request.volume_context.keys(),
+                secrets = ?request.secrets.keys(),
+                "GRPC call"
+            );
+        };
         let answer = self
-            .send(PUBLISH, request, migrated, async |session, request| {
+            .send(PUBLISH, request, migrated, log, async |session, request| {
                 let mut publisher = v1::controller_client::ControllerClient::new(session.publishes.clone());
                 publisher.controller_publish_volume(request).await
             })
@@ -128,14 +136,16 @@ impl ControllerClient for Caller {
         request: v1::ControllerUnpublishVolumeRequest,
         migrated: bool,
     ) -> Result<(), CallError> {
-        tracing::trace!(
-            method = UNPUBLISH,
-            volume = request.volume_id,
-            node_id = request.node_id,
-            secrets = ?request.secrets.keys(),
-            "GRPC call"
-        );
-        self.send(UNPUBLISH, request, migrated, async |session, request| {
+        let log = |request: &v1::ControllerUnpublishVolumeRequest| {
+            tracing::trace!(
+                method = UNPUBLISH,
+                volume = request.volume_id,
+                node_id = request.node_id,
+                secrets = ?request.secrets.keys(),
+                "GRPC call"
+            );
+        };
+        self.send(UNPUBLISH, request, migrated, log, async |session, request| {
             session.controller().controller_unpublish_volume(request).await
         })
         .await?;
@@ -144,14 +154,16 @@ impl ControllerClient for Caller {
     }
 
     async fn list(&self, request: v1::ListVolumesRequest) -> Result<v1::ListVolumesResponse, CallError> {
-        tracing::trace!(
-            method = LIST,
-            max_entries = request.max_entries,
-            token = request.starting_token,
-            "GRPC call"
-        );
+        let log = |request: &v1::ListVolumesRequest| {
+            tracing::trace!(
+                method = LIST,
+                max_entries = request.max_entries,
+                token = request.starting_token,
+                "GRPC call"
+            );
+        };
         let answer = self
-            .send(LIST, request, false, async |session, request| {
+            .send(LIST, request, false, log, async |session, request| {
                 session.controller().list_volumes(request).await
             })
             .await?;
@@ -165,11 +177,15 @@ impl ControllerClient for Caller {
     }
 
     async fn ready(&self) -> Result<Capabilities, CallError> {
-        let mut link = self.link.clone();
-        let up = tokio::time::timeout(self.timeout.min(RECONNECT_WAIT), link.wait_for(Option::is_some)).await;
+        let mut connection = self.connection.clone();
+        let up = tokio::time::timeout(
+            self.timeout.min(RECONNECT_WAIT),
+            connection.wait_for(Option::is_some),
+        )
+        .await;
         match up {
             // Borrowing the watch again while this guard is held would deadlock with a sender between the two.
-            Ok(Ok(link)) => match &*link {
+            Ok(Ok(connection)) => match &*connection {
                 Some(session) => Ok(session.capabilities),
                 None => Err(CallError::not_connected(NOT_CONNECTED)),
             },
@@ -181,10 +197,50 @@ impl ControllerClient for Caller {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, mpsc};
+    use std::sync::{Arc, Mutex, mpsc};
     use std::thread;
 
+    use futures::FutureExt as _;
+    use tracing::field::Visit;
+    use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+    use tracing_subscriber::registry::Registry;
+
     use super::*;
+
+    /// Collects messages of events.
+    #[derive(Clone, Default)]
+    struct Messages(Arc<Mutex<Vec<String>>>);
+
+    impl<S: tracing::Subscriber> Layer<S> for Messages {
+        fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+            event.record(&mut self.clone());
+        }
+    }
+
+    impl Visit for Messages {
+        fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+            if field.name() == "message" {
+                let mut messages = self.0.lock().expect("no test panics with it");
+                messages.push(format!("{value:?}"));
+            }
+        }
+    }
+
+    #[test]
+    fn logs_only_calls_that_are_sent() {
+        let (_connection_tx, connection) = watch::channel(None);
+        let caller = Caller::new(connection, Duration::from_secs(60), Leadership::unopposed());
+        let messages = Messages::default();
+        tracing::subscriber::with_default(Registry::default().with(messages.clone()), || {
+            let list = caller.list(v1::ListVolumesRequest::default());
+            assert!(matches!(list.now_or_never(), Some(Err(_))));
+            let publish = caller.publish(v1::ControllerPublishVolumeRequest::default(), false);
+            assert!(matches!(publish.now_or_never(), Some(Err(_))));
+            let unpublish = caller.unpublish(v1::ControllerUnpublishVolumeRequest::default(), false);
+            assert!(matches!(unpublish.now_or_never(), Some(Err(_))));
+        });
+        assert_eq!(*messages.0.lock().unwrap(), [] as [String; 0]);
+    }
 
     /// A reader that locks the watch twice waits for the writer that came in between, and the writer for the reader.
     #[test]
@@ -198,9 +254,9 @@ mod tests {
             let _context = runtime.enter();
             Arc::new(Session::disconnected("d.example"))
         };
-        let (link_tx, link) = watch::channel(Some(session.clone()));
-        let writer = thread::spawn(move || while link_tx.send(Some(session.clone())).is_ok() {});
-        let caller = Caller::new(link, Duration::from_secs(60), Leadership::unopposed());
+        let (connection_tx, connection) = watch::channel(Some(session.clone()));
+        let writer = thread::spawn(move || while connection_tx.send(Some(session.clone())).is_ok() {});
+        let caller = Caller::new(connection, Duration::from_secs(60), Leadership::unopposed());
         let (done_tx, done) = mpsc::channel();
         runtime.spawn(async move {
             for _ in 0..100_000 {

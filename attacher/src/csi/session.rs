@@ -192,7 +192,7 @@ impl Session {
 
     /// A session whose calls all fail.
     #[cfg(test)]
-    pub(super) fn disconnected(name: &str) -> Self {
+    pub(crate) fn disconnected(name: &str) -> Self {
         let nowhere =
             service_fn(|_| std::future::ready(Err::<TokioIo<UnixStream>, _>(io::Error::other("nowhere"))));
         let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(nowhere);

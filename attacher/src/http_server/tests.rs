@@ -207,7 +207,7 @@ fn each_family_stands_once_and_each_sample_under_its_family() {
 }
 
 #[tokio::test]
-async fn counts_are_those_of_the_engine() {
+async fn metrics_count_work_items_by_lane_and_stage() {
     let view = mk_view();
     let mut state = mk_state(&["a".to_owned(), "b".to_owned(), "c".to_owned()]);
     state.handle(Event::Volumes(Change::Applied(mk_volume("unused"))));
@@ -349,7 +349,7 @@ async fn a_standby_is_ready_when_it_could_take_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn liveness_follows_the_dispatcher() {
+async fn healthz_fails_if_the_controller_loop_stalls() {
     let view = mk_view();
     assert_eq!(get(&view, "/healthz").0, 200, "nothing has started yet");
     view.heartbeat.beat(Instant::now());

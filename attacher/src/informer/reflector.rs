@@ -25,7 +25,7 @@ use crate::model::{Attachment, Driver, Node, Uid, Volume};
 use crate::report::{answered, chain};
 
 /// The VolumeAttachments of `driver`. The stream never ends; `seed` seeds the jitter of its backoff.
-pub fn attachments(
+pub(crate) fn attachments(
     clients: &Clients,
     driver: Arc<Driver>,
     seed: u64,
@@ -36,7 +36,7 @@ pub fn attachments(
 }
 
 /// The PersistentVolumes that concern `driver`. The stream never ends.
-pub fn volumes(
+pub(crate) fn volumes(
     clients: &Clients,
     driver: Arc<Driver>,
     seed: u64,
@@ -56,7 +56,11 @@ pub fn volumes(
 }
 
 /// All CSINodes. The stream never ends.
-pub fn nodes(clients: &Clients, driver: Arc<Driver>, seed: u64) -> impl Stream<Item = Change<Node>> + use<> {
+pub(crate) fn nodes(
+    clients: &Clients,
+    driver: Arc<Driver>,
+    seed: u64,
+) -> impl Stream<Item = Change<Node>> + use<> {
     changes(clients, seed, move |object: CsiNodeObject| {
         Some(Change::Applied(Node::from_wire(object, &driver)))
     })

@@ -21,7 +21,7 @@ use crate::model::{Attachment, Driver, SecretRef, Secrets, Volume};
 use crate::plan::Operation;
 
 /// The API server, as one driver uses it.
-pub struct ApiServer {
+pub(crate) struct ApiServer {
     service: ApiService,
     limiter: RequestLimiter,
     driver: Arc<Driver>,
@@ -33,7 +33,7 @@ pub struct ApiServer {
 
 impl ApiServer {
     /// Requests for `driver`; writes only while `leadership` lasts.
-    pub fn new(clients: &Clients, leadership: Leadership, driver: Arc<Driver>) -> Self {
+    pub(crate) fn new(clients: &Clients, leadership: Leadership, driver: Arc<Driver>) -> Self {
         Self {
             service: clients.requests.clone(),
             limiter: RequestLimiter::new(clients.rate.clone(), leadership, clients.counts.clone()),

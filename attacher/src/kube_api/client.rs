@@ -38,17 +38,17 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Clients with separate connections: a watch that is read slowly uses up its connection's flow-control window.
 #[derive(Clone)]
-pub struct Clients {
+pub(crate) struct Clients {
     /// For lists and watches.
-    pub watches: Client,
+    pub(crate) watches: Client,
     /// For reads and writes of single objects. kube's client buffers requests and does not return response headers.
     pub(crate) requests: ApiService,
     /// For Events, over the connection of [`Clients::requests`].
     pub(crate) events: Client,
     /// The rate limit that watches and requests share; users of `Clients::requests` apply it.
-    pub rate: Option<RateLimit>,
+    pub(crate) rate: Option<RateLimit>,
     /// Metrics of all of them.
-    pub counts: Requests,
+    pub(crate) counts: Requests,
 }
 
 /// The API server's address and the credentials for it. A clone shares the credentials.
@@ -118,7 +118,7 @@ pub struct CredentialsError(String);
 impl Clients {
     /// Clients that connect with their first request. Watches wait for `rate`; requests wait for it before their deadline
     /// begins.
-    pub fn new(access: &Access, rate: Option<RateLimit>) -> Self {
+    pub(crate) fn new(access: &Access, rate: Option<RateLimit>) -> Self {
         let counts = Requests::default();
         let requests = access.service(None, counts.clone());
         Self {
@@ -189,7 +189,7 @@ impl Access {
     }
 
     /// A client with its own connection. Its requests wait for `rate`.
-    pub fn connect(&self, rate: Option<RateLimit>, counts: Requests) -> Client {
+    pub(crate) fn connect(&self, rate: Option<RateLimit>, counts: Requests) -> Client {
         Client::new(self.service(rate, counts), self.0.namespace.clone())
     }
 

@@ -11,7 +11,7 @@ use crate::leader_election::{LeaseError, LeaseMeta, LeaseServer};
 use crate::report::chain;
 
 /// The API server over a connection of its own, so that no other request delays a renewal.
-pub struct ApiLease {
+pub(crate) struct ApiLease {
     access: Access,
     lease_meta: LeaseMeta,
     counts: Requests,
@@ -22,7 +22,7 @@ pub struct ApiLease {
 
 impl ApiLease {
     /// The Lease at `lease_meta`; `counts` counts the requests. Connects with the first request.
-    pub fn new(access: Access, lease_meta: LeaseMeta, counts: Requests) -> Self {
+    pub(crate) fn new(access: Access, lease_meta: LeaseMeta, counts: Requests) -> Self {
         let client = access.connect(None, counts.clone());
         let api = Api::namespaced(client, &lease_meta.namespace);
         Self {

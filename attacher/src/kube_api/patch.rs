@@ -189,6 +189,26 @@ mod tests {
         );
     }
 
+    /// A successor of the same name must not get what was meant for the object.
+    #[test]
+    fn each_patch_carries_the_uid() {
+        let (va, uid) = (mk_attachment("va"), Uid::from("uid-va"));
+        let whole = Record {
+            annotations: Recorded::default(),
+            whole: true,
+        };
+        for patch in [
+            record(&va, &whole, "f"),
+            add_finalizer(&uid, "f"),
+            remove_finalizer(&uid, "f"),
+            attached(&va, &BTreeMap::new()),
+            detached(&va),
+            problem(&va, Operation::Attach, &Problem::default()),
+        ] {
+            assert_eq!(patch["metadata"]["uid"], "uid-va", "{patch}");
+        }
+    }
+
     #[test]
     fn an_error_without_a_code_takes_the_old_code_away() {
         let told = Problem {

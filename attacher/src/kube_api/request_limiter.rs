@@ -74,11 +74,11 @@ pub(super) struct RequestPermit<'a> {
 
 /// The rate of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rate {
+pub(crate) struct Rate {
     /// Tokens per second.
-    pub qps: f64,
+    pub(crate) qps: f64,
     /// Size of the bucket.
-    pub burst: u32,
+    pub(crate) burst: u32,
 }
 
 /// A token bucket for all requests of the process, lists and watches included, like client-go's (`--kube-api-qps`,
@@ -86,7 +86,7 @@ pub struct Rate {
 ///
 /// Not governor, which supports neither tokio's paused clock nor priorities (docs/adr/0044-libraries-not-used.md).
 #[derive(Clone, Debug)]
-pub struct RateLimit(Arc<RateLimitState>);
+pub(crate) struct RateLimit(Arc<RateLimitState>);
 
 #[derive(Debug)]
 struct RateLimitState {
@@ -192,7 +192,7 @@ impl Drop for RequestPermit<'_> {
 
 impl RateLimit {
     /// Starts with a full bucket.
-    pub fn new(rate: Rate) -> Self {
+    pub(crate) fn new(rate: Rate) -> Self {
         Self(Arc::new(RateLimitState {
             low_priority: FairMutex::default(),
             bucket: FairMutex::new(TokenBucket::new(rate, Instant::now())),

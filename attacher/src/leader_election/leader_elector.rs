@@ -66,7 +66,7 @@ impl<S: LeaseServer> LeaderElector<S> {
     }
 
     /// Calls `callback` when a term begins or ends. It must not block.
-    pub fn with_callback(mut self, callback: impl Fn(Change, &Lease) + Send + 'static) -> Self {
+    pub(crate) fn with_callback(mut self, callback: impl Fn(Change, &Lease) + Send + 'static) -> Self {
         self.callback = Box::new(callback);
         self
     }
@@ -198,8 +198,8 @@ impl<S: LeaseServer> LeaderElector<S> {
         self.state.resign();
         self.publish();
         self.status_tx.send_modify(|status| status.renewed = None);
-        let patience = if led { RELEASE } else { RELEASE_PENDING };
-        match timeout(patience, self.release(led)).await {
+        let release_timeout = if led { RELEASE } else { RELEASE_PENDING };
+        match timeout(release_timeout, self.release(led)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(error, "cannot release the lease; it expires by itself"),
             Err(_) => tracing::warn!("cannot release the lease in time; it expires by itself"),
@@ -333,3 +333,6 @@ async fn next_change(changes: &mut Option<BoxStream<'static, Option<Lease>>>) ->
 fn now() -> std::time::Instant {
     Instant::now().into_std()
 }
+
+#[cfg(test)]
+mod tests;

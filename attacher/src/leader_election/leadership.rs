@@ -182,7 +182,7 @@ impl ElectionStatus {
     }
 
     /// Whether we lead at this time.
-    pub fn leads_at(&self, now: Instant) -> bool {
+    pub(crate) fn leads_at(&self, now: Instant) -> bool {
         self.valid_until.is_some_and(|until| now < until)
     }
 }

@@ -23,7 +23,7 @@ static DROPPED: OnceLock<Vec<ErrorCounter>> = OnceLock::new();
 pub struct LogGuard(Vec<WorkerGuard>);
 
 /// Number of lines dropped because a stream was blocked.
-pub fn dropped_lines() -> u64 {
+pub(crate) fn dropped_lines() -> u64 {
     let counters = DROPPED.get().map(Vec::as_slice).unwrap_or_default();
     let dropped: usize = counters.iter().map(ErrorCounter::dropped_lines).sum();
     u64::try_from(dropped).unwrap_or(u64::MAX)

@@ -162,7 +162,7 @@ impl Attachment {
 
 impl Recorded {
     /// Whether both are of the same volume and node.
-    pub fn has_same_target(&self, other: &Self) -> bool {
+    pub(crate) fn has_same_target(&self, other: &Self) -> bool {
         (&self.node_id, &self.handle) == (&other.node_id, &other.handle)
     }
 }

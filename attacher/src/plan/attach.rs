@@ -11,38 +11,37 @@ use crate::model::{Attachment, CsiSource, Driver, PublishTarget, Recorded, Secre
 
 /// Everything that an attach sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AttachPlan {
+pub(crate) struct AttachPlan {
     /// The volume and the node id to publish to.
-    pub target: PublishTarget,
+    pub(crate) target: PublishTarget,
     /// Detach of an earlier attach's target, to execute before the publish, if that target differs from `target`.
-    pub stale: Option<DetachPlan>,
+    pub(crate) stale: Option<DetachPlan>,
     /// The node's present id, to publish to if the driver does not know that of `target`.
-    pub other_node_id: Option<Arc<str>>,
+    pub(crate) other_node_id: Option<Arc<str>>,
     /// CSI `volume_capability`.
-    pub capability: VolumeCapability,
+    pub(crate) capability: VolumeCapability,
     /// CSI `readonly`.
-    pub read_only: bool,
+    pub(crate) read_only: bool,
     /// CSI `volume_context`.
-    pub volume_context: BTreeMap<String, String>,
+    pub(crate) volume_context: BTreeMap<String, String>,
     /// The Secret to send.
-    pub secret: Option<SecretRef>,
+    pub(crate) secret: Option<SecretRef>,
     /// Whether the volume is an in-tree one that is migrated to CSI.
-    pub migrated: bool,
+    pub(crate) migrated: bool,
     /// The PersistentVolume that lacks our finalizer, or is about to lose it.
-    pub pv_finalizer: Option<PvFinalizer>,
+    pub(crate) pv_finalizer: Option<PvFinalizer>,
     /// What the VolumeAttachment lacks.
-    pub record: Option<Record>,
+    pub(crate) record: Option<Record>,
     /// Whether our finalizer and a record of `target` are stored.
-    pub is_recorded: bool,
+    pub(crate) is_recorded: bool,
 }
 
 /// A PersistentVolume that must get our finalizer, so that it outlives its attachments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PvFinalizer {
+pub(crate) struct PvFinalizer {
     /// Name of the PersistentVolume.
-    pub volume: Arc<str>,
-    /// Its UID.
-    pub uid: Uid,
+    pub(crate) volume: Arc<str>,
+    pub(crate) uid: Uid,
 }
 
 /// What a VolumeAttachment must have before the publish: our finalizer and the annotations by which a later process can
@@ -61,7 +60,7 @@ pub struct Record {
 impl AttachPlan {
     /// Whether the call of this plan may be sent, given `now`, the plan made from the current objects: its record and the
     /// finalizers are stored, and the node id, the volume and the Secret are the same.
-    pub fn is_still_valid(&self, now: &Self) -> bool {
+    pub(crate) fn is_still_valid(&self, now: &Self) -> bool {
         now.is_recorded
             && (now.pv_finalizer.is_none() || now.pv_finalizer == self.pv_finalizer)
             && (&now.target, &now.other_node_id, &now.secret)
@@ -75,7 +74,7 @@ impl AttachPlan {
 ///
 /// A [`Refusal`] whose text belongs in `status.attachError`. The first check that fails decides,
 /// in the Go sidecar's order.
-pub fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPlan, Refusal> {
+pub(crate) fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPlan, Refusal> {
     let attachment = &*inputs.attachment;
     let spec = spec(inputs)?;
     let volume = attachment.volume_name().and(inputs.volume.as_deref());

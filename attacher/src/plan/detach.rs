@@ -7,20 +7,20 @@ use crate::model::{Driver, PublishTarget, SecretRef};
 
 /// Everything a detach needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DetachPlan {
+pub(crate) struct DetachPlan {
     /// The target to unpublish first.
-    pub target: PublishTarget,
+    pub(crate) target: PublishTarget,
     /// The node's present id, as far as it is not the one in `target`.
-    pub present: PresentNodeId,
+    pub(crate) present: PresentNodeId,
     /// The Secret to send.
-    pub secret: Option<SecretRef>,
+    pub(crate) secret: Option<SecretRef>,
     /// Whether the volume is known to be an in-tree one that is migrated to CSI.
-    pub migrated: bool,
+    pub(crate) migrated: bool,
 }
 
 /// How the id that a node's CSINode shows now relates to the node id in [`DetachPlan::target`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PresentNodeId {
+pub(crate) enum PresentNodeId {
     /// They are equal.
     Same,
     /// No other id: the CSINode is gone or does not list the driver, or no VolumeAttachment records the target.
@@ -90,7 +90,7 @@ impl DetachPlan {
 /// # Errors
 ///
 /// A [`Refusal`] whose text belongs in `status.detachError`.
-pub fn detach(inputs: &AttachInputs, driver: &Driver) -> Result<DetachPlan, Refusal> {
+pub(crate) fn detach(inputs: &AttachInputs, driver: &Driver) -> Result<DetachPlan, Refusal> {
     let attachment = &*inputs.attachment;
     let recorded = &attachment.recorded;
     // Neither the volume's deletion nor its driver matters: the handle may have been published before it was replaced.

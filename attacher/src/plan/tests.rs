@@ -210,7 +210,7 @@ fn removes_pv_finalizer_only_if_unneeded() {
             ..mk_volume("pv")
         };
         assert_eq!(
-            release(&volume, attachments, true),
+            removes_pv_finalizer(&volume, attachments, true),
             expected,
             "{finalizer} {deleting} {left_in_tree} {attachments}"
         );

@@ -16,7 +16,7 @@ use crate::plan::Operation;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Id<'a> {
     pub(crate) uid: &'a Uid,
-    pub(crate) wanted: Operation,
+    pub(crate) operation: Operation,
 }
 
 thread_local! {
@@ -43,7 +43,7 @@ impl fmt::Display for Id<'_> {
         });
         match value.filter(|_| digits.count() == 32) {
             Some(attach) => {
-                let flipped = u128::from(self.wanted == Operation::Detach);
+                let flipped = u128::from(self.operation == Operation::Detach);
                 write!(f, "{:032x}", attach ^ flipped)
             }
             None => Ok(()),

@@ -98,15 +98,15 @@ fn attempt_is_a_trace_with_its_requests_as_children() {
 #[test]
 fn attempts_of_an_attach_share_a_trace_and_the_detach_has_another() {
     let uid = Uid::from("0b3bd1c0-6a39-4d6c-a5e4-0fd1c5a0e2f1");
-    let attempt = |wanted| {
-        let id = Id { uid: &uid, wanted };
+    let attempt = |operation| {
+        let id = Id { uid: &uid, operation };
         let _attempt = tracing::info_span!("attempt", otel.trace_id = %id, va = "va").entered();
         let patch = request("PATCH volumeattachments", async { Ok::<_, &str>(()) }, |_| 0);
         assert!(patch.now_or_never().is_some());
     };
     let spans = traced(|| {
-        for wanted in [Operation::Attach, Operation::Attach, Operation::Detach] {
-            attempt(wanted);
+        for operation in [Operation::Attach, Operation::Attach, Operation::Detach] {
+            attempt(operation);
         }
     });
     let traces: Vec<String> = spans
@@ -129,10 +129,10 @@ fn attempts_of_an_attach_share_a_trace_and_the_detach_has_another() {
 #[test]
 fn spans_without_a_uuid_get_random_traces() {
     let spans = traced(|| {
-        drop(tracing::info_span!("release"));
+        drop(tracing::info_span!("remove_finalizer"));
         for uid in ["u", "", "0b3bd1c0", "00000000-0000-0000-0000-000000000000"] {
-            let (uid, wanted) = (&Uid::from(uid), Operation::Attach);
-            drop(tracing::info_span!("attach", otel.trace_id = %Id { uid, wanted }));
+            let (uid, operation) = (&Uid::from(uid), Operation::Attach);
+            drop(tracing::info_span!("attach", otel.trace_id = %Id { uid, operation }));
         }
     });
     let traces: std::collections::BTreeSet<_> = spans

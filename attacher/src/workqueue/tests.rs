@@ -267,3 +267,19 @@ fn a_call_that_repeatedly_crashes_the_driver_keeps_its_backoff() {
     }
     assert_eq!(queue.start(), None);
 }
+
+#[test]
+fn a_running_call_that_crashed_the_driver_before_keeps_its_backoff() {
+    for (crashes, is_dirty) in [(TRIES_ON_RETURN - 1, true), (TRIES_ON_RETURN, false)] {
+        let mut queue = queue(10, 10);
+        let mut now = epoch();
+        queue.enqueue(&key("a"), Lane::Attach);
+        for _ in 0..crashes {
+            now = run_and_fail(&mut queue, "a", failed(Lane::Attach, Class::Interrupted), now);
+            queue.advance(now);
+        }
+        assert_eq!(queue.start(), Some((key("a"), Lane::Attach)));
+        queue.enqueue_disconnected();
+        assert_eq!(queue.finish(&key("a")).dirty, is_dirty, "{crashes}");
+    }
+}

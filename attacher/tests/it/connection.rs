@@ -41,7 +41,7 @@ type Seen = Arc<Mutex<Vec<v1::ControllerPublishVolumeRequest>>>;
 
 /// A driver that publishes a volume called `ok`, refuses one called `no`, forgets all others, and unpublishes none.
 #[derive(Clone)]
-struct Driver {
+pub(crate) struct Driver {
     name: &'static str,
     has_controller: bool,
     ready: bool,
@@ -62,7 +62,7 @@ struct Driver {
 // === impl Driver ===
 
 impl Driver {
-    fn new(name: &'static str) -> Self {
+    pub(crate) fn new(name: &'static str) -> Self {
         Self {
             name,
             has_controller: true,
@@ -78,7 +78,7 @@ impl Driver {
     }
 
     /// Serves on `socket`, in a runtime of its own: its end closes all connections, as a death does.
-    fn serve(&self, socket: &Path) -> Process {
+    pub(crate) fn serve(&self, socket: &Path) -> Process {
         std::fs::remove_file(socket).ok();
         let (end, at_once) = (self.end.clone(), self.at_once);
         let (identity, controller) = (
@@ -121,7 +121,7 @@ impl Driver {
 }
 
 /// A driver that runs until it is dropped.
-struct Process(Option<Runtime>);
+pub(crate) struct Process(Option<Runtime>);
 
 // === impl Process ===
 
@@ -136,7 +136,7 @@ impl Drop for Process {
 struct Fixture {
     _dir: TempDir,
     socket: PathBuf,
-    link: watch::Receiver<ConnectionState>,
+    connection: watch::Receiver<ConnectionState>,
     keeper: JoinHandle<Result<(), DriverChanged>>,
     stop: CancellationToken,
 }
@@ -152,29 +152,29 @@ impl Fixture {
             .expect("a path of ASCII")
             .parse()
             .expect("an absolute path");
-        let (keeper, link) = ConnectionManager::<Socket>::new(address, TIMEOUT);
+        let (keeper, connection) = ConnectionManager::<Socket>::new(address, TIMEOUT);
         let stop = CancellationToken::new();
         #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
         let keeper = tokio::spawn(keeper.run(stop.clone()));
         Self {
             _dir: dir,
             socket,
-            link,
+            connection,
             keeper,
             stop,
         }
     }
 
-    async fn link_is(&mut self, up: bool) {
-        let waited = self.link.wait_for(|link| link.is_some() == up);
+    async fn connection_is(&mut self, up: bool) {
+        let waited = self.connection.wait_for(|connection| connection.is_some() == up);
         tokio::time::timeout(SOON, waited)
             .await
-            .expect("the link must change in time")
+            .expect("the connection must change in time")
             .expect("the keeper lives");
     }
 
     fn caller(&self) -> Caller {
-        Caller::new(self.link.clone(), TIMEOUT, Leadership::unopposed())
+        Caller::new(self.connection.clone(), TIMEOUT, Leadership::unopposed())
     }
 }
 
@@ -219,7 +219,7 @@ async fn a_driver_that_comes_and_goes_is_followed() {
     // Nobody is there; nobody minds.
     let mut driver = Driver::new("d.example");
     let server = driver.serve(&fixture.socket);
-    fixture.link_is(true).await;
+    fixture.connection_is(true).await;
     let caller = fixture.caller();
     let capabilities = caller.ready().await.expect("the driver is there");
     assert!(capabilities.publish && !capabilities.publish_readonly);
@@ -230,7 +230,7 @@ async fn a_driver_that_comes_and_goes_is_followed() {
 
     // Idle, and noticed all the same.
     drop(server);
-    fixture.link_is(false).await;
+    fixture.connection_is(false).await;
     let error = failure(&caller, "ok").await;
     assert_eq!(
         (error.class(), error.code.number()),
@@ -243,7 +243,7 @@ async fn a_driver_that_comes_and_goes_is_followed() {
     );
     // Whoever waits keeps others from it, so nobody waits as long as a call may take.
     let patient = Caller::new(
-        fixture.link.clone(),
+        fixture.connection.clone(),
         Duration::from_secs(3600),
         Leadership::unopposed(),
     );
@@ -256,7 +256,7 @@ async fn a_driver_that_comes_and_goes_is_followed() {
     // Back with another version of itself.
     driver.readonly = true;
     let _server = driver.serve(&fixture.socket);
-    fixture.link_is(true).await;
+    fixture.connection_is(true).await;
     assert!(caller.ready().await.expect("the driver is back").publish_readonly);
     caller
         .publish(publish("ok"), false)
@@ -270,16 +270,16 @@ async fn a_driver_that_comes_and_goes_is_followed() {
 async fn a_long_error_arrives_with_its_code() {
     let mut fixture = Fixture::new();
     let _server = Driver::new("d.example").serve(&fixture.socket);
-    fixture.link_is(true).await;
+    fixture.connection_is(true).await;
     // An unoptimized build on a busy machine looks through it for a while.
-    let caller = Caller::new(fixture.link.clone(), SOON, Leadership::unopposed());
+    let caller = Caller::new(fixture.connection.clone(), SOON, Leadership::unopposed());
     let error = failure(&caller, "verbose").await;
     // Of its 160,000 bytes what is looked through for credentials.
     assert_eq!(
         (error.code.name(), error.message.len()),
         ("ResourceExhausted", 16 << 10)
     );
-    assert!(fixture.link.borrow().is_some(), "the connection lives");
+    assert!(fixture.connection.borrow().is_some(), "the connection lives");
 }
 
 #[tokio::test]
@@ -287,24 +287,24 @@ async fn a_driver_may_come_back_without_a_controller_and_late() {
     let mut fixture = Fixture::new();
     let mut driver = Driver::new("d.example");
     let server = driver.serve(&fixture.socket);
-    fixture.link_is(true).await;
+    fixture.connection_is(true).await;
     let caller = fixture.caller();
     assert!(caller.ready().await.expect("the driver is there").publish);
     drop(server);
-    fixture.link_is(false).await;
+    fixture.connection_is(false).await;
 
     // Somebody answers, but is not ready, for several attempts.
     driver.ready = false;
     driver.has_controller = false;
     let server = driver.serve(&fixture.socket);
-    let up = fixture.link.wait_for(Option::is_some);
+    let up = fixture.connection.wait_for(Option::is_some);
     let is_early = tokio::time::timeout(TIMEOUT, up).await.is_ok();
     assert!(!is_early, "a driver that is not ready must not be called");
     drop(server);
 
     driver.ready = true;
     let _server = driver.serve(&fixture.socket);
-    fixture.link_is(true).await;
+    fixture.connection_is(true).await;
     assert_eq!(caller.ready().await, Ok(Capabilities::default()));
 }
 
@@ -313,7 +313,7 @@ async fn end_during_a_call(
     fixture: &Fixture,
     driver: &Driver,
 ) -> JoinHandle<Result<BTreeMap<String, String>, CallError>> {
-    let caller = Caller::new(fixture.link.clone(), SOON, Leadership::unopposed());
+    let caller = Caller::new(fixture.connection.clone(), SOON, Leadership::unopposed());
     #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
     let old = tokio::spawn(async move { caller.publish(publish("held"), false).await });
     tokio::time::timeout(SOON, async {
@@ -332,24 +332,30 @@ async fn a_driver_that_ends_gracefully_is_followed_while_it_finishes_old_calls()
     let mut fixture = Fixture::new();
     let old_driver = Driver::new("d.example");
     let _old_server = old_driver.serve(&fixture.socket);
-    fixture.link_is(true).await;
-    let old_session = fixture.link.borrow().clone().expect("it is up");
+    fixture.connection_is(true).await;
+    let old_session = fixture.connection.borrow().clone().expect("it is up");
     let new_driver = Driver::new("d.example");
     let _new_server = new_driver.serve(&fixture.socket);
+    // Without a call the end of a connection follows the GOAWAY at once.
+    let unpublisher = Caller::new(fixture.connection.clone(), SOON, Leadership::unopposed());
+    #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
+    let old_unpublish = tokio::spawn(async move { unpublisher.unpublish(unpublish("held"), false).await });
+    let arrives = tokio::time::timeout(SOON, old_driver.holds.cancelled());
+    arrives.await.expect("the unpublish must arrive");
     let old_call = end_during_a_call(&fixture, &old_driver).await;
 
-    let is_new = |link: &ConnectionState| {
-        let session = link.as_ref();
+    let is_new = |connection: &ConnectionState| {
+        let session = connection.as_ref();
         session.is_some_and(|session| !Arc::ptr_eq(session, &old_session))
     };
-    tokio::time::timeout(SOON, fixture.link.wait_for(is_new))
+    tokio::time::timeout(SOON, fixture.connection.wait_for(is_new))
         .await
         .expect("another session must be opened though the old call runs")
         .expect("the keeper lives");
     let new_call = fixture.caller().publish(publish("ok"), false).await;
     assert!(new_call.is_ok(), "{new_call:?}");
     assert_eq!(new_driver.seen.lock().expect("no test panics with it").len(), 1);
-    assert!(!old_call.is_finished());
+    assert!(!old_call.is_finished() && !old_unpublish.is_finished());
     old_driver.let_go.cancel();
     let finished = old_call.await.expect("no panic");
     assert_eq!(finished, Ok(BTreeMap::new()));
@@ -357,17 +363,17 @@ async fn a_driver_that_ends_gracefully_is_followed_while_it_finishes_old_calls()
 }
 
 #[tokio::test]
-async fn nothing_is_in_doubt_about_calls_that_a_driver_does_not_take_any_more() {
+async fn calls_after_goaway_fail_as_not_connected() {
     let mut fixture = Fixture::new();
     let driver = Driver::new("d.example");
     let _server = driver.serve(&fixture.socket);
-    fixture.link_is(true).await;
-    // Somebody who does not look at what the link has become meanwhile.
-    let (_link_tx, link) = watch::channel(fixture.link.borrow().clone());
-    let late = Caller::new(link, SOON, Leadership::unopposed());
+    fixture.connection_is(true).await;
+    // A caller with an outdated connection state.
+    let (_connection_tx, connection) = watch::channel(fixture.connection.borrow().clone());
+    let late = Caller::new(connection, SOON, Leadership::unopposed());
     let old_call = end_during_a_call(&fixture, &driver).await;
-    fixture.link_is(false).await;
-    // The link is down with the first of the two connections; the other may take calls for a moment.
+    fixture.connection_is(false).await;
+    // The state is disconnected with the loss of the first of the two connections; the other may take calls for a moment.
     let mut taken = 1;
     for attempt in 0..3 {
         let error = loop {
@@ -394,8 +400,8 @@ async fn slow_unpublishes_do_not_delay_publishes() {
     let mut driver = Driver::new("d.example");
     driver.at_once = 1;
     let _server = driver.serve(&fixture.socket);
-    fixture.link_is(true).await;
-    let caller = Caller::new(fixture.link.clone(), SOON, Leadership::unopposed());
+    fixture.connection_is(true).await;
+    let caller = Caller::new(fixture.connection.clone(), SOON, Leadership::unopposed());
     let call = || caller.unpublish(unpublish("held"), false);
     // The first is under way, the others wait in line.
     let slow = future::join3(call(), call(), call());
@@ -441,7 +447,7 @@ async fn a_list_is_read_page_by_page() {
         ),
     ]);
     let _server = driver.serve(&fixture.socket);
-    fixture.link_is(true).await;
+    fixture.connection_is(true).await;
     let caller = fixture.caller();
     assert!(caller.ready().await.expect("the driver is there").list_published);
     let page = |starting_token: &str| {
@@ -470,9 +476,9 @@ async fn a_list_is_read_page_by_page() {
 async fn another_driver_on_the_socket_is_not_served() {
     let mut fixture = Fixture::new();
     let server = Driver::new("d.example").serve(&fixture.socket);
-    fixture.link_is(true).await;
+    fixture.connection_is(true).await;
     drop(server);
-    fixture.link_is(false).await;
+    fixture.connection_is(false).await;
     let _server = Driver::new("other.example").serve(&fixture.socket);
     let lost = tokio::time::timeout(SOON, fixture.keeper)
         .await
@@ -492,7 +498,7 @@ async fn sends_nothing_without_leadership() {
     let mut fixture = Fixture::new();
     let driver = Driver::new("d.example");
     let _server = driver.serve(&fixture.socket);
-    fixture.link_is(true).await;
+    fixture.connection_is(true).await;
     let settings = Settings {
         lease_meta: LeaseMeta::of("d", None, None),
         identity: "a".to_owned(),
@@ -504,7 +510,7 @@ async fn sends_nothing_without_leadership() {
         },
     };
     let (status_tx, status) = watch::channel(ElectionStatus::new(&settings));
-    let caller = Caller::new(fixture.link.clone(), TIMEOUT, Leadership::from(status));
+    let caller = Caller::new(fixture.connection.clone(), TIMEOUT, Leadership::from(status));
     for valid_until in [None, Some(tokio::time::Instant::now())] {
         status_tx.send_modify(|status| status.valid_until = valid_until);
         let error = failure(&caller, "ok").await;
@@ -524,7 +530,7 @@ async fn a_request_arrives_as_it_was_meant() {
     let mut fixture = Fixture::new();
     let driver = Driver::new("d.example");
     let _server = driver.serve(&fixture.socket);
-    fixture.link_is(true).await;
+    fixture.connection_is(true).await;
     let context = fixture
         .caller()
         .publish(publish("ok"), false)
@@ -560,9 +566,9 @@ async fn a_request_arrives_as_it_was_meant() {
 async fn a_deadline_of_three_centuries_is_one() {
     let mut fixture = Fixture::new();
     let _server = Driver::new("d.example").serve(&fixture.socket);
-    fixture.link_is(true).await;
+    fixture.connection_is(true).await;
     let longest = Duration::from_nanos(i64::MAX as u64);
-    let caller = Caller::new(fixture.link.clone(), longest, Leadership::unopposed());
+    let caller = Caller::new(fixture.connection.clone(), longest, Leadership::unopposed());
     assert!(caller.ready().await.is_ok());
     assert!(caller.publish(publish("ok"), false).await.is_ok());
 }
@@ -571,7 +577,7 @@ async fn a_deadline_of_three_centuries_is_one() {
 async fn reports_failures_as_grpc_go_does_and_without_secrets() {
     let mut fixture = Fixture::new();
     let _server = Driver::new("d.example").serve(&fixture.socket);
-    fixture.link_is(true).await;
+    fixture.connection_is(true).await;
     let caller = fixture.caller();
     let error = failure(&caller, "no").await;
     assert_eq!(

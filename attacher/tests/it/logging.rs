@@ -2,13 +2,20 @@
 
 use std::io::{self, PipeReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::connection::Driver;
 
 /// For what must happen soon, on a machine that is busy with other tests.
 const SOON: Duration = Duration::from_secs(30);
@@ -16,6 +23,7 @@ const SOON: Duration = Duration::from_secs(30);
 struct Attacher {
     process: Child,
     address: SocketAddr,
+    socket: PathBuf,
     _stderr: PipeReader,
     _dir: tempfile::TempDir,
 }
@@ -23,27 +31,26 @@ struct Attacher {
 // === impl Attacher ===
 
 impl Attacher {
-    /// Starts one whose standard error is a pipe that is full already. There is neither a driver nor an API server.
-    fn start() -> io::Result<Self> {
+    /// Starts one whose standard error is a pipe that is full already, with an API server at this address and without driver.
+    fn start(api_server: SocketAddr, flags: &[&str]) -> io::Result<Self> {
         let (reader, mut writer) = io::pipe()?;
         let stderr = writer.try_clone()?;
         // Blocks as soon as the pipe is full, until the reader is dropped.
         thread::spawn(move || while writer.write_all(&[b'x'; 4096]).is_ok() {});
         let dir = tempfile::tempdir()?;
         let kubeconfig = dir.path().join("kubeconfig");
-        std::fs::write(
-            &kubeconfig,
-            r#"{"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
-                "users": [{"name": "u", "user": {}}],
-                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-                "current-context": "x"}"#,
-        )?;
+        let config = json!({
+            "clusters": [{ "name": "c", "cluster": { "server": format!("http://{api_server}") } }],
+            "users": [{ "name": "u", "user": {} }],
+            "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
+            "current-context": "x",
+        });
+        std::fs::write(&kubeconfig, config.to_string())?;
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let socket = dir.path().join("csi.sock");
         let process = Command::new(env!("CARGO_BIN_EXE_csi-attacher"))
-            .arg(format!(
-                "--csi-address={}",
-                dir.path().join("none.sock").display()
-            ))
+            .args(flags)
+            .arg(format!("--csi-address={}", socket.display()))
             .arg(format!("--kubeconfig={}", kubeconfig.display()))
             .arg(format!("--http-endpoint={address}"))
             .stdin(Stdio::null())
@@ -53,6 +60,7 @@ impl Attacher {
         Ok(Self {
             process,
             address,
+            socket,
             _stderr: reader,
             _dir: dir,
         })
@@ -77,7 +85,8 @@ impl Drop for Attacher {
 
 #[tokio::test]
 async fn serves_healthz_and_ends_while_standard_error_is_blocked() {
-    let mut attacher = Attacher::start().expect("the program starts");
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+    let mut attacher = Attacher::start(nowhere, &[]).expect("the program starts");
     let answer = timeout(SOON, async {
         loop {
             match attacher.get("/healthz").await {
@@ -106,4 +115,89 @@ async fn serves_healthz_and_ends_while_standard_error_is_blocked() {
         sleep(Duration::from_millis(50)).await;
     };
     assert_eq!(status.code(), Some(0));
+}
+
+/// A Lease, and how often it was written.
+type Lease = Mutex<(Value, u32)>;
+
+/// Serves the Lease on a connection, and refuses all else. Returns after so many writes of the Lease.
+async fn serve_lease(stream: TcpStream, lease: &Lease, writes: u32) -> io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let (mut head, mut length) = (String::new(), 0);
+        while !head.ends_with("\r\n\r\n") {
+            let start = head.len();
+            if stream.read_line(&mut head).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            if let Some(value) = head[start..].to_ascii_lowercase().strip_prefix("content-length:") {
+                length = value.trim().parse().expect("a length");
+            }
+        }
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await?;
+        let is_watch = head.contains("watch=");
+        let (status, answer, written) = {
+            let mut lease = lease.lock().expect("no test panics with it");
+            let (status, answer) = match head.split_once(' ').expect("a request line").0 {
+                "GET" if !is_watch && head.contains("/leases") && lease.1 > 0 => (200, lease.0.clone()),
+                "GET" if !is_watch => (404, refusal(404, "NotFound")),
+                "POST" | "PUT" if head.contains("/leases") => {
+                    let written: Value = serde_json::from_slice(&body)?;
+                    *lease = (written, lease.1 + 1);
+                    lease.0["metadata"]["resourceVersion"] = json!(lease.1.to_string());
+                    (200, lease.0.clone())
+                }
+                _ => (403, refusal(403, "Forbidden")),
+            };
+            (status, answer, lease.1)
+        };
+        let answer = answer.to_string();
+        let head = format!(
+            "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            answer.len()
+        );
+        stream.write_all(head.as_bytes()).await?;
+        stream.write_all(answer.as_bytes()).await?;
+        if written >= writes {
+            return Ok(());
+        }
+    }
+}
+
+fn refusal(code: u16, reason: &str) -> Value {
+    json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code })
+}
+
+#[tokio::test]
+async fn renews_its_lease_while_standard_error_is_blocked() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let address = listener.local_addr().expect("a bound socket");
+    let flags = [
+        "--v=5",
+        "--leader-election",
+        "--leader-election-namespace=ns",
+        "--leader-election-retry-period=200ms",
+    ];
+    let attacher = Attacher::start(address, &flags).expect("the program starts");
+    let _driver = Driver::new("d.example").serve(&attacher.socket);
+    let renewed = async {
+        let lease = Lease::new((Value::Null, 0));
+        let mut connections = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                Some(served) = connections.next(), if !connections.is_empty() => {
+                    if matches!(served, Ok(())) { break }
+                }
+                accepted = listener.accept() => {
+                    connections.push(serve_lease(accepted.expect("a connection").0, &lease, 5));
+                }
+            }
+        }
+    };
+    timeout(SOON, renewed)
+        .await
+        .expect("the lease is renewed although the log is blocked");
 }

@@ -5,5 +5,6 @@ mod election;
 mod events;
 mod http;
 mod logging;
+mod manager;
 mod simulation;
 mod traces;

@@ -1,6 +1,6 @@
-//! The dispatcher, state and worker as they are, in a world made of two small fakes and a paused
-//! clock: seeded histories in which writes fail, answers get lost, events arrive late,
-//! the driver refuses, and the attacher is killed at random moments.
+//! The controller and its state in a simulated cluster of two small fakes and a paused clock: seeded histories in which
+//! writes fail, responses are lost, events arrive late, the driver refuses calls, and the attacher is killed at random
+//! moments.
 
 mod replicas;
 mod world;
@@ -368,7 +368,7 @@ fn shutdown_finishes_running_calls() {
     });
 }
 
-/// Whoever knows that does not let somebody else begin at once.
+/// The lease is not released if it did, as the driver may still execute the call.
 #[test]
 fn shutdown_reports_whether_it_cut_off_a_call() {
     for (grace, finishes) in [(Duration::from_secs(60), true), (Duration::ZERO, false)] {

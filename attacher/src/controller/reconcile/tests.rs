@@ -12,6 +12,7 @@ use tokio::time::sleep;
 use super::*;
 use crate::controller::state::LastRound;
 use crate::controller::state::tests::mk_state;
+use crate::csi::Session;
 use crate::informer::Change;
 use crate::model::{Attachment, Capabilities};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
@@ -48,11 +49,12 @@ impl<F: Fn(u32) -> ListVolumesResponse + Send + Sync + 'static> ControllerClient
     }
 }
 
-/// Runs one round with such a driver; returns the number of ListVolumes calls and the result of the round.
-async fn round(
+/// A reconciler of one attached volume with such a driver, and its events.
+fn mk_reconciler<F>(
     interval: Duration,
-    page: impl Fn(u32) -> ListVolumesResponse + Send + Sync + 'static,
-) -> (u32, LastRound) {
+    connection: watch::Receiver<ConnectionState>,
+    page: F,
+) -> (Reconciler<Lister<F>>, mpsc::Receiver<Event>) {
     let mut driver = mk_driver();
     driver.capabilities.list_published = true;
     let mut state = mk_state(1);
@@ -65,9 +67,8 @@ async fn round(
         ..mk_attachment("va")
     })));
     assert!(state.start(Instant::now().into_std()).is_none());
-    let (events_tx, mut events) = mpsc::channel(1);
-    let (_connection_tx, connection) = watch::channel(None);
-    let mut reconciler = Reconciler {
+    let (events_tx, events) = mpsc::channel(1);
+    let reconciler = Reconciler {
         state: Arc::new(Mutex::new(state)),
         csi: Lister {
             page,
@@ -79,6 +80,16 @@ async fn round(
         interval,
         max_entries: 0,
     };
+    (reconciler, events)
+}
+
+/// Runs one round with such a driver; returns the number of ListVolumes calls and the result of the round.
+async fn round(
+    interval: Duration,
+    page: impl Fn(u32) -> ListVolumesResponse + Send + Sync + 'static,
+) -> (u32, LastRound) {
+    let (_connection_tx, connection) = watch::channel(None);
+    let (mut reconciler, mut events) = mk_reconciler(interval, connection, page);
     assert!(reconciler.round().await);
     let mut state = lock(&reconciler.state);
     state.handle(events.try_recv().expect("a round ends with an event"));
@@ -86,6 +97,28 @@ async fn round(
     let failed = state.rounds.metrics.failed_rounds;
     assert_eq!(failed, u64::from(last.error.is_some()));
     (reconciler.csi.pages.load(Ordering::Relaxed), last)
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_only_while_the_driver_publishes_and_lists_published_nodes() {
+    for (publish, list_published) in [(true, true), (true, false), (false, true)] {
+        let mut session = Session::disconnected("d.example");
+        session.capabilities.publish = publish;
+        session.capabilities.list_published = list_published;
+        let (_connection_tx, connection) = watch::channel(Some(Arc::new(session)));
+        let (mut reconciler, _events) = mk_reconciler(MINUTE, connection, |_| page(1, String::new()));
+        assert!(
+            tokio::time::timeout(10 * MINUTE, reconciler.rounds())
+                .await
+                .is_err()
+        );
+        let has_listed = reconciler.csi.pages.load(Ordering::Relaxed) > 0;
+        assert_eq!(
+            has_listed,
+            publish && list_published,
+            "{publish} {list_published}"
+        );
+    }
 }
 
 fn page(volumes: u32, next_token: String) -> ListVolumesResponse {

@@ -68,13 +68,13 @@ impl ControllerState {
     }
 
     /// Whether our finalizer must be removed from this PersistentVolume.
-    pub(crate) fn is_releasable(&self, volume: &str) -> bool {
+    pub(crate) fn removes_pv_finalizer(&self, volume: &str) -> bool {
         let is_of_volume =
             |attachment: &Attachment| attachment.volume_name().is_some_and(|name| **name == *volume);
         self.index.volumes.get(volume).is_some_and(|v| {
             let abandoned = self.abandoned.values().filter(|a| is_of_volume(&a.attachment));
             let users = self.index.by_volume.get(volume).count() + abandoned.count();
-            plan::release(v, users, self.publishes())
+            plan::removes_pv_finalizer(v, users, self.publishes())
         })
     }
 
@@ -91,7 +91,7 @@ impl ControllerState {
             .index
             .volumes
             .get(name)
-            .filter(|_| self.is_releasable(name))?;
+            .filter(|_| self.removes_pv_finalizer(name))?;
         Some(Item::Volume(volume.clone()))
     }
 

@@ -25,12 +25,12 @@ pub(crate) fn mk_state(places: usize) -> ControllerState {
     ControllerState::new(limits, backoff, 1, now)
 }
 
-pub(super) struct Bench {
+pub(super) struct Fixture {
     pub(super) state: ControllerState,
     pub(super) now: Instant,
 }
 
-impl Bench {
+impl Fixture {
     /// A state with one volume, one node and `attachments`.
     pub(super) fn new(attachments: impl IntoIterator<Item = Attachment>) -> Self {
         let mut state = mk_state(10);
@@ -82,22 +82,22 @@ fn newer(attachment: &Attachment, change: impl FnOnce(&mut Attachment)) -> Attac
 #[test]
 fn the_echo_of_a_written_error_enqueues_nothing() {
     let va = mk_attachment("va");
-    let mut bench = Bench::new([va.clone()]);
-    let item = bench.starts("va");
+    let mut fixture = Fixture::new([va.clone()]);
+    let item = fixture.starts("va");
     let told = newer(&va, |va| va.attach_error = Some(Box::new(Problem::default())));
     // The watch shows our write before and after its response.
-    bench.put(told.clone());
-    bench.finish(&item, failed(Class::Final));
-    assert!(bench.start().is_none());
-    bench.put(newer(&told, |va| {
+    fixture.put(told.clone());
+    fixture.finish(&item, failed(Class::Final));
+    assert!(fixture.start().is_none());
+    fixture.put(newer(&told, |va| {
         va.attach_error = Some(Box::new(Problem {
             code: Some(8),
             ..Problem::default()
         }))
     }));
-    assert!(bench.start().is_none());
-    bench.now += SECOND;
-    bench.starts("va");
+    assert!(fixture.start().is_none());
+    fixture.now += SECOND;
+    fixture.starts("va");
 }
 
 #[test]
@@ -107,12 +107,12 @@ fn own_writes_and_reconnects_do_not_reset_the_backoff_of_a_failing_detach() {
         finalizer: true,
         ..mk_attachment("va")
     };
-    let mut bench = Bench::new([va.clone()]);
+    let mut fixture = Fixture::new([va.clone()]);
     let capabilities = mk_driver().capabilities;
-    bench.state.handle(Event::DriverConnected(capabilities));
+    fixture.state.handle(Event::DriverConnected(capabilities));
     let mut pauses = Vec::new();
     for attempt in 0..8 {
-        let item = bench.starts("va");
+        let item = fixture.starts("va");
         // The driver returns UNAVAILABLE, say. The watch shows the written error before and after its response.
         let told = newer(&va, |va| {
             va.detach_error = Some(Box::new(Problem {
@@ -121,20 +121,20 @@ fn own_writes_and_reconnects_do_not_reset_the_backoff_of_a_failing_detach() {
             }));
         });
         if attempt % 2 == 0 {
-            bench.put(told.clone());
+            fixture.put(told.clone());
         }
-        bench
+        fixture
             .state
             .handle(Event::Attachments(Change::LocallyUpdated(told.clone())));
-        bench.finish(&item, failed(Class::Uncertain));
-        bench.put(told.clone());
+        fixture.finish(&item, failed(Class::Uncertain));
+        fixture.put(told.clone());
         va = told;
         // The driver reconnects, which is unrelated to the failure.
-        bench.state.handle(Event::DriverConnected(capabilities));
-        assert!(bench.start().is_none(), "{attempt}");
-        let until = bench.state.queue.next_advance().expect("it waits");
-        pauses.push(until - bench.now);
-        bench.now = until;
+        fixture.state.handle(Event::DriverConnected(capabilities));
+        assert!(fixture.start().is_none(), "{attempt}");
+        let until = fixture.state.queue.next_advance().expect("it waits");
+        pauses.push(until - fixture.now);
+        fixture.now = until;
     }
     // As in Go, except for the jitter and the cap of uncertain results.
     for (pause, whole) in pauses.iter().zip([1, 2, 4, 8, 16, 30, 30, 30]) {
@@ -146,12 +146,12 @@ fn own_writes_and_reconnects_do_not_reset_the_backoff_of_a_failing_detach() {
 #[test]
 fn a_users_edit_ends_the_backoff() {
     let va = mk_attachment("va");
-    let mut bench = Bench::new([va.clone()]);
-    let item = bench.starts("va");
-    bench.finish(&item, failed(Class::Final));
-    assert!(bench.start().is_none());
-    bench.put(newer(&va, |_| ()));
-    bench.starts("va");
+    let mut fixture = Fixture::new([va.clone()]);
+    let item = fixture.starts("va");
+    fixture.finish(&item, failed(Class::Final));
+    assert!(fixture.start().is_none());
+    fixture.put(newer(&va, |_| ()));
+    fixture.starts("va");
 }
 
 #[test]
@@ -160,13 +160,13 @@ fn a_deletion_ends_the_backoff_of_an_attach() {
         finalizer: true,
         ..mk_attachment("va")
     };
-    let mut bench = Bench::new([va.clone()]);
-    let item = bench.starts("va");
-    bench.put(newer(&va, |va| va.deleting = true));
-    assert!(bench.start().is_none(), "one sync per key");
-    bench.finish(&item, failed(Class::Uncertain));
+    let mut fixture = Fixture::new([va.clone()]);
+    let item = fixture.starts("va");
+    fixture.put(newer(&va, |va| va.deleting = true));
+    assert!(fixture.start().is_none(), "one sync per key");
+    fixture.finish(&item, failed(Class::Uncertain));
     assert!(matches!(
-        bench.starts("va"),
+        fixture.starts("va"),
         Item::Attachment {
             operation: Operation::Detach,
             ..
@@ -176,21 +176,21 @@ fn a_deletion_ends_the_backoff_of_an_attach() {
 
 #[test]
 fn a_new_node_id_ends_the_backoff_of_the_nodes_attachments() {
-    let mut bench = Bench::new([mk_attachment("va")]);
-    let item = bench.starts("va");
-    bench.finish(&item, failed(Class::Final));
+    let mut fixture = Fixture::new([mk_attachment("va")]);
+    let item = fixture.starts("va");
+    fixture.finish(&item, failed(Class::Final));
     let unchanged = Node {
         version: Version(2),
         ..mk_node("node", Some("id"))
     };
-    bench.state.handle(Event::Nodes(Change::Applied(unchanged)));
-    assert!(bench.start().is_none());
+    fixture.state.handle(Event::Nodes(Change::Applied(unchanged)));
+    assert!(fixture.start().is_none());
     let registered = Node {
         version: Version(3),
         ..mk_node("node", Some("other"))
     };
-    bench.state.handle(Event::Nodes(Change::Applied(registered)));
-    bench.starts("va");
+    fixture.state.handle(Event::Nodes(Change::Applied(registered)));
+    fixture.starts("va");
 }
 
 #[test]
@@ -201,13 +201,13 @@ fn a_deleted_csinode_ends_the_backoff_of_the_nodes_attachments() {
             finalizer: true,
             ..mk_attachment("va")
         };
-        let mut bench = Bench::new([va]);
-        let item = bench.starts("va");
-        bench.finish(&item, failed(Class::Final));
-        assert!(bench.start().is_none());
+        let mut fixture = Fixture::new([va]);
+        let item = fixture.starts("va");
+        fixture.finish(&item, failed(Class::Final));
+        assert!(fixture.start().is_none());
         let Node { name, uid, .. } = mk_node("node", None);
-        bench.state.handle(Event::Nodes(Change::Deleted { name, uid }));
-        bench.starts("va");
+        fixture.state.handle(Event::Nodes(Change::Deleted { name, uid }));
+        fixture.starts("va");
     }
 }
 
@@ -230,55 +230,55 @@ fn a_detach_ends_the_backoff_of_attaches_that_need_its_volume_or_capacity() {
         source: Source::Volume("pv-3".into()),
         ..mk_attachment("unrelated")
     };
-    let mut bench = Bench::new([same_volume, same_node, unrelated]);
+    let mut fixture = Fixture::new([same_volume, same_node, unrelated]);
     // No status has a code, as with older API servers.
     for (name, code) in [
         ("same-volume", None),
         ("same-node", Some(RESOURCE_EXHAUSTED)),
         ("unrelated", None),
     ] {
-        let item = bench.starts(name);
+        let item = fixture.starts(name);
         let error = SyncError {
             code,
             ..SyncError::new(Class::Final, "failed")
         };
-        bench.finish(&item, Err(error));
+        fixture.finish(&item, Err(error));
     }
-    bench.put(leaving.clone());
-    let item = bench.starts("leaving");
+    fixture.put(leaving.clone());
+    let item = fixture.starts("leaving");
     let departed = Change::LocallyDeleted {
         name: leaving.name.clone(),
         uid: leaving.uid,
     };
-    bench.state.handle(Event::Attachments(departed));
-    bench.finish(&item, Ok(()));
-    bench.starts("same-volume");
-    bench.starts("same-node");
-    assert!(bench.start().is_none());
+    fixture.state.handle(Event::Attachments(departed));
+    fixture.finish(&item, Ok(()));
+    fixture.starts("same-volume");
+    fixture.starts("same-node");
+    assert!(fixture.start().is_none());
 }
 
 #[test]
 fn a_reconnect_ends_the_backoff_of_disconnected_items() {
-    let mut bench = Bench::new([mk_attachment("va")]);
-    let item = bench.starts("va");
-    bench.finish(&item, failed(Class::Disconnected));
-    assert!(bench.start().is_none());
-    bench
+    let mut fixture = Fixture::new([mk_attachment("va")]);
+    let item = fixture.starts("va");
+    fixture.finish(&item, failed(Class::Disconnected));
+    assert!(fixture.start().is_none());
+    fixture
         .state
         .handle(Event::DriverConnected(mk_driver().capabilities));
-    let item = bench.starts("va");
+    let item = fixture.starts("va");
     // It reconnects while the failure is being reported.
-    bench
+    fixture
         .state
         .handle(Event::DriverConnected(mk_driver().capabilities));
-    bench.finish(&item, failed(Class::Disconnected));
-    bench.starts("va");
+    fixture.finish(&item, failed(Class::Disconnected));
+    fixture.starts("va");
 }
 
 #[test]
 fn the_next_sync_gets_the_pending_status_write() {
-    let mut bench = Bench::new([mk_attachment("va")]);
-    let item = bench.starts("va");
+    let mut fixture = Fixture::new([mk_attachment("va")]);
+    let item = fixture.starts("va");
     let pending = PendingStatusWrite::Published {
         target: PublishTarget {
             volume_id: "handle".into(),
@@ -286,12 +286,12 @@ fn the_next_sync_gets_the_pending_status_write() {
         },
         context: BTreeMap::new(),
     };
-    bench.state.keep_pending(&mk_attachment("va"), pending.clone());
-    bench.finish(&item, failed(Class::Uncertain));
-    bench.now += SECOND;
-    bench.starts("va");
+    fixture.state.keep_pending(&mk_attachment("va"), pending.clone());
+    fixture.finish(&item, failed(Class::Uncertain));
+    fixture.now += SECOND;
+    fixture.starts("va");
     assert_eq!(
-        bench.state.state_of(&mk_attachment("va").uid).pending,
+        fixture.state.state_of(&mk_attachment("va").uid).pending,
         Some(pending)
     );
 }
@@ -303,20 +303,20 @@ fn removes_pv_finalizer_of_a_deleted_volume_after_its_last_attachment() {
         finalizer: true,
         ..mk_attachment("va")
     };
-    let mut bench = Bench::new([va.clone()]);
+    let mut fixture = Fixture::new([va.clone()]);
     let deleted = Volume {
         version: Version(2),
         deleting: true,
         finalizer: true,
         ..mk_volume("pv")
     };
-    bench.state.handle(Event::Volumes(Change::Applied(deleted)));
-    assert!(bench.start().is_none(), "it is in use");
-    bench.state.handle(Event::Attachments(Change::Deleted {
+    fixture.state.handle(Event::Volumes(Change::Applied(deleted)));
+    assert!(fixture.start().is_none(), "it is in use");
+    fixture.state.handle(Event::Attachments(Change::Deleted {
         name: va.name,
         uid: va.uid,
     }));
-    assert!(matches!(bench.start(), Some(Item::Volume(volume)) if &*volume.name == "pv"));
+    assert!(matches!(fixture.start(), Some(Item::Volume(volume)) if &*volume.name == "pv"));
 }
 
 #[test]
@@ -336,31 +336,72 @@ fn removes_pv_finalizer_of_a_volume_left_in_tree_after_its_last_attachment() {
         left_in_tree: true,
         ..held.clone()
     };
-    let mut bench = Bench::new([va.clone()]);
-    bench.state.handle(Event::Volumes(Change::Applied(held)));
-    bench
+    let mut fixture = Fixture::new([va.clone()]);
+    fixture.state.handle(Event::Volumes(Change::Applied(held)));
+    fixture
         .state
         .handle(Event::Volumes(Change::Applied(taken_back.clone())));
-    assert!(bench.start().is_none(), "it is in use");
-    bench.state.handle(Event::Attachments(Change::Deleted {
+    assert!(fixture.start().is_none(), "it is in use");
+    fixture.state.handle(Event::Attachments(Change::Deleted {
         name: va.name,
         uid: va.uid,
     }));
-    assert!(matches!(bench.start(), Some(Item::Volume(volume)) if &*volume.name == "pv"));
-    let mut bench = Bench::new([]);
-    bench.state.handle(Event::Volumes(Change::Applied(taken_back)));
+    assert!(matches!(fixture.start(), Some(Item::Volume(volume)) if &*volume.name == "pv"));
+    let mut fixture = Fixture::new([]);
+    fixture.state.handle(Event::Volumes(Change::Applied(taken_back)));
     assert!(
-        matches!(bench.start(), Some(Item::Volume(_))),
+        matches!(fixture.start(), Some(Item::Volume(_))),
         "it was free already"
     );
 }
 
 #[test]
 fn a_sync_without_effect_backs_off() {
-    let mut bench = Bench::new([mk_attachment("va")]);
-    let item = bench.starts("va");
-    bench.finish(&item, Ok(()));
-    assert!(bench.start().is_none());
-    bench.now += SECOND;
-    bench.starts("va");
+    let mut fixture = Fixture::new([mk_attachment("va")]);
+    let item = fixture.starts("va");
+    fixture.finish(&item, Ok(()));
+    assert!(fixture.start().is_none());
+    fixture.now += SECOND;
+    fixture.starts("va");
+}
+
+/// The response to a write enqueues nothing, although it may show what the watch has not shown yet.
+#[test]
+fn a_waiting_key_starts_in_the_lane_of_its_newest_state() {
+    let va = mk_attachment("va");
+    let mut fixture = Fixture::new([va.clone()]);
+    let item = fixture.starts("va");
+    fixture.finish(&item, failed(Class::Final));
+    let attached = newer(&va, |va| {
+        va.attached = true;
+        va.attach_error = Some(Box::new(Problem::default()));
+    });
+    fixture
+        .state
+        .handle(Event::Attachments(Change::LocallyUpdated(attached)));
+    assert!(fixture.start().is_none());
+    fixture.now += SECOND;
+    fixture.starts("va");
+    let lanes = fixture.state.lanes(fixture.now);
+    assert_eq!(
+        (lanes[&Lane::Attach].running, lanes[&Lane::Repair].running),
+        (0, 1)
+    );
+}
+
+#[test]
+fn a_failed_removal_of_a_pv_finalizer_is_retried_after_its_backoff() {
+    let mut fixture = Fixture::new([]);
+    let deleted = Volume {
+        version: Version(2),
+        deleting: true,
+        finalizer: true,
+        ..mk_volume("pv")
+    };
+    fixture.state.handle(Event::Volumes(Change::Applied(deleted)));
+    let item = fixture.start().expect("our finalizer must be removed");
+    fixture.finish(&item, failed(Class::Final));
+    assert!(fixture.start().is_none());
+    fixture.now += SECOND;
+    assert!(matches!(fixture.start(), Some(Item::Volume(_))));
 }

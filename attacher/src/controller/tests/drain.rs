@@ -7,17 +7,17 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn draining_aborts_an_attach_before_its_call() {
     for silent in ["ready", "get secret"] {
-        let mut bench = Bench::new(mk_attachment("va"));
-        bench.world.state().silent.push(silent);
-        let item = bench.item().expect("an attach");
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        fixture.world.state().silent.push(silent);
+        let item = fixture.item().expect("an attach");
         let drain = async {
             tokio::task::yield_now().await;
-            bench.controller.draining.cancel();
+            fixture.controller.draining.cancel();
         };
-        let both = async { futures::join!(bench.controller.sync(&item), drain).0 };
+        let both = async { futures::join!(fixture.controller.sync(&item), drain).0 };
         let result = timeout(FOREVER, both).await.expect("it must not wait");
         assert!(result.is_err());
-        let seen = bench.seen();
+        let seen = fixture.seen();
         assert!(seen.contains(&silent), "{seen:?}");
         assert!(
             !seen.contains(&"publish") && !seen.contains(&"problem"),
@@ -29,18 +29,18 @@ async fn draining_aborts_an_attach_before_its_call() {
 /// The lease is released when no sync runs, so a dropped write could be executed when another replica leads.
 #[tokio::test(start_paused = true)]
 async fn draining_awaits_a_write_that_was_sent() {
-    for silent in ["record", "claim"] {
-        let mut bench = Bench::new(mk_attachment("va"));
-        bench.world.state().silent.push(silent);
-        let item = bench.item().expect("an attach");
-        let mut run = std::pin::pin!(bench.controller.sync(&item));
+    for silent in ["record", "add PV finalizer"] {
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        fixture.world.state().silent.push(silent);
+        let item = fixture.item().expect("an attach");
+        let mut run = std::pin::pin!(fixture.controller.sync(&item));
         assert!(timeout(FOREVER, run.as_mut()).await.is_err());
-        assert!(bench.seen().contains(&silent));
-        bench.controller.draining.cancel();
+        assert!(fixture.seen().contains(&silent));
+        fixture.controller.draining.cancel();
         assert!(timeout(FOREVER, run.as_mut()).await.is_err(), "{silent}");
-        bench.world.answer.notify_one();
+        fixture.world.answer.notify_one();
         assert!(run.await.is_err(), "{silent}");
-        let seen = bench.seen();
+        let seen = fixture.seen();
         assert!(
             !seen.contains(&"publish") && !seen.contains(&"problem"),
             "{seen:?}"
@@ -51,79 +51,79 @@ async fn draining_awaits_a_write_that_was_sent() {
 #[tokio::test(start_paused = true)]
 async fn draining_aborts_a_detach_before_its_call() {
     for silent in ["ready", "get secret"] {
-        let mut bench = Bench::new(Attachment {
+        let mut fixture = Fixture::new(Attachment {
             deleting: true,
             finalizer: true,
             ..mk_attachment("va")
         });
-        bench.world.state().silent.push(silent);
-        let item = bench.item().expect("a detach");
+        fixture.world.state().silent.push(silent);
+        let item = fixture.item().expect("a detach");
         let drain = async {
             tokio::task::yield_now().await;
-            bench.controller.draining.cancel();
+            fixture.controller.draining.cancel();
         };
-        let both = async { futures::join!(bench.controller.sync(&item), drain).0 };
+        let both = async { futures::join!(fixture.controller.sync(&item), drain).0 };
         let result = timeout(FOREVER, both).await.expect("it must not wait");
         assert!(result.is_err());
-        let seen = bench.seen();
+        let seen = fixture.seen();
         assert_eq!(seen.last(), Some(&silent), "{seen:?}");
-        assert!(bench.attachment().finalizer);
+        assert!(fixture.attachment().finalizer);
     }
 }
 
 /// The next process repeats both calls.
 #[tokio::test(start_paused = true)]
 async fn draining_aborts_a_detach_between_its_calls() {
-    let mut bench = Bench::new(Attachment {
+    let mut fixture = Fixture::new(Attachment {
         recorded: Recorded {
             node_id: Some("old-id".into()),
             ..mk_leaving().recorded
         },
         ..mk_leaving()
     });
-    bench.world.state().silent.push("unpublish");
-    let item = bench.item().expect("a detach");
-    let mut run = std::pin::pin!(bench.controller.sync(&item));
+    fixture.world.state().silent.push("unpublish");
+    let item = fixture.item().expect("a detach");
+    let mut run = std::pin::pin!(fixture.controller.sync(&item));
     assert!(
         timeout(FOREVER, run.as_mut()).await.is_err(),
         "the first call runs"
     );
-    bench.controller.draining.cancel();
-    bench.world.answer.notify_one();
+    fixture.controller.draining.cancel();
+    fixture.world.answer.notify_one();
     let aborted = timeout(FOREVER, run).await;
     assert!(matches!(aborted, Ok(Err(_))), "{aborted:?}");
-    assert_eq!(bench.world.state().unpublished.len(), 1);
-    assert!(bench.attachment().finalizer);
+    assert_eq!(fixture.world.state().unpublished.len(), 1);
+    assert!(fixture.attachment().finalizer);
 }
 
 #[tokio::test(start_paused = true)]
 async fn draining_completes_a_call_and_its_status_write() {
-    let mut bench = Bench::new(mk_attachment("va"));
-    bench.world.state().silent.push("publish");
-    let item = bench.item().expect("an attach");
-    let run = bench.controller.sync(&item);
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.world.state().silent.push("publish");
+    let item = fixture.item().expect("an attach");
+    let run = fixture.controller.sync(&item);
     let mut run = std::pin::pin!(run);
     assert!(
         timeout(FOREVER, run.as_mut()).await.is_err(),
         "the call is under way"
     );
-    bench.controller.draining.cancel();
+    fixture.controller.draining.cancel();
     assert!(timeout(FOREVER, run.as_mut()).await.is_err(), "and still is");
-    bench.world.answer.notify_one();
+    fixture.world.answer.notify_one();
     assert_eq!(run.await, Ok(()));
-    assert!(bench.attachment().attached);
+    assert!(fixture.attachment().attached);
 }
 
 #[tokio::test(start_paused = true)]
 async fn drain_needs_no_heartbeat() {
-    let bench = Bench::new(mk_attachment("va"));
-    bench.world.state().silent.push("publish");
+    let fixture = Fixture::new(mk_attachment("va"));
+    fixture.world.state().silent.push("publish");
     for replaced in [
         Event::Attachments(Change::Replaced),
         Event::Volumes(Change::Replaced),
         Event::Nodes(Change::Replaced),
     ] {
-        bench.state().handle(replaced);
+        fixture.state().handle(replaced);
     }
     let heartbeat = Heartbeat::default();
     let (_events_tx, events) = mpsc::channel(1);
@@ -136,16 +136,16 @@ async fn drain_needs_no_heartbeat() {
         shutdown_grace: FOREVER,
     };
     let shutdown = CancellationToken::new();
-    let mut run = std::pin::pin!(bench.controller.run(options, shutdown.clone()));
+    let mut run = std::pin::pin!(fixture.controller.run(options, shutdown.clone()));
     let minute = Duration::from_secs(60);
     assert!(timeout(minute, run.as_mut()).await.is_err());
-    assert_eq!(bench.seen().last(), Some(&"publish"));
+    assert_eq!(fixture.seen().last(), Some(&"publish"));
     shutdown.cancel();
     assert!(
         timeout(minute, run.as_mut()).await.is_err(),
         "the call is under way"
     );
     assert_eq!(heartbeat.stalled(tokio::time::Instant::now()), None);
-    bench.world.answer.notify_one();
+    fixture.world.answer.notify_one();
     run.await;
 }

@@ -19,42 +19,45 @@ fn mk_reregistered() -> Attachment {
 /// A concurrent detach of the new target may have checked its users before the record changed.
 #[tokio::test(start_paused = true)]
 async fn changes_the_recorded_node_id_only_under_the_new_targets_lock() {
-    let mut bench = Bench::new(mk_reregistered());
+    let mut fixture = Fixture::new(mk_reregistered());
     let refused = ("publish", "old-id", "NotFound");
-    bench.world.state().refused_at.push(refused);
-    let item = bench.item().expect("an attach");
+    fixture.world.state().refused_at.push(refused);
+    let item = fixture.item().expect("an attach");
     let there = PublishTarget {
         volume_id: "handle".into(),
         node_id: "id".into(),
     };
-    let others = bench.controller.target_mutexes.lock(&there).await;
-    let run = bench.controller.sync(&item);
+    let others = fixture.controller.target_mutexes.lock(&there).await;
+    let run = fixture.controller.sync(&item);
     let mut run = std::pin::pin!(run);
     assert!(timeout(FOREVER, run.as_mut()).await.is_err());
-    assert!(bench.seen().contains(&"publish"));
-    assert_eq!(bench.attachment().recorded.node_id.as_deref(), Some("old-id"));
+    assert!(fixture.seen().contains(&"publish"));
+    assert_eq!(fixture.attachment().recorded.node_id.as_deref(), Some("old-id"));
     drop(others);
     assert_eq!(run.await, Ok(()));
-    assert_eq!(bench.attachment().recorded.node_id.as_deref(), Some("id"));
+    assert_eq!(fixture.attachment().recorded.node_id.as_deref(), Some("id"));
 }
 
 /// The volume is published nowhere then.
 #[tokio::test]
 async fn retries_a_failed_publish_to_the_present_node_id() {
-    let mut bench = Bench::new(mk_reregistered());
-    bench.world.state().refused_at.extend([
+    let mut fixture = Fixture::new(mk_reregistered());
+    fixture.world.state().refused_at.extend([
         ("publish", "old-id", "NotFound"),
         ("publish", "id", "DeadlineExceeded"),
     ]);
-    bench.fails().await;
-    let attachment = bench.attachment();
+    fixture.fails().await;
+    let attachment = fixture.attachment();
     assert!(attachment.finalizer && attachment.attached);
     assert_eq!(attachment.recorded.node_id.as_deref(), Some("id"));
-    bench.world.state().refused_at.clear();
-    bench.seen();
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert_eq!(bench.seen(), ["ready", "get secret", "publish", "mark attached"]);
-    assert_eq!(bench.sync_next().await, None);
+    fixture.world.state().refused_at.clear();
+    fixture.seen();
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert_eq!(
+        fixture.seen(),
+        ["ready", "get secret", "publish", "mark attached"]
+    );
+    assert_eq!(fixture.sync_next().await, None);
 }
 
 /// The next process knows from what is stored that the volume is published nowhere.
@@ -62,22 +65,22 @@ async fn retries_a_failed_publish_to_the_present_node_id() {
 async fn republish_to_the_present_node_id_survives_a_crash_at_any_request() {
     let mut requests = 0;
     loop {
-        let mut bench = Bench::new(mk_reregistered());
+        let mut fixture = Fixture::new(mk_reregistered());
         let refused = ("publish", "old-id", "NotFound");
-        bench.world.state().refused_at.push(refused);
-        bench.world.state().dies_after = Some(requests);
-        let item = bench.item().expect("an attach");
-        let survived = timeout(FOREVER, bench.controller.sync(&item)).await.is_ok();
-        bench.world.state().dies_after = None;
-        let mut bench = Bench::on(bench.world);
-        while let Some(result) = bench.sync_next().await {
+        fixture.world.state().refused_at.push(refused);
+        fixture.world.state().dies_after = Some(requests);
+        let item = fixture.item().expect("an attach");
+        let survived = timeout(FOREVER, fixture.controller.sync(&item)).await.is_ok();
+        fixture.world.state().dies_after = None;
+        let mut fixture = Fixture::on(fixture.world);
+        while let Some(result) = fixture.sync_next().await {
             assert_eq!(result, Ok(()), "{requests}");
         }
-        let attachment = bench.attachment();
+        let attachment = fixture.attachment();
         assert!(attachment.attached && attachment.finalizer, "{requests}");
         assert_eq!(attachment.attach_error, None, "{requests}");
         assert_eq!(attachment.recorded.node_id.as_deref(), Some("id"), "{requests}");
-        let state = bench.world.state();
+        let state = fixture.world.state();
         let published = state.published.last().map(|target| &*target.node_id);
         assert_eq!(published, Some("id"), "{requests}");
         let old = |target: &PublishTarget| &*target.node_id == "old-id";
@@ -99,19 +102,23 @@ async fn republish_unpublishes_the_recorded_node_id_first() {
         (Some("NotFound"), true),
         (Some("InvalidArgument"), false),
     ] {
-        let mut bench = Bench::new(without_finalizer.clone());
-        bench
+        let mut fixture = Fixture::new(without_finalizer.clone());
+        fixture
             .world
             .state()
             .refused_at
             .push(("publish", "old-id", "InvalidArgument"));
         if let Some(code) = answer {
-            bench.world.state().refused_at.push(("unpublish", "old-id", code));
+            fixture
+                .world
+                .state()
+                .refused_at
+                .push(("unpublish", "old-id", code));
         }
-        let result = bench.sync_next().await.expect("an attach");
+        let result = fixture.sync_next().await.expect("an attach");
         assert_eq!(result.is_ok(), moves, "{answer:?}: {result:?}");
-        assert_eq!(bench.world.state().unpublished.len(), 1, "{answer:?}");
-        let recorded = bench.attachment().recorded.node_id;
+        assert_eq!(fixture.world.state().unpublished.len(), 1, "{answer:?}");
+        let recorded = fixture.attachment().recorded.node_id;
         let expected = if moves { "id" } else { "old-id" };
         assert_eq!(recorded.as_deref(), Some(expected), "{answer:?}");
     }
@@ -130,8 +137,8 @@ async fn detach_leaves_the_present_node_id_if_another_node_has_it() {
         ..mk_attachment("va")
     };
     for needed in [false, true] {
-        let mut bench = Bench::new(leaving.clone());
-        bench.world.state().unknown = true;
+        let mut fixture = Fixture::new(leaving.clone());
+        fixture.world.state().unknown = true;
         if needed {
             let living = Attachment {
                 finalizer: true,
@@ -139,12 +146,14 @@ async fn detach_leaves_the_present_node_id_if_another_node_has_it() {
                 node: "node-2".into(),
                 ..mk_attachment("living")
             };
-            bench.move_id_to_another_node("id");
-            bench.state().handle(Event::Attachments(Change::Applied(living)));
+            fixture.move_id_to_another_node("id");
+            fixture
+                .state()
+                .handle(Event::Attachments(Change::Applied(living)));
         }
-        assert_eq!(bench.sync_next().await, Some(Ok(())));
-        assert_eq!(bench.world.state().attachment, None);
-        let ids: Vec<_> = bench.world.state().unpublished.drain(..).collect();
+        assert_eq!(fixture.sync_next().await, Some(Ok(())));
+        assert_eq!(fixture.world.state().attachment, None);
+        let ids: Vec<_> = fixture.world.state().unpublished.drain(..).collect();
         let ids: Vec<_> = ids.iter().map(|target| &*target.node_id).collect();
         let expected: &[&str] = if needed { &["old-id"] } else { &["old-id", "id"] };
         assert_eq!(ids, expected);
@@ -164,7 +173,7 @@ async fn detach_without_secret_does_not_trust_invalid_argument() {
         (true, "id", "NotFound", true, 2),
     ] {
         let case = format!("{missing} {node_id} {code}");
-        let mut bench = Bench::new(Attachment {
+        let mut fixture = Fixture::new(Attachment {
             recorded: Recorded {
                 node_id: Some("old-id".into()),
                 secret: SecretRef::parse("ns/secret"),
@@ -172,16 +181,20 @@ async fn detach_without_secret_does_not_trust_invalid_argument() {
             },
             ..mk_leaving()
         });
-        bench.world.state().refused_at.push(("unpublish", node_id, code));
+        fixture
+            .world
+            .state()
+            .refused_at
+            .push(("unpublish", node_id, code));
         if missing {
-            bench.refuse("get secret", Error::NotFound("no such secret".into()));
+            fixture.refuse("get secret", Error::NotFound("no such secret".into()));
         }
-        let result = bench.sync_next().await.expect("a detach");
+        let result = fixture.sync_next().await.expect("a detach");
         assert_eq!(result.is_ok(), done, "{case}: {result:?}");
-        assert_eq!(bench.world.state().unpublished.len(), calls, "{case}");
-        assert_eq!(bench.world.state().attachment.is_none(), done, "{case}");
+        assert_eq!(fixture.world.state().unpublished.len(), calls, "{case}");
+        assert_eq!(fixture.world.state().attachment.is_none(), done, "{case}");
         if !done {
-            let error = bench.attachment().detach_error.expect("users must see it");
+            let error = fixture.attachment().detach_error.expect("users must see it");
             assert!(
                 error.message.contains("without secret \"ns/secret\""),
                 "{error:?}"
@@ -190,7 +203,7 @@ async fn detach_without_secret_does_not_trust_invalid_argument() {
     }
 }
 
-impl Bench {
+impl Fixture {
     /// Another node has this id, too.
     fn move_id_to_another_node(&self, id: &str) {
         let node = mk_node("node-2", Some(id));
@@ -211,46 +224,46 @@ fn mk_leaving_of_old_id() -> Attachment {
 /// vSphere's driver answers OK for unknown nodes, and knows the machine by its new id alone.
 #[tokio::test]
 async fn detach_unpublishes_both_node_ids_although_the_driver_accepts_the_recorded_one() {
-    let mut bench = Bench::new(mk_leaving_of_old_id());
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    let unpublished = bench.world.state().unpublished.clone();
+    let mut fixture = Fixture::new(mk_leaving_of_old_id());
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    let unpublished = fixture.world.state().unpublished.clone();
     let ids: Vec<_> = unpublished.iter().map(|target| &*target.node_id).collect();
     assert_eq!(ids, ["old-id", "id"]);
-    assert_eq!(bench.world.state().attachment, None);
+    assert_eq!(fixture.world.state().attachment, None);
 }
 
 #[tokio::test]
 async fn detach_keeps_the_finalizer_until_the_present_node_id_is_unpublished() {
-    let mut bench = Bench::new(mk_leaving_of_old_id());
+    let mut fixture = Fixture::new(mk_leaving_of_old_id());
     let refused = ("unpublish", "id", "Unavailable");
-    bench.world.state().refused_at.push(refused);
-    bench.fails().await;
-    let attachment = bench.attachment();
+    fixture.world.state().refused_at.push(refused);
+    fixture.fails().await;
+    let attachment = fixture.attachment();
     assert!(attachment.finalizer);
     assert_eq!(attachment.detach_error.and_then(|error| error.code), Some(14));
-    bench.world.state().refused_at.clear();
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert_eq!(bench.world.state().attachment, None);
+    fixture.world.state().refused_at.clear();
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert_eq!(fixture.world.state().attachment, None);
 }
 
 /// The volume is off the recorded node id, and no other is left.
 #[tokio::test]
 async fn detach_ends_when_the_csinode_with_the_failing_present_node_id_is_deleted() {
-    let mut bench = Bench::new(mk_leaving_of_old_id());
+    let mut fixture = Fixture::new(mk_leaving_of_old_id());
     let refused = ("unpublish", "id", "Internal");
-    bench.world.state().refused_at.push(refused);
-    bench.fails().await;
-    assert!(bench.attachment().finalizer);
-    bench.delete_csinode();
-    assert_eq!(bench.at_once().await, Ok(()));
-    assert_eq!(bench.world.state().attachment, None);
+    fixture.world.state().refused_at.push(refused);
+    fixture.fails().await;
+    assert!(fixture.attachment().finalizer);
+    fixture.delete_csinode();
+    assert_eq!(fixture.at_once().await, Ok(()));
+    assert_eq!(fixture.world.state().attachment, None);
 }
 
 #[tokio::test]
 async fn detach_leaves_the_present_node_id_to_an_attachment_that_uses_the_volume_on_that_node() {
     // By its record, or by the present id of its node, whatever its record says.
     for recorded in ["id", "older-id"] {
-        let mut bench = Bench::new(mk_leaving_of_old_id());
+        let mut fixture = Fixture::new(mk_leaving_of_old_id());
         let living = Attachment {
             finalizer: true,
             attached: true,
@@ -261,21 +274,23 @@ async fn detach_leaves_the_present_node_id_to_an_attachment_that_uses_the_volume
             node: "node-2".into(),
             ..mk_attachment("living")
         };
-        bench.move_id_to_another_node("id");
-        bench.state().handle(Event::Attachments(Change::Applied(living)));
-        assert_eq!(bench.sync_next().await, Some(Ok(())));
-        let unpublished = bench.world.state().unpublished.clone();
+        fixture.move_id_to_another_node("id");
+        fixture
+            .state()
+            .handle(Event::Attachments(Change::Applied(living)));
+        assert_eq!(fixture.sync_next().await, Some(Ok(())));
+        let unpublished = fixture.world.state().unpublished.clone();
         let ids: Vec<_> = unpublished.iter().map(|target| &*target.node_id).collect();
         assert_eq!(ids, ["old-id"], "{recorded}");
-        assert_eq!(bench.world.state().attachment, None, "{recorded}");
+        assert_eq!(fixture.world.state().attachment, None, "{recorded}");
     }
 }
 
 #[tokio::test]
 async fn detach_error_names_both_node_ids_if_the_driver_accepts_neither() {
     for (present, shown) in [(Some("id"), "\"id\""), (None, "shows no other id")] {
-        let mut bench = Bench::new(mk_leaving_of_old_id());
-        bench.world.state().refused_at.extend([
+        let mut fixture = Fixture::new(mk_leaving_of_old_id());
+        fixture.world.state().refused_at.extend([
             ("unpublish", "old-id", "InvalidArgument"),
             ("unpublish", "id", "NotFound"),
         ]);
@@ -283,9 +298,9 @@ async fn detach_error_names_both_node_ids_if_the_driver_accepts_neither() {
             version: Version(2),
             ..mk_node("node", present)
         };
-        bench.state().handle(Event::Nodes(Change::Applied(node)));
-        bench.fails().await;
-        let attachment = bench.attachment();
+        fixture.state().handle(Event::Nodes(Change::Applied(node)));
+        fixture.fails().await;
+        let attachment = fixture.attachment();
         assert!(attachment.finalizer);
         let message = attachment.detach_error.expect("users must see it").message;
         for part in ["\"old-id\"", shown, "remove our finalizer"] {
@@ -296,41 +311,41 @@ async fn detach_error_names_both_node_ids_if_the_driver_accepts_neither() {
             version: Version(3),
             ..mk_node("node", Some("new-id"))
         };
-        bench.state().handle(Event::Nodes(Change::Applied(node)));
-        let now = bench.now;
-        let item = bench.state().start(now).expect("it must not wait");
-        assert_eq!(bench.controller.sync(&item).await, Ok(()));
-        assert_eq!(bench.world.state().attachment, None);
+        fixture.state().handle(Event::Nodes(Change::Applied(node)));
+        let now = fixture.now;
+        let item = fixture.state().start(now).expect("it must not wait");
+        assert_eq!(fixture.controller.sync(&item).await, Ok(()));
+        assert_eq!(fixture.world.state().attachment, None);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn detach_unpublishes_an_id_under_which_the_node_registered_during_its_calls() {
-    let mut bench = Bench::new(mk_leaving());
-    let result = bench.attach_during("unpublish", Bench::register_again).await;
+    let mut fixture = Fixture::new(mk_leaving());
+    let result = fixture.attach_during("unpublish", Fixture::register_again).await;
     assert!(result.is_err(), "{result:?}");
-    assert!(bench.attachment().finalizer);
-    assert_eq!(bench.at_once().await, Ok(()));
-    let unpublished = bench.world.state().unpublished.clone();
+    assert!(fixture.attachment().finalizer);
+    assert_eq!(fixture.at_once().await, Ok(()));
+    let unpublished = fixture.world.state().unpublished.clone();
     assert_eq!(unpublished.last().map(|target| &*target.node_id), Some("new-id"));
-    assert_eq!(bench.world.state().attachment, None);
+    assert_eq!(fixture.world.state().attachment, None);
 }
 
 /// The finalizer could not be removed, and the node registers again before the write is repeated.
 #[tokio::test]
 async fn detach_unpublishes_an_id_under_which_the_node_registered_before_the_write_is_repeated() {
-    let mut bench = Bench::new(mk_leaving());
-    bench.refuse("release", Error::Unanswered("no answer".into()));
-    bench.fails().await;
-    bench.register_again();
+    let mut fixture = Fixture::new(mk_leaving());
+    fixture.refuse("remove finalizer", Error::Unanswered("no answer".into()));
+    fixture.fails().await;
+    fixture.register_again();
     for _ in 0..3 {
-        if bench.world.state().attachment.is_some() {
-            bench.sync_next().await.expect("a detach").ok();
+        if fixture.world.state().attachment.is_some() {
+            fixture.sync_next().await.expect("a detach").ok();
         }
     }
-    let unpublished = bench.world.state().unpublished.clone();
+    let unpublished = fixture.world.state().unpublished.clone();
     assert_eq!(unpublished.last().map(|target| &*target.node_id), Some("new-id"));
-    assert_eq!(bench.world.state().attachment, None);
+    assert_eq!(fixture.world.state().attachment, None);
 }
 
 /// The PersistentVolume was replaced by one with another handle. INVALID_ARGUMENT cannot be about the node id, which is valid.
@@ -345,12 +360,12 @@ async fn undo_of_another_volume_does_not_trust_invalid_argument() {
         recorded: recorded.clone(),
         ..mk_attachment("va")
     };
-    let mut bench = Bench::new(attachment);
+    let mut fixture = Fixture::new(attachment);
     let refused = ("unpublish", "id", "InvalidArgument");
-    bench.world.state().refused_at.push(refused);
-    bench.fails().await;
-    assert_eq!(bench.attachment().recorded, recorded);
-    assert!(!bench.seen().contains(&"publish"));
+    fixture.world.state().refused_at.push(refused);
+    fixture.fails().await;
+    assert_eq!(fixture.attachment().recorded, recorded);
+    assert!(!fixture.seen().contains(&"publish"));
 }
 
 /// The machine may be the same, so that the former volume may be attached under its present id, which the record will not
@@ -377,15 +392,15 @@ async fn undo_of_another_volume_unpublishes_both_node_ids() {
             recorded: recorded.clone(),
             ..mk_attachment("va")
         };
-        let mut bench = Bench::new(attachment);
+        let mut fixture = Fixture::new(attachment);
         let answers = [("old-id", recorded_code), ("id", present_code)];
         let refused = answers.map(|(id, code)| code.map(|code| ("unpublish", id, code)));
-        bench
+        fixture
             .world
             .state()
             .refused_at
             .extend(refused.into_iter().flatten());
-        let result = bench.sync_next().await.expect("an attach");
+        let result = fixture.sync_next().await.expect("an attach");
         assert_eq!(result.is_ok(), published, "{case}: {result:?}");
         let former = |node_id: &str| PublishTarget {
             volume_id: "former-handle".into(),
@@ -393,32 +408,32 @@ async fn undo_of_another_volume_unpublishes_both_node_ids() {
         };
         let mut expected = vec![former("old-id"), former("id")];
         expected.truncate(if recorded_code == Some("Internal") { 1 } else { 2 });
-        assert_eq!(bench.world.state().unpublished, expected, "{case}");
-        assert_eq!(bench.attachment().recorded == recorded, !published, "{case}");
-        assert_eq!(bench.attachment().attached, published, "{case}");
+        assert_eq!(fixture.world.state().unpublished, expected, "{case}");
+        assert_eq!(fixture.attachment().recorded == recorded, !published, "{case}");
+        assert_eq!(fixture.attachment().attached, published, "{case}");
     }
 }
 
 /// The node registers again before its abandoned target is unpublished.
 #[tokio::test]
 async fn an_abandoned_target_is_unpublished_under_the_present_node_id_too() {
-    let mut bench = Bench::new(mk_attachment("va"));
-    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
-    bench.fails().await;
-    bench.remove_by_hand();
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    fixture.fails().await;
+    fixture.remove_by_hand();
     let refused = ("unpublish", "new-id", "Internal");
-    bench.world.state().refused_at.push(refused);
-    bench.register_again();
-    assert!(bench.unpublish_abandoned().await.is_err());
-    let ids = |bench: &Bench| -> Vec<_> {
-        let unpublished = bench.world.state().unpublished.clone();
+    fixture.world.state().refused_at.push(refused);
+    fixture.register_again();
+    assert!(fixture.unpublish_abandoned().await.is_err());
+    let ids = |fixture: &Fixture| -> Vec<_> {
+        let unpublished = fixture.world.state().unpublished.clone();
         unpublished.into_iter().map(|target| target.node_id).collect()
     };
-    assert_eq!(ids(&bench), ["id", "new-id"].map(Arc::<str>::from));
+    assert_eq!(ids(&fixture), ["id", "new-id"].map(Arc::<str>::from));
     // No other id is left.
-    bench.delete_csinode();
-    assert_eq!(bench.at_once().await, Ok(()));
-    assert!(bench.state().is_idle());
+    fixture.delete_csinode();
+    assert_eq!(fixture.at_once().await, Ok(()));
+    assert!(fixture.state().is_idle());
 }
 
 /// The response to the status write was lost, and the watch is late. A pod may use the volume.
@@ -432,13 +447,13 @@ async fn undo_leaves_a_volume_alone_whose_stored_status_says_attached() {
         },
         ..mk_attachment("va")
     };
-    let mut bench = Bench::new(known);
-    if let Some(stored) = &mut bench.world.state().attachment {
+    let mut fixture = Fixture::new(known);
+    if let Some(stored) = &mut fixture.world.state().attachment {
         stored.attached = true;
         stored.version = Version(7);
     }
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert_eq!(bench.seen(), ["ready", "get attachment"]);
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert_eq!(fixture.seen(), ["ready", "get attachment"]);
 }
 
 /// Both ids may be of one machine, where another sync publishes the volume.
@@ -449,14 +464,14 @@ async fn detach_begins_under_the_locks_of_both_node_ids() {
         node_id: node_id.into(),
     };
     for locked in ["old-id", "id"] {
-        let mut bench = Bench::new(mk_leaving_of_old_id());
-        let item = bench.item().expect("a detach");
-        let others = bench.controller.target_mutexes.lock(&at(locked)).await;
-        let mut run = std::pin::pin!(bench.controller.sync(&item));
+        let mut fixture = Fixture::new(mk_leaving_of_old_id());
+        let item = fixture.item().expect("a detach");
+        let others = fixture.controller.target_mutexes.lock(&at(locked)).await;
+        let mut run = std::pin::pin!(fixture.controller.sync(&item));
         assert!(timeout(FOREVER, run.as_mut()).await.is_err());
-        assert_eq!(bench.world.state().unpublished, [], "{locked}");
+        assert_eq!(fixture.world.state().unpublished, [], "{locked}");
         drop(others);
         assert_eq!(run.await, Ok(()));
-        assert_eq!(bench.world.state().unpublished, [at("old-id"), at("id")]);
+        assert_eq!(fixture.world.state().unpublished, [at("old-id"), at("id")]);
     }
 }

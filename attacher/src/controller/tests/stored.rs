@@ -11,17 +11,17 @@ async fn stores_no_finalizer_before_the_secret_is_read() {
         ("get secret", Error::Unusable("not valid UTF-8".into())),
     ];
     for (request, error) in failures {
-        let mut bench = Bench::new(mk_attachment("va"));
-        bench.refuse(request, error.clone());
-        bench.fails().await;
-        let attachment = bench.attachment();
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        fixture.refuse(request, error.clone());
+        fixture.fails().await;
+        let attachment = fixture.attachment();
         assert!(!attachment.finalizer, "{error}");
         let told = attachment.attach_error.expect("users must see it");
         assert!(told.message.contains(&error.to_string()), "{told:?}");
-        bench.delete();
-        assert_eq!(bench.world.state().attachment, None);
-        assert_eq!(bench.sync_next().await, None);
-        let seen = bench.seen();
+        fixture.delete();
+        assert_eq!(fixture.world.state().attachment, None);
+        assert_eq!(fixture.sync_next().await, None);
+        let seen = fixture.seen();
         assert!(
             !seen.contains(&"publish") && !seen.contains(&"unpublish"),
             "{seen:?}"
@@ -31,20 +31,20 @@ async fn stores_no_finalizer_before_the_secret_is_read() {
 
 #[tokio::test]
 async fn retry_writes_nothing_until_the_secret_is_readable() {
-    let mut bench = Bench::new(mk_attachment("va"));
-    bench.refuse("get secret", forbidden());
-    bench.fails().await;
-    bench.seen();
-    bench.refuse("get secret", forbidden());
-    bench.fails().await;
-    assert_eq!(bench.seen(), ["ready", "get secret"]);
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.refuse("get secret", forbidden());
+    fixture.fails().await;
+    fixture.seen();
+    fixture.refuse("get secret", forbidden());
+    fixture.fails().await;
+    assert_eq!(fixture.seen(), ["ready", "get secret"]);
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
     assert_eq!(
-        bench.seen(),
+        fixture.seen(),
         [
             "ready",
             "get secret",
-            "claim",
+            "add PV finalizer",
             "record",
             "publish",
             "mark attached"
@@ -54,31 +54,35 @@ async fn retry_writes_nothing_until_the_secret_is_readable() {
 
 #[tokio::test]
 async fn unreadable_secret_keeps_an_existing_finalizer() {
-    let mut bench = Bench::new(Attachment {
+    let mut fixture = Fixture::new(Attachment {
         finalizer: true,
         ..mk_attachment("va")
     });
-    bench.refuse("get secret", forbidden());
-    bench.fails().await;
-    assert!(bench.attachment().finalizer);
-    assert!(!bench.seen().contains(&"release"));
+    fixture.refuse("get secret", forbidden());
+    fixture.fails().await;
+    assert!(fixture.attachment().finalizer);
+    assert!(!fixture.seen().contains(&"remove finalizer"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn stores_both_finalizers_concurrently_before_the_call() {
-    for [late, other] in [["claim", "record"], ["record", "claim"]] {
-        let mut bench = Bench::new(mk_attachment("va"));
-        bench.world.state().silent.push(late);
-        let item = bench.item().expect("an attach");
-        let run = bench.controller.sync(&item);
+    for [late, other] in [["add PV finalizer", "record"], ["record", "add PV finalizer"]] {
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        fixture.world.state().silent.push(late);
+        let item = fixture.item().expect("an attach");
+        let run = fixture.controller.sync(&item);
         let mut run = std::pin::pin!(run);
         assert!(timeout(FOREVER, run.as_mut()).await.is_err());
-        let mut seen = bench.seen();
+        let mut seen = fixture.seen();
         seen.sort_unstable();
-        assert_eq!(seen, ["claim", "get secret", "ready", "record"], "{late} is late");
+        assert_eq!(
+            seen,
+            ["add PV finalizer", "get secret", "ready", "record"],
+            "{late} is late"
+        );
         let stored = match other {
-            "record" => bench.attachment().finalizer,
-            _ => bench
+            "record" => fixture.attachment().finalizer,
+            _ => fixture
                 .state()
                 .index
                 .volumes
@@ -86,35 +90,35 @@ async fn stores_both_finalizers_concurrently_before_the_call() {
                 .is_some_and(|volume| volume.finalizer),
         };
         assert!(stored, "{other} does not wait for {late}");
-        bench.world.answer.notify_one();
+        fixture.world.answer.notify_one();
         assert_eq!(run.await, Ok(()));
-        assert_eq!(bench.seen(), ["publish", "mark attached"]);
+        assert_eq!(fixture.seen(), ["publish", "mark attached"]);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn stores_each_finalizer_although_the_other_is_refused() {
-    for [late, refused] in [["claim", "record"], ["record", "claim"]] {
-        let mut bench = Bench::new(mk_attachment("va"));
-        bench.refuse(refused, forbidden());
-        bench.world.state().silent.push(late);
-        let item = bench.item().expect("an attach");
-        let run = bench.controller.sync(&item);
+    for [late, refused] in [["add PV finalizer", "record"], ["record", "add PV finalizer"]] {
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        fixture.refuse(refused, forbidden());
+        fixture.world.state().silent.push(late);
+        let item = fixture.item().expect("an attach");
+        let run = fixture.controller.sync(&item);
         let mut run = std::pin::pin!(run);
         assert!(timeout(FOREVER, run.as_mut()).await.is_err());
-        bench.world.answer.notify_one();
+        fixture.world.answer.notify_one();
         assert!(run.await.is_err());
-        let volume = bench
+        let volume = fixture
             .state()
             .index
             .volumes
             .get("pv")
             .is_some_and(|volume| volume.finalizer);
         assert_eq!(
-            (bench.attachment().finalizer, volume),
-            (late == "record", late == "claim")
+            (fixture.attachment().finalizer, volume),
+            (late == "record", late == "add PV finalizer")
         );
-        assert!(!bench.seen().contains(&"publish"));
+        assert!(!fixture.seen().contains(&"publish"));
     }
 }
 
@@ -134,32 +138,32 @@ async fn records_the_handle_of_a_deleted_volume_on_attachments_of_the_go_sidecar
         let Volume { name, uid, .. } = mk_secret_volume();
         Event::Volumes(Change::Deleted { name, uid })
     };
-    let mut bench = Bench::new(made_by_go.clone());
-    assert!(bench.item().is_none(), "the volume has the handle");
-    bench.state().handle(gone());
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    let recorded = bench.attachment().recorded;
+    let mut fixture = Fixture::new(made_by_go.clone());
+    assert!(fixture.item().is_none(), "the volume has the handle");
+    fixture.state().handle(gone());
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    let recorded = fixture.attachment().recorded;
     assert_eq!(recorded.handle.as_deref(), Some("handle"));
     assert_eq!(recorded.node_id.as_deref(), Some("id"));
     assert_eq!(recorded.secret, SecretRef::parse("ns/secret"));
-    assert!(bench.item().is_none(), "once");
+    assert!(fixture.item().is_none(), "once");
 
     // A detach does not wait for it.
-    let mut bench = Bench::new(made_by_go);
-    bench.world.state().volume = None;
-    bench.state().handle(gone());
-    bench.refuse("record", forbidden());
-    bench.fails().await;
-    bench.delete();
-    while bench.world.state().attachment.is_some() {
-        bench.sync_next().await.expect("a detach").ok();
+    let mut fixture = Fixture::new(made_by_go);
+    fixture.world.state().volume = None;
+    fixture.state().handle(gone());
+    fixture.refuse("record", forbidden());
+    fixture.fails().await;
+    fixture.delete();
+    while fixture.world.state().attachment.is_some() {
+        fixture.sync_next().await.expect("a detach").ok();
     }
-    let unpublished = bench.world.state().unpublished.clone();
+    let unpublished = fixture.world.state().unpublished.clone();
     assert_eq!(
         unpublished.iter().map(|t| &*t.volume_id).collect::<Vec<_>>(),
         ["handle"]
     );
-    assert!(bench.item().is_none());
+    assert!(fixture.item().is_none());
 }
 
 /// The Go sidecar records no handle, and the PersistentVolume is replaced by one of its name before the attach is certain.
@@ -173,7 +177,7 @@ async fn unpublishes_the_handle_of_a_deleted_volume_before_that_of_its_successor
         },
         ..mk_leaving()
     };
-    let mut bench = Bench::new(made_by_go);
+    let mut fixture = Fixture::new(made_by_go);
     let Volume { name, uid, .. } = mk_volume("pv");
     let mut successor = Volume {
         uid: "successor".into(),
@@ -182,20 +186,20 @@ async fn unpublishes_the_handle_of_a_deleted_volume_before_that_of_its_successor
     };
     let csi = successor.spec.csi.as_mut().expect("a CSI volume");
     csi.handle = "successor-handle".into();
-    bench.world.state().volume = Some(successor.clone());
-    bench
+    fixture.world.state().volume = Some(successor.clone());
+    fixture
         .state()
         .handle(Event::Volumes(Change::Deleted { name, uid }));
-    bench.state().handle(Event::Volumes(Change::Applied(successor)));
+    fixture.state().handle(Event::Volumes(Change::Applied(successor)));
     for _ in 0..6 {
-        if !bench.attachment().attached {
-            bench.sync_next().await.expect("an attach").ok();
+        if !fixture.attachment().attached {
+            fixture.sync_next().await.expect("an attach").ok();
         }
     }
-    assert!(bench.attachment().attached);
-    let recorded = bench.attachment().recorded.handle;
+    assert!(fixture.attachment().attached);
+    let recorded = fixture.attachment().recorded.handle;
     assert_eq!(recorded.as_deref(), Some("successor-handle"));
-    let unpublished = bench.world.state().unpublished.clone();
+    let unpublished = fixture.world.state().unpublished.clone();
     let handles: Vec<_> = unpublished.iter().map(|target| &*target.volume_id).collect();
     assert_eq!(handles, ["handle"]);
 }
@@ -207,15 +211,15 @@ async fn rewrites_an_uncertain_record_before_the_call() {
         recorded: mk_leaving().recorded,
         ..mk_attachment("va")
     };
-    let mut bench = Bench::new(recorded.clone());
-    bench.world.state().volume = None;
-    bench.state().state_of(&recorded.uid).node_id_update_pending = true;
-    let first = bench.sync_next().await;
-    let seen = bench.seen();
+    let mut fixture = Fixture::new(recorded.clone());
+    fixture.world.state().volume = None;
+    fixture.state().state_of(&recorded.uid).node_id_update_pending = true;
+    let first = fixture.sync_next().await;
+    let seen = fixture.seen();
     let record = seen.iter().position(|seen| *seen == "record").expect("a record");
     let publish = seen.iter().position(|seen| *seen == "publish").expect("a call");
     assert!(record < publish, "{first:?}: {seen:?}");
-    assert!(!bench.state().state_of(&recorded.uid).node_id_update_pending);
+    assert!(!fixture.state().state_of(&recorded.uid).node_id_update_pending);
 }
 
 /// The response to the write that changed the recorded node id was lost, and the watch is late, when the node has its former
@@ -228,31 +232,31 @@ async fn restores_a_record_that_an_unseen_write_changed() {
         recorded: mk_leaving().recorded,
         ..mk_attachment("va")
     };
-    let mut bench = Bench::new(known.clone());
-    bench.state().state_of(&known.uid).node_id_update_pending = true;
-    bench.state().attach_again(&known);
-    if let Some(stored) = &mut bench.world.state().attachment {
+    let mut fixture = Fixture::new(known.clone());
+    fixture.state().state_of(&known.uid).node_id_update_pending = true;
+    fixture.state().attach_again(&known);
+    if let Some(stored) = &mut fixture.world.state().attachment {
         stored.recorded.node_id = Some("other-id".into());
     }
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert!(bench.seen().contains(&"publish"));
-    let stored = bench.attachment();
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert!(fixture.seen().contains(&"publish"));
+    let stored = fixture.attachment();
     assert_eq!(stored.recorded.node_id.as_deref(), Some("id"));
-    assert!(!bench.state().state_of(&stored.uid).node_id_update_pending);
+    assert!(!fixture.state().state_of(&stored.uid).node_id_update_pending);
 }
 
 /// Another party's webhook, say.
 #[tokio::test]
 async fn does_not_publish_if_the_record_is_not_stored() {
-    let mut bench = Bench::new(mk_attachment("va"));
-    bench.world.state().changes_records = true;
-    bench.fails().await;
-    assert!(!bench.seen().contains(&"publish"));
-    let told = bench.attachment().attach_error.expect("users must see it");
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.world.state().changes_records = true;
+    fixture.fails().await;
+    assert!(!fixture.seen().contains(&"publish"));
+    let told = fixture.attachment().attach_error.expect("users must see it");
     assert!(told.message.contains("did not store"), "{told:?}");
-    bench.world.state().changes_records = false;
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert_eq!(bench.attachment().recorded.node_id.as_deref(), Some("id"));
+    fixture.world.state().changes_records = false;
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert_eq!(fixture.attachment().recorded.node_id.as_deref(), Some("id"));
 }
 
 /// A namespace's deletion takes along the RoleBinding that lets us read its Secrets.
@@ -266,19 +270,19 @@ async fn missing_or_forbidden_secret_does_not_block_a_detach() {
             },
             ..mk_leaving()
         };
-        let mut bench = Bench::new(leaving.clone());
-        bench.refuse("get secret", error.clone());
-        assert_eq!(bench.sync_next().await, Some(Ok(())), "{error}");
-        assert_eq!(bench.world.state().unpublished.len(), 1);
-        let mut bench = Bench::new(leaving);
-        bench.refuse("get secret", error.clone());
-        bench
+        let mut fixture = Fixture::new(leaving.clone());
+        fixture.refuse("get secret", error.clone());
+        assert_eq!(fixture.sync_next().await, Some(Ok(())), "{error}");
+        assert_eq!(fixture.world.state().unpublished.len(), 1);
+        let mut fixture = Fixture::new(leaving);
+        fixture.refuse("get secret", error.clone());
+        fixture
             .world
             .state()
             .refused_at
             .push(("unpublish", "id", "Internal"));
-        bench.fails().await;
-        let told = bench.attachment().detach_error.expect("users must see it");
+        fixture.fails().await;
+        let told = fixture.attachment().detach_error.expect("users must see it");
         assert!(told.message.contains("without secret \"ns/secret\""), "{told:?}");
     }
 }
@@ -297,28 +301,28 @@ async fn stores_the_finalizer_of_an_attached_volume_that_cannot_be_published_aga
             },
             ..mk_leaving()
         };
-        let mut bench = Bench::new(without_finalizer);
+        let mut fixture = Fixture::new(without_finalizer);
         let Volume { name, uid, .. } = mk_secret_volume();
-        bench.world.state().volume = None;
-        bench
+        fixture.world.state().volume = None;
+        fixture
             .state()
             .handle(Event::Volumes(Change::Deleted { name, uid }));
-        bench.fails().await;
-        assert_eq!(bench.attachment().finalizer, stores, "{handle:?}");
-        assert!(!bench.seen().contains(&"publish"));
+        fixture.fails().await;
+        assert_eq!(fixture.attachment().finalizer, stores, "{handle:?}");
+        assert!(!fixture.seen().contains(&"publish"));
     }
 }
 
 /// The PersistentVolume watch may be late.
 #[tokio::test]
 async fn attaches_a_volume_that_the_store_does_not_have() {
-    let mut bench = Bench::new(mk_attachment("va"));
+    let mut fixture = Fixture::new(mk_attachment("va"));
     let Volume { name, uid, .. } = mk_secret_volume();
     let unknown = Change::LocallyDeleted { name, uid };
-    bench.state().handle(Event::Volumes(unknown));
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert!(bench.attachment().attached);
-    let seen = bench.seen();
+    fixture.state().handle(Event::Volumes(unknown));
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert!(fixture.attachment().attached);
+    let seen = fixture.seen();
     assert!(
         seen.contains(&"get volume") && seen.contains(&"publish"),
         "{seen:?}"
@@ -334,7 +338,7 @@ async fn keeps_the_finalizer_if_a_target_that_may_be_published_is_unknown() {
         (false, Some("id"), true),
         (false, None, false),
     ] {
-        let mut bench = Bench::new(Attachment {
+        let mut fixture = Fixture::new(Attachment {
             finalizer,
             foreign_finalizers: true,
             attached: true,
@@ -345,30 +349,89 @@ async fn keeps_the_finalizer_if_a_target_that_may_be_published_is_unknown() {
             source: Source::Volume("gone".into()),
             ..mk_leaving()
         });
-        bench.world.state().volume = None;
-        let result = bench.sync_next().await.expect("a detach");
+        fixture.world.state().volume = None;
+        let result = fixture.sync_next().await.expect("a detach");
         assert_eq!(result.is_err(), may_be_published, "{finalizer} {node_id:?}");
-        let attachment = bench.attachment();
+        let attachment = fixture.attachment();
         assert_eq!(attachment.attached, may_be_published, "{finalizer} {node_id:?}");
         assert_eq!(attachment.finalizer, finalizer);
-        assert_eq!(bench.world.state().unpublished, []);
+        assert_eq!(fixture.world.state().unpublished, []);
     }
 }
 
 #[tokio::test]
 async fn observes_latency_by_operation() {
-    let mut bench = Bench::new(Attachment {
+    let mut fixture = Fixture::new(Attachment {
         wanted_since: Some(Timestamp::UNIX_EPOCH),
         ..mk_attachment("va")
     });
-    let observed = |bench: &Bench| {
-        let state = bench.state();
+    let observed = |fixture: &Fixture| {
+        let state = fixture.state();
         let count = prometheus::Histogram::get_sample_count;
         (count(&state.latency.attached), count(&state.latency.detached))
     };
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert_eq!(observed(&bench), (1, 0));
-    bench.delete();
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert_eq!(observed(&bench), (1, 1));
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert_eq!(observed(&fixture), (1, 0));
+    fixture.delete();
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert_eq!(observed(&fixture), (1, 1));
+}
+
+/// Another client adds a finalizer that the store does not have, and the status write that this requires fails. The sync that
+/// repeats it is a repair, which has no latency.
+#[tokio::test]
+async fn observes_detach_latency_although_the_following_status_write_fails() {
+    let mut fixture = Fixture::new(Attachment {
+        attached: true,
+        wanted_since: Some(Timestamp::UNIX_EPOCH),
+        ..mk_leaving()
+    });
+    if let Some(attachment) = &mut fixture.world.state().attachment {
+        attachment.foreign_finalizers = true;
+    }
+    fixture.refuse("mark detached", Error::Unanswered("no answer".into()));
+    fixture.fails().await;
+    let observed = |fixture: &Fixture| fixture.state().latency.detached.get_sample_count();
+    assert_eq!(observed(&fixture), 1);
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert!(!fixture.attachment().says_attached());
+    assert_eq!(observed(&fixture), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn does_not_mark_a_deleting_attachment_attached_without_a_call() {
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.world.state().without_publish = true;
+    fixture.world.state().silent.push("ready");
+    let item = fixture.item().expect("an attach");
+    let mut run = std::pin::pin!(fixture.controller.sync(&item));
+    assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+    let deleting = fixture
+        .world
+        .change(|attachment| {
+            attachment.deleting = true;
+            attachment.foreign_finalizers = true;
+        })
+        .expect("it is there");
+    fixture
+        .state()
+        .handle(Event::Attachments(Change::Applied(deleting)));
+    fixture.world.answer.notify_one();
+    assert_eq!(run.await, Ok(()));
+    assert_eq!(fixture.seen(), ["ready"]);
+    assert!(!fixture.attachment().attached);
+}
+
+/// API servers before Kubernetes 1.34 do not know the code.
+#[tokio::test]
+async fn errors_carry_their_code_unless_it_is_switched_off() {
+    for (error_codes, code) in [(true, Some(8)), (false, None)] {
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        fixture.controller = fixture.controller.with_error_codes(error_codes);
+        let refused = ("publish", "id", "ResourceExhausted");
+        fixture.world.state().refused_at.push(refused);
+        fixture.fails().await;
+        let error = fixture.attachment().attach_error.expect("the attach failed");
+        assert_eq!(error.code, code);
+    }
 }

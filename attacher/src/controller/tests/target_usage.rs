@@ -4,16 +4,16 @@ use super::*;
 
 #[tokio::test]
 async fn detach_unpublishes_although_an_attach_without_finalizer_begins() {
-    let mut bench = Bench::new(mk_leaving());
+    let mut fixture = Fixture::new(mk_leaving());
     let starting = Change::Applied(mk_attachment("other"));
-    bench.state().handle(Event::Attachments(starting));
-    bench.world.state().silent.push("record");
-    let attach = bench.item().expect("an attach");
-    let attach = bench.controller.sync(&attach);
+    fixture.state().handle(Event::Attachments(starting));
+    fixture.world.state().silent.push("record");
+    let attach = fixture.item().expect("an attach");
+    let attach = fixture.controller.sync(&attach);
     let mut attach = std::pin::pin!(attach);
     assert!(attach.as_mut().now_or_never().is_none());
-    let now = bench.now;
-    let detach = bench.state().start(now).expect("a detach");
+    let now = fixture.now;
+    let detach = fixture.state().start(now).expect("a detach");
     assert!(matches!(
         detach,
         Item::Attachment {
@@ -21,18 +21,18 @@ async fn detach_unpublishes_although_an_attach_without_finalizer_begins() {
             ..
         }
     ));
-    let result = bench.controller.sync(&detach).await;
+    let result = fixture.controller.sync(&detach).await;
     assert_eq!(result, Ok(()));
-    assert_eq!(bench.world.state().unpublished.len(), 1);
+    assert_eq!(fixture.world.state().unpublished.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn detach_rechecks_other_users_after_reading_the_secret() {
     for (finalizer, unpublished, done) in [(true, 0, true), (false, 0, false)] {
-        let mut bench = Bench::new(mk_leaving());
-        bench.world.state().silent.push("get secret");
-        let item = bench.item().expect("a detach");
-        let run = bench.controller.sync(&item);
+        let mut fixture = Fixture::new(mk_leaving());
+        fixture.world.state().silent.push("get secret");
+        let item = fixture.item().expect("a detach");
+        let run = fixture.controller.sync(&item);
         let mut run = std::pin::pin!(run);
         assert!(timeout(FOREVER, run.as_mut()).await.is_err());
         let living = Attachment {
@@ -40,20 +40,22 @@ async fn detach_rechecks_other_users_after_reading_the_secret() {
             attached: true,
             ..mk_attachment("other")
         };
-        bench.state().handle(Event::Attachments(Change::Applied(living)));
-        bench.world.answer.notify_one();
+        fixture
+            .state()
+            .handle(Event::Attachments(Change::Applied(living)));
+        fixture.world.answer.notify_one();
         let result = run.await;
         assert_eq!(result.is_ok(), done, "{:?}", result);
-        assert_eq!(bench.world.state().unpublished.len(), unpublished);
+        assert_eq!(fixture.world.state().unpublished.len(), unpublished);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn detach_holds_the_targets_lock_during_its_call() {
-    let mut bench = Bench::new(mk_leaving());
-    bench.world.state().silent.push("unpublish");
-    let detach = bench.item().expect("a detach");
-    let run = bench.controller.sync(&detach);
+    let mut fixture = Fixture::new(mk_leaving());
+    fixture.world.state().silent.push("unpublish");
+    let detach = fixture.item().expect("a detach");
+    let run = fixture.controller.sync(&detach);
     let mut run = std::pin::pin!(run);
     assert!(timeout(FOREVER, run.as_mut()).await.is_err());
     let target = PublishTarget {
@@ -61,17 +63,17 @@ async fn detach_holds_the_targets_lock_during_its_call() {
         node_id: "id".into(),
     };
     assert!(
-        bench
+        fixture
             .controller
             .target_mutexes
             .lock(&target)
             .now_or_never()
             .is_none()
     );
-    bench.world.answer.notify_one();
+    fixture.world.answer.notify_one();
     assert_eq!(run.await, Ok(()));
     assert!(
-        bench
+        fixture
             .controller
             .target_mutexes
             .lock(&target)
@@ -80,13 +82,36 @@ async fn detach_holds_the_targets_lock_during_its_call() {
     );
 }
 
+/// A detach in between could unpublish the volume before its status is written.
+#[tokio::test(start_paused = true)]
+async fn attach_holds_the_targets_lock_until_its_status_is_written() {
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.world.state().silent.push("mark attached");
+    let item = fixture.item().expect("an attach");
+    let mut run = std::pin::pin!(fixture.controller.sync(&item));
+    assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+    assert!(fixture.seen().contains(&"mark attached"));
+    let target = PublishTarget {
+        volume_id: "handle".into(),
+        node_id: "id".into(),
+    };
+    let is_free = || {
+        let lock = fixture.controller.target_mutexes.lock(&target);
+        lock.now_or_never().is_some()
+    };
+    assert!(!is_free());
+    fixture.world.answer.notify_one();
+    assert_eq!(run.await, Ok(()));
+    assert!(is_free());
+}
+
 /// Its finalizer was stored, so other detaches may have left the volume to it.
 #[tokio::test]
 async fn detach_unpublishes_although_the_attach_never_published() {
-    let mut bench = Bench::new(mk_attachment("va"));
-    bench.refuse("claim", forbidden());
-    bench.fails().await;
-    assert!(bench.attachment().finalizer);
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.refuse("add PV finalizer", forbidden());
+    fixture.fails().await;
+    assert!(fixture.attachment().finalizer);
     let leaving = Attachment {
         name: "leaving".into(),
         uid: "leaving".into(),
@@ -97,14 +122,14 @@ async fn detach_unpublishes_although_the_attach_never_published() {
         node_id: "id".into(),
     };
     assert_eq!(
-        bench.state().usage_besides(&leaving, &target, UsedBy::Record),
+        fixture.state().usage_besides(&leaving, &target, UsedBy::Record),
         TargetUsage::InUse
     );
-    bench.seen();
-    bench.delete();
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert_eq!(bench.world.state().unpublished, [target]);
-    assert_eq!(bench.world.state().attachment, None);
+    fixture.seen();
+    fixture.delete();
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert_eq!(fixture.world.state().unpublished, [target]);
+    assert_eq!(fixture.world.state().attachment, None);
 }
 
 /// Two VolumeAttachments of one volume on a node that has another id now. The record of the first is being changed to that id,
@@ -126,39 +151,43 @@ async fn detach_waits_for_an_attachment_whose_record_changes_to_another_node_id(
             attached: true,
             ..moving.clone()
         };
-        let mut bench = Bench::new(moving);
-        bench
+        let mut fixture = Fixture::new(moving);
+        fixture
             .state()
             .handle(Event::Attachments(Change::Applied(staying.clone())));
-        bench.world.state().silent.push("record");
+        fixture.world.state().silent.push("record");
         if answer == "lost" {
-            bench.refuse("record", Error::Unanswered("lost".into()));
+            fixture.refuse("record", Error::Unanswered("lost".into()));
         }
-        let attach = bench.item().expect("an attach");
-        let mut attach = std::pin::pin!(bench.controller.sync(&attach));
+        let attach = fixture.item().expect("an attach");
+        let mut attach = std::pin::pin!(fixture.controller.sync(&attach));
         assert!(timeout(FOREVER, attach.as_mut()).await.is_err());
-        assert_eq!(bench.world.state().unpublished, [], "it is left to the other one");
+        assert_eq!(
+            fixture.world.state().unpublished,
+            [],
+            "it is left to the other one"
+        );
         let leaving = Attachment {
             deleting: true,
             version: Version(9),
             ..staying
         };
         let gone = Change::Applied(leaving.clone());
-        bench.state().handle(Event::Attachments(gone));
-        bench.now += FOREVER;
-        let now = bench.now;
-        let detach = bench.state().start(now).expect("a detach");
+        fixture.state().handle(Event::Attachments(gone));
+        fixture.now += FOREVER;
+        let now = fixture.now;
+        let detach = fixture.state().start(now).expect("a detach");
         assert_eq!(name_of(&detach), "other");
-        let mut detach = std::pin::pin!(bench.controller.sync(&detach));
+        let mut detach = std::pin::pin!(fixture.controller.sync(&detach));
         assert!(
             timeout(FOREVER, detach.as_mut()).await.is_err(),
             "it waits for the lock"
         );
-        bench.world.answer.notify_one();
+        fixture.world.answer.notify_one();
         let (_, detached) = futures::join!(attach.as_mut(), detach.as_mut());
         assert!(detached.is_err(), "{answer}");
-        assert!(!bench.seen().contains(&"release"), "{answer}");
-        assert_eq!(bench.world.state().unpublished, [], "{answer}");
+        assert!(!fixture.seen().contains(&"remove finalizer"), "{answer}");
+        assert_eq!(fixture.world.state().unpublished, [], "{answer}");
     }
 }
 
@@ -167,7 +196,7 @@ async fn detach_waits_for_an_attachment_whose_record_changes_to_another_node_id(
 #[tokio::test]
 async fn detach_waits_for_an_attachment_that_was_published_under_another_id_of_the_node() {
     for (recorded, others) in [("old-id", "id"), ("id", "old-id"), ("old-id", "older-id")] {
-        let mut bench = Bench::new(Attachment {
+        let mut fixture = Fixture::new(Attachment {
             recorded: Recorded {
                 node_id: Some(recorded.into()),
                 ..mk_leaving().recorded
@@ -183,24 +212,24 @@ async fn detach_waits_for_an_attachment_that_was_published_under_another_id_of_t
             },
             ..mk_attachment("other")
         };
-        bench
+        fixture
             .state()
             .handle(Event::Attachments(Change::Applied(other.clone())));
-        bench.fails().await;
-        assert_eq!(bench.world.state().unpublished, [], "{recorded} {others}");
-        let attachment = bench.attachment();
+        fixture.fails().await;
+        assert_eq!(fixture.world.state().unpublished, [], "{recorded} {others}");
+        let attachment = fixture.attachment();
         assert!(attachment.finalizer);
         let error = attachment.detach_error.expect("users must see it");
         assert!(error.message.contains("under another node id"), "{error:?}");
         let Attachment { name, uid, .. } = other;
-        bench
+        fixture
             .state()
             .handle(Event::Attachments(Change::Deleted { name, uid }));
-        assert_eq!(bench.sync_next().await, Some(Ok(())), "{recorded} {others}");
-        let unpublished = bench.world.state().unpublished.clone();
+        assert_eq!(fixture.sync_next().await, Some(Ok(())), "{recorded} {others}");
+        let unpublished = fixture.world.state().unpublished.clone();
         assert_eq!(unpublished[0].node_id, recorded.into());
         assert_eq!(unpublished.len(), if recorded == "id" { 1 } else { 2 });
-        assert_eq!(bench.world.state().attachment, None);
+        assert_eq!(fixture.world.state().attachment, None);
     }
 }
 
@@ -212,26 +241,26 @@ async fn undo_waits_for_an_attachment_that_was_published_under_another_id_of_the
             node_id: Some(node_id.into()),
             ..mk_leaving().recorded
         };
-        let mut bench = Bench::new(Attachment {
+        let mut fixture = Fixture::new(Attachment {
             finalizer: !attached,
             attached,
             recorded: recorded("old-id"),
             ..mk_attachment("va")
         });
         let unknown = ("publish", "old-id", "NotFound");
-        bench.world.state().refused_at.push(unknown);
+        fixture.world.state().refused_at.push(unknown);
         let other = Attachment {
             finalizer: true,
             attached: true,
             recorded: recorded("id"),
             ..mk_attachment("other")
         };
-        bench
+        fixture
             .state()
             .handle(Event::Attachments(Change::Applied(other.clone())));
-        bench.fails().await;
-        let attachment = bench.attachment();
-        assert_eq!(bench.world.state().unpublished, [], "{name}");
+        fixture.fails().await;
+        let attachment = fixture.attachment();
+        assert_eq!(fixture.world.state().unpublished, [], "{name}");
         assert_eq!(attachment.recorded.node_id, Some("old-id".into()), "{name}");
         let error = attachment.attach_error.expect("users must see it");
         assert!(
@@ -239,21 +268,21 @@ async fn undo_waits_for_an_attachment_that_was_published_under_another_id_of_the
             "{name}: {error:?}"
         );
         let Attachment { name: gone, uid, .. } = other;
-        bench
+        fixture
             .state()
             .handle(Event::Attachments(Change::Deleted { name: gone, uid }));
-        assert_eq!(bench.sync_next().await, Some(Ok(())), "{name}");
-        let unpublished = bench.world.state().unpublished.clone();
+        assert_eq!(fixture.sync_next().await, Some(Ok(())), "{name}");
+        let unpublished = fixture.world.state().unpublished.clone();
         assert_eq!(unpublished.len(), 1, "{name}");
         assert_eq!(unpublished[0].node_id, "old-id".into(), "{name}");
-        assert!(bench.attachment().attached, "{name}");
+        assert!(fixture.attachment().attached, "{name}");
     }
 }
 
 /// As above, but its finalizer is gone, so that only its status is wrong.
 #[tokio::test]
 async fn corrects_a_status_without_unpublishing_under_another_id_of_the_node() {
-    let mut bench = Bench::new(Attachment {
+    let mut fixture = Fixture::new(Attachment {
         finalizer: false,
         foreign_finalizers: true,
         attached: true,
@@ -269,8 +298,8 @@ async fn corrects_a_status_without_unpublishing_under_another_id_of_the_node() {
         recorded: mk_leaving().recorded,
         ..mk_attachment("other")
     };
-    bench.state().handle(Event::Attachments(Change::Applied(other)));
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert_eq!(bench.world.state().unpublished, []);
-    assert!(!bench.attachment().says_attached());
+    fixture.state().handle(Event::Attachments(Change::Applied(other)));
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert_eq!(fixture.world.state().unpublished, []);
+    assert!(!fixture.attachment().says_attached());
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// The waits that come before the call.
-const WAITS: [&str; 4] = ["ready", "get secret", "claim", "record"];
+const WAITS: [&str; 4] = ["ready", "get secret", "add PV finalizer", "record"];
 
 fn at(node_id: &str) -> PublishTarget {
     PublishTarget {
@@ -12,7 +12,7 @@ fn at(node_id: &str) -> PublishTarget {
     }
 }
 
-impl Bench {
+impl Fixture {
     /// The node registers again under another id.
     pub(super) fn register_again(&self) {
         let node = Node {
@@ -72,17 +72,17 @@ impl Bench {
 #[tokio::test(start_paused = true)]
 async fn publishes_to_the_node_id_at_the_time_of_the_call() {
     for wait in WAITS {
-        let mut bench = Bench::new(mk_attachment("va"));
-        let result = bench.attach_during(wait, Bench::register_again).await;
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        let result = fixture.attach_during(wait, Fixture::register_again).await;
         if wait == "ready" {
             assert_eq!(result, Ok(()), "planned after the wait");
         } else {
-            assert!(bench.world.state().published.is_empty(), "{wait}");
-            assert_eq!(bench.attachment().attach_error, None, "{wait}");
-            assert_eq!(bench.at_once().await, Ok(()), "{wait}");
+            assert!(fixture.world.state().published.is_empty(), "{wait}");
+            assert_eq!(fixture.attachment().attach_error, None, "{wait}");
+            assert_eq!(fixture.at_once().await, Ok(()), "{wait}");
         }
-        assert_eq!(bench.world.state().published, [at("new-id")], "{wait}");
-        let attachment = bench.attachment();
+        assert_eq!(fixture.world.state().published, [at("new-id")], "{wait}");
+        let attachment = fixture.attachment();
         assert!(attachment.attached, "{wait}");
         assert_eq!(attachment.recorded.node_id.as_deref(), Some("new-id"), "{wait}");
     }
@@ -90,30 +90,30 @@ async fn publishes_to_the_node_id_at_the_time_of_the_call() {
 
 #[tokio::test(start_paused = true)]
 async fn replans_after_waiting_for_the_targets_lock() {
-    let mut bench = Bench::new(mk_attachment("va"));
-    let item = bench.item().expect("an attach");
-    let others = bench.controller.target_mutexes.lock(&at("id")).await;
-    let mut run = std::pin::pin!(bench.controller.sync(&item));
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    let item = fixture.item().expect("an attach");
+    let others = fixture.controller.target_mutexes.lock(&at("id")).await;
+    let mut run = std::pin::pin!(fixture.controller.sync(&item));
     assert!(timeout(FOREVER, run.as_mut()).await.is_err());
-    assert!(bench.seen().contains(&"record"));
-    bench.register_again();
+    assert!(fixture.seen().contains(&"record"));
+    fixture.register_again();
     drop(others);
     assert!(run.await.is_err());
-    assert!(bench.world.state().published.is_empty());
+    assert!(fixture.world.state().published.is_empty());
 }
 
 /// No pod uses the volume before the status says attached.
 #[tokio::test(start_paused = true)]
 async fn undoes_a_publish_if_the_node_id_changed_during_the_call() {
-    let mut bench = Bench::new(mk_attachment("va"));
-    let result = bench.attach_during("publish", Bench::register_again).await;
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    let result = fixture.attach_during("publish", Fixture::register_again).await;
     assert!(result.is_err());
-    assert!(!bench.attachment().attached);
-    assert_eq!(bench.at_once().await, Ok(()));
-    let published = bench.world.state().published.clone();
+    assert!(!fixture.attachment().attached);
+    assert_eq!(fixture.at_once().await, Ok(()));
+    let published = fixture.world.state().published.clone();
     assert_eq!(published, [at("id"), at("new-id")]);
-    assert_eq!(bench.world.state().unpublished, [at("id")]);
-    let attachment = bench.attachment();
+    assert_eq!(fixture.world.state().unpublished, [at("id")]);
+    let attachment = fixture.attachment();
     assert!(attachment.attached);
     assert_eq!(attachment.recorded.node_id.as_deref(), Some("new-id"));
 }
@@ -121,11 +121,11 @@ async fn undoes_a_publish_if_the_node_id_changed_during_the_call() {
 #[tokio::test(start_paused = true)]
 async fn does_not_publish_a_volume_that_is_deleted_before_the_call() {
     for wait in WAITS {
-        let mut bench = Bench::new(mk_attachment("va"));
-        let result = bench.attach_during(wait, Bench::delete_volume).await;
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        let result = fixture.attach_during(wait, Fixture::delete_volume).await;
         assert!(result.is_err(), "{wait}");
-        assert!(bench.world.state().published.is_empty(), "{wait}");
-        let error = bench.attachment().attach_error.expect("users must see it");
+        assert!(fixture.world.state().published.is_empty(), "{wait}");
+        let error = fixture.attachment().attach_error.expect("users must see it");
         assert!(error.message.contains("marked for deletion"), "{wait}: {error:?}");
     }
 }
@@ -133,11 +133,11 @@ async fn does_not_publish_a_volume_that_is_deleted_before_the_call() {
 #[tokio::test(start_paused = true)]
 async fn does_not_publish_to_a_node_that_is_deleted_before_the_call() {
     for wait in WAITS {
-        let mut bench = Bench::new(mk_attachment("va"));
-        let result = bench.attach_during(wait, Bench::delete_csinode).await;
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        let result = fixture.attach_during(wait, Fixture::delete_csinode).await;
         assert!(result.is_err(), "{wait}");
-        assert!(bench.world.state().published.is_empty(), "{wait}");
-        let error = bench.attachment().attach_error.expect("users must see it");
+        assert!(fixture.world.state().published.is_empty(), "{wait}");
+        let error = fixture.attachment().attach_error.expect("users must see it");
         let text = r#"csinode.storage.k8s.io "node" not found"#;
         assert_eq!(error.message, text, "{wait}");
     }
@@ -146,16 +146,16 @@ async fn does_not_publish_to_a_node_that_is_deleted_before_the_call() {
 #[tokio::test(start_paused = true)]
 async fn does_not_publish_an_attachment_that_is_deleted_before_the_call() {
     for wait in WAITS {
-        let mut bench = Bench::new(Attachment {
+        let mut fixture = Fixture::new(Attachment {
             foreign_finalizers: true,
             ..mk_attachment("va")
         });
-        let result = bench.attach_during(wait, Bench::delete).await;
+        let result = fixture.attach_during(wait, Fixture::delete).await;
         assert_eq!(result, Ok(()), "{wait}");
-        assert!(bench.world.state().published.is_empty(), "{wait}");
+        assert!(fixture.world.state().published.is_empty(), "{wait}");
         // Its finalizer may be stored already.
-        while bench.attachment().finalizer {
-            assert_eq!(bench.at_once().await, Ok(()), "{wait}");
+        while fixture.attachment().finalizer {
+            assert_eq!(fixture.at_once().await, Ok(()), "{wait}");
         }
     }
 }
@@ -173,14 +173,14 @@ async fn republishes_to_the_node_id_at_the_time_of_the_call() {
             },
             ..mk_attachment("va")
         };
-        let mut bench = Bench::new(attached.clone());
-        bench.state().attach_again(&attached);
+        let mut fixture = Fixture::new(attached.clone());
+        fixture.state().attach_again(&attached);
         let refused = ("publish", "old-id", "NotFound");
-        bench.world.state().refused_at.push(refused);
-        let result = bench.attach_during(wait, Bench::register_again).await;
+        fixture.world.state().refused_at.push(refused);
+        let result = fixture.attach_during(wait, Fixture::register_again).await;
         assert!(result.is_err(), "{wait}");
-        assert_eq!(bench.at_once().await, Ok(()), "{wait}");
-        let published = bench.world.state().published.clone();
+        assert_eq!(fixture.at_once().await, Ok(()), "{wait}");
+        let published = fixture.world.state().published.clone();
         assert!(!published.contains(&at("id")), "{wait}: {published:?}");
         assert_eq!(published.last(), Some(&at("new-id")), "{wait}");
     }
@@ -189,11 +189,11 @@ async fn republishes_to_the_node_id_at_the_time_of_the_call() {
 /// The record lacks the node id.
 #[tokio::test(start_paused = true)]
 async fn detach_uses_the_node_id_at_the_time_of_the_call() {
-    let mut bench = Bench::new(Attachment {
+    let mut fixture = Fixture::new(Attachment {
         recorded: Recorded::default(),
         ..mk_leaving()
     });
-    let result = bench.attach_during("ready", Bench::register_again).await;
+    let result = fixture.attach_during("ready", Fixture::register_again).await;
     assert_eq!(result, Ok(()));
-    assert_eq!(bench.world.state().unpublished, [at("new-id")]);
+    assert_eq!(fixture.world.state().unpublished, [at("new-id")]);
 }

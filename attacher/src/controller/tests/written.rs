@@ -18,40 +18,40 @@ enum Vanishes {
 async fn undoes_an_uncertain_publish_if_the_attachment_is_gone() {
     for vanishes in [Vanishes::During, Vanishes::Unwatched, Vanishes::After] {
         for (code, undone) in [("DeadlineExceeded", 1), ("Internal", 0)] {
-            let mut bench = Bench::new(mk_attachment("va"));
-            bench.world.state().refused_at.push(("publish", "id", code));
-            bench.world.state().silent.push("publish");
-            let item = bench.item().expect("an attach");
+            let mut fixture = Fixture::new(mk_attachment("va"));
+            fixture.world.state().refused_at.push(("publish", "id", code));
+            fixture.world.state().silent.push("publish");
+            let item = fixture.item().expect("an attach");
             let (gone, result) = {
-                let mut run = std::pin::pin!(bench.controller.sync(&item));
+                let mut run = std::pin::pin!(fixture.controller.sync(&item));
                 assert!(timeout(FOREVER, run.as_mut()).await.is_err());
-                let Attachment { name, uid, .. } = bench.attachment();
+                let Attachment { name, uid, .. } = fixture.attachment();
                 let gone = Event::Attachments(Change::Deleted { name, uid });
                 match vanishes {
                     Vanishes::During => {
-                        bench.world.state().attachment = None;
-                        bench.state().handle(gone.clone());
+                        fixture.world.state().attachment = None;
+                        fixture.state().handle(gone.clone());
                     }
-                    Vanishes::Unwatched => bench.world.state().attachment = None,
+                    Vanishes::Unwatched => fixture.world.state().attachment = None,
                     Vanishes::After => {}
                 }
-                bench.world.answer.notify_one();
+                fixture.world.answer.notify_one();
                 (gone, run.await)
             };
             assert!(result.is_err());
-            bench.finish(&item, result);
+            fixture.finish(&item, result);
             if let Vanishes::After = vanishes {
-                assert!(bench.state().abandoned.is_empty());
-                bench.world.state().attachment = None;
-                bench.state().handle(gone);
+                assert!(fixture.state().abandoned.is_empty());
+                fixture.world.state().attachment = None;
+                fixture.state().handle(gone);
             }
             let case = format!("{vanishes:?} {code}");
-            assert_eq!(!bench.state().abandoned.is_empty(), undone == 1, "{case}");
+            assert_eq!(!fixture.state().abandoned.is_empty(), undone == 1, "{case}");
             if undone == 1 {
-                assert_eq!(bench.unpublish_abandoned().await, Ok(()), "{case}");
+                assert_eq!(fixture.unpublish_abandoned().await, Ok(()), "{case}");
             }
-            assert_eq!(bench.world.state().unpublished.len(), undone, "{case}");
-            assert!(bench.state().is_idle(), "{case}");
+            assert_eq!(fixture.world.state().unpublished.len(), undone, "{case}");
+            assert!(fixture.state().is_idle(), "{case}");
         }
     }
 }
@@ -59,17 +59,17 @@ async fn undoes_an_uncertain_publish_if_the_attachment_is_gone() {
 /// Its result is not in the status yet.
 #[tokio::test]
 async fn undoes_a_publish_whose_status_write_failed_if_the_attachment_is_gone() {
-    let mut bench = Bench::new(mk_attachment("va"));
-    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
-    bench.fails().await;
-    let Attachment { name, uid, .. } = bench.attachment();
-    bench.world.state().attachment = None;
-    bench
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    fixture.fails().await;
+    let Attachment { name, uid, .. } = fixture.attachment();
+    fixture.world.state().attachment = None;
+    fixture
         .state()
         .handle(Event::Attachments(Change::Deleted { name, uid }));
-    assert_eq!(bench.unpublish_abandoned().await, Ok(()));
-    assert_eq!(bench.world.state().unpublished.len(), 1);
-    assert!(bench.state().is_idle());
+    assert_eq!(fixture.unpublish_abandoned().await, Ok(()));
+    assert_eq!(fixture.world.state().unpublished.len(), 1);
+    assert!(fixture.state().is_idle());
 }
 
 /// An attached VolumeAttachment is deleted without a detach only if an administrator removes its finalizer. Pods may use the
@@ -77,17 +77,17 @@ async fn undoes_a_publish_whose_status_write_failed_if_the_attachment_is_gone() 
 #[tokio::test]
 async fn leaves_an_attached_volume_alone_if_the_attachment_is_gone() {
     for republished in [false, true] {
-        let mut bench = Bench::new(mk_attachment("va"));
-        assert_eq!(bench.sync_next().await, Some(Ok(())));
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        assert_eq!(fixture.sync_next().await, Some(Ok(())));
         if republished {
             let refused = ("publish", "id", "DeadlineExceeded");
-            bench.world.state().refused_at.push(refused);
-            let attached = bench.attachment();
-            bench.state().attach_again(&attached);
-            bench.fails().await;
+            fixture.world.state().refused_at.push(refused);
+            let attached = fixture.attachment();
+            fixture.state().attach_again(&attached);
+            fixture.fails().await;
         }
-        bench.remove_by_hand();
-        assert!(bench.state().abandoned.is_empty(), "{republished}");
+        fixture.remove_by_hand();
+        assert!(fixture.state().abandoned.is_empty(), "{republished}");
     }
 }
 
@@ -95,50 +95,50 @@ async fn leaves_an_attached_volume_alone_if_the_attachment_is_gone() {
 #[tokio::test]
 async fn leaves_an_attached_volume_alone_if_only_the_watch_showed_its_status() {
     for before_finish in [false, true] {
-        let mut bench = Bench::new(mk_attachment("va"));
-        bench.refuse("mark attached", Error::Unanswered("no answer".into()));
-        let item = bench.item().expect("an attach");
-        let result = bench.controller.sync(&item).await;
-        let show_status = |bench: &Bench| {
-            let attached = bench.world.change(|attachment| attachment.attached = true);
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+        let item = fixture.item().expect("an attach");
+        let result = fixture.controller.sync(&item).await;
+        let show_status = |fixture: &Fixture| {
+            let attached = fixture.world.change(|attachment| attachment.attached = true);
             let change = Change::Applied(attached.expect("it exists"));
-            bench.state().handle(Event::Attachments(change));
+            fixture.state().handle(Event::Attachments(change));
         };
         if before_finish {
-            show_status(&bench);
+            show_status(&fixture);
         }
-        bench.finish(&item, result);
+        fixture.finish(&item, result);
         if !before_finish {
-            show_status(&bench);
+            show_status(&fixture);
         }
-        bench.remove_by_hand();
-        assert!(bench.state().abandoned.is_empty(), "{before_finish}");
+        fixture.remove_by_hand();
+        assert!(fixture.state().abandoned.is_empty(), "{before_finish}");
     }
 }
 
 /// The response to an earlier status write was lost, and the watch is late.
 #[tokio::test(start_paused = true)]
 async fn leaves_an_attached_volume_alone_if_its_status_appears_during_a_publish() {
-    let mut bench = Bench::new(mk_attachment("va"));
+    let mut fixture = Fixture::new(mk_attachment("va"));
     let refused = ("publish", "id", "DeadlineExceeded");
-    bench.world.state().refused_at.push(refused);
+    fixture.world.state().refused_at.push(refused);
     // The response would show the status once more.
-    bench.refuse("problem", Error::Unanswered("no answer".into()));
-    bench.world.state().silent.push("publish");
-    let item = bench.item().expect("an attach");
+    fixture.refuse("problem", Error::Unanswered("no answer".into()));
+    fixture.world.state().silent.push("publish");
+    let item = fixture.item().expect("an attach");
     let result = {
-        let mut run = std::pin::pin!(bench.controller.sync(&item));
+        let mut run = std::pin::pin!(fixture.controller.sync(&item));
         assert!(timeout(FOREVER, run.as_mut()).await.is_err());
-        let attached = bench.world.change(|attachment| attachment.attached = true);
+        let attached = fixture.world.change(|attachment| attachment.attached = true);
         let change = Change::Applied(attached.expect("it exists"));
-        bench.state().handle(Event::Attachments(change));
-        bench.world.answer.notify_one();
+        fixture.state().handle(Event::Attachments(change));
+        fixture.world.answer.notify_one();
         run.await
     };
     assert!(result.is_err());
-    bench.finish(&item, result);
-    bench.remove_by_hand();
-    assert!(bench.state().abandoned.is_empty());
+    fixture.finish(&item, result);
+    fixture.remove_by_hand();
+    assert!(fixture.state().abandoned.is_empty());
 }
 
 /// A republish makes no difference: a pod may use the volume.
@@ -146,26 +146,26 @@ async fn leaves_an_attached_volume_alone_if_its_status_appears_during_a_publish(
 async fn leaves_an_attached_volume_alone_if_the_attachment_vanishes_during_a_republish() {
     for vanishes in [Vanishes::During, Vanishes::Unwatched] {
         for code in [None, Some("DeadlineExceeded")] {
-            let mut bench = Bench::new(mk_attachment("va"));
-            assert_eq!(bench.sync_next().await, Some(Ok(())));
-            let attached = bench.attachment();
-            bench.state().attach_again(&attached);
+            let mut fixture = Fixture::new(mk_attachment("va"));
+            assert_eq!(fixture.sync_next().await, Some(Ok(())));
+            let attached = fixture.attachment();
+            fixture.state().attach_again(&attached);
             let refused = code.map(|code| ("publish", "id", code));
-            bench.world.state().refused_at.extend(refused);
-            bench.world.state().silent.push("publish");
-            let item = bench.item().expect("a repair");
+            fixture.world.state().refused_at.extend(refused);
+            fixture.world.state().silent.push("publish");
+            let item = fixture.item().expect("a repair");
             let result = {
-                let mut run = std::pin::pin!(bench.controller.sync(&item));
+                let mut run = std::pin::pin!(fixture.controller.sync(&item));
                 assert!(timeout(FOREVER, run.as_mut()).await.is_err());
                 match vanishes {
-                    Vanishes::During => bench.remove_by_hand(),
-                    Vanishes::Unwatched | Vanishes::After => bench.world.state().attachment = None,
+                    Vanishes::During => fixture.remove_by_hand(),
+                    Vanishes::Unwatched | Vanishes::After => fixture.world.state().attachment = None,
                 }
-                bench.world.answer.notify_one();
+                fixture.world.answer.notify_one();
                 run.await
             };
-            bench.finish(&item, result);
-            assert!(bench.state().abandoned.is_empty(), "{vanishes:?} {code:?}");
+            fixture.finish(&item, result);
+            assert!(fixture.state().abandoned.is_empty(), "{vanishes:?} {code:?}");
         }
     }
 }
@@ -173,85 +173,85 @@ async fn leaves_an_attached_volume_alone_if_the_attachment_vanishes_during_a_rep
 /// A repair must call the driver, although an earlier result was never confirmed.
 #[tokio::test]
 async fn a_repair_does_not_repeat_an_old_status_write() {
-    let mut bench = Bench::new(mk_attachment("va"));
-    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
-    bench.fails().await;
-    let attached = bench.world.change(|attachment| attachment.attached = true);
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    fixture.fails().await;
+    let attached = fixture.world.change(|attachment| attachment.attached = true);
     let attached = attached.expect("it exists");
-    bench
+    fixture
         .state()
         .handle(Event::Attachments(Change::Applied(attached.clone())));
-    assert!(bench.item().is_none());
-    bench.seen();
-    bench.state().attach_again(&attached);
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert!(bench.seen().contains(&"publish"));
+    assert!(fixture.item().is_none());
+    fixture.seen();
+    fixture.state().attach_again(&attached);
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert!(fixture.seen().contains(&"publish"));
 }
 
 #[tokio::test]
 async fn gives_up_an_abandoned_target_if_the_driver_has_no_publish_calls() {
-    let mut bench = Bench::new(mk_attachment("va"));
+    let mut fixture = Fixture::new(mk_attachment("va"));
     let refused = ("publish", "id", "DeadlineExceeded");
-    bench.world.state().refused_at.push(refused);
-    bench.fails().await;
-    bench.remove_by_hand();
-    assert!(!bench.state().abandoned.is_empty());
-    bench.world.state().without_publish = true;
-    assert_eq!(bench.unpublish_abandoned().await, Ok(()));
-    assert_eq!(bench.world.state().unpublished, []);
-    assert!(bench.state().is_idle());
+    fixture.world.state().refused_at.push(refused);
+    fixture.fails().await;
+    fixture.remove_by_hand();
+    assert!(!fixture.state().abandoned.is_empty());
+    fixture.world.state().without_publish = true;
+    assert_eq!(fixture.unpublish_abandoned().await, Ok(()));
+    assert_eq!(fixture.world.state().unpublished, []);
+    assert!(fixture.state().is_idle());
 }
 
 /// A driver may answer NOT_FOUND to credentials that it does not know, and shutdown begins no call.
 #[tokio::test(start_paused = true)]
 async fn an_abandoned_target_waits_for_its_secret() {
-    let mut bench = Bench::new(mk_attachment("va"));
-    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
-    bench.fails().await;
-    bench.remove_by_hand();
-    bench.refuse("get secret", Error::Unanswered("no answer".into()));
-    assert!(bench.unpublish_abandoned().await.is_err());
-    assert_eq!(bench.world.state().unpublished, []);
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    fixture.fails().await;
+    fixture.remove_by_hand();
+    fixture.refuse("get secret", Error::Unanswered("no answer".into()));
+    assert!(fixture.unpublish_abandoned().await.is_err());
+    assert_eq!(fixture.world.state().unpublished, []);
 
-    bench.world.state().silent.push("get secret");
-    let item = bench.item().expect("the target must be retried");
+    fixture.world.state().silent.push("get secret");
+    let item = fixture.item().expect("the target must be retried");
     let result = {
-        let mut run = std::pin::pin!(bench.controller.sync(&item));
+        let mut run = std::pin::pin!(fixture.controller.sync(&item));
         assert!(timeout(FOREVER, run.as_mut()).await.is_err());
-        bench.controller.draining.cancel();
+        fixture.controller.draining.cancel();
         run.await
     };
     assert!(result.is_err());
-    bench.finish(&item, result);
-    assert_eq!(bench.world.state().unpublished, []);
-    assert!(!bench.state().abandoned.is_empty());
+    fixture.finish(&item, result);
+    assert_eq!(fixture.world.state().unpublished, []);
+    assert!(!fixture.state().abandoned.is_empty());
 }
 
 /// DeleteVolume may follow the removal of our finalizer.
 #[tokio::test]
 async fn a_persistent_volume_keeps_our_finalizer_while_an_abandoned_target_is_of_it() {
-    let mut bench = Bench::new(mk_attachment("va"));
-    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
-    bench.fails().await;
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    fixture.fails().await;
     let deleting = Volume {
         version: Version(3),
         deleting: true,
         finalizer: true,
         ..mk_secret_volume()
     };
-    bench
+    fixture
         .state()
         .handle(Event::Volumes(Change::Applied(deleting.clone())));
-    bench.remove_by_hand();
-    assert!(!bench.state().is_releasable(&deleting.name));
-    assert_eq!(bench.unpublish_abandoned().await, Ok(()));
-    assert!(bench.state().is_releasable(&deleting.name));
-    bench.seen();
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert_eq!(bench.seen(), ["release volume"]);
+    fixture.remove_by_hand();
+    assert!(!fixture.state().removes_pv_finalizer(&deleting.name));
+    assert_eq!(fixture.unpublish_abandoned().await, Ok(()));
+    assert!(fixture.state().removes_pv_finalizer(&deleting.name));
+    fixture.seen();
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert_eq!(fixture.seen(), ["remove PV finalizer"]);
 }
 
-impl Bench {
+impl Fixture {
     /// An administrator removes the finalizer, and the VolumeAttachment is deleted without a detach.
     pub(super) fn remove_by_hand(&self) {
         let Attachment { name, uid, .. } = self.attachment();
@@ -286,31 +286,31 @@ async fn retries_to_unpublish_an_abandoned_target_until_it_works_or_another_atta
         (Some((true, "other-id", true)), false, 1),
         (Some((true, "id", false)), true, 1),
     ] {
-        let mut bench = Bench::new(mk_attachment("va"));
-        bench.world.state().silent.push("publish");
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        fixture.world.state().silent.push("publish");
         let refused = ("unpublish", "id", "Unavailable");
-        bench.world.state().refused_at.push(refused);
-        let item = bench.item().expect("an attach");
+        fixture.world.state().refused_at.push(refused);
+        let item = fixture.item().expect("an attach");
         let (gone, result) = {
-            let mut run = std::pin::pin!(bench.controller.sync(&item));
+            let mut run = std::pin::pin!(fixture.controller.sync(&item));
             assert!(timeout(FOREVER, run.as_mut()).await.is_err());
-            let gone = bench.attachment();
-            bench.world.state().attachment = None;
-            bench.world.answer.notify_one();
+            let gone = fixture.attachment();
+            fixture.world.state().attachment = None;
+            fixture.world.answer.notify_one();
             // It keeps neither its lane nor the lock of its target while it waits.
             let result = timeout(Duration::from_millis(500), run.as_mut()).await;
             (gone, result.expect("it must not wait"))
         };
-        bench.finish(&item, result);
-        assert!(bench.unpublish_abandoned().await.is_err(), "the first attempt");
-        assert_eq!(bench.world.state().unpublished.len(), 1);
+        fixture.finish(&item, result);
+        assert!(fixture.unpublish_abandoned().await.is_err(), "the first attempt");
+        assert_eq!(fixture.world.state().unpublished.len(), 1);
         assert!(
-            !bench.state().is_idle(),
+            !fixture.state().is_idle(),
             "a lease that is released now lets a successor attach"
         );
-        let target = bench.world.state().unpublished[0].clone();
+        let target = fixture.world.state().unpublished[0].clone();
         assert!(
-            bench
+            fixture
                 .controller
                 .target_mutexes
                 .lock(&target)
@@ -328,18 +328,18 @@ async fn retries_to_unpublish_an_abandoned_target_until_it_works_or_another_atta
                 },
                 ..gone
             };
-            bench
+            fixture
                 .state()
                 .handle(Event::Attachments(Change::Applied(successor)));
         } else {
-            bench.world.state().refused_at.clear();
+            fixture.world.state().refused_at.clear();
         }
         for _ in 0..if ends { 1 } else { 3 } {
-            let result = bench.unpublish_abandoned().await;
+            let result = fixture.unpublish_abandoned().await;
             assert_eq!(result.is_ok(), ends, "{successor:?}: {result:?}");
         }
-        assert_eq!(bench.world.state().unpublished.len(), calls, "{successor:?}");
-        assert_eq!(!bench.state().abandoned.is_empty(), !ends, "{successor:?}");
+        assert_eq!(fixture.world.state().unpublished.len(), calls, "{successor:?}");
+        assert_eq!(!fixture.state().abandoned.is_empty(), !ends, "{successor:?}");
     }
 }
 
@@ -347,9 +347,9 @@ async fn retries_to_unpublish_an_abandoned_target_until_it_works_or_another_atta
 #[tokio::test(start_paused = true)]
 async fn requeues_a_throttled_status_write_and_frees_lane_and_lock() {
     let after = Duration::from_secs(300);
-    let mut bench = Bench::new(mk_attachment("va"));
+    let mut fixture = Fixture::new(mk_attachment("va"));
     let message = "later".into();
-    bench.refuse(
+    fixture.refuse(
         "mark attached",
         Error::Refused {
             status: 503,
@@ -358,21 +358,21 @@ async fn requeues_a_throttled_status_write_and_frees_lane_and_lock() {
         },
     );
     let begun = tokio::time::Instant::now();
-    bench.fails().await;
+    fixture.fails().await;
     assert!(begun.elapsed() < Duration::from_secs(1));
-    assert!(bench.state().is_idle());
-    assert_eq!(bench.attachment().attach_error, None, "the volume is attached");
-    let now = bench.now;
+    assert!(fixture.state().is_idle());
+    assert_eq!(fixture.attachment().attach_error, None, "the volume is attached");
+    let now = fixture.now;
     assert!(
-        bench
+        fixture
             .state()
             .start(now + after - Duration::from_millis(1))
             .is_none()
     );
-    let item = bench.state().start(now + after).expect("the time is over");
-    assert_eq!(bench.controller.sync(&item).await, Ok(()));
-    assert!(bench.attachment().attached);
-    let seen = bench.seen();
+    let item = fixture.state().start(now + after).expect("the time is over");
+    assert_eq!(fixture.controller.sync(&item).await, Ok(()));
+    assert!(fixture.attachment().attached);
+    let seen = fixture.seen();
     assert_eq!(seen.iter().filter(|seen| **seen == "publish").count(), 1);
 }
 
@@ -380,22 +380,43 @@ async fn requeues_a_throttled_status_write_and_frees_lane_and_lock() {
 #[tokio::test]
 async fn a_reconnect_drops_pending_publish_results() {
     for while_it_is_written in [false, true] {
-        let mut bench = Bench::new(mk_attachment("va"));
-        bench.refuse("mark attached", Error::Unanswered("no answer".into()));
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
         let back = Event::DriverConnected(mk_driver().capabilities);
-        let item = bench.item().expect("an attach");
-        let result = bench.controller.sync(&item).await;
+        let item = fixture.item().expect("an attach");
+        let result = fixture.controller.sync(&item).await;
         if while_it_is_written {
-            bench.state().handle(back);
-            bench.finish(&item, result);
+            fixture.state().handle(back);
+            fixture.finish(&item, result);
         } else {
-            bench.finish(&item, result);
-            bench.state().handle(back);
+            fixture.finish(&item, result);
+            fixture.state().handle(back);
         }
-        bench.seen();
-        assert_eq!(bench.sync_next().await, Some(Ok(())));
-        assert!(bench.seen().contains(&"publish"), "{while_it_is_written}");
+        fixture.seen();
+        assert_eq!(fixture.sync_next().await, Some(Ok(())));
+        assert!(fixture.seen().contains(&"publish"), "{while_it_is_written}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn drops_a_publish_result_of_the_previous_connection() {
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.world.state().silent.push("mark attached");
+    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    let item = fixture.item().expect("an attach");
+    let result = {
+        let mut run = std::pin::pin!(fixture.controller.sync(&item));
+        assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+        let back = Event::DriverConnected(mk_driver().capabilities);
+        fixture.state().handle(back);
+        fixture.world.answer.notify_one();
+        run.await
+    };
+    fixture.finish(&item, result);
+    fixture.world.state().silent.clear();
+    fixture.seen();
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert!(fixture.seen().contains(&"publish"));
 }
 
 /// Its context may be too large, say, until the driver is fixed.
@@ -403,7 +424,7 @@ async fn a_reconnect_drops_pending_publish_results() {
 async fn publishes_again_only_if_the_api_server_rejects_the_result() {
     // Status, calls, whether the attachError shows it.
     for (status, calls, shown) in [(401, 1, false), (403, 1, false), (409, 1, true), (422, 2, true)] {
-        let mut bench = Bench::new(mk_attachment("va"));
+        let mut fixture = Fixture::new(mk_attachment("va"));
         let message = "no".into();
         let retry_after = None;
         let refused = Error::Refused {
@@ -411,11 +432,11 @@ async fn publishes_again_only_if_the_api_server_rejects_the_result() {
             message,
             retry_after,
         };
-        bench.refuse("mark attached", refused);
-        bench.fails().await;
-        assert_eq!(bench.attachment().attach_error.is_some(), shown, "{status}");
-        assert_eq!(bench.sync_next().await, Some(Ok(())));
-        let seen = bench.seen();
+        fixture.refuse("mark attached", refused);
+        fixture.fails().await;
+        assert_eq!(fixture.attachment().attach_error.is_some(), shown, "{status}");
+        assert_eq!(fixture.sync_next().await, Some(Ok(())));
+        let seen = fixture.seen();
         let made = seen.iter().filter(|seen| **seen == "publish").count();
         assert_eq!(made, calls, "{status}");
     }
@@ -434,23 +455,23 @@ async fn retries_the_status_write_after_the_finalizer_is_removed() {
         },
         ..mk_attachment("va")
     };
-    let mut bench = Bench::new(leaving);
+    let mut fixture = Fixture::new(leaving);
     // The watch has not shown it yet.
-    if let Some(attachment) = &mut bench.world.state().attachment {
+    if let Some(attachment) = &mut fixture.world.state().attachment {
         attachment.foreign_finalizers = true;
     }
     for attempt in 0..3 {
-        bench.refuse("mark detached", Error::Unanswered("no answer".into()));
-        bench.fails().await;
-        let seen = bench.seen();
-        let called = seen.contains(&"unpublish") || seen.contains(&"release");
+        fixture.refuse("mark detached", Error::Unanswered("no answer".into()));
+        fixture.fails().await;
+        let seen = fixture.seen();
+        let called = seen.contains(&"unpublish") || seen.contains(&"remove finalizer");
         assert_eq!(called, attempt == 0, "{attempt}: {seen:?}");
-        assert!(bench.attachment().attached && !bench.attachment().finalizer);
+        assert!(fixture.attachment().attached && !fixture.attachment().finalizer);
     }
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert_eq!(bench.seen(), ["mark detached"]);
-    assert!(!bench.attachment().says_attached());
-    assert!(bench.item().is_none());
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert_eq!(fixture.seen(), ["mark detached"]);
+    assert!(!fixture.attachment().says_attached());
+    assert!(fixture.item().is_none());
 }
 
 /// The Go sidecar leaves it behind if it crashes between its two writes, and this one if another client adds a finalizer.
@@ -462,10 +483,10 @@ async fn corrects_a_wrong_status_after_a_crash_without_finalizer() {
         foreign_finalizers: true,
         ..mk_leaving()
     };
-    let mut bench = Bench::new(left.clone());
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
+    let mut fixture = Fixture::new(left.clone());
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
     assert_eq!(
-        bench.seen(),
+        fixture.seen(),
         [
             "get attachment",
             "ready",
@@ -474,41 +495,43 @@ async fn corrects_a_wrong_status_after_a_crash_without_finalizer() {
             "mark detached"
         ]
     );
-    let after = bench.attachment();
+    let after = fixture.attachment();
     assert!(!after.says_attached() && !after.finalizer && after.foreign_finalizers);
-    assert!(bench.item().is_none());
+    assert!(fixture.item().is_none());
 
     // Not before the volume is unpublished.
-    let mut bench = Bench::new(left.clone());
-    bench
+    let mut fixture = Fixture::new(left.clone());
+    fixture
         .world
         .state()
         .refused_at
         .push(("unpublish", "id", "Internal"));
-    bench.fails().await;
-    let after = bench.attachment();
+    fixture.fails().await;
+    let after = fixture.attachment();
     assert!(after.attached && after.detach_error.is_some() && !after.finalizer);
-    bench.world.state().refused_at.clear();
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert!(!bench.attachment().says_attached());
+    fixture.world.state().refused_at.clear();
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert!(!fixture.attachment().says_attached());
 
     // Another VolumeAttachment that uses the target keeps it.
-    let mut bench = Bench::new(left.clone());
+    let mut fixture = Fixture::new(left.clone());
     let living = Attachment {
         finalizer: true,
         attached: true,
         ..mk_attachment("living")
     };
-    bench.state().handle(Event::Attachments(Change::Applied(living)));
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert_eq!(bench.world.state().unpublished, []);
-    assert!(!bench.attachment().says_attached());
+    fixture
+        .state()
+        .handle(Event::Attachments(Change::Applied(living)));
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert_eq!(fixture.world.state().unpublished, []);
+    assert!(!fixture.attachment().says_attached());
 
     // A successor of the same name is left alone.
-    let mut bench = Bench::new(left);
-    bench.world.state().attachment = None;
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert_eq!(bench.seen(), ["get attachment"]);
+    let mut fixture = Fixture::new(left);
+    fixture.world.state().attachment = None;
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert_eq!(fixture.seen(), ["get attachment"]);
 }
 
 #[tokio::test]
@@ -520,15 +543,15 @@ async fn corrects_a_wrong_status_without_a_call_if_nothing_is_recorded() {
         recorded: Recorded::default(),
         ..mk_leaving()
     };
-    let mut bench = Bench::new(left.clone());
+    let mut fixture = Fixture::new(left.clone());
     let node = mk_node("node", None);
-    bench.state().handle(Event::Nodes(Change::Applied(Node {
+    fixture.state().handle(Event::Nodes(Change::Applied(Node {
         version: Version(2),
         ..node
     })));
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert_eq!(bench.world.state().unpublished, []);
-    assert!(!bench.attachment().says_attached());
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert_eq!(fixture.world.state().unpublished, []);
+    assert!(!fixture.attachment().says_attached());
 }
 
 /// The list shows that no call is needed.
@@ -541,22 +564,22 @@ async fn clears_an_outdated_error_without_a_call() {
         metadata_keys: ["path".into()].into(),
         ..mk_leaving()
     };
-    let mut bench = Bench::new(attached);
-    let item = bench.item().expect("an attach");
-    let known = bench.attachment();
-    bench.state().keep_pending(&known, PendingStatusWrite::Listed);
-    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
-    let failed = bench.controller.sync(&item).await;
+    let mut fixture = Fixture::new(attached);
+    let item = fixture.item().expect("an attach");
+    let known = fixture.attachment();
+    fixture.state().keep_pending(&known, PendingStatusWrite::Listed);
+    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    let failed = fixture.controller.sync(&item).await;
     assert!(
         failed.is_err_and(|error| !error.reported),
         "the volume is attached"
     );
-    assert_eq!(bench.seen(), ["mark attached"]);
-    assert_eq!(bench.controller.sync(&item).await, Ok(()));
-    assert_eq!(bench.seen(), ["mark attached"]);
-    assert_eq!(bench.attachment().attach_error, None);
+    assert_eq!(fixture.seen(), ["mark attached"]);
+    assert_eq!(fixture.controller.sync(&item).await, Ok(()));
+    assert_eq!(fixture.seen(), ["mark attached"]);
+    assert_eq!(fixture.attachment().attach_error, None);
     // ListVolumes returns no publish context, so what is stored is not replaced.
-    assert_eq!(bench.attachment().metadata_keys, ["path".into()].into());
+    assert_eq!(fixture.attachment().metadata_keys, ["path".into()].into());
 }
 
 /// Another client wrote `attached: false` after the list.
@@ -566,93 +589,93 @@ async fn publishes_a_listed_volume_whose_status_says_detached() {
         attach_error: Some(Box::default()),
         ..mk_attachment("va")
     };
-    let mut bench = Bench::new(detached);
-    let known = bench.attachment();
-    bench.state().keep_pending(&known, PendingStatusWrite::Listed);
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert!(bench.seen().contains(&"publish"));
-    assert!(bench.attachment().attached);
+    let mut fixture = Fixture::new(detached);
+    let known = fixture.attachment();
+    fixture.state().keep_pending(&known, PendingStatusWrite::Listed);
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert!(fixture.seen().contains(&"publish"));
+    assert!(fixture.attachment().attached);
 }
 
 #[tokio::test]
 async fn writes_a_pending_result_without_the_driver() {
-    let mut bench = Bench::new(mk_attachment("va"));
-    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
-    bench.fails().await;
-    assert!(!bench.attachment().attached);
-    bench.world.state().away = true;
-    assert_eq!(bench.sync_next().await, Some(Ok(())));
-    assert!(bench.attachment().attached);
-    let calls = bench.seen();
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    fixture.fails().await;
+    assert!(!fixture.attachment().attached);
+    fixture.world.state().away = true;
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert!(fixture.attachment().attached);
+    let calls = fixture.seen();
     assert_eq!(calls.iter().filter(|seen| **seen == "publish").count(), 1);
 }
 
 /// The current plan refuses the attach, but the volume is published.
 #[tokio::test]
 async fn writes_a_pending_result_although_an_input_is_missing() {
-    let no_volume = |bench: &Bench| {
+    let no_volume = |fixture: &Fixture| {
         let Volume { name, uid, .. } = mk_secret_volume();
         let gone = Change::LocallyDeleted { name, uid };
-        bench.state().handle(Event::Volumes(gone));
+        fixture.state().handle(Event::Volumes(gone));
     };
-    let inputs: [(_, fn(&Bench)); 3] = [
-        ("no node", Bench::delete_csinode),
+    let inputs: [(_, fn(&Fixture)); 3] = [
+        ("no node", Fixture::delete_csinode),
         ("no volume", no_volume),
-        ("a deleting volume", Bench::delete_volume),
+        ("a deleting volume", Fixture::delete_volume),
     ];
     for (missing, change) in inputs {
-        let mut bench = Bench::new(mk_attachment("va"));
-        bench.refuse("mark attached", Error::Unanswered("no answer".into()));
-        bench.fails().await;
-        change(&bench);
-        bench.refuse("get volume", Error::Unanswered("no answer".into()));
-        bench.seen();
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+        fixture.fails().await;
+        change(&fixture);
+        fixture.refuse("get volume", Error::Unanswered("no answer".into()));
+        fixture.seen();
         // A failed write keeps the result.
-        bench.refuse("mark attached", Error::Unanswered("no answer".into()));
-        bench.fails().await;
-        assert_eq!(bench.sync_next().await, Some(Ok(())), "{missing}");
-        assert!(bench.attachment().attached, "{missing}");
-        assert_eq!(bench.attachment().attach_error, None, "{missing}");
-        assert_eq!(bench.seen(), ["mark attached"; 2], "{missing}");
+        fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+        fixture.fails().await;
+        assert_eq!(fixture.sync_next().await, Some(Ok(())), "{missing}");
+        assert!(fixture.attachment().attached, "{missing}");
+        assert_eq!(fixture.attachment().attach_error, None, "{missing}");
+        assert_eq!(fixture.seen(), ["mark attached"; 2], "{missing}");
     }
 }
 
 /// Another client removed what ensures the detach.
 #[tokio::test]
 async fn drops_a_pending_result_without_finalizer_if_an_input_is_missing() {
-    let mut bench = Bench::new(mk_attachment("va"));
-    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
-    bench.fails().await;
-    let edited = bench.world.change(|attachment| attachment.finalizer = false);
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    fixture.fails().await;
+    let edited = fixture.world.change(|attachment| attachment.finalizer = false);
     let edited = Change::Applied(edited.expect("it exists"));
-    bench.state().handle(Event::Attachments(edited));
-    bench.delete_csinode();
-    bench.fails().await;
-    assert!(!bench.attachment().attached);
-    let error = bench.attachment().attach_error.expect("users must see it");
+    fixture.state().handle(Event::Attachments(edited));
+    fixture.delete_csinode();
+    fixture.fails().await;
+    assert!(!fixture.attachment().attached);
+    let error = fixture.attachment().attach_error.expect("users must see it");
     assert!(error.message.contains("not found"), "{error:?}");
 }
 
 #[tokio::test]
 async fn reports_a_panic_in_the_status() {
-    let mut bench = Bench::new(mk_attachment("va"));
-    bench.world.state().panics = true;
-    bench.fails().await;
-    let error = bench.attachment().attach_error.expect("users must see it");
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.world.state().panics = true;
+    fixture.fails().await;
+    let error = fixture.attachment().attach_error.expect("users must see it");
     assert!(error.message.contains("internal error (panic)"), "{error:?}");
 }
 
 /// INVALID_ARGUMENT does not show that the volume is not published.
 #[tokio::test(start_paused = true)]
 async fn an_abandoned_target_outlives_invalid_argument() {
-    let mut bench = Bench::new(mk_attachment("va"));
-    bench.refuse("mark attached", Error::Unanswered("no answer".into()));
-    bench.fails().await;
-    bench.remove_by_hand();
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    fixture.fails().await;
+    fixture.remove_by_hand();
     let refused = ("unpublish", "id", "InvalidArgument");
-    bench.world.state().refused_at.push(refused);
-    assert!(bench.unpublish_abandoned().await.is_err());
-    bench.world.state().refused_at.clear();
-    assert_eq!(bench.unpublish_abandoned().await, Ok(()));
-    assert!(bench.state().is_idle());
+    fixture.world.state().refused_at.push(refused);
+    assert!(fixture.unpublish_abandoned().await.is_err());
+    fixture.world.state().refused_at.clear();
+    assert_eq!(fixture.unpublish_abandoned().await, Ok(()));
+    assert!(fixture.state().is_idle());
 }

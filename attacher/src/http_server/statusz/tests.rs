@@ -78,7 +78,7 @@ async fn work_is_named_with_its_stage_and_its_last_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_comparison_with_the_drivers_list_is_told() {
+async fn shows_the_last_reconcile_round() {
     let view = mk_view();
     view.work_begins(Arc::new(Mutex::new(mk_state(&[]))));
     assert_eq!(json(&view)["reconcile"], Value::Null, "there was none");
@@ -102,7 +102,7 @@ async fn the_last_comparison_with_the_drivers_list_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_let_do_nothing_says_so() {
+async fn shows_missing_permissions() {
     let view = mk_view();
     view.election_begins(mk_standby(None, Some("leases is forbidden (HTTP 403)")));
     view.work_begins(Arc::new(Mutex::new(mk_unlisted())));
@@ -152,7 +152,7 @@ async fn who_is_let_do_nothing_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_lease_is_told_as_we_know_it() {
+async fn shows_lease_holder_and_renewal() {
     for (leadership, leads, holder, renewed) in [
         (mk_standby(Some(""), None), false, "", None),
         (mk_standby(Some("pod-2"), None), false, "pod-2", None),

@@ -166,7 +166,7 @@ async fn a_server_that_ends_each_watch_is_not_asked_for_a_list_each_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_is_granted_is_in_trouble_no_longer() {
+async fn an_allowed_watch_clears_the_reported_failure() {
     let (mut watch, asked, counts) = mk_watch(|n, query| match n {
         1 => Some(mk_refusal(403, "Forbidden", json!({}))),
         _ if query.contains("watch=") => {

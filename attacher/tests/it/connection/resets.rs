@@ -144,7 +144,7 @@ async fn reset_call_is_reported_and_the_connection_stays() {
     let mut fixture = Fixture::new();
     let driver = Resetter::default();
     let _serving = driver.serve(&fixture.socket);
-    fixture.link_is(true).await;
+    fixture.connection_is(true).await;
     let caller = fixture.caller();
     // The codes are grpc-go's. REFUSED_STREAM alone promises that nothing was done, and is tried again as soon as
     // whatever may have been done.
@@ -179,7 +179,7 @@ async fn reset_call_is_reported_and_the_connection_stays() {
                 .expect("the next call is served");
         }
     }
-    assert!(fixture.link.borrow().is_some(), "the connection lives");
+    assert!(fixture.connection.borrow().is_some(), "the connection lives");
     assert_eq!(
         driver.connections.load(Ordering::Relaxed),
         2,

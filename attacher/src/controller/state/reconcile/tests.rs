@@ -18,13 +18,13 @@ pub(in crate::controller::state) enum Listed {
     NotAtAll,
 }
 
-pub(in crate::controller::state) struct Bench {
+pub(in crate::controller::state) struct Fixture {
     pub(in crate::controller::state) state: ControllerState,
     driver: Driver,
     pub(in crate::controller::state) now: Instant,
 }
 
-impl Bench {
+impl Fixture {
     /// An state that has begun to work, knows one volume and one node, and `attachments`.
     pub(in crate::controller::state) fn new(attachments: impl IntoIterator<Item = Attachment>) -> Self {
         let mut driver = mk_driver();
@@ -38,9 +38,9 @@ impl Bench {
         }
         #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
         let now = Instant::now();
-        let mut bench = Self { state, driver, now };
-        assert!(bench.start().is_none(), "nothing must be wanted at the start");
-        bench
+        let mut fixture = Self { state, driver, now };
+        assert!(fixture.start().is_none(), "nothing must be wanted at the start");
+        fixture
     }
 
     pub(in crate::controller::state) fn start(&mut self) -> Option<Item> {
@@ -134,15 +134,15 @@ pub(in crate::controller::state) fn newer(attachment: &Attachment) -> Attachment
 
 #[test]
 fn republishes_and_reports_a_lost_attachment() {
-    let mut bench = Bench::new([attached("va")]);
-    bench.reconcile(Listed::Nowhere);
-    let findings = bench.state.take_findings();
+    let mut fixture = Fixture::new([attached("va")]);
+    fixture.reconcile(Listed::Nowhere);
+    let findings = fixture.state.take_findings();
     assert_eq!(findings.len(), 1);
     assert_eq!((findings[0].repair, findings[0].times), (Operation::Attach, 1));
-    let item = bench.starts(Operation::Attach);
-    bench.finish(&item, Ok(()));
-    assert!(bench.start().is_none(), "once is enough");
-    let metrics = bench.state.rounds.metrics;
+    let item = fixture.starts(Operation::Attach);
+    fixture.finish(&item, Ok(()));
+    assert!(fixture.start().is_none(), "once is enough");
+    let metrics = fixture.state.rounds.metrics;
     assert_eq!((metrics.rounds, metrics.lost, metrics.repaired), (1, 1, 1));
 }
 
@@ -154,88 +154,88 @@ fn ignores_attachments_that_agree_with_the_list() {
         (without_finalizer("va"), Listed::Nowhere),
         (without_finalizer("va"), Listed::NotAtAll),
     ] {
-        let mut bench = Bench::new([attachment]);
-        bench.reconcile(listed);
-        assert!(bench.start().is_none());
-        assert_eq!(bench.state.take_findings(), []);
+        let mut fixture = Fixture::new([attachment]);
+        fixture.reconcile(listed);
+        assert!(fixture.start().is_none());
+        assert_eq!(fixture.state.take_findings(), []);
     }
 }
 
 #[test]
 fn republishes_a_volume_that_two_lists_in_a_row_lack() {
-    let mut bench = Bench::new([attached("va")]);
-    bench.reconcile(Listed::NotAtAll);
-    bench.reconcile(Listed::OnNode);
-    bench.reconcile(Listed::NotAtAll);
-    assert!(bench.start().is_none(), "not two in a row");
-    bench.reconcile(Listed::NotAtAll);
-    bench.starts(Operation::Attach);
+    let mut fixture = Fixture::new([attached("va")]);
+    fixture.reconcile(Listed::NotAtAll);
+    fixture.reconcile(Listed::OnNode);
+    fixture.reconcile(Listed::NotAtAll);
+    assert!(fixture.start().is_none(), "not two in a row");
+    fixture.reconcile(Listed::NotAtAll);
+    fixture.starts(Operation::Attach);
 }
 
 /// Drivers list from caches, and a loss is reported in an Event.
 #[test]
 fn a_new_attachment_is_lost_only_after_two_lists() {
     for (second, lost) in [(Listed::Nowhere, true), (Listed::OnNode, false)] {
-        let mut bench = Bench::new([]);
-        bench.reconcile(Listed::NotAtAll);
+        let mut fixture = Fixture::new([]);
+        fixture.reconcile(Listed::NotAtAll);
         let va = mk_attachment("va");
-        bench.put(va.clone());
-        let item = bench.start().expect("an attach");
+        fixture.put(va.clone());
+        let item = fixture.start().expect("an attach");
         let done = Attachment {
             version: Version(va.version.0 + 1),
             ..attached("va")
         };
-        bench
+        fixture
             .state
             .handle(Event::Attachments(Change::LocallyUpdated(done)));
-        bench.finish(&item, Ok(()));
-        bench.reconcile(Listed::Nowhere);
-        assert_eq!(bench.state.take_findings(), []);
-        bench.reconcile(second);
-        assert_eq!(!bench.state.take_findings().is_empty(), lost);
+        fixture.finish(&item, Ok(()));
+        fixture.reconcile(Listed::Nowhere);
+        assert_eq!(fixture.state.take_findings(), []);
+        fixture.reconcile(second);
+        assert_eq!(!fixture.state.take_findings().is_empty(), lost);
         if !lost {
             // Now it is older than any list.
-            bench.reconcile(Listed::Nowhere);
-            assert_eq!(bench.state.take_findings().len(), 1);
+            fixture.reconcile(Listed::Nowhere);
+            assert_eq!(fixture.state.take_findings().len(), 1);
         }
     }
 }
 
 #[test]
 fn ignores_attachments_that_changed_during_the_round() {
-    type Act = fn(&mut Bench, &Attachment);
+    type Act = fn(&mut Fixture, &Attachment);
     let acts: [(&str, Act); 5] = [
-        ("changed", |bench, va| bench.put(newer(va))),
-        ("deleted", |bench, va| {
-            bench.put(Attachment {
+        ("changed", |fixture, va| fixture.put(newer(va))),
+        ("deleted", |fixture, va| {
+            fixture.put(Attachment {
                 deleting: true,
                 ..newer(va)
             });
         }),
-        ("replaced", |bench, va| {
-            bench.put(Attachment {
+        ("replaced", |fixture, va| {
+            fixture.put(Attachment {
                 uid: "another".into(),
                 ..newer(va)
             });
         }),
-        ("node registered anew", |bench, _| {
+        ("node registered anew", |fixture, _| {
             let node = crate::model::Node {
                 version: Version(9),
                 ..mk_node("node", Some("id-2"))
             };
-            bench.state.handle(Event::Nodes(Change::Applied(node)));
+            fixture.state.handle(Event::Nodes(Change::Applied(node)));
         }),
-        ("capabilities changed", |bench, _| {
-            bench.capabilities(|c| c.publish_readonly = true)
+        ("capabilities changed", |fixture, _| {
+            fixture.capabilities(|c| c.publish_readonly = true)
         }),
     ];
     for (name, act) in acts {
         let va = attached("va");
-        let mut bench = Bench::new([va.clone()]);
-        let result = bench.begin();
-        act(&mut bench, &va);
-        bench.end(result, Listed::Nowhere);
-        assert_eq!(bench.state.take_findings(), [], "{name}");
+        let mut fixture = Fixture::new([va.clone()]);
+        let result = fixture.begin();
+        act(&mut fixture, &va);
+        fixture.end(result, Listed::Nowhere);
+        assert_eq!(fixture.state.take_findings(), [], "{name}");
     }
 }
 
@@ -244,41 +244,41 @@ fn ignores_attachments_that_were_synced_during_the_round() {
     // The sync starts before or after the round begins, and ends before or after the round does.
     for (starts_before, ends_before) in [(true, true), (true, false), (false, true), (false, false)] {
         let va = attached("va");
-        let mut bench = Bench::new([va]);
-        bench.reconcile(Listed::Nowhere);
-        bench.state.take_findings();
-        let mut item = starts_before.then(|| bench.starts(Operation::Attach));
-        let result = bench.begin();
-        let item = item.take().unwrap_or_else(|| bench.starts(Operation::Attach));
+        let mut fixture = Fixture::new([va]);
+        fixture.reconcile(Listed::Nowhere);
+        fixture.state.take_findings();
+        let mut item = starts_before.then(|| fixture.starts(Operation::Attach));
+        let result = fixture.begin();
+        let item = item.take().unwrap_or_else(|| fixture.starts(Operation::Attach));
         if ends_before {
-            bench.finish(&item, Ok(()));
+            fixture.finish(&item, Ok(()));
         }
-        bench.end(result, Listed::Nowhere);
-        assert_eq!(bench.state.take_findings(), [], "{starts_before} {ends_before}");
+        fixture.end(result, Listed::Nowhere);
+        assert_eq!(fixture.state.take_findings(), [], "{starts_before} {ends_before}");
     }
 }
 
 #[test]
 fn ignores_attachments_whose_target_another_changed_during_the_round() {
     let (va, twin) = (attached("va"), attached("twin"));
-    let mut bench = Bench::new([va, twin.clone()]);
-    let result = bench.begin();
-    bench.put(newer(&twin));
-    bench.end(result, Listed::Nowhere);
-    assert_eq!(bench.state.take_findings(), []);
+    let mut fixture = Fixture::new([va, twin.clone()]);
+    let result = fixture.begin();
+    fixture.put(newer(&twin));
+    fixture.end(result, Listed::Nowhere);
+    assert_eq!(fixture.state.take_findings(), []);
 }
 
 #[test]
 fn unpublishes_a_leftover_unless_the_target_is_in_use() {
-    let mut bench = Bench::new([without_finalizer("va")]);
-    bench.reconcile(Listed::OnNode);
-    assert_eq!(bench.state.take_findings()[0].repair, Operation::Detach);
-    bench.starts(Operation::Detach);
+    let mut fixture = Fixture::new([without_finalizer("va")]);
+    fixture.reconcile(Listed::OnNode);
+    assert_eq!(fixture.state.take_findings()[0].repair, Operation::Detach);
+    fixture.starts(Operation::Detach);
 
-    let mut bench = Bench::new([without_finalizer("va"), attached("twin")]);
-    bench.reconcile(Listed::OnNode);
-    assert_eq!(bench.state.take_findings(), []);
-    assert!(bench.start().is_none());
+    let mut fixture = Fixture::new([without_finalizer("va"), attached("twin")]);
+    fixture.reconcile(Listed::OnNode);
+    assert_eq!(fixture.state.take_findings(), []);
+    assert!(fixture.start().is_none());
 }
 
 #[test]
@@ -289,10 +289,10 @@ fn does_not_reconcile_without_the_capabilities() {
         (false, true, false),
         (false, false, false),
     ] {
-        let mut bench = Bench::new([]);
-        bench.capabilities(|c| (c.publish, c.list_published) = (publish, list));
+        let mut fixture = Fixture::new([]);
+        fixture.capabilities(|c| (c.publish, c.list_published) = (publish, list));
         assert_eq!(
-            bench.state.begin_reconcile(&bench.driver).is_some(),
+            fixture.state.begin_reconcile(&fixture.driver).is_some(),
             surveyed,
             "{publish} {list}"
         );
@@ -301,25 +301,25 @@ fn does_not_reconcile_without_the_capabilities() {
 
 #[test]
 fn counts_a_failed_round_and_enqueues_nothing() {
-    let mut bench = Bench::new([attached("va")]);
-    let result = bench.begin();
-    let round = bench.round();
-    bench
+    let mut fixture = Fixture::new([attached("va")]);
+    let result = fixture.begin();
+    let round = fixture.round();
+    fixture
         .state
         .handle(Event::ListVolumesFailed(round, "no answer".into()));
-    bench.end(result, Listed::Nowhere);
-    assert!(bench.start().is_none());
-    let metrics = bench.state.rounds.metrics;
+    fixture.end(result, Listed::Nowhere);
+    assert!(fixture.start().is_none());
+    let metrics = fixture.state.rounds.metrics;
     assert_eq!((metrics.rounds, metrics.failed_rounds), (0, 1));
-    let last = bench.state.rounds.last.as_ref().expect("there was one");
+    let last = fixture.state.rounds.last.as_ref().expect("there was one");
     assert_eq!(last.error.as_deref(), Some("no answer"));
 
-    bench.reconcile(Listed::Nowhere);
-    let last = bench.state.rounds.last.clone();
+    fixture.reconcile(Listed::Nowhere);
+    let last = fixture.state.rounds.last.clone();
     assert_eq!(
         last,
         Some(LastRound {
-            round: bench.round(),
+            round: fixture.round(),
             lost: 1,
             leftover: 0,
             error: None

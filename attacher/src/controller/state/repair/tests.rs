@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::controller::SyncError;
-use crate::controller::state::reconcile::tests::{Bench, Listed, attached, newer, without_finalizer};
+use crate::controller::state::reconcile::tests::{Fixture, Listed, attached, newer, without_finalizer};
 use crate::controller::state::{Event, Item};
 use crate::informer::Change;
 use crate::model::{Problem, Recorded, Version};
@@ -30,8 +30,8 @@ fn failing(attachment: &Attachment) -> Attachment {
 }
 
 /// The next item, which must be an attach.
-fn attaches(bench: &mut Bench) -> Item {
-    let item = bench.start().expect("a item must start");
+fn attaches(fixture: &mut Fixture) -> Item {
+    let item = fixture.start().expect("a item must start");
     assert!(
         matches!(
             item,
@@ -46,22 +46,22 @@ fn attaches(bench: &mut Bench) -> Item {
 }
 
 /// A lost attachment whose republish was refused.
-fn mk_parked() -> Bench {
-    let mut bench = Bench::new([attached("va")]);
-    bench.reconcile(Listed::Nowhere);
-    let item = bench.starts(Operation::Attach);
-    bench.finish(&item, refused());
-    bench
+fn mk_parked() -> Fixture {
+    let mut fixture = Fixture::new([attached("va")]);
+    fixture.reconcile(Listed::Nowhere);
+    let item = fixture.starts(Operation::Attach);
+    fixture.finish(&item, refused());
+    fixture
 }
 
 /// As after a driver that came back without its memory.
 #[test]
 fn repairs_do_not_delay_a_new_attach() {
     let names: Vec<String> = (0..40).map(|number| format!("va-{number}")).collect();
-    let mut bench = Bench::new(names.iter().map(|name| attached(name)));
-    bench.reconcile(Listed::Nowhere);
-    bench.put(mk_attachment("new"));
-    let mut items: Vec<Item> = std::iter::from_fn(|| bench.start()).collect();
+    let mut fixture = Fixture::new(names.iter().map(|name| attached(name)));
+    fixture.reconcile(Listed::Nowhere);
+    fixture.put(mk_attachment("new"));
+    let mut items: Vec<Item> = std::iter::from_fn(|| fixture.start()).collect();
     assert_eq!(
         items.len(),
         5 + 1,
@@ -71,11 +71,11 @@ fn repairs_do_not_delay_a_new_attach() {
     assert_eq!(items.iter().filter(|item| is_new(item)).count(), 1);
     let mut done = 0;
     while let Some(item) = items.pop() {
-        bench.finish(&item, Ok(()));
+        fixture.finish(&item, Ok(()));
         done += 1;
-        items.extend(std::iter::from_fn(|| bench.start()));
+        items.extend(std::iter::from_fn(|| fixture.start()));
     }
-    assert_eq!(bench.state.rounds.metrics.repaired, 40, "of {done} syncs");
+    assert_eq!(fixture.state.rounds.metrics.repaired, 40, "of {done} syncs");
 }
 
 #[test]
@@ -85,40 +85,40 @@ fn a_repair_has_no_creation_timestamp_in_the_stats() {
         wanted_since: made,
         ..attached(name)
     };
-    let mut bench = Bench::new([of_age("va")]);
-    bench.reconcile(Listed::Nowhere);
-    let oldest = |bench: &Bench| bench.state.lanes(bench.now)[&Lane::Repair].oldest;
-    assert_eq!(oldest(&bench), None);
-    bench.starts(Operation::Attach);
-    assert_eq!(oldest(&bench), None);
+    let mut fixture = Fixture::new([of_age("va")]);
+    fixture.reconcile(Listed::Nowhere);
+    let oldest = |fixture: &Fixture| fixture.state.lanes(fixture.now)[&Lane::Repair].oldest;
+    assert_eq!(oldest(&fixture), None);
+    fixture.starts(Operation::Attach);
+    assert_eq!(oldest(&fixture), None);
 }
 
 #[test]
 fn lists_do_not_end_the_backoff_of_a_failed_repair() {
-    let mut bench = Bench::new([attached("va")]);
-    bench.reconcile(Listed::Nowhere);
-    let item = bench.starts(Operation::Attach);
-    bench.finish(&item, Err(SyncError::new(Class::Final, "failed")));
-    bench.reconcile(Listed::Nowhere);
-    assert!(bench.start().is_none(), "it waits out its backoff");
-    assert_eq!(bench.state.rounds.metrics.lost, 1, "it is the same loss");
+    let mut fixture = Fixture::new([attached("va")]);
+    fixture.reconcile(Listed::Nowhere);
+    let item = fixture.starts(Operation::Attach);
+    fixture.finish(&item, Err(SyncError::new(Class::Final, "failed")));
+    fixture.reconcile(Listed::Nowhere);
+    assert!(fixture.start().is_none(), "it waits out its backoff");
+    assert_eq!(fixture.state.rounds.metrics.lost, 1, "it is the same loss");
     // The volume is there after all; another call clears the error in the status.
-    bench.reconcile(Listed::OnNode);
-    let item = bench.starts(Operation::Attach);
-    bench.finish(&item, Ok(()));
-    assert!(bench.start().is_none());
+    fixture.reconcile(Listed::OnNode);
+    let item = fixture.starts(Operation::Attach);
+    fixture.finish(&item, Ok(()));
+    assert!(fixture.start().is_none());
 }
 
 #[test]
 fn a_deletion_turns_a_repair_into_a_detach() {
     let va = attached("va");
-    let mut bench = Bench::new([va.clone()]);
-    bench.reconcile(Listed::Nowhere);
-    bench.put(Attachment {
+    let mut fixture = Fixture::new([va.clone()]);
+    fixture.reconcile(Listed::Nowhere);
+    fixture.put(Attachment {
         deleting: true,
         ..newer(&va)
     });
-    let item = bench.start().expect("the detach must start");
+    let item = fixture.start().expect("the detach must start");
     assert!(matches!(
         item,
         Item::Attachment {
@@ -130,178 +130,178 @@ fn a_deletion_turns_a_repair_into_a_detach() {
 
 #[test]
 fn backs_off_if_lists_keep_contradicting_repairs() {
-    let mut bench = Bench::new([attached("va")]);
+    let mut fixture = Fixture::new([attached("va")]);
     let mut repaired_in = Vec::new();
     for round in 1..=20 {
-        bench.reconcile(Listed::Nowhere);
-        if let Some(item) = bench.start() {
-            bench.finish(&item, Ok(()));
+        fixture.reconcile(Listed::Nowhere);
+        if let Some(item) = fixture.start() {
+            fixture.finish(&item, Ok(()));
             repaired_in.push(round);
         }
     }
     assert_eq!(repaired_in, [1, 2, 4, 8, 16]);
-    bench.reconcile(Listed::OnNode);
-    bench.reconcile(Listed::Nowhere);
-    bench.starts(Operation::Attach);
+    fixture.reconcile(Listed::OnNode);
+    fixture.reconcile(Listed::Nowhere);
+    fixture.starts(Operation::Attach);
 }
 
 #[test]
 fn parks_a_refused_repair_whatever_the_lists_say() {
-    let mut bench = mk_parked();
+    let mut fixture = mk_parked();
     for listed in [Listed::Nowhere, Listed::NotAtAll, Listed::Nowhere] {
-        bench.now += LONG;
-        bench.reconcile(listed);
-        bench.state.handle(Event::Resync);
-        assert!(bench.start().is_none(), "nothing has changed");
+        fixture.now += LONG;
+        fixture.reconcile(listed);
+        fixture.state.handle(Event::Resync);
+        assert!(fixture.start().is_none(), "nothing has changed");
     }
-    let metrics = bench.state.rounds.metrics;
+    let metrics = fixture.state.rounds.metrics;
     assert_eq!(
         (metrics.lost, metrics.refused, metrics.repaired),
         (1, 1, 0),
         "the loss counts once"
     );
-    assert_eq!(bench.state.take_findings().len(), 1, "reported once");
-    assert_eq!(bench.state.queue.next_advance(), None, "no backoff runs");
+    assert_eq!(fixture.state.take_findings().len(), 1, "reported once");
+    assert_eq!(fixture.state.queue.next_advance(), None, "no backoff runs");
 
-    bench.reconcile(Listed::OnNode);
-    bench.now += LONG;
-    assert!(bench.start().is_none(), "nothing to repair");
-    bench.reconcile(Listed::Nowhere);
-    assert!(bench.start().is_none(), "it stays parked");
-    assert_eq!(bench.state.rounds.metrics.lost, 2, "the second loss counts");
+    fixture.reconcile(Listed::OnNode);
+    fixture.now += LONG;
+    assert!(fixture.start().is_none(), "nothing to repair");
+    fixture.reconcile(Listed::Nowhere);
+    assert!(fixture.start().is_none(), "it stays parked");
+    assert_eq!(fixture.state.rounds.metrics.lost, 2, "the second loss counts");
 }
 
 #[test]
 fn retries_a_parked_repair_when_its_inputs_change() {
-    type Act = fn(&mut Bench);
+    type Act = fn(&mut Fixture);
     let acts: [(&str, Act); 5] = [
-        ("the attachment is edited", |bench| {
-            bench.put(newer(&attached("va")))
+        ("the attachment is edited", |fixture| {
+            fixture.put(newer(&attached("va")))
         }),
-        ("another volume of that name", |bench| {
+        ("another volume of that name", |fixture| {
             let volume = crate::model::Volume {
                 uid: "another".into(),
                 version: Version(9),
                 ..mk_volume("pv")
             };
-            bench.state.handle(Event::Volumes(Change::Applied(volume)));
+            fixture.state.handle(Event::Volumes(Change::Applied(volume)));
         }),
-        ("the volume is being deleted", |bench| {
+        ("the volume is being deleted", |fixture| {
             let volume = crate::model::Volume {
                 deleting: true,
                 version: Version(9),
                 ..mk_volume("pv")
             };
-            bench.state.handle(Event::Volumes(Change::Applied(volume)));
+            fixture.state.handle(Event::Volumes(Change::Applied(volume)));
         }),
-        ("the driver is registered on the node again", |bench| {
+        ("the driver is registered on the node again", |fixture| {
             let node = crate::model::Node {
                 version: Version(9),
                 ..mk_node("node", Some("id-2"))
             };
-            bench.state.handle(Event::Nodes(Change::Applied(node)));
+            fixture.state.handle(Event::Nodes(Change::Applied(node)));
         }),
-        ("the driver can do more", |bench| {
-            bench.capabilities(|capabilities| capabilities.single_node_multi_writer = true);
+        ("the driver can do more", |fixture| {
+            fixture.capabilities(|capabilities| capabilities.single_node_multi_writer = true);
         }),
     ];
     for (name, act) in acts {
-        let mut bench = mk_parked();
-        act(&mut bench);
-        let item = bench.starts(Operation::Attach);
-        bench.finish(&item, refused());
-        assert!(bench.start().is_none(), "{name}: parked again");
-        act(&mut bench);
-        assert!(bench.start().is_none(), "{name}: no change");
-        bench.put(newer(&newer(&attached("va"))));
-        let item = bench.starts(Operation::Attach);
-        bench.finish(&item, Ok(()));
-        let metrics = bench.state.rounds.metrics;
+        let mut fixture = mk_parked();
+        act(&mut fixture);
+        let item = fixture.starts(Operation::Attach);
+        fixture.finish(&item, refused());
+        assert!(fixture.start().is_none(), "{name}: parked again");
+        act(&mut fixture);
+        assert!(fixture.start().is_none(), "{name}: no change");
+        fixture.put(newer(&newer(&attached("va"))));
+        let item = fixture.starts(Operation::Attach);
+        fixture.finish(&item, Ok(()));
+        let metrics = fixture.state.rounds.metrics;
         assert_eq!((metrics.refused, metrics.repaired), (2, 1), "{name}");
-        assert!(bench.start().is_none(), "{name}");
+        assert!(fixture.start().is_none(), "{name}");
     }
 }
 
 #[test]
 fn does_not_park_a_repair_whose_inputs_changed_during_the_sync() {
-    let mut bench = Bench::new([attached("va")]);
-    bench.reconcile(Listed::Nowhere);
-    let item = bench.starts(Operation::Attach);
+    let mut fixture = Fixture::new([attached("va")]);
+    fixture.reconcile(Listed::Nowhere);
+    let item = fixture.starts(Operation::Attach);
     let node = crate::model::Node {
         version: Version(9),
         ..mk_node("node", Some("id-2"))
     };
-    bench.state.handle(Event::Nodes(Change::Applied(node)));
-    bench.finish(&item, refused());
-    bench.starts(Operation::Attach);
+    fixture.state.handle(Event::Nodes(Change::Applied(node)));
+    fixture.finish(&item, refused());
+    fixture.starts(Operation::Attach);
 }
 
 #[test]
 fn does_not_park_a_repair_whose_record_changed_during_the_sync() {
-    let mut bench = Bench::new([attached("va")]);
-    bench.reconcile(Listed::Nowhere);
-    let item = bench.starts(Operation::Attach);
+    let mut fixture = Fixture::new([attached("va")]);
+    fixture.reconcile(Listed::Nowhere);
+    let item = fixture.starts(Operation::Attach);
     let mut edited = newer(&attached("va"));
     edited.recorded.handle = Some("another-handle".into());
-    bench.put(edited);
-    bench.finish(&item, refused());
-    bench.now += LONG;
-    bench.starts(Operation::Attach);
+    fixture.put(edited);
+    fixture.finish(&item, refused());
+    fixture.now += LONG;
+    fixture.starts(Operation::Attach);
 }
 
 #[test]
 fn does_not_park_a_refused_first_attach() {
-    let mut bench = Bench::new([]);
-    bench.put(mk_attachment("va"));
-    let item = bench.start().expect("an attach");
-    bench.finish(&item, refused());
-    bench.now += LONG;
-    assert!(bench.start().is_some(), "a pod waits for it");
-    assert_eq!(bench.state.rounds.metrics.refused, 0);
+    let mut fixture = Fixture::new([]);
+    fixture.put(mk_attachment("va"));
+    let item = fixture.start().expect("an attach");
+    fixture.finish(&item, refused());
+    fixture.now += LONG;
+    assert!(fixture.start().is_some(), "a pod waits for it");
+    assert_eq!(fixture.state.rounds.metrics.refused, 0);
 }
 
 #[test]
 fn clears_the_error_of_a_parked_repair_when_the_list_agrees() {
-    let mut bench = mk_parked();
-    bench.put(failing(&attached("va")));
-    assert!(bench.start().is_none(), "the echo of our own write");
-    bench.reconcile(Listed::OnNode);
-    let item = attaches(&mut bench);
-    let pending = bench.state.state_of(&attached("va").uid).pending.clone();
+    let mut fixture = mk_parked();
+    fixture.put(failing(&attached("va")));
+    assert!(fixture.start().is_none(), "the echo of our own write");
+    fixture.reconcile(Listed::OnNode);
+    let item = attaches(&mut fixture);
+    let pending = fixture.state.state_of(&attached("va").uid).pending.clone();
     assert_eq!(pending, Some(PendingStatusWrite::Listed));
-    bench.put(newer(&newer(&attached("va"))));
-    bench.finish(&item, Ok(()));
-    assert!(bench.start().is_none());
-    assert_eq!(bench.state.rounds.metrics.repaired, 0, "no call was made");
+    fixture.put(newer(&newer(&attached("va"))));
+    fixture.finish(&item, Ok(()));
+    assert!(fixture.start().is_none());
+    assert_eq!(fixture.state.rounds.metrics.repaired, 0, "no call was made");
 
     // The volume is lost again before the write.
-    let mut bench = mk_parked();
-    bench.put(failing(&attached("va")));
-    bench.reconcile(Listed::OnNode);
-    bench.reconcile(Listed::Nowhere);
-    attaches(&mut bench);
-    assert_eq!(bench.state.state_of(&attached("va").uid).pending, None);
+    let mut fixture = mk_parked();
+    fixture.put(failing(&attached("va")));
+    fixture.reconcile(Listed::OnNode);
+    fixture.reconcile(Listed::Nowhere);
+    attaches(&mut fixture);
+    assert_eq!(fixture.state.state_of(&attached("va").uid).pending, None);
 }
 
 /// A new process knows the last attempt from the status alone.
 #[test]
 fn republishes_an_attached_volume_with_an_error() {
-    let mut bench = Bench::new([]);
-    bench.put(failing(&attached("va")));
-    let item = attaches(&mut bench);
-    bench.finish(&item, refused());
-    bench.now += LONG;
-    assert!(bench.start().is_none(), "parked if refused");
+    let mut fixture = Fixture::new([]);
+    fixture.put(failing(&attached("va")));
+    let item = attaches(&mut fixture);
+    fixture.finish(&item, refused());
+    fixture.now += LONG;
+    assert!(fixture.start().is_none(), "parked if refused");
 
-    let mut bench = Bench::new([]);
-    bench.capabilities(|capabilities| capabilities.publish = false);
+    let mut fixture = Fixture::new([]);
+    fixture.capabilities(|capabilities| capabilities.publish = false);
     let released = Attachment {
         finalizer: false,
         ..failing(&attached("va"))
     };
-    bench.put(released);
+    fixture.put(released);
     assert!(
-        bench.start().is_none(),
+        fixture.start().is_none(),
         "a driver without publish calls cannot help"
     );
 }
@@ -325,14 +325,14 @@ fn corrects_the_status_of_an_attachment_without_finalizer() {
         ("attached without a call", still(&never_published), false, true),
         ("status says detached", unpublished, true, false),
     ] {
-        let mut bench = Bench::new([]);
-        bench.capabilities(|capabilities| capabilities.publish = publishes);
-        bench.put(va.clone());
+        let mut fixture = Fixture::new([]);
+        fixture.capabilities(|capabilities| capabilities.publish = publishes);
+        fixture.put(va.clone());
         if !is_work {
-            assert!(bench.start().is_none(), "{what}");
+            assert!(fixture.start().is_none(), "{what}");
             continue;
         }
-        let item = bench.starts(Operation::Detach);
+        let item = fixture.starts(Operation::Detach);
         assert!(matches!(
             item,
             Item::Attachment {
@@ -344,8 +344,8 @@ fn corrects_the_status_of_an_attachment_without_finalizer() {
             attached: false,
             ..newer(&va)
         };
-        bench.put(right);
-        bench.finish(&item, Ok(()));
-        assert!(bench.start().is_none(), "{what}");
+        fixture.put(right);
+        fixture.finish(&item, Ok(()));
+        assert!(fixture.start().is_none(), "{what}");
     }
 }

@@ -4,7 +4,7 @@ mod answerable;
 
 use proptest::prelude::*;
 
-use super::super::tests::Bench;
+use super::super::tests::Fixture;
 use super::*;
 use crate::controller::SyncError;
 use crate::controller::state::{Event, Item, RESOURCE_EXHAUSTED};
@@ -121,7 +121,7 @@ proptest! {
         attachments in prop::collection::vec(any_attachment(), 0..8),
         volumes in prop::collection::vec((0..2u8, 0..4u8), 0..6),
     ) {
-        let mut state = Bench::new([]).state;
+        let mut state = Fixture::new([]).state;
         for node in 0..2 {
             let node = mk_node(&format!("node-{node}"), Some(&format!("id-{node}")));
             state.handle(Event::Nodes(Change::Applied(node)));
@@ -176,32 +176,32 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #[test]
     fn attachments_waiting_for_capacity_equal_those_of_a_full_scan(steps in steps()) {
-        let mut bench = Bench::new([]);
+        let mut fixture = Fixture::new([]);
         let mut running: Vec<Item> = Vec::new();
         for (version, step) in (1..).zip(steps) {
             match step {
                 Step::Put(attachment) => {
-                    let put = next(&bench.state, &attachment, version);
-                    bench.put(put);
+                    let put = next(&fixture.state, &attachment, version);
+                    fixture.put(put);
                 }
                 Step::Gone(name) => {
                     let name = format!("va-{name}");
-                    if let Some(known) = bench.state.index.attachments.get(&name).cloned() {
+                    if let Some(known) = fixture.state.index.attachments.get(&name).cloned() {
                         let gone = Change::Deleted { name: known.name.clone(), uid: known.uid.clone() };
-                        bench.state.handle(Event::Attachments(gone));
+                        fixture.state.handle(Event::Attachments(gone));
                     }
                 }
-                Step::Start => running.extend(bench.start()),
+                Step::Start => running.extend(fixture.start()),
                 Step::Finish { which, code } => {
                     if !running.is_empty() {
                         let item = running.swap_remove(which % running.len());
                         let error = SyncError { code, ..SyncError::new(Class::Final, "failed") };
-                        bench.finish(&item, if code.is_some() { Err(error) } else { Ok(()) });
+                        fixture.finish(&item, if code.is_some() { Err(error) } else { Ok(()) });
                     }
                 }
-                Step::Wait => bench.now += std::time::Duration::from_secs(300),
+                Step::Wait => fixture.now += std::time::Duration::from_secs(300),
             }
-            let state = &bench.state;
+            let state = &fixture.state;
             for attachment in state.index.attachments.iter() {
                 let key = Key::Attachment(attachment.name.clone());
                 if state.queue.failed_with(&key, &attachment.uid) == Some(RESOURCE_EXHAUSTED) {

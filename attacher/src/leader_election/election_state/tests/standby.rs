@@ -132,3 +132,14 @@ fn waits_longer_after_a_timeout_until_a_quick_response() {
     rig.at(until + 14.0);
     assert!(rig.timeout() < 4.0);
 }
+
+#[test]
+fn holder_is_unknown_until_the_lease_is_read_and_empty_if_it_is_free() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.state.holder(), None);
+    rig.look(None);
+    assert_eq!(rig.state.holder(), Some(""));
+    let mut rig = Rig::new();
+    rig.look(Some(mk_lease("b", 1, 15)));
+    assert_eq!(rig.state.holder(), Some("b"));
+}

@@ -1,7 +1,7 @@
 //! How other VolumeAttachments use a target, case by case.
 
 use crate::controller::state::Event;
-use crate::controller::state::reconcile::tests::{Bench, attached, newer, without_finalizer};
+use crate::controller::state::reconcile::tests::{Fixture, attached, newer, without_finalizer};
 use crate::informer::Change;
 use crate::model::{Attachment, PublishTarget, Recorded};
 use crate::plan::tests::{mk_attachment, mk_volume};
@@ -14,8 +14,8 @@ fn usage_beside(other: Attachment) -> TargetUsage {
         node_id: "id".into(),
     };
     let va = attached("va");
-    let bench = Bench::new([]);
-    let mut state = bench.state;
+    let fixture = Fixture::new([]);
+    let mut state = fixture.state;
     let twin = crate::model::Volume {
         name: "pv-twin".into(),
         uid: "uid-twin".into(),
@@ -24,7 +24,7 @@ fn usage_beside(other: Attachment) -> TargetUsage {
     state.handle(Event::Attachments(Change::Applied(va.clone())));
     state.handle(Event::Attachments(Change::Applied(other)));
     state.handle(Event::Volumes(Change::Applied(twin)));
-    while state.start(bench.now).is_some() {}
+    while state.start(fixture.now).is_some() {}
     state.usage_besides(&va, &target, UsedBy::Record)
 }
 
@@ -87,7 +87,7 @@ fn a_record_that_is_being_changed_makes_the_usage_ambiguous() {
         volume_id: "handle".into(),
         node_id: "id".into(),
     };
-    let mut state = Bench::new([va.clone(), other.clone()]).state;
+    let mut state = Fixture::new([va.clone(), other.clone()]).state;
     assert_eq!(
         state.usage_besides(&va, &target, UsedBy::Record),
         TargetUsage::InUse
@@ -185,8 +185,8 @@ fn restores_the_finalizer_of_another_user_once() {
         recorded: Recorded::default(),
         ..attached("other")
     };
-    let mut bench = Bench::new([without_finalizer.clone()]);
-    assert!(bench.start().is_none(), "it asks for nothing by itself");
+    let mut fixture = Fixture::new([without_finalizer.clone()]);
+    assert!(fixture.start().is_none(), "it asks for nothing by itself");
     let va = Attachment {
         deleting: true,
         ..attached("va")
@@ -195,14 +195,14 @@ fn restores_the_finalizer_of_another_user_once() {
         volume_id: "handle".into(),
         node_id: "id".into(),
     };
-    bench.state.restore_finalizers(&va, &target, UsedBy::Record);
-    let item = bench.starts(Operation::Attach);
-    bench.state.restore_finalizers(&va, &target, UsedBy::Record);
+    fixture.state.restore_finalizers(&va, &target, UsedBy::Record);
+    let item = fixture.starts(Operation::Attach);
+    fixture.state.restore_finalizers(&va, &target, UsedBy::Record);
     let guarded = Attachment {
         finalizer: true,
         ..newer(&without_finalizer)
     };
-    bench.put(guarded);
-    bench.finish(&item, Ok(()));
-    assert!(bench.start().is_none());
+    fixture.put(guarded);
+    fixture.finish(&item, Ok(()));
+    assert!(fixture.start().is_none());
 }
