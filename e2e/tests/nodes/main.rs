@@ -9,6 +9,7 @@ mod disturbances;
 mod env;
 mod image_swap;
 mod killed;
+mod leftovers;
 mod recipes;
 mod restore;
 mod shared_nodes;
