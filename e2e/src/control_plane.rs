@@ -133,15 +133,14 @@ impl ControlPlane {
         };
         plane.start_component(Component::Etcd).await?;
         plane.start_component(Component::ApiServer).await?;
-        let clients = [
-            Component::ControllerManager,
-            Component::StandbyControllerManager,
-            Component::Scheduler,
-        ];
-        let wanted = clients
+        let wanted = [Component::ControllerManager, Component::Scheduler]
             .into_iter()
             .filter(|component| plane.is_wanted(*component));
         try_join_all(wanted.map(|component| plane.start_component(component))).await?;
+        // The other replica leads by now.
+        if plane.is_wanted(Component::StandbyControllerManager) {
+            plane.start_component(Component::StandbyControllerManager).await?;
+        }
         Ok(plane)
     }
 
@@ -312,13 +311,13 @@ impl ControlPlane {
     /// Asks a program until it says that it is ready.
     async fn readiness(&self, component: Component, process: &Process) -> Result<()> {
         let client = self.probe_client(component).await?;
-        let (path, word) =
-            if component == Component::ControllerManager && self.options.standby_controller_manager {
-                // With leader election the controllers are built when the replica leads.
-                ("/healthz", "ok")
-            } else {
-                component.readiness()
-            };
+        // With leader election the controllers are built when the replica leads, which it may not while the standby runs.
+        let standby = Component::StandbyControllerManager;
+        let may_follow = component == Component::ControllerManager && self.process(standby).is_some();
+        let (path, word) = match may_follow {
+            true => standby.readiness(),
+            false => component.readiness(),
+        };
         let mut pause = interval(PROBE_PAUSE);
         pause.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut answer = String::from("nothing yet");

@@ -158,6 +158,7 @@ pub const ALL: &[Scenario] = &[
     controllers_restart::RESTART,
     controllers_restart::FAIL_OVER,
     controllers_restart::DURING_CALLS,
+    controllers_restart::FAIL_OVER_DURING_CALLS,
     force_detach::ENABLED,
     force_detach::DISABLED,
     force_detach::NODE_DELETED,

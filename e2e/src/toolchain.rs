@@ -70,6 +70,8 @@ pub struct Settings {
     pub require_nodes: bool,
     /// `CSI_E2E_NODES_SHORT` is set: only some tests on real kubelets run.
     pub nodes_short: bool,
+    /// `CSI_E2E_SKIP_NODES`: why no test on real kubelets runs.
+    pub skip_nodes: Option<String>,
 }
 
 /// Finds and builds the programs of one run.
@@ -167,6 +169,7 @@ impl Settings {
             need_privileges: read("CSI_MOCK_REQUIRE_ROOT_TESTS").is_some(),
             require_nodes: read("CSI_E2E_REQUIRE_NODES").is_some(),
             nodes_short: read("CSI_E2E_NODES_SHORT").is_some(),
+            skip_nodes: read("CSI_E2E_SKIP_NODES").map(|reason| reason.to_string_lossy().into_owned()),
             seed: read("CSI_E2E_SEED"),
             attachments: read("CSI_E2E_ATTACHMENTS"),
             path: read("PATH"),

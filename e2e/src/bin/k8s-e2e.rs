@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use csi_e2e::nodes::{
     Family, RealNodes, Results, SUITE_OVERLAY, Selection, init_main_if_requested, missing_requirement,
 };
 use csi_e2e::process::{Run, reaper_main_if_requested};
 use csi_e2e::toolchain::{NodePrograms, Settings, SuitePrograms, Toolchain, workspace_root};
+
+/// Where the results are written to.
+const RESULTS: &str = "docs/conformance.md";
 
 /// Runs Kubernetes' storage suite on two real kubelets.
 #[derive(Debug, Parser)]
@@ -29,6 +32,9 @@ struct Args {
     /// Tests at a time.
     #[arg(long, default_value_t = 4)]
     processes: u16,
+    /// Zones of the array, to which the nodes belong by turns.
+    #[arg(long, default_value_t = 1, conflicts_with = "write")]
+    zones: u8,
     /// Write the table to docs/conformance.md, without a focus: it replaces the results of whole families.
     #[arg(long, conflicts_with = "focus")]
     write: bool,
@@ -74,6 +80,7 @@ async fn in_run(args: &Args) -> Result<()> {
         Some(reason) => bail!("{reason}"),
         None => {}
     }
+    let commit = args.write.then(commit).transpose()?;
     let run = Run::start()?;
     let toolchain = Toolchain::new(&run, settings);
     let Some((mut programs, suite)) = programs(&toolchain, args.smoke).await? else {
@@ -82,7 +89,7 @@ async fn in_run(args: &Args) -> Result<()> {
     };
     programs.suite = Some(suite.clone());
     let nodes = RealNodes::start(&run, &toolchain, programs, SUITE_OVERLAY).await?;
-    let controller = nodes.deploy_for_suite(&toolchain, &suite).await?;
+    nodes.deploy_for_suite(&toolchain, args.zones).await?;
     say("the driver is ready; the suite begins");
     let selection = args.selection();
     let since = Instant::now();
@@ -96,12 +103,11 @@ async fn in_run(args: &Args) -> Result<()> {
         say(&format!("{title}\n\n{text}"));
     }
     say(&format!("after {minutes} minutes; log: {}", log.display()));
-    if args.write {
-        let file = workspace_root().join("docs/conformance.md");
+    if let Some(commit) = commit {
         let version = nodes.cluster().git_version().await?;
-        write_sections(&file, &version, minutes, &results)?;
+        let tested = format!("Kubernetes {}, commit {commit}", version.trim_start_matches('v'));
+        write_sections(&workspace_root().join(RESULTS), &tested, minutes, &results)?;
     }
-    drop(controller);
     nodes.stop().await?;
     drop(nodes);
     run.finish().await?;
@@ -124,8 +130,30 @@ async fn programs(toolchain: &Toolchain, only_built: bool) -> Result<Option<(Nod
     Ok(nodes.map(|nodes| (nodes, suite)))
 }
 
+/// The commit of the tree, with `-dirty` if it has other changes than results.
+fn commit() -> Result<String> {
+    let results = format!(":(exclude,top){RESULTS}");
+    let mut commit = git(&["rev-parse", "--short", "HEAD"])?;
+    if !git(&["status", "--porcelain", "--", ":/", &results])?.is_empty() {
+        commit += "-dirty";
+    }
+    Ok(commit)
+}
+
+fn git(args: &[&str]) -> Result<String> {
+    let mut git = Command::new("git");
+    let output = git.args(args).current_dir(workspace_root()).output();
+    let output = output.context("run git")?;
+    ensure!(
+        output.status.success(),
+        "git {args:?}: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
 /// Replaces the sections of the families that were run.
-fn write_sections(file: &Path, version: &str, minutes: u64, results: &Results) -> Result<()> {
+fn write_sections(file: &Path, tested: &str, minutes: u64, results: &Results) -> Result<()> {
     let written = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
     let mut parts = written.split("\n## ");
     let introduction = parts.next().unwrap_or_default();
@@ -136,10 +164,9 @@ fn write_sections(file: &Path, version: &str, minutes: u64, results: &Results) -
     let today = jiff::Zoned::now().date();
     let families: Vec<_> = results.sections().map(|(title, _)| title).collect();
     let families = families.join(", ");
-    let version = version.trim_start_matches('v');
     for (title, text) in results.sections() {
         let text = format!(
-            "Kubernetes {version}, {today}, all tests, in a run of {minutes} minutes with {families}.\n\n{}",
+            "{tested}, {today}, all tests, in a run of {minutes} minutes with {families}.\n\n{}",
             text.trim()
         );
         sections.insert(title.to_owned(), text);
@@ -168,6 +195,7 @@ mod tests {
             (&["volume attach"], true),
             (&["--write", "volume attach"], false),
             (&["--write", "--smoke"], false),
+            (&["--write", "--zones=2"], false),
         ] {
             let parsed = Args::try_parse_from(["k8s-e2e"].iter().chain(arguments));
             assert_eq!(parsed.is_ok(), is_accepted, "{arguments:?}: {parsed:?}");

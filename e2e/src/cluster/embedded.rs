@@ -211,9 +211,13 @@ impl Embedded {
         self.state().cluster.attach_detach().volumes()
     }
 
-    /// The attach/detach controller's metrics.
+    /// The attach/detach controller's metrics; none while no replica leads.
     pub(super) fn metrics(&self) -> String {
-        self.state().cluster.attach_detach().metrics()
+        let state = self.state();
+        match state.leader {
+            Some(_) => state.cluster.attach_detach().metrics(),
+            None => String::new(),
+        }
     }
 
     /// An external-provisioner of this process.

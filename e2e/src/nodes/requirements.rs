@@ -1,12 +1,16 @@
 //! What real nodes need of the machine.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use anyhow::{Context, Result, ensure};
+
+use crate::process::leftovers;
 use crate::toolchain::Settings;
 
 /// Programs, and the Debian packages they come in.
-const PROGRAMS: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 9] = [
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
     ("losetup", "mount"),
@@ -14,6 +18,8 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("tar", "tar"),
     ("runc", "runc"),
     ("busybox", "busybox-static"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
 ];
 
 /// Plugins of CNI, from containernetworking-plugins.
@@ -24,6 +30,17 @@ pub fn missing_requirement(settings: &Settings) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("real nodes need root".to_owned());
     }
+    missing_program(settings)
+        .or_else(|| failure("namespaces cannot be made", make_namespaces))
+        .or_else(|| failure("a loop device cannot be attached", attach_loop_device))
+        .or_else(|| failure("a cgroup cannot be made", make_cgroup))
+}
+
+fn failure(what: &str, probe: fn() -> Result<()>) -> Option<String> {
+    probe().err().map(|error| format!("{what}: {error:#}"))
+}
+
+fn missing_program(settings: &Settings) -> Option<String> {
     if settings.require_go().is_err() {
         return Some("`go` is not on PATH".to_owned());
     }
@@ -39,11 +56,13 @@ pub fn missing_requirement(settings: &Settings) -> Option<String> {
             ));
         }
     }
-    if !Path::new("/dev/loop-control").exists() {
-        return Some("there is no /dev/loop-control".to_owned());
-    }
-    let namespaces = "mount -t tmpfs tmpfs /run && ip link add name a type veth peer name b";
-    let tried = Command::new("unshare")
+    None
+}
+
+fn make_namespaces() -> Result<()> {
+    let in_namespaces = "mount -t tmpfs tmpfs /run && ip link add name a type veth peer name b";
+    let mut unshare = Command::new("unshare");
+    unshare
         .args([
             "--mount",
             "--uts",
@@ -53,15 +72,35 @@ pub fn missing_requirement(settings: &Settings) -> Option<String> {
             "--fork",
             "--mount-proc",
         ])
-        .args(["sh", "-c", namespaces])
-        .stdin(Stdio::null())
-        .output();
-    match tried {
-        Ok(output) if output.status.success() => None,
-        Ok(output) => Some(format!(
-            "namespaces cannot be made: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        )),
-        Err(error) => Some(format!("unshare cannot be run: {error}")),
-    }
+        .args(["sh", "-c", in_namespaces]);
+    output(&mut unshare).map(drop)
+}
+
+/// Attaches a loop device to a file and detaches it.
+fn attach_loop_device() -> Result<()> {
+    let dir = tempfile::tempdir().context("make a temporary directory")?;
+    let path = dir.path().join("disk");
+    let file = File::create(&path).context("create a file")?;
+    file.set_len(1 << 20).context("enlarge a file")?;
+    let device = output(Command::new("losetup").args(["--find", "--show"]).arg(path))?;
+    output(Command::new("losetup").args(["--detach", device.trim()])).map(drop)
+}
+
+/// Makes a cgroup in each hierarchy and removes it.
+fn make_cgroup() -> Result<()> {
+    let dir = tempfile::Builder::new()
+        .prefix("csi-e2e-")
+        .tempdir()
+        .context("make a temporary directory")?;
+    let made = leftovers::make_cgroup(dir.path(), "probe");
+    let removed = leftovers::remove_cgroups(dir.path());
+    made.and(removed)
+}
+
+fn output(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("run {}", command.get_program().display()))?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}", errors.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use kube::Api;
 
 pub use results::Results;
 pub use selection::{Family, Selection};
@@ -15,6 +17,7 @@ pub use selection::{Family, Selection};
 use super::RealNodes;
 use crate::process::{Process, Spec};
 use crate::toolchain::{NodePrograms, SuitePrograms, Toolchain, workspace_root};
+use crate::wait::{self, Progress};
 use selection::LeftOut;
 use ssh::Ssh;
 
@@ -24,6 +27,7 @@ pub const SUITE_OVERLAY: &str = "deploy/overlays/mock-driver-group-snapshots";
 const GATES: &[&str] = &["CSIVolumeHealth", "VolumeLimitScaling"];
 /// Beside the overlay: the VolumeAttributesClass that the driver's definition names.
 const TIERS: &str = "deploy/examples/tiers.yaml";
+const SNAPSHOT_CONTROLLER: &str = include_str!("suite/volume-snapshot-controller.yaml");
 const DEFINITION: &str = "deploy/e2e-suite/testdriver.yaml";
 /// Longer than the whole suite.
 const LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
@@ -36,26 +40,43 @@ pub(super) fn gates(programs: &NodePrograms) -> &'static [&'static str] {
     }
 }
 
+/// The manifests with this number of zones in the array.
+fn with_zones(manifests: &str, zones: u8) -> Result<String> {
+    // The array's flag for simulated nodes; a flag of one zone is the default.
+    const FLAG: &str = "--nodes=0";
+    let line = manifests.lines().find(|line| line.ends_with(FLAG));
+    let line = line.with_context(|| format!("the manifests must have the flag {FLAG}"))?;
+    let zones = line.replace(FLAG, &format!("--zones={zones}"));
+    Ok(manifests.replace(line, &format!("{line}\n{zones}")))
+}
+
 // === impl RealNodes ===
 
 impl RealNodes {
-    /// Prepares the cluster for the suite and deploys the driver.
-    ///
-    /// Returns the snapshot controller, which ends when it is dropped.
-    pub async fn deploy_for_suite(&self, toolchain: &Toolchain, suite: &SuitePrograms) -> Result<Process> {
+    /// Prepares the cluster for the suite and deploys snapshot controller and driver.
+    pub async fn deploy_for_suite(&self, toolchain: &Toolchain, zones: u8) -> Result<()> {
         let definitions = toolchain.snapshot_definitions().await?;
         self.cluster.apply_definitions(&definitions).await?;
-        let controller = Spec::new("snapshot-controller", &suite.snapshot_controller).arg(format!(
-            "--kubeconfig={}",
-            self.cluster.admin_kubeconfig().display()
-        ));
-        let controller = Process::spawn(&self.run, controller)?;
-        self.deploy().await?;
+        self.cluster.apply(SNAPSHOT_CONTROLLER).await?;
+        self.cluster.apply(&with_zones(&self.manifests, zones)?).await?;
+        self.wait_until_deployed().await?;
+        let stateful_sets = Api::<StatefulSet>::namespaced(self.client(), "kube-system");
+        let ready = wait::for_object(
+            &stateful_sets,
+            "volume-snapshot-controller",
+            super::READY,
+            "the snapshot controller's pod",
+            |found| {
+                let status = found.and_then(|found| found.status.clone()).unwrap_or_default();
+                Progress::of(status.ready_replicas == Some(1), || format!("{status:?}"))
+            },
+        );
+        self.while_alive(ready).await?;
         let tiers = std::fs::read_to_string(workspace_root().join(TIERS)).context("read the tiers")?;
         let is_class = |document: &&str| document.contains("\nkind: VolumeAttributesClass\n");
         let classes: Vec<_> = tiers.split("\n---\n").filter(is_class).collect();
         self.cluster.apply(&classes.join("\n---\n")).await?;
-        Ok(controller)
+        Ok(())
     }
 
     /// Runs the selected tests, and returns the results and the log.
@@ -112,5 +133,18 @@ impl RealNodes {
             ginkgo.log_tail(20)
         );
         Ok((results, ginkgo.stdout().to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zones_are_a_flag_of_the_array() {
+        let manifests = "args:\n  - --mode=controller\n  - --nodes=0\n  - --attach-limit=64\n";
+        let expected = "args:\n  - --mode=controller\n  - --nodes=0\n  - --zones=2\n  - --attach-limit=64\n";
+        assert_eq!(with_zones(manifests, 2).unwrap(), expected);
+        assert!(with_zones("args: []\n", 2).is_err());
     }
 }

@@ -31,6 +31,11 @@ pub(super) fn remove(dir: &Path) -> Result<()> {
             String::from_utf8_lossy(&detached.stderr).trim()
         );
     }
+    remove_cgroups(dir)
+}
+
+/// Removes the cgroups of the run in `dir`, when its processes have ended.
+pub(crate) fn remove_cgroups(dir: &Path) -> Result<()> {
     let deadline = Instant::now() + DYING;
     for cgroup in cgroups(dir)? {
         while let Err(error) = remove_cgroup(&cgroup) {

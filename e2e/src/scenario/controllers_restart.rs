@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
 
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, KnownIssue, Scenario};
@@ -19,6 +21,17 @@ const CONFIG: ScenarioConfig = ScenarioConfig {
     timeout: Duration::from_secs(3),
     ..ScenarioConfig::DEFAULT
 };
+
+/// With a standby that takes over.
+const WITH_STANDBY: ScenarioConfig = ScenarioConfig {
+    own_cluster: Some(ClusterSettings {
+        standby_controller_manager: true,
+        ..ClusterSettings::DEFAULT
+    }),
+    ..CONFIG
+};
+/// The calls are held until the controller has rebuilt its state.
+const HELD: Duration = Duration::from_secs(120);
 
 /// The same process starts again.
 pub(super) const RESTART: Scenario = Scenario {
@@ -38,13 +51,7 @@ pub(super) const RESTART: Scenario = Scenario {
 pub(super) const FAIL_OVER: Scenario = Scenario {
     name: "controllers-fail-over",
     about: "A standby attach/detach controller finishes attaches and detaches, keeps what is attached, and attaches nothing twice.",
-    config: ScenarioConfig {
-        own_cluster: Some(ClusterSettings {
-            standby_controller_manager: true,
-            ..ClusterSettings::DEFAULT
-        }),
-        ..CONFIG
-    },
+    config: WITH_STANDBY,
     // The retry of the call that timed out can succeed from a cache without the error.
     go: ExpectedOutcome::Fails {
         issue: KnownIssue(21),
@@ -59,8 +66,7 @@ pub(super) const DURING_CALLS: Scenario = Scenario {
     name: "restart-during-calls",
     about: "A restarted attach/detach controller finishes a running attach and detach without repeating the CSI calls.",
     config: ScenarioConfig {
-        // The calls are held until the controller has rebuilt its state.
-        timeout: Duration::from_secs(120),
+        timeout: HELD,
         ..CONFIG
     },
     // From a cache that does not show its own success yet, the Go attacher may publish a second time.
@@ -69,8 +75,27 @@ pub(super) const DURING_CALLS: Scenario = Scenario {
         expected_error: "ControllerPublishVolume was called",
         always: false,
     },
-    run: |env| Box::pin(during_calls(env)),
+    run: |env| Box::pin(during_calls(env, Component::ControllerManager)),
 };
+
+/// Another replica takes over before the calls end.
+pub(super) const FAIL_OVER_DURING_CALLS: Scenario = Scenario {
+    name: "fail-over-during-calls",
+    about: "A standby attach/detach controller finishes a running attach and detach without repeating the CSI calls.",
+    config: ScenarioConfig {
+        timeout: HELD,
+        ..WITH_STANDBY
+    },
+    run: |env| Box::pin(during_calls(env, Component::StandbyControllerManager)),
+    ..DURING_CALLS
+};
+
+/// Who leads, according to the Lease of kube-controller-manager.
+#[derive(Debug)]
+struct Leadership {
+    holder: String,
+    transitions: i32,
+}
 
 async fn run(env: &mut TestEnv<'_>, next: Component) -> Result<()> {
     let kept = env.volume("kept", Access::OneNode).await?;
@@ -86,6 +111,7 @@ async fn run(env: &mut TestEnv<'_>, next: Component) -> Result<()> {
     env.detach_and_attach(&leaving, &coming, FaultRule::hang_after_effect)
         .await?;
 
+    let before = leadership(env, next).await?;
     let cluster = env.ctx().cluster();
     cluster.kill_component(Component::ControllerManager).await?;
     env.driver.clear_faults().await?;
@@ -104,10 +130,20 @@ async fn run(env: &mut TestEnv<'_>, next: Component) -> Result<()> {
     env.wait_for_volumes_attached(B, &[&coming]).await?;
     env.pod("released-again", B, &[&released]).await?;
     env.wait_until_running("released-again", STEP_TIMEOUT).await?;
-    env.ensure_calls(PUBLISH, &kept, publishes)
+    env.ensure_calls(PUBLISH, &kept, publishes)?;
+    let expected = [
+        (&kept, &[PUBLISH][..]),
+        (&released, &[PUBLISH, UNPUBLISH, PUBLISH]),
+        (&leaving, &[PUBLISH, UNPUBLISH]),
+        (&coming, &[PUBLISH]),
+    ];
+    for (volume, methods) in expected {
+        env.ensure_succeeded(volume, methods)?;
+    }
+    ensure_one_fail_over(before, leadership(env, next).await?)
 }
 
-async fn during_calls(env: &mut TestEnv<'_>) -> Result<()> {
+async fn during_calls(env: &mut TestEnv<'_>, next: Component) -> Result<()> {
     let kept = env.volume("kept", Access::OneNode).await?;
     let leaving = env.volume("leaving", Access::OneNode).await?;
     let coming = env.volume("coming", Access::OneNode).await?;
@@ -119,16 +155,14 @@ async fn during_calls(env: &mut TestEnv<'_>) -> Result<()> {
         .await?;
     let before = env.wait_until_attachment_exists(&coming, B).await?.metadata.uid;
 
-    env.ctx()
-        .cluster()
-        .kill_component(Component::ControllerManager)
-        .await?;
-    env.ctx()
-        .cluster()
-        .start_component(Component::ControllerManager)
-        .await?;
+    let leader = leadership(env, next).await?;
+    let cluster = env.ctx().cluster();
+    cluster.kill_component(Component::ControllerManager).await?;
+    if next == Component::ControllerManager {
+        cluster.start_component(next).await?;
+    }
     // The volumes of both VolumeAttachments are uncertain; only the one with a pod is desired.
-    env.wait_for_total_volumes(2, 3).await?;
+    env.wait_for_total_volumes_of(next, 2, 3).await?;
     env.ensure_calls_in_flight(&[&coming, &leaving])?;
     env.driver.clear_faults().await?;
     env.wait_until_running("coming", STEP_TIMEOUT).await?;
@@ -136,7 +170,7 @@ async fn during_calls(env: &mut TestEnv<'_>) -> Result<()> {
 
     env.wait_for_volumes_attached(A, &[&kept]).await?;
     env.wait_for_volumes_attached(B, &[&coming]).await?;
-    env.wait_for_total_volumes(2, 2).await?;
+    env.wait_for_total_volumes_of(next, 2, 2).await?;
     let after = env.wait_until_attachment_exists(&coming, B).await?.metadata.uid;
     ensure!(
         after == before,
@@ -147,5 +181,33 @@ async fn during_calls(env: &mut TestEnv<'_>) -> Result<()> {
             env.ensure_calls(method, volume, expected)?;
         }
     }
+    ensure_one_fail_over(leader, leadership(env, next).await?)
+}
+
+/// Who leads if `next` is a standby process: a single replica and the embedded controllers have no Lease.
+async fn leadership(env: &TestEnv<'_>, next: Component) -> Result<Option<Leadership>> {
+    let is_process = env.ctx().cluster().component_pid(next)?.is_some();
+    if next != Component::StandbyControllerManager || !is_process {
+        return Ok(None);
+    }
+    let leases = Api::<Lease>::namespaced(env.client(), "kube-system");
+    let lease = leases.get("kube-controller-manager").await;
+    let lease = lease.context("read the Lease of kube-controller-manager")?;
+    let spec = lease.spec.unwrap_or_default();
+    Ok(Some(Leadership {
+        holder: spec.holder_identity.context("the Lease must have a holder")?,
+        transitions: spec.lease_transitions.unwrap_or_default(),
+    }))
+}
+
+/// Fails unless the Lease changed its holder exactly once, where there is one.
+fn ensure_one_fail_over(before: Option<Leadership>, after: Option<Leadership>) -> Result<()> {
+    let (Some(before), Some(after)) = (before, after) else {
+        return Ok(());
+    };
+    ensure!(
+        before.holder != after.holder && before.transitions + 1 == after.transitions,
+        "the Lease of kube-controller-manager must change its holder once: {before:?}, {after:?}"
+    );
     Ok(())
 }

@@ -109,7 +109,6 @@ pub struct NodePrograms {
 pub struct SuitePrograms {
     pub(crate) suite: PathBuf,
     pub(crate) ginkgo: PathBuf,
-    pub(crate) snapshot_controller: PathBuf,
     pub(crate) agnhost: PathBuf,
     pub(crate) sidecar: PathBuf,
     pub(crate) ssh: PathBuf,
@@ -155,7 +154,6 @@ impl Toolchain {
             images: used.map(|name| name.trim().to_owned()).collect(),
             suite,
             ginkgo: self.go_program(&GINKGO).await?,
-            snapshot_controller: self.peer(Peer::SnapshotController).await?,
             agnhost: self.go_program(&AGNHOST).await?,
             sidecar: self.go_program(&SUITE_SIDECAR).await?,
             ssh: self.go_program(&SUITE_SSH).await?,
@@ -164,9 +162,8 @@ impl Toolchain {
 
     /// The programs of Kubernetes' storage suite, if all are built.
     pub async fn built_suite_programs(&self) -> Result<Option<SuitePrograms>> {
-        let controller = Peer::SnapshotController.program();
         match self
-            .are_built(&[SUITE, GINKGO, AGNHOST, SUITE_SIDECAR, SUITE_SSH, controller])
+            .are_built(&[SUITE, GINKGO, AGNHOST, SUITE_SIDECAR, SUITE_SSH])
             .await?
         {
             true => self.build_suite_programs().await.map(Some),

@@ -79,17 +79,17 @@ const FUNCTIONS: &str = "
     CreateVolumeSpec FindAttachablePluginBySpec GetUniqueVolumeNameFromSpec
     podAdd podUpdate podDelete ProcessPodVolumes DetermineVolumeAction IsPodTerminated
     nodeAdd nodeUpdate nodeDelete addNodeToDswp processVolumesInUse SetVolumeMountedByNode pvcWorker
-    AddNode DeleteNode NodeExists AddPod DeletePod GetPodToAdd VolumeExists GetVolumesToAttach SetMultiAttachError
+    AddNode DeleteNode NodeExists AddPod DeletePod GetPodToAdd GetUniquePodName VolumeExists GetVolumesToAttach SetMultiAttachError
     populatorLoopFunc findAndRemoveDeletedPods findAndAddActivePods
     MarkVolumeAsAttached MarkVolumeAsUncertain MarkVolumeAsDetached AddVolumeNode DeleteVolumeNode
     RemoveVolumeFromReportAsAttached AddVolumeToReportAsAttached SetDetachRequestTime ResetDetachRequestTime
     IsVolumeAttachedToNode GetAttachedVolumes GetAttachedVolumesForNode GetNodesForAttachedVolume
     GetVolumesToReportAttached SetNodeStatusUpdateNeeded
     reconciliationLoopFunc reconcile attachDesiredVolumes isMultiAttachForbidden reportMultiAttachError sync
-    disableReconciliationSync RecordForcedDetachMetric
+    disableReconciliationSync RecordForcedDetachMetric GenerateErrorDetailed
     AttachVolume GenerateAttachVolumeFunc DetachVolume GenerateDetachVolumeFunc IsOperationPending verifySafeToDetach
     UpdateNodeStatuses updateNodeStatus PatchNodeStatus metrics.Register InTreeToCSITranslator
-    NewController claimWorker updateClaim volumeWorker updateVolume syncClaim syncBoundClaim bind syncVolume unbindVolume
+    NewController newPersistentVolumeOrderedIndex NewGoRoutineMap enqueueWork claimWorker updateClaim volumeWorker updateVolume syncClaim syncBoundClaim bind syncVolume unbindVolume
     createProvisionedPVRetryCount
     runClaimWorker syncClaimHandler provisionClaimOperation Provision CreateVolume
     runVolumeWorker syncVolumeHandler deleteVolumeOperation Delete DeleteVolume

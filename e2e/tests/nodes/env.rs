@@ -15,6 +15,8 @@ use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
+use crate::leftovers::left_on_nodes;
+
 /// How long one step may take when other work shares the cores; most take seconds.
 pub(crate) const STEP: Duration = Duration::from_secs(120);
 /// A class of `deploy/`: ext4, provisioned after scheduling.
@@ -120,12 +122,13 @@ impl<'a> PodSpec<'a> {
     }
 }
 
-/// Creates a claim of 512 MiB for one node: `mode` is `Filesystem` or `Block`.
+/// Creates a claim of 512 MiB: `mode` is `Filesystem` or `Block`.
 pub(crate) async fn create_claim(
     claims: &Api<PersistentVolumeClaim>,
     name: &str,
     class: &str,
     mode: &str,
+    access: &str,
 ) -> Result<()> {
     let claim = json!({
         "apiVersion": "v1",
@@ -134,7 +137,7 @@ pub(crate) async fn create_claim(
         "spec": {
             "storageClassName": class,
             "volumeMode": mode,
-            "accessModes": ["ReadWriteOnce"],
+            "accessModes": [access],
             "resources": {"requests": {"storage": "512Mi"}},
         },
     });
@@ -165,7 +168,12 @@ impl<'a> Env<'a> {
     }
 
     pub(crate) async fn claim(&self, name: &str, class: &str, mode: &str) -> Result<()> {
-        create_claim(&self.claims(), name, class, mode).await
+        create_claim(&self.claims(), name, class, mode, "ReadWriteOnce").await
+    }
+
+    /// Creates a claim of a raw block volume for many nodes.
+    pub(crate) async fn shared_block_claim(&self, name: &str) -> Result<()> {
+        create_claim(&self.claims(), name, EXT4, "Block", "ReadWriteMany").await
     }
 
     pub(crate) async fn create_pod(&self, pod: &PodSpec<'_>) -> Result<()> {
@@ -241,8 +249,13 @@ impl<'a> Env<'a> {
 
     /// Waits until no VolumeAttachment of a claim's volume is left.
     pub(crate) async fn wait_until_detached(&self, claim: &str) -> Result<()> {
+        self.wait_for_attachments(claim, &[]).await
+    }
+
+    /// Waits until a claim's volume has VolumeAttachments to these nodes only.
+    pub(crate) async fn wait_for_attachments(&self, claim: &str, nodes: &[&str]) -> Result<()> {
         let volume = self.volume_of(claim).await?;
-        let what = format!("the volume of {claim} to be detached");
+        let what = format!("the volume of {claim} to have attachments to {nodes:?}");
         wait::for_objects(
             &self.attachments(),
             watcher::Config::default(),
@@ -252,8 +265,11 @@ impl<'a> Env<'a> {
                 let of_volume = found.values().filter(|attachment| {
                     attachment.spec.source.persistent_volume_name.as_ref() == Some(&volume)
                 });
-                let left: Vec<_> = of_volume.map(|attachment| &attachment.spec.node_name).collect();
-                Progress::of(left.is_empty(), || format!("attached to {left:?}"))
+                let mut left: Vec<_> = of_volume
+                    .map(|attachment| attachment.spec.node_name.as_str())
+                    .collect();
+                left.sort_unstable();
+                Progress::of(left == nodes, || format!("attached to {left:?}"))
             },
         )
         .await
@@ -355,29 +371,12 @@ impl<'a> Env<'a> {
 
     /// Waits until the nodes have no mounts, directories or loop devices of volumes.
     pub(crate) async fn wait_until_nothing_is_mounted(&self) -> Result<()> {
-        wait::poll(STEP, "the nodes to have no mounts and loop devices", || async {
-            let left = self.left_on_nodes()?;
+        let what = "the nodes to have no mounts, directories and loop devices";
+        wait::poll(STEP, what, || async {
+            let left = left_on_nodes(self.nodes)?;
             Ok(Progress::of(left.is_empty(), || format!("{left:?} are left")))
         })
         .await
-    }
-
-    fn left_on_nodes(&self) -> Result<Vec<String>> {
-        let mut left: Vec<_> = self
-            .nodes
-            .loop_devices()?
-            .iter()
-            .map(|device| device.display().to_string())
-            .collect();
-        for node in self.nodes.nodes() {
-            for mount in node.mounts()? {
-                let path = mount.mount_point.display().to_string();
-                if path.contains("kubernetes.io~csi") || path.contains("plugins/kubernetes.io/csi") {
-                    left.push(format!("{} on {}", path, node.name()));
-                }
-            }
-        }
-        Ok(left)
     }
 
     /// The state of the namespace, for the error of a scenario.

@@ -1,7 +1,9 @@
 //! What is left of a cluster of real nodes whose harness is killed: nothing.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -12,6 +14,8 @@ use csi_e2e::{kubeconfig, process};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use procfs::process::all_processes;
+use procfs::{Current, Uptime};
 use serde_json::json;
 
 use crate::env::{EXT4, PodSpec, STEP, create_claim};
@@ -27,7 +31,7 @@ impl Drop for Harness {
 }
 
 /// Kills the program that started the nodes while one pod has a volume mounted and another a raw block volume, and waits
-/// until processes, mounts, cgroups, loop devices and files are gone.
+/// until processes, namespaces, mounts, cgroups, loop devices and files are gone.
 pub(crate) async fn nothing_survives_a_killed_harness() -> Result<()> {
     let child = Command::new(env!("CARGO_BIN_EXE_nodes"))
         .stdin(Stdio::null())
@@ -58,6 +62,10 @@ pub(crate) async fn nothing_survives_a_killed_harness() -> Result<()> {
         !process::processes_of(run)?.is_empty(),
         "processes must be found by the run's directory"
     );
+    let namespaces = namespaces_below(harness.0.id())?;
+    // Of each node, each pod and each container.
+    ensure!(namespaces.len() >= 10, "the nodes' namespaces are {namespaces:?}");
+    let killed_at = ticks_since_boot()?;
 
     harness.0.kill().context("kill the harness")?;
     // The reaper removes it last.
@@ -75,12 +83,78 @@ pub(crate) async fn nothing_survives_a_killed_harness() -> Result<()> {
     }
     let processes = process::processes_of(run)?;
     ensure!(processes.is_empty(), "processes are left: {processes:?}");
+    // The machine's first process still has to reap those that the reaper has killed.
+    wait::poll(STEP, "the nodes' namespaces to have no process", || async {
+        let members = members_of(&namespaces, killed_at)?;
+        Ok(Progress::of(members.is_empty(), || {
+            format!("{members:?} are left")
+        }))
+    })
+    .await?;
     let name = run.file_name().context("a run's directory must have a name")?;
     for hierarchy in fs::read_dir("/sys/fs/cgroup")?.flatten() {
         let cgroup = hierarchy.path().join(name);
         ensure!(!cgroup.exists(), "{} is left", cgroup.display());
     }
     Ok(())
+}
+
+/// Namespaces of a process, by kind and inode.
+type Namespaces = BTreeSet<(&'static str, u64)>;
+
+/// The namespaces of the process's descendants that differ from ours. The processes of containers descend from their node's
+/// first process, by their parents.
+fn namespaces_below(ancestor: u32) -> Result<Namespaces> {
+    let parents: BTreeMap<_, _> = all_processes()
+        .context("list processes")?
+        .flatten()
+        .filter_map(|process| Some((process.pid, process.stat().ok()?.ppid)))
+        .collect();
+    let ancestor = i32::try_from(ancestor).context("process ids are 32 bits")?;
+    let descends = |pid: i32| {
+        let mut ancestors = std::iter::successors(Some(pid), |pid| parents.get(pid).copied());
+        ancestors.any(|pid| pid == ancestor)
+    };
+    let descendants = parents.keys().copied().filter(|pid| descends(*pid));
+    let mut namespaces: Namespaces = descendants
+        .flat_map(|pid| namespaces_of(&pid.to_string()))
+        .collect();
+    for own in namespaces_of("self") {
+        namespaces.remove(&own);
+    }
+    Ok(namespaces)
+}
+
+/// The namespaces of a process, or nothing of one that has ended.
+fn namespaces_of(process: &str) -> Namespaces {
+    let inode = |kind: &'static str| {
+        let file = fs::metadata(format!("/proc/{process}/ns/{kind}")).ok()?;
+        Some((kind, file.ino()))
+    };
+    ["pid", "mnt", "net"].into_iter().filter_map(inode).collect()
+}
+
+/// The processes in these namespaces that were started before. The kernel reuses inodes, so one that was started later may be
+/// in a new namespace.
+fn members_of(namespaces: &Namespaces, before: u64) -> Result<Vec<String>> {
+    let mut members = Vec::new();
+    for process in all_processes().context("list processes")?.flatten() {
+        let Ok(stat) = process.stat() else {
+            continue;
+        };
+        let of_process = namespaces_of(&process.pid.to_string());
+        if stat.starttime < before && !of_process.is_disjoint(namespaces) {
+            members.push(format!("{} {} {of_process:?}", stat.pid, stat.comm));
+        }
+    }
+    Ok(members)
+}
+
+/// Now, as the kernel counts when a process was started.
+fn ticks_since_boot() -> Result<u64> {
+    let uptime = Uptime::current().context("read the uptime")?.uptime_duration();
+    let ticks = u128::from(procfs::ticks_per_second()) * uptime.as_millis() / 1000;
+    u64::try_from(ticks).context("count ticks")
 }
 
 /// The file that the harness names when the nodes are ready.
@@ -100,7 +174,8 @@ fn kubeconfig_of(stderr: impl BufRead) -> Result<PathBuf> {
 }
 
 async fn run_pods(client: Client) -> Result<()> {
-    create_claim(&Api::namespaced(client.clone(), "default"), "raw", EXT4, "Block").await?;
+    let claims = Api::namespaced(client.clone(), "default");
+    create_claim(&claims, "raw", EXT4, "Block", "ReadWriteOnce").await?;
     let pods = Api::<Pod>::namespaced(client, "default");
     let source = json!({"csi": {"driver": DRIVER, "fsType": "ext4", "volumeAttributes": {"size": "256Mi"}}});
     let pod = PodSpec::new("web", "echo hello >/data/greeting");

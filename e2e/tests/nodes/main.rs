@@ -2,13 +2,15 @@
 //! from `deploy/`. The trials `path::` are the scenarios of `--test scenarios` whose nodes may be real; each has a driver
 //! and an attacher of its own.
 //!
-//! Skipped, with the reason, without root, namespaces or loop devices, and unless all programs are built, which
+//! Skipped, with the reason, without root, namespaces, cgroups or loop devices, and unless all programs are built, which
 //! `cargo run -p csi-e2e --bin nodes -- --build` does. With `CSI_E2E_REQUIRE_NODES` a skip is an error.
 
+mod contents;
 mod disturbances;
 mod env;
 mod image_swap;
 mod killed;
+mod leftovers;
 mod recipes;
 mod restore;
 mod shared_nodes;
@@ -28,7 +30,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::shared_nodes::SharedNodes;
 
-/// What runs if `CSI_E2E_NODES_SHORT` is set, in less than ten minutes.
+/// What runs if `CSI_E2E_NODES_SHORT` is set. `.ci/run` limits its time to ten minutes.
 const SHORT: [&str; 9] = [
     "nothing_survives_a_killed_harness",
     "pod_moves_with_its_data",
@@ -65,6 +67,12 @@ fn main() -> ExitCode {
         .chain(recipes::SCENARIOS);
     let mut trials = vec![killed_harness(&shared)];
     trials.extend(scenarios.map(|scenario| trial(scenario.name, &shared, |shared| shared.run(scenario))));
+    let names: Vec<_> = trials.iter().map(|trial| trial.name().to_owned()).collect();
+    trials.push(Trial::test("readme_lists_the_trials", move || {
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let listed = contents::readme_lists_the_trials(&names, &SHORT);
+        listed.map_err(|error| format!("{error:#}").into())
+    }));
     trials.extend(path::ALL.iter().map(|scenario| path_trial(&shared, scenario)));
     let conclusion = libtest_mimic::run(&arguments, trials);
     let shared = Arc::into_inner(shared).expect("the trials are over, so nothing else may hold it");
@@ -98,10 +106,13 @@ fn trial(
     run: impl FnOnce(&SharedNodes) -> Result<Option<String>> + Send + 'static,
 ) -> Trial {
     let shared = Arc::clone(shared);
-    let skipped = Settings::from_env().nodes_short && !SHORT.contains(&name);
+    let settings = Settings::from_env();
+    let is_left_out = settings.nodes_short && !SHORT.contains(&name);
+    let left_out = is_left_out.then(|| "CSI_E2E_NODES_SHORT is set".to_owned());
+    let left_out = settings.skip_nodes.or(left_out);
     Trial::ignorable_test(name, move || {
-        if skipped {
-            return Ok(Completion::ignored_with("CSI_E2E_NODES_SHORT is set"));
+        if let Some(reason) = left_out {
+            return Ok(Completion::ignored_with(reason));
         }
         let skipped = run(&shared).map_err(|error| format!("{error:#}"))?;
         Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))

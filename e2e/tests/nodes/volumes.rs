@@ -33,6 +33,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         run: |env| Box::pin(block_volume_moves_with_its_data(env)),
     },
     Scenario {
+        name: "block_volume_is_shared_by_two_nodes",
+        run: |env| Box::pin(block_volume_is_shared_by_two_nodes(env)),
+    },
+    Scenario {
         name: "two_pods_share_a_volume_on_one_node",
         run: |env| Box::pin(two_pods_share_a_volume_on_one_node(env)),
     },
@@ -114,6 +118,51 @@ async fn block_volume_moves_with_its_data(env: &Env<'_>) -> Result<()> {
     let read = "head -n 1 /dev/data | grep -qx hello";
     env.run_pod(&PodSpec::new("web-2", read).on(B).device("data"))
         .await
+}
+
+/// A ReadWriteMany raw block volume is attached to both nodes at once. Each pod reads what the other wrote, from a block that
+/// its node has not cached; one detach leaves the other attachment.
+async fn block_volume_is_shared_by_two_nodes(env: &Env<'_>) -> Result<()> {
+    const FAR: &str = "16384";
+    let write = |text: &str, block: &str| {
+        format!("echo {text} | dd of=/dev/data bs=4096 seek={block} count=1 conv=sync,fsync")
+    };
+    let read = |text: &str, block: &str| {
+        format!("dd if=/dev/data bs=4096 skip={block} count=1 | head -n 1 | grep -qx {text}")
+    };
+    env.shared_block_claim("data").await?;
+    let meet = "touch /signal/written\nuntil [ -e /signal/go ]; do sleep 1; done";
+    let script = format!("{}\n{meet}\n{}", write("from-a", "0"), read("from-b", FAR));
+    let on_a = PodSpec::new("web-a", &script).on(A).device("data").volume(
+        "signal",
+        json!({"emptyDir": {}}),
+        json!({"mountPath": "/signal"}),
+    );
+    env.create_pod(&on_a).await?;
+    let node = env.nodes.node(A)?;
+    let signal = format!(
+        "/var/lib/kubelet/pods/{}/volumes/kubernetes.io~empty-dir/signal",
+        env.uid("web-a").await?
+    );
+    let written = format!("{signal}/written");
+    wait::poll(STEP, "the pod on the first node to have written", || async {
+        let listed = node.command(&["ls", &written]).await;
+        Ok(Progress::of(listed.is_ok(), || format!("{listed:?}")))
+    })
+    .await?;
+    let script = format!("{}\n{}", read("from-a", "0"), write("from-b", FAR));
+    env.run_pod(&PodSpec::new("web-b", &script).on(B).device("data"))
+        .await?;
+    env.wait_for_attachments("data", &[A, B]).await?;
+    node.command(&["touch", &format!("{signal}/go")]).await?;
+    env.wait_until_ready("web-a").await?;
+    env.delete_pod("web-a").await?;
+    env.wait_for_attachments("data", &[B]).await?;
+    let attached = env.attached_to("data").await?;
+    ensure!(attached == [B], "the volume is attached to {attached:?}");
+    env.wait_until_ready("web-b").await?;
+    env.delete_pod("web-b").await?;
+    env.wait_until_detached("data").await
 }
 
 /// The volume is staged once, and stays mounted and attached until its last pod on the node is gone.

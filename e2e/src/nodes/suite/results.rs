@@ -9,6 +9,10 @@ use serde::Deserialize;
 
 use super::selection::{Family, LeftOut, Selection};
 
+/// Why a test of a whole family counts as failed that neither ran nor has a reason not to.
+const UNACCOUNTED: &str =
+    "unaccounted: the test did not run, and neither ginkgo nor the harness has a reason";
+
 /// Results of a run, by family.
 #[derive(Debug, Default)]
 pub struct Results(BTreeMap<Family, FamilyResults>);
@@ -70,7 +74,8 @@ impl Results {
     /// Reads ginkgo's report of a run without the tests in `left_out`.
     ///
     /// # Errors
-    /// No test of the selection ran, or none of a family without a focus, or none of a required name.
+    /// No test of the selection ran, or none of a required name, or none of a family of which all tests or required ones are
+    /// selected.
     pub(super) fn read(file: &Path, selection: &Selection, left_out: &[LeftOut]) -> Result<Self> {
         let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
         let reports: Vec<Report> = serde_json::from_str(&text).context("understand ginkgo's report")?;
@@ -85,7 +90,8 @@ impl Results {
                 missing.retain(|required| !name.contains(required));
             }
             if let Some(family) = Family::of(&name).filter(|family| selection.families.contains(family)) {
-                results.0.entry(family).or_default().add(&spec, name, left_out);
+                let family = results.0.entry(family).or_default();
+                family.add(&spec, name, selection, left_out);
             }
         }
         let has_run = |family: &Family| results.0.get(family).is_some_and(FamilyResults::has_run);
@@ -101,7 +107,7 @@ impl Results {
             .map(|family| family.title())
             .collect();
         ensure!(
-            without_tests.is_empty() || !selection.focus.is_empty(),
+            without_tests.is_empty() || (!selection.focus.is_empty() && selection.required.is_empty()),
             "no test of these families ran: {without_tests:?}"
         );
         ensure!(missing.is_empty(), "no test with these names ran: {missing:?}");
@@ -131,20 +137,20 @@ impl FamilyResults {
             .any(|counts| counts.passed + counts.failed > 0)
     }
 
-    fn add(&mut self, spec: &TestSpec, name: String, left_out: &[LeftOut]) {
+    fn add(&mut self, spec: &TestSpec, name: String, selection: &Selection, left_out: &[LeftOut]) {
         let message = spec.failure.message.lines().next().unwrap_or_default();
+        let left_out = left_out.iter().find(|left_out| left_out.matches(&name));
         let (state, reason) = match spec.state.as_str() {
             "passed" => {
                 self.groups.entry(spec.group()).or_default().passed += 1;
                 return;
             }
             // One that was not chosen has no message.
-            "skipped" | "pending" if message.is_empty() => {
-                let Some(left_out) = left_out.iter().find(|left_out| left_out.matches(&name)) else {
-                    return;
-                };
-                (State::LeftOut, left_out.reason)
-            }
+            "skipped" | "pending" if message.is_empty() => match left_out {
+                Some(left_out) => (State::LeftOut, left_out.reason),
+                None if selection.focus.is_empty() => (State::Failed, UNACCOUNTED),
+                None => return,
+            },
             "skipped" | "pending" => (State::SkippedBySuite, message),
             _ => (State::Failed, message),
         };
@@ -244,10 +250,9 @@ fn line(text: &mut String, line: &str) {
 mod tests {
     use super::*;
 
-    const CASES: [(&str, &str, &str); 5] = [
+    const CASES: [(&str, &str, &str); 4] = [
         ("should store data", "passed", ""),
         ("should break", "failed", "it broke\nhere"),
-        ("should not be chosen", "skipped", ""),
         ("should take snapshots", "skipped", "no snapshots"),
         ("should mount volumes [Feature:Windows]", "skipped", ""),
     ];
@@ -317,7 +322,8 @@ mod tests {
         };
         let external = &[Family::External][..];
         let missing = "no test with these names ran";
-        let cases: [(Selection, &str, Option<&str>); 7] = [
+        let lacking = "[\"CSI Volumes\", \"CSI Mock\"]";
+        let cases: [(Selection, &str, Option<&str>); 8] = [
             (selection(external, "", &[]), "passed", None),
             (selection(external, "", &["should attach"]), "timedout", None),
             (
@@ -330,12 +336,13 @@ mod tests {
                 "passed",
                 Some(missing),
             ),
-            (
-                selection(&Family::ALL, "", &[]),
-                "passed",
-                Some("[\"CSI Volumes\", \"CSI Mock\"]"),
-            ),
+            (selection(&Family::ALL, "", &[]), "passed", Some(lacking)),
             (selection(&Family::ALL, "attach", &[]), "passed", None),
+            (
+                selection(&Family::ALL, "attach", &["should attach"]),
+                "passed",
+                Some(lacking),
+            ),
             (selection(&[Family::Mock], "", &[]), "passed", Some("no test ran")),
         ];
         for (selection, state, expected) in cases {
@@ -351,6 +358,33 @@ mod tests {
                 as_expected,
                 "{selection:?}, {state}: {error:?} instead of {expected:?}"
             );
+        }
+    }
+
+    #[test]
+    fn tests_without_outcome_fail_a_run_of_whole_families() {
+        let spec = |leaf: &str, state: &str| {
+            let containers = ["External Storage [Driver: mock.csi.local]"];
+            serde_json::json!({
+                "ContainerHierarchyTexts": containers, "LeafNodeText": leaf, "State": state,
+            })
+        };
+        let specs = [
+            spec("should attach", "passed"),
+            spec("should get lost", "skipped"),
+            spec("should be postponed", "pending"),
+            spec("should mount volumes [Feature:Windows]", "skipped"),
+        ];
+        for (focus, failed, row) in [
+            ("", 2, "| **total** | 1 | 2 | 0 | 1 |"),
+            ("should attach", 0, "| **total** | 1 | 0 | 0 | 1 |"),
+        ] {
+            let selection = Selection::new(&[Family::External], focus);
+            let results = results(&selection, &specs).unwrap();
+            assert_eq!(results.failed(), failed, "focus {focus:?}");
+            let (_, text) = results.sections().next().unwrap();
+            assert!(text.contains(row), "focus {focus:?}: {text}");
+            assert_eq!(text.contains(UNACCOUNTED), failed > 0, "focus {focus:?}: {text}");
         }
     }
 

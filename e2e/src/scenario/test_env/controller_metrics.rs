@@ -18,16 +18,27 @@ impl TestEnv<'_> {
     /// # Errors
     /// The harness did not start the cluster.
     pub async fn wait_for_total_volumes(&self, desired: u64, actual: u64) -> Result<()> {
+        self.wait_for_total_volumes_of(Component::ControllerManager, desired, actual)
+            .await
+    }
+
+    /// The same for a replica of kube-controller-manager.
+    pub async fn wait_for_total_volumes_of(
+        &self,
+        replica: Component,
+        desired: u64,
+        actual: u64,
+    ) -> Result<()> {
         let plugin = format!("kubernetes.io/csi:{}", self.driver.name());
         let volumes = |state| {
             let labels = [("plugin_name", plugin.as_str()), ("state", state)];
             Series::new("attachdetach_controller_total_volumes", labels)
         };
-        self.wait_for_controller_metrics(&[
+        let wanted = [
             (volumes("desired_state_of_world"), desired),
             (volumes("actual_state_of_world"), actual),
-        ])
-        .await
+        ];
+        self.wait_for_controller_metrics(replica, &wanted).await
     }
 
     /// Waits until the attach/detach controller has force-detached this many volumes because nodes did not unmount them in
@@ -37,17 +48,18 @@ impl TestEnv<'_> {
     /// The harness did not start the cluster.
     pub async fn wait_for_forced_detaches(&self, timeout: u64, out_of_service: u64) -> Result<()> {
         let detaches = |reason| Series::new(FORCED_DETACHES, [("reason", reason)]);
-        self.wait_for_controller_metrics(&[
+        let wanted = [
             (detaches("timeout"), timeout),
             (detaches("out-of-service"), out_of_service),
-        ])
-        .await
+        ];
+        self.wait_for_controller_metrics(Component::ControllerManager, &wanted)
+            .await
     }
 
-    async fn wait_for_controller_metrics(&self, wanted: &[(Series, u64)]) -> Result<()> {
+    async fn wait_for_controller_metrics(&self, replica: Component, wanted: &[(Series, u64)]) -> Result<()> {
         let cluster = self.ctx.cluster();
         cluster
-            .wait_for_component_metrics(Component::ControllerManager, wanted, STEP_TIMEOUT)
+            .wait_for_component_metrics(replica, wanted, STEP_TIMEOUT)
             .await
     }
 }
