@@ -19,8 +19,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::call_info::reservation_key;
-pub use self::call_info::{ArrayUsage, CallInfo, VolumeLocation};
-pub use self::decision::Decision;
+pub(crate) use self::call_info::{ArrayUsage, CallInfo, VolumeLocation};
+pub(crate) use self::decision::Decision;
 pub use self::file::{FaultFile, LoadError};
 pub(crate) use self::injected::InjectedKey;
 use self::injected::InjectedTotals;
@@ -28,13 +28,14 @@ pub(crate) use self::overlay::Freeze;
 use self::overlay::Overlay;
 pub use self::overlay::{DeviceFault, DiskFault, Loses, Loss};
 pub use self::parse::RuleError;
-pub use self::random::{DelayDistribution, Seed};
-pub(crate) use self::reservation::Reservation;
-pub use self::reservation::Reservations;
-pub(crate) use self::rule::Hang;
-pub use self::rule::{Action, End, Exit, Match, Methods, Phase, Rule, RuleKind};
+use self::random::DelayDistribution;
+pub use self::random::Seed;
+pub(crate) use self::reservation::{Reservation, Reservations};
+pub(crate) use self::rule::{End, Hang, Phase};
+pub use self::rule::{Exit, Rule, RuleKind};
+pub(crate) use self::rule_state::ActiveFault;
 use self::rule_state::RuleState;
-pub use self::rule_state::{ActiveFault, Origin, Report};
+pub use self::rule_state::{Origin, Report};
 pub use self::script::Script;
 
 mod call_info;
@@ -47,6 +48,7 @@ mod in_force;
 mod injected;
 mod overlay;
 mod parse;
+mod pattern;
 mod random;
 mod reservation;
 mod rule;
@@ -240,7 +242,7 @@ impl Faults {
 
     /// Selects and counts the faults of a call: the first matching rule and, of the backend faults, the first that refuses the
     /// call, else the one with the longest delay. A call that no backend fault refuses reserves capacity.
-    pub fn decide(&self, call: &dyn CallInfo) -> Decision {
+    pub(crate) fn decide(&self, call: &dyn CallInfo) -> Decision {
         let rules = self.rules();
         let mut decision = Decision::default();
         if rules.is_empty() {
@@ -283,13 +285,13 @@ impl Faults {
 
     /// Applies a fired rule of phase `after`, which sets the state. `None`, and the firing is reverted, if another call has left
     /// the rule's state meanwhile.
-    pub fn act(&self, mut fired: ActiveFault) -> Option<ActiveFault> {
+    pub(crate) fn act(&self, mut fired: ActiveFault) -> Option<ActiveFault> {
         if fired.has_acted {
             return Some(fired);
         }
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let wanted = fired.rule().matches.state.as_deref();
-        if fired.rule().action.set_state.is_some() && wanted.is_some_and(|wanted| wanted != &**state) {
+        let wanted = fired.rule().matches.r#while.state.as_ref();
+        if fired.rule().action.set_state.is_some() && wanted.is_some_and(|wanted| wanted.0 != *state) {
             return None;
         }
         fired.acts(&mut state, &self.injected);

@@ -5,11 +5,11 @@ use super::rule_state::ActiveFault;
 
 /// The faults of one call.
 #[derive(Debug, Default)]
-pub struct Decision {
+pub(crate) struct Decision {
     /// The first matching rule. One of phase `after` has not been applied yet: see [`Faults::act`](super::Faults::act).
-    pub rule: Option<ActiveFault>,
+    pub(crate) rule: Option<ActiveFault>,
     /// The backend fault that refuses the call, else the one with the longest delay.
-    pub backend: Option<ActiveFault>,
+    pub(crate) backend: Option<ActiveFault>,
     /// The reserved capacity, to be dropped after the array has allocated it or the call has failed.
     pub(crate) reservation: Option<Reservation>,
 }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 /// A path and its new value.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Edits(Vec<Edit>);
+pub(crate) struct Edits(Vec<Edit>);
 
 #[derive(Clone, Debug, PartialEq)]
 struct Edit {
@@ -57,7 +57,7 @@ impl Edits {
     }
 
     /// Applies the edits. Paths to absent entries, such as the third entry of two, have no effect.
-    pub fn apply(&self, reply: &mut DynamicMessage) {
+    pub(crate) fn apply(&self, reply: &mut DynamicMessage) {
         for edit in &self.0 {
             let setter = Setter {
                 value: &edit.value,

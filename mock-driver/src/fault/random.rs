@@ -16,21 +16,15 @@ pub struct Seed(pub u64);
 
 /// A fixed or random duration.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum DelayDistribution {
-    /// Fixed.
+pub(crate) enum DelayDistribution {
     Fixed(Duration),
-    /// Uniform.
     Uniform {
-        /// Minimum.
         from: Duration,
-        /// Maximum.
         to: Duration,
     },
     /// Exponential, as waiting times of a busy array are.
     Exponential {
-        /// Mean.
         mean: Duration,
-        /// Maximum.
         max: Option<Duration>,
     },
 }

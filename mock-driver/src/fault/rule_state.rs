@@ -50,14 +50,14 @@ pub struct Report {
 /// A firing for a call. Until it is dropped, the rule counts the call as held. If it is dropped before the rule acted, the
 /// firing does not count, and the next call gets it.
 #[derive(Debug)]
-pub struct ActiveFault {
+pub(crate) struct ActiveFault {
     armed: Arc<RuleState>,
     /// The path of the call's method.
     method: String,
     position: FiringPosition,
     pub(super) has_acted: bool,
     /// The delay of this call.
-    pub delay: Duration,
+    pub(crate) delay: Duration,
     /// The text of the error, if the rule's condition gives it.
     refusal: Option<String>,
     released: watch::Receiver<u64>,
@@ -117,8 +117,7 @@ struct NumberPool {
 // === impl ActiveFault ===
 
 impl ActiveFault {
-    /// The rule.
-    pub fn rule(&self) -> &Rule {
+    pub(crate) fn rule(&self) -> &Rule {
         &self.armed.rule
     }
 
@@ -144,7 +143,7 @@ impl ActiveFault {
         injected.add(rule.kind, &rule.id, &self.method, rule.code());
         drop(injected);
         if let Some(next) = &rule.action.set_state {
-            *state = next.as_str().into();
+            *state = next.0.clone();
         }
     }
 }
@@ -270,7 +269,7 @@ impl RuleState {
             None => None,
         };
         let turn = counts.turns.next();
-        if !matches.turn.has(turn) {
+        if !matches.selects(turn) {
             return None;
         }
         let seed = matches.seed.map_or(seed, Seed);

@@ -8,6 +8,7 @@ use super::*;
 mod backend_fault;
 mod chance;
 mod list;
+mod scenario;
 
 /// A publish of a volume to a node.
 #[derive(Clone, Default)]

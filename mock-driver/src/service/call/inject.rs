@@ -124,7 +124,7 @@ impl ActiveFault {
     }
 
     /// An encoded reply with the rule's edits; `None` without edits, or if the reply cannot be decoded.
-    pub fn edit_reply(&self, path: &str, reply: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn edit_reply(&self, path: &str, reply: &[u8]) -> Option<Vec<u8>> {
         let Some(End::Edit(edits)) = &self.rule().action.end else {
             return None;
         };
