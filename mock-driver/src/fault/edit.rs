@@ -35,11 +35,11 @@ impl Edits {
     /// # Errors
     /// The path, and what is wrong with it or its value.
     pub(super) fn read(
-        written: &Map<String, Value>,
+        edits_by_path: &Map<String, Value>,
         reply: &MessageDescriptor,
     ) -> Result<Self, (String, String)> {
         let mut edits = Vec::new();
-        for (path, value) in written {
+        for (path, value) in edits_by_path {
             let edit = Edit {
                 path: path.split('.').map(str::to_owned).collect(),
                 value: value.clone(),
@@ -325,9 +325,9 @@ mod tests {
             ("ControllerUnpublishVolume", "x", json!(1), "has no fields"),
         ];
         for (method, path, value, words) in table {
-            let written = json!({ path: value });
+            let edits_by_path = json!({ path: value });
             let reply = method.parse::<Method>().unwrap().reply();
-            let (at, reason) = Edits::read(written.as_object().unwrap(), &reply).unwrap_err();
+            let (at, reason) = Edits::read(edits_by_path.as_object().unwrap(), &reply).unwrap_err();
             assert!(at == path && reason.contains(words), "{method} {path}: {reason}");
         }
     }

@@ -196,8 +196,8 @@ impl Reply {
     }
 
     /// Applies a rule's edits. A compressed reply, which the proxy never requests, is not edited.
-    pub(super) fn edit(&mut self, fired: &ActiveFault, path: &str) {
-        let Some(bytes) = self.message().and_then(|bytes| fired.edit_reply(path, bytes)) else {
+    pub(super) fn edit(&mut self, active: &ActiveFault, path: &str) {
+        let Some(bytes) = self.message().and_then(|bytes| active.edit_reply(path, bytes)) else {
             return;
         };
         let mut body = BytesMut::with_capacity(PREFIX + bytes.len());

@@ -61,12 +61,12 @@ fn meets(
     usage: ArrayUsage,
     calls: impl IntoIterator<Item = (u64, Call)>,
 ) -> Vec<Result<u128, Code>> {
-    let armed = RuleState::new(mk_backend_fault(fields), Origin::Admin, Duration::ZERO);
+    let rule_state = RuleState::new(mk_backend_fault(fields), Origin::Admin, Duration::ZERO);
     let decide = |(at, call): (u64, Call)| {
         let call = Call { usage, ..call };
         let now = Duration::from_millis(at);
-        let covers = armed.rule.matches.covers(&call, FIRST_STATE);
-        let fired = covers.then(|| armed.take(&call, Seed(0), &Reservations::default(), now));
+        let covers = rule_state.rule.matches.covers(&call, FIRST_STATE);
+        let fired = covers.then(|| rule_state.take(&call, Seed(0), &Reservations::default(), now));
         match fired.flatten() {
             None => Ok(0),
             Some(fired) => match fired.answer() {
