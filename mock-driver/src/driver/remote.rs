@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn looks_at_an_array_that_does_not_answer_end() {
+    async fn requests_time_out_if_array_does_not_answer() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("admin.sock");
         // As that of a process that was stopped: the kernel takes connections for it. Attaching and detaching wait.

@@ -110,7 +110,7 @@ fn counted_rule_gives_way_to_the_next_and_takes_a_firing_back() {
 }
 
 #[test]
-fn turn_and_chance_of_a_call_that_failed_by_itself_are_the_next_ones() {
+fn failed_call_returns_its_number_and_draw_to_the_next() {
     let faults = mk_rules("- {id: third, match: {call: 3}, phase: after, action: {exit: kill}}");
     let call = Publish::of("a");
     assert_eq!(fired(&faults, [call.clone(), call.clone()]), ["", ""]);

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_undone_yet_leaves_no_place_for_another() {
+    fn unfinished_undo_blocks_other_paths() {
         let undoing = mk_published("/t1", AccessMode::SingleNodeSingleWriter, false).when(Progress::Undoing);
         let other = mk_published("/t2", AccessMode::SingleNodeSingleWriter, false);
         let compatibility = compare(None, std::slice::from_ref(&undoing), &other);

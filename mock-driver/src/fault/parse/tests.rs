@@ -196,7 +196,7 @@ fn error_shows_no_secret() {
 }
 
 #[test]
-fn what_is_no_list_of_rules_is_refused_as_a_whole() {
+fn malformed_list_of_rules_is_refused_whole() {
     for yaml in [
         "{id: a}",
         "- {id: a",
