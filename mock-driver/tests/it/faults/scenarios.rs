@@ -412,8 +412,8 @@ fn cookbook_has_a_recipe_for_each_scenario_with_its_sentence() {
 #[test]
 fn cookbook_documents_every_backend_fault() {
     let refused = Script::read("backend-faults: [{id: x, type: none}]").unwrap_err();
-    let text = refused.to_string().replace(" or ", ", ");
-    let (_, known) = text.split_once(": use ").unwrap();
+    let text = refused.to_string().replace('`', "");
+    let (_, known) = text.split_once("expected one of ").unwrap();
     let known: Vec<&str> = known.split(", ").collect();
     assert!(known.len() >= 18 && known.contains(&"state-loss"), "{known:?}");
     for kind in known {
