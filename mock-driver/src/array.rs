@@ -234,9 +234,9 @@ impl Array {
     /// Only numbers that were never created before: a deleted initial volume stays deleted.
     pub fn premake(&mut self, count: u64) {
         let pools: Vec<PoolName> = self.settings.pools.iter().map(|pool| pool.name.clone()).collect();
-        let mut turn = pools.iter().cycle();
+        let mut pools_in_turn = pools.iter().cycle();
         for number in 0..count {
-            let pool = turn.next().cloned().unwrap_or_default();
+            let pool = pools_in_turn.next().cloned().unwrap_or_default();
             if number < self.premade {
                 continue;
             }
@@ -304,8 +304,8 @@ impl Array {
     ) -> String {
         let mut salt = 0_u32;
         loop {
-            let mark = self.mark(&format!("{kind}/{before}/{salt}/{name}"));
-            let id = format!("{prefix}-{mark:016x}");
+            let hash = self.keyed_hash(&format!("{kind}/{before}/{salt}/{name}"));
+            let id = format!("{prefix}-{hash:016x}");
             if !taken(&id) {
                 return id;
             }
@@ -314,7 +314,7 @@ impl Array {
     }
 
     /// A hash of a text, keyed by the epoch.
-    fn mark(&self, text: &str) -> u64 {
+    fn keyed_hash(&self, text: &str) -> u64 {
         SipHasher24::new_with_key(&self.epoch.to_le_bytes()).hash(text.as_bytes())
     }
 }

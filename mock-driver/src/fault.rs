@@ -19,8 +19,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::call_info::reservation_key;
-pub use self::call_info::{ArrayUsage, CallInfo, VolumeLocation};
-pub use self::decision::Decision;
+pub(crate) use self::call_info::{ArrayUsage, CallInfo, VolumeLocation};
+pub(crate) use self::decision::Decision;
 pub use self::file::{FaultFile, LoadError};
 pub(crate) use self::injected::InjectedKey;
 use self::injected::InjectedTotals;
@@ -28,13 +28,14 @@ pub(crate) use self::overlay::Freeze;
 use self::overlay::Overlay;
 pub use self::overlay::{DeviceFault, DiskFault, Loses, Loss};
 pub use self::parse::RuleError;
-pub use self::random::{DelayDistribution, Seed};
-pub(crate) use self::reservation::Reservation;
-pub use self::reservation::Reservations;
-pub(crate) use self::rule::Hang;
-pub use self::rule::{Action, End, Exit, Match, Methods, Phase, Rule, RuleKind};
+use self::random::DelayDistribution;
+pub use self::random::Seed;
+pub(crate) use self::reservation::{Reservation, Reservations};
+pub(crate) use self::rule::{End, Hang, Phase};
+pub use self::rule::{Exit, Rule, RuleKind};
+pub(crate) use self::rule_state::ActiveFault;
 use self::rule_state::RuleState;
-pub use self::rule_state::{ActiveFault, Origin, Report};
+pub use self::rule_state::{Origin, Report};
 pub use self::script::Script;
 
 mod call_info;
@@ -47,6 +48,7 @@ mod in_force;
 mod injected;
 mod overlay;
 mod parse;
+mod pattern;
 mod random;
 mod reservation;
 mod rule;
@@ -62,7 +64,7 @@ const FIRST_STATE: &str = "start";
 pub struct Faults {
     /// The seed of all random draws.
     pub seed: Seed,
-    armed: RwLock<Arc<[Arc<RuleState>]>>,
+    rules: RwLock<Arc<[Arc<RuleState>]>>,
     state: RwLock<Arc<str>>,
     began: Instant,
     /// Independent of the active rules.
@@ -97,7 +99,7 @@ impl Faults {
     pub fn new(seed: Seed) -> Self {
         Self {
             seed,
-            armed: RwLock::default(),
+            rules: RwLock::default(),
             state: RwLock::new(FIRST_STATE.into()),
             began: Instant::now(),
             injected: Mutex::default(),
@@ -128,15 +130,15 @@ impl Faults {
             check(old, origin, &rules)?;
             let same = |rule: &Rule| {
                 old.iter()
-                    .find(|armed| armed.origin == origin && armed.rule == *rule)
+                    .find(|rule_state| rule_state.origin == origin && rule_state.rule == *rule)
                     .cloned()
             };
             let new = rules
                 .into_iter()
                 .map(|rule| same(&rule).unwrap_or_else(|| RuleState::new(rule, origin, now)));
             let new: Vec<_> = new.collect();
-            let is_replaced = |armed: &RuleState| armed.origin == origin && parts.contains(&armed.rule.kind);
-            let others = old.iter().filter(|armed| !is_replaced(armed)).cloned();
+            let is_replaced = |old: &RuleState| old.origin == origin && parts.contains(&old.rule.kind);
+            let others = old.iter().filter(|old| !is_replaced(old)).cloned();
             Ok(others.chain(new).collect())
         })
     }
@@ -164,11 +166,11 @@ impl Faults {
                 .partition(|rule| rule.kind == RuleKind::Rule);
             for rule in rules.into_iter().chain(faults.into_iter().rev()) {
                 let known = position(&new, rule.kind, &rule.id);
-                let armed = RuleState::new(rule, Origin::Admin, now);
-                match (known, armed.rule.kind) {
-                    (Some(index), _) => new[index] = armed,
-                    (None, RuleKind::Rule) => new.push(armed),
-                    (None, RuleKind::BackendFault) => new.insert(0, armed),
+                let rule_state = RuleState::new(rule, Origin::Admin, now);
+                match (known, rule_state.rule.kind) {
+                    (Some(index), _) => new[index] = rule_state,
+                    (None, RuleKind::Rule) => new.push(rule_state),
+                    (None, RuleKind::BackendFault) => new.insert(0, rule_state),
                 }
             }
             Ok(new)
@@ -192,14 +194,18 @@ impl Faults {
         let rules = self.rules();
         match id {
             Some(id) => position(&rules, RuleKind::Rule, id).map(|index| rules[index].release()),
-            None => Some(of(&rules, RuleKind::Rule).map(|armed| armed.release()).sum()),
+            None => Some(
+                of(&rules, RuleKind::Rule)
+                    .map(|rule_state| rule_state.release())
+                    .sum(),
+            ),
         }
     }
 
     /// Resets the counts of all rules, their enabled flags and the state; the totals remain.
     pub(crate) fn reset(&self) {
-        for armed in of(&self.rules(), RuleKind::Rule) {
-            armed.reset();
+        for rule_state in of(&self.rules(), RuleKind::Rule) {
+            rule_state.reset();
         }
         self.set_state(FIRST_STATE);
     }
@@ -215,7 +221,9 @@ impl Faults {
 
     /// All rules or backend faults in their order.
     pub fn reports(&self, kind: RuleKind) -> Vec<Report> {
-        of(&self.rules(), kind).map(|armed| armed.report()).collect()
+        of(&self.rules(), kind)
+            .map(|rule_state| rule_state.report())
+            .collect()
     }
 
     /// The totals of applied firings since the start, also of rules that were reset, replaced or removed.
@@ -240,7 +248,7 @@ impl Faults {
 
     /// Selects and counts the faults of a call: the first matching rule and, of the backend faults, the first that refuses the
     /// call, else the one with the longest delay. A call that no backend fault refuses reserves capacity.
-    pub fn decide(&self, call: &dyn CallInfo) -> Decision {
+    pub(crate) fn decide(&self, call: &dyn CallInfo) -> Decision {
         let rules = self.rules();
         let mut decision = Decision::default();
         if rules.is_empty() {
@@ -252,26 +260,27 @@ impl Faults {
         // another. A call drops its reservation only after the array has changed, so limits always count it.
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let mut reserved = reservation::lock(&self.reservations);
-        for armed in rules.iter().filter(|armed| armed.is_enabled()) {
-            let is_asked = match armed.rule.kind {
+        for rule_state in rules.iter().filter(|rule_state| rule_state.is_enabled()) {
+            let is_asked = match rule_state.rule.kind {
                 RuleKind::Rule => decision.rule.is_none(),
                 RuleKind::BackendFault => {
                     has_backend_faults = true;
                     !decision.is_refused()
                 }
             };
-            if !is_asked || armed.rule.overlay.is_some() || !armed.rule.matches.covers(call, &state) {
+            if !is_asked || rule_state.rule.overlay.is_some() || !rule_state.rule.matches.covers(call, &state)
+            {
                 continue;
             }
-            let Some(mut fired) = armed.take(call, self.seed, &reserved, now) else {
+            let Some(mut active) = rule_state.take(call, self.seed, &reserved, now) else {
                 continue;
             };
-            if fired.rule().phase != Phase::After {
-                fired.acts(&mut state, &self.injected);
+            if active.rule().phase != Phase::After {
+                active.apply(&mut state, &self.injected);
             }
-            match armed.rule.kind {
-                RuleKind::Rule => decision.rule = Some(fired),
-                RuleKind::BackendFault => decision.add(fired),
+            match rule_state.rule.kind {
+                RuleKind::Rule => decision.rule = Some(active),
+                RuleKind::BackendFault => decision.add(active),
             }
         }
         if has_backend_faults && !decision.is_refused() {
@@ -283,21 +292,21 @@ impl Faults {
 
     /// Applies a fired rule of phase `after`, which sets the state. `None`, and the firing is reverted, if another call has left
     /// the rule's state meanwhile.
-    pub fn act(&self, mut fired: ActiveFault) -> Option<ActiveFault> {
-        if fired.has_acted {
-            return Some(fired);
+    pub(crate) fn apply(&self, mut active: ActiveFault) -> Option<ActiveFault> {
+        if active.is_applied {
+            return Some(active);
         }
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let wanted = fired.rule().matches.state.as_deref();
-        if fired.rule().action.set_state.is_some() && wanted.is_some_and(|wanted| wanted != &**state) {
+        let wanted = active.rule().matches.r#while.state.as_ref();
+        if active.rule().action.set_state.is_some() && wanted.is_some_and(|wanted| wanted.0 != *state) {
             return None;
         }
-        fired.acts(&mut state, &self.injected);
-        Some(fired)
+        active.apply(&mut state, &self.injected);
+        Some(active)
     }
 
     fn rules(&self) -> Arc<[Arc<RuleState>]> {
-        self.armed.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Changes the rule with this id; returns whether it exists.
@@ -325,10 +334,10 @@ impl Faults {
         &self,
         change: impl FnOnce(&[Arc<RuleState>], Duration) -> Result<Vec<Arc<RuleState>>, E>,
     ) -> Result<(), E> {
-        let mut armed = self.armed.write().unwrap_or_else(PoisonError::into_inner);
-        let mut new = change(&armed, self.began.elapsed())?;
-        new.sort_by_key(|armed| armed.origin);
-        for gone in armed
+        let mut rules = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+        let mut new = change(&rules, self.began.elapsed())?;
+        new.sort_by_key(|rule_state| rule_state.origin);
+        for gone in rules
             .iter()
             .filter(|old| !new.iter().any(|new| Arc::ptr_eq(old, new)))
         {
@@ -349,25 +358,25 @@ impl Faults {
         });
         self.loss
             .send_if_modified(|old| std::mem::replace(old, loss) != loss);
-        *armed = new.into();
+        *rules = new.into();
         Ok(())
     }
 }
 
 fn of(rules: &[Arc<RuleState>], kind: RuleKind) -> impl Iterator<Item = &Arc<RuleState>> {
-    rules.iter().filter(move |armed| armed.rule.kind == kind)
+    rules.iter().filter(move |state| state.rule.kind == kind)
 }
 
 fn position(rules: &[Arc<RuleState>], kind: RuleKind, id: &str) -> Option<usize> {
     rules
         .iter()
-        .position(|armed| armed.rule.kind == kind && armed.rule.id == id)
+        .position(|state| state.rule.kind == kind && state.rule.id == id)
 }
 
 /// The active overlays, each with its start since the driver's start. Earlier ones take precedence.
 fn overlays(rules: &[Arc<RuleState>]) -> impl Iterator<Item = (&Overlay, Duration)> {
-    let enabled = rules.iter().filter(|armed| armed.is_enabled());
-    enabled.filter_map(|armed| Some((armed.rule.overlay.as_ref()?, armed.since())))
+    let enabled = rules.iter().filter(|state| state.is_enabled());
+    enabled.filter_map(|state| Some((state.rule.overlay.as_ref()?, state.since())))
 }
 
 /// Checks that no id of an origin's rules belongs to another origin.

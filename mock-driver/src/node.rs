@@ -231,12 +231,12 @@ impl Node {
         }
         match view.and_then(|view| Some((view.bytes, view.attachment.as_ref()?))) {
             Some((bytes, attachment)) => {
-                let unit = VolumeDisk {
+                let volume_disk = VolumeDisk {
                     bytes,
                     writable: attachment.params.writes(),
                     ..VolumeDisk::of_volume(volume)
                 };
-                self.attach(&unit).await?;
+                self.attach(&volume_disk).await?;
             }
             None => {
                 let serial = array::serial(volume);
@@ -247,38 +247,43 @@ impl Node {
         Ok(())
     }
 
-    async fn attach(self: &Arc<Self>, unit: &VolumeDisk) -> Result<(), Error> {
+    async fn attach(self: &Arc<Self>, volume_disk: &VolumeDisk) -> Result<(), Error> {
         if self.is_simulated() {
             return Ok(());
         }
-        let disk = self.volume_files.ensure(&unit.file_id, unit.bytes).await?;
-        let (serial, writable) = (unit.serial.clone(), unit.writable);
+        let disk = self
+            .volume_files
+            .ensure(&volume_disk.file_id, volume_disk.bytes)
+            .await?;
+        let (serial, writable) = (volume_disk.serial.clone(), volume_disk.writable);
         self.blocking(move |node| Ok(node.devices.attach(&serial, &disk, writable)?))
             .await
     }
 
     /// Refreshes the device of a volume after its disk has grown.
-    async fn refresh(self: &Arc<Self>, unit: &VolumeDisk, disk: &Disk) -> Result<(), Error> {
+    async fn refresh(self: &Arc<Self>, volume_disk: &VolumeDisk, disk: &Disk) -> Result<(), Error> {
         if self.is_simulated() {
             return Ok(());
         }
-        self.volume_files.grow(&unit.file_id, unit.bytes).await?;
-        let (serial, disk) = (unit.serial.clone(), disk.clone());
+        self.volume_files
+            .grow(&volume_disk.file_id, volume_disk.bytes)
+            .await?;
+        let (serial, disk) = (volume_disk.serial.clone(), disk.clone());
         self.blocking(move |node| Ok(node.devices.refresh(&serial, &disk.file, &disk.device)?))
             .await
     }
 
     /// The disk of a volume with its device, and its size in bytes.
-    async fn disk(self: &Arc<Self>, unit: &VolumeDisk) -> Result<(Disk, u64), Error> {
+    async fn disk(self: &Arc<Self>, volume_disk: &VolumeDisk) -> Result<(Disk, u64), Error> {
         if self.devices.kind == Kind::None {
             return Err(Error::WithoutDevices {
-                volume: unit.volume.clone(),
+                volume: volume_disk.volume.clone(),
             });
         }
-        let unit = unit.clone();
+        let volume_disk = volume_disk.clone();
         self.blocking(move |node| {
-            node.find(&unit)?.ok_or_else(|| Error::NoDevice {
-                volume: unit.volume.clone(),
+            node.find(&volume_disk)?.ok_or_else(|| Error::NoDevice {
+                volume: volume_disk.volume.clone(),
                 waited: node.device_timeout,
             })
         })
@@ -286,39 +291,39 @@ impl Node {
     }
 
     /// Looks up the device of a volume once. Blocks.
-    fn find(&self, unit: &VolumeDisk) -> Result<Option<(Disk, u64)>, Error> {
+    fn find(&self, volume_disk: &VolumeDisk) -> Result<Option<(Disk, u64)>, Error> {
         if self.is_simulated() {
-            if !self.devices.is_simulated_there(&unit.serial)? {
+            if !self.devices.is_simulated_there(&volume_disk.serial)? {
                 return Ok(None);
             }
-            let path = PathBuf::from(format!("/dev/disk/by-id/csi-mock-{}", unit.serial));
+            let path = PathBuf::from(format!("/dev/disk/by-id/csi-mock-{}", volume_disk.serial));
             let disk = Disk {
                 file: path.clone(),
                 tree: path.clone(),
                 formatting: path.clone(),
                 device: path,
                 _held: None,
-                writable: unit.writable,
+                writable: volume_disk.writable,
             };
-            return Ok(Some((disk, unit.bytes)));
+            return Ok(Some((disk, volume_disk.bytes)));
         }
-        let file = self.volume_files.disk(&unit.file_id)?;
-        let Some(device) = self.devices.find(&unit.serial, &file)? else {
+        let file = self.volume_files.disk(&volume_disk.file_id)?;
+        let Some(device) = self.devices.find(&volume_disk.serial, &file)? else {
             return Ok(None);
         };
         let bytes = device.bytes;
         let disk = Disk {
-            tree: self.volume_files.tree(&unit.file_id)?,
-            formatting: self.volume_files.formatting_mark(&unit.file_id)?,
+            tree: self.volume_files.tree(&volume_disk.file_id)?,
+            formatting: self.volume_files.formatting_mark(&volume_disk.file_id)?,
             file,
             device: device.path,
             _held: Some(device.held),
-            writable: unit.writable,
+            writable: volume_disk.writable,
         };
         Ok(Some((disk, bytes)))
     }
 
-    fn unit_of(&self, record: &Record, view: Option<&View>) -> VolumeDisk {
+    fn volume_disk_of(&self, record: &Record, view: Option<&View>) -> VolumeDisk {
         let volume = record.volume.clone();
         match record.inline {
             Some(bytes) => VolumeDisk {

@@ -124,17 +124,19 @@ impl Journey {
         let driver = self.proxy.driver.clone();
         // Its reservation lives until the result of the call is known.
         let mut decision = driver.faults.decide(&passing);
-        let after = decision.rule.take_if(|fired| fired.rule().phase == Phase::After);
-        if let Some(fired) = decision.rule.as_ref().or(decision.backend.as_ref()) {
-            self.set_fault(fired);
+        let after = decision
+            .rule
+            .take_if(|active| active.rule().phase == Phase::After);
+        if let Some(active) = decision.rule.as_ref().or(decision.backend.as_ref()) {
+            self.set_fault(active);
         }
-        if let Some(mut fired) = decision.rule.take_if(|fired| fired.rule().replaces_effect()) {
+        if let Some(mut active) = decision.rule.take_if(|active| active.rule().replaces_effect()) {
             drop(decision);
-            let error = driver.apply_fault(&mut fired, self.connection.as_ref()).await;
+            let error = driver.apply_fault(&mut active, self.connection.as_ref()).await;
             return self.fail(&error.unwrap_or(Error::Broken));
         }
         let mut in_background = decision.rule.as_ref();
-        in_background = in_background.filter(|fired| fired.rule().phase == Phase::Background);
+        in_background = in_background.filter(|active| active.rule().phase == Phase::Background);
         if let Some(answer) = in_background.map(ActiveFault::background_answer) {
             return self.answer_early(&answer, decision, request, passing);
         }
@@ -147,12 +149,12 @@ impl Journey {
         };
         let is_single = passing.rpc.is_some_and(|rpc| !rpc.streams());
         match after {
-            Some(fired) if !is_single && fired.rule().action.after_messages.is_some() => {
+            Some(active) if !is_single && active.rule().action.after_messages.is_some() => {
                 let cut = Cut {
                     driver,
                     connection: self.connection.take(),
                     record: self.record.take(),
-                    fired: Some(fired),
+                    active: Some(active),
                 };
                 cut.stream(response)
             }
@@ -216,13 +218,15 @@ impl Journey {
             self.proxy.seen.learn_here(passing, reply.message());
         }
         let driver = self.proxy.driver.clone();
-        let fired = after.filter(|_| is_ok).and_then(|fired| driver.faults.act(fired));
-        if let Some(mut fired) = fired {
-            self.set_fault(&fired);
-            if let Some(error) = driver.apply_fault(&mut fired, self.connection.as_ref()).await {
+        let active = after
+            .filter(|_| is_ok)
+            .and_then(|active| driver.faults.apply(active));
+        if let Some(mut active) = active {
+            self.set_fault(&active);
+            if let Some(error) = driver.apply_fault(&mut active, self.connection.as_ref()).await {
                 return self.fail(&error);
             }
-            reply.edit(&fired, &passing.path);
+            reply.edit(&active, &passing.path);
         }
         if let Some(mut record) = self.record.take() {
             record.end_wire(reply.outcome(), reply.message());
@@ -253,9 +257,9 @@ impl Journey {
         })
     }
 
-    fn set_fault(&mut self, fired: &ActiveFault) {
+    fn set_fault(&mut self, active: &ActiveFault) {
         if let Some(record) = &mut self.record {
-            record.set_fault(&fired.rule().id);
+            record.set_fault(&active.rule().id);
         }
     }
 

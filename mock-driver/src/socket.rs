@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_socket_and_what_has_no_directory_is_refused() {
+    async fn non_socket_and_missing_directory_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
         fs::write(&file, "precious").unwrap();

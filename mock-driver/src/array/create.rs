@@ -157,7 +157,7 @@ impl Array {
                 spec.pool,
                 capacity_bytes - has
             );
-            return Err(Error::NoRoom { reason });
+            return Err(Error::InsufficientCapacity { reason });
         }
         Ok(capacity_bytes)
     }

@@ -49,7 +49,7 @@ pub enum Error {
     Illegal { field: String, reason: String },
     /// Insufficient capacity.
     #[error("insufficient capacity: {reason}")]
-    NoRoom { reason: String },
+    InsufficientCapacity { reason: String },
     /// The snapshot is not ready to use.
     #[error("snapshot \"{snapshot}\" is not ready to use yet: try again")]
     NotReady { snapshot: SnapshotId },

@@ -205,7 +205,7 @@ impl Array {
             .find(|(pool, bytes)| self.left_beside(pool) < *bytes)
         {
             None => Ok(()),
-            Some((pool, bytes)) => Err(Error::NoRoom {
+            Some((pool, bytes)) => Err(Error::InsufficientCapacity {
                 reason: format!("pool \"{pool}\" has no {bytes} bytes left"),
             }),
         }

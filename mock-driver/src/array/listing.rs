@@ -54,7 +54,7 @@ impl Array {
     }
 
     fn token(&self, kind: &str, last: &str) -> String {
-        format!("{:016x}.{last}", self.mark(&format!("{kind} after/{last}")))
+        format!("{:016x}.{last}", self.keyed_hash(&format!("{kind} after/{last}")))
     }
 }
 

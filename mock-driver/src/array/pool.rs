@@ -175,7 +175,7 @@ impl Array {
             })
             .collect();
         if allowed.is_empty() {
-            return Err(Error::NoRoom {
+            return Err(Error::InsufficientCapacity {
                 reason: "no pool that may be used lies where accessibility_requirements asks".to_owned(),
             });
         }
@@ -198,7 +198,7 @@ impl Array {
             .find_map(roomiest);
         match wished.or_else(|| roomiest(&Segments::default())) {
             Some(pool) => Ok(pool.name.clone()),
-            None => Err(Error::NoRoom {
+            None => Err(Error::InsufficientCapacity {
                 reason: format!("no pool that may be used has {bytes} bytes left"),
             }),
         }

@@ -71,7 +71,7 @@ fn premade_volumes_are_made_once() {
 }
 
 #[test]
-fn limit_lowered_below_what_is_attached_refuses_more_and_keeps_what_is() {
+fn lowered_limit_refuses_new_and_keeps_existing_attachments() {
     let mut array = Array::new(mk_settings(), 1);
     array.premake(3);
     array.publish("vol-0", "node-0", &mk_hold()).unwrap();

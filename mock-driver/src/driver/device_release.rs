@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::{self, Instant};
 
 use super::Driver;
-use super::remote_sync::decide;
+use super::remote_sync::ensure_joined;
 use crate::array::Capability;
 use crate::driver::error::Error;
 use crate::driver::locks::{LockMode, Scope};
@@ -30,13 +30,13 @@ impl Driver {
     /// Without ControllerPublishVolume, and with the array in another process, the volume is attached.
     async fn view_to_use(&self, volume: &str, capability: &Capability) -> Result<View, Error> {
         let view = self.view(volume).await?;
-        let Some(remote) = self.remote.as_ref().filter(|_| !self.ways().attaches) else {
+        let Some(remote) = self.remote.as_ref().filter(|_| !self.node_features().attaches) else {
             return Ok(view);
         };
         if view.attachment.is_some() {
             return Ok(view);
         }
-        let known = decide(remote, self.here()?).await?;
+        let known = ensure_joined(remote, self.here()?).await?;
         {
             let _locked = remote.lock_volume(volume).await;
             remote.attach(volume, &known.id, capability).await?;
@@ -84,7 +84,7 @@ impl Driver {
     /// ControllerPublishVolume nothing else removes it. Detaches the volume at the array if that runs in another process.
     pub(crate) async fn release_device(&self, volume: &str) -> Result<(), Error> {
         let is_kept = self.node.as_ref().is_none_or(|node| node.knows(volume));
-        if is_kept || self.ways().attaches {
+        if is_kept || self.node_features().attaches {
             return Ok(());
         }
         let Some(remote) = &self.remote else {
@@ -101,7 +101,7 @@ impl Driver {
     /// Detaches volumes of an earlier process that are at no path any more, as after a kill. A call in progress for one of them
     /// detaches it itself.
     pub(super) async fn release_leftover_devices(&self, volumes: &BTreeSet<String>) {
-        if self.ways().attaches {
+        if self.node_features().attaches {
             return;
         }
         for volume in volumes {
@@ -115,7 +115,7 @@ impl Driver {
     /// Detaches volumes that no controller attached and that are mounted at no path. Logs a failure and leaves it to the
     /// next start.
     pub(super) async fn release_attached(&self, volumes: impl IntoIterator<Item = String>) {
-        if self.ways().attaches {
+        if self.node_features().attaches {
             return;
         }
         for volume in volumes {

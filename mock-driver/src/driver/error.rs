@@ -94,7 +94,9 @@ impl Error {
                 | array::Error::CannotGroup { .. }
                 | array::Error::PoolInUse { .. }
                 | array::Error::OutOfReach { .. } => Code::FailedPrecondition,
-                array::Error::NodeFull { .. } | array::Error::NoRoom { .. } => Code::ResourceExhausted,
+                array::Error::NodeFull { .. } | array::Error::InsufficientCapacity { .. } => {
+                    Code::ResourceExhausted
+                }
                 array::Error::ForeignToken | array::Error::NotReady { .. } => Code::Aborted,
             },
             Self::Store(store::Error::Lost(_)) | Self::Broken => Code::Internal,

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn wait_lets_calls_in_one_after_the_other_and_forgets_the_volume() {
+    async fn wait_rule_queues_calls_and_drops_free_keys() {
         let table = LockTable::new(BusyRule::Wait);
         let first = call(&table, A).await.unwrap();
         let mut second = task::spawn(call(&table, A));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn several_are_held_together_or_not_at_all() {
+    async fn multiple_keys_are_locked_all_or_nothing() {
         let table = LockTable::new(BusyRule::Abort);
         let held = call(&table, B_SHARED).await.unwrap();
         let busy = call(&table, &[B, A].concat()).await.unwrap_err();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn calls_that_want_the_same_in_any_order_do_not_block_one_another_for_ever() {
+    async fn calls_locking_the_same_keys_in_any_order_do_not_deadlock() {
         let table = LockTable::new(BusyRule::Wait);
         let (a, b) = (call(&table, A).await.unwrap(), call(&table, B).await.unwrap());
         let (both, reversed) = ([A, B].concat(), [B, A].concat());

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time;
 
 use super::Driver;
-use super::remote_sync::decide;
+use super::remote_sync::ensure_joined;
 use crate::array::{NodeSettings, StorageHealthIssue, StorageSeverity};
 use crate::driver::error::Error;
 use crate::driver::registration::{self, RegistrationState};
@@ -25,7 +25,7 @@ pub(crate) const LAST_STEP: Duration = Duration::from_secs(60);
 
 impl Driver {
     /// The features of the node according to the present capabilities.
-    pub(crate) fn ways(&self) -> NodeFeatures {
+    pub(crate) fn node_features(&self) -> NodeFeatures {
         NodeFeatures {
             attaches: self.capabilities.has(Capability::PublishUnpublishVolume)
                 && !self.config.attach_optional,
@@ -68,7 +68,7 @@ impl Driver {
         let known = match &self.remote {
             Some(remote) => {
                 // Kubelet calls as soon as the driver is registered, and keeps the first response.
-                let known = decide(remote, node).await?;
+                let known = ensure_joined(remote, node).await?;
                 Some((known.advertised, known.segments))
             }
             None => {
@@ -246,7 +246,7 @@ impl Driver {
         let attached: Vec<String> = self
             .store
             .peek(|array| array.attached_to(&id).map(ToString::to_string).collect());
-        if let Err(error) = node.retain_devices(attached.clone(), self.ways()).await {
+        if let Err(error) = node.retain_devices(attached.clone(), self.node_features()).await {
             tracing::warn!(
                 error = error_chain(&error),
                 "devices of detached volumes are still there"
@@ -290,7 +290,7 @@ impl Driver {
         }
         if let Some(node) = &self.node {
             let used = node.volumes();
-            node.leave(self.ways()).await;
+            node.leave(self.node_features()).await;
             self.release_attached(used).await;
         }
     }

@@ -37,7 +37,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) struct RemoteArray {
     client: Client,
     /// For attaching and detaching, which take the volume's `latency`. A client that timed out would not know the result.
-    patient: Client,
+    client_without_timeout: Client,
     /// The admin endpoint of the process with the array.
     pub(crate) endpoint: Endpoint,
     /// A task that acts on a response about a volume holds its lock from the request on.
@@ -78,7 +78,7 @@ impl RemoteArray {
     pub(crate) fn at(endpoint: Endpoint, shares_media: bool) -> Self {
         Self {
             client: Client::new(endpoint.clone()).within(ANSWER_WITHIN),
-            patient: Client::new(endpoint.clone()),
+            client_without_timeout: Client::new(endpoint.clone()),
             endpoint,
             locks: LockTable::new(BusyRule::Wait),
             devices: RwLock::default(),
@@ -187,13 +187,13 @@ impl RemoteArray {
             block: capability.is_block(),
             readonly: false,
         };
-        let attached = self.patient.attach(volume, node, &attach).await;
+        let attached = self.client_without_timeout.attach(volume, node, &attach).await;
         attached.map(drop).map_err(refusal)
     }
 
     /// Detaches a volume from a node; succeeds if it is not attached.
     pub(crate) async fn detach(&self, volume: &str, node: &str) -> Result<(), node::Error> {
-        match self.patient.detach(volume, node).await {
+        match self.client_without_timeout.detach(volume, node).await {
             Err(error) if !is_not_found(&error) => Err(refusal(error)),
             Ok(()) | Err(_) => Ok(()),
         }
@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn looks_at_an_array_that_does_not_answer_end() {
+    async fn requests_time_out_if_array_does_not_answer() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("admin.sock");
         // As that of a process that was stopped: the kernel takes connections for it. Attaching and detaching wait.

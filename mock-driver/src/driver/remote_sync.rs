@@ -54,7 +54,7 @@ impl Driver {
             return Ok(());
         };
         let mut settled = BTreeSet::new();
-        let (mut trouble, mut is_first) = (None, true);
+        let (mut last_error, mut is_first) = (None, true);
         loop {
             let now = match self.follow_once(remote, node, &mut settled).await {
                 Err(Error::Node(node::Error::MediaDir(error))) => return Err(error),
@@ -65,12 +65,12 @@ impl Driver {
                 self.release_leftover_devices(&settled).await;
             }
             let now = now.map(|error| error_chain(&error));
-            if now != trouble {
+            if now != last_error {
                 match &now {
                     Some(error) => tracing::warn!(error, "cannot follow the array"),
                     None => tracing::info!("following the array again"),
                 }
-                trouble = now;
+                last_error = now;
             }
             if stop
                 .run_until_cancelled(time::sleep(FOLLOW_EVERY))
@@ -89,11 +89,11 @@ impl Driver {
         settled: &mut BTreeSet<String>,
     ) -> Result<(), Error> {
         remote.begin_sweep();
-        let known = decide(remote, node).await?;
+        let known = ensure_joined(remote, node).await?;
         {
             let _guard = remote.devices.write().await;
             let kept = remote.end_sweep(&known.attached);
-            node.retain_devices(kept, self.ways()).await?;
+            node.retain_devices(kept, self.node_features()).await?;
         }
         settled.retain(|volume| known.attached.contains(volume));
         for volume in known.attached {
@@ -124,7 +124,7 @@ async fn settle(remote: &RemoteArray, node: &Arc<Node>, volume: &str, view: &Vie
 /// The record of this process's node in an array in another process. The node joins if the array does not know it, takes
 /// its new id if it was renamed there, and reports its configured topology once. A node that was removed from the array
 /// does not join again, and keeps the volumes that are attached to it.
-pub(super) async fn decide(remote: &RemoteArray, node: &Node) -> Result<RemoteNode, Error> {
+pub(super) async fn ensure_joined(remote: &RemoteArray, node: &Node) -> Result<RemoteNode, Error> {
     remote.check_media(&node.volume_files).await?;
     let mut topology_reported = remote.topology_reported.lock().await;
     let mut id = node.info().id;

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_describes_no_secret_is_refused_without_repeating_it() {
+    fn malformed_secret_is_refused_without_showing_it() {
         for text in [
             "CreateVolume",
             "CreateVolume:user",

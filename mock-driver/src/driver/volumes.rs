@@ -66,15 +66,15 @@ impl Driver {
             Source::Volume(id) => FileId::Volume(id.to_string()),
         };
         let copy = FileId::Volume(id.to_string());
-        let still = match source {
+        let quiesced = match source {
             Source::Snapshot(_) => None,
-            Source::Volume(id) => self.still(id.as_str()).await?,
+            Source::Volume(id) => self.quiesce(id.as_str()).await?,
         };
         let copied = self.volume_files.copy(&from, &copy, bytes).await?;
         if let Source::Volume(id) = source {
-            self.log_unknown_outcome(id.as_str(), is_frozen(still.as_ref()), copied);
+            self.log_unknown_outcome(id.as_str(), is_frozen(quiesced.as_ref()), copied);
         }
-        end(still).await;
+        end(quiesced).await;
         let pace = self.store.peek(|array| array.pace_to(wanted));
         pause(pace.time(copied)).await;
         let create = |array: &mut Array| array.create_volume_as(wanted, id, now);
@@ -124,11 +124,11 @@ impl Driver {
         };
         let copy = FileId::Snapshot(id.to_string());
         let from = FileId::Volume(wanted.source.clone());
-        let still = self.still(&wanted.source).await?;
+        let quiesced = self.quiesce(&wanted.source).await?;
         let mut timing = self.timing();
         let copied = self.volume_files.copy(&from, &copy, bytes).await?;
-        self.log_unknown_outcome(&wanted.source, is_frozen(still.as_ref()), copied);
-        end(still).await;
+        self.log_unknown_outcome(&wanted.source, is_frozen(quiesced.as_ref()), copied);
+        end(quiesced).await;
         timing.delay += self.copy_time(&wanted.source, copied);
         let create = |array: &mut Array| array.create_snapshot(wanted, id, timing);
         self.change_with(&[copy], create).await
@@ -227,7 +227,7 @@ impl Driver {
     /// guard lives. Nodes in other processes attach the volumes that they use.
     async fn unused(&self, volume: &str) -> Result<Option<Vec<Guard>>, Error> {
         let is_published_explicitly =
-            self.ways().attaches || self.store.peek(|array| array.deletes_in_use(volume));
+            self.node_features().attaches || self.store.peek(|array| array.deletes_in_use(volume));
         let Some(node) = self.node.as_ref().filter(|_| !is_published_explicitly) else {
             return Ok(None);
         };
@@ -261,7 +261,7 @@ impl Driver {
     ///
     /// A filesystem can be frozen once only, so copies of one volume wait for one another. They do not wait for node calls
     /// that a fault delays: those have not begun to work.
-    async fn still(&self, volume: &str) -> Result<Option<QuiescedVolume>, Error> {
+    async fn quiesce(&self, volume: &str) -> Result<Option<QuiescedVolume>, Error> {
         let Some(node) = self.node.as_ref().filter(|node| node.has_mounted(volume)) else {
             return Ok(None);
         };
@@ -284,14 +284,14 @@ impl Driver {
     /// Copies the volumes of a group and returns the time of the slowest copy.
     async fn copy_members(&self, ids: &GroupIds, copies: &mut Vec<FileId>) -> Result<Duration, Error> {
         // All filesystems are frozen before the first copy: the snapshots are of one point in time.
-        let mut still = Vec::new();
+        let mut quiesced = Vec::new();
         let mut moving = BTreeSet::new();
         for volume in ids.members.keys() {
-            let one = self.still(volume.as_str()).await?;
+            let one = self.quiesce(volume.as_str()).await?;
             if !is_frozen(one.as_ref()) {
                 moving.insert(volume);
             }
-            still.extend(one);
+            quiesced.extend(one);
         }
         let mut longest = Duration::ZERO;
         for (volume, snapshot) in &ids.members {
@@ -304,7 +304,7 @@ impl Driver {
             longest = longest.max(self.copy_time(volume.as_str(), copied));
             self.log_unknown_outcome(volume.as_str(), !moving.contains(volume), copied);
         }
-        end(still).await;
+        end(quiesced).await;
         Ok(longest)
     }
 
@@ -319,7 +319,7 @@ impl Driver {
         if copied > 0 && !was_frozen && is_attached() {
             tracing::warn!(
                 volume,
-                "copied while it is attached and its filesystem does not stand still: what is written meanwhile may be \
+                "copied while it is attached and its filesystem does not stand quiesced: what is written meanwhile may be \
                  in the copy or not, and in any order unless copies share blocks here; end the writers first"
             );
         }
@@ -357,17 +357,17 @@ impl Driver {
     }
 }
 
-fn is_frozen(still: Option<&QuiescedVolume>) -> bool {
-    still.is_some_and(|still| still.frozen.is_some())
+fn is_frozen(quiesced: Option<&QuiescedVolume>) -> bool {
+    quiesced.is_some_and(|quiesced| quiesced.frozen.is_some())
 }
 
 /// Thaws the filesystems, on a blocking thread.
-async fn end(still: impl IntoIterator<Item = QuiescedVolume>) {
-    let still: Vec<QuiescedVolume> = still.into_iter().collect();
-    if still.is_empty() {
+async fn end(quiesced: impl IntoIterator<Item = QuiescedVolume>) {
+    let quiesced: Vec<QuiescedVolume> = quiesced.into_iter().collect();
+    if quiesced.is_empty() {
         return;
     }
-    if let Err(error) = tokio::task::spawn_blocking(move || drop(still)).await {
+    if let Err(error) = tokio::task::spawn_blocking(move || drop(quiesced)).await {
         tracing::error!(%error, "a filesystem may still be frozen");
     }
 }

@@ -11,12 +11,9 @@ const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
 const CREATE: &str = "/csi.v1.Controller/CreateVolume";
 
 /// A call in terms of fault rules. An absent field is an empty text.
-pub trait CallInfo {
-    /// The RPC's path.
+pub(crate) trait CallInfo {
     fn path(&self) -> &str;
-    /// The volume's id.
     fn volume(&self) -> &str;
-    /// The node's id.
     fn node(&self) -> &str {
         ""
     }
@@ -70,7 +67,7 @@ pub trait CallInfo {
 
 /// The location of a volume from a call's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VolumeLocation {
+pub(crate) struct VolumeLocation {
     /// The array has it.
     pub(crate) exists: bool,
     /// It is attached to the call's node.
@@ -81,7 +78,7 @@ pub struct VolumeLocation {
 
 /// The array's usage, including the capacity reserved by in-flight calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ArrayUsage {
+pub(crate) struct ArrayUsage {
     pub(crate) volumes: u64,
     pub(crate) bytes: u64,
     /// The requested bytes.

@@ -13,6 +13,8 @@ pub(crate) enum Condition {
     Changes(&'static str),
     /// The call has the token of a next page.
     Continues,
+    /// The call needs the array's record of changed blocks.
+    NoTracking,
     /// The node does not exist any more.
     NodeGone,
     /// The node has this number of volumes.
@@ -53,6 +55,9 @@ impl Condition {
             Self::Continues => call
                 .continues()
                 .then(|| "starting_token: has expired: list again without it".to_owned()),
+            Self::NoTracking => {
+                Some("the array does not track which blocks change: copy the whole snapshot".to_owned())
+            }
             Self::NodeGone => Some(format!("node \"{}\" is unknown to the array", call.node())),
             Self::NodeLimit(limit) => {
                 let usage = call.usage(reserved);

@@ -5,11 +5,11 @@ use super::rule_state::ActiveFault;
 
 /// The faults of one call.
 #[derive(Debug, Default)]
-pub struct Decision {
-    /// The first matching rule. One of phase `after` has not been applied yet: see [`Faults::act`](super::Faults::act).
-    pub rule: Option<ActiveFault>,
+pub(crate) struct Decision {
+    /// The first matching rule. One of phase `after` has not been applied yet: see [`Faults::apply`](super::Faults::apply).
+    pub(crate) rule: Option<ActiveFault>,
     /// The backend fault that refuses the call, else the one with the longest delay.
-    pub backend: Option<ActiveFault>,
+    pub(crate) backend: Option<ActiveFault>,
     /// The reserved capacity, to be dropped after the array has allocated it or the call has failed.
     pub(crate) reservation: Option<Reservation>,
 }
@@ -23,10 +23,10 @@ impl Decision {
     }
 
     /// Adds a backend fault: a refusal replaces a delay, and a longer delay a shorter one.
-    pub(super) fn add(&mut self, fired: ActiveFault) {
-        let is_worse = |other: &ActiveFault| fired.answer().is_some() || fired.delay > other.delay;
+    pub(super) fn add(&mut self, active: ActiveFault) {
+        let is_worse = |other: &ActiveFault| active.answer().is_some() || active.delay > other.delay;
         if self.backend.as_ref().is_none_or(is_worse) {
-            self.backend = Some(fired);
+            self.backend = Some(active);
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
+use serde::Deserialize;
 
 /// The longest duration, 100 years: sums with it and the time of day stay in range.
 const MAX: Duration = Duration::from_secs(876_000 * 3600);
@@ -12,6 +13,25 @@ const MAX: Duration = Duration::from_secs(876_000 * 3600);
 #[error("\"{text}\" is no duration of at most 876000h: write it like 250ms, 2s or 1m30s")]
 pub struct InvalidDuration {
     text: String,
+}
+
+/// A duration in a file.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Time(Duration);
+
+impl TryFrom<String> for Time {
+    type Error = InvalidDuration;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        parse(&text).map(Self)
+    }
+}
+
+impl From<Time> for Duration {
+    fn from(Time(duration): Time) -> Self {
+        duration
+    }
 }
 
 /// Parses a duration. A bare `0` needs no unit, as in Go's flags.

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 /// A path and its new value.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Edits(Vec<Edit>);
+pub(crate) struct Edits(Vec<Edit>);
 
 #[derive(Clone, Debug, PartialEq)]
 struct Edit {
@@ -35,11 +35,11 @@ impl Edits {
     /// # Errors
     /// The path, and what is wrong with it or its value.
     pub(super) fn read(
-        written: &Map<String, Value>,
+        edits_by_path: &Map<String, Value>,
         reply: &MessageDescriptor,
     ) -> Result<Self, (String, String)> {
         let mut edits = Vec::new();
-        for (path, value) in written {
+        for (path, value) in edits_by_path {
             let edit = Edit {
                 path: path.split('.').map(str::to_owned).collect(),
                 value: value.clone(),
@@ -57,7 +57,7 @@ impl Edits {
     }
 
     /// Applies the edits. Paths to absent entries, such as the third entry of two, have no effect.
-    pub fn apply(&self, reply: &mut DynamicMessage) {
+    pub(crate) fn apply(&self, reply: &mut DynamicMessage) {
         for edit in &self.0 {
             let setter = Setter {
                 value: &edit.value,
@@ -325,9 +325,9 @@ mod tests {
             ("ControllerUnpublishVolume", "x", json!(1), "has no fields"),
         ];
         for (method, path, value, words) in table {
-            let written = json!({ path: value });
+            let edits_by_path = json!({ path: value });
             let reply = method.parse::<Method>().unwrap().reply();
-            let (at, reason) = Edits::read(written.as_object().unwrap(), &reply).unwrap_err();
+            let (at, reason) = Edits::read(edits_by_path.as_object().unwrap(), &reply).unwrap_err();
             assert!(at == path && reason.contains(words), "{method} {path}: {reason}");
         }
     }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use wildmatch::WildMatch;
+
+use super::pattern::Pattern;
 
 /// What a backend fault changes in the array's reports. An absent pattern matches all.
 #[derive(Clone, Debug)]
@@ -21,10 +22,11 @@ pub(crate) enum Overlay {
 }
 
 /// What the array loses on restart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Loses {
     /// Changes since the backend fault began (restore from a backup, or loss of the write cache).
+    #[default]
     Changes,
     /// All attachments.
     Attachments,
@@ -32,10 +34,11 @@ pub enum Loses {
     Everything,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct VolumeNodePattern {
-    pub(super) volume: Option<WildMatch>,
-    pub(super) node: Option<WildMatch>,
+    pub(super) volume: Option<Pattern>,
+    pub(super) node: Option<Pattern>,
 }
 
 /// A stale list.
@@ -81,7 +84,7 @@ pub enum DiskFault {
 impl VolumeNodePattern {
     /// Both patterns match.
     pub(crate) fn matches(&self, volume: &str, node: &str) -> bool {
-        let matches = |pattern: &Option<WildMatch>, text: &str| {
+        let matches = |pattern: &Option<Pattern>, text: &str| {
             pattern.as_ref().is_none_or(|pattern| pattern.matches(text))
         };
         matches(&self.volume, volume) && matches(&self.node, node)

@@ -4,19 +4,19 @@
 //! that contradict each other.
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use self::action::RawAction;
-use self::action::error_code;
 pub(super) use self::field_error::FieldError;
-use self::matching::RawMatch;
-use self::matching::read_methods;
-use super::rule::{Phase, Rule, RuleKind};
+pub(super) use self::value::RawExit;
+use super::rule::{Match, Phase, Rule, RuleKind};
 
 mod action;
 mod backend_fault;
 mod field_error;
 mod matching;
+mod value;
 
 /// An error of a list of rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,7 +50,7 @@ struct RawRule {
     #[serde(default = "yes")]
     enabled: bool,
     #[serde(default, rename = "match")]
-    matches: RawMatch,
+    matches: Match,
     phase: Option<Phase>,
     action: RawAction,
     times: Option<u64>,
@@ -114,34 +114,27 @@ impl Rule {
     }
 
     fn read(item: &Value) -> Result<Self, FieldError> {
-        let written: RawRule = serde_path_to_error::deserialize(item.clone()).map_err(|error| {
-            let field = error.path().to_string();
-            // The message of serde contains the value.
-            let reason = match field.starts_with("match.secrets") {
-                true => "must be a map of strings: put each value in quotes".to_owned(),
-                false => error.inner().to_string(),
-            };
-            FieldError(field, reason)
-        })?;
-        if written.id.is_empty() {
+        let raw: RawRule = deserialize(item.clone())?;
+        if raw.id.is_empty() {
             return Err(FieldError::new("id", "must not be empty"));
         }
-        if written.times == Some(0) {
+        if raw.times == Some(0) {
             return Err(FieldError::new(
                 "times",
                 "must be at least 1; omit it for no limit",
             ));
         }
-        let phase = written.phase.unwrap_or_default();
-        let matches = written.matches.read()?;
+        raw.matches.check()?;
+        let phase = raw.phase.unwrap_or_default();
+        let action = raw.action.read(phase, raw.matches.method.as_ref())?;
         Ok(Self {
-            id: written.id,
+            id: raw.id,
             kind: RuleKind::Rule,
-            enabled: written.enabled,
-            action: written.action.read(phase, matches.method.as_ref())?,
-            matches,
+            enabled: raw.enabled,
+            action,
+            matches: raw.matches,
             phase,
-            times: written.times,
+            times: raw.times,
             overlay: None,
             text: item.clone(),
         })
@@ -151,6 +144,18 @@ impl Rule {
 /// Message and position of a YAML error, without the lines of the text, which may contain secrets.
 pub(super) fn yaml_error(error: &serde_saphyr::Error) -> String {
     error.without_snippet().to_string()
+}
+
+fn deserialize<T: DeserializeOwned>(item: Value) -> Result<T, FieldError> {
+    serde_path_to_error::deserialize(item).map_err(|error| {
+        let field = error.path().to_string();
+        // The message of serde contains the value.
+        let reason = match field.starts_with("match.secrets") {
+            true => "must be a map of strings: put each value in quotes".to_owned(),
+            false => error.inner().to_string(),
+        };
+        FieldError(field, reason)
+    })
 }
 
 fn yes() -> bool {

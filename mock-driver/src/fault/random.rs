@@ -16,21 +16,15 @@ pub struct Seed(pub u64);
 
 /// A fixed or random duration.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum DelayDistribution {
-    /// Fixed.
+pub(crate) enum DelayDistribution {
     Fixed(Duration),
-    /// Uniform.
     Uniform {
-        /// Minimum.
         from: Duration,
-        /// Maximum.
         to: Duration,
     },
     /// Exponential, as waiting times of a busy array are.
     Exponential {
-        /// Mean.
         mean: Duration,
-        /// Maximum.
         max: Option<Duration>,
     },
 }
@@ -121,16 +115,19 @@ mod tests {
                 632,
             ),
         ];
-        for (spread, shortest, longest, average) in table {
+        for (distribution, shortest, longest, average) in table {
             let times: Vec<Duration> = (0..u64::from(DRAWS))
-                .map(|n| spread.at(Seed(42).unit("delay", 0, n)))
+                .map(|n| distribution.at(Seed(42).unit("delay", 0, n)))
                 .collect();
             assert!(
                 times.iter().all(|time| *time >= shortest && *time <= longest),
-                "{spread:?}"
+                "{distribution:?}"
             );
             let mean = (times.iter().sum::<Duration>() / DRAWS).as_millis();
-            assert!(mean.abs_diff(average) <= average / 20, "{spread:?}: {mean} ms");
+            assert!(
+                mean.abs_diff(average) <= average / 20,
+                "{distribution:?}: {mean} ms"
+            );
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The reservations of all in-flight calls.
 #[derive(Debug, Default)]
-pub struct Reservations(BTreeMap<ReservationKey, ReservedAmount>);
+pub(crate) struct Reservations(BTreeMap<ReservationKey, ReservedAmount>);
 
 /// Capacity reserved by a running call. Drop it only after the array has changed or the call has failed.
 #[derive(Debug)]

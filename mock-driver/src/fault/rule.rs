@@ -1,6 +1,7 @@
 //! A fault rule: its calls, its phase, its action and its limit. Pure data; [`parse`](super::parse) parses it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -12,85 +13,87 @@ use super::call_info::{CallInfo, VolumeLocation};
 use super::condition::Condition;
 use super::edit::Edits;
 use super::overlay::Overlay;
+use super::parse::RawExit;
+use super::pattern::Pattern;
 use super::random::DelayDistribution;
 use crate::rpc::method::{self, Method};
 
-/// Fault rule or backend fault.
+/// A fault rule or a backend fault.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Its id in the journal.
-    pub id: String,
-    /// Fault rule or backend fault.
+    pub(crate) id: String,
     pub(crate) kind: RuleKind,
     /// Whether it is enabled at the start.
-    pub enabled: bool,
-    /// The calls that it matches.
-    pub matches: Match,
-    /// Its phase.
-    pub phase: Phase,
-    /// Its action.
-    pub action: Action,
+    pub(super) enabled: bool,
+    pub(crate) matches: Match,
+    pub(crate) phase: Phase,
+    pub(crate) action: Action,
     /// Maximum number of firings; `None` for no limit.
-    pub times: Option<u64>,
+    pub(super) times: Option<u64>,
     /// What the array reports while the fault is active; set only for backend faults, which then match no call.
     pub(super) overlay: Option<Overlay>,
     /// Its source. Rules with the same source are equal.
-    pub text: Value,
+    pub(crate) text: Value,
 }
 
 /// The lists of a fault file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RuleKind {
-    /// Rules.
+    /// `rules`
     Rule,
-    /// Backend faults.
+    /// `backend-faults`
     BackendFault,
 }
 
 /// The calls that a rule matches. Absent fields match every call.
-#[derive(Clone, Debug, Default)]
-pub struct Match {
-    /// The RPCs.
-    pub method: Option<Methods>,
-    /// Pattern of the volume id (`*` any text, `?` any character).
-    pub volume: Option<WildMatch>,
-    /// Pattern of the node id.
-    pub node: Option<WildMatch>,
-    /// Pattern of the name of a volume, snapshot or group to create.
-    pub name: Option<WildMatch>,
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Match {
+    pub(crate) method: Option<Methods>,
+    pub(super) volume: Option<Pattern>,
+    pub(super) node: Option<Pattern>,
+    /// Of a volume, snapshot or group to create.
+    pub(super) name: Option<Pattern>,
     /// Entries that the secrets must have.
-    pub secrets: BTreeMap<String, String>,
+    pub(super) secrets: BTreeMap<String, String>,
     /// Entries that the parameters must have.
-    pub parameters: BTreeMap<String, String>,
+    pub(super) parameters: BTreeMap<String, String>,
     /// Requests of more bytes than this.
-    pub(crate) bytes_above: Option<u64>,
-    pub(crate) location: Option<LocationMatch>,
-    pub(crate) state: Option<String>,
-    /// Condition on the array's state; set only for backend faults.
-    pub(super) condition: Option<Condition>,
-    /// Numbers of the matching calls to which the rule applies.
-    pub(crate) turn: CallNumbers,
+    pub(super) bytes_above: Option<u64>,
+    /// The call with this number among those that match, from 1.
+    pub(super) call: Option<u64>,
+    /// Every nth call, from the first one on.
+    pub(super) every: Option<u64>,
     /// Probability of firing for these calls; `None` for 1.
-    pub(crate) probability: Option<f64>,
+    pub(super) probability: Option<f64>,
     /// Its own seed; `None` for the driver's.
-    pub seed: Option<u64>,
+    pub(super) seed: Option<u64>,
+    pub(super) r#while: While,
+    /// Condition on the array's state; set only for backend faults.
+    #[serde(skip)]
+    pub(super) condition: Option<Condition>,
 }
 
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct While {
+    pub(super) volume: Option<LocationMatch>,
+    pub(super) state: Option<State>,
+}
+
+/// A state of the rules; not empty.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct State(pub(super) Arc<str>);
+
 /// A selection of RPCs.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Methods {
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) enum Methods {
     /// An RPC by its path.
     One(String),
     /// CSI's RPCs whose name or path matches.
     Like(WildMatch),
-}
-
-/// A selection of calls by number, from 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CallNumbers {
-    pub(crate) call: Option<u64>,
-    /// Every nth call, from the first one on.
-    pub(crate) every: Option<u64>,
 }
 
 /// A condition on a volume's location.
@@ -111,7 +114,7 @@ pub(crate) enum LocationMatch {
 /// The phase in which a rule acts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub(crate) enum Phase {
     /// Before the operation. An action with an end replaces it.
     #[default]
     Before,
@@ -123,22 +126,20 @@ pub enum Phase {
 
 /// An action: delay, then hang, then end.
 #[derive(Clone, Debug, Default)]
-pub struct Action {
-    /// The delay.
-    pub delay: Option<DelayDistribution>,
+pub(crate) struct Action {
+    pub(crate) delay: Option<DelayDistribution>,
     /// Per-node queue: service time of each call; set only for backend faults.
     pub(super) queue: Option<Duration>,
-    /// The hang after the delay.
     pub(crate) hang: Option<Hang>,
     /// The end; `None` to let the call continue.
     pub(crate) end: Option<End>,
-    /// The state that a firing sets.
-    pub(crate) set_state: Option<String>,
+    pub(crate) set_state: Option<State>,
     /// Number of messages of a stream before the action; `None` for none. A shorter stream is interrupted at its end.
     pub(crate) after_messages: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub(crate) enum Hang {
     /// Until the client cancels the call.
     ClientCancel,
@@ -149,26 +150,23 @@ pub(crate) enum Hang {
 
 /// The end of a call.
 #[derive(Clone, Debug)]
-pub enum End {
-    /// An error.
+pub(crate) enum End {
     Answer {
-        /// Its code.
         code: Code,
-        /// Its message; `None` for one that names the rule.
+        /// `None` for one that names the rule.
         message: Option<String>,
     },
-    /// The edited reply.
     Edit(Edits),
     /// The call's connection is closed.
     DropConnection,
     /// The socket and all connections are closed; the socket is opened again after this duration.
     SocketAway(Duration),
-    /// The driver's process exits.
     Exit(Exit),
 }
 
 /// The exit of the driver's process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "RawExit")]
 pub enum Exit {
     /// At once, with this exit code; the socket is removed.
     Status(u8),
@@ -180,7 +178,7 @@ pub enum Exit {
 
 impl Rule {
     /// The error of the rule, if it fails the call.
-    pub fn answer(&self) -> Option<(Code, String)> {
+    pub(crate) fn answer(&self) -> Option<(Code, String)> {
         match &self.action.end {
             Some(End::Answer { code, message }) => {
                 let text = || format!("injected by fault rule \"{}\"", self.id);
@@ -191,7 +189,7 @@ impl Rule {
     }
 
     /// The code that callers get; `None` if the rule does not fail calls.
-    pub fn code(&self) -> Option<Code> {
+    pub(super) fn code(&self) -> Option<Code> {
         match (&self.action.end, self.phase) {
             (Some(End::Answer { code, .. }), _) => Some(*code),
             (None, Phase::Background) => Some(Code::DeadlineExceeded),
@@ -227,31 +225,39 @@ impl RuleKind {
 
 impl Match {
     /// Whether a call matches, apart from counts and probability.
-    pub(super) fn covers(&self, occasion: &dyn CallInfo, state: &str) -> bool {
-        let matches = |pattern: &Option<WildMatch>, text: &str| match pattern {
+    pub(super) fn covers(&self, call: &dyn CallInfo, state: &str) -> bool {
+        let matches = |pattern: &Option<Pattern>, text: &str| match pattern {
             None => true,
             Some(pattern) => !text.is_empty() && pattern.matches(text),
         };
         let has = |field: &str, wanted: &BTreeMap<String, String>| {
             wanted
                 .iter()
-                .all(|(key, value)| occasion.entry(field, key).as_ref() == Some(value))
+                .all(|(key, value)| call.entry(field, key).as_ref() == Some(value))
         };
-        self.method
-            .as_ref()
-            .is_none_or(|method| method.has(occasion.path()))
-            && matches(&self.volume, occasion.volume())
-            && matches(&self.node, occasion.node())
-            && matches(&self.name, occasion.name())
-            && self.state.as_ref().is_none_or(|wanted| wanted == state)
+        let While {
+            volume,
+            state: wanted,
+        } = &self.r#while;
+        self.method.as_ref().is_none_or(|method| method.has(call.path()))
+            && matches(&self.volume, call.volume())
+            && matches(&self.node, call.node())
+            && matches(&self.name, call.name())
+            && wanted.as_ref().is_none_or(|wanted| *wanted.0 == *state)
             && has("secrets", &self.secrets)
             && (has("parameters", &self.parameters) || has("volume_context", &self.parameters))
-            && self.bytes_above.is_none_or(|bytes| occasion.size() > bytes)
-            && self.location.is_none_or(|wanted| {
-                occasion
-                    .location()
-                    .is_some_and(|location| wanted.matches(location))
-            })
+            && self.bytes_above.is_none_or(|bytes| call.size() > bytes)
+            && volume.is_none_or(|wanted| call.location().is_some_and(|location| wanted.matches(location)))
+    }
+
+    /// Whether the `number`th matching call is selected.
+    pub(super) fn selects(&self, number: u64) -> bool {
+        match (self.call, self.every) {
+            (None, None) => true,
+            (Some(call), None) => number == call,
+            (None, Some(every)) => number.is_multiple_of(every),
+            (Some(call), Some(every)) => number >= call && (number - call).is_multiple_of(every),
+        }
     }
 }
 
@@ -274,20 +280,6 @@ impl Methods {
         match self {
             Self::One(own) => own == path,
             Self::Like(pattern) => pattern.matches(path) || pattern.matches(method::short(path)),
-        }
-    }
-}
-
-// === impl CallNumbers ===
-
-impl CallNumbers {
-    /// Whether the `number`th call is selected.
-    pub(super) fn has(self, number: u64) -> bool {
-        match (self.call, self.every) {
-            (None, None) => true,
-            (Some(call), None) => number == call,
-            (None, Some(every)) => number.is_multiple_of(every),
-            (Some(call), Some(every)) => number >= call && (number - call).is_multiple_of(every),
         }
     }
 }

@@ -50,14 +50,14 @@ pub struct Report {
 /// A firing for a call. Until it is dropped, the rule counts the call as held. If it is dropped before the rule acted, the
 /// firing does not count, and the next call gets it.
 #[derive(Debug)]
-pub struct ActiveFault {
-    armed: Arc<RuleState>,
+pub(crate) struct ActiveFault {
+    rule_state: Arc<RuleState>,
     /// The path of the call's method.
     method: String,
     position: FiringPosition,
-    pub(super) has_acted: bool,
+    pub(super) is_applied: bool,
     /// The delay of this call.
-    pub delay: Duration,
+    pub(crate) delay: Duration,
     /// The text of the error, if the rule's condition gives it.
     refusal: Option<String>,
     released: watch::Receiver<u64>,
@@ -67,7 +67,7 @@ pub struct ActiveFault {
 #[derive(Clone, Copy, Debug)]
 struct FiringPosition {
     /// The number of the call among those that matched the rule.
-    turn: u64,
+    call_number: u64,
     /// The subject and number of the random draw, if there was one.
     draw: Option<(u64, u64)>,
     /// Number of resets before the firing.
@@ -87,10 +87,10 @@ pub(super) struct RuleState {
 #[derive(Debug, Default)]
 struct Counts {
     /// One for each call that matched.
-    turns: NumberPool,
+    call_numbers: NumberPool,
     /// Number of resets.
     era: u64,
-    fired: u64,
+    firings: u64,
     /// One for each random draw, by subject: see [`random`](super::random).
     draws: Draws,
     condition_state: ConditionState,
@@ -117,9 +117,8 @@ struct NumberPool {
 // === impl ActiveFault ===
 
 impl ActiveFault {
-    /// The rule.
-    pub fn rule(&self) -> &Rule {
-        &self.armed.rule
+    pub(crate) fn rule(&self) -> &Rule {
+        &self.rule_state.rule
     }
 
     /// Waits until the rule is released; returns at once if it was released after the firing.
@@ -137,23 +136,23 @@ impl ActiveFault {
     }
 
     /// Counts the firing and sets the rules' state.
-    pub(super) fn acts(&mut self, state: &mut Arc<str>, injected: &Mutex<InjectedTotals>) {
-        self.has_acted = true;
+    pub(super) fn apply(&mut self, state: &mut Arc<str>, injected: &Mutex<InjectedTotals>) {
+        self.is_applied = true;
         let rule = self.rule();
         let mut injected = injected.lock().unwrap_or_else(PoisonError::into_inner);
         injected.add(rule.kind, &rule.id, &self.method, rule.code());
         drop(injected);
         if let Some(next) = &rule.action.set_state {
-            *state = next.as_str().into();
+            *state = next.0.clone();
         }
     }
 }
 
 impl Drop for ActiveFault {
     fn drop(&mut self) {
-        self.armed.blocked_calls.fetch_sub(1, Ordering::Relaxed);
-        if !self.has_acted {
-            self.armed.counts().put_back(self.position);
+        self.rule_state.blocked_calls.fetch_sub(1, Ordering::Relaxed);
+        if !self.is_applied {
+            self.rule_state.counts().put_back(self.position);
         }
     }
 }
@@ -222,8 +221,8 @@ impl Counts {
         if position.era != self.era {
             return;
         }
-        self.turns.put_back(position.turn);
-        self.fired = self.fired.saturating_sub(1);
+        self.call_numbers.put_back(position.call_number);
+        self.firings = self.firings.saturating_sub(1);
         if let Some((whom, number)) = position.draw {
             self.draws.put_back(whom, number);
         }
@@ -262,15 +261,15 @@ impl RuleState {
             ..
         } = &self.rule;
         let mut counts = self.counts();
-        if times.is_some_and(|times| counts.fired >= times) {
+        if times.is_some_and(|times| counts.firings >= times) {
             return None;
         }
         let refusal = match &matches.condition {
             Some(condition) => Some(condition.refusal(&mut counts.condition_state, call, reserved, now)?),
             None => None,
         };
-        let turn = counts.turns.next();
-        if !matches.turn.has(turn) {
+        let call_number = counts.call_numbers.next();
+        if !matches.selects(call_number) {
             return None;
         }
         let seed = matches.seed.map_or(seed, Seed);
@@ -288,23 +287,23 @@ impl RuleState {
         if matches.probability.is_some_and(|chance| draw("fire") >= chance) {
             return None;
         }
-        counts.fired += 1;
+        counts.firings += 1;
         self.blocked_calls.fetch_add(1, Ordering::Relaxed);
         let delay = match (action.queue, action.delay) {
             (Some(time), _) => counts.condition_state.enqueue(call.node(), time, now),
             (None, Some(DelayDistribution::Fixed(time))) => time,
-            (None, Some(spread)) => spread.at(draw("delay")),
+            (None, Some(distribution)) => distribution.at(draw("delay")),
             (None, None) => Duration::ZERO,
         };
         Some(ActiveFault {
-            armed: self.clone(),
+            rule_state: self.clone(),
             method: call.path().to_owned(),
             position: FiringPosition {
-                turn,
+                call_number,
                 draw: drawn,
                 era: counts.era,
             },
-            has_acted: false,
+            is_applied: false,
             delay,
             refusal,
             released: self.releases.subscribe(),
@@ -354,8 +353,8 @@ impl RuleState {
             id: self.rule.id.clone(),
             origin: self.origin,
             enabled: self.enabled.load(Ordering::Relaxed),
-            seen: counts.turns.len(),
-            fired: counts.fired,
+            seen: counts.call_numbers.len(),
+            fired: counts.firings,
             times: self.rule.times,
             blocked_calls: self.blocked_calls.load(Ordering::Relaxed),
             rule: self.rule.text.clone(),

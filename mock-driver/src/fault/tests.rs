@@ -8,6 +8,7 @@ use super::*;
 mod backend_fault;
 mod chance;
 mod list;
+mod scenario;
 
 /// A publish of a volume to a node.
 #[derive(Clone, Default)]
@@ -80,7 +81,7 @@ fn injected(faults: &Faults) -> u64 {
 /// Which rule fires for each of some calls; empty text for none.
 fn fired(faults: &Faults, calls: impl IntoIterator<Item = Publish>) -> Vec<String> {
     let fire = |call: Publish| {
-        let fired = faults.decide(&call).rule.and_then(|fired| faults.act(fired));
+        let fired = faults.decide(&call).rule.and_then(|fired| faults.apply(fired));
         fired.map(|fired| fired.rule().id.clone()).unwrap_or_default()
     };
     calls.into_iter().map(fire).collect()
@@ -100,7 +101,7 @@ fn counted_rule_gives_way_to_the_next_and_takes_a_firing_back() {
     assert_eq!(first.rule().id, "once");
     assert_eq!(fire("a").unwrap().rule().id, "always");
     drop(first);
-    let again = faults.act(fire("a").unwrap()).unwrap();
+    let again = faults.apply(fire("a").unwrap()).unwrap();
     assert_eq!(again.rule().id, "once");
     drop(again);
     assert_eq!(fire("a").unwrap().rule().id, "always", "it has acted");
@@ -109,7 +110,7 @@ fn counted_rule_gives_way_to_the_next_and_takes_a_firing_back() {
 }
 
 #[test]
-fn turn_and_chance_of_a_call_that_failed_by_itself_are_the_next_ones() {
+fn failed_call_returns_its_number_and_draw_to_the_next() {
     let faults = mk_rules("- {id: third, match: {call: 3}, phase: after, action: {exit: kill}}");
     let call = Publish::of("a");
     assert_eq!(fired(&faults, [call.clone(), call.clone()]), ["", ""]);
@@ -129,7 +130,7 @@ fn turn_and_chance_of_a_call_that_failed_by_itself_are_the_next_ones() {
         faults
             .decide(&call)
             .rule
-            .is_some_and(|fired| faults.act(fired).is_some())
+            .is_some_and(|fired| faults.apply(fired).is_some())
     );
     drop(old);
     assert_eq!(counts(&faults, 0), (1, 1));
@@ -154,7 +155,7 @@ fn counter_of_injected_faults_never_decreases() {
     let taken_back = faults.decide(&call).rule.unwrap();
     assert_eq!(counted(), 0, "it may be taken back");
     let acted = faults.decide(&call).rule.unwrap();
-    let acted = faults.act(acted).unwrap();
+    let acted = faults.apply(acted).unwrap();
     assert_eq!(counted(), 1);
     drop((taken_back, acted));
     assert_eq!(counted(), 1);
@@ -199,7 +200,7 @@ fn counter_of_injected_faults_never_decreases() {
     // A firing of phase after that acts after a reset.
     let acts_late = faults.decide(&call).rule.unwrap();
     faults.reset();
-    assert!(faults.act(acts_late).is_some());
+    assert!(faults.apply(acts_late).is_some());
     assert_eq!(injected(&faults), 2);
 }
 
@@ -240,9 +241,9 @@ fn state_is_set_when_the_rule_acts_and_by_one_call_only() {
         faults.decide(&call).rule.unwrap(),
     );
     assert_eq!((&*one.rule().id, &*other.rule().id), ("once", "once"));
-    assert!(faults.act(other).is_some());
+    assert!(faults.apply(other).is_some());
     assert_eq!(&*faults.state(), "sick");
-    assert!(faults.act(one).is_none(), "the state it is for has ended");
+    assert!(faults.apply(one).is_none(), "the state it is for has ended");
     assert_eq!(faults.reports(RuleKind::Rule)[0].fired, 1);
     assert_eq!(fired(&faults, [call]), ["sick"]);
 }

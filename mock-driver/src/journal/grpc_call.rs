@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn line_has_the_fields_that_the_parser_looks_for() {
+    fn log_line_has_method_request_response_and_error() {
         let info = GetPluginInfoResponse {
             name: "a".into(),
             ..Default::default()

@@ -159,7 +159,7 @@ mod tests {
             publish_context: Map::new(),
             volume_context: Map::new(),
             inline: None,
-            shown: None,
+            mount_source: None,
             progress: Progress::Done,
         }
     }
@@ -173,15 +173,15 @@ mod tests {
             for (path, readonly) in [("/t1", false), ("/t1", true), ("/t2", false), ("/t2", true)] {
                 let second = mk_published(path, mode, readonly);
                 let there = (path == "/t1").then_some(&first);
-                let verdict = compare(there, std::slice::from_ref(&first), &second);
+                let compatibility = compare(there, std::slice::from_ref(&first), &second);
                 let case = format!("{} {path} readonly={readonly}", mode.name());
                 match (path, readonly) {
-                    ("/t1", false) => assert_eq!(verdict.unwrap(), Compatibility::Repeat, "{case}"),
-                    ("/t1", _) => assert!(matches!(verdict, Err(Error::Otherwise { .. })), "{case}"),
+                    ("/t1", false) => assert_eq!(compatibility.unwrap(), Compatibility::Repeat, "{case}"),
+                    ("/t1", _) => assert!(matches!(compatibility, Err(Error::Otherwise { .. })), "{case}"),
                     _ if mode.is_multi_node() || mode == AccessMode::SingleNodeMultiWriter => {
-                        assert_eq!(verdict.unwrap(), Compatibility::Proceed, "{case}");
+                        assert_eq!(compatibility.unwrap(), Compatibility::Proceed, "{case}");
                     }
-                    _ => assert!(matches!(verdict, Err(Error::NotShared { .. })), "{case}"),
+                    _ => assert!(matches!(compatibility, Err(Error::NotShared { .. })), "{case}"),
                 }
             }
         }
@@ -207,12 +207,12 @@ mod tests {
     fn unfinished_records_do_not_constrain_and_paths_have_one_owner() {
         let unfinished = mk_published("/t1", AccessMode::SingleNodeWriter, false).when(Progress::Doing);
         let other = mk_published("/t1", AccessMode::SingleNodeWriter, true);
-        let verdict = compare(Some(&unfinished), std::slice::from_ref(&unfinished), &other);
-        assert_eq!(verdict.unwrap(), Compatibility::Proceed);
+        let compatibility = compare(Some(&unfinished), std::slice::from_ref(&unfinished), &other);
+        assert_eq!(compatibility.unwrap(), Compatibility::Proceed);
 
         let elsewhere = mk_published("/t2", AccessMode::SingleNodeWriter, false);
-        let verdict = compare(None, std::slice::from_ref(&unfinished), &elsewhere);
-        assert_eq!(verdict.unwrap(), Compatibility::Proceed);
+        let compatibility = compare(None, std::slice::from_ref(&unfinished), &elsewhere);
+        assert_eq!(compatibility.unwrap(), Compatibility::Proceed);
 
         let foreign = Record {
             volume: "vol-1".to_owned(),
@@ -233,20 +233,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_undone_yet_leaves_no_place_for_another() {
+    fn unfinished_undo_blocks_other_paths() {
         let undoing = mk_published("/t1", AccessMode::SingleNodeSingleWriter, false).when(Progress::Undoing);
         let other = mk_published("/t2", AccessMode::SingleNodeSingleWriter, false);
-        let verdict = compare(None, std::slice::from_ref(&undoing), &other);
-        assert!(matches!(verdict, Err(Error::NotShared { .. })));
+        let compatibility = compare(None, std::slice::from_ref(&undoing), &other);
+        assert!(matches!(compatibility, Err(Error::NotShared { .. })));
 
         let [undoing, other] = [undoing, other].map(|record| Record {
             role: Role::Staged,
             ..record
         });
-        let verdict = compare(None, std::slice::from_ref(&undoing), &other);
-        assert!(matches!(verdict, Err(Error::StagedElsewhere { .. })));
+        let compatibility = compare(None, std::slice::from_ref(&undoing), &other);
+        assert!(matches!(compatibility, Err(Error::StagedElsewhere { .. })));
         // There, it can be brought back.
-        let verdict = compare(Some(&undoing), std::slice::from_ref(&undoing), &undoing);
-        assert_eq!(verdict.unwrap(), Compatibility::Proceed);
+        let compatibility = compare(Some(&undoing), std::slice::from_ref(&undoing), &undoing);
+        assert_eq!(compatibility.unwrap(), Compatibility::Proceed);
     }
 }

@@ -268,6 +268,7 @@ impl Devices {
                 volume_files.directory()?.join("devices").join(node)
             }
         };
+        // Not flushed: links are made again after a reboot.
         fs::create_dir_all(&directory).map_err(Error::io("create", &directory))?;
         Ok(directory)
     }

@@ -66,11 +66,11 @@ impl Node {
                 PathState::Absent
             });
         }
-        let Some(shown) = self.mounter.source_at(path)? else {
+        let Some(mounted) = self.mounter.source_at(path)? else {
             return Ok(PathState::Absent);
         };
-        if self.mount_source_of(record, disk)?.as_ref() != Some(&shown) {
-            return Ok(match self.is_of(record, &shown) {
+        if self.mount_source_of(record, disk)?.as_ref() != Some(&mounted) {
+            return Ok(match self.is_of(record, &mounted) {
                 true if record.is_device_for_reading() => PathState::Changed("readonly"),
                 true => PathState::Changed("device"),
                 false => PathState::Foreign,
@@ -115,7 +115,7 @@ impl Node {
             return Err(taken(there));
         }
         match self.mounter.source_at(path)? {
-            Some(shown) if self.is_of(record, &shown) => Ok(()),
+            Some(mounted) if self.is_of(record, &mounted) => Ok(()),
             Some(_) => Err(foreign(&record.path)),
             None if record.is_staged() => Ok(()),
             None => Ok(mount::check_empty(path)?),
@@ -155,55 +155,57 @@ impl Node {
     }
 
     /// Removes the read-only device of a volume unless another path uses it. Blocks.
-    pub(super) fn release_read_only_device(&self, unit: &VolumeDisk, path: &str) -> Result<(), Error> {
+    pub(super) fn release_read_only_device(&self, volume_disk: &VolumeDisk, path: &str) -> Result<(), Error> {
         let needs = |other: &Record| other.path != path && other.is_device_for_reading();
-        if self.records.of(&unit.volume).iter().any(needs) {
+        if self.records.of(&volume_disk.volume).iter().any(needs) {
             return Ok(());
         }
-        Ok(self.devices.detach_read_only_device(&unit.serial)?)
+        Ok(self.devices.detach_read_only_device(&volume_disk.serial)?)
     }
 
     /// Whether a mount source belongs to the record's volume: the recorded one, or the one that would be mounted now. Blocks.
-    pub(super) fn is_of(&self, record: &Record, shown: &MountSource) -> bool {
+    pub(super) fn is_of(&self, record: &Record, mounted: &MountSource) -> bool {
         let known = self.records.at(&record.path);
-        known.is_some_and(|known| known.volume == record.volume && known.shown.as_ref() == Some(shown))
-            || self.is_of_unit(&self.unit_of(record, None), shown)
+        known.is_some_and(|known| {
+            known.volume == record.volume && known.mount_source.as_ref() == Some(mounted)
+        }) || self.is_of_volume_disk(&self.volume_disk_of(record, None), mounted)
     }
 
     /// Whether a mount source belongs to the disk of a volume now. `false` if it cannot be looked up. Blocks.
-    pub(super) fn is_of_unit(&self, unit: &VolumeDisk, shown: &MountSource) -> bool {
-        let Ok(disk) = self.volume_files.disk(&unit.file_id) else {
+    pub(super) fn is_of_volume_disk(&self, volume_disk: &VolumeDisk, mounted: &MountSource) -> bool {
+        let Ok(disk) = self.volume_files.disk(&volume_disk.file_id) else {
             return false;
         };
-        let MountSource::Device(_) = shown else {
-            let tree = self.volume_files.tree(&unit.file_id);
-            return tree.is_ok_and(|tree| *shown == MountSource::Link(tree))
-                || *shown == MountSource::Link(disk);
+        let MountSource::Device(_) = mounted else {
+            let tree = self.volume_files.tree(&volume_disk.file_id);
+            return tree.is_ok_and(|tree| *mounted == MountSource::Link(tree))
+                || *mounted == MountSource::Link(disk);
         };
-        let device = self.devices.find(&unit.serial, &disk).ok().flatten();
-        let read_only = || self.devices.read_only(&unit.serial, &disk).ok().flatten();
+        let device = self.devices.find(&volume_disk.serial, &disk).ok().flatten();
+        let read_only = || self.devices.read_only(&volume_disk.serial, &disk).ok().flatten();
         let is_it = |device: &Device| {
             let mount_source_of = self.mounter.device_of(&device.path);
-            mount_source_of.is_ok_and(|mount_source_of| mount_source_of == *shown)
+            mount_source_of.is_ok_and(|mount_source_of| mount_source_of == *mounted)
         };
         device.as_ref().is_some_and(is_it) || read_only().as_ref().is_some_and(is_it)
     }
 
     /// Whether a mount source belongs to a volume without record, either of the array or of a pod, also on a device without a
     /// link. Blocks.
-    pub(super) fn is_of_lost(&self, volume: &str, shown: &MountSource) -> bool {
-        let is_on_device_of = |unit: &VolumeDisk| {
-            let disk = self.volume_files.disk(&unit.file_id).ok();
+    pub(super) fn is_of_lost(&self, volume: &str, mounted: &MountSource) -> bool {
+        let is_on_device_of = |volume_disk: &VolumeDisk| {
+            let disk = self.volume_files.disk(&volume_disk.file_id).ok();
             let devices = disk.and_then(|disk| self.devices.all_of(&disk).ok());
             let mut sources = devices.into_iter().flatten();
             sources.any(|device| {
                 let source = self.mounter.device_of(&device);
-                source.is_ok_and(|source| source == *shown)
+                source.is_ok_and(|source| source == *mounted)
             })
         };
-        let units = [VolumeDisk::of_volume(volume), VolumeDisk::of_ephemeral(volume)];
-        let mut units = units.iter();
-        units.any(|unit| self.is_of_unit(unit, shown) || is_on_device_of(unit))
+        let volume_disks = [VolumeDisk::of_volume(volume), VolumeDisk::of_ephemeral(volume)];
+        let mut volume_disks = volume_disks.iter();
+        volume_disks
+            .any(|volume_disk| self.is_of_volume_disk(volume_disk, mounted) || is_on_device_of(volume_disk))
     }
 
     /// Whether nothing is mounted at the record's path: a raw block device is staged without a mount, and so is an emulated
@@ -218,7 +220,7 @@ impl Node {
     }
 
     fn serial_of(&self, record: &Record) -> String {
-        self.unit_of(record, None).serial
+        self.volume_disk_of(record, None).serial
     }
 }
 

@@ -25,20 +25,21 @@ impl Node {
     /// Those of [`Node::stage`]; after a failed or interrupted call the volume is deleted.
     pub(crate) async fn publish_inline(self: &Arc<Self>, record: &Record) -> Result<(), Error> {
         let record = self.privately_staged(record)?;
-        let verdict = self.compare(&record)?;
-        let unit = self.unit_of(&record, None);
-        let brought = async {
+        let compatibility = self.compare(&record)?;
+        let volume_disk = self.volume_disk_of(&record, None);
+        let work = async {
             let target = &record.path;
             self.volume_files
-                .note_node(&unit.file_id, &self.home, target)
+                .note_node(&volume_disk.file_id, &self.home, target)
                 .await?;
-            self.attach(&unit).await?;
+            self.attach(&volume_disk).await?;
             let stage = staged_for(&record);
             self.make_private_staging(&stage.path).await?;
-            self.stage_device(&stage, &unit, self.compare(&stage)?).await?;
-            self.stage_device(&record, &unit, verdict).await
+            self.stage_device(&stage, &volume_disk, self.compare(&stage)?)
+                .await?;
+            self.stage_device(&record, &volume_disk, compatibility).await
         };
-        self.all_or_nothing(&record, verdict, brought).await
+        self.all_or_nothing(&record, compatibility, work).await
     }
 
     /// Publishes a volume that the driver stages, or creates, for its targets: either all steps are completed or all are
@@ -49,19 +50,22 @@ impl Node {
     pub(super) async fn all_or_nothing(
         self: &Arc<Self>,
         record: &Record,
-        verdict: Compatibility,
-        brought: impl Future<Output = Result<(), Error>>,
+        compatibility: Compatibility,
+        work: impl Future<Output = Result<(), Error>>,
     ) -> Result<(), Error> {
-        if verdict == Compatibility::Proceed && !self.is_simulated() {
+        if compatibility == Compatibility::Proceed && !self.is_simulated() {
             let begun = record.clone();
             self.blocking(move |node| {
                 node.claim(&begun)?;
-                let shown = node.records.at(&begun.path).and_then(|known| known.shown);
-                node.records.put(&Record { shown, ..begun })
+                let mounted = node.records.at(&begun.path).and_then(|known| known.mount_source);
+                node.records.put(&Record {
+                    mount_source: mounted,
+                    ..begun
+                })
             })
             .await?;
         }
-        let result = brought.await;
+        let result = work.await;
         let is_done = || self.records.at(&record.path).is_some_and(|left| left.is_done());
         if result.is_err() && !is_done() {
             let (volume, path) = (&record.volume, &record.path);
@@ -78,17 +82,21 @@ impl Node {
         self: &Arc<Self>,
         record: &Record,
         view: &View,
-        ways: NodeFeatures,
+        features: NodeFeatures,
     ) -> Result<(), Error> {
         let stage = staged_for(record);
-        let unit = self.reachable(&stage, view, ways).await?;
+        let volume_disk = self.reachable(&stage, view, features).await?;
         self.make_private_staging(&stage.path).await?;
         match self.records.at(&stage.path) {
             // Another target of the same volume staged it with its own arguments.
             Some(there) if there.is_done() && there.volume == stage.volume => {
-                self.stage_device(&there, &unit, Compatibility::Repeat).await
+                self.stage_device(&there, &volume_disk, Compatibility::Repeat)
+                    .await
             }
-            Some(_) | None => self.stage_device(&stage, &unit, self.compare(&stage)?).await,
+            Some(_) | None => {
+                self.stage_device(&stage, &volume_disk, self.compare(&stage)?)
+                    .await
+            }
         }
     }
 
@@ -98,6 +106,7 @@ impl Node {
         }
         let path = PathBuf::from(path);
         self.blocking(move |_| {
+            // Not flushed: its mount does not survive a reboot either.
             std::fs::create_dir_all(&path).map_err(|source| {
                 Error::State(OpenError::Io {
                     act: "create",
@@ -131,19 +140,19 @@ impl Node {
         record: &Record,
         staging: &str,
     ) -> Result<(), Error> {
-        let unit = self.unit_of(record, None);
-        let (path, file_id) = (staging.to_owned(), unit.file_id.clone());
+        let volume_disk = self.volume_disk_of(record, None);
+        let (path, file_id) = (staging.to_owned(), volume_disk.file_id.clone());
         let inline = record.inline.is_some();
         self.blocking(move |node| {
             if let Some(staged) = node.records.at(&path) {
-                node.withdraw(&staged)?;
+                node.unmount(&staged)?;
             }
             if !node.is_simulated() {
                 mount::remove_empty(Path::new(&path))?;
             }
             node.records.remove(&path)?;
             if inline {
-                node.devices.detach(&unit.serial)?;
+                node.devices.detach(&volume_disk.serial)?;
             }
             Ok(())
         })
@@ -173,24 +182,26 @@ impl Node {
     /// Deletes an inline volume without record unless it is still mounted.
     async fn remove_lost_ephemeral(self: &Arc<Self>, note: NodeNote) -> Result<(), Error> {
         let NodeNote { volume, target, .. } = note;
-        let unit = VolumeDisk::of_ephemeral(&volume);
+        let volume_disk = VolumeDisk::of_ephemeral(&volume);
         let (id, serial, disk) = (
             volume.clone(),
-            unit.serial.clone(),
-            self.volume_files.disk(&unit.file_id)?,
+            volume_disk.serial.clone(),
+            self.volume_files.disk(&volume_disk.file_id)?,
         );
         let is_used = self.blocking(move |node| {
             // A device that is in use is detached by its last user.
             node.devices.detach(&serial)?;
-            let shown = target.map(|target| node.mounter.source_at(&target)).transpose()?;
-            let is_shown = shown.flatten().is_some_and(|shown| node.is_of_lost(&id, &shown));
-            Ok(is_shown || !node.devices.all_of(&disk)?.is_empty())
+            let mounted = target.map(|target| node.mounter.source_at(&target)).transpose()?;
+            let is_mounted = mounted
+                .flatten()
+                .is_some_and(|mounted| node.is_of_lost(&id, &mounted));
+            Ok(is_mounted || !node.devices.all_of(&disk)?.is_empty())
         });
         if is_used.await? {
             tracing::warn!(volume, "a pod's volume is on no record and still in use");
             return Ok(());
         }
-        self.volume_files.delete(&unit.file_id).await?;
+        self.volume_files.delete(&volume_disk.file_id).await?;
         tracing::info!(volume, "removed the files of a pod's volume that is on no record");
         Ok(())
     }
@@ -200,10 +211,10 @@ impl Node {
         if self.is_simulated() || !self.records.of(volume).is_empty() {
             return Ok(());
         }
-        let (staging, unit) = (self.private_staging(volume)?, volume.to_owned());
+        let (staging, volume_disk) = (self.private_staging(volume)?, volume.to_owned());
         self.blocking(move |node| {
             node.mounter
-                .unmount(&staging, |shown| node.is_of_lost(&unit, shown))?;
+                .unmount(&staging, |mounted| node.is_of_lost(&volume_disk, mounted))?;
             Ok(mount::remove_empty(&staging)?)
         })
         .await?;
@@ -235,7 +246,7 @@ fn staged_for(record: &Record) -> Record {
         path: record.staging().to_owned(),
         role: Role::Staged,
         readonly: false,
-        shown: None,
+        mount_source: None,
         progress: Progress::Doing,
         ..record.clone()
     }

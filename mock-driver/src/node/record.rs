@@ -42,8 +42,8 @@ pub(crate) struct Record {
     /// Size of an inline volume, which exists as long as this target.
     pub(crate) inline: Option<u64>,
     /// The mount source at the path; `None` if nothing is mounted there.
-    #[serde(default)]
-    pub(crate) shown: Option<MountSource>,
+    #[serde(default, rename = "shown")]
+    pub(crate) mount_source: Option<MountSource>,
     #[serde(alias = "settled", deserialize_with = "progress")]
     pub(crate) progress: Progress,
 }
@@ -64,14 +64,14 @@ pub(crate) enum Progress {
 fn progress<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Progress, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Written {
+    enum Stored {
         Settled(bool),
         Progress(Progress),
     }
-    Ok(match Written::deserialize(deserializer)? {
-        Written::Settled(true) => Progress::Done,
-        Written::Settled(false) => Progress::Undoing,
-        Written::Progress(progress) => progress,
+    Ok(match Stored::deserialize(deserializer)? {
+        Stored::Settled(true) => Progress::Done,
+        Stored::Settled(false) => Progress::Undoing,
+        Stored::Progress(progress) => progress,
     })
 }
 
@@ -108,7 +108,7 @@ impl Record {
             publish_context: Map::new(),
             volume_context: Map::new(),
             inline: None,
-            shown: None,
+            mount_source: None,
             progress: Progress::Doing,
         }
     }
@@ -344,7 +344,7 @@ mod tests {
             publish_context: Map::new(),
             volume_context: Map::new(),
             inline: None,
-            shown: Some(MountSource::Device(7)),
+            mount_source: Some(MountSource::Device(7)),
             progress: Progress::Doing,
         };
         records.put(&record).unwrap();

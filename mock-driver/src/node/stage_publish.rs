@@ -36,14 +36,14 @@ impl Node {
         self: &Arc<Self>,
         record: &Record,
         view: &View,
-        ways: NodeFeatures,
+        features: NodeFeatures,
     ) -> Result<(), Error> {
-        let verdict = self.compare(record)?;
+        let compatibility = self.compare(record)?;
         if let Access::Mount { fs_type, .. } = &record.capability.access {
             Mounter::supports(fs_type)?;
         }
-        let unit = self.reachable(record, view, ways).await?;
-        self.stage_device(record, &unit, verdict).await
+        let volume_disk = self.reachable(record, view, features).await?;
+        self.stage_device(record, &volume_disk, compatibility).await
     }
 
     /// Publishes a volume of the array.
@@ -58,34 +58,34 @@ impl Node {
         self: &Arc<Self>,
         record: &Record,
         view: &View,
-        ways: NodeFeatures,
+        features: NodeFeatures,
     ) -> Result<(), Error> {
-        if ways.stages {
+        if features.stages {
             if record.staging().is_empty() {
                 return Err(Error::NoStagingPath);
             }
             return self
-                .publish_staged(record, view, ways, self.compare(record)?)
+                .publish_staged(record, view, features, self.compare(record)?)
                 .await;
         }
         let record = self.privately_staged(record)?;
-        let verdict = self.compare(&record)?;
+        let compatibility = self.compare(&record)?;
         // Before the record is written: the device may not have appeared yet.
-        let unit = self.reachable(&record, view, ways).await?;
-        self.disk(&unit).await?;
-        let brought = async {
-            self.stage_for(&record, view, ways).await?;
-            self.publish_staged(&record, view, ways, verdict).await
+        let volume_disk = self.reachable(&record, view, features).await?;
+        self.disk(&volume_disk).await?;
+        let work = async {
+            self.stage_for(&record, view, features).await?;
+            self.publish_staged(&record, view, features, compatibility).await
         };
-        self.all_or_nothing(&record, verdict, brought).await
+        self.all_or_nothing(&record, compatibility, work).await
     }
 
     async fn publish_staged(
         self: &Arc<Self>,
         record: &Record,
         view: &View,
-        ways: NodeFeatures,
-        verdict: Compatibility,
+        features: NodeFeatures,
+        compatibility: Compatibility,
     ) -> Result<(), Error> {
         let staged = self
             .records
@@ -96,8 +96,8 @@ impl Node {
                 path: record.staging().to_owned(),
             })?;
         compatibility::covered(&record.volume, "staged", &staged.capability, &record.capability)?;
-        let unit = self.reachable(record, view, ways).await?;
-        self.stage_device(record, &unit, verdict).await
+        let volume_disk = self.reachable(record, view, features).await?;
+        self.stage_device(record, &volume_disk, compatibility).await
     }
 
     pub(super) fn compare(&self, record: &Record) -> Result<Compatibility, Error> {
@@ -113,18 +113,18 @@ impl Node {
         self: &Arc<Self>,
         record: &Record,
         view: &View,
-        ways: NodeFeatures,
+        features: NodeFeatures,
     ) -> Result<VolumeDisk, Error> {
-        let unit = self.unit_of(record, Some(view));
+        let volume_disk = self.volume_disk_of(record, Some(view));
         let Some(attachment) = &view.attachment else {
-            if ways.attaches {
+            if features.attaches {
                 return Err(Error::NotAttached {
                     volume: record.volume.clone(),
                 });
             }
             // The driver has no ControllerPublishVolume, so the node attaches the device.
-            self.attach(&unit).await?;
-            return Ok(unit);
+            self.attach(&volume_disk).await?;
+            return Ok(volume_disk);
         };
         if let Some(given) = record.publish_context.get(Attachment::NUMBER)
             && *given != attachment.number.to_string()
@@ -142,7 +142,7 @@ impl Node {
                 && staged.volume == record.volume
                 && staged.publish_context == record.publish_context
         });
-        if ways.attaches && !is_known {
+        if features.attaches && !is_known {
             let expected = attachment.publish_context(&record.volume);
             compatibility::same_context(&record.volume, &expected, &record.publish_context)?;
         }
@@ -152,28 +152,28 @@ impl Node {
             &attachment.params.capability,
             &record.capability,
         )?;
-        Ok(unit)
+        Ok(volume_disk)
     }
 
     /// Performs the staging or publishing of a record, or verifies that it is complete.
     pub(super) async fn stage_device(
         self: &Arc<Self>,
         record: &Record,
-        unit: &VolumeDisk,
-        verdict: Compatibility,
+        volume_disk: &VolumeDisk,
+        compatibility: Compatibility,
     ) -> Result<(), Error> {
-        let (disk, bytes) = self.disk(unit).await?;
+        let (disk, bytes) = self.disk(volume_disk).await?;
         if self.is_simulated() {
             return match self.records.at(&record.path) {
                 Some(there) if there.volume != record.volume => Err(taken(there)),
                 Some(_) | None => self.records.put(&record.when(Progress::Done)),
             };
         }
-        if record.is_staged() && bytes < unit.bytes {
+        if record.is_staged() && bytes < volume_disk.bytes {
             // The volume has grown since its device was attached.
-            self.refresh(unit, &disk).await?;
+            self.refresh(volume_disk, &disk).await?;
         }
-        let (record, repeat) = (record.clone(), verdict == Compatibility::Repeat);
+        let (record, repeat) = (record.clone(), compatibility == Compatibility::Repeat);
         self.blocking(move |node| {
             if repeat {
                 match node.state(&record, &disk)? {
@@ -193,9 +193,9 @@ impl Node {
             }
             node.claim(&record)?;
             node.clear_rest(&record)?;
-            let known = node.records.at(&record.path).and_then(|known| known.shown);
+            let known = node.records.at(&record.path).and_then(|known| known.mount_source);
             let record = Record {
-                shown: known,
+                mount_source: known,
                 progress: Progress::Doing,
                 ..record
             };
@@ -206,13 +206,13 @@ impl Node {
                 node.records.put(&record)?;
             }
             match node.show(&record, &disk) {
-                Ok(shown) => node.records.put(&Record {
-                    shown,
+                Ok(mounted) => node.records.put(&Record {
+                    mount_source: mounted,
                     progress: Progress::Done,
                     ..record
                 }),
                 Err(error) if keeps => {
-                    node.withdraw(&record)?;
+                    node.unmount(&record)?;
                     Err(error)
                 }
                 Err(error) => {
@@ -230,7 +230,7 @@ impl Node {
     fn clear_rest(&self, record: &Record) -> Result<(), Error> {
         match self.records.at(&record.path) {
             Some(rest) if rest.is_staged() && !rest.is_done() && compatibility::differ(&rest, record) => {
-                self.withdraw(&rest)
+                self.unmount(&rest)
             }
             Some(_) | None => Ok(()),
         }
@@ -266,13 +266,13 @@ impl Node {
                     });
                 }
                 // The leftovers of an interrupted call: see `claim`.
-                self.withdraw(record)?;
+                self.unmount(record)?;
                 mount::remove_empty(path)?;
                 self.mounter.show_files(disk, from, path, readonly, flags)?;
             }
             (Role::Published { .. }, Access::Block) => {
                 self.hand_over(disk)?;
-                self.withdraw(record)?;
+                self.unmount(record)?;
                 mount::remove_empty(path)?;
                 let disk = self.disk_to_show(record, disk)?;
                 self.mounter.show_device(&disk, path, readonly)?;
@@ -297,7 +297,7 @@ impl Node {
         if self.mounter == Mounter::Emulated || self.mounter.is_mounted(disk, Path::new(&record.path))? {
             return Ok(None);
         }
-        let turn = lock_disk(disk)?;
+        let guard = lock_disk(disk)?;
         let elsewhere = self
             .devices
             .mounted_elsewhere(&disk.device, &disk.file, disk.writable)?;
@@ -306,7 +306,7 @@ impl Node {
                 volume: record.volume.clone(),
                 device,
             }),
-            None => Ok(Some(turn)),
+            None => Ok(Some(guard)),
         }
     }
 }

@@ -36,14 +36,14 @@ impl Node {
         volume: &str,
         path: &str,
         view: Option<&View>,
-        ways: NodeFeatures,
+        features: NodeFeatures,
     ) -> Result<VolumeSpace, Error> {
         let (at, of) = (path.to_owned(), volume.to_owned());
         let record = self
             .blocking(move |node| node.recorded_or_linked(&of, &at))
             .await?;
-        still_attached(&record, view, ways)?;
-        let (disk, bytes) = self.disk(&self.unit_of(&record, view)).await?;
+        check_attached(&record, view, features)?;
+        let (disk, bytes) = self.disk(&self.volume_disk_of(&record, view)).await?;
         self.blocking(move |node| {
             if !node.state(&record, &disk)?.is_there() {
                 return Err(not_there(&record.volume, &record.path));
@@ -79,7 +79,7 @@ impl Node {
         self.blocking(move |node| {
             let mut findings = Vec::new();
             for record in records {
-                match node.find(&node.unit_of(&record, view.as_ref())) {
+                match node.find(&node.volume_disk_of(&record, view.as_ref())) {
                     Ok(Some((disk, _))) if node.state(&record, &disk)?.is_there() => {}
                     Ok(Some(_)) => findings.push(NodeVolumeIssue::NotShown),
                     Ok(None) | Err(_) => findings.push(NodeVolumeIssue::DeviceGone),
@@ -106,32 +106,34 @@ impl Node {
         path: &str,
         range: SizeRange,
         view: Option<&View>,
-        ways: NodeFeatures,
+        features: NodeFeatures,
     ) -> Result<u64, Error> {
         let record = self.recorded(volume, path)?;
-        still_attached(&record, view, ways)?;
-        let unit = self.unit_of(&record, view);
-        if range.required > unit.bytes {
+        check_attached(&record, view, features)?;
+        let volume_disk = self.volume_disk_of(&record, view);
+        if range.required > volume_disk.bytes {
             return Err(Error::Size {
                 reason: format!(
                     "required_bytes {} is more than the volume has, {}: ControllerExpandVolume comes first",
-                    range.required, unit.bytes
+                    range.required, volume_disk.bytes
                 ),
             });
         }
-        if range.limit != 0 && unit.bytes > range.limit {
+        if range.limit != 0 && volume_disk.bytes > range.limit {
             return Err(Error::Size {
                 reason: format!(
                     "limit_bytes {} is less than the volume has, {}, and volumes do not shrink",
-                    range.limit, unit.bytes
+                    range.limit, volume_disk.bytes
                 ),
             });
         }
-        let (disk, bytes) = self.disk(&unit).await?;
-        if !unit.writable && bytes < unit.bytes {
-            return Err(Error::CannotGrow { volume: unit.volume });
+        let (disk, bytes) = self.disk(&volume_disk).await?;
+        if !volume_disk.writable && bytes < volume_disk.bytes {
+            return Err(Error::CannotGrow {
+                volume: volume_disk.volume,
+            });
         }
-        self.refresh(&unit, &disk).await?;
+        self.refresh(&volume_disk, &disk).await?;
         // The staging path if it exists: a target may be mounted read-only.
         let mounted = self
             .records
@@ -145,7 +147,7 @@ impl Node {
             Ok(())
         })
         .await?;
-        let (_, bytes) = self.disk(&unit).await?;
+        let (_, bytes) = self.disk(&volume_disk).await?;
         Ok(bytes)
     }
 
@@ -180,8 +182,8 @@ impl Node {
 }
 
 /// Checks that the recorded volume was not force-detached meanwhile: then its device will not appear.
-fn still_attached(record: &Record, view: Option<&View>, ways: NodeFeatures) -> Result<(), Error> {
-    if ways.attaches && view.is_some_and(|view| view.attachment.is_none()) {
+fn check_attached(record: &Record, view: Option<&View>, features: NodeFeatures) -> Result<(), Error> {
+    if features.attaches && view.is_some_and(|view| view.attachment.is_none()) {
         return Err(Error::NotAttached {
             volume: record.volume.clone(),
         });

@@ -82,11 +82,11 @@ impl Node {
         }
         let (volume, path) = (volume.to_owned(), path.to_owned());
         self.blocking(move |node| {
-            let (path, is_ours) = (Path::new(&path), |shown: &MountSource| {
-                node.is_of_lost(&volume, shown)
+            let (path, is_ours) = (Path::new(&path), |mounted: &MountSource| {
+                node.is_of_lost(&volume, mounted)
             });
             match node.mounter.source_at(path)? {
-                Some(shown) if node.mounter == Mounter::Kernel && is_ours(&shown) => {
+                Some(mounted) if node.mounter == Mounter::Kernel && is_ours(&mounted) => {
                     Ok(node.mounter.unmount(path, is_ours)?)
                 }
                 Some(_) | None => Ok(()),
@@ -128,23 +128,23 @@ impl Node {
     }
 
     /// Unmounts the path of a record, and detaches its read-only device. Blocks.
-    pub(super) fn withdraw(&self, record: &Record) -> Result<(), Error> {
+    pub(super) fn unmount(&self, record: &Record) -> Result<(), Error> {
         if self.is_simulated() {
             return Ok(());
         }
         if !self.shows_nothing(record) {
-            let is_ours = |shown: &MountSource| self.is_of(record, shown);
+            let is_ours = |mounted: &MountSource| self.is_of(record, mounted);
             self.mounter.unmount(Path::new(&record.path), is_ours)?;
         }
         if record.is_staged() || !record.capability.is_block() {
             return Ok(());
         }
-        self.release_read_only_device(&self.unit_of(record, None), &record.path)
+        self.release_read_only_device(&self.volume_disk_of(record, None), &record.path)
     }
 
-    /// As [`Self::withdraw`], and removes the target. Blocks.
+    /// As [`Self::unmount`], and removes the target. Blocks.
     fn unstage_device(&self, record: &Record) -> Result<(), Error> {
-        self.withdraw(record)?;
+        self.unmount(record)?;
         match record.role {
             Role::Published { .. } if !self.is_simulated() => {
                 Ok(mount::remove_empty(Path::new(&record.path))?)
@@ -153,9 +153,9 @@ impl Node {
         }
     }
 
-    /// As [`Self::withdraw`] for a call that never succeeded: a target with other contents remains. Blocks.
+    /// As [`Self::unmount`] for a call that never succeeded: a target with other contents remains. Blocks.
     fn leave_path(&self, record: &Record) -> Result<(), Error> {
-        self.withdraw(record)?;
+        self.unmount(record)?;
         if !record.is_staged()
             && !self.is_simulated()
             && let Err(error) = mount::remove_empty(Path::new(&record.path))
@@ -185,27 +185,27 @@ impl Node {
         if self.is_simulated() {
             return Ok(());
         }
-        let (unit, target) = (VolumeDisk::of_volume(volume), target.to_owned());
+        let (volume_disk, target) = (VolumeDisk::of_volume(volume), target.to_owned());
         self.blocking(move |node| {
-            let (path, is_ours) = (Path::new(&target), |shown: &MountSource| {
-                node.is_of_lost(&unit.volume, shown)
+            let (path, is_ours) = (Path::new(&target), |mounted: &MountSource| {
+                node.is_of_lost(&volume_disk.volume, mounted)
             });
             let is_foreign = match node.mounter.source_at(path)? {
-                Some(shown) => !is_ours(&shown),
+                Some(mounted) => !is_ours(&mounted),
                 // Only emulated volumes are published as links.
                 None => path.is_symlink(),
             };
             if is_foreign {
                 tracing::warn!(
                     target,
-                    volume = unit.volume,
+                    volume = volume_disk.volume,
                     "target path is not a mount of this volume; not removed"
                 );
                 return Ok(());
             }
             node.mounter.unmount(path, is_ours)?;
             mount::remove_empty(path)?;
-            node.release_read_only_device(&unit, &target)
+            node.release_read_only_device(&volume_disk, &target)
         })
         .await
     }
@@ -255,7 +255,7 @@ impl Node {
                 Role::Staged if record.capability.is_block() => true,
                 Role::Staged => node.mounter.may_be_mounted(path)?,
                 // An inline volume exists as long as its target's record.
-                Role::Published { .. } => record.inline.is_some() || node.mounter.is_shown(path)?,
+                Role::Published { .. } => record.inline.is_some() || node.mounter.is_mount_point(path)?,
             };
             if !is_there {
                 tracing::info!(
@@ -263,7 +263,7 @@ impl Node {
                     path = record.path,
                     "volume is no longer mounted (node rebooted?); removing its record"
                 );
-                node.withdraw(&record)?;
+                node.unmount(&record)?;
                 node.records.remove(&record.path)?;
             }
             Ok(())
@@ -276,7 +276,7 @@ impl Node {
     pub(crate) async fn retain_devices(
         self: &Arc<Self>,
         attached: Vec<String>,
-        ways: NodeFeatures,
+        features: NodeFeatures,
     ) -> Result<(), Error> {
         let mut serials: Vec<String> = attached
             .iter()
@@ -286,8 +286,8 @@ impl Node {
         serials.extend(
             records
                 .iter()
-                .filter(|record| record.inline.is_some() || !ways.attaches)
-                .map(|record| self.unit_of(record, None).serial),
+                .filter(|record| record.inline.is_some() || !features.attaches)
+                .map(|record| self.volume_disk_of(record, None).serial),
         );
         self.blocking(move |node| {
             Ok(node
@@ -299,7 +299,7 @@ impl Node {
 
     /// Unpublishes and unstages everything and detaches the devices, at the end of a process without state directory. With
     /// one, pods continue to use their volumes.
-    pub(crate) async fn leave(self: &Arc<Self>, ways: NodeFeatures) {
+    pub(crate) async fn leave(self: &Arc<Self>, features: NodeFeatures) {
         if self.records.are_kept() {
             return;
         }
@@ -316,7 +316,7 @@ impl Node {
                 );
             }
         }
-        if let Err(error) = self.retain_devices(Vec::new(), ways).await {
+        if let Err(error) = self.retain_devices(Vec::new(), features).await {
             tracing::warn!(error = error_chain(&error), "devices are left behind");
         }
     }

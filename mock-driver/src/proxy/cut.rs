@@ -24,7 +24,7 @@ pub(super) struct Cut {
     pub(super) driver: Arc<Driver>,
     pub(super) connection: Option<ConnectionInfo>,
     pub(super) record: Option<CallRecord>,
-    pub(super) fired: Option<ActiveFault>,
+    pub(super) active: Option<ActiveFault>,
 }
 
 /// A forwarded stream.
@@ -53,17 +53,17 @@ impl Cut {
     /// Forwards a stream until the rule acts.
     pub(super) fn stream(mut self, response: http::Response<Body>) -> http::Response<Body> {
         let count = self
-            .fired
+            .active
             .as_ref()
-            .and_then(|fired| fired.rule().action.after_messages);
+            .and_then(|active| active.rule().action.after_messages);
         // The call failed, so a fault after it does not apply.
         if let Some(status) = Status::from_header_map(response.headers()) {
-            self.fired = None;
+            self.active = None;
             end(&mut self.record, &status);
         }
         response.map(|body| {
             let journey = Journey {
-                is_due: count == Some(0) && self.fired.is_some(),
+                is_due: count == Some(0) && self.active.is_some(),
                 cut: self,
                 frames: Some(BodyStream::new(body)),
                 left: Left::of(count.unwrap_or(u64::MAX)),
@@ -93,7 +93,7 @@ impl Journey {
             None => match self.frames.as_mut()?.next().await? {
                 Ok(frame) => frame,
                 Err(status) => {
-                    self.cut.fired = None;
+                    self.cut.active = None;
                     end(&mut self.cut.record, &status);
                     return Some((Err(status), self));
                 }
@@ -104,14 +104,14 @@ impl Journey {
             Err(last) => {
                 let status = last.trailers_ref().and_then(Status::from_header_map);
                 let is_ok = status.as_ref().is_some_and(|status| status.code() == Code::Ok);
-                if is_ok && self.cut.fired.is_some() {
+                if is_ok && self.cut.active.is_some() {
                     // The stream has fewer messages: the rule acts at its end.
                     self.held = Some(last);
                     self.is_due = true;
                     Frame::data(Bytes::new())
                 } else {
                     if let Some(status) = status {
-                        self.cut.fired = None;
+                        self.cut.active = None;
                         end(&mut self.cut.record, &status);
                     }
                     last
@@ -123,7 +123,7 @@ impl Journey {
 
     /// The part of the data that passes; the rest is held back, and the rule acts next.
     fn pass(&mut self, mut data: Bytes) -> Frame<Bytes> {
-        if self.cut.fired.is_some()
+        if self.cut.active.is_some()
             && let Some(offset) = self.left.last_in(&data)
         {
             let behind = data.split_off(offset);
@@ -134,16 +134,16 @@ impl Journey {
     }
 
     async fn apply_fault(&mut self) -> Option<Status> {
-        let fired = self.cut.fired.take()?;
-        let mut fired = self.cut.driver.faults.act(fired)?;
+        let active = self.cut.active.take()?;
+        let mut active = self.cut.driver.faults.apply(active)?;
         if let Some(record) = &mut self.cut.record {
-            record.set_fault(&fired.rule().id);
+            record.set_fault(&active.rule().id);
         }
-        fired.flush_before().await;
+        active.flush_before().await;
         let error = self
             .cut
             .driver
-            .apply_fault(&mut fired, self.cut.connection.as_ref())
+            .apply_fault(&mut active, self.cut.connection.as_ref())
             .await?;
         Some(Status::new(error.code(), error.message()))
     }

@@ -196,8 +196,8 @@ impl Reply {
     }
 
     /// Applies a rule's edits. A compressed reply, which the proxy never requests, is not edited.
-    pub(super) fn edit(&mut self, fired: &ActiveFault, path: &str) {
-        let Some(bytes) = self.message().and_then(|bytes| fired.edit_reply(path, bytes)) else {
+    pub(super) fn edit(&mut self, active: &ActiveFault, path: &str) {
+        let Some(bytes) = self.message().and_then(|bytes| active.edit_reply(path, bytes)) else {
             return;
         };
         let mut body = BytesMut::with_capacity(PREFIX + bytes.len());
@@ -254,7 +254,7 @@ mod tests {
     use crate::rpc::method::Kind;
 
     #[test]
-    fn what_only_looks_changes_nothing_whatever_its_name_begins_with() {
+    fn read_methods_do_not_change_the_array() {
         let changing = |method: &Method| {
             let call = Passing::new(method.path().to_owned(), Some(*method), None, Arc::default());
             call.changes()
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_see_of_every_method_what_they_may_ask_for() {
+    fn rules_can_match_every_field_of_each_method() {
         let seen = Arc::new(Seen::default());
         let info = NodeGetInfoResponse {
             node_id: "node-1".to_owned(),

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_and_changes_nothing() {
+    fn unparsable_change_is_refused_without_effect() {
         for (changes, error) in [
             ("LIST_VOLUMES", CapabilitySetError::NoSign("LIST_VOLUMES".into())),
             ("-LIST", CapabilitySetError::Unknown { name: "LIST".into() }),

@@ -40,9 +40,9 @@ struct Call {
 // === impl Call ===
 
 impl Call {
-    fn set_fault(&mut self, fired: &ActiveFault) {
+    fn set_fault(&mut self, active: &ActiveFault) {
         if let Some(record) = &mut self.record {
-            record.set_fault(&fired.rule().id);
+            record.set_fault(&active.rule().id);
         }
     }
 
@@ -126,17 +126,19 @@ impl Driver {
                 driver: self,
                 here: OnceCell::new(),
             });
-            let after = decision.rule.take_if(|fired| fired.rule().phase == Phase::After);
-            if let Some(fired) = decision.rule.as_ref().or(decision.backend.as_ref()) {
-                call.set_fault(fired);
+            let after = decision
+                .rule
+                .take_if(|active| active.rule().phase == Phase::After);
+            if let Some(active) = decision.rule.as_ref().or(decision.backend.as_ref()) {
+                call.set_fault(active);
             }
-            if let Some(mut fired) = decision.rule.take_if(|fired| fired.rule().replaces_effect()) {
+            if let Some(mut active) = decision.rule.take_if(|active| active.rule().replaces_effect()) {
                 drop(decision);
-                let error = self.apply_fault(&mut fired, call.connection.as_ref()).await;
+                let error = self.apply_fault(&mut active, call.connection.as_ref()).await;
                 return Err(error.unwrap_or(Error::Broken));
             }
             let mut in_background = decision.rule.as_ref();
-            in_background = in_background.filter(|fired| fired.rule().phase == Phase::Background);
+            in_background = in_background.filter(|active| active.rule().phase == Phase::Background);
             let early_answer = in_background.map(ActiveFault::background_answer);
 
             // Stage 5: the durable operation of the array, and the node's devices and mounts. It completes although the
@@ -179,7 +181,7 @@ impl Driver {
             let reply = result?;
             match after {
                 None => Ok(reply),
-                Some(fired) => self.apply_fault_after::<Q>(fired, &mut call, reply).await,
+                Some(active) => self.apply_fault_after::<Q>(active, &mut call, reply).await,
             }
         }
         .await;
@@ -190,21 +192,21 @@ impl Driver {
     /// the messages of a stream is left to the stream.
     async fn apply_fault_after<Q: Rpc>(
         &self,
-        fired: ActiveFault,
+        active: ActiveFault,
         call: &mut Call,
         reply: Q::Reply,
     ) -> Result<Q::Reply, Error> {
-        if fired.rule().action.after_messages.is_some() {
-            call.pending = Some(fired);
+        if active.rule().action.after_messages.is_some() {
+            call.pending = Some(active);
             return Ok(reply);
         }
-        let Some(mut fired) = self.faults.act(fired) else {
+        let Some(mut active) = self.faults.apply(active) else {
             return Ok(reply);
         };
-        call.set_fault(&fired);
-        match self.apply_fault(&mut fired, call.connection.as_ref()).await {
+        call.set_fault(&active);
+        match self.apply_fault(&mut active, call.connection.as_ref()).await {
             Some(error) => Err(error),
-            None => Ok(fired.edited(Q::PATH, reply)),
+            None => Ok(active.edited(Q::PATH, reply)),
         }
     }
 

@@ -62,7 +62,7 @@ pub struct Connection {
 pub struct ConnectionInfo {
     /// The process at the other end.
     pub(crate) peer: Option<Peer>,
-    pub(crate) wire: Arc<ConnectionHandle>,
+    pub(crate) handle: Arc<ConnectionHandle>,
 }
 
 #[derive(Debug)]
@@ -102,17 +102,17 @@ impl SocketControl {
     /// Closes all connections and returns their number. Clients may reconnect at once.
     pub fn cut_all(&self) -> usize {
         let living = std::mem::take(&mut *self.living.lock().unwrap_or_else(PoisonError::into_inner));
-        let wires: Vec<_> = living.iter().filter_map(Weak::upgrade).collect();
-        for wire in &wires {
-            wire.cut();
+        let handles: Vec<_> = living.iter().filter_map(Weak::upgrade).collect();
+        for handle in &handles {
+            handle.cut();
         }
-        wires.len()
+        handles.len()
     }
 
     /// Number of connections.
     pub fn connections(&self) -> usize {
         let living = self.living.lock().unwrap_or_else(PoisonError::into_inner);
-        living.iter().filter(|wire| wire.strong_count() > 0).count()
+        living.iter().filter(|handle| handle.strong_count() > 0).count()
     }
 
     pub(super) fn watch(&self) -> watch::Receiver<SocketState> {
@@ -120,16 +120,16 @@ impl SocketControl {
     }
 
     pub(super) fn admit(&self, stream: UnixStream) -> Connection {
-        let wire = Arc::new(ConnectionHandle::of(&stream));
+        let handle = Arc::new(ConnectionHandle::of(&stream));
         let mut living = self.living.lock().unwrap_or_else(PoisonError::into_inner);
-        living.retain(|wire| wire.strong_count() > 0);
-        living.push(Arc::downgrade(&wire));
+        living.retain(|handle| handle.strong_count() > 0);
+        living.push(Arc::downgrade(&handle));
         let info = ConnectionInfo {
             peer: stream.peer_cred().ok().map(|peer| Peer {
                 pid: peer.pid(),
                 uid: peer.uid(),
             }),
-            wire,
+            handle,
         };
         Connection {
             stream,

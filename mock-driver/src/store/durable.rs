@@ -19,6 +19,7 @@ fn create_and_flush(directory: &Path, mut flush: impl FnMut(&Path) -> io::Result
         .ancestors()
         .take_while(|above| !above.as_os_str().is_empty() && !above.exists())
         .collect();
+    // Not flushed: the loop below does it.
     fs::create_dir_all(directory)?;
     for created in missing.iter().rev() {
         flush(parent(created))?;

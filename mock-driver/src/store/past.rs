@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_more_is_kept_than_its_age_without_readers() {
+    async fn frozen_state_is_dropped_after_its_age_without_readers() {
         let mut array = mk_array();
         let freeze = |age| Freeze {
             since: Duration::ZERO,

@@ -97,6 +97,7 @@ impl VolumeFiles {
     /// Creates the disk if it does not exist, and extends it to at least `bytes`. Returns its path.
     pub async fn ensure(&self, file_id: &FileId, bytes: u64) -> Result<PathBuf, Error> {
         self.work(file_id, move |directory| {
+            // Not flushed: an empty volume is made again.
             fs::create_dir_all(directory).map_err(Error::of("create", directory))?;
             let disk = directory.join(DISK);
             lengthen(&disk, bytes, true)?;

@@ -214,7 +214,7 @@ fn mk_parameters(key: &str, value: &str) -> Option<BTreeMap<String, String>> {
 }
 
 #[tokio::test]
-async fn what_is_refused_in_part_is_refused_whole_and_named_as_the_api_has_it() {
+async fn partly_invalid_change_is_refused_whole_with_api_field_names() {
     let (_server, client) = administered().await;
     let before = client.volume("vol-0").await.unwrap();
     // (case, bytes, mutable parameters, field, word)
@@ -284,7 +284,7 @@ async fn what_is_refused_in_part_is_refused_whole_and_named_as_the_api_has_it() 
 }
 
 #[tokio::test]
-async fn a_change_of_everything_is_made_and_sizes_are_named_as_the_api_has_them() {
+async fn change_of_all_fields_is_applied_with_api_size_names() {
     let (_server, client) = administered().await;
     let good = VolumeChange {
         capacity_bytes: Some(2 << 30),

@@ -106,7 +106,7 @@ async fn publish_to_another_node_follows_the_access_modes() {
 }
 
 #[tokio::test]
-async fn a_full_node_takes_no_more_and_says_so() {
+async fn full_node_is_resource_exhausted() {
     let publish = |volume, node| Publish(volume, node, rwo(), false);
     let full = || vec![publish("vol-0", "node-0"), publish("vol-1", "node-0")];
     let and = |mut calls: Vec<Call>, call| {

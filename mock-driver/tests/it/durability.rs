@@ -257,7 +257,7 @@ async fn restart_brings_back_volumes_attachments_tokens_and_ids() {
 }
 
 #[tokio::test]
-async fn node_that_is_no_longer_there_keeps_its_volumes_until_they_are_taken_off() {
+async fn removed_node_keeps_volumes_until_unpublished() {
     let state = tempfile::tempdir().unwrap();
     let start = async |nodes: usize| {
         Server::start_with(|_, settings| {

@@ -140,7 +140,7 @@ const SECOND: [&str; 2] = [
 ];
 
 #[tokio::test]
-async fn rule_that_never_acted_leaves_no_trace() {
+async fn unapplied_rule_is_not_journaled() {
     let (server, client) = with_rules(&SECOND).await;
     fail_before_the_rule_acts(client, &server.driver().faults, &server.path("journal")).await;
     let fronted = proxy::Fronted::start(&SECOND).await;
@@ -149,7 +149,7 @@ async fn rule_that_never_acted_leaves_no_trace() {
 }
 
 #[tokio::test]
-async fn client_that_leaves_before_the_rule_acts_leaves_it_its_turn() {
+async fn cancelled_call_returns_the_firing() {
     let (server, mut client) = with_rules(&[
         "{id: lost, match: {method: ControllerPublishVolume, call: 1}, phase: after, action: {code: INTERNAL}}",
     ])

@@ -220,7 +220,7 @@ async fn kinds_of_space_are_named_by_class_parameters_and_run_out_one_by_one() {
 }
 
 #[tokio::test]
-async fn limit_by_chance_is_another_one_each_time() {
+async fn random_limit_changes_between_calls() {
     let directory = tempfile::tempdir().unwrap();
     let program = start(&["--nodeid=worker", "--attach-limit=-1", "--seed=7"], &directory).await;
     let mut limits = Vec::new();

@@ -275,7 +275,7 @@ fn verdict<T>(outcome: &Result<T, Error>) -> Verdict {
             Error::SnapshotNotFound { .. }
             | Error::GroupNotFound { .. }
             | Error::Illegal { .. }
-            | Error::NoRoom { .. }
+            | Error::InsufficientCapacity { .. }
             | Error::NotReady { .. }
             | Error::HasDependants { .. }
             | Error::Online { .. }

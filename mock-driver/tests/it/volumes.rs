@@ -150,7 +150,7 @@ async fn create_makes_only_sizes_it_can() {
 }
 
 #[tokio::test]
-async fn delete_spares_what_is_in_use_and_minds_nothing_else() {
+async fn delete_refuses_volumes_in_use_only() {
     let on_node_0 = vec![Publish("vol-0", "node-0", rwo(), false)];
     let in_use = refused(Code::FailedPrecondition, &["vol-0", "node-0"]);
     let rows = vec![
@@ -163,7 +163,7 @@ async fn delete_spares_what_is_in_use_and_minds_nothing_else() {
 }
 
 #[tokio::test]
-async fn volume_is_made_as_asked_and_its_name_gets_a_new_id_after_delete() {
+async fn created_volume_matches_request_and_reused_name_gets_new_id() {
     let server = Server::start_with(|_, _| {}).await;
     let mut client = server.controller().await;
     let mut create = async || {

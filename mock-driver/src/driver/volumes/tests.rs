@@ -179,11 +179,11 @@ async fn copy_of_a_mounted_volume_waits_for_other_copies_and_not_for_delayed_cal
     // Of a node call that a fault delays.
     let delayed = driver.locks.lock(Scope::Call, keys(LockMode::Exclusive));
     let _delayed = delayed.await.unwrap();
-    let still = driver.still("vol-0").await.unwrap();
-    assert!(still.is_some(), "the volume is mounted");
+    let quiesced = driver.quiesce("vol-0").await.unwrap();
+    assert!(quiesced.is_some(), "the volume is mounted");
     let other = driver.locks.lock(Scope::Operation, keys(LockMode::Shared));
     let mut other = task::spawn(other);
     assert_pending!(other.poll(), "a filesystem is frozen for one copy at a time");
-    drop(still);
+    drop(quiesced);
     assert_ready!(other.poll()).unwrap();
 }

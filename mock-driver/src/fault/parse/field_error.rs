@@ -9,4 +9,10 @@ impl FieldError {
     pub(super) fn new(field: &str, reason: impl Into<String>) -> Self {
         Self(field.to_owned(), reason.into())
     }
+
+    /// The first mistake of a table of conditions, fields and reasons.
+    pub(super) fn first<const N: usize>(mistakes: [(bool, &str, &str); N]) -> Result<(), Self> {
+        let first = mistakes.into_iter().find(|(is_wrong, ..)| *is_wrong);
+        first.map_or(Ok(()), |(_, field, reason)| Err(Self::new(field, reason)))
+    }
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tonic::Code;
 
-use crate::fault::{DelayDistribution, Hang, Methods, Phase, Rule, RuleError, Script};
+use crate::fault::rule::Methods;
+use crate::fault::{DelayDistribution, Hang, Phase, Rule, RuleError, Script};
 
 #[test]
 fn every_field_is_read() {
@@ -122,7 +123,9 @@ fn errors_in_actions_name_the_field() {
         ("id: a, action: {delay: 5}", 1, "action.delay", "string"),
         ("id: a, action: {delay: -1s}", 1, "action.delay", "duration"),
         ("id: a, action: {delay: {uniform: [2s, 1s]}}", 1, "action.delay.uniform", "longer"),
-        ("id: a, action: {delay: {uniform: 2s}}", 1, "action.delay", "uniform: ["),
+        ("id: a, action: {delay: {uniform: 2s}}", 1, "action.delay.uniform", "uniform: ["),
+        ("id: a, action: {delay: {max: 2s}}", 1, "action.delay", "exponential: 500ms"),
+        ("id: a, action: {exit: stop}", 1, "action.exit", "or kill"),
         ("id: a, action: {delay: {gauss: 2s}}", 1, "action.delay.gauss", "exponential"),
         ("id: a, action: {hang: for-ever}", 1, "action.hang", "client-cancel"),
         ("id: a, action: {delay: 1s, message: x}", 1, "action.message", "without a code"),
@@ -193,7 +196,7 @@ fn error_shows_no_secret() {
 }
 
 #[test]
-fn what_is_no_list_of_rules_is_refused_as_a_whole() {
+fn malformed_list_of_rules_is_refused_whole() {
     for yaml in [
         "{id: a}",
         "- {id: a",

@@ -61,12 +61,12 @@ fn meets(
     usage: ArrayUsage,
     calls: impl IntoIterator<Item = (u64, Call)>,
 ) -> Vec<Result<u128, Code>> {
-    let armed = RuleState::new(mk_backend_fault(fields), Origin::Admin, Duration::ZERO);
+    let rule_state = RuleState::new(mk_backend_fault(fields), Origin::Admin, Duration::ZERO);
     let decide = |(at, call): (u64, Call)| {
         let call = Call { usage, ..call };
         let now = Duration::from_millis(at);
-        let covers = armed.rule.matches.covers(&call, FIRST_STATE);
-        let fired = covers.then(|| armed.take(&call, Seed(0), &Reservations::default(), now));
+        let covers = rule_state.rule.matches.covers(&call, FIRST_STATE);
+        let fired = covers.then(|| rule_state.take(&call, Seed(0), &Reservations::default(), now));
         match fired.flatten() {
             None => Ok(0),
             Some(fired) => match fired.answer() {
@@ -357,11 +357,17 @@ fn mistakes_name_the_backend_fault_and_field() {
     // (backend fault without id, field, words of the reason)
     let table = [
         (json!({}), ".", "type"),
+        (json!({"type": "busy", "id": 1}), "id", "string"),
+        (
+            json!({"type": "device-absent", "time": "1s"}),
+            "time",
+            "unknown field",
+        ),
         (json!({"type": "rust"}), "type", "rate-limit"),
         (
             json!({"type": "read-only", "node": "a"}),
             "node",
-            "is not a field",
+            "unknown field `node`, expected `code`",
         ),
         (json!({"type": "busy", "code": "OK"}), "code", "ABORTED"),
         (json!({"type": "busy", "volume": ""}), "volume", "empty"),
@@ -385,7 +391,7 @@ fn mistakes_name_the_backend_fault_and_field() {
         (
             json!({"type": "foreign-data", "data": "zfs"}),
             "data",
-            "unknown, btrfs, luks",
+            "expected one of `unknown`, `btrfs`, `luks`",
         ),
         (
             json!({"type": "dirty-filesystem", "repairable": "no"}),
@@ -400,7 +406,7 @@ fn mistakes_name_the_backend_fault_and_field() {
         (
             json!({"type": "state-loss", "volume": "v"}),
             "volume",
-            "is not a field",
+            "unknown field `volume`, expected `loses`",
         ),
         (
             json!({"type": "not-ready", "fore": "1s"}),

@@ -10,7 +10,7 @@ fn reverted_draw_goes_to_the_next_call() {
         faults
             .decide(&call)
             .rule
-            .is_some_and(|fired| faults.act(fired).is_some())
+            .is_some_and(|fired| faults.apply(fired).is_some())
     };
     for seed in 1..=20 {
         let undisturbed = mk_seeded(RULE, seed);

@@ -50,6 +50,7 @@ pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<(), Erro
             });
         }
     }
+    // Not flushed: the filesystem label, written next, decides whether the directory counts.
     fs::create_dir_all(&disk.tree).map_err(Error::io("create", &disk.tree))?;
     // The label is written last: a directory without it was never mounted.
     File::create(&label)
@@ -81,7 +82,7 @@ pub(super) fn source_at(target: &Path) -> Result<Option<MountSource>, Error> {
 pub(super) fn unlink(target: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Result<(), Error> {
     match source_at(target)? {
         None => Ok(()),
-        Some(shown) if is_ours(&shown) => fs::remove_file(target).map_err(Error::io("remove", target)),
+        Some(mounted) if is_ours(&mounted) => fs::remove_file(target).map_err(Error::io("remove", target)),
         Some(_) => Err(in_the_way(target, "is a link that is not of this volume")),
     }
 }

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_after_the_disk_was_handed_out_is_never_formatted() {
+    fn data_written_after_disk_lookup_is_never_formatted() {
         for rest in [&[][..], b"half a filesystem"] {
             let (_directory, disk) = mk_blank_disk(16 << 20);
             let failing = Program {

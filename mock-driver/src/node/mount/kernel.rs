@@ -173,7 +173,7 @@ pub(super) fn unmount(path: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Re
     while layers < LAYERS {
         match source_at(path)? {
             None => return Ok(()),
-            Some(shown) if is_ours(&shown) => match unmount_uppermost(path) {
+            Some(mounted) if is_ours(&mounted) => match unmount_uppermost(path) {
                 Ok(()) => layers += 1,
                 Err(Error::Busy { .. }) if tries < TRIES => {
                     tries += 1;
@@ -230,12 +230,12 @@ pub(crate) fn remove_empty(target: &Path) -> Result<(), Error> {
 
 pub(super) fn stats(path: &Path) -> Result<Stats, Error> {
     let stat = rustix::fs::statvfs(path).map_err(Error::errno("read how full it is at", path))?;
-    let unit = stat.f_frsize;
+    let volume_disk = stat.f_frsize;
     Ok(Stats {
         bytes: Usage {
-            available: stat.f_bavail * unit,
-            total: stat.f_blocks * unit,
-            used: stat.f_blocks.saturating_sub(stat.f_bfree) * unit,
+            available: stat.f_bavail * volume_disk,
+            total: stat.f_blocks * volume_disk,
+            used: stat.f_blocks.saturating_sub(stat.f_bfree) * volume_disk,
         },
         inodes: Usage {
             available: stat.f_favail,

@@ -25,29 +25,29 @@ impl Driver {
     /// May be dropped at any time: a call ends so when its connection is closed.
     pub(crate) async fn apply_fault(
         &self,
-        fired: &mut ActiveFault,
+        active: &mut ActiveFault,
         connection: Option<&ConnectionInfo>,
     ) -> Option<Error> {
-        fired.pause().await;
-        match &fired.rule().action.end {
+        active.pause().await;
+        match &active.rule().action.end {
             None | Some(End::Edit(_)) => None,
             Some(End::Answer { .. }) => {
-                let (code, message) = fired.answer()?;
+                let (code, message) = active.answer()?;
                 Some(Error::Injected { code, message })
             }
             Some(End::DropConnection) => match connection {
                 Some(connection) => {
-                    connection.wire.cut();
+                    connection.handle.cut();
                     std::future::pending().await
                 }
-                None => Some(fired.lost_connection()),
+                None => Some(active.lost_connection()),
             },
             Some(End::SocketAway(time)) => {
                 self.socket_control.take_away(Some(*time));
                 std::future::pending().await
             }
             Some(End::Exit(how)) => {
-                tracing::warn!(rule = fired.rule().id, ?how, "ending, as a fault rule says");
+                tracing::warn!(rule = active.rule().id, ?how, "ending, as a fault rule says");
                 self.exit.order(*how);
                 std::future::pending().await
             }
@@ -60,12 +60,12 @@ impl Driver {
 impl Decision {
     /// Delays the call by a rule and a backend fault, and returns the error if the backend fault refuses it.
     pub(crate) async fn pause(&mut self) -> Result<(), Error> {
-        if let Some(mut fired) = self.rule.take() {
-            fired.pause().await;
+        if let Some(mut active) = self.rule.take() {
+            active.pause().await;
         }
-        if let Some(mut fired) = self.backend.take() {
-            fired.pause().await;
-            if let Some((code, message)) = fired.answer() {
+        if let Some(mut active) = self.backend.take() {
+            active.pause().await;
+            if let Some((code, message)) = active.answer() {
                 return Err(Error::Injected { code, message });
             }
         }
@@ -124,7 +124,7 @@ impl ActiveFault {
     }
 
     /// An encoded reply with the rule's edits; `None` without edits, or if the reply cannot be decoded.
-    pub fn edit_reply(&self, path: &str, reply: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn edit_reply(&self, path: &str, reply: &[u8]) -> Option<Vec<u8>> {
         let Some(End::Edit(edits)) = &self.rule().action.end else {
             return None;
         };

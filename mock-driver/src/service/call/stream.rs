@@ -15,7 +15,7 @@ use crate::fault::ActiveFault;
 
 /// A stream that a rule interrupts.
 struct InterruptedStream<R> {
-    fired: ActiveFault,
+    active: ActiveFault,
     call: Call,
     /// The first messages as one, for the journal.
     first: R,
@@ -40,17 +40,17 @@ impl Driver {
         S: Stream<Item = Result<M, Error>> + Send + 'static,
     {
         let (mut call, result) = self.run_stages(request).await;
-        let (first, fired) = match (result, call.pending.take()) {
-            (Ok(first), Some(fired)) => (first, fired),
+        let (first, active) = match (result, call.pending.take()) {
+            (Ok(first), Some(active)) => (first, active),
             (result, _) => {
                 let ended = call.end(result)?;
                 let all = |first: Q::Reply| Box::pin(messages(&first).map_err(Status::from)) as BoxStream<M>;
                 return Ok(ended.map(all));
             }
         };
-        let count = fired.rule().action.after_messages.unwrap_or(u64::MAX);
+        let count = active.rule().action.after_messages.unwrap_or(u64::MAX);
         let messages = Box::pin(messages(&first).fuse());
-        let interrupted = InterruptedStream { fired, call, first };
+        let interrupted = InterruptedStream { active, call, first };
         let begin = Some((messages, Some((count, interrupted))));
         let all = stream::unfold(begin, |state| async move {
             let (mut messages, interrupted) = state?;
@@ -83,12 +83,12 @@ impl<R: Message + Secrets + Clone> InterruptedStream<R> {
     /// Applies the rule. Afterwards the stream continues, or ends with the error.
     async fn apply_fault(mut self) -> Result<(), Status> {
         let driver = self.call.driver.clone();
-        let error = match driver.faults.act(self.fired) {
-            Some(mut fired) => {
-                self.call.set_fault(&fired);
-                fired.flush_before().await;
+        let error = match driver.faults.apply(self.active) {
+            Some(mut active) => {
+                self.call.set_fault(&active);
+                active.flush_before().await;
                 driver
-                    .apply_fault(&mut fired, self.call.connection.as_ref())
+                    .apply_fault(&mut active, self.call.connection.as_ref())
                     .await
             }
             None => None,

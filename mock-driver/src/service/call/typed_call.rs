@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rules_see_of_every_method_what_they_may_ask_for() {
+    async fn rules_can_match_every_field_of_each_method() {
         let settings = Settings {
             node_id: Some("node-1".to_owned()),
             ..Settings::default()

@@ -46,7 +46,7 @@ impl Rpc for NodeExpandVolumeRequest {
             return Err(Invalid::new("volume_capability", "is not what the volume is used as here").into());
         }
         let bytes = node
-            .expand(&volume, &path, range, view.as_ref(), driver.ways())
+            .expand(&volume, &path, range, view.as_ref(), driver.node_features())
             .await?;
         Ok(NodeExpandVolumeResponse {
             capacity_bytes: shape::bytes(bytes),

@@ -52,7 +52,7 @@ impl Rpc for NodePublishVolumeRequest {
         if publish.inline.is_some() {
             node.publish_inline(publish).await?;
         } else {
-            let act = |view| async move { node.publish(publish, &view, driver.ways()).await };
+            let act = |view| async move { node.publish(publish, &view, driver.node_features()).await };
             driver
                 .with_device(&publish.volume, &publish.capability, act)
                 .await?;

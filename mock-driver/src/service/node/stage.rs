@@ -36,7 +36,7 @@ impl Rpc for NodeStageVolumeRequest {
     async fn execute(stage: Record, driver: &Driver) -> Result<Self::Reply, Error> {
         let (node, stage) = (driver.here()?, &stage);
         path::needs(&driver.capabilities, &stage.capability)?;
-        let act = |view| async move { node.stage(stage, &view, driver.ways()).await };
+        let act = |view| async move { node.stage(stage, &view, driver.node_features()).await };
         driver.with_device(&stage.volume, &stage.capability, act).await?;
         Ok(NodeStageVolumeResponse {})
     }

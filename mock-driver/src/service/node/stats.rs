@@ -32,7 +32,9 @@ impl Rpc for NodeGetVolumeStatsRequest {
     async fn execute((volume, path): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
         let view = driver.view_or_inline(&volume).await?;
         let node = driver.here()?;
-        let gauge = node.stats(&volume, &path, view.as_ref(), driver.ways()).await?;
+        let gauge = node
+            .stats(&volume, &path, view.as_ref(), driver.node_features())
+            .await?;
         let usage = match gauge {
             VolumeSpace::Files(stats) => {
                 vec![usage(Unit::Bytes, stats.bytes), usage(Unit::Inodes, stats.inodes)]

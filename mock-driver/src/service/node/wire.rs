@@ -47,7 +47,7 @@ mod tests {
     use crate::rpc::validate;
 
     #[test]
-    fn what_is_written_is_read_back_the_same() {
+    fn capability_round_trips() {
         for mode in AccessMode::ALL {
             for access in [
                 Access::Block,

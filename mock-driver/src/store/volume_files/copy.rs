@@ -10,10 +10,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
-use super::ephemeral;
 use super::error::Error;
 use super::extent;
-use super::file_id::{DISK, FILESYSTEM, FileId, TREE, UNFINISHED};
+use super::file_id::{DISK, FILESYSTEM, FileId, NODE, TREE, UNFINISHED};
 
 /// Above this number of files and directories, syncfs replaces an fsync of each: the cost of fsync grows with their number,
 /// while that of syncfs includes writes of other processes.
@@ -77,6 +76,7 @@ fn build(
     new: &Path,
     bytes: u64,
 ) -> Result<u64, Error> {
+    // Not flushed: the copy is flushed as a whole before it gets its name.
     fs::create_dir_all(new).map_err(Error::of("create", new))?;
     let mut copied = 0;
     if let Some(disk) = disk {
@@ -98,7 +98,7 @@ pub(super) fn remove(path: &Path) -> Result<(), Error> {
     remove_all(&old)?;
     match fs::rename(path, &old) {
         Ok(()) => {
-            remove_all_but(ephemeral::NODE, &old)?;
+            remove_all_but(NODE, &old)?;
             remove_all(&old)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -136,6 +136,7 @@ pub(super) fn sweep(directory: &Path, known: &[FileId]) -> Result<SweepReport, E
 
 /// Moves a file into a directory, under its own name or the first free one.
 fn set_aside(path: &Path, folder: &Path) -> Result<(), Error> {
+    // Not flushed: files that a crash leaves in place are orphans again.
     fs::create_dir_all(folder).map_err(Error::of("create", folder))?;
     let name = path.file_name().unwrap_or_default();
     for number in 0_u32.. {
@@ -313,12 +314,12 @@ mod tests {
     fn contents_are_removed_before_the_note_of_the_node() {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir_all(directory.path().join(TREE).join("a")).unwrap();
-        for name in [DISK, "a", ephemeral::NODE, "zzz"] {
+        for name in [DISK, "a", NODE, "zzz"] {
             fs::write(directory.path().join(name), "x").unwrap();
         }
-        remove_all_but(ephemeral::NODE, directory.path()).unwrap();
+        remove_all_but(NODE, directory.path()).unwrap();
         let left = fs::read_dir(directory.path()).unwrap();
         let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(left, [ephemeral::NODE]);
+        assert_eq!(left, [NODE]);
     }
 }

@@ -10,11 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::VolumeFiles;
 use super::copy::{is_unfinished, remove_all};
 use super::error::Error;
-use super::file_id::{EPHEMERAL, FileId, UNFINISHED, file_name};
+use super::file_id::{EPHEMERAL, FileId, NODE, UNFINISHED, file_name};
 use crate::store::durable;
-
-/// The file that says which node a volume was made on that lives as long as its pod.
-pub(super) const NODE: &str = "node.json";
 
 #[derive(Serialize, Deserialize)]
 pub(crate) struct NodeNote {
@@ -104,6 +101,7 @@ fn write_note(directory: &Path, note: &NodeNote) -> Result<(), Error> {
     }
     let new = directory.with_file_name(new_name(&note.node, &note.volume));
     remove_all(&new)?;
+    // Not flushed: it gets its name when its note is written.
     fs::create_dir_all(&new).map_err(Error::of("create", &new))?;
     write(&new)?;
     fs::rename(&new, directory).map_err(Error::of("rename", &new))

@@ -18,6 +18,9 @@ const LONGEST: usize = 200;
 /// The folder of volumes that live as long as their pods.
 pub(super) const EPHEMERAL: &str = "ephemeral";
 
+/// The file that says which node a volume was made on that lives as long as its pod.
+pub(super) const NODE: &str = "node.json";
+
 /// Begins the names of things that are not finished; no id becomes such a name.
 pub(super) const UNFINISHED: char = '.';
 

@@ -35,6 +35,7 @@ impl FilesLocation {
     pub(super) fn directory(&self) -> Result<PathBuf, Error> {
         match self {
             Self::Persistent { directory, .. } => {
+                // Not flushed: `claim` has created and flushed it, unless it was removed since.
                 fs::create_dir_all(directory).map_err(Error::of("create", directory))?;
                 Ok(directory.clone())
             }

@@ -17,7 +17,7 @@ fn url(server: &Server, panel: &str) -> String {
 }
 
 #[tokio::test]
-async fn people_see_who_is_attached_where_and_break_it() {
+async fn browser_shows_attachments_and_injects_faults() {
     let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 5).await;
     let mut csi = server.controller().await;
     csi.controller_publish_volume(mk_publish("vol-1", "node-2"))
@@ -74,7 +74,7 @@ async fn people_see_who_is_attached_where_and_break_it() {
 }
 
 #[tokio::test]
-async fn people_switch_faults_and_capabilities_and_read_the_journal() {
+async fn browser_switches_faults_and_capabilities_and_shows_journal() {
     let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 5).await;
     let mut csi = server.controller().await;
     let Some(browser) = Browser::open(&url(&server, "nodes")).await else {
@@ -135,7 +135,7 @@ async fn people_switch_faults_and_capabilities_and_read_the_journal() {
 }
 
 #[tokio::test]
-async fn keys_alone_will_do_and_names_are_never_markup() {
+async fn dashboard_works_by_keyboard_and_escapes_names() {
     const EVIL: &str = "<img src=x onerror=alert(1)>";
     let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 2).await;
     let new = VolumeNew {
@@ -342,7 +342,7 @@ async fn dashboard_resizes_pools_and_sets_storage_health() {
 }
 
 #[tokio::test]
-async fn what_is_no_number_is_not_taken_for_one() {
+async fn browser_refuses_non_numeric_limits() {
     let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 1).await;
     let Some(browser) = Browser::open(&url(&server, "nodes")).await else {
         return;
@@ -651,7 +651,7 @@ async fn a_thousand_nodes_and_ten_thousand_volumes_are_turned_page_by_page() {
 }
 
 #[tokio::test]
-async fn page_fits_narrow_screens_and_the_colours_people_prefer() {
+async fn page_adapts_to_narrow_screens_and_color_scheme() {
     let (server, _client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 5).await;
     let Some(browser) = Browser::open(&url(&server, "nodes")).await else {
         return;

@@ -142,7 +142,7 @@ async fn driver_is_broken_and_mended_by_hand() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fault_files_are_taken_whole_in_every_form_or_not_at_all() {
+async fn fault_file_is_loaded_whole_or_refused() {
     let (server, client) = administered().await;
     let in_force = async || {
         let rules = client
@@ -226,7 +226,7 @@ async fn fault_files_are_taken_whole_in_every_form_or_not_at_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_command_would_pass_over_is_refused() {
+async fn ctl_refuses_ignored_arguments() {
     let (server, client) = administered().await;
     // (words, in the text)
     let table: [(&[&str], &str); 6] = [

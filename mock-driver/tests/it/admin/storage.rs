@@ -271,7 +271,7 @@ async fn storage_is_sick_behind_one_node_or_behind_all() {
 }
 
 #[tokio::test]
-async fn ailments_that_mean_nothing_are_refused_by_field() {
+async fn invalid_health_issues_are_refused_by_field() {
     let (_server, client) = super::administered().await;
     for (issue, field) in [
         (mk_ailment("TIRED", None), "health.status"),
@@ -359,7 +359,7 @@ async fn bring(server: &Server, target: &std::path::Path) {
 }
 
 #[tokio::test]
-async fn condition_set_over_the_api_is_seen_by_all_who_tell_it() {
+async fn condition_set_by_admin_api_is_in_all_replies() {
     let (server, client) = Server::start_administered(|_, settings| {
         settings.initial_volumes = 1;
         settings.node_id = Some("node-0".to_owned());

@@ -3,16 +3,17 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::program::output;
+use crate::program::{Program, output};
 use crate::server::Server;
 
 /// Sends what is no business of a client's to send. `HOST` stands for the driver's own address.
 pub(super) async fn ask(server: &Server, request: &str) -> (u16, String) {
-    let address = server.admin_address();
+    ask_at(&server.admin_address().to_string(), request).await
+}
+
+async fn ask_at(address: &str, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = request
-        .replace("HOST", &address.to_string())
-        .replace('\n', "\r\n");
+    let request = request.replace("HOST", address).replace('\n', "\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
@@ -81,6 +82,23 @@ async fn foreign_pages_are_kept_out() {
         2,
         "vol-0 and the program's"
     );
+}
+
+#[tokio::test]
+async fn allowed_host_names_are_accepted() {
+    let request = "GET /api/v1/info HTTP/1.1\nHost: name.example\nConnection: close\n\n";
+    for (flags, expected) in [(vec![], 421), (vec!["--admin-allowed-host=name.example"], 200)] {
+        let directory = tempfile::tempdir().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let media = format!("--media-dir={}", directory.path().join("media").display());
+        let admin = format!("--admin-endpoint={address}");
+        let flags = [&*media, &*admin].into_iter().chain(flags);
+        let _driver = Program::start(&directory.path().join("csi.sock"), flags).await;
+        let (status, answer) = ask_at(&address, request).await;
+        assert_eq!(status, expected, "{answer}");
+    }
 }
 
 #[tokio::test]

@@ -71,7 +71,7 @@ async fn copy_has_room_for_its_source() {
 }
 
 #[tokio::test]
-async fn copy_may_be_asked_for_with_the_size_that_its_source_was_asked_for_with() {
+async fn copy_accepts_the_requested_size_of_its_source() {
     let mut world = World::start().await;
     // (bytes asked for, bytes made of that, bytes too few for a copy)
     let table = [(100_000_000, 100_000_256, 99_999_744), (1000, MIB, 0)];

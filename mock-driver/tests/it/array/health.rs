@@ -157,7 +157,7 @@ struct OlderList {
 }
 
 #[tokio::test]
-async fn older_callers_find_the_condition_where_it_was_and_only_if_that_is_offered() {
+async fn legacy_condition_is_reported_only_with_its_capability() {
     let mut world = World::start_with(|_, settings| settings.initial_volumes = 2).await;
     world
         .set_health("vol-1", vec![mk_ailment(Severity::Degraded)])

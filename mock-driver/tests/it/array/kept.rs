@@ -276,7 +276,7 @@ async fn every_kind_of_change_is_stored() {
 }
 
 #[tokio::test]
-async fn what_is_brought_back_goes_on_as_before() {
+async fn restored_array_continues_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let mut elsewhere = store.peek(Array::clone);

@@ -661,7 +661,7 @@ fn verdict<T>(outcome: &Result<T, Error>) -> Verdict {
             | Error::PoolNotFound { .. },
         ) => Verdict::Gone,
         Err(Error::NameTaken { .. }) => Verdict::Taken,
-        Err(Error::NoRoom { .. }) => Verdict::Full,
+        Err(Error::InsufficientCapacity { .. }) => Verdict::Full,
         Err(Error::NotReady { .. }) => Verdict::NotReady,
         Err(Error::Illegal { .. }) => Verdict::Illegal,
         Err(Error::SizeOutOfRange { .. }) => Verdict::Size,

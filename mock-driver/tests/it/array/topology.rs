@@ -71,7 +71,7 @@ async fn volume_is_made_where_it_is_preferred_and_where_it_must_be() {
 }
 
 #[tokio::test]
-async fn volume_that_is_elsewhere_is_not_what_is_asked_for_now() {
+async fn existing_volume_outside_requested_topology_is_already_exists() {
     let mut world = World::start_with(two_zones).await;
     world.create(mk_in("a", "zone-0")).await.unwrap();
     let both = CreateVolumeRequest {
@@ -89,7 +89,7 @@ async fn volume_that_is_elsewhere_is_not_what_is_asked_for_now() {
 }
 
 #[tokio::test]
-async fn full_zone_is_passed_over_if_it_may_be() {
+async fn full_preferred_zone_is_skipped() {
     let mut world = World::start_with(two_zones).await;
     let large = |name: &str, requirement| CreateVolumeRequest {
         capacity_range: super::mk_range(95 * super::MIB, 0),

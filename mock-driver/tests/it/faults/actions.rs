@@ -254,7 +254,7 @@ async fn killed_after_the_effect_the_driver_comes_back_with_it() {
 }
 
 #[tokio::test]
-async fn driver_that_listens_late_has_no_socket_until_then() {
+async fn delayed_listen_creates_socket_late() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("csi.sock");
     let start = Instant::now();

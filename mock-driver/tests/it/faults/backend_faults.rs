@@ -340,7 +340,7 @@ async fn array_forgets_over_a_restart_what_the_admin_api_says_and_nothing_else()
 }
 
 #[tokio::test]
-async fn loss_of_a_file_is_there_from_the_start_and_goes_when_the_file_says_so() {
+async fn state_loss_of_the_fault_file_follows_the_file() {
     let script = "backend-faults: [{id: t, type: state-loss, loses: everything}]";
     let start = async |directory| {
         Server::start_in(directory, |directory, settings| {

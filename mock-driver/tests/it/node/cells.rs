@@ -503,7 +503,7 @@ async fn block_volume_tells_its_size() {
 }
 
 #[tokio::test]
-async fn undoing_for_a_deleted_volume_succeeds_unless_strict() {
+async fn unpublish_of_deleted_volume_succeeds_unless_strict() {
     for (strict, expected) in [(false, Ok(())), (true, Err(Code::NotFound))] {
         let mut env = TestEnv::start_with(Choice::Emulated, |_, settings| {
             settings.node.strict_gone = strict;

@@ -60,7 +60,7 @@ async fn staging_path_in_use_excludes_another_one_and_other_options() {
 }
 
 #[tokio::test]
-async fn target_that_is_in_use_for_a_moment_is_waited_for() {
+async fn unpublish_retries_a_briefly_busy_target() {
     if !privilege::is_there() {
         return;
     }

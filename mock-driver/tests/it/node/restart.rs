@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn what_is_published_outlives_the_driver_and_is_known_again() {
+async fn published_volumes_survive_a_driver_restart() {
     for devices in kinds() {
         let mut env = TestEnv::start_with(devices, keep).await;
         let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;

@@ -261,7 +261,7 @@ async fn each_process_has_its_services_and_a_node_without_an_array_says_so() {
 }
 
 #[tokio::test]
-async fn a_node_stays_out_of_the_register_and_takes_the_id_it_is_given() {
+async fn removed_node_does_not_rejoin_and_renamed_node_takes_new_id() {
     let shared = tempfile::tempdir().unwrap();
     let array = array(&shared).await;
     let admin = format!("unix://{}", shared.path().join("admin.sock").display());
@@ -313,7 +313,7 @@ async fn a_node_stays_out_of_the_register_and_takes_the_id_it_is_given() {
 }
 
 #[tokio::test]
-async fn a_node_says_where_it_is_when_it_starts_and_what_is_set_later_holds() {
+async fn node_reports_topology_at_start_and_keeps_later_settings() {
     const KEY: &str = "mock.csi.local/zone";
     let shared = tempfile::tempdir().unwrap();
     let array = array(&shared).await;
@@ -384,7 +384,7 @@ async fn answer_all_but(volume: &str, requests: UnixListener, seen: &Notify) {
 }
 
 #[tokio::test]
-async fn a_volume_whose_answer_does_not_come_holds_up_no_other_and_is_given_up() {
+async fn unanswered_volume_delays_no_other_and_times_out() {
     let shared = tempfile::tempdir().unwrap();
     let requests = UnixListener::bind(shared.path().join("admin.sock")).unwrap();
     let seen = Notify::new();
@@ -423,7 +423,7 @@ async fn a_volume_whose_answer_does_not_come_holds_up_no_other_and_is_given_up()
 }
 
 #[tokio::test]
-async fn a_process_without_the_array_says_who_has_it() {
+async fn process_without_array_names_the_array_endpoint() {
     let shared = tempfile::tempdir().unwrap();
     let array = array(&shared).await;
     let endpoint: Endpoint = format!("unix://{}", shared.path().join("admin.sock").display())
@@ -594,7 +594,7 @@ async fn volume_that_a_node_cannot_use_is_given_back() {
 }
 
 #[tokio::test]
-async fn what_a_killed_node_used_and_has_no_more_is_given_back() {
+async fn resources_of_a_killed_node_are_released() {
     let shared = tempfile::tempdir().unwrap();
     let array = array_with(&shared, |settings| {
         settings.capabilities = UNATTACHED.parse().unwrap()

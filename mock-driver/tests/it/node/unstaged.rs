@@ -67,7 +67,7 @@ async fn publish_that_fails_leaves_no_stage_behind() {
 }
 
 #[tokio::test]
-async fn target_that_fails_leaves_the_others_what_they_have() {
+async fn failed_target_leaves_other_targets_unchanged() {
     for devices in kinds() {
         for offer in OFFERS {
             let mut env = start(devices, offer).await;

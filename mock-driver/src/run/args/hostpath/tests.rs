@@ -39,7 +39,7 @@ fn names_are_flags_and_their_defaults_are_those_of_fields() {
 }
 
 #[test]
-fn its_defaults_hold_as_soon_as_one_of_its_names_is_used() {
+fn hostpath_defaults_apply_with_any_hostpath_flag() {
     let own = settings(&["--endpoint=/csi.sock", "--v=5", "--logtostderr"]);
     assert_eq!(own.name, "mock.csi.local");
     assert!(own.capabilities.has(Capability::PublishUnpublishVolume));
@@ -170,7 +170,7 @@ fn limits_are_those_of_host_path() {
 }
 
 #[test]
-fn kinds_of_space_lie_on_the_node_and_the_last_word_on_each_counts() {
+fn hostpath_capacity_kinds_are_on_the_node_and_last_value_wins() {
     let pools = |flags: &[&str]| -> Vec<String> {
         let pools = with(flags).array.pools;
         let shown = |pool: &Pool| format!("{} {} {}", pool.name, pool.capacity >> 30, pool.segments);
@@ -261,7 +261,7 @@ fn flags_without_effect_are_accepted_and_logged() {
 }
 
 #[test]
-fn what_neither_driver_knows_is_refused_and_so_are_wrong_values() {
+fn unknown_flags_and_invalid_values_are_refused() {
     for (flag, name) in [
         ("--enable-attaching", "--enable-attaching"),
         ("--enable-attach=maybe", "--enable-attach"),

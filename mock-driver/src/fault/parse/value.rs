@@ -1,0 +1,137 @@
+//! Values of fields with a notation of their own.
+
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use tonic::Code;
+
+use crate::fault::duration::{self, Time};
+use crate::fault::random::DelayDistribution;
+use crate::fault::rule::{Exit, Hang};
+use crate::rpc::code;
+
+/// The name of a code other than OK.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct ErrorCode(pub(super) Code);
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "must be a status from 0 to 255, or kill")]
+pub(in crate::fault) enum RawExit {
+    Status(u8),
+    Name(Kill),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(in crate::fault) enum Kill {
+    Kill,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawDelay {
+    uniform: Option<Bounds>,
+    exponential: Option<Time>,
+    max: Option<Time>,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "two durations, as in uniform: [100ms, 2s]")]
+struct Bounds(Time, Time);
+
+struct DelayVisitor;
+
+// === impl ErrorCode ===
+
+impl ErrorCode {
+    pub(super) fn or(code: Option<Self>, usual: Code) -> Code {
+        code.map_or(usual, |Self(code)| code)
+    }
+}
+
+impl TryFrom<String> for ErrorCode {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        let code = code::named(&name).map(Self);
+        code.ok_or_else(|| format!("unknown code \"{name}\": use one of {}", code::names()))
+    }
+}
+
+// === impl Exit ===
+
+impl From<RawExit> for Exit {
+    fn from(exit: RawExit) -> Self {
+        match exit {
+            RawExit::Status(status) => Self::Status(status),
+            RawExit::Name(Kill::Kill) => Self::Kill,
+        }
+    }
+}
+
+// === impl Hang ===
+
+impl TryFrom<String> for Hang {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        match text.as_str() {
+            "client-cancel" => Ok(Self::ClientCancel),
+            "release" => Ok(Self::Release),
+            text => duration::parse(text)
+                .map(Self::For)
+                .map_err(|error| format!("{error}, or client-cancel or release")),
+        }
+    }
+}
+
+// === impl DelayDistribution ===
+
+impl<'de> Deserialize<'de> for DelayDistribution {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(DelayVisitor)
+    }
+}
+
+impl<'de> Visitor<'de> for DelayVisitor {
+    type Value = DelayDistribution;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(
+            "a duration in a string like 250ms, {uniform: [100ms, 2s]} or {exponential: 500ms, max: 10s}",
+        )
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        duration::parse(text)
+            .map(DelayDistribution::Fixed)
+            .map_err(E::custom)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        match RawDelay::deserialize(MapAccessDeserializer::new(map))? {
+            RawDelay {
+                uniform: Some(Bounds(from, to)),
+                exponential: None,
+                max: None,
+            } => Ok(DelayDistribution::Uniform {
+                from: from.into(),
+                to: to.into(),
+            }),
+            RawDelay {
+                uniform: None,
+                exponential: Some(mean),
+                max,
+            } => Ok(DelayDistribution::Exponential {
+                mean: mean.into(),
+                max: max.map(Into::into),
+            }),
+            _ => Err(A::Error::custom(
+                "must be {uniform: [100ms, 2s]} or {exponential: 500ms, max: 10s}",
+            )),
+        }
+    }
+}
