@@ -125,23 +125,29 @@ pub(crate) fn watch(
 impl Watch {
     /// The next bytes to send; none ends the stream.
     async fn next(mut self) -> Option<(Bytes, Self)> {
-        if let Some(initial) = self.initial.take()
-            && !initial.is_empty()
-        {
-            return Some((initial, self));
-        }
         loop {
             if self.ended || self.fault.drops_now() {
                 return None;
             }
+            let deadline = self.deadline;
             if let Some(held) = self.fault.held_until() {
-                sleep_until(held.min(self.deadline)).await;
+                tokio::select! {
+                    biased;
+                    () = self.fault.changed() => {}
+                    () = sleep_until(deadline) => return None,
+                    () = sleep_until(held) => {}
+                }
+                continue;
+            }
+            if let Some(initial) = self.initial.take()
+                && !initial.is_empty()
+            {
+                return Some((initial, self));
             }
             match self.step() {
                 Step::Send(bytes) => return Some((bytes, self)),
                 Step::Wait => {}
             }
-            let deadline = self.deadline;
             let next_bookmark = self.next_bookmark;
             tokio::select! {
                 biased;
