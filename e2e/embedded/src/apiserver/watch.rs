@@ -192,11 +192,7 @@ impl Watch {
             Err(oldest) => {
                 self.ended = true;
                 let message = format!("too old resource version: {} ({oldest})", self.sent);
-                let mut frame = BytesMut::new();
-                write_frame(&mut frame, "ERROR", |frame| {
-                    frame.put_slice(Status::expired(message).body().to_string().as_bytes());
-                });
-                return Step::Send(frame.freeze());
+                return Step::Send(error(&Status::expired(message)));
             }
         };
         let Some(newest) = batch.last() else {
@@ -278,6 +274,15 @@ impl Watch {
         self.write_event(&mut frames, "BOOKMARK", &Stored::unsaved(object));
         frames.freeze()
     }
+}
+
+/// The event of a watch that failed.
+pub(crate) fn error(status: &Status) -> Bytes {
+    let mut frame = BytesMut::new();
+    write_frame(&mut frame, "ERROR", |frame| {
+        frame.put_slice(status.body().to_string().as_bytes());
+    });
+    frame.freeze()
 }
 
 fn write_frame(frames: &mut BytesMut, kind: &str, object: impl FnOnce(&mut BytesMut)) {

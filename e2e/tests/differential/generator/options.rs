@@ -14,6 +14,8 @@ const METADATA_LIST: &str =
 
 /// Watches end at the last object of a sequence, or after this time.
 const WATCH_SECONDS: &str = "2";
+/// More than kube-apiserver waits for a version.
+const FRESHNESS_SECONDS: &str = "5";
 /// A version that no server reaches.
 const FUTURE_VERSION: &str = "1000000000";
 /// kube-apiserver sends a bookmark two seconds before the timeout, if there is something new since the watch began, and
@@ -97,6 +99,11 @@ impl Generator {
             7 => request.query[2].1 = ["", "0"][self.rng.usize(..2)].to_owned(),
             8 => {
                 request.query[2].1 = String::new();
+                // Events are not cached, so kube-apiserver does not wait for the version.
+                if kind.name != "Event" && self.chance(30) {
+                    FRESHNESS_SECONDS.clone_into(&mut request.query[1].1);
+                    FUTURE_VERSION.clone_into(&mut request.query[2].1);
+                }
                 request.query.push(("sendInitialEvents", "true".to_owned()));
                 request
                     .query
