@@ -157,7 +157,7 @@ impl Generator {
     pub(super) fn not_implemented(&mut self, kind: &Kind) -> Request {
         let (path, name) = self.object_path(kind);
         let mut request = request(kind, "not implemented", Method::GET, path);
-        match self.rng.u8(..10) {
+        match self.rng.u8(..15) {
             0 => {
                 request.method = Method::PATCH;
                 request.content_type = "application/apply-patch+yaml";
@@ -179,6 +179,11 @@ impl Generator {
             6 => "/api/v1/nodes/a/proxy".clone_into(&mut request.path),
             7 => "/api/v1/namespaces/$ns/configmaps".clone_into(&mut request.path),
             8 => "/apis/storage.k8s.io/v1/volumeattributesclasses".clone_into(&mut request.path),
+            9 => "/api/v1/nodes/a/proxy/healthz".clone_into(&mut request.path),
+            10 => "/api/v1/namespaces/$ns/pods/a/proxy/metrics/cadvisor".clone_into(&mut request.path),
+            11 => "/readyz/ping".clone_into(&mut request.path),
+            12 => "/openid/v1/jwks".clone_into(&mut request.path),
+            13 => "/.well-known/openid-configuration".clone_into(&mut request.path),
             _ => "/apis/apps/v1/namespaces/$ns/deployments".clone_into(&mut request.path),
         }
         request
