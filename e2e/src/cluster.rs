@@ -29,7 +29,7 @@ use kube::runtime::conditions;
 use kube::runtime::wait::Condition;
 use kube::{Api, Client, ResourceExt};
 
-pub use backend::Backend;
+pub use backend::{Backend, Provisioner};
 pub use embedded::AttachDetachVolumes;
 pub use metrics::{Metrics, Request, Series};
 pub use settings::ClusterSettings;

@@ -14,6 +14,7 @@ mod informers;
 pub mod injected_bug;
 mod key_queue;
 pub mod kubelet;
+pub mod migration;
 mod namespace_controller;
 mod node;
 mod node_lifecycle;

@@ -1,9 +1,10 @@
-//! Names and sources of volumes as kube-controller-manager and kubelet know them: `volume.Spec`, unique volume
-//! names, and the translation of migrated in-tree volumes to CSI.
+//! Names and sources of volumes as kube-controller-manager and kubelet know them: `volume.Spec` and unique volume names.
 
 use std::fmt::Write as _;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec, Pod, Volume};
+
+use crate::migration::{self, TranslationError};
 
 /// Name of the in-tree plugin for CSI volumes.
 pub(crate) const CSI_PLUGIN: &str = "kubernetes.io/csi";
@@ -28,42 +29,28 @@ pub(crate) struct VolumeSpec {
 impl VolumeSpec {
     /// The volume behind `volume`, or `None` if no CSI driver serves it.
     pub(crate) fn from_persistent_volume(volume: &PersistentVolume) -> Option<Self> {
-        let spec = volume.spec.as_ref()?;
-        let (driver, handle) = driver_and_handle(spec)?;
-        Some(Self {
-            name: volume.metadata.name.clone()?,
-            driver,
-            handle,
-            access_modes: spec.access_modes.clone().unwrap_or_default(),
-            inline: None,
-        })
+        Self::from_translated(known(migration::to_csi(volume))?.as_ref())
     }
 
     /// The volume of a pod that names an in-tree source itself.
-    pub(crate) fn from_inline(volume: &Volume) -> Option<Self> {
-        let spec = PersistentVolumeSpec {
-            aws_elastic_block_store: volume.aws_elastic_block_store.clone(),
-            azure_disk: volume.azure_disk.clone(),
-            gce_persistent_disk: volume.gce_persistent_disk.clone(),
-            access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
-            ..PersistentVolumeSpec::default()
-        };
-        let (driver, handle) = driver_and_handle(&spec)?;
-        let csi = k8s_openapi::api::core::v1::CSIPersistentVolumeSource {
-            driver: driver.clone(),
-            volume_handle: handle.clone(),
-            ..Default::default()
-        };
+    pub(crate) fn from_inline(volume: &Volume, namespace: &str) -> Option<Self> {
+        let translated = known(migration::inline_to_csi(volume, namespace))?;
         Some(Self {
-            name: volume.name.clone(),
-            driver,
-            handle,
+            inline: translated.spec.clone().map(Box::new),
+            ..Self::from_translated(&translated)?
+        })
+    }
+
+    /// The volume of a PersistentVolume that has a CSI source.
+    pub(crate) fn from_translated(volume: &PersistentVolume) -> Option<Self> {
+        let spec = volume.spec.as_ref()?;
+        let csi = spec.csi.as_ref()?;
+        Some(Self {
+            name: volume.metadata.name.clone()?,
+            driver: csi.driver.clone(),
+            handle: csi.volume_handle.clone(),
             access_modes: spec.access_modes.clone().unwrap_or_default(),
-            inline: Some(Box::new(PersistentVolumeSpec {
-                csi: Some(csi),
-                access_modes: spec.access_modes,
-                ..PersistentVolumeSpec::default()
-            })),
+            inline: None,
         })
     }
 
@@ -127,71 +114,12 @@ pub(crate) fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {
     ))
 }
 
-// === migration ===
-
-/// The CSI driver of a volume and its handle, also if the driver took over from an in-tree plugin.
-///
-/// See <https://github.com/kubernetes/csi-translation-lib>.
-pub(crate) fn driver_and_handle(spec: &PersistentVolumeSpec) -> Option<(String, String)> {
-    let of = |driver: &str, handle: String| Some((driver.to_owned(), handle));
-    if let Some(csi) = &spec.csi {
-        return of(&csi.driver, csi.volume_handle.clone());
-    }
-    if let Some(ebs) = &spec.aws_elastic_block_store {
-        // Both `vol-1` and `aws://zone/vol-1` are in use.
-        let id = ebs.volume_id.rsplit('/').next().unwrap_or_default();
-        return of("ebs.csi.aws.com", id.to_owned());
-    }
-    if let Some(disk) = &spec.azure_disk {
-        return of("disk.csi.azure.com", disk.disk_uri.clone());
-    }
-    if let Some(cinder) = &spec.cinder {
-        return of("cinder.csi.openstack.org", cinder.volume_id.clone());
-    }
-    if let Some(disk) = &spec.gce_persistent_disk {
-        let zone = gce_zone(spec).unwrap_or_else(|| "UNSPECIFIED".to_owned());
-        let handle = format!("projects/UNSPECIFIED/zones/{zone}/disks/{}", disk.pd_name);
-        return of("pd.csi.storage.gke.io", handle);
-    }
-    if let Some(portworx) = &spec.portworx_volume {
-        return of("pxd.portworx.com", portworx.volume_id.clone());
-    }
-    if let Some(vsphere) = &spec.vsphere_volume {
-        return of("csi.vsphere.vmware.com", vsphere.volume_path.clone());
-    }
-    None
-}
-
-/// The CSI driver that took over from an in-tree plugin.
-pub(crate) fn migrated_driver(plugin: &str) -> Option<&'static str> {
-    Some(match plugin {
-        "kubernetes.io/aws-ebs" => "ebs.csi.aws.com",
-        "kubernetes.io/azure-disk" => "disk.csi.azure.com",
-        "kubernetes.io/azure-file" => "file.csi.azure.com",
-        "kubernetes.io/cinder" => "cinder.csi.openstack.org",
-        "kubernetes.io/gce-pd" => "pd.csi.storage.gke.io",
-        "kubernetes.io/portworx-volume" => "pxd.portworx.com",
-        "kubernetes.io/vsphere-volume" => "csi.vsphere.vmware.com",
-        _ => return None,
+/// A volume that cannot be translated to CSI is not attached, as upstream.
+fn known<T>(translated: Result<Option<T>, TranslationError>) -> Option<T> {
+    translated.unwrap_or_else(|error| {
+        tracing::debug!(%error, "skipping volume");
+        None
     })
-}
-
-/// The zone of a migrated GCE disk, from the volume's node affinity.
-fn gce_zone(spec: &PersistentVolumeSpec) -> Option<String> {
-    let terms = &spec
-        .node_affinity
-        .as_ref()?
-        .required
-        .as_ref()?
-        .node_selector_terms;
-    terms
-        .iter()
-        .flat_map(|term| term.match_expressions.iter().flatten())
-        .find(|expression| {
-            expression.key == "topology.kubernetes.io/zone"
-                || expression.key == "failure-domain.beta.kubernetes.io/zone"
-        })
-        .and_then(|expression| expression.values.as_ref()?.first().cloned())
 }
 
 #[cfg(test)]
@@ -243,38 +171,26 @@ mod tests {
     }
 
     #[test]
-    fn in_tree_volumes_are_translated() {
-        let spec = |json: serde_json::Value| serde_json::from_value::<PersistentVolumeSpec>(json).unwrap();
-        let cases = [
-            (
-                serde_json::json!({"awsElasticBlockStore": {"volumeID": "aws://z/vol-1"}}),
-                "ebs.csi.aws.com",
-                "vol-1",
-            ),
-            (
-                serde_json::json!({"azureDisk": {"diskName": "n", "diskURI": "/subscriptions/x"}}),
-                "disk.csi.azure.com",
-                "/subscriptions/x",
-            ),
-            (
-                serde_json::json!({
-                    "gcePersistentDisk": {"pdName": "p"},
-                    "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions":
-                        [{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["z1"]}]}]}},
-                }),
-                "pd.csi.storage.gke.io",
-                "projects/UNSPECIFIED/zones/z1/disks/p",
-            ),
-        ];
-        for (json, driver, handle) in cases {
-            assert_eq!(
-                driver_and_handle(&spec(json)),
-                Some((driver.to_owned(), handle.to_owned()))
-            );
-        }
-        assert_eq!(
-            driver_and_handle(&spec(serde_json::json!({"nfs": {"server": "s", "path": "/"}}))),
-            None
-        );
+    fn attachment_of_an_inline_volume_has_the_translated_source() {
+        let volume = serde_json::json!({"name": "v", "gcePersistentDisk": {"pdName": "p", "fsType": "xfs"}});
+        let volume: Volume = serde_json::from_value(volume).unwrap();
+        let spec = VolumeSpec::from_inline(&volume, "ns").unwrap();
+        assert_eq!(spec.handle, "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/p");
+        let inline = serde_json::to_value(spec.inline.unwrap()).unwrap();
+        let expected = serde_json::json!({
+            "accessModes": ["ReadWriteOnce"],
+            "csi": {"driver": "pd.csi.storage.gke.io", "fsType": "xfs", "volumeAttributes": {"partition": ""},
+                "volumeHandle": "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/p"},
+            "volumeMode": "Filesystem",
+        });
+        assert_eq!(inline, expected);
+    }
+
+    #[test]
+    fn untranslatable_volume_is_skipped() {
+        let volume = serde_json::json!({"metadata": {"name": "pv"},
+            "spec": {"awsElasticBlockStore": {"volumeID": "aws://zone/1"}}});
+        let volume: PersistentVolume = serde_json::from_value(volume).unwrap();
+        assert_eq!(VolumeSpec::from_persistent_volume(&volume), None);
     }
 }

@@ -4,6 +4,7 @@
 // It reads questions from stdin, one JSON object a line, and answers each with one line of JSON:
 //
 //	{"translate": <PersistentVolume>}                             what the volume is to its CSI driver
+//	{"translateInline": {"volume": <Volume>, "namespace": …}}     what the volume of a pod is to its CSI driver
 //	{"repair": {"driver": …, "handle": …, "nodeId": …}}           the handle with what it leaves open filled in
 //	{"isMigrationDriver": <name>}                                 whether the driver took over from a plugin
 //	{"finalizer": <name>}                                         the finalizer of the Go sidecar for the driver
@@ -25,9 +26,15 @@ import (
 
 type question struct {
 	Translate         *v1.PersistentVolume `json:"translate"`
+	TranslateInline   *inline              `json:"translateInline"`
 	Repair            *repair              `json:"repair"`
 	IsMigrationDriver *string              `json:"isMigrationDriver"`
 	Finalizer         *string              `json:"finalizer"`
+}
+
+type inline struct {
+	Volume    *v1.Volume `json:"volume"`
+	Namespace string     `json:"namespace"`
 }
 
 type repair struct {
@@ -40,6 +47,8 @@ type answer struct {
 	// NotMigrated is set for a volume that no plugin's successor knows.
 	NotMigrated bool   `json:"notMigrated,omitempty"`
 	Error       string `json:"error,omitempty"`
+	// Name is that of the PersistentVolume for the volume of a pod.
+	Name string `json:"name,omitempty"`
 	// Source and AccessModes are what the attacher would publish.
 	Source      *v1.CSIPersistentVolumeSource   `json:"source,omitempty"`
 	AccessModes []v1.PersistentVolumeAccessMode `json:"accessModes,omitempty"`
@@ -83,6 +92,8 @@ func answerOne(library translation.CSITranslator, asked question) (answer, error
 	switch {
 	case asked.Translate != nil:
 		return translate(library, asked.Translate), nil
+	case asked.TranslateInline != nil:
+		return translateInline(library, asked.TranslateInline), nil
 	case asked.Repair != nil:
 		handle, err := library.RepairVolumeHandle(asked.Repair.Driver, asked.Repair.Handle, asked.Repair.NodeID)
 		if err != nil {
@@ -108,4 +119,15 @@ func translate(library translation.CSITranslator, volume *v1.PersistentVolume) a
 		return answer{Error: err.Error()}
 	}
 	return answer{Source: translated.Spec.CSI, AccessModes: translated.Spec.AccessModes}
+}
+
+func translateInline(library translation.CSITranslator, asked *inline) answer {
+	if !library.IsInlineMigratable(asked.Volume) {
+		return answer{NotMigrated: true}
+	}
+	translated, err := library.TranslateInTreeInlineVolumeToCSI(klog.Background(), asked.Volume, asked.Namespace)
+	if err != nil {
+		return answer{Error: err.Error()}
+	}
+	return answer{Name: translated.Name, Source: translated.Spec.CSI, AccessModes: translated.Spec.AccessModes}
 }

@@ -17,7 +17,7 @@ use crate::control_plane::{self, Component, ControlPlane, Request};
 use crate::kubeconfig;
 use crate::process::Run;
 use crate::process::log::{lines_with, wait_for_lines};
-use crate::toolchain::Toolchain;
+use crate::toolchain::{Peer, Toolchain};
 use crate::wait::{self, Progress};
 
 /// What a cluster is made of.
@@ -36,6 +36,19 @@ pub enum Backend {
     },
 }
 
+/// An external-provisioner, and how it is started.
+pub enum Provisioner {
+    /// It provisions volumes as long as it is polled.
+    Future(BoxFuture<'static, ()>),
+    /// A program with these flags besides those of every sidecar.
+    Program {
+        /// The program.
+        peer: Peer,
+        /// Its flags.
+        flags: &'static [&'static str],
+    },
+}
+
 /// A backend that was started or found.
 pub(super) enum Running {
     Embedded(Embedded),
@@ -49,6 +62,18 @@ impl Backend {
     /// The real control plane with these settings.
     pub fn control_plane(settings: ClusterSettings) -> Self {
         Self::ControlPlane(settings.control_plane())
+    }
+
+    /// What to start for a cluster of this kind with these settings; `None` if any cluster of this kind will do, or if the
+    /// harness cannot start one.
+    pub fn own_cluster(&self, settings: ClusterSettings) -> Option<Self> {
+        match self {
+            Self::Embedded(_) => Some(Self::Embedded(settings)),
+            Self::ControlPlane(_) if settings.needs_own_control_plane() => {
+                Some(Self::control_plane(settings))
+            }
+            Self::ControlPlane(_) | Self::Kubeconfig { .. } => None,
+        }
     }
 }
 
@@ -282,12 +307,14 @@ impl Cluster {
         }
     }
 
-    /// An external-provisioner that provisions volumes with `driver` as long as the future is polled, where the cluster runs
-    /// in this process.
-    pub fn embedded_provisioner(&self, driver: DriverConnection) -> Option<BoxFuture<'static, ()>> {
+    /// The external-provisioner for the cluster, with this driver.
+    pub fn provisioner(&self, driver: DriverConnection) -> Provisioner {
         match &self.running {
-            Running::Embedded(embedded) => Some(embedded.provisioner(driver)),
-            Running::ControlPlane(_) | Running::Kubeconfig => None,
+            Running::Embedded(embedded) => Provisioner::Future(embedded.provisioner(driver)),
+            Running::ControlPlane(_) | Running::Kubeconfig => Provisioner::Program {
+                peer: Peer::ExternalProvisioner,
+                flags: &["--default-fstype=ext4", "--retry-interval-start=200ms"],
+            },
         }
     }
 

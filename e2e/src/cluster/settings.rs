@@ -46,7 +46,7 @@ impl ClusterSettings {
     };
 
     /// Whether the scenario needs a control plane of its own.
-    pub fn needs_own_control_plane(self) -> bool {
+    pub(super) fn needs_own_control_plane(self) -> bool {
         // Only the embedded cluster has this setting; a scenario with it alone uses the shared control plane.
         let others = Self {
             csi_timeout: None,

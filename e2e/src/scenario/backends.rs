@@ -6,22 +6,22 @@ use super::{ALL, ExpectedOutcome, KnownIssue, RANDOMIZED, Scenario, UPGRADES};
 use crate::attacher::Kind;
 use crate::nodes::NODES;
 
-/// Scenarios that do not run on the embedded cluster, and why.
+/// Scenarios that do not run on the embedded cluster, and the real programs that they are about.
 const NOT_EMBEDDED: &[(&str, &str)] = &[
-    (
-        "leader-changes-kind",
-        "external-attacher runs on the control plane only",
-    ),
-    ("etcd-restored", "it restores a snapshot of etcd"),
+    ("etcd-restored", "it restores a snapshot of the real etcd"),
     (
         "volume-expanded",
-        "external-resizer runs on the control plane only",
+        "it runs the real external-resizer, for a kubelet that expands volumes",
     ),
     (
         "snapshot-restored",
-        "external-snapshotter runs on the control plane only",
+        "it runs the real external-snapshotter and snapshot-controller, for an API server with CustomResourceDefinitions",
     ),
 ];
+/// Scenarios that the Go attacher, too, runs on the embedded cluster: enough to show that it accepts the API server.
+const GO_ON_EMBEDDED: &[&str] = &["pod-attaches", "pod-moves"];
+/// Scenarios of our attacher that start the Go one, too.
+const WITH_BOTH_KINDS: &[&str] = &["leader-changes-kind"];
 /// Scenarios that need simulated kubelets, and why.
 const SIMULATED: &[(&str, &str)] = &[
     ("completed-pods", "it chooses the exit codes of containers"),
@@ -48,12 +48,23 @@ impl Scenario {
         ALL.iter().chain(randomized).chain(upgrades)
     }
 
-    /// Why the scenario does not run on the embedded cluster with this attacher.
-    pub fn not_embedded(&self, kind: Kind) -> Option<&'static str> {
+    /// Why the scenario does not run on the embedded cluster.
+    pub fn not_embedded(&self) -> Option<&'static str> {
+        reason(NOT_EMBEDDED, self.name)
+    }
+
+    /// Whether the attacher runs the scenario on the embedded cluster, if that can be. The Go one runs all on the control
+    /// plane.
+    pub fn is_for_embedded(&self, kind: Kind) -> bool {
         match kind {
-            Kind::Go => Some("external-attacher runs on the control plane only"),
-            Kind::Ours => reason(NOT_EMBEDDED, self.name),
+            Kind::Ours => true,
+            Kind::Go => GO_ON_EMBEDDED.contains(&self.name),
         }
+    }
+
+    /// Whether the scenario with this attacher starts the Go one.
+    pub fn starts_go(&self, kind: Kind) -> bool {
+        kind == Kind::Go || WITH_BOTH_KINDS.contains(&self.name)
     }
 
     /// Why the scenario does not run on the real nodes, which all scenarios share.
@@ -81,7 +92,7 @@ pub fn markdown_table() -> String {
         let mark = |reason: Option<&str>| if reason.is_some() { "-" } else { "yes" };
         let runs_with_go = Scenario::all(Kind::Go).any(|other| other.name == scenario.name);
         let is_in_all = ALL.iter().any(|other| other.name == scenario.name);
-        let embedded = mark(scenario.not_embedded(Kind::Ours));
+        let embedded = mark(scenario.not_embedded());
         let control_plane = scenario
             .config
             .since
@@ -120,7 +131,8 @@ mod tests {
 
     #[test]
     fn exceptions_name_scenarios() {
-        for (name, _) in NOT_EMBEDDED.iter().chain(SIMULATED) {
+        let names = NOT_EMBEDDED.iter().chain(SIMULATED).map(|(name, _)| name);
+        for name in names.chain(GO_ON_EMBEDDED).chain(WITH_BOTH_KINDS) {
             assert!(Scenario::named(name).is_some(), "{name}");
         }
     }

@@ -110,7 +110,7 @@ pub struct TestEnv<'ctx> {
     recorder: VaRecorder,
     /// Sidecars besides the attacher.
     sidecars: Vec<Process>,
-    embedded_sidecars: JoinSet<()>,
+    provisioners: JoinSet<()>,
     force_detached: BTreeSet<(String, String)>,
     _driver_name_guard: Option<OwnedMutexGuard<()>>,
     exempt: BTreeSet<(String, String)>,
@@ -226,7 +226,7 @@ impl<'ctx> TestEnv<'ctx> {
             volumes: BTreeMap::new(),
             recorder,
             sidecars: Vec::new(),
-            embedded_sidecars: JoinSet::new(),
+            provisioners: JoinSet::new(),
             force_detached: BTreeSet::new(),
             _driver_name_guard: driver_name_guard,
             exempt: BTreeSet::new(),

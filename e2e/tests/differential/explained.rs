@@ -16,7 +16,7 @@ pub(crate) struct Explained {
 }
 
 /// What the embedded API server does not implement and answers with 501: its name in the answer, and the reason.
-pub(crate) const NOT_IMPLEMENTED: [(&str, &str); 9] = [
+pub(crate) const NOT_IMPLEMENTED: [(&str, &str); 13] = [
     ("server-side apply", "501: server-side apply"),
     ("application/yaml", "501: YAML"),
     (
@@ -26,6 +26,13 @@ pub(crate) const NOT_IMPLEMENTED: [(&str, &str); 9] = [
     ("pods/log", "501: logs of pods"),
     ("pods/resize", "501: resizing of pods"),
     ("nodes/proxy", "501: the proxy to nodes"),
+    ("pods/proxy", "501: the proxy to pods"),
+    ("/readyz/ping", "501: single health checks"),
+    ("/openid/v1/jwks", "501: the keys of service account tokens"),
+    (
+        "/.well-known/openid-configuration",
+        "501: the configuration of OpenID Connect",
+    ),
     (
         "configmaps",
         "501: ConfigMaps, as an example of kinds of served groups",

@@ -109,6 +109,7 @@ impl Symbols {
             "ResourceVersion in record (",
             "ResourceVersion in precondition: ",
             "ResourceVersion in object meta: ",
+            "Too large resource version: 1000000000, current: ",
         ] {
             text = without_digits(text, before);
         }

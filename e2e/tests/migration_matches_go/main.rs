@@ -1,7 +1,8 @@
 //! Compares the hand-written translation of in-tree volumes with Kubernetes' csi-translation-lib, which the
 //! Go sidecar uses, on thousands of generated volumes of every plugin: field by field, including error
-//! messages.
+//! messages. The embedded cluster has a translation of its own, which is compared, too.
 
+mod embedded;
 mod volumes;
 
 use std::collections::BTreeMap;
@@ -38,6 +39,7 @@ const SIDECAR_SAYS: &str = "failed to translate in tree pv to CSI: ";
 struct Answer {
     not_migrated: bool,
     error: Option<String>,
+    name: Option<String>,
     source: Option<CSIPersistentVolumeSource>,
     access_modes: Vec<String>,
     handle: Option<String>,
@@ -70,6 +72,12 @@ fn main() -> ExitCode {
             })
         })
         .collect();
+    trials.extend(volumes::PLUGINS.iter().map(|&(field, generator)| {
+        trial(
+            &format!("the embedded cluster translates volumes of {field} alike"),
+            move || embedded::translates_alike(field, generator),
+        )
+    }));
     trials.push(trial("handles are repaired alike", handles_are_repaired_alike));
     trials.push(trial(
         "drivers are told and finalizers named alike",

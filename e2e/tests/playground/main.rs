@@ -22,11 +22,11 @@ fn main() -> ExitCode {
         .map(|story| Trial::test(format!("story::{}", story.name), || plays_to_its_end(story.name)))
         .collect();
     trials.push(Trial::test("unknown_story_lists_all", unknown_story_lists_all));
-    trials.push(Trial::test(
+    trials.push(Trial::ignorable_test(
         "page::injects_and_removes_faults",
         page::injects_and_removes_faults,
     ));
-    trials.push(Trial::test(
+    trials.push(Trial::ignorable_test(
         "page::keys_inject_and_remove_faults",
         page::keys_inject_and_remove_faults,
     ));

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use libtest_mimic::Failed;
+use libtest_mimic::{Completion, Failed};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use thirtyfour::prelude::*;
@@ -63,7 +63,7 @@ impl Drop for Playground {
 
 // === functions ===
 
-pub(crate) fn injects_and_removes_faults() -> Result<(), Failed> {
+pub(crate) fn injects_and_removes_faults() -> Result<Completion, Failed> {
     on_page(async |playground, browser| {
         refuses_other_sites(playground).await?;
         act(browser).await;
@@ -72,7 +72,7 @@ pub(crate) fn injects_and_removes_faults() -> Result<(), Failed> {
     })
 }
 
-pub(crate) fn keys_inject_and_remove_faults() -> Result<(), Failed> {
+pub(crate) fn keys_inject_and_remove_faults() -> Result<Completion, Failed> {
     on_page(async |_, browser| {
         fail_attaches(browser).await;
         take_node_out_of_service(browser).await;
@@ -82,13 +82,17 @@ pub(crate) fn keys_inject_and_remove_faults() -> Result<(), Failed> {
     })
 }
 
-/// Runs a test on the page of a playground of its own; passes without a browser.
-fn on_page(test: impl AsyncFnOnce(&Playground, &Browser) -> Result<(), Failed>) -> Result<(), Failed> {
+/// Runs a test on the page of a playground of its own; skips it without a browser.
+fn on_page(
+    test: impl AsyncFnOnce(&Playground, &Browser) -> Result<(), Failed>,
+) -> Result<Completion, Failed> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let playground = Playground::start()?;
     runtime.block_on(async {
         let Some(browser) = Browser::open(&format!("http://{}/", playground.address)).await else {
-            return Ok(());
+            let reason =
+                "it needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)";
+            return Ok(Completion::ignored_with(reason));
         };
         // Ready once the pods run and each panel has rows.
         browser
@@ -103,7 +107,7 @@ fn on_page(test: impl AsyncFnOnce(&Playground, &Browser) -> Result<(), Failed>) 
             .await;
         test(&playground, &browser).await?;
         browser.close().await;
-        Ok(())
+        Ok(Completion::Completed)
     })
 }
 

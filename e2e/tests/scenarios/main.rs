@@ -1,6 +1,6 @@
 //! All scenarios on the embedded cluster, and on the real control plane where `CSI_E2E_BACKENDS` asks for it.
 //!
-//! `cargo test -p csi-e2e --test scenarios` runs them on the embedded cluster with our attacher. With
+//! `cargo test -p csi-e2e --test scenarios` runs them on the embedded cluster with our attacher, and a few with the Go one. With
 //! `CSI_E2E_BACKENDS=embedded,control-plane` they run on the control plane, too, with our attacher and with the Go one. A
 //! filter chooses, as always: `embedded::`, `control-plane::`, `ours::`, `go::`, `pod-moves`. `kubeconfig::` trials reach
 //! the control plane through the backend for clusters that are there already; with `CSI_E2E_KUBECONFIG` all scenarios
@@ -79,16 +79,21 @@ fn trials(shared: &Arc<SharedCluster>, settings: &Settings) -> Result<Vec<Trial>
     let (embedded, control_plane) = settings.backends()?;
     let not_chosen = |chosen: bool, why| (!chosen).then_some(why);
     let no_embedded = not_chosen(embedded, "CSI_E2E_BACKENDS has no embedded");
-    let no_control_plane = not_chosen(control_plane, "CSI_E2E_BACKENDS has no control-plane")
-        .or_else(|| settings.require_go().err().map(|_| "`go` is not on PATH"));
+    let no_go = settings.require_go().err().map(|_| "`go` is not on PATH");
+    let no_control_plane = not_chosen(control_plane, "CSI_E2E_BACKENDS has no control-plane").or(no_go);
     for (access, skipped) in [
         (Access::Embedded, no_embedded),
         (Access::ControlPlane, no_control_plane),
     ] {
         trials.push(secrets::trial(shared, access, skipped));
         for kind in [Kind::Ours, Kind::Go] {
-            trials.extend(Scenario::all(kind).map(|scenario| {
-                let skipped = skipped.or_else(|| missing_setting(scenario, settings));
+            let scenarios = Scenario::all(kind);
+            let chosen =
+                scenarios.filter(|scenario| access != Access::Embedded || scenario.is_for_embedded(kind));
+            trials.extend(chosen.map(|scenario| {
+                let skipped = skipped
+                    .or(no_go.filter(|_| scenario.starts_go(kind)))
+                    .or_else(|| missing_setting(scenario, settings));
                 trial(shared, scenario, kind, access, skipped)
             }));
         }
@@ -121,7 +126,7 @@ fn trial(
     let untouchable = access == Access::Kubeconfig && scenario.config.own_cluster.is_some();
     let name = format!("{kind}::{}", scenario.name);
     let not_embedded = match access {
-        Access::Embedded => scenario.not_embedded(kind),
+        Access::Embedded => scenario.not_embedded(),
         Access::ControlPlane | Access::Kubeconfig => None,
     };
     let skipped = skipped

@@ -78,12 +78,10 @@ impl SharedCluster {
             Access::ControlPlane => format!("{kind}-{}", scenario.name),
             Access::Kubeconfig => format!("kc-{kind}-{}", scenario.name),
         };
-        let own_cluster = scenario
-            .config
-            .own_cluster
-            .filter(|settings| access == Access::Embedded || settings.needs_own_control_plane());
+        let settings = scenario.config.own_cluster;
+        let own_cluster = settings.and_then(|settings| access.backend()?.own_cluster(settings));
         let outcome = match own_cluster {
-            Some(settings) => self.run_on_own_cluster(scenario, kind, access, settings, &prefix),
+            Some(backend) => self.run_on_own_cluster(scenario, kind, backend, &prefix),
             None => self.runtime.block_on(async {
                 let ctx = self.context(access).await?;
                 let executed = scenario.execute(ctx, &prefix, kind).await;
@@ -119,20 +117,14 @@ impl SharedCluster {
         &self,
         scenario: &'static Scenario,
         kind: Kind,
-        access: Access,
-        settings: ClusterSettings,
+        backend: Backend,
         prefix: &str,
     ) -> Result<()> {
-        let (backend, _guard) = match access {
-            Access::Embedded => (Backend::Embedded(settings), None),
-            // One at a time: a control plane takes half a gigabyte.
-            Access::ControlPlane => {
-                let guard = self.own_control_plane.lock();
-                let guard = guard.unwrap_or_else(PoisonError::into_inner);
-                (Backend::control_plane(settings), Some(guard))
-            }
-            Access::Kubeconfig => bail!("the cluster of a kubeconfig belongs to others"),
-        };
+        // One at a time: a control plane takes half a gigabyte.
+        let _guard = matches!(backend, Backend::ControlPlane(_)).then(|| {
+            let guard = self.own_control_plane.lock();
+            guard.unwrap_or_else(PoisonError::into_inner)
+        });
         self.runtime.block_on(async {
             let (run, toolchain) = self.tools().await?;
             let ctx = TestContext::open(run, toolchain, backend).await?;
@@ -193,15 +185,8 @@ impl SharedCluster {
     pub(crate) async fn context(&self, access: Access) -> Result<&TestContext> {
         let (run, toolchain) = self.tools().await?;
         let (cell, backend) = match access {
-            Access::Embedded => (&self.embedded, Backend::Embedded(ClusterSettings::DEFAULT)),
-            Access::ControlPlane => (
-                &self.control_plane,
-                Backend::ControlPlane(Options {
-                    scheduler: true,
-                    audit: true,
-                    ..Options::default()
-                }),
-            ),
+            Access::Embedded => (&self.embedded, access.backend()),
+            Access::ControlPlane => (&self.control_plane, access.backend()),
             Access::Kubeconfig => {
                 let path = match &toolchain.settings().kubeconfig {
                     Some(path) => path.clone(),
@@ -211,11 +196,13 @@ impl SharedCluster {
                     }
                 };
                 let path = Some(path);
-                (&self.kubeconfig, Backend::Kubeconfig { path, context: None })
+                let backend = Backend::Kubeconfig { path, context: None };
+                (&self.kubeconfig, Some(backend))
             }
         };
         let opened = cell
             .get_or_init(|| async {
+                let backend = backend.expect("the harness must start the cluster or know its kubeconfig");
                 let ctx = TestContext::open(run, toolchain, backend).await;
                 ctx.map_err(|error| format!("there is no cluster to run on: {error:#}"))
             })
@@ -225,6 +212,21 @@ impl SharedCluster {
 }
 
 // === impl Access ===
+
+impl Access {
+    /// The shared cluster that the harness starts.
+    fn backend(self) -> Option<Backend> {
+        match self {
+            Self::Embedded => Some(Backend::Embedded(ClusterSettings::DEFAULT)),
+            Self::ControlPlane => Some(Backend::ControlPlane(Options {
+                scheduler: true,
+                audit: true,
+                ..Options::default()
+            })),
+            Self::Kubeconfig => None,
+        }
+    }
+}
 
 impl fmt::Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -21,6 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use tokio::io::DuplexStream;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::service::Routes;
 use tonic::{Code, Status};
@@ -39,7 +40,8 @@ pub(crate) struct DriverProcess {
     services: Routes,
     invariants: Invariants,
     timeline: Timeline,
-    is_down: Arc<Mutex<bool>>,
+    /// Is cancelled when the process ends; none while it is down.
+    running: Arc<Mutex<Option<CancellationToken>>>,
     /// With the bug of the Go sidecar planted: the present id of the machine that had another one.
     pub present_ids: Option<Arc<Mutex<BTreeMap<String, String>>>>,
 }
@@ -77,23 +79,36 @@ impl DriverProcess {
             services,
             invariants,
             timeline,
-            is_down: Arc::default(),
+            running: Arc::new(Mutex::new(Some(CancellationToken::new()))),
             present_ids: None,
         }
     }
 
-    /// Ends the process, or starts it again. What its machine has mounted stays.
+    /// Ends the process and breaks its calls off, or starts it again. What its machine has mounted stays, and what the array
+    /// has begun goes on.
     pub(crate) fn set_down(&self, is_down: bool) {
-        *lock(&self.is_down) = is_down;
+        let next = (!is_down).then(CancellationToken::new);
+        if let Some(running) = std::mem::replace(&mut *lock(&self.running), next) {
+            running.cancel();
+        }
         let state = if is_down { "down" } else { "up" };
         self.timeline
             .note(&self.name, None, format!("driver process is {state}"));
     }
 
-    async fn answer(mut self, request: Request<Body>) -> Response<Body> {
-        if *lock(&self.is_down) {
+    fn is_down(&self) -> bool {
+        lock(&self.running).is_none()
+    }
+
+    async fn answer(self, request: Request<Body>) -> Response<Body> {
+        let Some(running) = lock(&self.running).clone() else {
             return Status::unavailable("the driver process is down").into_http();
-        }
+        };
+        let answer = running.run_until_cancelled(self.execute(request)).await;
+        answer.unwrap_or_else(|| Status::unavailable("the driver process ended").into_http())
+    }
+
+    async fn execute(mut self, request: Request<Body>) -> Response<Body> {
         let (mut parts, body) = request.into_parts();
         let Ok(body) = body.collect().await else {
             return Status::cancelled("the client left").into_http();
@@ -185,7 +200,7 @@ impl Connect for DriverSocket {
     type Stream = DuplexStream;
 
     async fn connect(&self) -> Result<DuplexStream, OpenError> {
-        if *lock(&self.process.is_down) {
+        if self.process.is_down() {
             let refused = io::ErrorKind::ConnectionRefused.into();
             return Err(OpenError::Connect("in-process".into(), refused));
         }

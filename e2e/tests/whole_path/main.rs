@@ -116,15 +116,21 @@ fn a_seed_repeats_its_history() {
     for seed in 0..8 {
         let (first, second) = (play(seed, FAULTS), play(seed, FAULTS));
         let (first, second) = (first.unwrap_or_else(|e| e), second.unwrap_or_else(|e| e));
-        for (number, (line, again)) in first.lines().zip(second.lines()).enumerate() {
-            assert_eq!(line, again, "seed {seed}, line {number}");
-        }
-        assert_eq!(first.len(), second.len(), "seed {seed}");
+        assert_equal(seed, &first, &second);
     }
 }
 
-/// Plays histories with an injected bug until one breaks an invariant, which holds without the bug. `first_seed` is near the
-/// seed that finds the bug, because each history takes a second or more in a debug build.
+/// Names the first line in which two runs of a seed differ.
+fn assert_equal(seed: u64, first: &str, second: &str) {
+    for (number, (line, again)) in first.lines().zip(second.lines()).enumerate() {
+        assert_eq!(line, again, "seed {seed}, line {number}");
+    }
+    assert!(first == second, "seed {seed} ends differently");
+}
+
+/// Plays histories with an injected bug until one breaks an invariant, which holds without the bug. The seed fails again in
+/// the same way, byte for byte. `first_seed` is near the seed that finds the bug, because each history takes a second or more
+/// in a debug build.
 #[expect(clippy::print_stdout, reason = "the seed is the test's result")]
 fn is_found(bug: Bug, first_seed: u64) {
     let plan = Plan {
@@ -133,6 +139,8 @@ fn is_found(bug: Bug, first_seed: u64) {
     };
     let (seed, failure) =
         first_failure(seeds(first_seed..SEEDS_FOR_BUGS), plan).expect("the bug must be found");
+    let again = play(seed, plan).expect_err("the history must fail again");
+    assert_equal(seed, &failure, &again);
     let without_bug = play(seed, FAULTS);
     assert!(without_bug.is_ok(), "history {seed} fails without the bug, too");
     let broken = failure.lines().next().unwrap_or_default();

@@ -27,7 +27,7 @@ impl Measured {
         use Bound::{AtLeast, AtMost};
         [
             (
-                "seconds from start to first response",
+                "seconds from process start to first response",
                 self.ready.as_secs_f64(),
                 AtMost(0.3),
             ),
@@ -64,7 +64,7 @@ impl Display for Measured {
         writeln!(formatter, "| figure | value |\n|---|---|")?;
         writeln!(
             formatter,
-            "| start of the cluster to its first response | {:.3} s |",
+            "| start of the process to the first response | {:.2} s |",
             self.ready.as_secs_f64()
         )?;
         writeln!(formatter, "| API server: creations/s | {:.0} |", self.creations)?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
+use futures::stream;
 use http::{HeaderMap, Method, StatusCode};
 use tokio::time::{Instant, timeout_at};
 
@@ -59,7 +60,7 @@ impl Call<'_> {
         }
         let reply = match (verb, location.name.is_empty()) {
             _ if of_subresource => subresource::answer(self, method),
-            ("watch", _) => self.watch(decision),
+            ("watch", _) => self.watch(decision).await,
             ("list", _) => self.list().await,
             ("get", _) => self.get().await,
             ("create", true) => self.create(),
@@ -155,9 +156,20 @@ impl Call<'_> {
         Ok(Reply::json(StatusCode::OK, encoder.list(&page)))
     }
 
-    fn watch(&mut self, decision: &FaultDecision) -> Result<Reply, Status> {
+    async fn watch(&mut self, decision: &FaultDecision) -> Result<Reply, Status> {
         let view = request::view(self.headers, self.query, true)?;
         let options = ListOptions::of(self.query, self.location)?;
+        // Events are not cached for watches.
+        if options.send_initial_events == Some(true) && self.location.resource.kind != Kind::Event {
+            let version = list::version_of_read(&options.resource_version)?;
+            if let Err(status) = self.wait_for(version).await {
+                let event = stream::once(std::future::ready(watch::error(&status)));
+                return Ok(Reply {
+                    code: StatusCode::OK,
+                    body: ResponseBody::stream(event.boxed()),
+                });
+            }
+        }
         let fault = self.server.faults.of_watch(decision);
         let stream = watch::watch(self.server, self.location, options, view, fault)?;
         Ok(Reply {

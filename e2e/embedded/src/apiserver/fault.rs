@@ -98,6 +98,8 @@ struct State {
     rules: Vec<Rule>,
     rng: Rng,
     is_down: bool,
+    /// Ends the present requests when the server stops.
+    stopped: CancellationToken,
     /// Breaks the present watches.
     disconnected: CancellationToken,
 }
@@ -188,19 +190,24 @@ impl Faults {
                 rules: Vec::new(),
                 rng: Rng::with_seed(seed),
                 is_down: false,
+                stopped: CancellationToken::new(),
                 disconnected: CancellationToken::new(),
             }),
             late: Mutex::new(JoinSet::new()),
         }
     }
 
-    /// Executes a request after so long.
+    /// Executes a request after so long, unless the server stops before.
     pub(crate) fn execute_late(&self, time: Duration, request: impl Future<Output = ()> + Send + 'static) {
+        let stopped = self.stopped();
         let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
         while late.try_join_next().is_some() {}
         late.spawn(async move {
-            tokio::time::sleep(time).await;
-            request.await;
+            let request = async {
+                tokio::time::sleep(time).await;
+                request.await;
+            };
+            stopped.run_until_cancelled(request).await;
         });
     }
 
@@ -215,8 +222,15 @@ impl Faults {
     pub(crate) fn set_down(&self, is_down: bool) {
         self.state().is_down = is_down;
         if is_down {
+            let stopped = std::mem::take(&mut self.state().stopped);
+            stopped.cancel();
             self.disconnect();
         }
+    }
+
+    /// Is cancelled when the server stops.
+    pub(crate) fn stopped(&self) -> CancellationToken {
+        self.state().stopped.clone()
     }
 
     /// Breaks all watches.

@@ -36,14 +36,24 @@ impl Reply {
     }
 }
 
-/// Answers a request; faults included.
+/// Answers a request; faults included. A server that stops breaks the connection, whatever it has done by then.
 ///
 /// # Errors
-/// The connection breaks, because a fault rule says so or because the request's body broke.
+/// The connection breaks, because a fault rule says so, because the server stops, or because the request's body broke.
 pub(crate) async fn handle<B>(
     server: Arc<Server>,
     request: Request<B>,
 ) -> Result<Response<ResponseBody>, BoxError>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let stopped = server.faults.stopped();
+    let answer = stopped.run_until_cancelled(answer(server, request)).await;
+    answer.unwrap_or_else(|| Err(ConnectionReset.into()))
+}
+
+async fn answer<B>(server: Arc<Server>, request: Request<B>) -> Result<Response<ResponseBody>, BoxError>
 where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,

@@ -113,7 +113,11 @@ impl Target {
             ["apis", group, ..] if GROUPS_NOT_IMPLEMENTED.contains(group) => {
                 return Self::NotImplemented(format!("/apis/{group}"));
             }
-            ["openapi", "v2"] | ["metrics", ..] | ["logs", ..] => return Self::NotImplemented(decoded),
+            ["openapi", "v2"]
+            | ["metrics" | "logs", ..]
+            | ["healthz" | "livez" | "readyz", _, ..]
+            | ["openid", "v1", "jwks"]
+            | [".well-known", "openid-configuration"] => return Self::NotImplemented(decoded),
             _ => return Self::Other(decoded),
         };
         let (watches, rest) = match rest {
@@ -139,6 +143,9 @@ impl Target {
             [] => ("", ""),
             [name] => (*name, ""),
             [name, subresource] => (*name, *subresource),
+            [_, "proxy", ..] if group.is_empty() && matches!(plural, "pods" | "nodes") => {
+                return Self::NotImplemented(format!("{plural}/proxy"));
+            }
             _ => return Self::Unknown,
         };
         let misplaced = !resource.namespaced && !namespace.is_empty();

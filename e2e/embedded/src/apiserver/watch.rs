@@ -125,23 +125,29 @@ pub(crate) fn watch(
 impl Watch {
     /// The next bytes to send; none ends the stream.
     async fn next(mut self) -> Option<(Bytes, Self)> {
-        if let Some(initial) = self.initial.take()
-            && !initial.is_empty()
-        {
-            return Some((initial, self));
-        }
         loop {
             if self.ended || self.fault.drops_now() {
                 return None;
             }
+            let deadline = self.deadline;
             if let Some(held) = self.fault.held_until() {
-                sleep_until(held.min(self.deadline)).await;
+                tokio::select! {
+                    biased;
+                    () = self.fault.changed() => {}
+                    () = sleep_until(deadline) => return None,
+                    () = sleep_until(held) => {}
+                }
+                continue;
+            }
+            if let Some(initial) = self.initial.take()
+                && !initial.is_empty()
+            {
+                return Some((initial, self));
             }
             match self.step() {
                 Step::Send(bytes) => return Some((bytes, self)),
                 Step::Wait => {}
             }
-            let deadline = self.deadline;
             let next_bookmark = self.next_bookmark;
             tokio::select! {
                 biased;
@@ -186,11 +192,7 @@ impl Watch {
             Err(oldest) => {
                 self.ended = true;
                 let message = format!("too old resource version: {} ({oldest})", self.sent);
-                let mut frame = BytesMut::new();
-                write_frame(&mut frame, "ERROR", |frame| {
-                    frame.put_slice(Status::expired(message).body().to_string().as_bytes());
-                });
-                return Step::Send(frame.freeze());
+                return Step::Send(error(&Status::expired(message)));
             }
         };
         let Some(newest) = batch.last() else {
@@ -272,6 +274,15 @@ impl Watch {
         self.write_event(&mut frames, "BOOKMARK", &Stored::unsaved(object));
         frames.freeze()
     }
+}
+
+/// The event of a watch that failed.
+pub(crate) fn error(status: &Status) -> Bytes {
+    let mut frame = BytesMut::new();
+    write_frame(&mut frame, "ERROR", |frame| {
+        frame.put_slice(status.body().to_string().as_bytes());
+    });
+    frame.freeze()
 }
 
 fn write_frame(frames: &mut BytesMut, kind: &str, object: impl FnOnce(&mut BytesMut)) {

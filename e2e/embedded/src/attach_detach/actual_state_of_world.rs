@@ -98,10 +98,9 @@ impl ActualStateOfWorld {
         }
     }
 
-    /// Puts an attached volume back into what the node reports.
+    /// Puts a volume that is or may be attached back into what the node reports; as upstream, also if that is not confirmed.
     pub(crate) fn add_volume_to_report_as_attached(&mut self, name: &str, node: &str) {
-        let confirmed = self.attach_state(name, node) == AttachState::Attached;
-        if !confirmed {
+        if self.attach_state(name, node) == AttachState::Detached {
             return;
         }
         let report = self
@@ -336,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn only_confirmed_volumes_are_reported() {
+    fn volume_is_reported_until_its_detach_begins() {
         let (mut actual, name) = attached("v", "a");
         assert_eq!(
             actual.get_volumes_to_report_attached(),
@@ -347,9 +346,8 @@ mod tests {
         actual.remove_volume_from_report_as_attached(&name, "a");
         assert_eq!(actual.get_volumes_to_report_attached_for_node("a"), Some(vec![]));
 
-        // A failed detach leaves the volume uncertain: a new attach must confirm it before it is reported.
+        // A failed detach leaves the volume uncertain, and unreported.
         actual.mark_volume_as_uncertain(&name, None, "a");
-        actual.add_volume_to_report_as_attached(&name, "a");
         assert_eq!(actual.get_volumes_to_report_attached_for_node("a"), None);
         assert_eq!(actual.attach_state(&name, "a"), AttachState::Uncertain);
         assert!(actual.get_nodes_for_attached_volume(&name).is_empty());
@@ -358,6 +356,19 @@ mod tests {
         assert_eq!(
             actual.get_volumes_to_report_attached_for_node("a").unwrap().len(),
             1
+        );
+    }
+
+    #[test]
+    fn uncertain_volume_whose_detach_does_not_begin_is_reported_again() {
+        let mut actual = ActualStateOfWorld::default();
+        actual.add_volume_to_report_as_attached("v", "a");
+        assert!(actual.get_volumes_to_report_attached().is_empty(), "not attached");
+        actual.mark_volume_as_uncertain("v", None, "a");
+        actual.add_volume_to_report_as_attached("v", "a");
+        assert_eq!(
+            actual.get_volumes_to_report_attached(),
+            [("a".to_owned(), vec![("v".to_owned(), String::new())])]
         );
     }
 

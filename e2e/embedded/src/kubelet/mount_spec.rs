@@ -39,13 +39,13 @@ pub(crate) struct MountSpec {
 // === impl MountSpec ===
 
 impl MountSpec {
-    /// A volume behind a claim.
-    pub(crate) fn from_persistent_volume(
+    /// The volume of a PersistentVolume that has a CSI source.
+    pub(crate) fn from_translated(
         volume: &PersistentVolume,
         driver: Option<&CSIDriver>,
         read_only: bool,
     ) -> Option<Self> {
-        let translated = VolumeSpec::from_persistent_volume(volume)?;
+        let translated = VolumeSpec::from_translated(volume)?;
         let spec = volume.spec.clone()?;
         let csi = spec.csi.unwrap_or_default();
         Some(Self {
@@ -194,11 +194,11 @@ pub(super) mod tests {
         )
         .unwrap();
         assert!(
-            MountSpec::from_persistent_volume(&volume, None, false)
+            MountSpec::from_translated(&volume, None, false)
                 .unwrap()
                 .attachable
         );
-        let spec = MountSpec::from_persistent_volume(&volume, Some(&driver), false).unwrap();
+        let spec = MountSpec::from_translated(&volume, Some(&driver), false).unwrap();
         assert!(!spec.attachable);
         let mode = spec.capability(true).access_mode.unwrap().mode();
         assert_eq!(mode, Mode::MultiNodeMultiWriter);

@@ -14,9 +14,10 @@ use tokio::time::sleep;
 use super::mount_spec::MountSpec;
 use crate::apiserver::Clock;
 use crate::attach_detach::csi_plugin::message_of;
+use crate::migration;
 use crate::persistent_volume::CLAIM_FINALIZER;
 use crate::pod;
-use crate::volume::{claim_name, driver_and_handle};
+use crate::volume::claim_name;
 
 /// Delay after a failed write, doubled each time.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
@@ -61,7 +62,9 @@ impl ResolveError {
             mounts.chain(devices)
         });
         // Other volumes, such as tokens, count as mounted.
-        let of_driver = |volume: &&Volume| volume.csi.is_some() || claim_name(pod, volume).is_some();
+        let of_driver = |volume: &&Volume| {
+            volume.csi.is_some() || claim_name(pod, volume).is_some() || migration::is_migrated(volume)
+        };
         let volumes = pod::volumes(pod).iter().filter(of_driver);
         let names: Vec<&str> = volumes.map(|volume| volume.name.as_str()).collect();
         let used = used.filter(|name| names.contains(name));
@@ -105,10 +108,15 @@ impl PodStatusManager {
             let driver = self.csi_driver(&csi.driver).await?;
             return Ok(MountSpec::from_inline(pod, volume, driver.as_ref()));
         }
-        let Some(name) = claim_name(pod, volume) else {
-            return Ok(None);
-        };
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let Some(name) = claim_name(pod, volume) else {
+            let translated =
+                migration::inline_to_csi(volume, namespace).map_err(|error| error.to_string())?;
+            return match translated {
+                Some(translated) => self.mount_spec(&translated, false).await,
+                None => Ok(None),
+            };
+        };
         let failed = |why: String| format!("error processing PVC {namespace}/{name}: {why}");
         let claim = self.bound_claim(namespace, &name).await.map_err(failed)?;
         if volume.ephemeral.is_some() && !pod::owns(pod, &claim.metadata) {
@@ -118,17 +126,25 @@ impl PodStatusManager {
             ));
         }
         let bound = self.volume_of(&claim).await.map_err(failed)?;
-        let Some((driver, _)) = bound.spec.as_ref().and_then(driver_and_handle) else {
+        let Some(translated) = migration::to_csi(&bound).map_err(|error| error.to_string())? else {
             return Ok(None);
         };
-        let driver = self.csi_driver(&driver).await?;
         let source = volume.persistent_volume_claim.as_ref();
         let read_only = source.is_some_and(|claim| claim.read_only == Some(true));
-        Ok(MountSpec::from_persistent_volume(
-            &bound,
-            driver.as_ref(),
-            read_only,
-        ))
+        self.mount_spec(&translated, read_only).await
+    }
+
+    async fn mount_spec(
+        &self,
+        translated: &PersistentVolume,
+        read_only: bool,
+    ) -> Result<Option<MountSpec>, String> {
+        let csi = translated.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+        let driver = match csi {
+            Some(csi) => self.csi_driver(&csi.driver).await?,
+            None => None,
+        };
+        Ok(MountSpec::from_translated(translated, driver.as_ref(), read_only))
     }
 
     async fn bound_claim(&self, namespace: &str, name: &str) -> Result<PersistentVolumeClaim, String> {

@@ -22,7 +22,7 @@ use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::{Change, Key};
 use crate::informers::Informers;
 use crate::key_queue::KeyQueue;
-use crate::volume::migrated_driver;
+use crate::migration::migrated_driver;
 
 /// How often everything is looked at again.
 const RESYNC_PERIOD: Duration = Duration::from_secs(15);

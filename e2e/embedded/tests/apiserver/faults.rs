@@ -99,3 +99,67 @@ async fn breaks_and_holds_watches() {
     server.set_down(false);
     assert!(!create_breaks(&server, "b").await);
 }
+
+#[tokio::test(start_paused = true)]
+async fn server_that_stops_answers_no_running_request() {
+    let server = mk_server(1);
+    let wait = Duration::from_secs(3);
+    server.set_faults(vec![Rule::always(Fault::Latency(wait)).verbs(&["create"])]);
+    let stop = |up_after: u64| {
+        let server = &server;
+        async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            server.set_down(true);
+            tokio::time::sleep(Duration::from_secs(up_after)).await;
+            server.set_down(false);
+        }
+    };
+    let count = || server.count("storage.k8s.io", "volumeattachments");
+    // The server is up again before the latency is over, and after.
+    for up_after in [1, 5] {
+        let (broke, ()) = tokio::join!(create_breaks(&server, "a"), stop(up_after));
+        assert!(broke);
+        assert_eq!(count(), Some(0));
+    }
+    server.set_faults(vec![Rule::always(Fault::LateExecution(wait)).verbs(&["create"])]);
+    assert!(create_breaks(&server, "a").await);
+    stop(1).await;
+    tokio::time::sleep(wait).await;
+    assert_eq!(count(), Some(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn stale_watch_sends_nothing_even_if_it_breaks() {
+    let server = mk_server(1);
+    call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
+    let initial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+    let stale = Rule::always(Fault::StaleWatch(Duration::from_secs(9))).verbs(&["watch"]);
+    let dropped = Rule::always(Fault::DroppedWatch(Duration::from_secs(4))).verbs(&["watch"]);
+    let start = Instant::now();
+    server.set_faults(vec![stale.clone()]);
+    let mut watch = Watch::start(&server, initial).await;
+    assert_eq!(watch.next().await.unwrap().1, "a");
+    assert_eq!(start.elapsed(), Duration::from_secs(9));
+
+    server.set_faults(vec![stale.clone(), dropped]);
+    let mut watch = Watch::start(&server, initial).await;
+    let start = Instant::now();
+    assert!(watch.next().await.is_none());
+    assert_eq!(start.elapsed(), Duration::from_secs(4));
+
+    server.set_faults(vec![stale.clone()]);
+    let mut watch = Watch::start(&server, initial).await;
+    let start = Instant::now();
+    let (next, ()) = tokio::join!(watch.next(), async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        server.set_down(true);
+        server.set_down(false);
+    });
+    assert!(next.is_none());
+    assert_eq!(start.elapsed(), Duration::from_secs(2));
+
+    let mut watch = Watch::start(&server, &format!("{initial}&timeoutSeconds=3")).await;
+    let start = Instant::now();
+    assert!(watch.next().await.is_none());
+    assert_eq!(start.elapsed(), Duration::from_secs(3));
+}

@@ -421,6 +421,13 @@ async fn says_what_it_has_not() {
         "/apis/apps/v1/deployments",
         "/apis/storage.k8s.io/v1/volumeattributesclasses/gold",
         "/openapi/v2",
+        "/api/v1/namespaces/default/pods/p/proxy/metrics",
+        "/api/v1/nodes/a/proxy",
+        "/api/v1/nodes/a/proxy/logs/kubelet.log",
+        "/livez/ping",
+        "/readyz/etcd",
+        "/openid/v1/jwks",
+        "/.well-known/openid-configuration",
     ] {
         let (code, answer) = call(&server, Method::GET, path, &Value::Null).await;
         assert_eq!(

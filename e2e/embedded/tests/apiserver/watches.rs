@@ -172,3 +172,30 @@ async fn ends_at_its_timeout() {
     assert!(watch.next().await.is_none());
     assert_eq!(start.elapsed().as_secs(), 7);
 }
+
+#[tokio::test(start_paused = true)]
+async fn initial_events_of_a_version_that_does_not_come_are_an_error() {
+    let server = mk_server(1);
+    call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
+    let start = tokio::time::Instant::now();
+    let query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=";
+    let mut watch = Watch::start(&server, &format!("{query}1000")).await;
+    let (kind, _, status) = watch.next().await.unwrap();
+    assert_eq!(start.elapsed(), Duration::from_secs(3));
+    assert_eq!((kind.as_str(), &status["code"]), ("ERROR", &json!(504)));
+    let message = format!(
+        "Timeout: Too large resource version: 1000, current: {}",
+        server.revision()
+    );
+    assert_eq!(status["message"], message);
+    assert!(watch.next().await.is_none(), "the watch must end");
+
+    let next = server.revision() + 1;
+    let query = format!("{query}{next}");
+    let (mut watch, _) = tokio::join!(Watch::start(&server, &query), async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        call(&server, Method::POST, ATTACHMENTS, &mk_attachment("b")).await
+    });
+    watch.expect("ADDED", "a").await;
+    watch.expect("ADDED", "b").await;
+}

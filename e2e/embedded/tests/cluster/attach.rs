@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use embedded_cluster::apiserver::{Fault, Rule};
 use embedded_cluster::cluster::CONTROLLERS;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
+use tokio::time::sleep;
 use tonic::Status;
 
 use crate::driver::DRIVER;
@@ -222,4 +224,43 @@ async fn events_are_written_after_the_connection_comes_back() {
     world
         .until_event("web", "Scheduled", "Successfully assigned default/web to a")
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pod_with_an_inline_migrated_volume_waits_for_its_attachment() {
+    let world = World::start().await;
+    world.driver.state().publish_error = Some(Status::unavailable("the array is down"));
+    let volumes = json!([{"name": "data", "awsElasticBlockStore": {"volumeID": "aws://z1/vol-1"}}]);
+    world.pod_with_volumes("web", Some("a"), volumes).await;
+    world
+        .until_event("web", "FailedAttachVolume", "the array is down")
+        .await;
+    sleep(Duration::from_secs(60)).await;
+    let pod = world.namespaced::<Pod>().get("web").await.unwrap();
+    assert_ne!(pod.status.unwrap().phase.as_deref(), Some("Running"));
+    world.driver.state().publish_error = None;
+    world.until_running("web").await;
+    assert!(
+        world
+            .driver
+            .state()
+            .staged
+            .contains(&("a".to_owned(), "vol-1".to_owned()))
+    );
+    world.delete_pod("web").await;
+    world
+        .until("volume detached", || async {
+            world.driver.state().published.is_empty()
+        })
+        .await;
+    world.assert_no_violations();
+}
+
+#[tokio::test(start_paused = true)]
+async fn pod_with_an_untranslatable_volume_does_not_run() {
+    let world = World::start().await;
+    let volumes = json!([{"name": "data", "awsElasticBlockStore": {"volumeID": "aws://z1/1"}}]);
+    world.pod_with_volumes("web", Some("a"), volumes).await;
+    let why = "failed to translate in-tree pv to CSI";
+    world.until_event("web", "FailedMount", why).await;
 }

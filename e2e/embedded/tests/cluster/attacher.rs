@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::driver::FakeDriver;
 
-const FINALIZER: &str = "external-attacher/test-csi-example-com";
+const FINALIZER: &str = "external-attacher/ebs-csi-aws-com";
 
 /// Runs for ever.
 pub(crate) async fn run(client: Client, driver: FakeDriver) {
@@ -31,9 +31,15 @@ async fn sync(client: &Client, driver: &FakeDriver, attachment: &VolumeAttachmen
     let attachments = Api::<VolumeAttachment>::all(client.clone());
     let name = attachment.metadata.name.as_deref().unwrap();
     let node = &attachment.spec.node_name;
-    let volume = attachment.spec.source.persistent_volume_name.as_deref().unwrap();
-    let volume = Api::<PersistentVolume>::all(client.clone()).get(volume).await?;
-    let handle = volume.spec.unwrap().csi.unwrap().volume_handle;
+    let source = attachment.spec.source.clone();
+    let spec = match source.persistent_volume_name {
+        Some(volume) => {
+            let volumes = Api::<PersistentVolume>::all(client.clone());
+            volumes.get(&volume).await?.spec
+        }
+        None => source.inline_volume_spec,
+    };
+    let handle = spec.unwrap().csi.unwrap().volume_handle;
     let params = PatchParams::default();
     let protected = attachment
         .metadata

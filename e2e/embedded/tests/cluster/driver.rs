@@ -12,8 +12,9 @@ use tonic::{Request, Response, Status};
 use v1::node_service_capability::rpc::Type as NodeRpc;
 use v1::plugin_capability::service::Type as PluginService;
 
-pub(crate) const DRIVER: &str = "test.csi.example.com";
-pub(crate) const ZONE: &str = "topology.test.csi.example.com/zone";
+/// A driver that replaced an in-tree plugin, so that volumes may be migrated ones.
+pub(crate) const DRIVER: &str = "ebs.csi.aws.com";
+pub(crate) const ZONE: &str = "topology.ebs.csi.aws.com/zone";
 
 /// What the driver knows and did.
 #[derive(Debug, Default)]

@@ -13,6 +13,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::{SECRET, STEP_TIMEOUT, TestEnv, TestVolume};
+use crate::cluster::Provisioner;
 use crate::fixture::{Access, SCENARIO_LABEL, mk_claim_of_class, mk_storage_class};
 use crate::process::{Process, Spec};
 use crate::toolchain::Peer;
@@ -26,21 +27,18 @@ pub(super) const STOP: Duration = Duration::from_secs(10);
 // === impl TestEnv ===
 
 impl TestEnv<'_> {
-    /// Starts an external-provisioner: that of the embedded cluster, on any other backend the Go one.
+    /// Starts the cluster's external-provisioner.
     ///
     /// # Errors
-    /// The Go program cannot be built or started.
+    /// It is a program that cannot be built or started.
     pub async fn start_provisioner(&mut self) -> Result<()> {
         let driver = DriverConnection::new(self.driver.channel());
-        match self.ctx.cluster().embedded_provisioner(driver) {
-            Some(provisioner) => {
-                self.embedded_sidecars.spawn(provisioner);
+        match self.ctx.cluster().provisioner(driver) {
+            Provisioner::Future(provisioner) => {
+                self.provisioners.spawn(provisioner);
                 Ok(())
             }
-            None => {
-                let flags = ["--default-fstype=ext4", "--retry-interval-start=200ms"];
-                self.start_sidecar(Peer::ExternalProvisioner, &flags).await
-            }
+            Provisioner::Program { peer, flags } => self.start_sidecar(peer, flags).await,
         }
     }
 

@@ -130,7 +130,7 @@ impl TestEnv<'_> {
             sidecar.ensure_alive()?;
             sidecar.stop(STOP).await?;
         }
-        self.embedded_sidecars.shutdown().await;
+        self.provisioners.shutdown().await;
         for node in self.nodes {
             node.deregister().await?;
         }

@@ -14,6 +14,8 @@ const METADATA_LIST: &str =
 
 /// Watches end at the last object of a sequence, or after this time.
 const WATCH_SECONDS: &str = "2";
+/// More than kube-apiserver waits for a version.
+const FRESHNESS_SECONDS: &str = "5";
 /// A version that no server reaches.
 const FUTURE_VERSION: &str = "1000000000";
 /// kube-apiserver sends a bookmark two seconds before the timeout, if there is something new since the watch began, and
@@ -97,6 +99,11 @@ impl Generator {
             7 => request.query[2].1 = ["", "0"][self.rng.usize(..2)].to_owned(),
             8 => {
                 request.query[2].1 = String::new();
+                // Events are not cached, so kube-apiserver does not wait for the version.
+                if kind.name != "Event" && self.chance(30) {
+                    FRESHNESS_SECONDS.clone_into(&mut request.query[1].1);
+                    FUTURE_VERSION.clone_into(&mut request.query[2].1);
+                }
                 request.query.push(("sendInitialEvents", "true".to_owned()));
                 request
                     .query
@@ -150,7 +157,7 @@ impl Generator {
     pub(super) fn not_implemented(&mut self, kind: &Kind) -> Request {
         let (path, name) = self.object_path(kind);
         let mut request = request(kind, "not implemented", Method::GET, path);
-        match self.rng.u8(..10) {
+        match self.rng.u8(..15) {
             0 => {
                 request.method = Method::PATCH;
                 request.content_type = "application/apply-patch+yaml";
@@ -172,6 +179,11 @@ impl Generator {
             6 => "/api/v1/nodes/a/proxy".clone_into(&mut request.path),
             7 => "/api/v1/namespaces/$ns/configmaps".clone_into(&mut request.path),
             8 => "/apis/storage.k8s.io/v1/volumeattributesclasses".clone_into(&mut request.path),
+            9 => "/api/v1/nodes/a/proxy/healthz".clone_into(&mut request.path),
+            10 => "/api/v1/namespaces/$ns/pods/a/proxy/metrics/cadvisor".clone_into(&mut request.path),
+            11 => "/readyz/ping".clone_into(&mut request.path),
+            12 => "/openid/v1/jwks".clone_into(&mut request.path),
+            13 => "/.well-known/openid-configuration".clone_into(&mut request.path),
             _ => "/apis/apps/v1/namespaces/$ns/deployments".clone_into(&mut request.path),
         }
         request

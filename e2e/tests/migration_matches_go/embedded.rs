@@ -1,0 +1,109 @@
+//! The translation of the embedded attach/detach controller and kubelet.
+
+use anyhow::{Context as _, Result, ensure};
+use embedded_cluster::migration::{inline_to_csi, to_csi};
+use fastrand::Rng;
+use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolume, Volume};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use crate::{Answer, FEWEST, SEED, VOLUMES, ask, none, volumes};
+
+/// Prefix that kube-controller-manager and kubelet add to the library's error.
+const KUBERNETES_SAYS: &str = "failed to translate in-tree pv to CSI: ";
+/// The start of an error whose rest is Go's reason for an invalid URL, which the embedded cluster leaves out.
+const INVALID_URL: &str = "EBS Volume ID Invalid disk name (";
+
+/// Name, CSI source and access modes; none if the volume is not migrated.
+type Outcome = Result<Option<(String, CSIPersistentVolumeSource, Vec<String>)>, String>;
+
+pub(crate) fn translates_alike(field: &str, generator: volumes::Generator) -> Result<()> {
+    let mut random = Rng::with_seed(SEED);
+    let (mut asked, mut ours) = (Vec::new(), Vec::new());
+    for number in 0..VOLUMES {
+        let source = generator(&mut random);
+        if number % 2 == 0 {
+            let volume = volumes::volume(&mut random, field, source);
+            ours.push(of_persistent_volume(&volume)?);
+            asked.push(json!({ "translate": volume }));
+        } else {
+            let volume = in_pod(field, source);
+            let namespace = ["", "ns"][random.usize(..2)];
+            ours.push(of_inline(&volume, namespace)?);
+            asked.push(json!({"translateInline": {"volume": volume, "namespace": namespace}}));
+        }
+    }
+    let answers = ask(asked.iter().cloned())?;
+    let (mut differences, mut translated) = (Vec::new(), 0);
+    for ((asked, ours), answer) in asked.iter().zip(ours).zip(answers) {
+        let theirs = theirs(asked, answer)?;
+        translated += usize::from(matches!(theirs, Ok(Some(_))));
+        if !are_alike(&ours, &theirs) {
+            differences.push(format!("{asked}\n  ours: {ours:?}\n  Go's: {theirs:?}"));
+        }
+    }
+    none(&differences)?;
+    let is_migrated = !["csi", "hostPath"].contains(&field);
+    ensure!(
+        (translated >= FEWEST) == is_migrated,
+        "{translated} of {VOLUMES} volumes were translated"
+    );
+    Ok(())
+}
+
+fn are_alike(ours: &Outcome, theirs: &Outcome) -> bool {
+    match (ours, theirs) {
+        (Err(ours), Err(theirs)) => {
+            ours == theirs || ours.contains(INVALID_URL) && theirs.contains(INVALID_URL)
+        }
+        (ours, theirs) => ours == theirs,
+    }
+}
+
+/// The volume of a pod with this source.
+fn in_pod(field: &str, mut source: Value) -> Value {
+    // The library panics here, as it reads the name of the policy from the wrong object.
+    if let Some(source) = source.as_object_mut() {
+        source.remove("storagePolicyName");
+    }
+    json!({"name": "data", field: source})
+}
+
+fn of_persistent_volume(volume: &Value) -> Result<Outcome> {
+    let volume = PersistentVolume::deserialize(volume).with_context(|| format!("decode {volume}"))?;
+    let is_native = volume.spec.as_ref().is_some_and(|spec| spec.csi.is_some());
+    if is_native {
+        return Ok(Ok(None));
+    }
+    let translated = to_csi(&volume).map(|translated| translated.map(std::borrow::Cow::into_owned));
+    Ok(translated
+        .map(|volume| volume.and_then(parts))
+        .map_err(|error| error.to_string()))
+}
+
+fn of_inline(volume: &Value, namespace: &str) -> Result<Outcome> {
+    let volume = Volume::deserialize(volume).with_context(|| format!("decode {volume}"))?;
+    Ok(inline_to_csi(&volume, namespace)
+        .map(|volume| volume.and_then(parts))
+        .map_err(|error| error.to_string()))
+}
+
+fn parts(volume: PersistentVolume) -> Option<(String, CSIPersistentVolumeSource, Vec<String>)> {
+    let spec = volume.spec?;
+    let name = volume.metadata.name.unwrap_or_default();
+    Some((name, spec.csi?, spec.access_modes.unwrap_or_default()))
+}
+
+fn theirs(asked: &Value, answer: Answer) -> Result<Outcome> {
+    if answer.not_migrated {
+        return Ok(Ok(None));
+    }
+    if let Some(error) = answer.error {
+        return Ok(Err(format!("{KUBERNETES_SAYS}{error}")));
+    }
+    let source = answer.source.context("a translated volume has a source")?;
+    // A PersistentVolume keeps its name.
+    let own_name = asked["translate"]["metadata"]["name"].as_str().map(str::to_owned);
+    let name = answer.name.or(own_name).unwrap_or_default();
+    Ok(Ok(Some((name, source, answer.access_modes))))
+}
