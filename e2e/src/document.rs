@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -11,8 +11,8 @@ use anyhow::{Context, Result, ensure};
 use crate::process::{Process, Run, Spec, write_script};
 use crate::toolchain::workspace_root;
 
-/// Programs that the shell replaces by one that does nothing, and why.
-pub const NOT_RUN: [(&str, &str); 4] = [
+/// Programs that the shell replaces by one that does nothing, and why. A recipe that names one is run in part only.
+pub const NOT_RUN: [(&str, &str); 3] = [
     (
         "cargo",
         "the toolchain has built the programs; a release build takes minutes",
@@ -22,8 +22,9 @@ pub const NOT_RUN: [(&str, &str); 4] = [
         "no container engine is needed: the harness makes the images itself",
     ),
     ("kind", "the two real kubelets are the cluster"),
-    ("sudo", "changes the machine; each node has the directories"),
 ];
+/// Real nodes need root, so this shell has it. Recipes replace the directories that commands of `sudo` would change.
+const SUDO: &str = "#!/bin/sh\nexec \"$@\"\n";
 /// Longer than any block takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(400);
 
@@ -36,12 +37,19 @@ pub struct Block {
     pub text: String,
 }
 
+struct Replacement {
+    text: String,
+    by: String,
+    /// Whether commands had the text.
+    is_used: AtomicBool,
+}
+
 /// Runs commands with bash in the root of the repository.
 pub struct Shell {
     run: Arc<Run>,
     dir: PathBuf,
     env: Vec<(String, String)>,
-    replacements: Vec<(String, String)>,
+    replacements: Vec<Replacement>,
     scripts: AtomicUsize,
 }
 
@@ -106,6 +114,7 @@ impl Shell {
         for (program, _) in NOT_RUN {
             shell.script(program, "#!/bin/sh\n")?;
         }
+        shell.script("sudo", SUDO)?;
         Ok(shell)
     }
 
@@ -135,18 +144,33 @@ impl Shell {
     /// Replaces a text of the documents that names something of the reader's, such as an address.
     #[must_use]
     pub fn replacing(mut self, text: &str, by: &str) -> Self {
-        self.replacements.push((text.to_owned(), by.to_owned()));
+        self.replacements.push(Replacement {
+            text: text.to_owned(),
+            by: by.to_owned(),
+            is_used: AtomicBool::new(false),
+        });
         self
     }
 
+    /// Checks that each text that is to be replaced was in commands that ran. If one was not, a document has changed.
+    pub fn ensure_all_replaced(&self) -> Result<()> {
+        let unused = self
+            .replacements
+            .iter()
+            .filter(|replacement| !replacement.is_used.load(Ordering::Relaxed));
+        let unused: Vec<_> = unused.map(|replacement| &replacement.text).collect();
+        ensure!(unused.is_empty(), "no command has {unused:?}");
+        Ok(())
+    }
+
     /// Starts commands in the background.
-    ///
-    /// # Errors
-    /// A text that is to be replaced does not occur: the document has changed.
     pub fn start(&self, commands: &str) -> Result<Process> {
         let mut script = format!("cd '{}'\n{commands}", workspace_root().display());
-        for (text, by) in &self.replacements {
-            script = script.replace(text, by);
+        for Replacement { text, by, is_used } in &self.replacements {
+            if script.contains(text) {
+                is_used.store(true, Ordering::Relaxed);
+                script = script.replace(text, by);
+            }
         }
         let number = self.scripts.fetch_add(1, Ordering::Relaxed);
         let path = format!(

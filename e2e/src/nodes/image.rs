@@ -19,11 +19,18 @@ use crate::toolchain::NodePrograms;
 pub const BUSYBOX: &str = "busybox:1.37";
 /// Image of the Go attacher, as its project publishes it.
 pub const GO_ATTACHER: &str = "registry.k8s.io/sig-storage/csi-attacher:v4.13.0";
-/// Images that recipes of the documents need beyond those of the deployed overlay.
-pub(super) const RECIPE_IMAGES: [&str; 3] = [
+/// Images that recipes of the documents, and csi-driver-host-path's manifests in Kubernetes' tests, need beyond those of the
+/// deployed overlay.
+pub(super) const RECIPE_IMAGES: [&str; 9] = [
     "registry.k8s.io/sig-storage/csi-snapshotter:v8.7.0",
     "registry.k8s.io/sig-storage/snapshot-controller:v8.6.0",
     "registry.k8s.io/sig-storage/snapshot-controller:v8.7.0",
+    "registry.k8s.io/sig-storage/csi-node-driver-registrar:v2.16.0",
+    "registry.k8s.io/sig-storage/csi-provisioner:v6.1.1",
+    "registry.k8s.io/sig-storage/csi-resizer:v2.1.0",
+    "registry.k8s.io/sig-storage/csi-snapshotter:v8.5.0",
+    "registry.k8s.io/sig-storage/hostpathplugin:v1.17.1",
+    "registry.k8s.io/sig-storage/livenessprobe:v2.18.0",
 ];
 
 /// Command of an image whose container waits for SIGTERM.
@@ -80,7 +87,7 @@ impl Layout {
                 "snapshot-controller" => (&programs.snapshot_controller, "snapshot-controller"),
                 // The suite runs a shell with the programs of glibc in it.
                 "agnhost" | "glibc-dns-testing" => (&suite(name)?.agnhost, "agnhost"),
-                "csi-node-driver-registrar" | "livenessprobe" => (&suite(name)?.sidecar, "suite-sidecar"),
+                "csi-node-driver-registrar" | "livenessprobe" => (&programs.node_sidecar, "suite-sidecar"),
                 "pause" => {
                     images.image(name, &PAUSE, &[&busybox])?;
                     continue;

@@ -61,8 +61,7 @@ const SIDECARS: [Peer; 5] = [
 const SUITE: GoProgram = suite_program(".", "suite");
 const AGNHOST: GoProgram = suite_program("k8s.io/kubernetes/test/images/agnhost", "agnhost");
 const GINKGO: GoProgram = suite_program("github.com/onsi/ginkgo/v2/ginkgo", "ginkgo");
-/// In place of node-driver-registrar and livenessprobe.
-const SUITE_SIDECAR: GoProgram = suite_program("./sidecar", "suite-sidecar");
+const NODE_SIDECAR: GoProgram = suite_program("./sidecar", "suite-sidecar");
 /// The bastion through which the suite reaches nodes by SSH.
 const SUITE_SSH: GoProgram = suite_program("./ssh", "suite-ssh");
 /// Images of the suite that tests of CSI drivers use.
@@ -94,6 +93,8 @@ pub struct NodePrograms {
     pub(crate) resizer: PathBuf,
     pub(crate) snapshotter: PathBuf,
     pub(crate) snapshot_controller: PathBuf,
+    /// In place of node-driver-registrar and livenessprobe.
+    pub(crate) node_sidecar: PathBuf,
     /// Static.
     pub(crate) attacher: PathBuf,
     /// Static.
@@ -110,7 +111,6 @@ pub struct SuitePrograms {
     pub(crate) suite: PathBuf,
     pub(crate) ginkgo: PathBuf,
     pub(crate) agnhost: PathBuf,
-    pub(crate) sidecar: PathBuf,
     pub(crate) ssh: PathBuf,
     /// Names of the images that it asks for.
     pub(crate) images: Vec<String>,
@@ -155,17 +155,13 @@ impl Toolchain {
             suite,
             ginkgo: self.go_program(&GINKGO).await?,
             agnhost: self.go_program(&AGNHOST).await?,
-            sidecar: self.go_program(&SUITE_SIDECAR).await?,
             ssh: self.go_program(&SUITE_SSH).await?,
         })
     }
 
     /// The programs of Kubernetes' storage suite, if all are built.
     pub async fn built_suite_programs(&self) -> Result<Option<SuitePrograms>> {
-        match self
-            .are_built(&[SUITE, GINKGO, AGNHOST, SUITE_SIDECAR, SUITE_SSH])
-            .await?
-        {
+        match self.are_built(&[SUITE, GINKGO, AGNHOST, SUITE_SSH]).await? {
             true => self.build_suite_programs().await.map(Some),
             false => Ok(None),
         }
@@ -183,7 +179,8 @@ impl Toolchain {
     /// The programs, if all are built; our own are brought up to date.
     pub async fn built_node_programs(&self) -> Result<Option<NodePrograms>> {
         let sidecars = SIDECARS.map(Peer::program);
-        if !self.are_built(&[KUBELET, CONTAINERD, SHIM, CTR]).await? || !self.are_built(&sidecars).await? {
+        let nodes = [KUBELET, CONTAINERD, SHIM, CTR, NODE_SIDECAR];
+        if !self.are_built(&nodes).await? || !self.are_built(&sidecars).await? {
             return Ok(None);
         }
         let debian = self.debian_layer()?.is_file();
@@ -208,6 +205,7 @@ impl Toolchain {
             resizer: self.peer(Peer::ExternalResizer).await?,
             snapshotter: self.peer(Peer::ExternalSnapshotter).await?,
             snapshot_controller: self.peer(Peer::SnapshotController).await?,
+            node_sidecar: self.go_program(&NODE_SIDECAR).await?,
             attacher,
             driver,
             debian,

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
-use csi_e2e::document::blocks;
+use anyhow::{Context, Result, bail, ensure};
+use csi_e2e::document::{NOT_RUN, blocks};
 use csi_e2e::toolchain::workspace_root;
 use libtest_mimic::Trial;
 use serde::Deserialize;
@@ -19,6 +19,8 @@ use crate::{Harness, trial};
 /// Languages of blocks that are not commands or files of a recipe: drawings, and doctests, which rustdoc runs.
 const OTHER_LANGUAGES: [&str; 2] = ["text", "rust,no_run"];
 const NODES: &str = "e2e/tests/nodes/recipes.rs";
+const NODES_DIR: &str = "e2e/tests/nodes";
+const SWAP: &str = "e2e/tests/nodes/image_swap.rs";
 const BY_HAND: &str = "e2e/tests/harness/recipes/by_hand.rs";
 const VALIDATORS: &str = "e2e/validators/deploy/readme_test.go";
 
@@ -26,40 +28,53 @@ const VALIDATORS: &str = "e2e/validators/deploy/readme_test.go";
 struct Recipe(&'static str, &'static str, Runner);
 
 enum Runner {
-    /// A file, and the name in it of the test that runs the block. Programs in [`csi_e2e::document::NOT_RUN`] do nothing there.
+    /// A file, and the test in it that runs all commands of the block, or checks the whole file that it is.
     Test(&'static str, &'static str),
+    /// As [`Runner::Test`], and which commands it does not run and why. [`NOT_RUN`] names programs that do nothing.
+    Partly(&'static str, &'static str, &'static str),
     /// Why no test runs the block.
     NotRun(&'static str),
 }
 
-use Runner::{NotRun, Test};
+use Runner::{NotRun, Partly, Test};
+
+/// Why a command of cargo is not run.
+const BUILT: &str = "cargo does nothing: the harness has built the program";
+const SCHEDULED: &str =
+    "takes long; the scheduled workflow runs it, and .ci/run the same target with less work";
 
 #[rustfmt::skip]
 const RECIPES: &[Recipe] = &[
     Recipe("README.md", "cargo run --bin playground", Test(".ci/run", "readme_says \"cargo run --bin playground\"")),
     Recipe("README.md", "cargo test", Test(".ci/run", "readme_says \"cargo test\"")),
-    Recipe("README.md", "cargo build --release -p csi-attacher", Test(BY_HAND, "attacher_and_driver_run_by_hand")),
-    Recipe("README.md", "cargo install --path attacher/explain", Test(NODES, "explain_a_stuck_volume")),
-    Recipe("README.md", "cargo run -p csi-mock-driver", Test(BY_HAND, "attacher_and_driver_run_by_hand")),
+    Recipe("README.md", "cargo build --release -p csi-attacher", Partly(BY_HAND, "attacher_and_driver_run_by_hand", BUILT)),
+    Recipe("README.md", "cargo install --path attacher/explain", Partly(NODES, "explain_a_stuck_volume", BUILT)),
+    Recipe("README.md", "cargo run -p csi-mock-driver", Partly(BY_HAND, "attacher_and_driver_run_by_hand", "the program that the harness built runs with the same flags, and --devices=emulated")),
     Recipe("README.md", "cargo run --release -p csi-bench", NotRun("takes hours; the scheduled workflow runs it, and e2e/bench/tests its rows")),
     Recipe("attacher/explain/README.md", "$ kubectl csi-attach explain", Test(NODES, "explain_a_stuck_volume")),
     Recipe("attacher/explain/README.md", "cargo install", NotRun("compiles for minutes")),
     Recipe("attacher/explain/README.md", "source <(kubectl", Test(BY_HAND, "kubectl_completes_the_plugin")),
     Recipe("attacher/explain/README.md", "#!/bin/sh", Test(BY_HAND, "kubectl_completes_the_plugin")),
-    Recipe("deploy/README.md", "docker buildx build", NotRun("needs a container engine; the workflow `kind` runs it")),
-    Recipe("deploy/README.md", "deploy/images/binaries", NotRun("cross-compiles for minutes; `nodes -- --build` runs it for this machine, `deploy::layouts_*` run oci-layout")),
+    Recipe("deploy/README.md", "docker buildx create", NotRun("needs a container engine and a registry; the workflows `kind` and `release`, which have not run yet, build the same Containerfile")),
+    Recipe("deploy/README.md", "deploy/images/binaries", NotRun("cross-compiles for minutes, and skopeo needs a registry; `nodes -- --build` runs it for this machine, `deploy::layouts_*` run oci-layout")),
     Recipe("deploy/README.md", "apiVersion: kustomize.config.k8s.io", Test(VALIDATORS, "TestOverlaysOfTheReadmeBuild")),
-    Recipe("deploy/README.md", "sudo install", Test(NODES, "install_with_kustomize")),
-    Recipe("deploy/README.md", "kubectl apply -k \"https://github.com/kubernetes-csi/external-snapshotter", Test(NODES, "restore_a_snapshot")),
+    Recipe("deploy/README.md", "sudo install", Partly(NODES, "install_with_kustomize", "docker and kind do nothing: the harness makes images and nodes")),
+    Recipe("deploy/README.md", "kubectl apply -k \"", Test(NODES, "restore_a_snapshot")),
     Recipe("deploy/README.md", "kubectl -n kube-system set image", Test(NODES, "restore_a_snapshot")),
     Recipe("deploy/README.md", "kubectl apply -f https://raw.githubusercontent.com", NotRun("external-snapshot-metadata 1.1.0 needs its nested module `client` v0.2.0, which the Go module proxy does not have; `deploy::` runs the script `certificate`")),
-    Recipe("deploy/README.md", "kubectl -n csi-mock-driver exec", Test(NODES, "install_with_kustomize")),
-    Recipe("deploy/README.md", "kubectl delete", Test(NODES, "install_with_kustomize")),
+    Recipe("deploy/README.md", "kubectl -n csi-mock-driver exec deploy/csi-attacher -c driver -- /csi-mock-driver ctl pools", Test(NODES, "install_with_kustomize")),
+    Recipe("deploy/README.md", "kubectl -n csi-mock-driver exec deploy/csi-attacher -c driver -- /csi-mock-driver ctl attachments", Test(NODES, "install_with_kustomize")),
+    Recipe("deploy/README.md", "kubectl delete", Partly(NODES, "install_with_kustomize", "kind does nothing: the nodes remain for other tests")),
+    Recipe("deploy/README.md", "kubectl -n my-driver set image deployment/my-driver-controller csi-attacher=your", Test(SWAP, "swap_in_attachers_deployment")),
+    Recipe("deploy/README.md", "kubectl -n my-driver set image deployment/my-driver-controller csi-attacher=registry", Test(SWAP, "swap_in_attachers_deployment")),
+    Recipe("deploy/README.md", "cp -r deploy/overlays/existing-driver", Test(SWAP, "swap_in_hostpaths_stateful_set")),
+    Recipe("deploy/README.md", "kubectl apply -f ~/existing-driver", Test(SWAP, "swap_in_hostpaths_stateful_set")),
     Recipe("deploy/README.md", "# attacher/kustomization.yaml", Test(VALIDATORS, "TestSecondDriverOfTheReadmeBuilds")),
     Recipe("deploy/README.md", "# kustomization.yaml", Test(VALIDATORS, "TestSecondDriverOfTheReadmeBuilds")),
     Recipe("deploy/README.md", "patches:", Test(VALIDATORS, "TestOverlaysOfTheReadmeBuild")),
     Recipe("deploy/README.md", "containers:", NotRun("no image of the all-in-one sidecar is released")),
     Recipe("deploy/charts/csi-attacher/README.md", "helm install", Test(NODES, "install_the_attachers_chart")),
+    Recipe("deploy/charts/csi-attacher/README.md", "helm upgrade", Test("e2e/tests/nodes/chart_upgrade.rs", "upgrade_with_volumes_attached")),
     Recipe("deploy/charts/csi-attacher/README.md", "helm uninstall", Test(NODES, "install_the_attachers_chart")),
     Recipe("deploy/charts/csi-mock-driver/README.md", "kubectl create namespace", Test(NODES, "install_the_drivers_chart")),
     Recipe("deploy/charts/csi-mock-driver/README.md", "kubectl delete", Test(NODES, "install_the_drivers_chart")),
@@ -75,23 +90,28 @@ const RECIPES: &[Recipe] = &[
     Recipe("docs/install.md", "sha256sum", NotRun("no release exists yet")),
     Recipe("docs/install.md", "cargo install --locked --git", NotRun("needs the published repository")),
     Recipe("docs/install.md", "cargo install --locked --path", NotRun("compiles for minutes")),
-    Recipe("docs/install.md", "cargo run -p csi-e2e --example manuals", Test("e2e/examples/manuals.rs", "fn commands_of_the_document_show_the_files")),
+    Recipe("docs/install.md", "cargo run -p csi-e2e --example manuals", Partly("e2e/examples/manuals.rs", "commands_of_the_document_show_the_files", BUILT)),
     Recipe("docs/install.md", "kubectl -n csi-attacher rollout", Test(NODES, "install_the_attachers_chart")),
     Recipe("docs/troubleshooting.md", "kubectl csi-attach explain", Test(NODES, "explain_a_stuck_volume")),
     Recipe("docs/troubleshooting.md", "kubectl describe volumeattachment", Test(NODES, "explain_a_stuck_volume")),
-    Recipe("docs/troubleshooting.md", "kubectl taint node", NotRun("`lost_node_is_taken_out_of_service` sets this taint on a stopped node through the API")),
+    Recipe("docs/troubleshooting.md", "kubectl taint node", Test("e2e/tests/nodes/disturbances.rs", "lost_node_is_taken_out_of_service")),
     Recipe("docs/troubleshooting.md", "kubectl -n csi-attacher port-forward", Test(NODES, "attachers_pages_and_logs")),
     Recipe("docs/troubleshooting.md", "kubectl -n csi-attacher logs", Test(NODES, "attachers_pages_and_logs")),
     Recipe("docs/troubleshooting.md", "kubectl -n csi-attacher describe", Test(NODES, "explain_a_stuck_volume")),
     Recipe("docs/troubleshooting.md", "kubectl get volumeattachments", Test(NODES, "explain_a_stuck_volume")),
-    Recipe("e2e/README.md", "", NotRun("runs tests or benchmarks; .ci/run and the scheduled workflow run the same targets")),
-    Recipe("mock-driver/README.md", "cargo run", Test("mock-driver/tests/it/readme.rs", "fn command_lines_work_one_after_the_other")),
-    Recipe("mock-driver/README.md", "csi-mock-driver ctl", Test("mock-driver/tests/it/readme.rs", "fn command_lines_work_one_after_the_other")),
-    Recipe("mock-driver/README.md", "export CSI_MOCK_ADMIN_ENDPOINT", Test("mock-driver/tests/it/readme.rs", "fn the_script_for_ci_judges")),
-    Recipe("mock-driver/README.md", "package sidecar", Test("e2e/tests/harness/guide.rs", "fn the_go_test_passes")),
-    Recipe("mock-driver/docs/faults.md", "csi-mock-driver", Test("mock-driver/tests/it/faults/scenarios.rs", "fn every_command_line_of_the_cookbook_works")),
-    Recipe("mock-driver/docs/faults.md", "rules:", Test("mock-driver/src/fault/parse/tests.rs", "docs/faults.md")),
-    Recipe("mock-driver/docs/faults.md", "#", Test("mock-driver/tests/it/faults/scenarios.rs", "fn every_command_line_of_the_cookbook_works")),
+    Recipe("e2e/README.md", "cargo test -p csi-e2e --test scenarios", NotRun(SCHEDULED)),
+    Recipe("e2e/README.md", "cargo test -p csi-e2e --test whole_path", NotRun(SCHEDULED)),
+    Recipe("e2e/README.md", "cargo test -p csi-e2e --test differential", NotRun(SCHEDULED)),
+    Recipe("e2e/README.md", "cargo test -p csi-e2e --test pod_schedules", NotRun(SCHEDULED)),
+    Recipe("e2e/README.md", "cargo run --release -p csi-bench", NotRun("takes hours; the scheduled workflow runs it, and e2e/bench/tests its rows")),
+    Recipe("e2e/README.md", "cargo run -p csi-e2e --bin nodes", NotRun("takes hours, and one command runs until Ctrl-C; the scheduled workflow runs the others, and .ci/run some of the tests")),
+    Recipe("mock-driver/README.md", "cargo run", Test("mock-driver/tests/it/readme.rs", "command_lines_work_one_after_the_other")),
+    Recipe("mock-driver/README.md", "csi-mock-driver ctl", Test("mock-driver/tests/it/readme.rs", "command_lines_work_one_after_the_other")),
+    Recipe("mock-driver/README.md", "export CSI_MOCK_ADMIN_ENDPOINT", Test("mock-driver/tests/it/readme.rs", "the_script_for_ci_judges")),
+    Recipe("mock-driver/README.md", "package sidecar", Test("e2e/tests/harness/guide.rs", "the_go_test_passes")),
+    Recipe("mock-driver/docs/faults.md", "csi-mock-driver", Test("mock-driver/tests/it/faults/scenarios.rs", "every_command_line_of_the_cookbook_works")),
+    Recipe("mock-driver/docs/faults.md", "rules:", Test("mock-driver/src/fault/parse/tests.rs", "example_in_the_documentation_is_valid")),
+    Recipe("mock-driver/docs/faults.md", "#", Test("mock-driver/tests/it/faults/scenarios.rs", "every_command_line_of_the_cookbook_works")),
 ];
 
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
@@ -123,12 +143,10 @@ async fn each_is_run_or_listed(_harness: Arc<Harness>) -> Result<()> {
             of_block.len()
         );
         unused.remove(&of_block[0]);
-    }
-    for Recipe(document, begins, runner) in RECIPES {
-        match runner {
-            Test(file, test) => ensure!(read(Path::new(file))?.contains(test), "{file} has no {test}"),
-            NotRun(reason) => ensure!(!reason.is_empty(), "{document}: {begins}: no reason"),
-        }
+        let recipe = &RECIPES[of_block[0]];
+        recipe
+            .check(&text)
+            .with_context(|| format!("{document}: {}", recipe.1))?;
     }
     let unused: Vec<_> = unused
         .iter()
@@ -136,6 +154,66 @@ async fn each_is_run_or_listed(_harness: Arc<Harness>) -> Result<()> {
         .collect();
     ensure!(unused.is_empty(), "no block begins with {unused:?}");
     Ok(())
+}
+
+// === impl Recipe ===
+
+impl Recipe {
+    /// Checks that the test exists and names the block, and that the row says what it leaves out.
+    fn check(&self, text: &str) -> Result<()> {
+        let Self(document, begins, runner) = self;
+        let (file, test) = match runner {
+            Test(file, test) => (file, test),
+            Partly(file, test, reason) if !reason.is_empty() => (file, test),
+            NotRun(reason) if !reason.is_empty() => return Ok(()),
+            Partly(..) | NotRun(_) => bail!("a reason is missing"),
+        };
+        let source = read(Path::new(file))?;
+        let definitions = [format!("fn {test}("), format!("func {test}("), (*test).to_owned()];
+        // A command of .ci/run is no function.
+        let definitions = if test.contains(' ') {
+            &definitions[2..]
+        } else {
+            &definitions[..2]
+        };
+        ensure!(
+            definitions.iter().any(|definition| source.contains(definition)),
+            "{file} does not define {test}"
+        );
+        if file.starts_with(NODES_DIR) || *file == BY_HAND {
+            // These tests choose a block by its beginning.
+            let literal = format!("{begins:?}");
+            let mut sources = vec![source];
+            for file in git(&["ls-files", "--cached", "--others", &format!("{NODES_DIR}/*.rs")])?.lines() {
+                sources.push(read(Path::new(file))?);
+            }
+            ensure!(
+                sources
+                    .iter()
+                    .any(|source| source.contains(&literal[..literal.len() - 1])),
+                "{file} does not choose the block by {literal}"
+            );
+            let replaces_all = matches!(runner, Test(..));
+            let idle = text.lines().flat_map(|line| line.split("&&"));
+            let idle = idle.filter_map(|command| command.split_whitespace().next());
+            let idle = NOT_RUN
+                .iter()
+                .find(|(program, _)| idle.clone().any(|name| name == *program));
+            ensure!(
+                !(replaces_all && idle.is_some()),
+                "the test does not run {idle:?}: the row must be Partly"
+            );
+        } else {
+            let name = Path::new(document)
+                .file_name()
+                .context("a document must have a name")?;
+            ensure!(
+                source.contains(&*name.to_string_lossy()),
+                "{file} does not read {document}"
+            );
+        }
+        Ok(())
+    }
 }
 
 /// Packages, binaries, examples and tests, and the names by which tests are chosen.

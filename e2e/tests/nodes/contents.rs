@@ -88,6 +88,10 @@ const ABOUT: &[(&str, &str)] = &[
         "The same in the StatefulSet of csi-driver-host-path.",
     ),
     (
+        "attachers_chart_upgraded_with_volumes_attached",
+        "The command of the chart's README upgrades the attacher's Helm chart while volumes are attached: none is detached.",
+    ),
+    (
         "install_with_kustomize",
         "The commands of the documents install the driver with kustomize, use it and remove it.",
     ),

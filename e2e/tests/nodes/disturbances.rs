@@ -1,13 +1,16 @@
 //! Programs and nodes that fail while volumes are in use.
 
 use anyhow::{Context, Result, ensure};
+use csi_e2e::document::block;
 use csi_e2e::nodes::{DRIVER_NAMESPACE, NODES};
+use csi_e2e::toolchain::{Settings, Toolchain};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
 use serde_json::json;
 
 use crate::env::{EXT4, Env, PodSpec};
+use crate::recipes::{TROUBLESHOOTING, shell};
 use crate::restore::taint_out_of_service;
 use crate::shared_nodes::Scenario;
 
@@ -184,7 +187,7 @@ async fn node_driver_is_replaced_under_a_pod(env: &Env<'_>) -> Result<()> {
     env.wait_until_detached("data").await
 }
 
-/// A node loses its power. With the out-of-service taint its pods are deleted and the volume is detached without kubelet,
+/// A node loses its power. With the out-of-service taint of the troubleshooting guide its pods are deleted and the volume is detached without kubelet,
 /// so that a pod on the other node gets it with its data; then the node boots again.
 async fn lost_node_is_taken_out_of_service(env: &Env<'_>) -> Result<()> {
     let controller = controller_node(env).await?;
@@ -199,7 +202,10 @@ async fn lost_node_is_taken_out_of_service(env: &Env<'_>) -> Result<()> {
     let node = env.nodes.node(lost)?;
     node.crash().await?;
     env.nodes.wait_until_not_ready(node).await?;
-    taint_out_of_service(env.nodes, lost, true).await?;
+    let toolchain = Toolchain::new(env.nodes.run(), Settings::from_env());
+    let shell = shell(env.nodes, &toolchain).await?.replacing("<node>", lost);
+    shell.run(&block(TROUBLESHOOTING, "kubectl taint node")?).await?;
+    shell.ensure_all_replaced()?;
     env.run_pod(
         &PodSpec::new("web-2", "grep -qx hello /data/greeting")
             .on(other)

@@ -5,6 +5,8 @@
 //! Skipped, with the reason, without root, namespaces, cgroups or loop devices, and unless all programs are built, which
 //! `cargo run -p csi-e2e --bin nodes -- --build` does. With `CSI_E2E_REQUIRE_NODES` a skip is an error.
 
+mod attached;
+mod chart_upgrade;
 mod contents;
 mod disturbances;
 mod env;
@@ -14,6 +16,7 @@ mod leftovers;
 mod recipes;
 mod restore;
 mod shared_nodes;
+mod snapshotter;
 mod volumes;
 
 use std::io::Write;
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         .iter()
         .chain(disturbances::SCENARIOS)
         .chain(image_swap::SCENARIOS)
+        .chain(chart_upgrade::SCENARIOS)
         .chain(recipes::SCENARIOS);
     let mut trials = vec![killed_harness(&shared)];
     trials.extend(scenarios.map(|scenario| trial(scenario.name, &shared, |shared| shared.run(scenario))));

@@ -8,17 +8,19 @@ use anyhow::{Context, Result, ensure};
 use csi_e2e::document::{Shell, block};
 use csi_e2e::nodes::{GO_ATTACHER, OVERLAY, RealNodes};
 use csi_e2e::toolchain::{Settings, Toolchain, workspace_root};
+use csi_mock_driver::admin_api::resource::Pool;
 use futures::future::LocalBoxFuture;
 use serde_json::json;
 
 use crate::env::Env;
 use crate::shared_nodes::Scenario;
+use crate::snapshotter::{REPOSITORY, Snapshotter};
 
-const DEPLOY: &str = "deploy/README.md";
+pub(crate) const DEPLOY: &str = "deploy/README.md";
 const INSTALL: &str = "docs/install.md";
 const ALERTS: &str = "docs/alerts.md";
-const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
-const ATTACHER_CHART: &str = "deploy/charts/csi-attacher/README.md";
+pub(crate) const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
+pub(crate) const ATTACHER_CHART: &str = "deploy/charts/csi-attacher/README.md";
 const DRIVER_CHART: &str = "deploy/charts/csi-mock-driver/README.md";
 /// Commands of the guides that only read, by what their blocks begin with.
 const DIAGNOSES: [(&str, &str); 9] = [
@@ -88,7 +90,7 @@ async fn alone(env: &Env<'_>, recipe: Recipe) -> Result<()> {
     env.nodes.redeploy().await
 }
 
-async fn shell(nodes: &RealNodes, toolchain: &Toolchain) -> Result<Shell> {
+pub(crate) async fn shell(nodes: &RealNodes, toolchain: &Toolchain) -> Result<Shell> {
     let kubeconfig = nodes.cluster().admin_kubeconfig().display().to_string();
     let shell = Shell::new(nodes.run(), "recipe")?
         .program("kubectl", &toolchain.kubectl().await?)?
@@ -99,16 +101,12 @@ async fn shell(nodes: &RealNodes, toolchain: &Toolchain) -> Result<Shell> {
 
 /// The driver with kustomize: a pod with a volume, the `ctl` commands, the other examples, and the removal of everything.
 async fn install_with_kustomize(shell: Shell) -> Result<()> {
+    // Where kind would mount the array's directory from. The nodes have one of their own.
+    let array = shell.home().join("array");
+    let shell = shell.replacing("/tmp/csi-mock-driver", &array.display().to_string());
     shell.run(&block(DEPLOY, "sudo install")?).await?;
-    let printed = shell
-        .run(&block(DEPLOY, "kubectl -n csi-mock-driver exec")?)
-        .await?;
-    ensure!(
-        printed.contains("node-"),
-        "no node has a volume attached: {printed}"
-    );
-    let stop = "kubectl -n csi-mock-driver exec deploy/csi-attacher -c driver -- /csi-mock-driver ctl scenarios stop detach-slow";
-    shell.run(stop).await?;
+    ensure!(array.is_dir(), "the array's directory must exist");
+    control_the_driver(&shell).await?;
     shell
         .run(
             "kubectl apply -f deploy/examples/block.yaml -f deploy/examples/clone.yaml -f deploy/examples/group.yaml \
@@ -122,9 +120,62 @@ async fn install_with_kustomize(shell: Shell) -> Result<()> {
                  -f deploy/examples/inline.yaml -f deploy/examples/tiers.yaml",
         )
         .await?;
+    node_pods_with_a_priority(&shell).await?;
     shell.run(&block(DEPLOY, "kubectl delete")?).await?;
+    ensure!(!array.exists(), "the array's directory must be removed");
+    shell.ensure_all_replaced()?;
     nothing_is_left(&shell, &format!("-k {OVERLAY}")).await?;
     run_controller_without_nodes(&shell).await
+}
+
+/// The commands that run in the driver's pod. Their effects are undone.
+async fn control_the_driver(shell: &Shell) -> Result<()> {
+    const CTL: &str = "kubectl -n csi-mock-driver exec deploy/csi-attacher -c driver -- /csi-mock-driver ctl";
+    let inspect =
+        "kubectl -n csi-mock-driver exec deploy/csi-attacher -c driver -- /csi-mock-driver ctl attachments";
+    let printed = shell.run(&block(DEPLOY, inspect)?).await?;
+    ensure!(
+        printed.contains("node-"),
+        "no node has a volume attached: {printed}"
+    );
+    shell.run(&format!("{CTL} scenarios stop detach-slow")).await?;
+    let pools = async || {
+        let printed = shell.run(&format!("{CTL} pools --output=json")).await?;
+        let pools: Vec<Pool> = serde_json::from_str(&printed).context("understand the pools")?;
+        let pool = pools.into_iter().find(|pool| pool.name == "pool-0");
+        anyhow::Ok(pool.context("there must be pool-0")?.capacity_bytes)
+    };
+    let before = pools().await?;
+    let shrink =
+        "kubectl -n csi-mock-driver exec deploy/csi-attacher -c driver -- /csi-mock-driver ctl pools";
+    shell.run(&block(DEPLOY, shrink)?).await?;
+    let shrunk = pools().await?;
+    ensure!(shrunk == 1 << 30, "the pool has {shrunk} bytes");
+    let grow = format!("{CTL} pools resize pool-0 {before}");
+    shell.run(&grow).await.map(drop)
+}
+
+/// Replaces the node pods by pods with a priority class, while a pod has a volume.
+async fn node_pods_with_a_priority(shell: &Shell) -> Result<()> {
+    write_overlay(
+        shell,
+        "priority",
+        "mock-driver-nodes",
+        &["node-critical-priority"],
+    )?;
+    let printed = shell
+        .run(
+            "kubectl apply -k ~/priority
+             kubectl -n csi-mock-driver rollout status daemonset/csi-mock-driver-node --timeout=3m
+             kubectl -n csi-mock-driver get pods -l app.kubernetes.io/component=node \
+                 -o jsonpath='{.items[*].spec.priorityClassName}'",
+        )
+        .await?;
+    ensure!(
+        printed.ends_with("system-node-critical system-node-critical"),
+        "the priority classes: {printed}"
+    );
+    Ok(())
 }
 
 /// Any cluster can run it: alone, with components, and with the Go attacher in place of ours.
@@ -135,8 +186,8 @@ async fn run_controller_without_nodes(shell: &Shell) -> Result<()> {
         "network-policy",
         "publish-secrets",
     ];
-    write_overlay(shell, "components", &COMPONENTS)?;
-    write_overlay(shell, "rollback", &["go-sidecar"])?;
+    write_overlay(shell, "components", "mock-driver", &COMPONENTS)?;
+    write_overlay(shell, "rollback", "mock-driver", &["go-sidecar"])?;
     let image = "kubectl -n csi-mock-driver get deployment csi-attacher \
          -o jsonpath='{.spec.template.spec.containers[?(@.name==\"csi-attacher\")].image}'";
     // The ClusterRole of publish-secrets stays: the scenarios with accounts of their own need it.
@@ -160,8 +211,8 @@ async fn run_controller_without_nodes(shell: &Shell) -> Result<()> {
         .map(drop)
 }
 
-/// Writes an overlay of `overlays/mock-driver` with components to a directory of the shell's home.
-fn write_overlay(shell: &Shell, name: &str, components: &[&str]) -> Result<()> {
+/// Writes an overlay with components to a directory of the shell's home.
+fn write_overlay(shell: &Shell, name: &str, overlay: &str, components: &[&str]) -> Result<()> {
     let dir = shell.home().join(name);
     std::fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
     let dir = dir.canonicalize()?;
@@ -171,7 +222,7 @@ fn write_overlay(shell: &Shell, name: &str, components: &[&str]) -> Result<()> {
     deploy.push("deploy");
     let deploy = deploy.display();
     let mut text =
-        format!("namespace: csi-mock-driver\nresources:\n  - {deploy}/overlays/mock-driver\ncomponents:\n");
+        format!("namespace: csi-mock-driver\nresources:\n  - {deploy}/overlays/{overlay}\ncomponents:\n");
     for component in components {
         text.push_str(&format!("  - {deploy}/components/{component}\n"));
     }
@@ -235,6 +286,7 @@ async fn explain_a_stuck_volume(env: &Env<'_>) -> Result<()> {
         ensure!(!is_empty, "{document}: {begins} prints nothing");
     }
     let shell = attachers_pages_and_logs(env, shell).await?;
+    shell.ensure_all_replaced()?;
     shell
         .run(&format!("kubectl delete namespace shop\n{WAIT_FOR_DELETION}"))
         .await
@@ -298,18 +350,12 @@ fn outline(report: &str) -> Vec<String> {
 
 /// A restored snapshot with `overlays/mock-driver-snapshots`, then a group snapshot with the overlay for groups. Definitions and snapshot controller are those of the release that the document names, from its Go modules.
 async fn restore_a_snapshot(shell: Shell, toolchain: &Toolchain) -> Result<()> {
-    const REPOSITORY: &str = "https://github.com/kubernetes-csi/external-snapshotter/";
-    let commands = block(DEPLOY, &format!("kubectl apply -k \"{REPOSITORY}"))?;
-    let version = commands
-        .split("?ref=")
-        .nth(1)
-        .and_then(|rest| rest.split('"').next());
-    let version = version.context("the document must name a version")?;
-    let module = "github.com/kubernetes-csi/external-snapshotter";
-    let client = toolchain
-        .go_sources(&format!("{module}/client/v8@{version}"))
-        .await?;
-    let root = toolchain.go_sources(&format!("{module}/v8@{version}")).await?;
+    let Snapshotter {
+        commands,
+        version,
+        client,
+        root,
+    } = Snapshotter::read(toolchain).await?;
     let shell = shell
         .replacing(&format!("{REPOSITORY}client/"), &format!("{}/", client.display()))
         .replacing(REPOSITORY, &format!("{}/", root.display()))
@@ -334,6 +380,7 @@ async fn restore_a_snapshot(shell: Shell, toolchain: &Toolchain) -> Result<()> {
              kubectl wait --for=delete volumegroupsnapshotcontents,volumesnapshotcontents --all --timeout=2m",
         )
         .await?;
+    shell.ensure_all_replaced()?;
     let remove = "kubectl delete -k deploy/overlays/mock-driver-group-snapshots";
     let applied = commands.lines().filter(|line| line.contains(REPOSITORY));
     let cluster: Vec<_> = applied.map(|line| line.replace("apply", "delete")).collect();
@@ -378,7 +425,7 @@ async fn install_the_attachers_chart(shell: Shell) -> Result<()> {
 }
 
 /// None of these objects is left.
-async fn nothing_is_left(shell: &Shell, objects: &str) -> Result<()> {
+pub(crate) async fn nothing_is_left(shell: &Shell, objects: &str) -> Result<()> {
     let left = shell
         .run(&format!("kubectl get {objects} --ignore-not-found -o name"))
         .await?;

@@ -62,6 +62,9 @@ func TestMockDriverChartMeansWhatKustomizeMeans(t *testing.T) {
 		{"mock-driver-nodes", []string{"monitoring"}, []string{"serviceMonitor.enabled=true"}},
 		{"mock-driver-nodes", []string{"network-policy"}, []string{"networkPolicy.enabled=true"}},
 		{"mock-driver-nodes", []string{"kubelet-directory"}, []string{"kubeletDirectory=" + kubeletOfK0s}},
+		{"mock-driver-nodes", []string{"critical-priority", "node-critical-priority"}, []string{
+			"controller.priorityClassName=system-cluster-critical", "node.priorityClassName=system-node-critical",
+		}},
 		{"mock-driver-snapshots", nil, []string{"snapshots.enabled=true"}},
 		{"mock-driver-group-snapshots", nil, []string{"snapshots.enabled=true", "groupSnapshots.enabled=true"}},
 	} {
@@ -143,7 +146,7 @@ func TestEveryValueReachesTheObjects(t *testing.T) {
 		{"csi-mock-driver", "controller.extraArgs[0]=--scenario=flaky", "- --scenario=flaky"},
 		{"csi-mock-driver", "node.extraArgs[0]=--v=5", "- --v=5"},
 		{"csi-mock-driver", "node.tolerations[0].key=gpu,node.tolerations[0].operator=Exists", "key: gpu"},
-		{"csi-mock-driver", "node.priorityClassName=", "!priorityClassName"},
+		{"csi-mock-driver", "node.priorityClassName=high", "priorityClassName: high"},
 		{"csi-mock-driver", "controller.priorityClassName=high", "priorityClassName: high"},
 		{"csi-mock-driver", "attacher.image.repository=registry.k8s.io/sig-storage/csi-attacher,attacher.image.tag=v4.13.0",
 			"image: registry.k8s.io/sig-storage/csi-attacher:v4.13.0"},

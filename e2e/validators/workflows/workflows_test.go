@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,6 +74,44 @@ func TestWorkflowsNameFilesThatExist(t *testing.T) {
 	}
 	if count < 10 {
 		t.Errorf("only %d files were found", count)
+	}
+}
+
+// The recipe of deploy/README.md for kind is what the workflow runs, which may add flags.
+func TestKindRecipeIsWhatTheWorkflowRuns(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(root, "deploy/README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	workflow, err := os.ReadFile(filepath.Join(root, ".github/workflows/kind.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	chart, err := os.ReadFile(filepath.Join(root, "deploy/charts/csi-mock-driver/Chart.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := regexp.MustCompile(`(?m)^appVersion: (.*)$`).FindSubmatch(chart)
+	if version == nil {
+		t.Fatal("the chart has no appVersion")
+	}
+	// The workflow takes the version from the chart, and quotes variables.
+	spelled := strings.NewReplacer(`"`, "", "$version", string(version[1]))
+	var run []string
+	for _, line := range strings.Split(string(workflow), "\n") {
+		run = append(run, strings.TrimSpace(spelled.Replace(line)))
+	}
+	_, recipe, found := strings.Cut(string(readme), "```console\nsudo install")
+	recipe, _, ended := strings.Cut("sudo install"+recipe, "```")
+	if !found || !ended {
+		t.Fatal("the README has no recipe for kind")
+	}
+	for _, line := range strings.Split(strings.TrimSpace(recipe), "\n") {
+		line = strings.TrimSpace(line)
+		isRun := func(command string) bool { return command == line || strings.HasPrefix(command, line+" ") }
+		if !slices.ContainsFunc(run, isRun) {
+			t.Errorf("the workflow does not run %q", line)
+		}
 	}
 }
 

@@ -32,6 +32,11 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
         ),
         trial(
             harness,
+            "deploy::images_run_one_program_as_root",
+            images_run_one_program_as_root,
+        ),
+        trial(
+            harness,
             "deploy::images_are_built_by_the_compiler_of_the_tree",
             compiler_of_the_tree,
         ),
@@ -114,6 +119,31 @@ async fn layouts_are_made_again(harness: Arc<Harness>) -> Result<()> {
     let refused = pack(&new, &unused).await;
     let refused = refused.err().context("an image was made of nothing")?;
     ensure!(refused.to_string().contains(PROGRAMS[1]), "{refused}");
+    Ok(())
+}
+
+/// The images that real nodes get are made by the harness with these programs and no user, so the Containerfile must say the same.
+async fn images_run_one_program_as_root(_harness: Arc<Harness>) -> Result<()> {
+    let file = workspace_root().join("deploy/images/Containerfile");
+    let text = std::fs::read_to_string(&file).context("read the Containerfile")?;
+    let mut images: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut image = "";
+    for line in text.lines() {
+        let (instruction, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match instruction {
+            "FROM" => image = rest.rsplit(' ').next().unwrap_or_default(),
+            "ENTRYPOINT" | "CMD" | "USER" | "ENV" | "WORKDIR" => images.entry(image).or_default().push(line),
+            _ => {}
+        }
+    }
+    // The stage that compiles is no image.
+    images.remove("build");
+    let expected = [
+        ("csi-attacher", vec![r#"ENTRYPOINT ["/csi-attacher"]"#]),
+        ("csi-mock-driver", vec![r#"ENTRYPOINT ["/csi-mock-driver"]"#]),
+        ("csi-mock-driver-node", vec![r#"ENTRYPOINT ["/csi-mock-driver"]"#]),
+    ];
+    ensure!(images == BTreeMap::from(expected), "the images are {images:?}");
     Ok(())
 }
 

@@ -37,11 +37,12 @@ const ROWS: &[Row] = &[
     Row("components/critical-priority", Kubelets(RECIPES, "fn run_controller_without_nodes")),
     Row("components/explain", Kubelets("e2e/src/scenario/explain/explain_cli.rs", "rbac.yaml")),
     Row("components/go-sidecar", Kubelets(RECIPES, "fn run_controller_without_nodes")),
-    Row("components/kube-rbac-proxy", NotRun("its image is not among those that the harness makes; `deploy::` and e2e/validators check the manifests")),
+    Row("components/kube-rbac-proxy", NotRun("the Go module proxy does not have kube-rbac-proxy's module, from which its image would be made; `deploy::` and e2e/validators check the manifests")),
     Row("components/kubelet-directory", NotRun("the kubelets have the default directory; a test of e2e/validators compares every path")),
     Row("components/monitoring", NotRun("no Prometheus operator runs there; `deploy::` checks selectors, alerts and dashboard")),
     // No network plugin there enforces the policy.
     Row("components/network-policy", Kubelets(RECIPES, "fn run_controller_without_nodes")),
+    Row("components/node-critical-priority", Kubelets(RECIPES, "fn node_pods_with_a_priority")),
     Row("components/publish-secrets", Kubelets(RECIPES, "fn run_controller_without_nodes")),
     Row("e2e-suite", Kubelets(SUITE, "testdriver.yaml")),
     Row("examples/block.yaml", Kubelets(RECIPES, "fn install_with_kustomize")),
@@ -54,7 +55,8 @@ const ROWS: &[Row] = &[
     Row("examples/tiers.yaml", Kubelets(RECIPES, "fn install_with_kustomize")),
     Row("images", NotRun("no container engine is needed there: the harness makes the images from the built programs")),
     Row("kind", NotRun("needs a container engine; the workflow `kind` creates the cluster")),
-    Row("overlays/existing-driver", NotRun("its driver has no image; image_swapped_in_attachers_deployment exchanges the image beside the mock driver")),
+    // With the manifests of csi-driver-host-path in place of its driver.yaml, whose driver has no image.
+    Row("overlays/existing-driver", Kubelets("e2e/tests/nodes/image_swap.rs", "deploy/overlays/existing-driver")),
     Row("overlays/mock-driver", Kubelets(RECIPES, "fn run_controller_without_nodes")),
     Row("overlays/mock-driver-group-snapshots", Kubelets(SUITE, "pub const SUITE_OVERLAY")),
     Row("overlays/mock-driver-nodes", Kubelets("e2e/src/nodes.rs", "pub const OVERLAY")),

@@ -65,6 +65,7 @@ async fn attacher_and_driver_run_by_hand(harness: Arc<Harness>) -> Result<()> {
     driver
         .while_alive(until(admin, "/", |text| text.contains("<html")))
         .await?;
+    shell.ensure_all_replaced()?;
     stop_in_reverse(&[driver, attacher], GRACE).await?;
     cluster.stop().await
 }
