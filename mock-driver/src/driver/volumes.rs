@@ -319,8 +319,8 @@ impl Driver {
         if copied > 0 && !was_frozen && is_attached() {
             tracing::warn!(
                 volume,
-                "copied while it is attached and its filesystem does not stand quiesced: what is written meanwhile may be \
-                 in the copy or not, and in any order unless copies share blocks here; end the writers first"
+                "copied an attached volume whose filesystem is not frozen: the copy may miss concurrent writes, or have \
+                 them out of order unless copies share blocks here; stop the writers first"
             );
         }
     }

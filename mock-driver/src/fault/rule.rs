@@ -62,7 +62,7 @@ pub(crate) struct Match {
     pub(super) bytes_above: Option<u64>,
     /// The call with this number among those that match, from 1.
     pub(super) call: Option<u64>,
-    /// Every nth call, from the first one on.
+    /// Every nth matching call: n, 2n and so on; with `call`, every nth from that call on.
     pub(super) every: Option<u64>,
     /// Probability of firing for these calls; `None` for 1.
     pub(super) probability: Option<f64>,

@@ -223,8 +223,8 @@ impl Counts {
         }
         self.call_numbers.put_back(position.call_number);
         self.firings = self.firings.saturating_sub(1);
-        if let Some((whom, number)) = position.draw {
-            self.draws.put_back(whom, number);
+        if let Some((subject, number)) = position.draw {
+            self.draws.put_back(subject, number);
         }
     }
 }

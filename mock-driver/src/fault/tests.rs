@@ -88,7 +88,7 @@ fn fired(faults: &Faults, calls: impl IntoIterator<Item = Publish>) -> Vec<Strin
 }
 
 #[test]
-fn counted_rule_gives_way_to_the_next_and_takes_a_firing_back() {
+fn exhausted_rule_yields_to_the_next_and_regains_a_reverted_firing() {
     let faults = mk_rules(
         "
 - {id: once, match: {volume: a}, phase: after, action: {code: INTERNAL}, times: 1}

@@ -211,10 +211,10 @@ impl Node {
         if self.is_simulated() || !self.records.of(volume).is_empty() {
             return Ok(());
         }
-        let (staging, volume_disk) = (self.private_staging(volume)?, volume.to_owned());
+        let (staging, volume_id) = (self.private_staging(volume)?, volume.to_owned());
         self.blocking(move |node| {
             node.mounter
-                .unmount(&staging, |mounted| node.is_of_lost(&volume_disk, mounted))?;
+                .unmount(&staging, |mounted| node.is_of_lost(&volume_id, mounted))?;
             Ok(mount::remove_empty(&staging)?)
         })
         .await?;

@@ -216,18 +216,18 @@ impl RawFault {
             Self::NotReady { r#for } => rule.overlay = Some(Overlay::NotReady(r#for.map(Duration::from))),
             Self::NodeGone { node } => {
                 matches.method = only(Method::ControllerPublishVolume);
-                matches.node = unless_all(node);
+                matches.node = restrictive_pattern(node);
                 rule.refuse(Code::NotFound, Condition::NodeGone);
             }
             Self::NodeLimit { node, limit } => {
                 matches.method = only(Method::ControllerPublishVolume);
-                matches.node = unless_all(node);
+                matches.node = restrictive_pattern(node);
                 let limit = required("limit", limit, "limit: 3")?;
                 rule.refuse(Code::ResourceExhausted, Condition::NodeLimit(limit));
             }
             Self::SlowNode { node, time } => {
                 matches.method = Some(Methods::Like(WildMatch::new(PUBLISH_AND_UNPUBLISH)));
-                matches.node = unless_all(node);
+                matches.node = restrictive_pattern(node);
                 rule.action.queue = Some(required("time", time, "time: 2s")?.into());
             }
             Self::ReadOnly { code } => {
@@ -235,7 +235,7 @@ impl RawFault {
                 rule.refuse(ErrorCode::or(code, Code::FailedPrecondition), changes);
             }
             Self::Busy { volume, node, code } => {
-                (matches.volume, matches.node) = (unless_all(volume), unless_all(node));
+                (matches.volume, matches.node) = (restrictive_pattern(volume), restrictive_pattern(node));
                 let changes = Condition::Changes("the array is busy: try again later");
                 rule.refuse(ErrorCode::or(code, Code::Aborted), changes);
             }
@@ -302,7 +302,7 @@ fn required<T>(field: &str, value: Option<T>, example: &str) -> Result<T, FieldE
 }
 
 /// Unlike a rule's, a pattern of stars alone matches calls without the field, too.
-fn unless_all(pattern: Option<Pattern>) -> Option<Pattern> {
+fn restrictive_pattern(pattern: Option<Pattern>) -> Option<Pattern> {
     pattern.filter(|pattern| !pattern.matches_all())
 }
 

@@ -27,7 +27,7 @@ impl CallInfo for SizedCall {
 }
 
 #[test]
-fn node_and_resize_scenarios_meet_their_calls() {
+fn node_and_resize_scenarios_fail_matching_calls() {
     const GIB: u64 = 1 << 30;
     let (invalid, late) = (Some(Code::InvalidArgument), Some(Code::DeadlineExceeded));
     // (scenario, service/method, bytes, answers to call after call)
@@ -132,7 +132,7 @@ fn a_limit_shrinks_from_the_second_call_on() {
 }
 
 #[test]
-fn slow_detaches_take_their_time_and_missing_devices_are_absent() {
+fn scenarios_delay_detaches_and_hide_devices() {
     let slow = Faults::new(Seed(1));
     slow.load(Origin::Scenario, Scenario::named("detach-slow").unwrap().script())
         .unwrap();

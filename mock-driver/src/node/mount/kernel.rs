@@ -230,12 +230,12 @@ pub(crate) fn remove_empty(target: &Path) -> Result<(), Error> {
 
 pub(super) fn stats(path: &Path) -> Result<Stats, Error> {
     let stat = rustix::fs::statvfs(path).map_err(Error::errno("read how full it is at", path))?;
-    let volume_disk = stat.f_frsize;
+    let fragment_size = stat.f_frsize;
     Ok(Stats {
         bytes: Usage {
-            available: stat.f_bavail * volume_disk,
-            total: stat.f_blocks * volume_disk,
-            used: stat.f_blocks.saturating_sub(stat.f_bfree) * volume_disk,
+            available: stat.f_bavail * fragment_size,
+            total: stat.f_blocks * fragment_size,
+            used: stat.f_blocks.saturating_sub(stat.f_bfree) * fragment_size,
         },
         inodes: Usage {
             available: stat.f_favail,

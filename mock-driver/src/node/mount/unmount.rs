@@ -19,7 +19,7 @@ impl Mounter {
     }
 
     /// Whether something is mounted or linked at `target`.
-    pub(crate) fn is_mount_point(self, target: &Path) -> Result<bool, Error> {
+    pub(crate) fn has_mount_source(self, target: &Path) -> Result<bool, Error> {
         Ok(self.source_at(target)?.is_some())
     }
 
