@@ -189,7 +189,7 @@ pub async fn serve<C: Connect>(
             return Err(ended.err().unwrap_or(Error::Task(Task::Connection)));
         };
         let term = service.term(&mut tasks, &session).await?;
-        if !stands_again(&mut tasks, term)? {
+        if !runs_election_again(&mut tasks, term)? {
             break;
         }
     }
@@ -307,7 +307,7 @@ impl Service {
 
 /// Whether another term follows. A lost lease, or any other failure of a task during the last term, must not lead to a new
 /// candidacy.
-fn stands_again(tasks: &mut Tasks, term: Term) -> Result<bool, Error> {
+fn runs_election_again(tasks: &mut Tasks, term: Term) -> Result<bool, Error> {
     if let Some(error) = tasks.take_error() {
         return Err(error);
     }
@@ -372,8 +372,8 @@ mod tests {
     #[tokio::test]
     async fn a_vacated_term_is_not_followed_by_another_if_a_task_ended() {
         let mut tasks = Tasks::default();
-        assert!(matches!(stands_again(&mut tasks, Term::Vacated), Ok(true)));
-        assert!(matches!(stands_again(&mut tasks, Term::Over), Ok(false)));
+        assert!(matches!(runs_election_again(&mut tasks, Term::Vacated), Ok(true)));
+        assert!(matches!(runs_election_again(&mut tasks, Term::Over), Ok(false)));
         let lost = leader_election::LeadershipLost::Taken {
             lease: "ns/lease".to_owned(),
             holder: "other".to_owned(),
@@ -385,7 +385,7 @@ mod tests {
             Ok(())
         });
         assert!(tasks.join(Task::Controller).await.is_ok());
-        let next = stands_again(&mut tasks, Term::Vacated);
+        let next = runs_election_again(&mut tasks, Term::Vacated);
         assert!(matches!(next, Err(Error::StoppedLeading(_))), "{next:?}");
     }
 }

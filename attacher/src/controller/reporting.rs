@@ -46,7 +46,7 @@ pub(super) fn span(item: &Item, driver: &Driver) -> Span {
             otel.status_description = field::Empty
         ),
         Item::DeletedVolume { volume, .. } => info_span!(
-            "record", pv = %volume.name, otel.uid = %volume.uid, otel.driver = %driver,
+            "record_volume_id", pv = %volume.name, otel.uid = %volume.uid, otel.driver = %driver,
             otel.status_description = field::Empty
         ),
     }

@@ -189,7 +189,7 @@ mod tests {
         );
     }
 
-    /// A successor of the same name must not get what was meant for the object.
+    /// The API server rejects a patch whose UID differs, so a recreated object of the same name is not changed.
     #[test]
     fn each_patch_carries_the_uid() {
         let (va, uid) = (mk_attachment("va"), Uid::from("uid-va"));

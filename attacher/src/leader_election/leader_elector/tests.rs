@@ -1,4 +1,4 @@
-//! What the elector tells its callback.
+//! Calls of the elector's callback.
 
 use std::sync::{Arc, Mutex};
 
@@ -35,7 +35,7 @@ impl LeaseServer for Server {
 }
 
 #[tokio::test(start_paused = true)]
-async fn callback_gets_the_beginning_and_the_end_of_a_term_once() {
+async fn callback_is_called_once_per_leadership_change() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (elector, leadership) =
         LeaderElector::new(Server::default(), mk_settings("a"), || Timestamp::UNIX_EPOCH, 1);
