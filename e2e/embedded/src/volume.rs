@@ -29,12 +29,12 @@ pub(crate) struct VolumeSpec {
 impl VolumeSpec {
     /// The volume behind `volume`, or `None` if no CSI driver serves it.
     pub(crate) fn from_persistent_volume(volume: &PersistentVolume) -> Option<Self> {
-        Self::from_translated(known(migration::to_csi(volume))?.as_ref())
+        Self::from_translated(skip_untranslatable(migration::to_csi(volume))?.as_ref())
     }
 
     /// The volume of a pod that names an in-tree source itself.
     pub(crate) fn from_inline(volume: &Volume, namespace: &str) -> Option<Self> {
-        let translated = known(migration::inline_to_csi(volume, namespace))?;
+        let translated = skip_untranslatable(migration::inline_to_csi(volume, namespace))?;
         Some(Self {
             inline: translated.spec.clone().map(Box::new),
             ..Self::from_translated(&translated)?
@@ -114,8 +114,8 @@ pub(crate) fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {
     ))
 }
 
-/// A volume that cannot be translated to CSI is not attached, as upstream.
-fn known<T>(translated: Result<Option<T>, TranslationError>) -> Option<T> {
+/// Skips a volume that cannot be translated to CSI, as kube-controller-manager does.
+fn skip_untranslatable<T>(translated: Result<Option<T>, TranslationError>) -> Option<T> {
     translated.unwrap_or_else(|error| {
         tracing::debug!(%error, "skipping volume");
         None

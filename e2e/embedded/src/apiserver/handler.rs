@@ -36,7 +36,8 @@ impl Reply {
     }
 }
 
-/// Answers a request; faults included. A server that stops breaks the connection, whatever it has done by then.
+/// Answers a request; faults included. If the server stops, it closes the connection
+/// without a response; the write may or may not be stored.
 ///
 /// # Errors
 /// The connection breaks, because a fault rule says so, because the server stops, or because the request's body broke.

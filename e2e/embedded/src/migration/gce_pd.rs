@@ -22,12 +22,12 @@ pub(super) fn zones(volume: &PersistentVolume) -> Vec<&str> {
 }
 
 pub(super) fn translate(source: &GCEPersistentDiskVolumeSource, zones: &[&str]) -> Translated {
-    let place = match zones {
+    let location = match zones {
         [] => format!("zones/{UNSPECIFIED}"),
         [zone] => format!("zones/{zone}"),
         zones => format!("regions/{}", region(zones)?),
     };
-    let handle = format!("projects/{UNSPECIFIED}/{place}/disks/{}", source.pd_name);
+    let handle = format!("projects/{UNSPECIFIED}/{location}/disks/{}", source.pd_name);
     let mut csi = mk_source(GCE_PD, &handle, source.fs_type.as_ref(), source.read_only);
     let partition = source.partition.filter(|partition| *partition != 0);
     let partition = partition.map(|partition| partition.to_string());

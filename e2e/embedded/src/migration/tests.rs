@@ -129,7 +129,7 @@ fn gce_disk_is_for_one_writer() {
 }
 
 #[test]
-fn in_tree_volumes_of_pods_stand_for_persistent_volumes() {
+fn inline_in_tree_volumes_are_translated_to_persistent_volumes() {
     let cases = [
         (
             json!({"awsElasticBlockStore": {"volumeID": "vol-1"}}),

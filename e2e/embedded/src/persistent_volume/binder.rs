@@ -24,7 +24,7 @@ use crate::informers::Informers;
 use crate::key_queue::KeyQueue;
 use crate::migration::migrated_driver;
 
-/// How often everything is looked at again.
+/// Resync period of all claims and volumes.
 const RESYNC_PERIOD: Duration = Duration::from_secs(15);
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const MAX_RETRY: Duration = Duration::from_secs(10);

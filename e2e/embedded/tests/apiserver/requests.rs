@@ -397,7 +397,7 @@ async fn decodes_objects_and_options_in_protobuf() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn says_what_it_has_not() {
+async fn answers_501_for_unimplemented_paths() {
     let server = mk_server(1);
     let path = format!("{ATTACHMENTS}/a?fieldManager=m");
     let (code, answer) = send(
