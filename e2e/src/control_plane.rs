@@ -308,13 +308,13 @@ impl ControlPlane {
         }
     }
 
-    /// Asks a program until it says that it is ready.
+    /// Probes a component until it is ready.
     async fn readiness(&self, component: Component, process: &Process) -> Result<()> {
         let client = self.probe_client(component).await?;
         // With leader election the controllers are built when the replica leads, which it may not while the standby runs.
         let standby = Component::StandbyControllerManager;
-        let may_follow = component == Component::ControllerManager && self.process(standby).is_some();
-        let (path, word) = match may_follow {
+        let may_be_standby = component == Component::ControllerManager && self.process(standby).is_some();
+        let (path, word) = match may_be_standby {
             true => standby.readiness(),
             false => component.readiness(),
         };

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 
@@ -90,9 +90,9 @@ pub(super) const FAIL_OVER_DURING_CALLS: Scenario = Scenario {
     ..DURING_CALLS
 };
 
-/// Who leads, according to the Lease of kube-controller-manager.
+/// Holder and number of transitions of kube-controller-manager's Lease.
 #[derive(Debug)]
-struct Leadership {
+struct LeaderElectionRecord {
     holder: String,
     transitions: i32,
 }
@@ -111,7 +111,7 @@ async fn run(env: &mut TestEnv<'_>, next: Component) -> Result<()> {
     env.detach_and_attach(&leaving, &coming, FaultRule::hang_after_effect)
         .await?;
 
-    let before = leadership(env, next).await?;
+    let before = leader_election_record(env, next).await?;
     let cluster = env.ctx().cluster();
     cluster.kill_component(Component::ControllerManager).await?;
     env.driver.clear_faults().await?;
@@ -140,7 +140,7 @@ async fn run(env: &mut TestEnv<'_>, next: Component) -> Result<()> {
     for (volume, methods) in expected {
         env.ensure_succeeded(volume, methods)?;
     }
-    ensure_one_fail_over(before, leadership(env, next).await?)
+    ensure_one_fail_over(before, leader_election_record(env, next).await?)
 }
 
 async fn during_calls(env: &mut TestEnv<'_>, next: Component) -> Result<()> {
@@ -155,7 +155,7 @@ async fn during_calls(env: &mut TestEnv<'_>, next: Component) -> Result<()> {
         .await?;
     let before = env.wait_until_attachment_exists(&coming, B).await?.metadata.uid;
 
-    let leader = leadership(env, next).await?;
+    let leader = leader_election_record(env, next).await?;
     let cluster = env.ctx().cluster();
     cluster.kill_component(Component::ControllerManager).await?;
     if next == Component::ControllerManager {
@@ -181,11 +181,11 @@ async fn during_calls(env: &mut TestEnv<'_>, next: Component) -> Result<()> {
             env.ensure_calls(method, volume, expected)?;
         }
     }
-    ensure_one_fail_over(leader, leadership(env, next).await?)
+    ensure_one_fail_over(leader, leader_election_record(env, next).await?)
 }
 
-/// Who leads if `next` is a standby process: a single replica and the embedded controllers have no Lease.
-async fn leadership(env: &TestEnv<'_>, next: Component) -> Result<Option<Leadership>> {
+/// `None` unless `next` is a standby process: a single replica and the embedded controllers have no Lease.
+async fn leader_election_record(env: &TestEnv<'_>, next: Component) -> Result<Option<LeaderElectionRecord>> {
     let is_process = env.ctx().cluster().component_pid(next)?.is_some();
     if next != Component::StandbyControllerManager || !is_process {
         return Ok(None);
@@ -194,16 +194,21 @@ async fn leadership(env: &TestEnv<'_>, next: Component) -> Result<Option<Leaders
     let lease = leases.get("kube-controller-manager").await;
     let lease = lease.context("read the Lease of kube-controller-manager")?;
     let spec = lease.spec.unwrap_or_default();
-    Ok(Some(Leadership {
+    Ok(Some(LeaderElectionRecord {
         holder: spec.holder_identity.context("the Lease must have a holder")?,
         transitions: spec.lease_transitions.unwrap_or_default(),
     }))
 }
 
 /// Fails unless the Lease changed its holder exactly once, where there is one.
-fn ensure_one_fail_over(before: Option<Leadership>, after: Option<Leadership>) -> Result<()> {
-    let (Some(before), Some(after)) = (before, after) else {
-        return Ok(());
+fn ensure_one_fail_over(
+    before: Option<LeaderElectionRecord>,
+    after: Option<LeaderElectionRecord>,
+) -> Result<()> {
+    let (before, after) = match (before, after) {
+        (None, None) => return Ok(()),
+        (Some(before), Some(after)) => (before, after),
+        (before, after) => bail!("the standby process has ended: {before:?}, {after:?}"),
     };
     ensure!(
         before.holder != after.holder && before.transitions + 1 == after.transitions,

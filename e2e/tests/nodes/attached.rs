@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use csi_e2e::document::Shell;
 use csi_e2e::driver::journal::{Line, PUBLISH, UNPUBLISH, calls};
 use csi_e2e::invariant::va_recorder::VaRecorder;
@@ -259,7 +259,7 @@ impl NodeRecorder {
 
     fn end(mut self) -> Result<Vec<(String, BTreeSet<String>)>> {
         if let Some(ended) = self.task.try_join_next() {
-            ended.context("the watch of nodes broke down")?;
+            bail!("the watch of nodes ended: {ended:?}");
         }
         Ok(self.states.borrow().clone())
     }
@@ -301,7 +301,7 @@ fn deployments(env: &Env<'_>) -> Api<Deployment> {
 }
 
 async fn replace(deployments: &Api<Deployment>, mut deployment: Value) -> Result<()> {
-    // Whatever the controllers have written meanwhile.
+    // No optimistic lock: controllers update the object concurrently.
     deployment["metadata"]["resourceVersion"] = Value::Null;
     let deployment = serde_json::from_value(deployment).context("write a Deployment")?;
     let replaced = deployments

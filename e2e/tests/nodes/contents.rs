@@ -17,11 +17,11 @@ const ABOUT: &[(&str, &str)] = &[
     ),
     (
         "pod_moves_with_its_data",
-        "What a pod wrote on one node, its successor reads on the other.",
+        "What a pod wrote on one node, a pod on the other node reads.",
     ),
     (
         "block_volume_moves_with_its_data",
-        "What a pod wrote to a raw block volume on one node, its successor reads on the other.",
+        "What a pod wrote to a raw block volume on one node, a pod on the other node reads.",
     ),
     (
         "block_volume_is_shared_by_two_nodes",
@@ -33,7 +33,7 @@ const ABOUT: &[(&str, &str)] = &[
     ),
     (
         "inline_volume_lives_as_long_as_its_pod",
-        "An inline volume is made for its pod, without claim and attachment, and deleted with it.",
+        "The driver makes an inline volume for its pod, without claim and attachment, and deleted with it.",
     ),
     (
         "volume_belongs_to_the_fs_group",
@@ -49,7 +49,7 @@ const ABOUT: &[(&str, &str)] = &[
     ),
     (
         "attach_limit_reaches_csi_node",
-        "The array takes fewer volumes for a node than it reported: kubelet updates the CSINode after RESOURCE_EXHAUSTED.",
+        "The array accepts fewer volumes for a node than it reported: kubelet updates the CSINode after RESOURCE_EXHAUSTED.",
     ),
     (
         "volume_without_attachment_moves",
@@ -81,7 +81,7 @@ const ABOUT: &[(&str, &str)] = &[
     ),
     (
         "image_swapped_in_attachers_deployment",
-        "csi-attacher replaces the Go sidecar in its Deployment, and the reverse, while a pod uses a volume.",
+        "The commands of deploy/README.md replace the Go sidecar by csi-attacher in external-attacher's Deployment, and back: two volumes stay attached, and a third moves.",
     ),
     (
         "image_swapped_in_hostpaths_stateful_set",
