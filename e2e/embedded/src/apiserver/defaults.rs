@@ -287,6 +287,13 @@ fn container_defaults(container: &mut Object, host_network: bool) {
             probe_defaults(probe);
         }
     }
+    if let Some(Value::Object(lifecycle)) = container.get_mut("lifecycle") {
+        for name in ["postStart", "preStop"] {
+            if let Some(Value::Object(handler)) = lifecycle.get_mut(name) {
+                http_get_defaults(handler);
+            }
+        }
+    }
     if let Some(Value::Object(resources)) = container.get_mut("resources") {
         resource_list(resources, "limits");
         resource_list(resources, "requests");
@@ -316,12 +323,16 @@ fn probe_defaults(probe: &mut Object) {
             *field = value.into();
         }
     }
-    if let Some(Value::Object(get)) = probe.get_mut("httpGet") {
-        get.entry("path").or_insert("/".into());
-        get.entry("scheme").or_insert("HTTP".into());
-    }
+    http_get_defaults(probe);
     if let Some(Value::Object(grpc)) = probe.get_mut("grpc") {
         grpc.entry("service").or_insert("".into());
+    }
+}
+
+fn http_get_defaults(handler: &mut Object) {
+    if let Some(Value::Object(get)) = handler.get_mut("httpGet") {
+        get.entry("path").or_insert("/".into());
+        get.entry("scheme").or_insert("HTTP".into());
     }
 }
 

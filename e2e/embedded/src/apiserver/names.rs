@@ -133,6 +133,50 @@ pub(crate) fn label_value(text: &str) -> Vec<String> {
     errors
 }
 
+/// The name of a port.
+pub(crate) fn port(text: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    if text.len() > 15 {
+        errors.push(too_long(15));
+    }
+    let fits = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    if text.is_empty() || !text.bytes().all(fits) {
+        errors.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".into());
+    }
+    if !text.bytes().any(|c| c.is_ascii_lowercase()) {
+        errors.push("must contain at least one letter (a-z)".into());
+    }
+    if text.contains("--") {
+        errors.push("must not contain consecutive hyphens".into());
+    }
+    if text.starts_with('-') || text.ends_with('-') {
+        errors.push("must not begin or end with a hyphen".into());
+    }
+    errors
+}
+
+/// The name of an environment variable.
+pub(crate) fn variable(text: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    if text.is_empty() {
+        errors.push("environment variable name must be non-empty".into());
+    }
+    if !text.bytes().all(|c| (b' '..=b'~').contains(&c) && c != b'=') {
+        let what = "a valid environment variable name must consist only of printable ASCII characters other than '='";
+        errors.push(what.into());
+    }
+    errors
+}
+
+/// The name of a header of an HTTP request.
+pub(crate) fn http_header(text: &str) -> Vec<String> {
+    if !text.is_empty() && text.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'-') {
+        return Vec::new();
+    }
+    let what = "a valid HTTP header must consist of alphanumeric characters or '-'";
+    vec![regex_error(what, "[-A-Za-z0-9]+", &["X-Header-Name"])]
+}
+
 /// The key of a Secret.
 pub(crate) fn config_map_key(text: &str) -> Vec<String> {
     let mut errors = Vec::new();

@@ -1,13 +1,15 @@
 //! Validation of objects (`pkg/apis/*/validation` of Kubernetes): every rule in the order in which kube-apiserver
 //! applies it, for the order of the errors is a part of the answer.
 //!
-//! Not validated, because nothing of the attach/detach path uses it: security contexts, probes, affinity between
+//! Not validated, because nothing of the attach/detach path uses it: security contexts, probes, stop signals, affinity between
 //! pods, topology spread, DNS configuration, resource claims, Windows and pod-level resources of a pod.
 
 mod claim;
 mod container;
 mod core;
+mod environment;
 mod fields;
+mod handlers;
 mod metadata;
 mod node;
 mod pod;

@@ -276,3 +276,63 @@ async fn validates_class_names_of_pods() {
         );
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn validates_fields_of_containers() {
+    let server = mk_server(1);
+    let env = |source: Value| json!({ "env": [{ "name": "A", "valueFrom": source }] });
+    let mount = |mut fields: Value| {
+        fields["name"] = "v".into();
+        fields["mountPath"] = "/v".into();
+        json!({ "volumeMounts": [fields] })
+    };
+    let cases = [
+        (
+            json!({ "lifecycle": { "preStop": {} } }),
+            "lifecycle.preStop: Required value: must specify a handler type",
+        ),
+        (
+            json!({ "lifecycle": { "preStop": { "sleep": { "seconds": 31 } } } }),
+            "lifecycle.preStop.sleep: Invalid value: 31: must be non-negative and less than \
+             terminationGracePeriodSeconds (30)",
+        ),
+        (
+            env(json!({ "secretKeyRef": { "name": "a" } })),
+            "env[0].valueFrom.secretKeyRef.key: Required value",
+        ),
+        (
+            env(json!({ "fieldRef": { "fieldPath": "spec.x" } })),
+            "env[0].valueFrom.fieldRef.fieldPath: Invalid value: \"spec.x\": error converting fieldPath: field label \
+             not supported: spec.x",
+        ),
+        (
+            json!({ "ports": [{ "name": "Web", "containerPort": 80 }] }),
+            "ports[0].name: Invalid value: \"Web\": must contain only alpha-numeric characters (a-z, 0-9), and hyphens \
+             (-)",
+        ),
+        (
+            json!({ "ports": [{ "containerPort": 1, "hostPort": 9 }, { "containerPort": 2, "hostPort": 9 }] }),
+            "ports[1].hostPort: Duplicate value: \"TCP//9\"",
+        ),
+        (
+            mount(json!({ "subPath": "/a" })),
+            "volumeMounts.subPath: Invalid value: \"/a\": must be a relative path",
+        ),
+        (
+            mount(json!({ "mountPropagation": "Bidirectional" })),
+            "volumeMounts.mountPropagation: Forbidden: Bidirectional mount propagation is available only to privileged \
+             containers",
+        ),
+    ];
+    for (mut container, error) in cases {
+        container["name"] = "c".into();
+        container["image"] = "i".into();
+        let spec = json!({ "containers": [container], "volumes": [{ "name": "v", "emptyDir": {} }] });
+        assert_fails(
+            call(&server, Method::POST, PODS, &mk_pod("p", spec)).await,
+            422,
+            "Invalid",
+            &format!("Pod \"p\" is invalid: spec.containers[0].{error}"),
+        );
+    }
+}

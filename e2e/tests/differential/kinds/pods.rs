@@ -11,6 +11,41 @@ const ROWS: &[Row] = &[
         r#"[[{"name":"c","image":"i"}],[{"name":"c","image":"j"}],[{"name":"c","image":"i:v1","resources":{"requests":{"cpu":"100m","memory":"1Gi"}}}],[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/data"}]},{"name":"d","image":"i:latest","imagePullPolicy":"Never"}],[{"name":"c","image":"i","env":[{"name":"A","value":"b"}],"ports":[{"containerPort":80}]}]]"#,
         r#"[[],null,[{"name":"","image":"i"}],[{"name":"c"}],[{"name":"c","image":" i"}],[{"name":"c","image":"i"},{"name":"c","image":"i"}],[{"name":"Not Valid","image":"i"}],[{"name":"c","image":"i","imagePullPolicy":"Often"}],[{"name":"c","image":"i","volumeMounts":[{"name":"missing","mountPath":"/x"}]}],[{"name":"c","image":"i","volumeDevices":[{"name":"v","devicePath":"/x"}]}],[{"name":"c","image":"i","ports":[{"containerPort":0}]}],[{"name":"c","image":"i","ports":[{"containerPort":80,"protocol":"X"}]}],[{"name":"c","image":"i","env":[{"name":""}]}],[{"name":"c","image":"i","resources":{"requests":{"cpu":"2"},"limits":{"cpu":"1"}}}],[{"name":"c","image":"i","resources":{"requests":{"storage":"2"}}}],[{"name":"c","image":7}],{}]"#,
     ),
+    // lifecycle
+    (
+        "/spec/containers",
+        r#"[[{"name":"c","image":"i","lifecycle":{"postStart":{"exec":{"command":["a"]}}}}],[{"name":"c","image":"i","lifecycle":{"preStop":{"httpGet":{"port":80}}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"tcpSocket":{"port":"http"}}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"sleep":{"seconds":1}}}}]]"#,
+        r#"[[{"name":"c","image":"i","lifecycle":{"postStart":{}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"exec":{}}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"httpGet":{"port":0}}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"httpGet":{"port":"a--b"}}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"httpGet":{"port":80,"scheme":"FTP","httpHeaders":[{"name":"a b","value":"c"}]}}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"tcpSocket":{"port":70000}}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"sleep":{"seconds":-1}}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"sleep":{"seconds":9999}}}}],[{"name":"c","image":"i","lifecycle":{"preStop":{"exec":{"command":["a"]},"sleep":{"seconds":1}}}}]]"#,
+    ),
+    // env
+    (
+        "/spec/containers",
+        r#"[[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['a']"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":"1m"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"secretKeyRef":{"name":"a","key":"k"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"configMapKeyRef":{"name":"a","key":"k","optional":true}}}]}],[{"name":"c","image":"i","env":[{"name":"1 a","value":"b"}]}]]"#,
+        r#"[[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"spec.x"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"status.phase"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"spec.nodeName['a']"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['a b']"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"apiVersion":"v2","fieldPath":"metadata.name"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"limits.x"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"requests.memory","divisor":"3"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"secretKeyRef":{"name":"a"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"secretKeyRef":{"name":"Not_Valid","key":"a b"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"configMapKeyRef":{"key":"k"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"},"secretKeyRef":{"name":"a","key":"k"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}},"value":"x"}]}],[{"name":"c","image":"i","env":[{"name":"a=b","value":"c"}]}]]"#,
+    ),
+    // ports
+    (
+        "/spec/containers",
+        r#"[[{"name":"c","image":"i","ports":[{"name":"http","containerPort":80,"hostPort":8080}]}],[{"name":"c","image":"i","ports":[{"containerPort":80,"hostPort":1},{"containerPort":81,"hostPort":1,"protocol":"UDP"}]}]]"#,
+        r#"[[{"name":"c","image":"i","ports":[{"name":"Http","containerPort":80}]}],[{"name":"c","image":"i","ports":[{"name":"a--b","containerPort":80}]}],[{"name":"c","image":"i","ports":[{"name":"123","containerPort":80}]}],[{"name":"c","image":"i","ports":[{"name":"-longer-than-fifteen","containerPort":80}]}],[{"name":"c","image":"i","ports":[{"name":"a","containerPort":80},{"name":"a","containerPort":81}]}],[{"name":"c","image":"i","ports":[{"containerPort":80,"hostPort":1},{"containerPort":81,"hostPort":1}]}]]"#,
+    ),
+    // subPath
+    (
+        "/spec/containers",
+        r#"[[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","subPath":"a/b"}]}],[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","subPathExpr":"$(A)"}]}]]"#,
+        r#"[[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","subPath":"/a"}]}],[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","subPath":"a/../b"}]}],[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","subPathExpr":"/../a"}]}],[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","subPath":"a","subPathExpr":"b"}]}]]"#,
+    ),
+    // mountPropagation
+    (
+        "/spec/containers",
+        r#"[[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","mountPropagation":"HostToContainer"}]}],[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","readOnly":true,"recursiveReadOnly":"IfPossible"}]}],[{"name":"c","image":"i","securityContext":{"privileged":true},"volumeMounts":[{"name":"v","mountPath":"/d","mountPropagation":"Bidirectional"}]}]]"#,
+        r#"[[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","mountPropagation":"Bidirectional"}]}],[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","mountPropagation":"Both"}]}],[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","recursiveReadOnly":"Enabled"}]}],[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","recursiveReadOnly":"Maybe"}]}],[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","readOnly":true,"recursiveReadOnly":"Enabled","mountPropagation":"HostToContainer"}]}]]"#,
+    ),
+    (
+        "/spec/initContainers",
+        r#"[[{"name":"x","image":"i"}],[{"name":"x","image":"i","lifecycle":{"preStop":{"sleep":{"seconds":1}}},"restartPolicy":"Always"}]]"#,
+        r#"[[{"name":"c","image":"i"}],[{"name":"x","image":"i","lifecycle":{"preStop":{"sleep":{"seconds":1}}}}],[{"name":"x","image":"i","readinessProbe":{"tcpSocket":{"port":80}}}],[{"name":"x","image":"i"},{"name":"y","image":"i","ports":[{"containerPort":1,"hostPort":1},{"containerPort":2,"hostPort":1}]}]]"#,
+    ),
     (
         "/spec/volumes",
         r#"[[{"name":"v","persistentVolumeClaim":{"claimName":"a"}}],[{"name":"v","emptyDir":{}}],[{"name":"v","csi":{"driver":"csi.example.com"}},{"name":"w","secret":{"secretName":"a"}}],[{"name":"v"}],[{"name":"v","ephemeral":{"volumeClaimTemplate":{"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}}}],[{"name":"v","hostPath":{"path":"/x"}}],[]]"#,

@@ -261,7 +261,7 @@ fn claim(object: &Object, name: Value, age: Value) -> Vec<Value> {
     ]
 }
 
-/// Init containers are not looked at: nothing in the attach/detach path has any.
+/// The statuses of init containers are not looked at: nothing in the attach/detach path has any.
 fn pod(clock: &Clock, object: &Object, name: Value, age: Value) -> Vec<Value> {
     let mut reason = match text(object, "/status/reason") {
         "" => text(object, "/status/phase"),
@@ -302,6 +302,9 @@ fn pod(clock: &Clock, object: &Object, name: Value, age: Value) -> Vec<Value> {
     } else if object::is_deleting(object) && !terminal {
         "Terminating".clone_into(&mut reason);
     }
+    let sidecars = list(object, "/spec/initContainers").iter();
+    let sidecars = sidecars.filter(|container| container["restartPolicy"] == "Always");
+    let total = list(object, "/spec/containers").len() + sidecars.count();
     let restarts = if restarts > 0 && !last_restart.is_empty() {
         format!("{restarts} ({} ago)", since(clock, &last_restart))
     } else {
@@ -309,7 +312,7 @@ fn pod(clock: &Clock, object: &Object, name: Value, age: Value) -> Vec<Value> {
     };
     vec![
         name,
-        format!("{ready}/{}", list(object, "/spec/containers").len()).into(),
+        format!("{ready}/{total}").into(),
         reason.into(),
         restarts.into(),
         age,

@@ -6,23 +6,72 @@ use super::super::field::FieldError;
 use super::super::names;
 use super::fields::{Fields, amount};
 use super::node::resource_quantity;
+use super::volume::no_backsteps;
+use super::{environment, handlers};
 
 /// The names of a pod's valid volumes, and whether each can be a block device.
 pub(super) type Volumes<'a> = BTreeMap<&'a str, bool>;
 
 pub(super) fn containers(spec: &Fields<'_>, volumes: &Volumes<'_>) {
     let mut names = HashSet::new();
+    let mut container = |item: &Fields<'_>| {
+        self::container(item, volumes);
+        let name = item.text("name");
+        if !names.insert(name.to_owned()) {
+            item.duplicate("name", name);
+        }
+    };
     if spec.list("containers").is_empty() {
         spec.required("containers", "");
     }
-    for item in ["containers", "initContainers"]
-        .into_iter()
-        .flat_map(|field| spec.structs(field))
+    let grace_period = spec.integer("terminationGracePeriodSeconds");
+    for item in spec.structs("containers") {
+        container(&item);
+        handlers::lifecycle(&item, grace_period);
+    }
+    host_ports(spec.structs("containers"));
+    for item in spec.structs("initContainers") {
+        container(&item);
+        // One after the other, so that they may have the same ports; the path has the first index for all of them.
+        let first = spec.path("initContainers").index(0);
+        host_ports([item.at_path(first)].into_iter());
+        if item.text("restartPolicy") == "Always" {
+            handlers::lifecycle(&item, grace_period);
+            continue;
+        }
+        let fields = ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"];
+        for field in fields.into_iter().filter(|field| item.has(field)) {
+            let why = "may not be set for init containers without restartPolicy=Always";
+            item.forbidden(field, why);
+        }
+    }
+    if spec.get("hostNetwork") == true {
+        host_network_ports(spec);
+    }
+}
+
+fn host_network_ports(spec: &Fields<'_>) {
+    for port in spec
+        .structs("containers")
+        .flat_map(|container| container.structs("ports"))
     {
-        container(&item, volumes);
-        let name = item.text("name");
-        if !names.insert(name) {
-            item.duplicate("name", name);
+        let [of_host, of_container] =
+            ["hostPort", "containerPort"].map(|field| port.integer(field).unwrap_or_default());
+        if of_host != of_container {
+            let why = "must match `containerPort` when `hostNetwork` is true";
+            port.invalid("hostPort", of_host, why);
+        }
+    }
+}
+
+/// No port of the node is used twice.
+fn host_ports<'a>(containers: impl Iterator<Item = Fields<'a>>) {
+    let mut used = HashSet::new();
+    for port in containers.flat_map(|container| container.structs("ports")) {
+        let number = port.integer("hostPort").unwrap_or_default();
+        let address = format!("{}/{}/{number}", port.text("protocol"), port.text("hostIP"));
+        if number != 0 && !used.insert(address.clone()) {
+            port.duplicate("hostPort", &address);
         }
     }
 }
@@ -40,9 +89,7 @@ fn container(container: &Fields<'_>, volumes: &Volumes<'_>) {
     container.require("image");
     container.one_of("terminationMessagePolicy", &["File", "FallbackToLogsOnError"]);
     ports(container);
-    for variable in container.structs("env") {
-        variable.require("name");
-    }
+    environment::variables(container);
     mounts(container, volumes);
     devices(container, volumes);
     container.one_of("imagePullPolicy", &["Always", "IfNotPresent", "Never"]);
@@ -72,10 +119,13 @@ fn container(container: &Fields<'_>, volumes: &Volumes<'_>) {
 }
 
 fn ports(container: &Fields<'_>) {
-    let mut names = HashSet::new();
+    let mut used_names = HashSet::new();
     for port in container.structs("ports") {
         let name = port.text("name");
-        if !name.is_empty() && !names.insert(name) {
+        let problems = names::port(name);
+        if !name.is_empty() && !problems.is_empty() {
+            port.found("name", name, problems);
+        } else if !name.is_empty() && !used_names.insert(name) {
             port.duplicate("name", name);
         }
         if port.integer("containerPort").unwrap_or_default() == 0 {
@@ -109,7 +159,51 @@ fn mounts(container: &Fields<'_>, volumes: &Volumes<'_>) {
             let why = "must not already exist as a path in volumeDevices";
             mount.invalid("mountPath", target, why);
         }
+        mount_options(container, &mount);
     }
+}
+
+/// As upstream, errors of these fields do not say in which mount they are.
+fn mount_options(container: &Fields<'_>, mount: &Fields<'_>) {
+    let unindexed = mount.at_path(container.path("volumeMounts"));
+    descending_path(&unindexed, "subPath");
+    if !mount.text("subPath").is_empty() && !mount.text("subPathExpr").is_empty() {
+        let why = "subPathExpr and subPath are mutually exclusive";
+        mount.invalid("subPathExpr", mount.text("subPathExpr"), why);
+    }
+    descending_path(&unindexed, "subPathExpr");
+    let propagation = mount.text("mountPropagation");
+    if mount.has("mountPropagation") {
+        unindexed.one_of("mountPropagation", &["Bidirectional", "HostToContainer", "None"]);
+        let privileged = container.child("securityContext").get("privileged") == true;
+        if propagation == "Bidirectional" && !privileged {
+            let why = "Bidirectional mount propagation is available only to privileged containers";
+            unindexed.forbidden("mountPropagation", why);
+        }
+    }
+    match mount.text("recursiveReadOnly") {
+        "Disabled" => {}
+        "Enabled" | "IfPossible" => {
+            if mount.get("readOnly") != true {
+                unindexed.forbidden("recursiveReadOnly", "may only be specified when readOnly is true");
+            }
+            if !matches!(propagation, "" | "None") {
+                let why = "may only be specified when mountPropagation is None or not specified";
+                unindexed.forbidden("recursiveReadOnly", why);
+            }
+        }
+        _ if !mount.has("recursiveReadOnly") => {}
+        _ => unindexed.one_of("recursiveReadOnly", &["Disabled", "Enabled", "IfPossible"]),
+    }
+}
+
+/// A path below the volume, if one is given.
+fn descending_path(mount: &Fields<'_>, field: &str) {
+    let path = mount.text(field);
+    if path.starts_with('/') {
+        mount.invalid(field, path, "must be a relative path");
+    }
+    no_backsteps(mount, field);
 }
 
 fn devices(container: &Fields<'_>, volumes: &Volumes<'_>) {

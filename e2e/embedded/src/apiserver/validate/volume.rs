@@ -188,7 +188,7 @@ fn sources(spec: &Fields<'_>) {
         match name {
             "hostPath" => host_path(&source),
             "local" => {
-                no_backsteps(&source);
+                no_backsteps(&source, "path");
                 if !spec.has("nodeAffinity") {
                     spec.required("nodeAffinity", "Local volume requires node affinity");
                 }
@@ -212,15 +212,15 @@ fn sources(spec: &Fields<'_>) {
 /// Path and type of a directory or file of the node.
 pub(super) fn host_path(source: &Fields<'_>) {
     if !source.text("path").is_empty() {
-        no_backsteps(source);
+        no_backsteps(source, "path");
         source.one_of("type", &HOST_PATH_TYPES);
     }
 }
 
-fn no_backsteps(source: &Fields<'_>) {
-    let path = source.text("path");
+pub(super) fn no_backsteps(source: &Fields<'_>, field: &str) {
+    let path = source.text(field);
     if path.split('/').any(|part| part == "..") {
-        source.invalid("path", path, "must not contain '..'");
+        source.invalid(field, path, "must not contain '..'");
     }
 }
 

@@ -1,0 +1,73 @@
+//! Validation of the handlers of a container's lifecycle.
+
+use super::super::field::FieldError;
+use super::super::names;
+use super::fields::Fields;
+
+/// The kinds of handlers in the order in which they are looked at.
+const KINDS: [&str; 4] = ["exec", "httpGet", "tcpSocket", "sleep"];
+
+/// Handlers of the container's start and end, within the pod's grace period. The stop signal is not validated.
+pub(super) fn lifecycle(container: &Fields<'_>, grace_period: Option<i64>) {
+    let lifecycle = container.child("lifecycle");
+    for event in ["postStart", "preStop"] {
+        if let Some(handler) = lifecycle.given(event) {
+            self::handler(&handler, grace_period);
+        }
+    }
+}
+
+fn handler(handler: &Fields<'_>, grace_period: Option<i64>) {
+    let mut given = KINDS.into_iter().filter(|kind| handler.has(kind));
+    let Some(kind) = given.next() else {
+        let why = "must specify a handler type";
+        return handler.push(FieldError::required(handler.own_path(), why));
+    };
+    let action = handler.child(kind);
+    match kind {
+        "exec" => {
+            if action.list("command").is_empty() {
+                action.required("command", "");
+            }
+        }
+        "httpGet" => http_get(&action),
+        "tcpSocket" => port(&action),
+        _ => sleep(&action, grace_period),
+    }
+    for kind in given {
+        handler.forbidden(kind, "may not specify more than 1 handler type");
+    }
+}
+
+fn http_get(action: &Fields<'_>) {
+    action.require("path");
+    port(action);
+    action.one_of("scheme", &["HTTP", "HTTPS"]);
+    for header in action.structs("httpHeaders") {
+        let name = header.text("name");
+        action.found("httpHeaders", name, names::http_header(name));
+    }
+}
+
+/// A port's number or name.
+fn port(action: &Fields<'_>) {
+    if action.get("port").is_string() {
+        action.check("port", names::port);
+    } else {
+        let why = "must be between 1 and 65535, inclusive";
+        let number = action.integer("port").unwrap_or_default();
+        if !(1..=65535).contains(&number) {
+            action.invalid("port", number, why);
+        }
+    }
+}
+
+fn sleep(action: &Fields<'_>, grace_period: Option<i64>) {
+    let seconds = action.integer("seconds").unwrap_or_default();
+    if let Some(limit) = grace_period
+        && !(0..=limit).contains(&seconds)
+    {
+        let why = format!("must be non-negative and less than terminationGracePeriodSeconds ({limit})");
+        action.push(FieldError::invalid(action.own_path(), seconds, why));
+    }
+}
