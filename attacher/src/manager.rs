@@ -369,11 +369,8 @@ impl fmt::Display for Task {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn a_vacated_term_is_not_followed_by_another_if_a_task_ended() {
-        let mut tasks = Tasks::default();
-        assert!(matches!(runs_election_again(&mut tasks, Term::Vacated), Ok(true)));
-        assert!(matches!(runs_election_again(&mut tasks, Term::Over), Ok(false)));
+    /// The lease is lost while the controller ends.
+    pub(super) async fn lose_lease(tasks: &mut Tasks) {
         let lost = leader_election::LeadershipLost::Taken {
             lease: "ns/lease".to_owned(),
             holder: "other".to_owned(),
@@ -385,6 +382,14 @@ mod tests {
             Ok(())
         });
         assert!(tasks.join(Task::Controller).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_vacated_term_is_not_followed_by_another_if_a_task_ended() {
+        let mut tasks = Tasks::default();
+        assert!(matches!(runs_election_again(&mut tasks, Term::Vacated), Ok(true)));
+        assert!(matches!(runs_election_again(&mut tasks, Term::Over), Ok(false)));
+        lose_lease(&mut tasks).await;
         let next = runs_election_again(&mut tasks, Term::Vacated);
         assert!(matches!(next, Err(Error::StoppedLeading(_))), "{next:?}");
     }

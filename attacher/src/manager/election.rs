@@ -95,6 +95,7 @@ mod tests {
     use crate::controller::state::Event;
     use crate::controller::state::tests::mk_state;
     use crate::informer::Change;
+    use crate::manager::tests::lose_lease;
     use crate::plan::tests::{mk_attachment, mk_node, mk_volume};
 
     /// A state with an attach that has not begun.
@@ -109,16 +110,7 @@ mod tests {
     #[tokio::test]
     async fn reports_a_lease_lost_while_the_controller_ended() {
         let (mut tasks, stop) = (Tasks::default(), CancellationToken::new());
-        let lost = leader_election::LeadershipLost::Taken {
-            lease: "ns/lease".to_owned(),
-            holder: "other".to_owned(),
-        };
-        tasks.spawn(Task::Election, async { Err(lost.into()) });
-        tasks.spawn(Task::Controller, async {
-            tokio::task::yield_now().await;
-            Ok(())
-        });
-        assert!(tasks.join(Task::Controller).await.is_ok());
+        lose_lease(&mut tasks).await;
         let abandoned = abandon(&mut tasks, &stop, &Mutex::new(mk_enqueued())).await;
         assert!(
             matches!(abandoned, Err(Error::StoppedLeading(_))),

@@ -31,6 +31,17 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
+    /// The volume is being deleted and has our finalizer.
+    fn delete_volume(&mut self) {
+        let deleting = Volume {
+            version: Version(2),
+            deleting: true,
+            finalizer: true,
+            ..mk_volume("pv")
+        };
+        self.state.handle(Event::Volumes(Change::Applied(deleting)));
+    }
+
     /// A state with one volume, one node and `attachments`.
     pub(super) fn new(attachments: impl IntoIterator<Item = Attachment>) -> Self {
         let mut state = mk_state(10);
@@ -304,13 +315,7 @@ fn removes_pv_finalizer_of_a_deleted_volume_after_its_last_attachment() {
         ..mk_attachment("va")
     };
     let mut fixture = Fixture::new([va.clone()]);
-    let deleted = Volume {
-        version: Version(2),
-        deleting: true,
-        finalizer: true,
-        ..mk_volume("pv")
-    };
-    fixture.state.handle(Event::Volumes(Change::Applied(deleted)));
+    fixture.delete_volume();
     assert!(fixture.start().is_none(), "it is in use");
     fixture.state.handle(Event::Attachments(Change::Deleted {
         name: va.name,
@@ -392,13 +397,7 @@ fn a_waiting_key_starts_in_the_lane_of_its_newest_state() {
 #[test]
 fn a_failed_removal_of_a_pv_finalizer_is_retried_after_its_backoff() {
     let mut fixture = Fixture::new([]);
-    let deleted = Volume {
-        version: Version(2),
-        deleting: true,
-        finalizer: true,
-        ..mk_volume("pv")
-    };
-    fixture.state.handle(Event::Volumes(Change::Applied(deleted)));
+    fixture.delete_volume();
     let item = fixture.start().expect("our finalizer must be removed");
     fixture.finish(&item, failed(Class::Final));
     assert!(fixture.start().is_none());

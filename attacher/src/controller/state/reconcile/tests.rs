@@ -218,7 +218,7 @@ fn ignores_attachments_that_changed_during_the_round() {
                 ..newer(va)
             });
         }),
-        ("node registered anew", |fixture, _| {
+        ("node registered again", |fixture, _| {
             let node = crate::model::Node {
                 version: Version(9),
                 ..mk_node("node", Some("id-2"))
