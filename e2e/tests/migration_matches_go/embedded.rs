@@ -1,13 +1,13 @@
 //! The translation of the embedded attach/detach controller and kubelet.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use embedded_cluster::migration::{inline_to_csi, to_csi};
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolume, Volume};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::{Answer, FEWEST, SEED, VOLUMES, ask, none, volumes};
+use crate::{Answer, SEED, VOLUMES, ask, compare, volumes};
 
 /// Prefix that kube-controller-manager and kubelet add to the library's error.
 const KUBERNETES_SAYS: &str = "failed to translate in-tree pv to CSI: ";
@@ -34,21 +34,13 @@ pub(crate) fn translates_alike(field: &str, generator: volumes::Generator) -> Re
         }
     }
     let answers = ask(asked.iter().cloned())?;
-    let (mut differences, mut translated) = (Vec::new(), 0);
-    for ((asked, ours), answer) in asked.iter().zip(ours).zip(answers) {
-        let theirs = theirs(asked, answer)?;
-        translated += usize::from(matches!(theirs, Ok(Some(_))));
-        if !are_alike(&ours, &theirs) {
-            differences.push(format!("{asked}\n  ours: {ours:?}\n  Go's: {theirs:?}"));
-        }
-    }
-    none(&differences)?;
-    let is_migrated = !["csi", "hostPath"].contains(&field);
-    ensure!(
-        (translated >= FEWEST) == is_migrated,
-        "{translated} of {VOLUMES} volumes were translated"
-    );
-    Ok(())
+    let outcomes = asked
+        .into_iter()
+        .zip(ours)
+        .zip(answers)
+        .map(|((asked, ours), answer)| anyhow::Ok((ours, theirs(&asked, answer)?, asked)));
+    let is_translated = |outcome: &Outcome| matches!(outcome, Ok(Some(_)));
+    compare(field, outcomes, is_translated, are_alike)
 }
 
 fn are_alike(ours: &Outcome, theirs: &Outcome) -> bool {

@@ -6,6 +6,7 @@ mod embedded;
 mod volumes;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
@@ -102,12 +103,27 @@ fn volumes_are_translated_alike(field: &str, generator: volumes::Generator) -> R
         })
         .collect();
     let answers = ask(asked.iter().map(|volume| json!({"translate": volume})))?;
+    let outcomes = asked
+        .into_iter()
+        .zip(answers)
+        .map(|(volume, answer)| anyhow::Ok((ours(&volume)?, theirs(answer)?, volume)));
+    let is_translated = |outcome: &Outcome| matches!(outcome, Outcome::Translated { .. });
+    compare(field, outcomes, is_translated, are_alike)
+}
+
+/// Fails if our outcome of a volume is not like Go's, or if fewer volumes were translated than the plugin has.
+fn compare<T: fmt::Debug>(
+    field: &str,
+    outcomes: impl Iterator<Item = Result<(T, T, Value)>>,
+    is_translated: impl Fn(&T) -> bool,
+    are_alike: impl Fn(&T, &T) -> bool,
+) -> Result<()> {
     let (mut differences, mut translated) = (Vec::new(), 0);
-    for (volume, answer) in asked.iter().zip(answers) {
-        let (ours, theirs) = (ours(volume)?, theirs(answer)?);
-        translated += usize::from(matches!(theirs, Outcome::Translated { .. }));
+    for outcome in outcomes {
+        let (ours, theirs, asked) = outcome?;
+        translated += usize::from(is_translated(&theirs));
         if !are_alike(&ours, &theirs) {
-            differences.push(format!("{volume}\n  ours: {ours:?}\n  Go's: {theirs:?}"));
+            differences.push(format!("{asked}\n  ours: {ours:?}\n  Go's: {theirs:?}"));
         }
     }
     none(&differences)?;
