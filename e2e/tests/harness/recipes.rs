@@ -132,6 +132,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
 }
 
 async fn each_is_run_or_listed(_harness: Arc<Harness>) -> Result<()> {
+    let nodes = node_sources()?;
     let mut unused: BTreeSet<_> = (0..RECIPES.len()).collect();
     for (document, text) in commands()? {
         let of_block: Vec<_> = (0..RECIPES.len())
@@ -145,7 +146,7 @@ async fn each_is_run_or_listed(_harness: Arc<Harness>) -> Result<()> {
         unused.remove(&of_block[0]);
         let recipe = &RECIPES[of_block[0]];
         recipe
-            .check(&text)
+            .check(&text, &nodes)
             .with_context(|| format!("{document}: {}", recipe.1))?;
     }
     let unused: Vec<_> = unused
@@ -159,8 +160,9 @@ async fn each_is_run_or_listed(_harness: Arc<Harness>) -> Result<()> {
 // === impl Recipe ===
 
 impl Recipe {
-    /// Checks that the test exists and names the block, and that the row says what it leaves out.
-    fn check(&self, text: &str) -> Result<()> {
+    /// Checks that the test exists and names the block, and that the row says what it leaves out. `nodes` is the source of the
+    /// tests on real nodes.
+    fn check(&self, text: &str, nodes: &str) -> Result<()> {
         let Self(document, begins, runner) = self;
         let (file, test) = match runner {
             Test(file, test) => (file, test),
@@ -169,41 +171,15 @@ impl Recipe {
             Partly(..) | NotRun(_) => bail!("a reason is missing"),
         };
         let source = read(Path::new(file))?;
-        let definitions = [format!("fn {test}("), format!("func {test}("), (*test).to_owned()];
         // A command of .ci/run is no function.
-        let definitions = if test.contains(' ') {
-            &definitions[2..]
-        } else {
-            &definitions[..2]
-        };
-        ensure!(
-            definitions.iter().any(|definition| source.contains(definition)),
-            "{file} does not define {test}"
-        );
-        if file.starts_with(NODES_DIR) || *file == BY_HAND {
-            // These tests choose a block by its beginning.
-            let literal = format!("{begins:?}");
-            let mut sources = vec![source];
-            for file in git(&["ls-files", "--cached", "--others", &format!("{NODES_DIR}/*.rs")])?.lines() {
-                sources.push(read(Path::new(file))?);
-            }
-            ensure!(
-                sources
-                    .iter()
-                    .any(|source| source.contains(&literal[..literal.len() - 1])),
-                "{file} does not choose the block by {literal}"
-            );
-            let replaces_all = matches!(runner, Test(..));
-            let idle = text.lines().flat_map(|line| line.split("&&"));
-            let idle = idle.filter_map(|command| command.split_whitespace().next());
-            let idle = NOT_RUN
+        let is_defined = match test.contains(' ') {
+            true => source.contains(test),
+            false => ["fn", "func"]
                 .iter()
-                .find(|(program, _)| idle.clone().any(|name| name == *program));
-            ensure!(
-                !(replaces_all && idle.is_some()),
-                "the test does not run {idle:?}: the row must be Partly"
-            );
-        } else {
+                .any(|keyword| source.contains(&format!("{keyword} {test}("))),
+        };
+        ensure!(is_defined, "{file} does not define {test}");
+        if !file.starts_with(NODES_DIR) && *file != BY_HAND {
             let name = Path::new(document)
                 .file_name()
                 .context("a document must have a name")?;
@@ -211,9 +187,34 @@ impl Recipe {
                 source.contains(&*name.to_string_lossy()),
                 "{file} does not read {document}"
             );
+            return Ok(());
+        }
+        // These tests choose a block by its beginning.
+        let literal = format!("{begins:?}");
+        let beginning = &literal[..literal.len() - 1];
+        ensure!(
+            source.contains(beginning) || nodes.contains(beginning),
+            "{file} does not choose the block by {literal}"
+        );
+        if let Test(..) = runner {
+            let commands = text.lines().flat_map(|line| line.split("&&"));
+            let programs: BTreeSet<_> = commands
+                .filter_map(|command| command.split_whitespace().next())
+                .collect();
+            let idle = NOT_RUN.iter().find(|(program, _)| programs.contains(program));
+            ensure!(
+                idle.is_none(),
+                "the test does not run {idle:?}: the row must be Partly"
+            );
         }
         Ok(())
     }
+}
+
+/// The source of all tests on real nodes.
+fn node_sources() -> Result<String> {
+    let files = git(&["ls-files", "--cached", "--others", &format!("{NODES_DIR}/*.rs")])?;
+    files.lines().map(|file| read(Path::new(file))).collect()
 }
 
 /// Packages, binaries, examples and tests, and the names by which tests are chosen.
