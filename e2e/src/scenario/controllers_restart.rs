@@ -52,13 +52,8 @@ pub(super) const FAIL_OVER: Scenario = Scenario {
     name: "controllers-fail-over",
     about: "A standby attach/detach controller finishes attaches and detaches, keeps what is attached, and attaches nothing twice.",
     config: WITH_STANDBY,
-    // The retry of the call that timed out can succeed from a cache without the error.
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(21),
-        expected_error: "it is attached and still has an attachError",
-        always: false,
-    },
     run: |env| Box::pin(run(env, Component::StandbyControllerManager)),
+    ..RESTART
 };
 
 /// The same process starts again before the calls end.

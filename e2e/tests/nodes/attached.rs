@@ -240,7 +240,7 @@ impl NodeRecorder {
             let nodes = watcher(nodes, watcher::Config::default());
             let mut nodes = nodes.default_backoff().applied_objects().boxed();
             while let Some(node) = nodes.next().await {
-                // The watch begins anew after an error.
+                // The watcher lists again after an error.
                 let Ok(node) = node else { continue };
                 let name = node.name_any();
                 let attached = node.status.and_then(|status| status.volumes_attached);

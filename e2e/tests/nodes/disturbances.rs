@@ -187,8 +187,8 @@ async fn node_driver_is_replaced_under_a_pod(env: &Env<'_>) -> Result<()> {
     env.wait_until_detached("data").await
 }
 
-/// A node loses its power. With the out-of-service taint of the troubleshooting guide its pods are deleted and the volume is detached without kubelet,
-/// so that a pod on the other node gets it with its data; then the node boots again.
+/// A node loses its power. With the out-of-service taint of the troubleshooting guide its pods are deleted and the volume is
+/// detached without kubelet, so that a pod on the other node gets it with its data; then the node boots again.
 async fn lost_node_is_taken_out_of_service(env: &Env<'_>) -> Result<()> {
     let controller = controller_node(env).await?;
     let (lost, other) = if controller == A { (B, A) } else { (A, B) };

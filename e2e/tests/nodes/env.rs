@@ -122,6 +122,13 @@ impl<'a> PodSpec<'a> {
     }
 }
 
+/// Whether the pod's Ready condition is true.
+pub(crate) fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
 /// Creates a claim of 512 MiB: `mode` is `Filesystem` or `Block`.
 pub(crate) async fn create_claim(
     claims: &Api<PersistentVolumeClaim>,
@@ -196,13 +203,9 @@ impl<'a> Env<'a> {
         let ended = wait::for_object(&pods, name, STEP, &what, |pod| {
             let status = pod.and_then(|pod| pod.status.clone()).unwrap_or_default();
             let phase = status.phase.unwrap_or_default();
-            let conditions = status.conditions.unwrap_or_default();
-            let ready = conditions
-                .iter()
-                .any(|condition| condition.type_ == "Ready" && condition.status == "True");
             match phase.as_str() {
                 "Failed" | "Succeeded" => Progress::Reached(true),
-                _ if ready => Progress::Reached(false),
+                _ if pod.is_some_and(is_ready) => Progress::Reached(false),
                 _ => Progress::Pending(format!("{phase} {:?}", status.container_statuses)),
             }
         });

@@ -13,7 +13,7 @@ use kube::runtime::watcher;
 use serde_json::{Value, json};
 
 use crate::attached::{AttachedVolumes, DriverAlone, Journal};
-use crate::env::{Env, PodSpec, STEP, XFS};
+use crate::env::{Env, PodSpec, STEP, XFS, is_ready};
 use crate::recipes::{DEPLOY, shell};
 use crate::shared_nodes::Scenario;
 use crate::snapshotter::Snapshotter;
@@ -202,11 +202,6 @@ impl Swap {
                 let containers = pod.spec.as_ref().map(|spec| spec.containers.as_slice());
                 let mut containers = containers.unwrap_or_default().iter();
                 containers.any(|container| container.image.as_deref() == Some(image))
-            };
-            let is_ready = |pod: &Pod| {
-                let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-                let mut conditions = conditions.into_iter().flatten();
-                conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
             };
             let rolled_out =
                 pods.len() == replicas && pods.values().all(|pod| has_image(pod) && is_ready(pod));
