@@ -3,7 +3,7 @@
 //! The wait for a permit does not count towards a request's deadline: a thousand statuses that are due at once must not time out
 //! before they are sent.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex as FairMutex, Semaphore, SemaphorePermit};
@@ -18,11 +18,6 @@ const WRITES: usize = 80;
 /// Maximum writes of low priority in flight. The rest is kept for attaches, so that a thousand detaches that end
 /// together do not delay the next attach here.
 const LOW_PRIORITY_WRITES: usize = 32;
-/// Maximum writes of low priority in flight while one of high priority is in flight or queued, which waits for them in the API
-/// server, too: each costs it one or two milliseconds of CPU. Not 0, because attaches may never stop.
-const LOW_PRIORITY_WRITES_BESIDE_HIGH: usize = 4;
-/// The number of permits that are withheld from writes of low priority meanwhile.
-const HELD_BACK: usize = LOW_PRIORITY_WRITES - LOW_PRIORITY_WRITES_BESIDE_HIGH;
 
 /// Maximum reads of single objects in flight. A burst of Secrets must leave streams of the connection to the writes.
 const READS: usize = 64;
@@ -38,16 +33,6 @@ pub(super) struct RequestLimiter {
     reads: Semaphore,
     writes: Semaphore,
     low_priority: Semaphore,
-    precedence: Mutex<Precedence>,
-}
-
-/// The permits for writes of low priority that are withheld.
-#[derive(Debug, Default)]
-struct Precedence {
-    /// Writes of high priority that are in flight or queued.
-    high: usize,
-    /// Permits that are withheld from those of low priority meanwhile.
-    held_back: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,10 +51,8 @@ pub(super) enum Priority {
 /// The permit for one request in flight, or queued.
 #[derive(Debug)]
 pub(super) struct RequestPermit<'a> {
-    limiter: &'a RequestLimiter,
-    kind: RequestKind,
-    low_priority: Option<SemaphorePermit<'a>>,
-    _request: Option<SemaphorePermit<'a>>,
+    _request: SemaphorePermit<'a>,
+    _low_priority: Option<SemaphorePermit<'a>>,
 }
 
 /// The rate of a token bucket.
@@ -115,7 +98,6 @@ impl RequestLimiter {
             reads: Semaphore::new(READS),
             writes: Semaphore::new(WRITES),
             low_priority: Semaphore::new(LOW_PRIORITY_WRITES),
-            precedence: Mutex::default(),
         }
     }
 
@@ -129,29 +111,16 @@ impl RequestLimiter {
     ///
     /// Loses the position in the queue.
     pub(super) async fn acquire(&self, kind: RequestKind) -> Result<RequestPermit<'_>, NotLeading> {
-        let mut permit = RequestPermit {
-            limiter: self,
-            kind,
-            low_priority: None,
-            _request: None,
-        };
         // In this order: a write that waits for a permit of low priority keeps no other permit meanwhile.
+        let low_priority = match kind {
+            RequestKind::Write(Priority::Low) => Some(self.low_priority.acquire().await.expect(OPEN)),
+            RequestKind::Write(Priority::High) | RequestKind::Read => None,
+        };
         let requests = match kind {
             RequestKind::Read => &self.reads,
-            RequestKind::Write(Priority::High) => {
-                let mut precedence = self.precedence();
-                precedence.high += 1;
-                // The free ones at once; the others when they are returned.
-                let wanted = HELD_BACK - precedence.held_back;
-                precedence.held_back += self.low_priority.forget_permits(wanted);
-                &self.writes
-            }
-            RequestKind::Write(Priority::Low) => {
-                permit.low_priority = Some(self.low_priority.acquire().await.expect(OPEN));
-                &self.writes
-            }
+            RequestKind::Write(_) => &self.writes,
         };
-        permit._request = Some(requests.acquire().await.expect(OPEN));
+        let request = requests.acquire().await.expect(OPEN);
         if let Some(rate) = &self.rate {
             rate.acquire(Priority::Low).await;
         }
@@ -159,32 +128,10 @@ impl RequestLimiter {
         if let RequestKind::Write(_) = kind {
             self.leadership.check()?;
         }
-        Ok(permit)
-    }
-
-    fn precedence(&self) -> MutexGuard<'_, Precedence> {
-        self.precedence.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-// === impl RequestPermit ===
-
-impl Drop for RequestPermit<'_> {
-    fn drop(&mut self) {
-        let mut precedence = self.limiter.precedence();
-        if self.kind == RequestKind::Write(Priority::High) {
-            precedence.high -= 1;
-            if precedence.high == 0 {
-                let held_back = std::mem::take(&mut precedence.held_back);
-                self.limiter.low_priority.add_permits(held_back);
-            }
-        } else if let Some(permit) = self.low_priority.take()
-            && precedence.high > 0
-            && precedence.held_back < HELD_BACK
-        {
-            precedence.held_back += 1;
-            permit.forget();
-        }
+        Ok(RequestPermit {
+            _request: request,
+            _low_priority: low_priority,
+        })
     }
 }
 
