@@ -29,7 +29,9 @@ use crate::shared_cluster::{Access, SharedCluster};
 
 /// Trials at a time unless `--test-threads` says otherwise: they mostly wait, but each has processes of its
 /// own, and the cluster shares the cores with them.
-const TRIALS_AT_A_TIME: usize = 4;
+const TRIALS_AT_A_TIME: usize = 8;
+/// As [`TRIALS_AT_A_TIME`] beside a real control plane, whose processes need more of the cores.
+const TRIALS_BESIDE_CONTROL_PLANE: usize = 4;
 
 /// Scenarios that are run through the `kubeconfig` backend too: enough to use all of it.
 const THROUGH_KUBECONFIG: [&str; 2] = ["pod-attaches", "pod-moves"];
@@ -47,21 +49,31 @@ fn main() -> ExitCode {
         .init();
 
     let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(TRIALS_AT_A_TIME);
     let prepared = SharedCluster::new().map(Arc::new).and_then(|shared| {
-        let trials = trials(&shared, &Settings::from_env())?;
-        Ok((shared, trials))
+        let settings = Settings::from_env();
+        let trials = trials(&shared, &settings)?;
+        Ok((shared, trials, trials_at_a_time(&settings)?))
     });
-    let (shared, trials) = match prepared {
+    let (shared, trials, at_a_time) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => return shared_cluster::fail(&format!("the harness cannot start: {error:#}")),
     };
+    arguments.test_threads.get_or_insert(at_a_time);
     let conclusion = libtest_mimic::run(&arguments, trials);
     let shared = Arc::into_inner(shared).expect("the trials are over, so nothing else may hold it");
     match shared.close() {
         Ok(()) => conclusion.exit_code(),
         Err(error) => shared_cluster::fail(&format!("after the scenarios: {error:#}")),
     }
+}
+
+fn trials_at_a_time(settings: &Settings) -> Result<usize> {
+    let (_, control_plane) = settings.backends()?;
+    Ok(if control_plane || settings.kubeconfig.is_some() {
+        TRIALS_BESIDE_CONTROL_PLANE
+    } else {
+        TRIALS_AT_A_TIME
+    })
 }
 
 fn trials(shared: &Arc<SharedCluster>, settings: &Settings) -> Result<Vec<Trial>> {
