@@ -19,12 +19,13 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher24;
 
 pub use self::capability::{Access, AccessMode, Capability, PublishParams};
-pub use self::change::{Change, Image};
+pub use self::change::{Change, Done};
 pub(crate) use self::create::CreateOutcome;
 pub use self::error::{Error, Kind};
 pub use self::group::{CreateGroupParams, Group, GroupIds, Members};
 pub use self::health::{HealthIssue, Severity, StorageHealthIssue, StorageSeverity, UnhealthyVolume};
 pub use self::id::{GroupId, NodeId, PoolName, SnapshotId, VolumeId};
+pub use self::image::Image;
 pub use self::listing::{Entry, Page};
 pub use self::moment::UnixTime;
 pub use self::node::{Node, NodeSettings};
@@ -46,6 +47,7 @@ mod error;
 mod group;
 mod health;
 mod id;
+mod image;
 mod listing;
 mod moment;
 mod node;
@@ -139,15 +141,6 @@ pub struct Array {
     premade: u64,
 }
 
-/// The result of an operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Done<T> {
-    /// The reply.
-    pub reply: T,
-    /// The change; `None` for a repeated request.
-    pub change: Option<Change>,
-}
-
 type MadeFrom = BTreeMap<Source, BTreeSet<VolumeId>>;
 
 // === impl Settings ===
@@ -181,15 +174,6 @@ impl Default for Settings {
             deviations: SpecDeviations::default(),
             page_limit: None,
         }
-    }
-}
-
-// === impl Done ===
-
-impl<T> Done<T> {
-    /// The reply to a repeated request.
-    fn unchanged(reply: T) -> Self {
-        Self { reply, change: None }
     }
 }
 

@@ -9,7 +9,6 @@ use serde_json::Value;
 
 use self::action::RawAction;
 pub(super) use self::field_error::FieldError;
-pub(super) use self::value::RawExit;
 use super::rule::{Match, Phase, Rule, RuleKind};
 
 mod action;

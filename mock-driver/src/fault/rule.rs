@@ -13,7 +13,6 @@ use super::call_info::{CallInfo, VolumeLocation};
 use super::condition::Condition;
 use super::edit::Edits;
 use super::overlay::Overlay;
-use super::parse::RawExit;
 use super::pattern::Pattern;
 use super::random::DelayDistribution;
 use crate::rpc::method::{self, Method};
@@ -165,8 +164,7 @@ pub(crate) enum End {
 }
 
 /// The exit of the driver's process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(from = "RawExit")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// At once, with this exit code; the socket is removed.
     Status(u8),

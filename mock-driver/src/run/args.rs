@@ -1,19 +1,14 @@
 //! The command-line flags, in the syntax of Go programs: one dash or two, `-flag=value` or `-flag value`, the last one wins.
 
-use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
-use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Args as _, Command, CommandFactory, FromArgMatches, Parser};
+use clap::Parser;
 use tracing::Level;
 
 use crate::array::NodeId;
 use crate::driver;
 use crate::driver::locks::BusyRule;
-use crate::driver::mode::Mode;
 use crate::driver::service_config::ServiceConfig;
 use crate::fault::duration;
 use crate::journal::clock::Clock;
@@ -21,9 +16,9 @@ use crate::rpc::capabilities::CapabilitySet;
 use crate::socket::Endpoint;
 
 pub use self::admin::AdminArgs;
-pub use self::array::ArrayArgs;
+pub use self::array::{ArrayArgs, AttachLimit};
 pub use self::faults::FaultArgs;
-pub use self::hostpath::{AttachLimit, HostPathArgs};
+pub use self::hostpath::HostPathArgs;
 pub use self::klog::KlogArgs;
 pub use self::node::NodeArgs;
 use self::value::{given, path_or_empty};
@@ -34,50 +29,12 @@ mod faults;
 mod hostpath;
 mod klog;
 mod node;
+mod parse;
 mod value;
 
 /// Default page size of ListVolumes. A response with a hundred nodes per volume stays below 4 MiB, the default limit of gRPC
 /// clients.
 const DEFAULT_LIST_PAGE: usize = 1000;
-
-/// Flags of the array and of the node besides those of [`ArrayArgs`].
-const OF_THE_ARRAY: [&str; 14] = [
-    "attach_limit",
-    "busy",
-    "capabilities",
-    "device_dir",
-    "device_timeout",
-    "devices",
-    "latency",
-    "list_page",
-    "media_dir",
-    "node_unpublish_strict",
-    "nodes",
-    "state_dir",
-    "topology",
-    "volumes",
-];
-
-/// Flags that only the process with the array reads. `--attach-limit` is not one, because a node reads its -1.
-const OF_THE_ARRAY_ALONE: [&str; 17] = [
-    "advertised_attach_limit",
-    "delete_in_use",
-    "latency",
-    "linked_copies",
-    "list_page",
-    "max_volume_size",
-    "min_volume_size",
-    "modify_volume_strict",
-    "mutable_parameters",
-    "node_topology",
-    "nodes",
-    "pools",
-    "snapshot_delay",
-    "snapshot_metadata_blocks",
-    "unpublish_not_found",
-    "volumes",
-    "zones",
-];
 
 /// A CSI driver on an emulated array of block devices.
 #[derive(Clone, Debug, Parser)]
@@ -179,36 +136,6 @@ pub struct Args {
 // === impl Args ===
 
 impl Args {
-    /// Parses the flags.
-    ///
-    /// # Errors
-    /// A text for the user, also for `--help` and `--version`.
-    pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        let words = with_two_dashes(args);
-        let is_host_path = HostPathArgs::is_host_path_command_line(&words);
-        let command = if is_host_path {
-            HostPathArgs::defaults(Self::command())
-        } else {
-            Self::command()
-        };
-        let matches = command.try_get_matches_from(words)?;
-        let mut args = Self::from_arg_matches(&matches)?;
-        args.notes.extend(args.klog.notes());
-        args.notes.extend(args.without_array(&matches));
-        // Manifests of csi-driver-host-path have such flags on every process.
-        if let Some(objection) = args.array_flag_on_node(&matches).filter(|_| !is_host_path) {
-            return Err(Self::command().error(ErrorKind::ArgumentConflict, objection));
-        }
-        hostpath::translate(&mut args, &matches, is_host_path);
-        if let Some(objection) = args.array.objection() {
-            return Err(Self::command().error(ErrorKind::ValueValidation, objection));
-        }
-        match args.faults.help() {
-            Some(text) => Err(clap::Error::raw(ErrorKind::DisplayVersion, text)),
-            None => Ok(args),
-        }
-    }
-
     /// The settings of the driver.
     pub fn settings(&self) -> driver::Settings {
         let mut nodes = crate::array::Settings::numbered_nodes(self.nodes);
@@ -247,49 +174,6 @@ impl Args {
         }
     }
 
-    /// Array flags that `--proxy-to` ignores.
-    fn without_array(&self, matches: &ArgMatches) -> Vec<String> {
-        if self.faults.proxy_to.is_none() {
-            return Vec::new();
-        }
-        let of_array = ArrayArgs::augment_args(Command::new("array"));
-        let of_array: BTreeSet<&str> = of_array
-            .get_arguments()
-            .map(|flag| flag.get_id().as_str())
-            .collect();
-        let is_ctl = |flag: &&Arg| {
-            let id = flag.get_id().as_str();
-            (of_array.contains(id) || OF_THE_ARRAY.contains(&id))
-                && matches.value_source(id) == Some(ValueSource::CommandLine)
-        };
-        let command = Self::command();
-        let names = command.get_arguments().filter(is_ctl).filter_map(Arg::get_long);
-        let note =
-            |name| format!("--{name} has no effect beside --proxy-to: the array is the other driver's");
-        names.map(note).collect()
-    }
-
-    /// The error for a flag of the array on a process with a node only.
-    fn array_flag_on_node(&self, matches: &ArgMatches) -> Option<String> {
-        let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
-        let is_by_chance = self.attach_limit == AttachLimit::ByChance;
-        let id = match is_given("attach_limit") && !is_by_chance {
-            true => "attach_limit",
-            false => OF_THE_ARRAY_ALONE.into_iter().find(|id| is_given(id))?,
-        };
-        let flag = Self::command()
-            .get_arguments()
-            .find(|flag| flag.get_id() == id)?
-            .get_long()?
-            .to_owned();
-        (self.node.mode == Mode::Node).then(|| {
-            format!(
-                "--{flag} has no effect with --mode=node: the array is in the process at --array-endpoint; give the \
-                 flag there"
-            )
-        })
-    }
-
     /// The log level.
     pub fn level(&self) -> Level {
         match self.v {
@@ -298,48 +182,6 @@ impl Args {
             6.. => Level::TRACE,
         }
     }
-}
-
-/// Adds the second dash to flags with one, and joins each flag with its value, so that a value that begins with a dash is
-/// not parsed as a flag.
-fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let command = Args::command();
-    let is_named = |arg: &Arg, name: &str| {
-        let aliases = arg.get_all_aliases().unwrap_or_default();
-        arg.get_long() == Some(name) || aliases.contains(&name)
-    };
-    let takes_value = |name: &str| {
-        command
-            .get_arguments()
-            .any(|arg| is_named(arg, name) && arg.get_action().takes_values() && !is_switch(arg))
-    };
-    let mut args = args.into_iter();
-    let mut rewritten: Vec<OsString> = args.next().into_iter().collect();
-    while let Some(arg) = args.next() {
-        let text = arg.to_str().unwrap_or_default();
-        let Some(name) = text.strip_prefix("--").or_else(|| text.strip_prefix('-')) else {
-            rewritten.push(arg);
-            continue;
-        };
-        let mut flag = OsString::from(if name == "h" {
-            "--help".to_owned()
-        } else {
-            format!("--{name}")
-        });
-        if takes_value(name)
-            && let Some(value) = args.next()
-        {
-            flag.push("=");
-            flag.push(value);
-        }
-        rewritten.push(flag);
-    }
-    rewritten
-}
-
-/// Whether a flag is `true` without a value, as Go's boolean flags are: a value is only in the same word.
-fn is_switch(arg: &Arg) -> bool {
-    arg.is_require_equals_set()
 }
 
 /// CSI's rule: domain style, at most 63 characters, alphanumeric at both ends.

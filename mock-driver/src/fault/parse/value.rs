@@ -19,14 +19,14 @@ pub(super) struct ErrorCode(pub(super) Code);
 
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "must be a status from 0 to 255, or kill")]
-pub(in crate::fault) enum RawExit {
+enum RawExit {
     Status(u8),
     Name(Kill),
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(in crate::fault) enum Kill {
+enum Kill {
     Kill,
 }
 
@@ -63,12 +63,12 @@ impl TryFrom<String> for ErrorCode {
 
 // === impl Exit ===
 
-impl From<RawExit> for Exit {
-    fn from(exit: RawExit) -> Self {
-        match exit {
+impl<'de> Deserialize<'de> for Exit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match RawExit::deserialize(deserializer)? {
             RawExit::Status(status) => Self::Status(status),
             RawExit::Name(Kill::Kill) => Self::Kill,
-        }
+        })
     }
 }
 

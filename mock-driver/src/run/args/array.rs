@@ -109,6 +109,15 @@ pub struct ArrayArgs {
     pub attach_optional: bool,
 }
 
+/// The attach limit of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachLimit {
+    /// This number; 0 means unlimited.
+    Of(usize),
+    /// Unlimited, but each NodeGetInfo reports a random number from 1 to 10.
+    ByChance,
+}
+
 /// A pool in the form of the flag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolFlag(Pool);
@@ -199,6 +208,31 @@ impl ArrayArgs {
             capacity: Pool::DEFAULT_CAPACITY,
         };
         (0..self.zones.max(1)).map(pool).collect()
+    }
+}
+
+// === impl AttachLimit ===
+
+impl AttachLimit {
+    /// The effective limit.
+    pub(super) fn number(self) -> usize {
+        match self {
+            Self::Of(number) => number,
+            Self::ByChance => 0,
+        }
+    }
+}
+
+impl FromStr for AttachLimit {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        if text == "-1" {
+            return Ok(Self::ByChance);
+        }
+        text.parse().map(Self::Of).map_err(
+            |_| "must be a number of volumes, 0 for as many as come, or -1 to say another number each time",
+        )
     }
 }
 

@@ -8,17 +8,15 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, Command};
+use clap::{Args, Command};
 
-use super::Args as All;
 use super::array::PoolFlag;
 use super::value::switch;
 use crate::array::{Pool, PoolName, QosRule, Segments, Values};
 use crate::rpc::capabilities::{Capability, CapabilitySet, ReportedIn};
+
+pub(super) mod translate;
 
 /// The flags that only csi-driver-host-path has.
 const NAMES: [&str; 19] = [
@@ -55,23 +53,6 @@ const DEFAULTS: [(&str, &str); 8] = [
     ("nodes", "0"),
     ("snapshot_metadata_blocks", "FIXED_LENGTH"),
 ];
-
-/// Its state directory, used if it exists, because its manifests mount it there. In Kubernetes' tests several drivers on a
-/// node share it, so each has a subdirectory of its name.
-const STATE_DIR: &str = "/csi-data-dir";
-
-/// Its topology key, whatever the driver's name.
-const NODE_KEY: &str = "topology.hostpath.csi/node";
-
-/// The class parameter that names a kind of space.
-const KIND: &str = "kind";
-
-/// The smallest disk of a volume with a filesystem, in bytes. Its volumes are directories without a limit, and Kubernetes'
-/// tests write 102 MiB to a claim of 1 MiB; XFS needs 300 MiB.
-const MIN_FILESYSTEM_BYTES: u64 = 320 << 20;
-
-/// From this verbosity on it logs complete calls, which Kubernetes' tests read.
-const CALLS_FROM_V: u8 = 5;
 
 /// Flags of csi-driver-host-path.
 #[derive(Args, Clone, Debug)]
@@ -114,15 +95,6 @@ pub struct HostPathArgs {
     /// Threads are as many as there are cores, in a container's share, too.
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     automaxprocs: Option<bool>,
-}
-
-/// The attach limit of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttachLimit {
-    /// This number; 0 means unlimited.
-    Of(usize),
-    /// Unlimited, but each NodeGetInfo reports a random number from 1 to 10.
-    ByChance,
 }
 
 // === impl HostPathArgs ===
@@ -218,7 +190,7 @@ impl HostPathArgs {
     }
 
     /// Requested behaviour that this driver implements differently.
-    fn notes(&self) -> Vec<String> {
+    pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.ephemeral == Some(true) {
             notes.push(
@@ -235,96 +207,6 @@ impl HostPathArgs {
         }
         notes
     }
-}
-
-// === impl AttachLimit ===
-
-impl AttachLimit {
-    /// The effective limit.
-    pub(super) fn number(self) -> usize {
-        match self {
-            Self::Of(number) => number,
-            Self::ByChance => 0,
-        }
-    }
-}
-
-impl FromStr for AttachLimit {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        if text == "-1" {
-            return Ok(Self::ByChance);
-        }
-        text.parse().map(Self::Of).map_err(
-            |_| "must be a number of volumes, 0 for as many as come, or -1 to say another number each time",
-        )
-    }
-}
-
-/// Translates csi-driver-host-path's flags to this driver's.
-pub(super) fn translate(args: &mut All, matches: &ArgMatches, is_host_path: bool) {
-    let is_given = |field: &str| {
-        !matches!(
-            matches.value_source(field),
-            None | Some(ValueSource::DefaultValue)
-        )
-    };
-    let host_path = &args.host_path;
-    args.notes.extend(host_path.notes());
-    if !is_host_path {
-        return;
-    }
-    let mut capabilities = host_path.capabilities();
-    // Validated before, so it cannot fail.
-    for changes in matches.get_raw("capabilities").into_iter().flatten() {
-        capabilities.change(&changes.to_string_lossy()).ok();
-    }
-    args.capabilities = capabilities;
-    args.array.attach_optional = true;
-    args.array.min_filesystem_bytes = MIN_FILESYSTEM_BYTES;
-    if !is_given("state_dir")
-        && let Some(directory) = state_dir(Path::new(STATE_DIR), &args.driver_name)
-    {
-        args.state_dir = directory;
-    }
-    if let Some(qos) = host_path.mutable_parameters() {
-        args.array.mutable_parameters = qos;
-    }
-    if host_path.check_volume_lifecycle == Some(false) {
-        args.array.delete_in_use = true;
-    }
-    if let (Some(limit), AttachLimit::Of(0)) = (host_path.maxvolumespernode, args.attach_limit) {
-        args.array.advertised_attach_limit = limit;
-    }
-    args.array.node_growth_limit = host_path.max_volume_size_node.filter(|most| *most > 0);
-    let has_topology = is_given("pools") || is_given("zones");
-    if !has_topology || !host_path.capacity.is_empty() {
-        let node = args
-            .node
-            .id()
-            .filter(|_| host_path.enable_topology != Some(false));
-        let segments = node.map(|node| (NODE_KEY, node)).into_iter().collect();
-        args.array.pools = host_path.pools(&segments);
-    }
-    args.array.pool_parameter = KIND;
-    if args.v >= CALLS_FROM_V && !is_given("log_grpc_calls") {
-        args.admin.log_grpc_calls = true;
-    }
-}
-
-/// The subdirectory of a driver in the shared directory, if that exists.
-fn state_dir(shared: &Path, driver_name: &str) -> Option<PathBuf> {
-    // An earlier version kept its state in the shared directory itself.
-    let holds_state = ["snapshot.json", "state.redb"]
-        .iter()
-        .any(|file| shared.join(file).exists());
-    let own = if holds_state {
-        shared.to_owned()
-    } else {
-        shared.join(driver_name)
-    };
-    shared.is_dir().then_some(own)
 }
 
 #[cfg(test)]

@@ -1,3 +1,8 @@
+use std::ffi::OsString;
+
+use clap::CommandFactory;
+
+use super::parse::{OF_THE_ARRAY, OF_THE_ARRAY_ALONE};
 use super::*;
 use crate::array::{Array, CreateVolumeParams, NodeSettings, Requirement, UnixTime};
 

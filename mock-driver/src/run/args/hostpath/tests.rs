@@ -1,10 +1,13 @@
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use clap::CommandFactory;
 
+use super::translate::state_dir;
 use super::*;
 use crate::driver::Settings;
 use crate::driver::service_config::BlockRuns;
+use crate::run::args::Args as All;
 
 fn read(words: &[&str]) -> Result<All, clap::Error> {
     let words = ["csi-mock-driver"].iter().chain(words);
