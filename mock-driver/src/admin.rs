@@ -10,7 +10,8 @@
 //! - a pending response ends when the driver stops.
 
 pub use self::dashboard::page_router;
-pub use self::server::{BindError, Server};
+pub(crate) use self::server::BindError;
+pub use self::server::Server;
 
 mod dashboard;
 mod expectation;

@@ -28,12 +28,12 @@ use crate::journal::clock::Clock;
 use self::file::File;
 use self::message::Renderer;
 
-pub use self::call::{Call, End, Outcome, Peer};
+pub use self::call::Call;
+pub(crate) use self::call::{Outcome, Peer};
 pub use self::file::OpenError;
 pub use self::line::Line;
 pub(crate) use self::line::text;
-pub(crate) use self::memory::BOUNDS;
-pub use self::memory::Memory;
+pub(crate) use self::memory::{BOUNDS, Memory};
 pub(crate) use self::memory::{CallStats, Cursor, Filter, StatsKey};
 pub(crate) use self::message::Direction;
 pub(crate) use self::record::CallRecord;

@@ -39,7 +39,7 @@ pub mod relay;
 
 /// A server that forwards calls to another driver.
 #[derive(Clone, Debug)]
-pub struct Proxy {
+pub(crate) struct Proxy {
     driver: Arc<Driver>,
     remote: Remote,
     seen: Arc<Seen>,

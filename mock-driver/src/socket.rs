@@ -17,7 +17,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time;
 
 use self::control::Presence;
-pub use self::control::{Connection, ConnectionInfo, SocketControl};
+pub(crate) use self::control::{Connection, ConnectionInfo, SocketControl};
 
 mod authority;
 mod control;

@@ -17,7 +17,6 @@ use crate::fault::{Freeze, Loses, Loss};
 pub use self::database::Database;
 use self::database::META;
 pub use self::error::{Error, OpenError};
-pub use self::file::Row;
 pub(crate) use self::file::Rows;
 use self::file::failed;
 use self::legacy::Legacy;

@@ -141,7 +141,7 @@ impl Attachment {
 }
 
 /// The serial number of a volume's device, the same on every node. Independent of the epoch: it stays the same if the array is re-created.
-pub fn serial(volume: &str) -> String {
+pub(crate) fn serial(volume: &str) -> String {
     let mark = SipHasher24::new().hash(format!("serial/{volume}").as_bytes());
     format!("{mark:016x}")
 }

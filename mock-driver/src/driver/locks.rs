@@ -31,7 +31,7 @@ pub(crate) enum Scope {
 
 /// A key: the id of an object, or the name of one to create.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Key {
+pub(crate) enum Key {
     /// A volume to be created.
     Name(String),
     /// A snapshot to create.
@@ -86,7 +86,7 @@ pub(crate) struct Guard {
 
 /// Another call holds the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Busy(pub Key);
+pub(crate) struct Busy(pub Key);
 
 // === impl LockTable ===
 

@@ -11,7 +11,7 @@ const MAX: Duration = Duration::from_secs(876_000 * 3600);
 /// A malformed or too long duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{text}\" is no duration of at most 876000h: write it like 250ms, 2s or 1m30s")]
-pub struct InvalidDuration {
+pub(crate) struct InvalidDuration {
     text: String,
 }
 
@@ -38,7 +38,7 @@ impl From<Time> for Duration {
 ///
 /// # Errors
 /// The text is malformed, negative, or longer than 100 years.
-pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
+pub(crate) fn parse(text: &str) -> Result<Duration, InvalidDuration> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }

@@ -15,12 +15,12 @@ use crate::journal::clock::Clock;
 use crate::rpc::capabilities::CapabilitySet;
 use crate::socket::Endpoint;
 
-pub use self::admin::AdminArgs;
-pub use self::array::{ArrayArgs, AttachLimit};
-pub use self::faults::FaultArgs;
-pub use self::hostpath::HostPathArgs;
-pub use self::klog::KlogArgs;
-pub use self::node::NodeArgs;
+pub(crate) use self::admin::AdminArgs;
+pub(crate) use self::array::{ArrayArgs, AttachLimit};
+pub(crate) use self::faults::FaultArgs;
+pub(crate) use self::hostpath::HostPathArgs;
+pub(crate) use self::klog::KlogArgs;
+pub(crate) use self::node::NodeArgs;
 use self::value::{given, path_or_empty};
 
 mod admin;
@@ -79,7 +79,7 @@ pub struct Args {
 
     /// Maximum number of entries per page of ListVolumes, whatever max_entries is. 0 = unlimited.
     #[arg(long, default_value_t = DEFAULT_LIST_PAGE)]
-    pub list_page: usize,
+    pub(crate) list_page: usize,
 
     /// Capabilities to remove from or add to the default, such as -PUBLISH_READONLY,+VOLUME_CONDITION.
     /// Capabilities of the Node service start with NODE_.
@@ -113,16 +113,16 @@ pub struct Args {
 
     /// Flags of klog.
     #[command(flatten)]
-    pub klog: KlogArgs,
+    pub(crate) klog: KlogArgs,
 
     /// Maximum time for running calls to finish after SIGTERM.
     #[arg(long, default_value = "10s", value_parser = duration::parse)]
-    pub shutdown_grace: Duration,
+    pub(crate) shutdown_grace: Duration,
 
     /// Maximum time to wait at the start for the locks on --state-dir, on --media-dir and on the node's device
     /// directory, which a process that is being replaced still holds. A startup probe must last longer.
     #[arg(long, default_value = "1m", value_parser = duration::parse)]
-    pub lock_timeout: Duration,
+    pub(crate) lock_timeout: Duration,
 
     /// Log verbosity: 0 to 3 for state changes, 4 and 5 for details, 6 and above for everything.
     #[arg(long, default_value_t = 2)]
@@ -130,7 +130,7 @@ pub struct Args {
 
     /// Flags that have no or a different effect; logged at start.
     #[arg(skip)]
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 // === impl Args ===

@@ -47,7 +47,7 @@ pub(super) enum Presence {
 
 /// An accepted connection.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     stream: UnixStream,
     info: ConnectionInfo,
     filter: AuthorityFilter,
@@ -59,7 +59,7 @@ pub struct Connection {
 
 /// The connection from a call's point of view.
 #[derive(Clone, Debug)]
-pub struct ConnectionInfo {
+pub(crate) struct ConnectionInfo {
     /// The process at the other end.
     pub(crate) peer: Option<Peer>,
     pub(crate) handle: Arc<ConnectionHandle>,

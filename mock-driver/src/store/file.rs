@@ -23,7 +23,7 @@ const LOCK: &str = "lock";
 const CACHE_BYTES: usize = 16 << 20;
 
 /// Table, key and content of a row; `None` removes it.
-pub type Row = ((&'static str, String), Option<Vec<u8>>);
+pub(crate) type Row = ((&'static str, String), Option<Vec<u8>>);
 
 pub(crate) type Rows = BTreeMap<(&'static str, String), Option<Vec<u8>>>;
 

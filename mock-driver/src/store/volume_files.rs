@@ -19,8 +19,7 @@ use tokio_util::task::TaskTracker;
 
 pub(crate) use self::copy::SweepReport;
 pub use self::error::Error;
-pub(crate) use self::extent::is_blank;
-pub use self::extent::{BLOCK, Extent};
+pub(crate) use self::extent::{BLOCK, Extent, is_blank};
 pub use self::file_id::FileId;
 pub(crate) use self::file_id::{FILESYSTEM, file_name};
 pub use self::ownership::ClaimError;

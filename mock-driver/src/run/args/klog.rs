@@ -7,7 +7,7 @@ use super::value::switch;
 
 /// Flags of klog other than `-v`. The log goes to stderr, whole and always.
 #[derive(Args, Clone, Debug)]
-pub struct KlogArgs {
+pub(crate) struct KlogArgs {
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     logtostderr: Option<bool>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]

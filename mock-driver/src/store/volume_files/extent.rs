@@ -9,7 +9,7 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 /// Extents are whole blocks of this size.
-pub const BLOCK: u64 = 4096;
+pub(crate) const BLOCK: u64 = 4096;
 
 /// How much is read at once to compare.
 const CHUNK: usize = 256 * 1024;
