@@ -7,9 +7,17 @@ pub(crate) use self::identity::IdentityService;
 pub(crate) use self::node::NodeService;
 pub(crate) use self::snapshot_metadata::SnapshotMetadataService;
 
-/// Implements a service: [`Driver::answer`](crate::driver::Driver::answer) handles each of its methods.
+/// Implements a service: [`Driver::answer`](crate::driver::Driver::answer) handles each of its methods. Each request is given
+/// with its fields of the volume, of the node and of the name of the object to create.
 macro_rules! answer_calls {
-    ($service:ident for $server:ident: $($method:ident($request:ty),)+) => {
+    ($service:ident for $server:ident: $($rpc:ident: $method:ident($request:ident $({ $($of:ident: $field:ident),+ })?),)+) => {
+        $(impl crate::service::call::RpcRequest for $request {
+            const METHOD: crate::rpc::method::Method = crate::rpc::method::Method::$rpc;
+            $($(fn $of(&self) -> &str {
+                &self.$field
+            })+)?
+        })+
+
         #[tonic::async_trait]
         impl $service for $server {
             $(async fn $method(
@@ -23,6 +31,7 @@ macro_rules! answer_calls {
 }
 
 pub(crate) mod call;
+mod capabilities;
 mod controller;
 mod dispatch;
 mod group;

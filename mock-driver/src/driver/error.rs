@@ -16,53 +16,26 @@ const CUT_OFF: &str = "... (cut off)";
 
 /// An error of a call.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {
-    /// The request is malformed.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// The array refused the call, or its state cannot be stored.
     #[error(transparent)]
     Store(#[from] store::Error),
-    /// A secret has the wrong value.
     #[error("secrets: the value of \"{key}\" is wrong")]
-    Unauthenticated {
-        /// The key.
-        key: String,
-    },
-    /// A volume's or snapshot's file failed.
+    Unauthenticated { key: String },
     #[error(transparent)]
     VolumeFiles(#[from] volume_files::Error),
-    /// The node failed or refused.
     #[error(transparent)]
     Node(#[from] node::Error),
-    /// Another call for the same volume is running.
     #[error("another call for {subject} is still running: try again")]
-    Busy {
-        /// The volume.
-        subject: String,
-    },
-    /// The driver does not serve the RPC.
+    Busy { subject: String },
     #[error("{path} is not offered by this driver")]
-    NotOffered {
-        /// The RPC.
-        path: &'static str,
-    },
-    /// A fault rule failed the call.
+    NotOffered { path: &'static str },
     #[error("{message}")]
-    Injected {
-        /// The rule's code.
-        code: Code,
-        /// The rule's message.
-        message: String,
-    },
-    /// An offset beyond the snapshot's size.
+    Injected { code: Code, message: String },
     #[error("starting_offset: must be from 0 to {size}, the snapshot's size, is {offset}")]
-    OffsetOutOfRange {
-        /// The offset of the request.
-        offset: i64,
-        /// The size of the snapshot.
-        size: u64,
-    },
+    OffsetOutOfRange { offset: i64, size: u64 },
     /// A panic.
     #[error("internal error (panic); see the driver log")]
     Broken,

@@ -67,37 +67,25 @@ pub struct Settings {
 
 /// An error of the start.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum OpenError {
     /// No random numbers, so ids would be predictable.
     #[error("getrandom failed")]
     Random(#[source] std::io::Error),
-    /// The state directory.
     #[error(transparent)]
     Store(#[from] store::OpenError),
-    /// The journal.
     #[error(transparent)]
     Journal(#[from] journal::OpenError),
-    /// The fault rules.
     #[error(transparent)]
     Faults(#[from] LoadError),
-    /// Two scenarios exclude each other.
     #[error("--scenario")]
     Scenario(#[from] fault::IdConflict),
-    /// The media directory.
     #[error(transparent)]
     VolumeFiles(#[from] volume_files::ClaimError),
-    /// The node.
     #[error(transparent)]
     Node(#[from] node::Error),
-    /// A relative path without a working directory.
     #[error("{}: relative path without a working directory; use an absolute path", path.display())]
-    Relative {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// A node without an array.
+    Relative { path: PathBuf, source: std::io::Error },
     #[error(
         "--mode=node: needs --node-id, and --array-endpoint with the admin endpoint of the process that has the array"
     )]

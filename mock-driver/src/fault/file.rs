@@ -25,31 +25,14 @@ pub struct FaultFile {
 
 /// An error of a fault file.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum LoadError {
-    /// The file cannot be read.
     #[error("--faults: cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The file is not a list of rules.
+    Read { path: PathBuf, source: io::Error },
     #[error("--faults: {}: {reason}", path.display())]
-    Rules {
-        /// The file.
-        path: PathBuf,
-        /// The rule and the field.
-        reason: RuleError,
-    },
-    /// The id of a rule is not unique.
+    Rules { path: PathBuf, reason: RuleError },
     #[error("--faults: {}", path.display())]
-    IdConflict {
-        /// The file.
-        path: PathBuf,
-        /// The conflict.
-        source: IdConflict,
-    },
+    IdConflict { path: PathBuf, source: IdConflict },
 }
 
 /// The version of a file. It includes the inode, because a file replaced by rename may have the earlier one's length and, on

@@ -19,25 +19,16 @@ mod value;
 
 /// An error of a list of rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum RuleError {
-    /// The text is not a YAML list.
     #[error("not a YAML list of rules: {reason}")]
-    NotAList {
-        /// The error of the YAML parser.
-        reason: String,
-    },
-    /// A malformed rule.
+    NotAList { reason: String },
     #[error("{} {number}{}: {field}: {reason}", kind.name(), id.as_ref().map(|id| format!(" (\"{id}\")")).unwrap_or_default())]
     Rule {
-        /// The list.
         kind: RuleKind,
-        /// Its index, from 1.
         number: usize,
-        /// Its id, if it has one.
         id: Option<String>,
-        /// The field.
         field: String,
-        /// What is wrong with it.
         reason: String,
     },
 }

@@ -21,7 +21,7 @@ use crate::journal::{CallRecord, Journal, Outcome};
 use crate::rpc::method::Kind;
 use crate::socket::ConnectionInfo;
 
-pub(crate) use self::rpc::Rpc;
+pub(crate) use self::rpc::{Rpc, RpcRequest};
 use self::typed_call::TypedCall;
 
 mod inject;

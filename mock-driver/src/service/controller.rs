@@ -3,22 +3,15 @@
 use std::sync::Arc;
 
 use csi_proto::v1::controller_server::Controller;
-use csi_proto::v1::controller_service_capability::{Rpc as RpcCapability, Type};
 use csi_proto::v1::{
-    ControllerExpandVolumeRequest, ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse,
-    ControllerGetVolumeHealthRequest, ControllerGetVolumeRequest, ControllerListVolumeHealthRequest,
-    ControllerModifyVolumeRequest, ControllerPublishVolumeRequest, ControllerServiceCapability,
-    ControllerUnpublishVolumeRequest, CreateSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest,
-    DeleteVolumeRequest, GetCapacityRequest, GetSnapshotRequest, ListSnapshotsRequest, ListVolumesRequest,
-    ValidateVolumeCapabilitiesRequest,
+    ControllerExpandVolumeRequest, ControllerGetCapabilitiesRequest, ControllerGetVolumeHealthRequest,
+    ControllerGetVolumeRequest, ControllerListVolumeHealthRequest, ControllerModifyVolumeRequest,
+    ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, CreateSnapshotRequest,
+    CreateVolumeRequest, DeleteSnapshotRequest, DeleteVolumeRequest, GetCapacityRequest, GetSnapshotRequest,
+    ListSnapshotsRequest, ListVolumesRequest, ValidateVolumeCapabilitiesRequest,
 };
 
 use crate::driver::Driver;
-use crate::driver::error::Error;
-use crate::rpc::capabilities::{Capability, ReportedIn};
-use crate::rpc::method::Method;
-use crate::rpc::validate::Invalid;
-use crate::service::call::Rpc;
 
 mod capacity;
 mod change;
@@ -35,44 +28,21 @@ pub(crate) struct ControllerService(pub Arc<Driver>);
 
 answer_calls! {
     Controller for ControllerService:
-    create_volume(CreateVolumeRequest),
-    delete_volume(DeleteVolumeRequest),
-    controller_publish_volume(ControllerPublishVolumeRequest),
-    controller_unpublish_volume(ControllerUnpublishVolumeRequest),
-    validate_volume_capabilities(ValidateVolumeCapabilitiesRequest),
-    list_volumes(ListVolumesRequest),
-    controller_get_capabilities(ControllerGetCapabilitiesRequest),
-    controller_get_volume(ControllerGetVolumeRequest),
-    controller_list_volume_health(ControllerListVolumeHealthRequest),
-    controller_get_volume_health(ControllerGetVolumeHealthRequest),
-    get_capacity(GetCapacityRequest),
-    create_snapshot(CreateSnapshotRequest),
-    delete_snapshot(DeleteSnapshotRequest),
-    list_snapshots(ListSnapshotsRequest),
-    get_snapshot(GetSnapshotRequest),
-    controller_expand_volume(ControllerExpandVolumeRequest),
-    controller_modify_volume(ControllerModifyVolumeRequest),
-}
-
-impl Rpc for ControllerGetCapabilitiesRequest {
-    const METHOD: Method = Method::ControllerGetCapabilities;
-    type Reply = ControllerGetCapabilitiesResponse;
-    type Params = ();
-
-    fn validate(&self) -> Result<(), Invalid> {
-        Ok(())
-    }
-
-    async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
-        let info = |capability: Capability| {
-            let ReportedIn::Controller(r#type) = capability.reported_in() else {
-                return None;
-            };
-            let r#type = Some(Type::Rpc(RpcCapability { r#type }));
-            Some(ControllerServiceCapability { r#type })
-        };
-        Ok(ControllerGetCapabilitiesResponse {
-            capabilities: driver.capabilities.now().iter().filter_map(info).collect(),
-        })
-    }
+    CreateVolume: create_volume(CreateVolumeRequest { name: name }),
+    DeleteVolume: delete_volume(DeleteVolumeRequest { volume: volume_id }),
+    ControllerPublishVolume: controller_publish_volume(ControllerPublishVolumeRequest { volume: volume_id, node: node_id }),
+    ControllerUnpublishVolume: controller_unpublish_volume(ControllerUnpublishVolumeRequest { volume: volume_id, node: node_id }),
+    ValidateVolumeCapabilities: validate_volume_capabilities(ValidateVolumeCapabilitiesRequest { volume: volume_id }),
+    ListVolumes: list_volumes(ListVolumesRequest),
+    ControllerGetCapabilities: controller_get_capabilities(ControllerGetCapabilitiesRequest),
+    ControllerGetVolume: controller_get_volume(ControllerGetVolumeRequest { volume: volume_id }),
+    ControllerListVolumeHealth: controller_list_volume_health(ControllerListVolumeHealthRequest),
+    ControllerGetVolumeHealth: controller_get_volume_health(ControllerGetVolumeHealthRequest { volume: volume_id }),
+    GetCapacity: get_capacity(GetCapacityRequest),
+    CreateSnapshot: create_snapshot(CreateSnapshotRequest { volume: source_volume_id, name: name }),
+    DeleteSnapshot: delete_snapshot(DeleteSnapshotRequest),
+    ListSnapshots: list_snapshots(ListSnapshotsRequest { volume: source_volume_id }),
+    GetSnapshot: get_snapshot(GetSnapshotRequest),
+    ControllerExpandVolume: controller_expand_volume(ControllerExpandVolumeRequest { volume: volume_id }),
+    ControllerModifyVolume: controller_modify_volume(ControllerModifyVolumeRequest { volume: volume_id }),
 }

@@ -4,12 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use csi_proto::v1::group_controller_server::GroupController;
-use csi_proto::v1::group_controller_service_capability::{Rpc as RpcCapability, Type};
 use csi_proto::v1::{
     CreateVolumeGroupSnapshotRequest, CreateVolumeGroupSnapshotResponse, DeleteVolumeGroupSnapshotRequest,
     DeleteVolumeGroupSnapshotResponse, GetVolumeGroupSnapshotRequest, GetVolumeGroupSnapshotResponse,
-    GroupControllerGetCapabilitiesRequest, GroupControllerGetCapabilitiesResponse,
-    GroupControllerServiceCapability, VolumeGroupSnapshot,
+    GroupControllerGetCapabilitiesRequest, VolumeGroupSnapshot,
 };
 
 use super::controller::shape;
@@ -17,8 +15,6 @@ use crate::array::{CreateGroupParams, Members};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::driver::locks::{Key, LockMode};
-use crate::rpc::capabilities::{Capability, ReportedIn};
-use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
@@ -27,33 +23,10 @@ pub(crate) struct GroupService(pub Arc<Driver>);
 
 answer_calls! {
     GroupController for GroupService:
-    group_controller_get_capabilities(GroupControllerGetCapabilitiesRequest),
-    create_volume_group_snapshot(CreateVolumeGroupSnapshotRequest),
-    delete_volume_group_snapshot(DeleteVolumeGroupSnapshotRequest),
-    get_volume_group_snapshot(GetVolumeGroupSnapshotRequest),
-}
-
-impl Rpc for GroupControllerGetCapabilitiesRequest {
-    const METHOD: Method = Method::GroupControllerGetCapabilities;
-    type Reply = GroupControllerGetCapabilitiesResponse;
-    type Params = ();
-
-    fn validate(&self) -> Result<(), Invalid> {
-        Ok(())
-    }
-
-    async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
-        let info = |capability: Capability| {
-            let ReportedIn::Group(r#type) = capability.reported_in() else {
-                return None;
-            };
-            let r#type = Some(Type::Rpc(RpcCapability { r#type }));
-            Some(GroupControllerServiceCapability { r#type })
-        };
-        Ok(GroupControllerGetCapabilitiesResponse {
-            capabilities: driver.capabilities.now().iter().filter_map(info).collect(),
-        })
-    }
+    GroupControllerGetCapabilities: group_controller_get_capabilities(GroupControllerGetCapabilitiesRequest),
+    CreateVolumeGroupSnapshot: create_volume_group_snapshot(CreateVolumeGroupSnapshotRequest { name: name }),
+    DeleteVolumeGroupSnapshot: delete_volume_group_snapshot(DeleteVolumeGroupSnapshotRequest),
+    GetVolumeGroupSnapshot: get_volume_group_snapshot(GetVolumeGroupSnapshotRequest),
 }
 
 /// A group snapshot with the snapshot ids of the request.
@@ -63,13 +36,8 @@ pub(crate) struct GroupParams {
 }
 
 impl Rpc for CreateVolumeGroupSnapshotRequest {
-    const METHOD: Method = Method::CreateVolumeGroupSnapshot;
     type Reply = CreateVolumeGroupSnapshotResponse;
     type Params = CreateGroupParams;
-
-    fn name(&self) -> &str {
-        &self.name
-    }
 
     fn keys(&self) -> Vec<(Key, LockMode)> {
         let volumes = self.source_volume_ids.iter().cloned();
@@ -106,7 +74,6 @@ impl Rpc for CreateVolumeGroupSnapshotRequest {
 }
 
 impl Rpc for DeleteVolumeGroupSnapshotRequest {
-    const METHOD: Method = Method::DeleteVolumeGroupSnapshot;
     type Reply = DeleteVolumeGroupSnapshotResponse;
     type Params = GroupParams;
 
@@ -129,7 +96,6 @@ impl Rpc for DeleteVolumeGroupSnapshotRequest {
 }
 
 impl Rpc for GetVolumeGroupSnapshotRequest {
-    const METHOD: Method = Method::GetVolumeGroupSnapshot;
     type Reply = GetVolumeGroupSnapshotResponse;
     type Params = GroupParams;
 

@@ -14,7 +14,6 @@ use tokio::time::Instant;
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::rpc::capabilities::{Capability, ReportedIn};
-use crate::rpc::method::Method;
 use crate::rpc::validate::Invalid;
 use crate::service::call::Rpc;
 
@@ -23,13 +22,12 @@ pub(crate) struct IdentityService(pub Arc<Driver>);
 
 answer_calls! {
     Identity for IdentityService:
-    get_plugin_info(GetPluginInfoRequest),
-    get_plugin_capabilities(GetPluginCapabilitiesRequest),
-    probe(ProbeRequest),
+    GetPluginInfo: get_plugin_info(GetPluginInfoRequest),
+    GetPluginCapabilities: get_plugin_capabilities(GetPluginCapabilitiesRequest),
+    Probe: probe(ProbeRequest),
 }
 
 impl Rpc for GetPluginInfoRequest {
-    const METHOD: Method = Method::GetPluginInfo;
     type Reply = GetPluginInfoResponse;
     type Params = ();
 
@@ -47,7 +45,6 @@ impl Rpc for GetPluginInfoRequest {
 }
 
 impl Rpc for GetPluginCapabilitiesRequest {
-    const METHOD: Method = Method::GetPluginCapabilities;
     type Reply = GetPluginCapabilitiesResponse;
     type Params = ();
 
@@ -78,7 +75,6 @@ impl Rpc for GetPluginCapabilitiesRequest {
 }
 
 impl Rpc for ProbeRequest {
-    const METHOD: Method = Method::Probe;
     type Reply = ProbeResponse;
     type Params = ();
 

@@ -27,7 +27,7 @@ use crate::rpc::legacy::{
     VolumeStatus,
 };
 use crate::rpc::method::Method;
-use crate::service::call::Rpc;
+use crate::service::call::{Rpc, RpcRequest};
 
 type Answer = BoxFuture<http::Response<Body>, Infallible>;
 

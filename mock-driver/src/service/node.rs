@@ -26,14 +26,14 @@ pub(crate) struct NodeService(pub Arc<Driver>);
 
 answer_calls! {
     Node for NodeService:
-    node_get_info(NodeGetInfoRequest),
-    node_get_capabilities(NodeGetCapabilitiesRequest),
-    node_stage_volume(NodeStageVolumeRequest),
-    node_unstage_volume(NodeUnstageVolumeRequest),
-    node_publish_volume(NodePublishVolumeRequest),
-    node_unpublish_volume(NodeUnpublishVolumeRequest),
-    node_get_volume_stats(NodeGetVolumeStatsRequest),
-    node_get_volume_health(NodeGetVolumeHealthRequest),
-    node_get_storage_health(NodeGetStorageHealthRequest),
-    node_expand_volume(NodeExpandVolumeRequest),
+    NodeGetInfo: node_get_info(NodeGetInfoRequest),
+    NodeGetCapabilities: node_get_capabilities(NodeGetCapabilitiesRequest),
+    NodeStageVolume: node_stage_volume(NodeStageVolumeRequest { volume: volume_id }),
+    NodeUnstageVolume: node_unstage_volume(NodeUnstageVolumeRequest { volume: volume_id }),
+    NodePublishVolume: node_publish_volume(NodePublishVolumeRequest { volume: volume_id }),
+    NodeUnpublishVolume: node_unpublish_volume(NodeUnpublishVolumeRequest { volume: volume_id }),
+    NodeGetVolumeStats: node_get_volume_stats(NodeGetVolumeStatsRequest { volume: volume_id }),
+    NodeGetVolumeHealth: node_get_volume_health(NodeGetVolumeHealthRequest { volume: volume_id }),
+    NodeGetStorageHealth: node_get_storage_health(NodeGetStorageHealthRequest),
+    NodeExpandVolume: node_expand_volume(NodeExpandVolumeRequest { volume: volume_id }),
 }

@@ -26,7 +26,7 @@ use crate::driver::locks::{Key, LockMode, Scope};
 use crate::driver::service_config::BlockRuns;
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
-use crate::service::call::Rpc;
+use crate::service::call::{Rpc, RpcRequest};
 use crate::store::volume_files::{BLOCK, Extent, FileId};
 
 /// Maximum number of blocks per message unless the request asks for fewer: far below the message size limits of clients.
@@ -68,8 +68,11 @@ macro_rules! snapshot_metadata {
             })+
         }
 
-        $(impl Rpc for $request {
+        $(impl RpcRequest for $request {
             const METHOD: Method = Method::$rpc;
+        }
+
+        impl Rpc for $request {
             /// The first page, with adjacent blocks merged.
             type Reply = $reply;
             type Params = Span;

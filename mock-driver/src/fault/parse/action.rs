@@ -59,22 +59,19 @@ impl RawAction {
         if after_messages.is_some() {
             check_streams(phase, method)?;
         }
+        if let Some(end) = end.as_ref().filter(|_| is_given_up) {
+            let unseen = "is never seen by a client that has given up: take another hang";
+            let (field, reason) = match end {
+                End::Answer { .. } => ("action.code", unseen),
+                End::Edit(_) => ("action.edit", unseen),
+                End::DropConnection | End::SocketAway(_) | End::Exit(_) => (
+                    "action.hang",
+                    "client-cancel never ends, so nothing can come after it: take a time",
+                ),
+            };
+            return Err(FieldError::new(field, reason));
+        }
         FieldError::first([
-            (
-                is_given_up && matches!(end, Some(End::Answer { .. })),
-                "action.code",
-                "is never seen by a client that has given up: take another hang",
-            ),
-            (
-                is_given_up && matches!(end, Some(End::Edit(_))),
-                "action.edit",
-                "is never seen by a client that has given up: take another hang",
-            ),
-            (
-                is_given_up && end.is_some(),
-                "action.hang",
-                "client-cancel never ends, so nothing can come after it: take a time",
-            ),
             (
                 in_background && !waits,
                 "action",

@@ -26,16 +26,12 @@ pub(crate) enum ReportedIn {
 
 /// A malformed list of changes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum CapabilitySetError {
-    /// An item without a sign.
     #[error("\"{0}\" must begin with + or -")]
     NoSign(String),
-    /// Unknown capability.
     #[error("\"{name}\" is no capability of this driver; it has {}", Capability::ALL.map(Capability::name).join(", "))]
-    Unknown {
-        /// The name.
-        name: String,
-    },
+    Unknown { name: String },
 }
 
 /// Generates `Capability` from one list of names and of values in the RPCs that report them.

@@ -1,4 +1,4 @@
-//! The trait of requests in the pipeline.
+//! The traits of requests in the pipeline.
 
 use csi_proto::Secrets;
 use prost::Message;
@@ -9,17 +9,13 @@ use crate::driver::locks::{Key, LockMode};
 use crate::rpc::method::{Kind, Method};
 use crate::rpc::validate::Invalid;
 
-/// A request of an RPC that the driver implements.
-pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
+/// A request of an RPC that the driver implements, as the tables of the services describe it.
+pub(crate) trait RpcRequest: Message + Secrets + Clone + 'static {
     const METHOD: Method;
 
     const PATH: &'static str = Self::METHOD.path();
 
     const KIND: Kind = Self::METHOD.kind();
-
-    type Reply: Message + Secrets + Clone + Default + 'static;
-
-    type Params: Send + 'static;
 
     /// The volume id of the request, or an empty text.
     fn volume(&self) -> &str {
@@ -35,6 +31,13 @@ pub(crate) trait Rpc: Message + Secrets + Clone + 'static {
     fn name(&self) -> &str {
         ""
     }
+}
+
+/// What the driver does with a request.
+pub(crate) trait Rpc: RpcRequest {
+    type Reply: Message + Secrets + Clone + Default + 'static;
+
+    type Params: Send + 'static;
 
     /// The keys that the call locks, unless it only reads: the volume, or the name of the object to create.
     fn keys(&self) -> Vec<(Key, LockMode)> {

@@ -7,12 +7,10 @@ use crate::array::{Array, Segments};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::rpc::capabilities;
-use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid, Map};
 use crate::service::call::Rpc;
 
 impl Rpc for GetCapacityRequest {
-    const METHOD: Method = Method::GetCapacity;
     type Reply = GetCapacityResponse;
     type Params = (Map, Option<Segments>);
 

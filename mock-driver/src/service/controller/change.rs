@@ -10,18 +10,12 @@ use crate::array::{Array, Capability, SizeRange};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::rpc::capabilities;
-use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid, Map};
 use crate::service::call::Rpc;
 
 impl Rpc for ControllerExpandVolumeRequest {
-    const METHOD: Method = Method::ControllerExpandVolume;
     type Reply = ControllerExpandVolumeResponse;
     type Params = (String, SizeRange, Option<Capability>);
-
-    fn volume(&self) -> &str {
-        &self.volume_id
-    }
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
@@ -60,13 +54,8 @@ impl Rpc for ControllerExpandVolumeRequest {
 }
 
 impl Rpc for ControllerModifyVolumeRequest {
-    const METHOD: Method = Method::ControllerModifyVolume;
     type Reply = ControllerModifyVolumeResponse;
     type Params = (String, Map);
-
-    fn volume(&self) -> &str {
-        &self.volume_id
-    }
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();

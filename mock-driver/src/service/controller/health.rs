@@ -9,12 +9,10 @@ use super::list::ListParams;
 use super::shape;
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
 impl Rpc for ControllerListVolumeHealthRequest {
-    const METHOD: Method = Method::ControllerListVolumeHealth;
     type Reply = ControllerListVolumeHealthResponse;
     type Params = ListParams;
 
@@ -35,13 +33,8 @@ impl Rpc for ControllerListVolumeHealthRequest {
 }
 
 impl Rpc for ControllerGetVolumeHealthRequest {
-    const METHOD: Method = Method::ControllerGetVolumeHealth;
     type Reply = ControllerGetVolumeHealthResponse;
     type Params = String;
-
-    fn volume(&self) -> &str {
-        &self.volume_id
-    }
 
     fn validate(&self) -> Result<String, Invalid> {
         Ok(validate::required("volume_id", &self.volume_id)?.to_owned())

@@ -7,7 +7,6 @@ use crate::array;
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::rpc::capabilities::Capability;
-use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
@@ -28,7 +27,6 @@ impl ListParams {
 }
 
 impl Rpc for ListVolumesRequest {
-    const METHOD: Method = Method::ListVolumes;
     type Reply = ListVolumesResponse;
     type Params = ListParams;
 

@@ -12,22 +12,12 @@ use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::fault::DeviceFault;
 use crate::rpc::capabilities::Capability;
-use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
 impl Rpc for ControllerPublishVolumeRequest {
-    const METHOD: Method = Method::ControllerPublishVolume;
     type Reply = ControllerPublishVolumeResponse;
     type Params = (String, String, PublishParams);
-
-    fn volume(&self) -> &str {
-        &self.volume_id
-    }
-
-    fn node(&self) -> &str {
-        &self.node_id
-    }
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
@@ -62,18 +52,9 @@ impl Rpc for ControllerPublishVolumeRequest {
 }
 
 impl Rpc for ControllerUnpublishVolumeRequest {
-    const METHOD: Method = Method::ControllerUnpublishVolume;
     type Reply = ControllerUnpublishVolumeResponse;
     /// Without a node, all attachments of the volume.
     type Params = (String, Option<String>);
-
-    fn volume(&self) -> &str {
-        &self.volume_id
-    }
-
-    fn node(&self) -> &str {
-        &self.node_id
-    }
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();

@@ -12,22 +12,12 @@ use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::driver::locks::{Key, LockMode};
 use crate::rpc::capabilities::Capability;
-use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
 impl Rpc for CreateSnapshotRequest {
-    const METHOD: Method = Method::CreateSnapshot;
     type Reply = CreateSnapshotResponse;
     type Params = CreateSnapshotParams;
-
-    fn volume(&self) -> &str {
-        &self.source_volume_id
-    }
-
-    fn name(&self) -> &str {
-        &self.name
-    }
 
     fn keys(&self) -> Vec<(Key, LockMode)> {
         vec![
@@ -70,7 +60,6 @@ impl Rpc for CreateSnapshotRequest {
 }
 
 impl Rpc for DeleteSnapshotRequest {
-    const METHOD: Method = Method::DeleteSnapshot;
     type Reply = DeleteSnapshotResponse;
     type Params = String;
 
@@ -89,13 +78,8 @@ impl Rpc for DeleteSnapshotRequest {
 }
 
 impl Rpc for ListSnapshotsRequest {
-    const METHOD: Method = Method::ListSnapshots;
     type Reply = ListSnapshotsResponse;
     type Params = (ListParams, SnapshotFilter);
-
-    fn volume(&self) -> &str {
-        &self.source_volume_id
-    }
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
         let filter = SnapshotFilter {
@@ -123,7 +107,6 @@ impl Rpc for ListSnapshotsRequest {
 }
 
 impl Rpc for GetSnapshotRequest {
-    const METHOD: Method = Method::GetSnapshot;
     type Reply = GetSnapshotResponse;
     type Params = String;
 

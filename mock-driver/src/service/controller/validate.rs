@@ -8,7 +8,6 @@ use crate::array::{Capability, Volume};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::rpc::capabilities::{self, LiveCapabilities};
-use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid, Map};
 use crate::service::call::Rpc;
 
@@ -22,13 +21,8 @@ pub(crate) struct ValidateParams {
 }
 
 impl Rpc for ValidateVolumeCapabilitiesRequest {
-    const METHOD: Method = Method::ValidateVolumeCapabilities;
     type Reply = ValidateVolumeCapabilitiesResponse;
     type Params = ValidateParams;
-
-    fn volume(&self) -> &str {
-        &self.volume_id
-    }
 
     fn validate(&self) -> Result<ValidateParams, Invalid> {
         validate::required("volume_id", &self.volume_id)?;

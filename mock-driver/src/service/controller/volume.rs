@@ -12,18 +12,12 @@ use crate::driver::error::Error;
 use crate::driver::locks::{Key, LockMode};
 use crate::node::mount::Mounter;
 use crate::rpc::capabilities::{Capability, LiveCapabilities};
-use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
 impl Rpc for CreateVolumeRequest {
-    const METHOD: Method = Method::CreateVolume;
     type Reply = CreateVolumeResponse;
     type Params = CreateVolumeParams;
-
-    fn name(&self) -> &str {
-        &self.name
-    }
 
     fn keys(&self) -> Vec<(Key, LockMode)> {
         let mut keys = vec![(Key::Name(self.name.clone()), LockMode::Exclusive)];
@@ -65,13 +59,8 @@ impl Rpc for CreateVolumeRequest {
 }
 
 impl Rpc for DeleteVolumeRequest {
-    const METHOD: Method = Method::DeleteVolume;
     type Reply = DeleteVolumeResponse;
     type Params = String;
-
-    fn volume(&self) -> &str {
-        &self.volume_id
-    }
 
     fn validate(&self) -> Result<String, Invalid> {
         Ok(validate::required("volume_id", &self.volume_id)?.to_owned())
@@ -84,13 +73,8 @@ impl Rpc for DeleteVolumeRequest {
 }
 
 impl Rpc for ControllerGetVolumeRequest {
-    const METHOD: Method = Method::ControllerGetVolume;
     type Reply = ControllerGetVolumeResponse;
     type Params = String;
-
-    fn volume(&self) -> &str {
-        &self.volume_id
-    }
 
     fn validate(&self) -> Result<String, Invalid> {
         Ok(validate::required("volume_id", &self.volume_id)?.to_owned())

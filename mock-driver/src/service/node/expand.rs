@@ -7,19 +7,13 @@ use crate::array::{Capability, SizeRange};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::node;
-use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 use crate::service::controller::shape;
 
 impl Rpc for NodeExpandVolumeRequest {
-    const METHOD: Method = Method::NodeExpandVolume;
     type Reply = NodeExpandVolumeResponse;
     type Params = (String, String, SizeRange, Option<Capability>);
-
-    fn volume(&self) -> &str {
-        &self.volume_id
-    }
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();

@@ -12,18 +12,12 @@ use crate::array::{HealthIssue, Severity, StorageHealthIssue, StorageSeverity, U
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::node::stats_expand::NodeVolumeIssue;
-use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
 impl Rpc for NodeGetVolumeHealthRequest {
-    const METHOD: Method = Method::NodeGetVolumeHealth;
     type Reply = NodeGetVolumeHealthResponse;
     type Params = (String, Option<String>);
-
-    fn volume(&self) -> &str {
-        &self.volume_id
-    }
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
@@ -50,7 +44,6 @@ impl Rpc for NodeGetVolumeHealthRequest {
 }
 
 impl Rpc for NodeGetStorageHealthRequest {
-    const METHOD: Method = Method::NodeGetStorageHealth;
     type Reply = NodeGetStorageHealthResponse;
     type Params = ();
 

@@ -1,20 +1,13 @@
-//! NodeGetInfo and NodeGetCapabilities.
+//! NodeGetInfo.
 
-use csi_proto::v1::node_service_capability::{Rpc as RpcCapability, Type};
-use csi_proto::v1::{
-    NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse,
-    NodeServiceCapability, Topology,
-};
+use csi_proto::v1::{NodeGetInfoRequest, NodeGetInfoResponse, Topology};
 
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::rpc::capabilities::{Capability, ReportedIn};
-use crate::rpc::method::Method;
 use crate::rpc::validate::Invalid;
 use crate::service::call::Rpc;
 
 impl Rpc for NodeGetInfoRequest {
-    const METHOD: Method = Method::NodeGetInfo;
     type Reply = NodeGetInfoResponse;
     type Params = ();
 
@@ -32,29 +25,6 @@ impl Rpc for NodeGetInfoRequest {
             node_id: info.id,
             max_volumes_per_node: i64::try_from(limit).unwrap_or(i64::MAX),
             accessible_topology: Some(topology).filter(|topology| !topology.segments.is_empty()),
-        })
-    }
-}
-
-impl Rpc for NodeGetCapabilitiesRequest {
-    const METHOD: Method = Method::NodeGetCapabilities;
-    type Reply = NodeGetCapabilitiesResponse;
-    type Params = ();
-
-    fn validate(&self) -> Result<(), Invalid> {
-        Ok(())
-    }
-
-    async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
-        let info = |capability: Capability| {
-            let ReportedIn::Node(r#type) = capability.reported_in() else {
-                return None;
-            };
-            let r#type = Some(Type::Rpc(RpcCapability { r#type }));
-            Some(NodeServiceCapability { r#type })
-        };
-        Ok(NodeGetCapabilitiesResponse {
-            capabilities: driver.capabilities.now().iter().filter_map(info).collect(),
         })
     }
 }

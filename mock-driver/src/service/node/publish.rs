@@ -9,18 +9,12 @@ use super::{inline, path};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::node::{Record, Role};
-use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
 impl Rpc for NodePublishVolumeRequest {
-    const METHOD: Method = Method::NodePublishVolume;
     type Reply = NodePublishVolumeResponse;
     type Params = Record;
-
-    fn volume(&self) -> &str {
-        &self.volume_id
-    }
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
@@ -62,13 +56,8 @@ impl Rpc for NodePublishVolumeRequest {
 }
 
 impl Rpc for NodeUnpublishVolumeRequest {
-    const METHOD: Method = Method::NodeUnpublishVolume;
     type Reply = NodeUnpublishVolumeResponse;
     type Params = (String, String);
-
-    fn volume(&self) -> &str {
-        &self.volume_id
-    }
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();

@@ -8,18 +8,12 @@ use super::path;
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::node::{Record, Role};
-use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
 impl Rpc for NodeStageVolumeRequest {
-    const METHOD: Method = Method::NodeStageVolume;
     type Reply = NodeStageVolumeResponse;
     type Params = Record;
-
-    fn volume(&self) -> &str {
-        &self.volume_id
-    }
 
     fn validate(&self) -> Result<Record, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
@@ -43,13 +37,8 @@ impl Rpc for NodeStageVolumeRequest {
 }
 
 impl Rpc for NodeUnstageVolumeRequest {
-    const METHOD: Method = Method::NodeUnstageVolume;
     type Reply = NodeUnstageVolumeResponse;
     type Params = (String, String);
-
-    fn volume(&self) -> &str {
-        &self.volume_id
-    }
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();

@@ -8,19 +8,13 @@ use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::node::mount::Usage;
 use crate::node::stats_expand::VolumeSpace;
-use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 use crate::service::controller::shape;
 
 impl Rpc for NodeGetVolumeStatsRequest {
-    const METHOD: Method = Method::NodeGetVolumeStats;
     type Reply = NodeGetVolumeStatsResponse;
     type Params = (String, String);
-
-    fn volume(&self) -> &str {
-        &self.volume_id
-    }
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
         let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
