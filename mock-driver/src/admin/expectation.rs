@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn expectations_are_judged() {
+    fn expectations_are_compared_with_finished_calls() {
         let calls = [
             (3, "Stage", "ABORTED"),
             (4, "Stage", "ABORTED"),

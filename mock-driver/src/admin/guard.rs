@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_localhost_and_allowed_names_are_let_in() {
+    fn only_addresses_localhost_and_allowed_names_are_accepted() {
         let allowed = ["csi-mock-driver.storage.svc", "my_host", "driver.1"];
         let guard = Guard::tcp(allowed.map(str::to_owned).to_vec());
         // (host, let in)

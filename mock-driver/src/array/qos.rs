@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_take_as_long_as_the_narrower_of_both_bounds_says() {
+    fn copy_duration_follows_the_lower_of_throughput_and_iops() {
         const MIB: u64 = 1 << 20;
         // (class, mutable parameters, bytes, milliseconds)
         let table: [(&[_], &[_], u64, u64); 9] = [

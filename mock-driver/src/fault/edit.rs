@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_numbers_lists_and_whole_messages_are_set_and_taken_away() {
+    fn maps_numbers_lists_and_messages_are_set_and_removed() {
         let reply = v1::ControllerPublishVolumeResponse {
             publish_context: [("device".to_owned(), "/dev/a".to_owned())].into(),
         };

@@ -126,7 +126,7 @@ mod tests {
     use crate::fault::RuleKind;
 
     #[test]
-    fn every_scenario_is_valid_tells_what_it_is_and_owns_its_ids() {
+    fn every_scenario_is_valid_with_description_and_unique_ids() {
         let mut ids = BTreeSet::new();
         for scenario in Scenario::ALL {
             let script =

@@ -195,7 +195,7 @@ async fn waiting_ends_with_the_call_that_is_waited_for() {
 }
 
 #[tokio::test]
-async fn cursor_sees_each_call_once_however_often_it_looks() {
+async fn cursor_returns_each_call_once() {
     let journal = mk_journal(3);
     publish(&journal, "before", Code::Ok);
     let mut cursor = Cursor::after(1);

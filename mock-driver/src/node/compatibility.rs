@@ -167,7 +167,7 @@ mod tests {
     /// The two tables of the specification: for each mode, the same or another target with the same or
     /// other arguments.
     #[test]
-    fn second_publish_is_judged_as_the_tables_of_the_specification_say() {
+    fn second_publish_follows_the_tables_of_the_specification() {
         for mode in AccessMode::ALL {
             let first = mk_published("/t1", mode, false);
             for (path, readonly) in [("/t1", false), ("/t1", true), ("/t2", false), ("/t2", true)] {

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_tells_what_the_program_said_and_some_codes_are_fine() {
+    fn error_has_the_output_and_expected_exit_codes_succeed() {
         let program = Program {
             name: "sh",
             package: "dash",

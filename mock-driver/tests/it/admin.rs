@@ -96,7 +96,7 @@ async fn lists_come_in_pages_that_join_to_the_whole() {
 }
 
 #[tokio::test]
-async fn attachments_change_out_of_band_and_csi_sees_it() {
+async fn attachments_changed_out_of_band_are_visible_in_csi() {
     let (server, client) = administered().await;
     let mut csi = server.controller().await;
     let attached = client
@@ -820,7 +820,7 @@ async fn client_dials_a_host_by_name() {
 }
 
 #[tokio::test]
-async fn a_proxy_tells_of_no_array() {
+async fn proxy_refuses_requests_for_the_array() {
     let (_server, client) = Server::start_administered(|directory, settings| {
         settings.initial_volumes = 5;
         settings.proxy_to = Some(directory.join("other.sock"));

@@ -178,7 +178,7 @@ async fn grow(
 }
 
 #[tokio::test(start_paused = true)]
-async fn volume_lives_on_simulated_time_and_two_runs_are_the_same() {
+async fn volume_life_cycle_in_simulated_time_is_deterministic() {
     let mut lives = Vec::new();
     for _ in 0..2 {
         lives.push(life(&mk_driver()).await);

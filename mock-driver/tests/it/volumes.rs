@@ -304,7 +304,7 @@ async fn validate_confirms_only_what_is_true() {
 }
 
 #[tokio::test]
-async fn get_volume_shows_the_nodes_and_knows_what_is_gone() {
+async fn get_volume_returns_nodes_and_not_found_after_deletion() {
     let server = Server::start().await;
     let mut client = server.controller().await;
     make(&mut client, Publish("vol-0", "node-1", rwx(), false))

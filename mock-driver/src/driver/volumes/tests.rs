@@ -125,7 +125,7 @@ async fn volumes_are_made_when_their_bytes_are_copied() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn latency_of_a_class_holds_until_a_mutable_parameter_says_otherwise() {
+async fn mutable_latency_overrides_that_of_the_class() {
     let driver = mk_driver().await;
     let with_latency = |name: &str, latency: &str| CreateVolumeParams {
         name: name.to_owned(),

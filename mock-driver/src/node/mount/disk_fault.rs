@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn xfs_is_left_alone() {
+    fn xfs_is_not_marked_dirty() {
         let (_directory, disk) = mk_blank_disk(320 << 20);
         super::super::formatting::prepare(&disk, Some(Filesystem::Xfs)).unwrap();
         let before = filesystem::head(&disk.file).unwrap();

@@ -3,7 +3,7 @@
 use super::administered;
 
 #[tokio::test]
-async fn page_and_all_it_is_made_of_come_from_the_driver() {
+async fn dashboard_and_its_assets_are_served() {
     let (_server, client) = administered().await;
     let page = client.text("/").await.unwrap();
     let mut unread = vec![("/".to_owned(), page)];

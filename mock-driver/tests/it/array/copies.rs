@@ -13,7 +13,7 @@ fn mk_copy(name: &str, source: Option<VolumeContentSource>) -> CreateVolumeReque
 }
 
 #[tokio::test]
-async fn copy_tells_its_source_and_is_made_once() {
+async fn copy_reports_its_source_and_is_idempotent() {
     let mut world = World::start().await;
     let a = world.volume("a").await;
     let snapshot = world.snapshot("s", &a).await;
@@ -144,7 +144,7 @@ async fn sources_need_their_capability() {
 }
 
 #[tokio::test]
-async fn linked_copies_keep_what_they_were_made_of() {
+async fn source_of_linked_copies_cannot_be_deleted() {
     let mut world = World::start_with(|_, settings| {
         settings.array.copy_mode = csi_mock_driver::array::CopyMode::Linked;
     })

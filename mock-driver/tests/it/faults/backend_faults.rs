@@ -290,7 +290,7 @@ async fn start_kept(directory: &Path) -> (Program, Client) {
 }
 
 #[tokio::test]
-async fn array_forgets_over_a_restart_what_the_admin_api_says_and_nothing_else() {
+async fn state_loss_applies_at_restart_and_only_to_its_part() {
     // (backend fault, whether it is there at the end, volumes left of four, nodes of vol-0 and of vol-1)
     let table = [
         (json!({"loses": "changes"}), true, 3, [1, 0]),

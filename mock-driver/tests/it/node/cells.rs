@@ -488,7 +488,7 @@ async fn stats_and_health_are_of_the_volume_and_its_paths() {
 }
 
 #[tokio::test]
-async fn block_volume_tells_its_size() {
+async fn stats_of_block_volume_have_its_size() {
     for devices in kinds() {
         let mut env = TestEnv::start(devices).await;
         let volume = env

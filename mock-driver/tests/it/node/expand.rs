@@ -98,7 +98,7 @@ async fn small_volumes_have_a_larger_filesystem_if_configured() {
 }
 
 #[tokio::test]
-async fn nodes_grow_volumes_as_far_as_the_flag_says() {
+async fn node_expands_volumes_up_to_max_volume_size_node() {
     for devices in kinds() {
         let most = 128 * MIB;
         let mut env = TestEnv::start_with(devices, |_, settings| {

@@ -54,7 +54,7 @@ async fn inline_volume_comes_and_goes_with_its_target() {
 }
 
 #[tokio::test]
-async fn inline_volume_outlives_a_reboot_and_goes_with_its_target_also_if_its_pod_does_not_come_back() {
+async fn inline_volume_survives_reboot_and_is_deleted_with_its_target() {
     if !privilege::is_there() {
         return;
     }

@@ -207,7 +207,7 @@ async fn first_node_get_info_has_the_topology_assigned_by_the_array() {
 }
 
 #[tokio::test]
-async fn each_process_has_its_services_and_a_node_without_an_array_says_so() {
+async fn processes_serve_their_services_and_node_needs_an_array() {
     let shared = tempfile::tempdir().unwrap();
     let array = array(&shared).await;
     let mut member = member(&shared, "node-a", Choice::Emulated).await;
@@ -554,7 +554,7 @@ async fn member_unattached(
 }
 
 #[tokio::test]
-async fn volume_that_a_node_cannot_use_is_given_back() {
+async fn volume_that_a_node_cannot_use_is_detached() {
     let shared = tempfile::tempdir().unwrap();
     let array = array_with(&shared, |settings| {
         settings.capabilities = UNATTACHED.parse().unwrap()
