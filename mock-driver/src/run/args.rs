@@ -42,40 +42,40 @@ const DEFAULT_LIST_PAGE: usize = 1000;
 pub struct Args {
     /// Path of the CSI socket: unix:///path/csi.sock, unix:/path/csi.sock or a bare path.
     #[arg(long, env = "CSI_ENDPOINT")]
-    pub endpoint: Endpoint,
+    pub(crate) endpoint: Endpoint,
 
     /// Name of the CSI driver.
     #[arg(long, alias = "drivername", default_value = "mock.csi.local", value_parser = driver_name)]
-    pub driver_name: String,
+    pub(crate) driver_name: String,
 
     /// Number of nodes of the array: node-0, node-1 and so on.
     #[arg(long, default_value_t = 3)]
-    pub nodes: usize,
+    pub(crate) nodes: usize,
 
     /// Number of initial volumes: vol-0, vol-1 and so on.
     #[arg(long, default_value_t = 0)]
-    pub volumes: u64,
+    pub(crate) volumes: u64,
 
     /// Maximum number of volumes attached per node. 0 = unlimited; -1 = unlimited, but each NodeGetInfo
     /// reports a random number from 1 to 10.
     #[arg(long, default_value = "0", allow_hyphen_values = true)]
-    pub attach_limit: AttachLimit,
+    pub(crate) attach_limit: AttachLimit,
 
     /// The array and the services that work on it.
     #[command(flatten)]
-    pub array: ArrayArgs,
+    pub(crate) array: ArrayArgs,
 
     /// The node's side.
     #[command(flatten)]
-    pub node: NodeArgs,
+    pub(crate) node: NodeArgs,
 
     /// Duration of ControllerPublishVolume and ControllerUnpublishVolume.
     #[arg(long, default_value = "0s", value_parser = duration::parse)]
-    pub latency: Duration,
+    pub(crate) latency: Duration,
 
     /// Behaviour of a second call for a volume: abort answers ABORTED, wait queues it.
     #[arg(long, default_value = "abort", value_parser = busy_rule)]
-    pub busy: BusyRule,
+    pub(crate) busy: BusyRule,
 
     /// Maximum number of entries per page of ListVolumes, whatever max_entries is. 0 = unlimited.
     #[arg(long, default_value_t = DEFAULT_LIST_PAGE)]
@@ -89,27 +89,27 @@ pub struct Args {
         hide_default_value = true,
         allow_hyphen_values = true
     )]
-    pub capabilities: CapabilitySet,
+    pub(crate) capabilities: CapabilitySet,
 
     /// Directory of the array's persistent state. Without it, the state is in memory.
     #[arg(long, alias = "statedir", default_value = "", hide_default_value = true, value_parser = path_or_empty())]
-    pub state_dir: PathBuf,
+    pub(crate) state_dir: PathBuf,
 
     /// File for the journal of calls, one JSON object per line.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
-    pub journal: PathBuf,
+    pub(crate) journal: PathBuf,
 
     /// What goes wrong.
     #[command(flatten)]
-    pub faults: FaultArgs,
+    pub(crate) faults: FaultArgs,
 
     /// The admin API and what it looks at.
     #[command(flatten)]
-    pub admin: AdminArgs,
+    pub(crate) admin: AdminArgs,
 
     /// Flags of csi-driver-host-path.
     #[command(flatten)]
-    pub host_path: HostPathArgs,
+    pub(crate) host_path: HostPathArgs,
 
     /// Flags of klog.
     #[command(flatten)]
@@ -126,7 +126,7 @@ pub struct Args {
 
     /// Log verbosity: 0 to 3 for state changes, 4 and 5 for details, 6 and above for everything.
     #[arg(long, default_value_t = 2)]
-    pub v: u8,
+    pub(crate) v: u8,
 
     /// Flags that have no or a different effect; logged at start.
     #[arg(skip)]
@@ -137,7 +137,7 @@ pub struct Args {
 
 impl Args {
     /// The settings of the driver.
-    pub fn settings(&self) -> driver::Settings {
+    pub(crate) fn settings(&self) -> driver::Settings {
         let mut nodes = crate::array::Settings::numbered_nodes(self.nodes);
         let node_id = self.node.id();
         nodes.extend(node_id.as_deref().map(NodeId::from));

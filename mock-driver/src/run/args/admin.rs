@@ -11,7 +11,7 @@ const DEFAULT_JOURNAL_SIZE: usize = 10_000;
 
 /// Flags of the journal's readers and of the admin API.
 #[derive(Args, Clone, Debug)]
-pub struct AdminArgs {
+pub(crate) struct AdminArgs {
     /// Address of the admin API, the dashboard and metrics: 127.0.0.1:9810 or unix:///path/admin.sock.
     /// Default: disabled.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = listening)]

@@ -21,7 +21,7 @@ const DEFAULT_MAX: &str = "1Ti";
 
 /// What the array is like.
 #[derive(Args, Clone, Debug)]
-pub struct ArrayArgs {
+pub(crate) struct ArrayArgs {
     /// Number of zones, to which the nodes are assigned round-robin. Each zone has its own pool unless --pool
     /// is given. 0 means a storage system without topology.
     #[arg(long, default_value_t = 1)]
@@ -29,7 +29,7 @@ pub struct ArrayArgs {
 
     /// Storage pool: NAME=BYTES, or NAME=BYTES@KEY=VALUE,KEY=VALUE with its topology. Repeatable.
     #[arg(long = "pool", value_name = "POOL")]
-    pub pools: Vec<PoolFlag>,
+    pub(crate) pools: Vec<PoolFlag>,
 
     /// Topology of a node: NODE@KEY=VALUE,KEY=VALUE. Repeatable.
     #[arg(long = "node-topology", value_name = "NODE@KEY=VALUE")]
@@ -54,11 +54,11 @@ pub struct ArrayArgs {
         long,
         default_value = "iops=1..1000000,latency=0..600000,throughput=1..1000000,tier=bronze|silver|gold"
     )]
-    pub mutable_parameters: QosRule,
+    pub(crate) mutable_parameters: QosRule,
 
     /// Time after its creation until a snapshot is ready to use.
     #[arg(long, default_value = "0s", value_parser = duration::parse)]
-    pub snapshot_delay: Duration,
+    pub(crate) snapshot_delay: Duration,
 
     /// Let snapshots and clones share blocks with their source, so that the source cannot be deleted before
     /// them.
@@ -67,12 +67,12 @@ pub struct ArrayArgs {
 
     /// Delete volumes although they are attached to nodes.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
-    pub delete_in_use: bool,
+    pub(crate) delete_in_use: bool,
 
     /// Answer ControllerUnpublishVolume for an unknown volume or node with NOT_FOUND, as some drivers do,
     /// instead of OK.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
-    pub unpublish_not_found: bool,
+    pub(crate) unpublish_not_found: bool,
 
     /// Block metadata type of SnapshotMetadata: fixed (FIXED_LENGTH, one entry per block) or variable
     /// (VARIABLE_LENGTH, adjacent blocks merged).
@@ -81,7 +81,7 @@ pub struct ArrayArgs {
 
     /// Time after the start for which Probe reports that the driver is not ready.
     #[arg(long, default_value = "0s", value_parser = duration::parse)]
-    pub ready_after: Duration,
+    pub(crate) ready_after: Duration,
 
     /// Secret that calls must contain: RPC:key=value. Repeatable.
     #[arg(long = "require-secret", value_name = "RPC:KEY=VALUE")]
@@ -93,7 +93,7 @@ pub struct ArrayArgs {
 
     /// The largest size a node grows a volume to; none for that of all volumes.
     #[arg(skip)]
-    pub node_growth_limit: Option<u64>,
+    pub(crate) node_growth_limit: Option<u64>,
 
     /// Minimum size of the disk of a volume with a filesystem, whatever the volume's capacity.
     #[arg(skip)]
@@ -106,12 +106,12 @@ pub struct ArrayArgs {
 
     /// A node takes volumes that are not attached to it.
     #[arg(skip)]
-    pub attach_optional: bool,
+    pub(crate) attach_optional: bool,
 }
 
 /// The attach limit of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttachLimit {
+pub(crate) enum AttachLimit {
     /// This number; 0 means unlimited.
     Of(usize),
     /// Unlimited, but each NodeGetInfo reports a random number from 1 to 10.
@@ -120,7 +120,7 @@ pub enum AttachLimit {
 
 /// A pool in the form of the flag.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PoolFlag(Pool);
+pub(crate) struct PoolFlag(Pool);
 
 /// A node's topology in the form of the flag.
 #[derive(Clone, Debug, PartialEq, Eq)]

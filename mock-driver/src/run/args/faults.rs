@@ -14,10 +14,10 @@ use crate::socket::{Endpoint, InvalidEndpoint};
 
 /// What goes wrong.
 #[derive(Clone, Debug, Args)]
-pub struct FaultArgs {
+pub(crate) struct FaultArgs {
     /// YAML file with fault rules, reloaded when it changes.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
-    pub faults: PathBuf,
+    pub(crate) faults: PathBuf,
 
     /// Built-in fault scenarios, such as attach-uncertain,flaky-10pct. help lists them.
     #[arg(long, default_value = "", hide_default_value = true)]
@@ -25,7 +25,7 @@ pub struct FaultArgs {
 
     /// Seed of all random numbers: the same seed repeats a run. Default: random, and logged.
     #[arg(long)]
-    pub seed: Option<u64>,
+    pub(crate) seed: Option<u64>,
 
     /// Time after the start until the driver creates its socket.
     #[arg(long, default_value = "0s", value_parser = duration::parse)]
@@ -34,7 +34,7 @@ pub struct FaultArgs {
     /// Socket of another CSI driver: this program forwards calls to it, with fault rules and journal, and has
     /// no array.
     #[arg(long)]
-    pub proxy_to: Option<Endpoint>,
+    pub(crate) proxy_to: Option<Endpoint>,
 
     /// Second socket or tcp://host:port: the program is not a driver, but pairs each connection to --endpoint
     /// with one that a driver opens there, and copies bytes between them.

@@ -56,7 +56,7 @@ const DEFAULTS: [(&str, &str); 8] = [
 
 /// Flags of csi-driver-host-path.
 #[derive(Args, Clone, Debug)]
-pub struct HostPathArgs {
+pub(crate) struct HostPathArgs {
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     enable_attach: Option<bool>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]

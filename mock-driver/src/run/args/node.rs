@@ -17,16 +17,16 @@ use crate::node::device::Choice;
 
 /// Flags of the process's node.
 #[derive(Args, Clone, Debug)]
-pub struct NodeArgs {
+pub(crate) struct NodeArgs {
     /// Services of this process: all, controller (all services except Node, with the array), or node
     /// (Identity and Node, for an array in another process).
     #[arg(long, default_value = "all")]
-    pub mode: Mode,
+    pub(crate) mode: Mode,
 
     /// With --mode=node: --admin-endpoint of the process with the array. All processes need the same
     /// --media-dir.
     #[arg(long, default_value = "", hide_default_value = true)]
-    pub array_endpoint: Endpoint,
+    pub(crate) array_endpoint: Endpoint,
 
     /// Kubelet's plugin registration directory, usually /var/lib/kubelet/plugins_registry. Replaces the
     /// node-driver-registrar sidecar.
@@ -39,7 +39,7 @@ pub struct NodeArgs {
 
     /// ID of this process's node. With it, the driver has a Node service. {name} is replaced by --node-name.
     #[arg(long, alias = "nodeid", default_value = "", hide_default_value = true)]
-    pub node_id: String,
+    pub(crate) node_id: String,
 
     /// Kubernetes name of the node, for --node-id: with --node-id=i-{name} the node's CSI ID differs from its
     /// name.
@@ -49,21 +49,21 @@ pub struct NodeArgs {
     /// Topology of this node, such as mock.csi.local/zone=zone-0,mock.csi.local/rack=7, reported to the array
     /// at the start. Default: the array's value. A node can access the pools whose keys and values it has.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = segments)]
-    pub topology: Segments,
+    pub(crate) topology: Segments,
 
     /// Devices of attached volumes: loop (needs privileges), emulated with files and directories, none, or
     /// auto for loop devices if available, else emulated.
     #[arg(long, default_value = "auto")]
-    pub devices: Choice,
+    pub(crate) devices: Choice,
 
     /// Directory of the device links, which the driver locks: each driver needs its own. Default: beside the volume
     /// files.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
-    pub device_dir: PathBuf,
+    pub(crate) device_dir: PathBuf,
 
     /// Maximum time that node calls such as NodeStageVolume wait for a device.
     #[arg(long, default_value = "10s", value_parser = duration::parse)]
-    pub device_timeout: Duration,
+    pub(crate) device_timeout: Duration,
 
     /// Answer NodeUnpublishVolume and NodeUnstageVolume for an unknown volume with NOT_FOUND, as in the
     /// specification's text, instead of OK.
@@ -74,14 +74,14 @@ pub struct NodeArgs {
     /// array, and the driver locks the directory). Files that the array does not know are moved to orphaned/.
     /// Default: media in --state-dir, or a private directory that is removed on exit.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
-    pub media_dir: PathBuf,
+    pub(crate) media_dir: PathBuf,
 }
 
 // === impl NodeArgs ===
 
 impl NodeArgs {
     /// The id of the node; `None` for a driver without a Node service.
-    pub fn id(&self) -> Option<String> {
+    pub(crate) fn id(&self) -> Option<String> {
         let id = self.node_id.replace("{name}", &self.node_name);
         Some(id).filter(|id| !id.is_empty())
     }
@@ -95,7 +95,7 @@ impl NodeArgs {
     }
 
     /// The settings of the node.
-    pub fn settings(&self) -> node::Settings {
+    pub(crate) fn settings(&self) -> node::Settings {
         node::Settings {
             devices: self.devices,
             device_dir: given(&self.device_dir),
