@@ -190,15 +190,45 @@ fn node_field_requirement(requirement: &Fields<'_>) {
     }
 }
 
+/// A label selector as errors show it: in the order of Go's fields, without empty ones.
+fn shown_label_selector(selector: &Value) -> Value {
+    if selector.is_null() {
+        return Value::Null;
+    }
+    let requirement = |found: &Value| {
+        let text = |name: &str| found[name].as_str().unwrap_or_default();
+        let mut shown = json!({ "key": text("key"), "operator": text("operator") });
+        if let Some(values) = found["values"].as_array().filter(|values| !values.is_empty()) {
+            shown["values"] = values.clone().into();
+        }
+        shown
+    };
+    let mut shown = json!({});
+    if selector["matchLabels"]
+        .as_object()
+        .is_some_and(|labels| !labels.is_empty())
+    {
+        shown["matchLabels"] = fields::sorted(&selector["matchLabels"]);
+    }
+    let expressions = selector["matchExpressions"].as_array();
+    if let Some(expressions) = expressions.filter(|expressions| !expressions.is_empty()) {
+        shown["matchExpressions"] = expressions.iter().map(requirement).collect();
+    }
+    shown
+}
+
 /// A volume's node affinity as errors show it: as Go's internal type.
 fn shown_affinity(affinity: &Value) -> Value {
-    match affinity["required"]["nodeSelectorTerms"].as_array() {
-        Some(terms) => {
-            let terms = terms.iter().map(shown_term);
-            json!({ "Required": { "NodeSelectorTerms": terms.collect::<Value>() } })
-        }
-        None => affinity.clone(),
+    if affinity.is_null() {
+        return Value::Null;
     }
+    let required = &affinity["required"];
+    let terms = || match required["nodeSelectorTerms"].as_array() {
+        Some(terms) => terms.iter().map(shown_term).collect(),
+        None => Value::Null,
+    };
+    let selector = (!required.is_null()).then(|| json!({ "NodeSelectorTerms": terms() }));
+    json!({ "Required": selector })
 }
 
 /// A term of a node selector as errors show it: as Go's internal type.
@@ -212,4 +242,52 @@ fn shown_term(term: &Value) -> Value {
         "MatchExpressions": requirements(&term["matchExpressions"]),
         "MatchFields": requirements(&term["matchFields"]),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_show_node_affinity_as_the_internal_type() {
+        let term = json!({"matchExpressions": [{"key": "zone", "operator": "Exists"}]});
+        let shown = r#"{"Required":{"NodeSelectorTerms":[{"MatchExpressions":[{"Key":"zone","Operator":"Exists","Values":null}],"MatchFields":null}]}}"#;
+        let cases = [
+            (Value::Null, "null"),
+            (json!({}), r#"{"Required":null}"#),
+            (json!({"required": null}), r#"{"Required":null}"#),
+            (
+                json!({"required": {}}),
+                r#"{"Required":{"NodeSelectorTerms":null}}"#,
+            ),
+            (json!({"required": {"nodeSelectorTerms": [term]}}), shown),
+        ];
+        for (affinity, expected) in cases {
+            assert_eq!(shown_affinity(&affinity).to_string(), expected, "{affinity}");
+        }
+    }
+
+    #[test]
+    fn errors_show_label_selectors_in_the_order_of_the_fields() {
+        let cases = [
+            (Value::Null, "null"),
+            (json!({"matchLabels": {}}), "{}"),
+            (
+                json!({"matchExpressions": [{"values": ["z"], "operator": "In", "key": "a"}],
+                    "matchLabels": {"c": "d", "a": "b"}}),
+                r#"{"matchLabels":{"a":"b","c":"d"},"matchExpressions":[{"key":"a","operator":"In","values":["z"]}]}"#,
+            ),
+            (
+                json!({"matchExpressions": [{"operator": "Exists", "values": []}]}),
+                r#"{"matchExpressions":[{"key":"","operator":"Exists"}]}"#,
+            ),
+        ];
+        for (selector, expected) in cases {
+            assert_eq!(
+                shown_label_selector(&selector).to_string(),
+                expected,
+                "{selector}"
+            );
+        }
+    }
 }

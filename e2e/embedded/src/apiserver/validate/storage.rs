@@ -8,7 +8,7 @@ use super::super::field::{FieldError, IMMUTABLE};
 use super::super::names;
 use super::super::object::{self, Object, at};
 use super::fields::Fields;
-use super::{csi_driver_name, label_selector, metadata, volume};
+use super::{csi_driver_name, label_selector, metadata, shown_label_selector, volume};
 
 const PARAMETERS_LIMIT: usize = 256 * 1024;
 const ATTACHMENT_METADATA_LIMIT: usize = 256 * 1024;
@@ -298,7 +298,9 @@ pub(super) fn csi_storage_capacity(object: &Fields<'_>) {
 pub(super) fn csi_storage_capacity_update(object: &Fields<'_>, old: &Object) {
     csi_storage_capacity(object);
     metadata::validate_update(object, old);
-    for name in ["nodeTopology", "storageClassName"] {
-        object.immutable(old, name);
+    let topology = object.get("nodeTopology");
+    if topology != at(old, "/nodeTopology") {
+        object.invalid("nodeTopology", shown_label_selector(topology), IMMUTABLE);
     }
+    object.immutable(old, "storageClassName");
 }
