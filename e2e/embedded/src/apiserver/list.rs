@@ -47,27 +47,43 @@ pub(crate) fn list(
     };
     let selected =
         |stored: &Stored| options.labels.matches(&stored.object) && options.fields.matches(&stored.object);
+    // The key of one object is the first that begins with it.
+    let single = single_key(&prefix, resource, &options.fields);
+    let (from, most) = match &single {
+        Some(key) => (key.as_str(), 1),
+        None => (prefix.as_str(), usize::MAX),
+    };
     match start
         .revision
         .filter(|revision| !table.is_unchanged_since(*revision))
     {
         None => {
             let revision = start.revision.unwrap_or(store.revision());
-            let objects = table.range(&prefix, &start.key);
+            let objects = table.range(from, &start.key).take(most);
             Ok(page(objects, limit, revision, &prefix, options, selected))
         }
         Some(revision) => {
-            let old = table.at(revision);
-            let old = old.map_err(|_| too_old(options, start.key.strip_prefix(&prefix)))?;
-            let objects = old
-                .iter()
-                .filter(|(key, _)| key.starts_with(&prefix) && key.as_ref() >= start.key.as_str());
-            Ok(page(objects, limit, revision, &prefix, options, selected))
+            let objects = table.range_at(revision, from, &start.key);
+            let objects = objects.map_err(|_| too_old(options, start.key.strip_prefix(&prefix)))?;
+            Ok(page(
+                objects.take(most),
+                limit,
+                revision,
+                &prefix,
+                options,
+                selected,
+            ))
         }
     }
 }
 
-/// Keys of a namespace, or of one object that a field selector names.
+/// The key of the only object that a list can have, as a field selector names it.
+fn single_key(prefix: &str, resource: &Resource, fields: &Fields) -> Option<String> {
+    let name = fields.required("metadata.name")?;
+    (!resource.namespaced || !prefix.is_empty()).then(|| format!("{prefix}{name}"))
+}
+
+/// Beginning of the keys of a namespace.
 fn prefix(resource: &Resource, namespace: &str, fields: &Fields) -> String {
     let namespace = match (namespace, fields.required("metadata.namespace")) {
         ("", Some(selected)) if resource.namespaced => selected,

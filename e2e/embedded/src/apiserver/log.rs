@@ -41,16 +41,12 @@ impl Log {
         }
     }
 
-    /// The part of this log for which `selected` holds.
-    pub(crate) fn part(&self, selected: impl Fn(&Change) -> bool) -> Self {
-        let changes = self.changes.iter().filter(|change| selected(change));
-        let mut part = Self {
-            changes: changes.cloned().collect(),
-            compacted: self.compacted,
-            ..Self::new(self.window.min(PART_WINDOW))
-        };
-        part.forget();
-        part
+    /// A part of a log, with none of its changes up to `revision`.
+    pub(crate) fn part_after(revision: u64) -> Self {
+        Self {
+            compacted: revision,
+            ..Self::new(PART_WINDOW)
+        }
     }
 
     pub(crate) fn push(&mut self, change: Change) {

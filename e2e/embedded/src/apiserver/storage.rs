@@ -188,19 +188,14 @@ impl Store {
     /// objects that have or had the value.
     pub(crate) fn subscribe(&mut self, table: usize, value: Option<&str>) -> broadcast::Receiver<()> {
         let table = self.table_mut(table);
-        let (Some(field), Some(value)) = (table.indexed_field, value) else {
+        let Some(value) = value.filter(|_| table.indexed_field.is_some()) else {
             return table.log.subscribe();
         };
-        let part = || {
-            table
-                .log
-                .part(|change| change.values(field).contains(&Some(value.to_owned())))
-        };
-        table
-            .indexed
-            .entry(value.to_owned())
-            .or_insert_with(part)
-            .subscribe()
+        // Earlier changes are read from the whole log.
+        let newest = table.log.newest();
+        let part = || Log::part_after(newest);
+        let part = table.indexed.entry(value.to_owned()).or_insert_with(part);
+        part.subscribe()
     }
 }
 
@@ -282,17 +277,37 @@ impl Table {
             .take_while(move |(key, _)| key.starts_with(prefix))
     }
 
-    /// The objects as they were at `revision`.
-    pub(crate) fn at(&self, revision: u64) -> Result<BTreeMap<Key, Arc<Stored>>, Compacted> {
-        let changes = self.log.changes_back_to(revision)?;
-        let mut objects = self.objects.clone();
-        for change in changes {
-            match &change.before {
-                Some(before) => objects.insert(Arc::clone(&change.key), Arc::clone(before)),
-                None => objects.remove(&change.key),
-            };
+    /// The objects of [`Self::range`] as they were at `revision`. Reads these and the changes since, not the whole table.
+    pub(crate) fn range_at<'a>(
+        &'a self,
+        revision: u64,
+        prefix: &'a str,
+        start: &str,
+    ) -> Result<impl Iterator<Item = (&'a Key, &'a Arc<Stored>)> + use<'a>, Compacted> {
+        let mut before: BTreeMap<&Key, Option<&Arc<Stored>>> = BTreeMap::new();
+        for change in self.log.changes_back_to(revision)? {
+            if change.key.starts_with(prefix) && change.key.as_ref() >= start {
+                before.insert(&change.key, change.before.as_ref());
+            }
         }
-        Ok(objects)
+        let mut before = before.into_iter().peekable();
+        let mut present = self.range(prefix, start).peekable();
+        let next = move || {
+            loop {
+                let Some((changed, _)) = before.peek() else {
+                    return present.next();
+                };
+                if let Some(unchanged) = present.next_if(|(key, _)| key < changed) {
+                    return Some(unchanged);
+                }
+                let (key, stored) = before.next()?;
+                present.next_if(|(present, _)| *present == key);
+                if let Some(stored) = stored {
+                    return Some((key, stored));
+                }
+            }
+        };
+        Ok(std::iter::from_fn(next))
     }
 
     /// Whether nothing changed after `revision`.
@@ -303,7 +318,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
     use tokio::sync::broadcast::error::TryRecvError;
 
     use super::*;
@@ -317,17 +332,21 @@ mod tests {
     fn restores_the_objects_of_an_old_revision() {
         let mut store = Store::new([None], 10);
         store.put(0, "a", mk_object("a", 1));
+        store.put(0, "d", mk_object("d", 1));
         let revision = store.put(0, "b", mk_object("b", 1)).revision;
         store.put(0, "a", mk_object("a", 2));
         store.delete(0, "b");
         store.put(0, "c", mk_object("c", 1));
-        let objects = store.table(0).at(revision).unwrap();
-        let values: Vec<_> = objects
-            .values()
-            .map(|stored| stored.object["value"].clone())
-            .collect();
-        assert_eq!(values, [json!(1), json!(1)]);
-        assert_eq!(objects.keys().map(|key| &**key).collect::<Vec<_>>(), ["a", "b"]);
+        let objects = |prefix, start| -> Vec<(String, Value)> {
+            let objects = store.table(0).range_at(revision, prefix, start).unwrap();
+            objects
+                .map(|(key, stored)| (key.to_string(), stored.object["value"].clone()))
+                .collect()
+        };
+        let [a, b, d] = ["a", "b", "d"].map(|key| (key.to_owned(), json!(1)));
+        assert_eq!(objects("", ""), [a, b.clone(), d.clone()]);
+        assert_eq!(objects("", "b"), [b.clone(), d]);
+        assert_eq!(objects("b", ""), [b]);
     }
 
     #[test]
@@ -344,7 +363,7 @@ mod tests {
             .map(|change| change.revision)
             .collect();
         assert_eq!(revisions, [4, 5]);
-        assert!(table.at(2).is_err());
+        assert!(table.range_at(2, "", "").is_err());
     }
 
     #[test]
@@ -371,17 +390,18 @@ mod tests {
         let mut store = Store::new([Some("spec.nodeName")], 10);
         store.put(0, "early", pod("early", "a"));
         let mut changed = store.subscribe(0, Some("a"));
-        let revisions = |store: &Store| -> Vec<u64> {
-            let changes = store.table(0).changes_after(0, Some("a")).unwrap();
+        let revisions_after = |store: &Store, revision| -> Vec<u64> {
+            let changes = store.table(0).changes_after(revision, Some("a")).unwrap();
             changes.map(|change| change.revision).collect()
         };
-        assert_eq!(revisions(&store), [2]);
+        let revisions = |store: &Store| revisions_after(store, 2);
+        assert_eq!(revisions_after(&store, 0), [2], "from the whole log");
         store.put(0, "other", pod("other", "b"));
         assert!(changed.is_empty(), "a change on node b");
         store.put(0, "late", pod("late", ""));
         store.put(0, "late", pod("late", "a"));
         store.delete(0, "early");
-        assert_eq!(revisions(&store), [2, 5, 6]);
+        assert_eq!(revisions(&store), [5, 6]);
         assert!(
             changed
                 .try_recv()
@@ -390,6 +410,6 @@ mod tests {
         drop(changed);
         store.put(0, "late", pod("late", "b"));
         assert!(store.table(0).indexed.is_empty(), "no watch of node a is left");
-        assert_eq!(revisions(&store), [2, 3, 4, 5, 6, 7], "those of all nodes");
+        assert_eq!(revisions(&store), [3, 4, 5, 6, 7], "those of all nodes");
     }
 }
