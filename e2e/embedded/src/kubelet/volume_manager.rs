@@ -6,6 +6,7 @@
 
 mod queries;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -64,6 +65,8 @@ pub(crate) enum MountState {
 #[derive(Debug, Default)]
 pub(crate) struct VolumeManager {
     desired: BTreeMap<UniqueVolumeName, VolumeToMount>,
+    /// The desired volumes of each pod.
+    desired_of_pod: BTreeMap<String, BTreeSet<UniqueVolumeName>>,
     actual: BTreeMap<UniqueVolumeName, AttachedVolume>,
     pending: PendingOperations,
     /// The node's `volumesAttached` as the watch last had it.
@@ -117,8 +120,11 @@ impl Operation {
 impl VolumeManager {
     /// The pod needs the volume.
     pub(crate) fn add_pod_to_volume(&mut self, pod: &str, spec: MountSpec) {
+        let name = spec.unique_name.clone();
+        let of_pod = self.desired_of_pod.entry(pod.to_owned()).or_default();
+        of_pod.insert(name.clone());
         self.desired
-            .entry(spec.unique_name.clone())
+            .entry(name)
             .or_insert_with(|| VolumeToMount {
                 spec: Arc::new(spec),
                 reported_in_use: false,
@@ -130,10 +136,14 @@ impl VolumeManager {
 
     /// The pod needs no volume any more.
     pub(crate) fn delete_pod(&mut self, pod: &str) {
-        for volume in self.desired.values_mut() {
-            volume.pods.remove(pod);
+        for name in self.desired_of_pod.remove(pod).into_iter().flatten() {
+            if let Entry::Occupied(mut volume) = self.desired.entry(name) {
+                volume.get_mut().pods.remove(pod);
+                if volume.get().pods.is_empty() {
+                    volume.remove();
+                }
+            }
         }
-        self.desired.retain(|_, volume| !volume.pods.is_empty());
     }
 
     /// `volumesInUse`: desired volumes, and volumes that are not yet unstaged.

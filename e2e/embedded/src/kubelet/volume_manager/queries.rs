@@ -7,11 +7,8 @@ use super::{MountState, VolumeManager};
 impl VolumeManager {
     /// Whether all volumes that the pod needs are mounted.
     pub(crate) fn all_mounted(&self, pod: &str) -> bool {
-        let mut needed = self
-            .desired
-            .iter()
-            .filter(|(_, volume)| volume.pods.contains(pod));
-        needed.all(|(name, _)| self.mount_state(name, pod) == Some(MountState::Mounted))
+        let mut needed = self.desired_of_pod.get(pod).into_iter().flatten();
+        needed.all(|name| self.mount_state(name, pod) == Some(MountState::Mounted))
     }
 
     /// Whether the volume is or may be mounted for another pod.

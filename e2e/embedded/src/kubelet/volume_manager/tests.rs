@@ -90,6 +90,19 @@ fn second_pod_is_published_to_without_staging_again() {
 }
 
 #[test]
+fn volume_stays_desired_until_its_last_pod_is_deleted() {
+    let mut node = Node::mounted();
+    node.manager.add_pod_to_volume("uid-2", mk_spec());
+    assert!(node.manager.all_mounted(POD));
+    assert!(!node.manager.all_mounted("uid-2"));
+    node.manager.delete_pod(POD);
+    assert_eq!(node.manager.pods_of(&mk_spec().unique_name), ["uid-2"]);
+    node.manager.delete_pod("uid-2");
+    assert!(node.manager.desired.is_empty());
+    assert!(node.manager.desired_of_pod.is_empty());
+}
+
+#[test]
 fn outcome_of_a_failed_mount_decides_what_is_cleaned_up() {
     // outcome of the mount, what follows when the pod is deleted
     let cases: [(Outcome, &[&str]); 5] = [
