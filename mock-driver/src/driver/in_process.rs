@@ -61,15 +61,32 @@ impl Driver {
         let node = Node::open(id.to_owned(), settings, volume_files.clone(), None)?;
         super::take_current_id(Some(&node), &self.store);
         Ok(Arc::new(Self {
-            name: self.name.clone(),
             mode: Mode::Node,
+            ready_from: Instant::now(),
+            ..self.process_of_this_array(Some(Arc::new(node)), volume_files)
+        }))
+    }
+
+    /// The next process of this driver, with what outlives the exit of a process with a state directory: the array, and what is
+    /// staged and published. Locks and running operations end with this process, which must get no more calls.
+    /// It shares fault rules, capabilities and journal.
+    #[must_use]
+    pub fn restarted(&self) -> Arc<Self> {
+        self.halt.cancel();
+        Arc::new(self.process_of_this_array(self.node.clone(), self.volume_files.clone()))
+    }
+
+    fn process_of_this_array(&self, node: Option<Arc<Node>>, volume_files: VolumeFiles) -> Self {
+        Self {
+            name: self.name.clone(),
+            mode: self.mode,
             remote: None,
             registrar: None,
-            node: Some(Arc::new(node)),
+            node,
             latency: self.latency,
             capabilities: self.capabilities.clone(),
             config: self.config.clone(),
-            ready_from: Instant::now(),
+            ready_from: Instant::now() + self.config.ready_after,
             pool_topology: self.pool_topology.clone(),
             store: self.store.clone(),
             clock: self.clock.clone(),
@@ -84,6 +101,42 @@ impl Driver {
             state: None,
             work: TaskTracker::new(),
             halt: CancellationToken::new(),
-        }))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::locks::{Key, LockMode, Scope};
+
+    #[tokio::test]
+    async fn restarted_driver_keeps_the_array_without_locks_and_operations() {
+        let driver = Driver::in_memory(Settings {
+            initial_volumes: 1,
+            ..Settings::default()
+        });
+        let driver = driver.unwrap();
+        let keys = || vec![(Key::Volume("vol-0".to_owned()), LockMode::Exclusive)];
+        let _locked = driver.locks.lock(Scope::Call, keys()).await.unwrap();
+        let operation = driver.spawn_work(std::future::pending::<()>());
+
+        let next = driver.restarted();
+        assert!(next.store.peek(|array| array.volume("vol-0").is_ok()));
+        assert!(next.locks.lock(Scope::Call, keys()).await.is_ok());
+        assert_eq!(operation.await.unwrap(), None, "it ended");
+        assert_eq!(next.spawn_work(async { 7 }).await.unwrap(), Some(7));
+    }
+
+    #[tokio::test]
+    async fn restarted_node_driver_keeps_its_node() {
+        let array = Driver::in_memory(Settings::default()).unwrap();
+        let driver = array.on_node("node-1").unwrap();
+        let next = driver.restarted();
+        assert_eq!(next.mode, Mode::Node);
+        assert!(Arc::ptr_eq(
+            next.node.as_ref().unwrap(),
+            driver.node.as_ref().unwrap()
+        ));
     }
 }
