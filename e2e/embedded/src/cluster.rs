@@ -25,7 +25,7 @@ pub const CONTROLLERS: &str = "kube-controller-manager";
 /// `User-Agent` of the kubelets.
 pub const KUBELETS: &str = "kubelet";
 /// `User-Agent` of external-provisioners.
-const PROVISIONERS: &str = "csi-provisioner";
+pub const PROVISIONERS: &str = "csi-provisioner";
 
 /// What a cluster is started with.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Convergence checks after the last fault.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -10,14 +10,14 @@ use kube::api::{DeleteParams, ListParams};
 use tokio::time::{Instant, sleep};
 
 use crate::observer;
-use crate::world::{PODS, VOLUMES, World};
+use crate::world::{VOLUMES, World};
 
 /// Interval of looks at what is waited for.
 const POLL: Duration = Duration::from_millis(500);
 /// Simulated time after which something that is waited for counts as stuck: longer than any timeout and backoff.
 const PATIENCE: Duration = Duration::from_secs(20 * 60);
 
-/// A volume's handle, and what is wrong.
+/// A volume, and what is wrong.
 type Problem = (Option<String>, String);
 
 // === impl World ===
@@ -32,9 +32,10 @@ impl World {
     /// Deletes everything, and waits until nothing is left.
     pub(crate) async fn tear_down(&self) -> Result<(), String> {
         self.timeline.note("users", None, "leave");
+        let (pods, templates) = (self.users.wanted(), self.users.templates());
         self.users.leave();
-        for (pod, _) in PODS {
-            self.users.delete(pod, false).await;
+        for pod in pods {
+            self.users.delete(&pod, false).await;
         }
         self.until("nothing is attached or mounted", async || self.left_over().await)
             .await?;
@@ -49,13 +50,18 @@ impl World {
                 .await
                 .ok();
         }
+        for (claim, _) in templates {
+            self.claims().delete(&claim, &DeleteParams::default()).await.ok();
+        }
         self.until("no PersistentVolume is left", async || {
             let Ok(volumes) = self.all::<PersistentVolume>().list(&ListParams::default()).await else {
                 return unanswered();
             };
-            let volume = volumes.items.first()?;
+            let Some(volume) = volumes.items.first() else {
+                return self.not_provisioned_as(&BTreeSet::new());
+            };
             let text = format!("{} is left with {:?}", volume.name_any(), volume.finalizers());
-            Some((Some(observer::handle(&volume.name_any())), text))
+            Some((Some(observer::volume_of(&volume.name_any())), text))
         })
         .await
     }
@@ -106,6 +112,13 @@ impl World {
         let Ok(pods) = self.users.pods().list(&ListParams::default()).await else {
             return unanswered();
         };
+        let Ok(claims) = self.claims().list(&ListParams::default()).await else {
+            return unanswered();
+        };
+        let claims: BTreeMap<_, _> = claims
+            .into_iter()
+            .filter_map(|claim| Some((claim.name_any(), observer::volume_of(&claim.spec?.volume_name?))))
+            .collect();
         let mut running = BTreeSet::new();
         let mut needed = BTreeSet::new();
         for pod in pods {
@@ -113,17 +126,46 @@ impl World {
             if phase == Some("Running") && pod.metadata.deletion_timestamp.is_none() {
                 let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
                 let machine = self.machines.get(node.unwrap_or_default());
-                needed.extend(pod_volume(&pod.name_any()).zip(machine.map(|machine| machine.id.clone())));
+                let volume = observer::claim_of(&pod).and_then(|claim| claims.get(claim).cloned());
+                needed.extend(volume.zip(machine.map(|machine| machine.id.clone())));
                 running.insert(pod.name_any());
             }
         }
         if let Some(waiting) = self.users.wanted().into_iter().find(|pod| !running.contains(pod)) {
-            return Some((pod_volume(&waiting), format!("pod {waiting} does not run")));
+            return Some((None, format!("pod {waiting} does not run")));
         }
-        self.not_attached_as(&needed).await
+        if let Some(problem) = self.not_attached_as(&needed).await {
+            return Some(problem);
+        }
+        let Ok(volumes) = self.all::<PersistentVolume>().list(&ListParams::default()).await else {
+            return unanswered();
+        };
+        let is_bound = |volume: &PersistentVolume| {
+            let status = volume.status.as_ref();
+            status.is_some_and(|status| status.phase.as_deref() == Some("Bound"))
+        };
+        let mut provisioned = BTreeSet::new();
+        for volume in volumes {
+            let name = observer::volume_of(&volume.name_any());
+            if !is_bound(&volume) {
+                return Some((Some(name), "its PersistentVolume is not bound".to_owned()));
+            }
+            if name == volume.name_any() {
+                provisioned.insert(name);
+            }
+        }
+        self.not_provisioned_as(&provisioned)
     }
 
-    /// Where VolumeAttachments or the array differ from `needed`, pairs of a volume's handle and a node id.
+    /// Where the array's provisioned volumes differ from `needed`.
+    fn not_provisioned_as(&self, needed: &BTreeSet<String>) -> Option<Problem> {
+        let provisioned = self.invariants.provisioned();
+        let volume = provisioned.symmetric_difference(needed).next()?;
+        let text = "PersistentVolumes and array differ".to_owned();
+        Some((Some(volume.clone()), text))
+    }
+
+    /// Where VolumeAttachments or the array differ from `needed`, pairs of a volume and a node id.
     async fn not_attached_as(&self, needed: &BTreeSet<(String, String)>) -> Option<Problem> {
         let Ok(attachments) = self.all::<VolumeAttachment>().list(&ListParams::default()).await else {
             return unanswered();
@@ -131,7 +173,7 @@ impl World {
         let mut attached = BTreeSet::new();
         for attachment in attachments {
             let volume = attachment.spec.source.persistent_volume_name.unwrap_or_default();
-            let volume = observer::handle(&volume);
+            let volume = observer::volume_of(&volume);
             let id = self.machines[attachment.spec.node_name.as_str()].id.clone();
             if attachment.metadata.deletion_timestamp.is_some() {
                 return Some((
@@ -165,8 +207,7 @@ impl World {
             return unanswered();
         };
         if let Some(pod) = pods.items.first() {
-            let name = pod.name_any();
-            return Some((pod_volume(&name), format!("pod {name} is left")));
+            return Some((None, format!("pod {} is left", pod.name_any())));
         }
         if let Some(problem) = self.not_attached_as(&BTreeSet::new()).await {
             return Some(problem);
@@ -178,11 +219,6 @@ impl World {
 }
 
 // === functions ===
-
-fn pod_volume(name: &str) -> Option<String> {
-    let (_, volume) = PODS.iter().find(|(pod, _)| *pod == name)?;
-    Some(format!("vol-{volume}"))
-}
 
 fn unanswered() -> Option<Problem> {
     Some((None, "the API server does not answer".to_owned()))

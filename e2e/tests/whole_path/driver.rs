@@ -7,9 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use csi_attacher::csi::{Connect, OpenError};
+use csi_mock_driver::driver::Driver;
+use csi_mock_driver::service::services;
 use csi_proto::v1::{
-    ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, NodePublishVolumeRequest,
-    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
+    ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, CreateVolumeRequest,
+    DeleteVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    NodeUnstageVolumeRequest,
 };
 use futures::future::BoxFuture;
 use http::{HeaderMap, Request, Response};
@@ -37,13 +40,25 @@ const IN_FLIGHT: usize = 64 * 1024;
 #[derive(Clone)]
 pub(crate) struct DriverProcess {
     name: String,
-    services: Routes,
+    state: Arc<Mutex<ProcessState>>,
     invariants: Invariants,
     timeline: Timeline,
-    /// Is cancelled when the process ends; none while it is down.
-    running: Arc<Mutex<Option<CancellationToken>>>,
     /// With the bug of the Go sidecar planted: the present id of the machine that had another one.
     pub present_ids: Option<Arc<Mutex<BTreeMap<String, String>>>>,
+}
+
+struct ProcessState {
+    /// The driver as it runs or ran last.
+    driver: Arc<Driver>,
+    /// None while it is down.
+    running: Option<Running>,
+}
+
+#[derive(Clone)]
+struct Running {
+    services: Routes,
+    /// Is cancelled when the process ends.
+    ended: CancellationToken,
 }
 
 /// The socket of the driver's controller process.
@@ -57,8 +72,9 @@ pub(crate) struct DriverSocket {
 #[derive(Clone, Debug)]
 pub(crate) struct VolumeCall {
     pub method: String,
+    /// As the timeline names it.
     pub volume: String,
-    /// Id of the node, or path on the machine.
+    /// Id of the node, or path on the machine; empty for other calls.
     pub place: String,
 }
 
@@ -66,30 +82,36 @@ pub(crate) struct VolumeCall {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mounts {
     pub staged: BTreeSet<String>,
-    /// Handle and target path.
+    /// Volume and target path.
     pub published: BTreeSet<(String, String)>,
 }
 
 // === impl DriverProcess ===
 
 impl DriverProcess {
-    pub(crate) fn new(name: &str, services: Routes, invariants: Invariants, timeline: Timeline) -> Self {
+    pub(crate) fn new(name: &str, driver: Arc<Driver>, invariants: Invariants, timeline: Timeline) -> Self {
+        let running = Some(Running::of(&driver));
         Self {
             name: name.to_owned(),
-            services,
+            state: Arc::new(Mutex::new(ProcessState { driver, running })),
             invariants,
             timeline,
-            running: Arc::new(Mutex::new(Some(CancellationToken::new()))),
             present_ids: None,
         }
     }
 
-    /// Ends the process and breaks its calls off, or starts it again. What its machine has mounted stays, and what the array
-    /// has begun goes on.
+    /// Ends the process and breaks its calls off, or starts it again. What its machine has mounted stays. What the array has
+    /// begun goes on until the next start.
     pub(crate) fn set_down(&self, is_down: bool) {
-        let next = (!is_down).then(CancellationToken::new);
-        if let Some(running) = std::mem::replace(&mut *lock(&self.running), next) {
-            running.cancel();
+        {
+            let mut state = lock(&self.state);
+            if let Some(running) = state.running.take() {
+                running.ended.cancel();
+            }
+            if !is_down {
+                state.driver = state.driver.restarted();
+                state.running = Some(Running::of(&state.driver));
+            }
         }
         let state = if is_down { "down" } else { "up" };
         self.timeline
@@ -97,18 +119,19 @@ impl DriverProcess {
     }
 
     fn is_down(&self) -> bool {
-        lock(&self.running).is_none()
+        lock(&self.state).running.is_none()
     }
 
     async fn answer(self, request: Request<Body>) -> Response<Body> {
-        let Some(running) = lock(&self.running).clone() else {
+        let Some(running) = lock(&self.state).running.clone() else {
             return Status::unavailable("the driver process is down").into_http();
         };
-        let answer = running.run_until_cancelled(self.execute(request)).await;
+        let execution = self.execute(running.services, request);
+        let answer = running.ended.run_until_cancelled(execution).await;
         answer.unwrap_or_else(|| Status::unavailable("the driver process ended").into_http())
     }
 
-    async fn execute(mut self, request: Request<Body>) -> Response<Body> {
+    async fn execute(self, mut services: Routes, request: Request<Body>) -> Response<Body> {
         let (mut parts, body) = request.into_parts();
         let Ok(body) = body.collect().await else {
             return Status::cancelled("the client left").into_http();
@@ -119,7 +142,10 @@ impl DriverProcess {
             message = changed;
             parts.headers.remove(http::header::CONTENT_LENGTH);
         }
-        let call = VolumeCall::read(&method, &message);
+        let mut call = VolumeCall::read(&method, &message);
+        if let Some(call) = &mut call {
+            call.volume = self.invariants.name_of(&call.volume);
+        }
         if let Some(call) = &call {
             self.timeline.note(
                 &self.name,
@@ -128,7 +154,7 @@ impl DriverProcess {
             );
         }
         let request = Request::from_parts(parts, Body::new(Full::new(message)));
-        let Ok(response) = self.services.call(request).await;
+        let Ok(response) = services.call(request).await;
         let (parts, body) = response.into_parts();
         let Ok(body) = body.collect().await else {
             return Status::internal("the answer broke off").into_http();
@@ -162,6 +188,17 @@ impl DriverProcess {
     }
 }
 
+// === impl Running ===
+
+impl Running {
+    fn of(driver: &Arc<Driver>) -> Self {
+        Self {
+            services: services(driver),
+            ended: CancellationToken::new(),
+        }
+    }
+}
+
 impl Service<Request<Body>> for DriverProcess {
     type Response = Response<Body>;
     type Error = Infallible;
@@ -185,6 +222,10 @@ impl DriverSocket {
             process,
             connections: Arc::default(),
         }
+    }
+
+    pub(crate) fn process(&self) -> DriverProcess {
+        self.process.clone()
     }
 
     /// Ends the process with all its connections, or starts it again.
@@ -230,6 +271,14 @@ impl VolumeCall {
     fn read(method: &str, framed: &[u8]) -> Option<Self> {
         let message = framed.get(5..)?;
         let (volume, place) = match method {
+            "CreateVolume" => {
+                let request = CreateVolumeRequest::decode(message).ok()?;
+                (request.name, String::new())
+            }
+            "DeleteVolume" => {
+                let request = DeleteVolumeRequest::decode(message).ok()?;
+                (request.volume_id, String::new())
+            }
             "ControllerPublishVolume" => {
                 let request = ControllerPublishVolumeRequest::decode(message).ok()?;
                 (request.volume_id, request.node_id)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use csi_mock_driver::fault::{Origin, Script};
 use embedded_cluster::apiserver::{Fault, Rule, Status};
-use embedded_cluster::cluster::{CONTROLLERS, KUBELETS};
+use embedded_cluster::cluster::{CONTROLLERS, KUBELETS, PROVISIONERS};
 use fastrand::Rng;
 use jiff::SignedDuration;
 
@@ -13,7 +13,7 @@ use crate::world::NODES;
 
 const ATTACHER: &str = "csi-attacher";
 /// The clients of the API server, for faults that concern one of them.
-const CLIENTS: [&str; 3] = [ATTACHER, CONTROLLERS, KUBELETS];
+const CLIENTS: [&str; 4] = [ATTACHER, CONTROLLERS, KUBELETS, PROVISIONERS];
 
 // === impl FaultInjector ===
 
@@ -23,6 +23,20 @@ impl FaultInjector {
         let pod = self.random.usize(..pods.len());
         let force = self.random.u32(..5) == 0;
         self.world.users.delete(&pods[pod], force).await;
+    }
+
+    pub(crate) async fn delete_claim(&mut self) {
+        let pods = self.world.users.wanted();
+        let pod = self.random.usize(..pods.len());
+        self.world.users.delete_with_claim(&pods[pod]).await;
+    }
+
+    pub(crate) fn crash_provisioner(&mut self) {
+        if self.mark_faulty("provisioner") {
+            self.world.crash_provisioner();
+            let after = self.within(0, 40);
+            self.plan(after, Step::StartProvisioner);
+        }
     }
 
     pub(crate) fn end_replica(&mut self) {
@@ -138,10 +152,12 @@ impl FaultInjector {
             "NodePublishVolume",
             "NodeUnstageVolume",
             "NodeUnpublishVolume",
+            "CreateVolume",
+            "DeleteVolume",
         ];
         // Sometimes no unmount succeeds for longer than the attach/detach controller waits for one.
         let outlasts = self.random.u32(..8) == 0;
-        let method = methods[self.random.usize(if outlasts { 4..6 } else { 0..6 })];
+        let method = methods[self.random.usize(if outlasts { 4..6 } else { 0..methods.len() })];
         let end = match self.random.u32(..7) {
             _ if outlasts => "action: {code: UNAVAILABLE}",
             0 => "action: {code: UNAVAILABLE}",

@@ -37,6 +37,7 @@ pub(crate) enum Step {
     StartControllers,
     StartKubelet(&'static str),
     StartDriver,
+    StartProvisioner,
     StartNodeDriver(&'static str),
     ApiServerUp,
     EndApiFaults,
@@ -151,8 +152,10 @@ impl FaultInjector {
 
     async fn inject_fault(&mut self) {
         match self.random.u32(..100) {
-            0..30 => self.move_pod().await,
-            30..40 => self.end_replica(),
+            0..24 => self.move_pod().await,
+            24..30 => self.delete_claim().await,
+            30..36 => self.end_replica(),
+            36..40 => self.crash_provisioner(),
             40..50 => self.crash_controllers(),
             50..60 => self.crash_kubelet(),
             60..66 => self.end_driver(),
@@ -173,17 +176,7 @@ impl FaultInjector {
                 world.replicas[replica].start();
                 self.clear_fault(REPLICAS[replica]);
             }
-            Step::StartControllers => {
-                // Users do not wait for the controllers.
-                if self.random.bool() {
-                    let after = self.within(0, 4);
-                    self.plan(after, Step::MovePod);
-                }
-                let world = &mut self.world;
-                world.timeline.note("controllers", None, "start");
-                world.cluster.restart_controllers();
-                self.clear_fault("controllers");
-            }
+            Step::StartControllers => self.start_controllers(),
             Step::StartKubelet(node) => {
                 world.timeline.note(node, None, "kubelet starts");
                 world.cluster.start_node(node);
@@ -192,6 +185,10 @@ impl FaultInjector {
             Step::StartDriver => {
                 world.socket.set_down(false);
                 self.clear_fault("driver");
+            }
+            Step::StartProvisioner => {
+                world.start_provisioner();
+                self.clear_fault("provisioner");
             }
             Step::StartNodeDriver(node) => {
                 world.machines[node].process.set_down(false);
@@ -247,6 +244,17 @@ impl FaultInjector {
             Step::MovePod => self.move_pod().await,
             Step::ReplaceMachine(node) => self.replace_machine(node).await,
         }
+    }
+
+    fn start_controllers(&mut self) {
+        // Users do not wait for the controllers.
+        if self.random.bool() {
+            let after = self.within(0, 4);
+            self.plan(after, Step::MovePod);
+        }
+        self.world.timeline.note("controllers", None, "start");
+        self.world.cluster.restart_controllers();
+        self.clear_fault("controllers");
     }
 
     /// Waits first, as Cluster API does, until the node is drained and the controllers detach its volumes. Otherwise a pod that

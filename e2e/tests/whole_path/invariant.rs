@@ -3,6 +3,7 @@
 //! - A volume for one node is published to one node.
 //! - A volume is not unpublished from a node that has it mounted, unless the detach began while the node was unhealthy or
 //!   out of service: then it was forced.
+//! - A volume is not deleted while it is published.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,15 +21,19 @@ pub(crate) struct Invariants(Arc<Mutex<State>>);
 struct State {
     timeline: Timeline,
     array: Arc<Driver>,
-    /// Handles of the volumes for one node.
-    single_node: BTreeSet<String>,
-    /// Handle and node id, as of the last check.
+    /// The volumes that several nodes may have.
+    shared: BTreeSet<String>,
+    /// Names of the provisioned volumes by handle, also of those that are deleted.
+    names: BTreeMap<String, String>,
+    /// The provisioned volumes, as of the last check.
+    provisioned: BTreeSet<String>,
+    /// Volume and node id, as of the last check.
     published: BTreeSet<(String, String)>,
     /// The machines that are switched on, by node id.
     machines: BTreeMap<String, Machine>,
     /// The nodes that are ready and in service, as the API server has them.
     healthy: BTreeSet<String>,
-    /// Handle and node of the detaches that began while the node was not healthy.
+    /// Volume and node of the detaches that began while the node was not healthy.
     forced: BTreeSet<(String, String)>,
 }
 
@@ -43,12 +48,14 @@ impl Invariants {
     pub(crate) fn new(
         timeline: Timeline,
         array: Arc<Driver>,
-        single_node: impl IntoIterator<Item = String>,
+        shared: impl IntoIterator<Item = String>,
     ) -> Self {
         Self(Arc::new(Mutex::new(State {
             timeline,
             array,
-            single_node: single_node.into_iter().collect(),
+            shared: shared.into_iter().collect(),
+            names: BTreeMap::new(),
+            provisioned: BTreeSet::new(),
             published: BTreeSet::new(),
             machines: BTreeMap::new(),
             healthy: BTreeSet::new(),
@@ -115,7 +122,21 @@ impl Invariants {
         self.lock().check();
     }
 
-    /// Handle and node id of all attachments of the array.
+    /// The volume of a handle as the timeline names it: a provisioned one by its PersistentVolume.
+    pub(crate) fn name_of(&self, handle: &str) -> String {
+        let mut state = self.lock();
+        state.check();
+        state.names.get(handle).map_or(handle, String::as_str).to_owned()
+    }
+
+    /// The provisioned volumes of the array.
+    pub(crate) fn provisioned(&self) -> BTreeSet<String> {
+        let mut state = self.lock();
+        state.check();
+        state.provisioned.clone()
+    }
+
+    /// Volume and node id of all attachments of the array.
     pub(crate) fn published(&self) -> BTreeSet<(String, String)> {
         let mut state = self.lock();
         state.check();
@@ -143,13 +164,29 @@ impl Invariants {
 
 impl State {
     fn check(&mut self) {
-        let published = self.array.store.peek(|array| {
-            let pairs = array.volumes().flat_map(|volume| {
+        let mut provisioned = BTreeSet::new();
+        let mut published = BTreeSet::new();
+        self.array.store.peek(|array| {
+            for volume in array.volumes() {
+                let (id, mut name) = (volume.spec.id.to_string(), volume.spec.name.clone());
+                // An initial volume has no name.
+                if name.is_empty() {
+                    name = id;
+                } else {
+                    self.names.insert(id, name.clone());
+                    provisioned.insert(name.clone());
+                }
                 let nodes = volume.attachments.keys();
-                nodes.map(|node| (volume.spec.id.to_string(), node.to_string()))
-            });
-            pairs.collect::<BTreeSet<_>>()
+                published.extend(nodes.map(|node| (name.clone(), node.to_string())));
+            }
         });
+        for volume in self.provisioned.difference(&provisioned) {
+            if let Some((_, id)) = self.published.iter().find(|(of, _)| of == volume) {
+                let text = format!("deleted while it is published to {id}");
+                self.timeline.violated(Some(volume), text);
+            }
+        }
+        self.provisioned = provisioned;
         if published == self.published {
             return;
         }
@@ -162,11 +199,11 @@ impl State {
                 self.timeline.violated(Some(volume), text);
             }
         }
-        for volume in &self.single_node {
-            let nodes: Vec<_> = published.iter().filter(|(of, _)| of == volume).collect();
-            if nodes.len() > 1 {
-                self.timeline
-                    .violated(Some(volume), format!("published to {nodes:?}"));
+        let pairs = published.iter().zip(published.iter().skip(1));
+        for ((volume, one), (next, other)) in pairs {
+            if volume == next && !self.shared.contains(volume) {
+                let text = format!("published to {one} and {other}");
+                self.timeline.violated(Some(volume), text);
             }
         }
         self.published = published;

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
@@ -56,15 +56,28 @@ pub(crate) async fn run(client: Client, timeline: Timeline, invariants: Invarian
         volume_line(volume, &timeline)
     });
     let pods = watch(&client, &timeline, |pod: &Pod, _| pod_line(pod));
+    let claims = watch(&client, &timeline, |claim: &PersistentVolumeClaim, _| {
+        claim_line(claim)
+    });
     let csi_nodes = watch(&client, &timeline, |csi_node: &CSINode, _| {
         csi_node_line(csi_node)
     });
-    futures::join!(nodes, csi_nodes, attachments, volumes, pods);
+    futures::join!(nodes, csi_nodes, attachments, volumes, claims, pods);
 }
 
-/// The handle of a PersistentVolume or claim by its name, which has the same number.
-pub(crate) fn handle(name: &str) -> String {
-    format!("vol-{}", name.rsplit('-').next().unwrap_or_default())
+/// The volume of a PersistentVolume as the timeline names it: by its handle, which has the same number, or a provisioned one by
+/// the name of the PersistentVolume.
+pub(crate) fn volume_of(name: &str) -> String {
+    match name.strip_prefix("pv-") {
+        Some(number) => format!("vol-{number}"),
+        None => name.to_owned(),
+    }
+}
+
+/// The name of the pod's claim.
+pub(crate) fn claim_of(pod: &Pod) -> Option<&str> {
+    let mut volumes = pod.spec.as_ref()?.volumes.iter().flatten();
+    volumes.find_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
 }
 
 async fn watch<K>(client: &Client, timeline: &Timeline, mut line: impl FnMut(&K, bool) -> Line)
@@ -125,7 +138,7 @@ fn note<K: Resource<DynamicType = ()>>(timeline: &Timeline, object: &K, line: Li
 
 fn attachment_line(attachment: &VolumeAttachment, deleted: bool, invariants: &Invariants) -> Line {
     let spec = &attachment.spec;
-    let volume = handle(spec.source.persistent_volume_name.as_deref().unwrap_or_default());
+    let volume = volume_of(spec.source.persistent_volume_name.as_deref().unwrap_or_default());
     let deleting = attachment.metadata.deletion_timestamp.is_some();
     if !deleted {
         invariants.attachment_changed(&volume, &spec.node_name, deleting);
@@ -194,14 +207,14 @@ fn csi_node_line(csi_node: &CSINode) -> Line {
 }
 
 fn volume_line(volume: &PersistentVolume, timeline: &Timeline) -> Line {
-    let handle = handle(&volume.name_any());
+    let name = volume_of(&volume.name_any());
     let mut finalizers = volume.finalizers().to_vec();
     let count = finalizers.len();
     finalizers.sort();
     finalizers.dedup();
     if finalizers.len() < count {
         timeline.violated(
-            Some(&handle),
+            Some(&name),
             format!("a finalizer is there twice: {:?}", volume.finalizers()),
         );
     }
@@ -212,7 +225,7 @@ fn volume_line(volume: &PersistentVolume, timeline: &Timeline) -> Line {
         .as_ref()
         .map_or("", |_| " deleting");
     Line {
-        volume: Some(handle),
+        volume: Some(name),
         text: format!(
             "{}{deleting} finalizers={finalizers:?}",
             phase.unwrap_or_default()
@@ -220,13 +233,24 @@ fn volume_line(volume: &PersistentVolume, timeline: &Timeline) -> Line {
     }
 }
 
+fn claim_line(claim: &PersistentVolumeClaim) -> Line {
+    let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+    let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
+    let deleting = claim
+        .metadata
+        .deletion_timestamp
+        .as_ref()
+        .map_or("", |_| " deleting");
+    Line {
+        volume: volume.map(volume_of),
+        text: format!("{}{deleting}", phase.unwrap_or_default()),
+    }
+}
+
 fn pod_line(pod: &Pod) -> Line {
-    let spec = pod.spec.clone().unwrap_or_default();
-    let claim = spec
-        .volumes
-        .iter()
-        .flatten()
-        .find_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.clone()));
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    // Another claim has changing volumes.
+    let number = claim_of(pod).and_then(|claim| claim.strip_prefix("claim-"));
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let deleting = pod
         .metadata
@@ -234,11 +258,11 @@ fn pod_line(pod: &Pod) -> Line {
         .as_ref()
         .map_or("", |_| " deleting");
     Line {
-        volume: claim.as_deref().map(handle),
+        volume: number.map(|number| format!("vol-{number}")),
         text: format!(
             "{} on {}{deleting}",
             phase.unwrap_or_default(),
-            spec.node_name.as_deref().unwrap_or("no node")
+            node.unwrap_or("no node")
         ),
     }
 }

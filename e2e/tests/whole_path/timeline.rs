@@ -20,7 +20,7 @@ struct Events {
 #[derive(Debug)]
 struct Event {
     at: Duration,
-    /// The volume's handle; none for what concerns all.
+    /// None for what concerns all.
     volume: Option<String>,
     text: String,
 }
@@ -43,7 +43,7 @@ impl Timeline {
         })))
     }
 
-    /// Records an event of `component` about the volume with this handle, or about all volumes.
+    /// Records an event of `component` about the volume with this name, or about all volumes.
     pub(crate) fn note(&self, component: impl Display, volume: Option<&str>, text: impl Display) {
         let mut events = self.lock();
         let at = events.began.elapsed();

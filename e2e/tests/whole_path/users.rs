@@ -1,12 +1,13 @@
-//! Users with StatefulSets: a pod that is gone is created again under the same name, on any node that is in service.
+//! Users with StatefulSets: a pod or a claim that is gone is created again under the same name, the pod on any node that is
+//! in service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::time::sleep;
@@ -26,11 +27,38 @@ pub(crate) struct Users {
 }
 
 struct Wanted {
-    /// Pods and their claims.
-    pods: BTreeMap<String, String>,
+    pods: BTreeMap<String, Claim>,
     /// The nodes that pods may go to.
     nodes: BTreeSet<String>,
     random: Rng,
+}
+
+/// The claim of a pod.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim {
+    name: String,
+    /// The StorageClass of a claim that the users create.
+    class: Option<&'static str>,
+}
+
+// === impl Claim ===
+
+impl Claim {
+    /// The claim of the static volume with this number.
+    pub(crate) fn bound(volume: usize) -> Self {
+        Self {
+            name: format!("claim-{volume}"),
+            class: None,
+        }
+    }
+
+    /// The claim of a pod whose StatefulSet has a template.
+    pub(crate) fn from_template(pod: &str, class: &'static str) -> Self {
+        Self {
+            name: format!("data-{pod}"),
+            class: Some(class),
+        }
+    }
 }
 
 // === impl Users ===
@@ -39,7 +67,7 @@ impl Users {
     pub(crate) fn new(
         client: Client,
         timeline: Timeline,
-        pods: impl IntoIterator<Item = (String, String)>,
+        pods: impl IntoIterator<Item = (String, Claim)>,
         nodes: &[&str],
         seed: u64,
     ) -> Self {
@@ -57,6 +85,7 @@ impl Users {
     /// Creates what is missing, for ever. What fails is repeated in the next round.
     pub(crate) async fn run(self) {
         loop {
+            self.create_missing_claims().await;
             if let Ok(pods) = self.pods().list(&ListParams::default()).await {
                 let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
                 for pod in &pods {
@@ -83,6 +112,47 @@ impl Users {
         let how = if force { "force-delete" } else { "delete" };
         self.timeline.note("users", None, format!("{how} pod {pod}"));
         is_deleted(self.pods().delete(pod, &params).await)
+    }
+
+    async fn create_missing_claims(&self) {
+        let Ok(present) = self.claims().list(&ListParams::default()).await else {
+            return;
+        };
+        let present: BTreeSet<_> = present.iter().map(ResourceExt::name_any).collect();
+        for (name, class) in self.templates() {
+            if present.contains(&name) {
+                continue;
+            }
+            self.timeline.note("users", None, format!("create claim {name}"));
+            let claim = serde_json::from_value(json!({
+                "metadata": {"name": name},
+                "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": class,
+                    "resources": {"requests": {"storage": "1Gi"}}},
+            }));
+            let claim = claim.expect("a claim must be written as JSON");
+            // A conflict is an answer that was lost.
+            self.claims().create(&PostParams::default(), &claim).await.ok();
+        }
+    }
+
+    /// Deletes a pod and first its claim, if that comes from a template, so that the next pod begins with an empty volume.
+    /// Only a bound claim: without it, a provisioner that crashed would not find the volume that it was creating, upstream's
+    /// neither.
+    pub(crate) async fn delete_with_claim(&self, pod: &str) {
+        let claim = self.lock().pods.get(pod).cloned();
+        if let Some(Claim { name, class: Some(_) }) = claim
+            && let Ok(claim) = self.claims().get(&name).await
+            && claim.status.and_then(|status| status.phase).as_deref() == Some("Bound")
+        {
+            self.timeline.note("users", None, format!("delete claim {name}"));
+            let params = DeleteParams::default().preconditions(Preconditions {
+                uid: claim.metadata.uid,
+                resource_version: None,
+            });
+            // The pod is deleted in any case.
+            self.claims().delete(&name, &params).await.ok();
+        }
+        self.delete(pod, false).await;
     }
 
     /// Deletes all pods of a node. Returns false if the API server did not confirm it.
@@ -118,6 +188,19 @@ impl Users {
         self.lock().pods.keys().cloned().collect()
     }
 
+    /// Name and StorageClass of the claims that the users create.
+    pub(crate) fn templates(&self) -> Vec<(String, &'static str)> {
+        let wanted = self.lock();
+        let claims = wanted.pods.values();
+        claims
+            .filter_map(|claim| Some((claim.name.clone(), claim.class?)))
+            .collect()
+    }
+
+    pub(crate) fn claims(&self) -> Api<PersistentVolumeClaim> {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
     pub(crate) fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), "default")
     }
@@ -139,7 +222,7 @@ impl Users {
                     "spec": {
                         "containers": [{"name": "app", "image": "pause"}],
                         "nodeSelector": {"kubernetes.io/hostname": node},
-                        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+                        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim.name}}],
                     },
                 }))
                 .expect("a pod must be written as JSON"),

@@ -10,7 +10,6 @@ use csi_e2e::fixture::EBS_DRIVER;
 use csi_mock_driver::array::{self, NodeId, NodeSettings};
 use csi_mock_driver::driver::{Driver, Settings};
 use csi_mock_driver::journal;
-use csi_mock_driver::service::services;
 use embedded_cluster::apiserver::Clock;
 use embedded_cluster::attach_detach::AttachDetachOptions;
 use embedded_cluster::cluster::{ClusterOptions, EmbeddedCluster, NodeOptions};
@@ -18,7 +17,7 @@ use embedded_cluster::driver_connection::DriverConnection;
 use embedded_cluster::injected_bug::InjectedBug;
 use embedded_cluster::kubelet::NodeDisk;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -30,7 +29,7 @@ use crate::invariant::Invariants;
 use crate::observer::{self, OUT_OF_SERVICE};
 use crate::planted::{Bug, SidecarBug};
 use crate::timeline::Timeline;
-use crate::users::Users;
+use crate::users::{Claim, Users};
 
 /// The driver's name: that of a driver which took over from an in-tree plugin, so that volumes may be migrated ones.
 const DRIVER: &str = EBS_DRIVER;
@@ -43,7 +42,10 @@ pub(crate) const VOLUMES: [(&str, bool); 4] = [
     ("ReadWriteOnce", false),
 ];
 /// Pods and the numbers of their volumes.
-pub(crate) const PODS: [(&str, usize); 5] = [("db", 0), ("old", 1), ("web-0", 2), ("web-1", 2), ("log", 3)];
+const PODS: [(&str, usize); 5] = [("db", 0), ("old", 1), ("web-0", 2), ("web-1", 2), ("log", 3)];
+/// Pods with a provisioned volume, and the binding mode of its StorageClass, which is the name of the class in lower case.
+const PODS_WITH_TEMPLATE: [(&str, &str); 2] = [("cache", "immediate"), ("queue", "waitforfirstconsumer")];
+const BINDING_MODES: [&str; 2] = ["Immediate", "WaitForFirstConsumer"];
 
 /// The world of one history.
 pub(crate) struct World {
@@ -58,6 +60,8 @@ pub(crate) struct World {
     pub invariants: Invariants,
     client: Client,
     present_ids: Arc<Mutex<BTreeMap<String, String>>>,
+    /// The external-provisioner; empty while it is down.
+    provisioner: JoinSet<()>,
     tasks: JoinSet<()>,
 }
 
@@ -77,17 +81,16 @@ impl World {
         let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time"));
         attacher::set_clock(clock.clone());
         let array = mk_array(seed, &clock);
-        let single_node = VOLUMES
+        let shared = VOLUMES
             .iter()
             .enumerate()
-            .filter(|(_, (mode, _))| *mode == "ReadWriteOnce");
-        let single_node = single_node.map(|(number, _)| format!("vol-{number}"));
-        let invariants = Invariants::new(timeline.clone(), array.clone(), single_node);
+            .filter(|(_, (mode, _))| *mode == "ReadWriteMany");
+        let shared = shared.map(|(number, _)| format!("vol-{number}"));
+        let invariants = Invariants::new(timeline.clone(), array.clone(), shared);
         let cluster = mk_cluster(seed, &clock, bug.and_then(Bug::of_kubernetes));
         let sidecar_bug = bug.and_then(Bug::of_sidecar);
         let present_ids = Arc::new(Mutex::new(BTreeMap::new()));
-        let mut process =
-            DriverProcess::new("driver", services(&array), invariants.clone(), timeline.clone());
+        let mut process = DriverProcess::new("driver", array.clone(), invariants.clone(), timeline.clone());
         if sidecar_bug == Some(SidecarBug::UnpublishesFromPresentNodeId) {
             process.present_ids = Some(present_ids.clone());
         }
@@ -100,7 +103,11 @@ impl World {
         let replicas = ["attacher-0", "attacher-1"]
             .map(|name| Replica::new(name, access.clone(), socket.clone(), timeline.clone()));
         let client = cluster.api_server().client_of("observer");
-        let pods = PODS.map(|(pod, volume)| (pod.to_owned(), format!("claim-{volume}")));
+        let pods = PODS.into_iter().map(|(pod, volume)| (pod, Claim::bound(volume)));
+        let with_template = PODS_WITH_TEMPLATE.map(|(pod, class)| (pod, Claim::from_template(pod, class)));
+        let pods = pods
+            .chain(with_template)
+            .map(|(pod, claim)| (pod.to_owned(), claim));
         let users = Users::new(client.clone(), timeline.clone(), pods, &NODES, seed ^ 0xA11);
         let mut tasks = JoinSet::new();
         tasks.spawn(observer::run(
@@ -120,6 +127,7 @@ impl World {
             invariants,
             client,
             present_ids,
+            provisioner: JoinSet::new(),
             tasks,
         };
         world.create_volumes().await;
@@ -129,6 +137,7 @@ impl World {
         for replica in &mut world.replicas {
             replica.start();
         }
+        world.start_provisioner();
         world.tasks.spawn(world.users.clone().run());
         world
     }
@@ -139,6 +148,16 @@ impl World {
             .create(&PostParams::default(), &driver)
             .await
             .expect("a CSIDriver must be accepted");
+        for mode in BINDING_MODES {
+            let class = mk(json!({
+                "metadata": {"name": mode.to_lowercase()}, "provisioner": DRIVER, "volumeBindingMode": mode,
+                "reclaimPolicy": "Delete",
+            }));
+            self.all::<StorageClass>()
+                .create(&PostParams::default(), &class)
+                .await
+                .expect("a StorageClass must be accepted");
+        }
         for (number, (mode, in_tree)) in VOLUMES.into_iter().enumerate() {
             let claim = mk(json!({
                 "metadata": {"name": format!("claim-{number}")},
@@ -185,6 +204,22 @@ impl World {
     }
 }
 
+// === impl World: provisioner ===
+
+impl World {
+    pub(crate) fn start_provisioner(&mut self) {
+        self.timeline.note("provisioner", None, "starts");
+        let driver = DriverConnection::new(self.socket.process());
+        self.provisioner.spawn(self.cluster.provisioner(driver));
+    }
+
+    /// Ends the provisioner without a word, also in the middle of a call.
+    pub(crate) fn crash_provisioner(&mut self) {
+        self.timeline.note("provisioner", None, "crashes");
+        self.provisioner = JoinSet::new();
+    }
+}
+
 // === impl World: machines ===
 
 impl World {
@@ -195,12 +230,7 @@ impl World {
             .array
             .on_node(&id)
             .expect("a node in process must come about");
-        let process = DriverProcess::new(
-            &id,
-            services(&driver),
-            self.invariants.clone(),
-            self.timeline.clone(),
-        );
+        let process = DriverProcess::new(&id, driver, self.invariants.clone(), self.timeline.clone());
         self.invariants.machine_on(&id, node);
         self.timeline.note(node, None, format!("machine {id} is on"));
         self.cluster.add_node(NodeOptions {
