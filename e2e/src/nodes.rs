@@ -52,6 +52,8 @@ pub const DRIVER: &str = "mock.csi.local";
 pub const DRIVER_NAMESPACE: &str = "csi-mock-driver";
 /// What is deployed for scenarios.
 pub const OVERLAY: &str = "deploy/overlays/mock-driver-nodes";
+/// kubelet's default `--root-dir`.
+pub const ROOT_DIR: &str = "/var/lib/kubelet";
 /// How long a node or a pod of the driver may take to get ready when other work shares the cores.
 const READY: Duration = Duration::from_secs(180);
 
@@ -68,7 +70,7 @@ pub struct RealNodes {
 // === impl RealNodes ===
 
 impl RealNodes {
-    /// Starts control plane and nodes with the images of `overlay`, and waits until the nodes are ready.
+    /// Starts control plane and nodes with the images of `overlay`, and waits until the nodes are ready. `root_dir` is kubelet's.
     ///
     /// # Errors
     /// The error holds the last log lines of a program that ended.
@@ -77,6 +79,7 @@ impl RealNodes {
         toolchain: &Toolchain,
         programs: NodePrograms,
         overlay: &str,
+        root_dir: &str,
     ) -> Result<Self> {
         let programs = Arc::new(programs);
         let dir = run.subdir("nodes")?;
@@ -100,7 +103,7 @@ impl RealNodes {
         let mut network = Network::start(run, &egress).await?;
         let boot = (1..).zip(NODES).map(|(number, name)| {
             let (dir, addresses) = (dir.join(name), Addresses(number));
-            RealNode::boot(run, dir, &programs, &network, addresses)
+            RealNode::boot(run, dir, root_dir, &programs, &network, addresses)
         });
         let nodes = try_join_all(boot);
         let options = options(authority.certificate(), &egress, &dir, suite::gates(&programs))?;

@@ -9,7 +9,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use csi_e2e::nodes::{
-    Family, RealNodes, Results, SUITE_OVERLAY, Selection, init_main_if_requested, missing_requirement,
+    Family, ROOT_DIR, RealNodes, Results, SUITE_OVERLAY, Selection, init_main_if_requested,
+    missing_requirement,
 };
 use csi_e2e::process::{Run, reaper_main_if_requested};
 use csi_e2e::toolchain::{NodePrograms, Settings, SuitePrograms, Toolchain, workspace_root};
@@ -88,7 +89,7 @@ async fn in_run(args: &Args) -> Result<()> {
         return run.finish().await;
     };
     programs.suite = Some(suite.clone());
-    let nodes = RealNodes::start(&run, &toolchain, programs, SUITE_OVERLAY).await?;
+    let nodes = RealNodes::start(&run, &toolchain, programs, SUITE_OVERLAY, ROOT_DIR).await?;
     nodes.deploy_for_suite(&toolchain, args.zones).await?;
     say("the driver is ready; the suite begins");
     let selection = args.selection();

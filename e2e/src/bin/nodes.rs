@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use csi_e2e::nodes::{OVERLAY, RealNodes, init_main_if_requested, missing_requirement};
+use csi_e2e::nodes::{OVERLAY, ROOT_DIR, RealNodes, init_main_if_requested, missing_requirement};
 use csi_e2e::process::{Run, reaper_main_if_requested};
 use csi_e2e::toolchain::{Settings, Toolchain};
 
@@ -44,7 +44,7 @@ async fn in_run(args: &Args) -> Result<()> {
     let toolchain = Toolchain::new(&run, settings);
     let programs = toolchain.build_node_programs().await?;
     if !args.build {
-        let nodes = RealNodes::start(&run, &toolchain, programs, OVERLAY).await?;
+        let nodes = RealNodes::start(&run, &toolchain, programs, OVERLAY, ROOT_DIR).await?;
         nodes.deploy().await?;
         say(&format!(
             "two nodes are ready: kubectl --kubeconfig {} get pods -A; Ctrl-C ends them",

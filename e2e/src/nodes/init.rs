@@ -15,13 +15,14 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Variable that turns the executable into the first process of a node; its value is the node's directory.
 pub(super) const INIT: &str = "CSI_E2E_NODE_INIT";
+/// Variable with kubelet's `--root-dir`.
+pub(super) const ROOT_DIR: &str = "CSI_E2E_NODE_ROOT_DIR";
 /// File in the node's directory: everything is mounted.
 pub(super) const READY: &str = "ready";
+/// kubelet's files, in the node's directory.
+pub(super) const KUBELET: &str = "kubelet";
 /// What the nodes share, beside their directories.
 pub(super) const ARRAY: &str = "array";
-
-/// The node's own directories, by their names in its directory.
-const OWN: [(&str, &str); 2] = [("kubelet", "/var/lib/kubelet"), ("log", "/var/log")];
 
 /// Turns this process into the first process of a node if the harness asked for one, and does not return then.
 ///
@@ -35,7 +36,8 @@ pub fn init_main_if_requested() {
     let Some(dir) = std::env::var_os(INIT).map(PathBuf::from) else {
         return;
     };
-    let Err(error) = run(&dir);
+    let root_dir = std::env::var_os(ROOT_DIR).map(PathBuf::from);
+    let Err(error) = run(&dir, root_dir.as_deref());
     // The harness may be gone, and with it the reader of stderr.
     drop(writeln!(
         std::io::stderr(),
@@ -45,12 +47,13 @@ pub fn init_main_if_requested() {
     std::process::exit(1);
 }
 
-fn run(dir: &Path) -> Result<std::convert::Infallible> {
+fn run(dir: &Path, root_dir: Option<&Path>) -> Result<std::convert::Infallible> {
+    let root_dir = root_dir.with_context(|| format!("{ROOT_DIR} must be set"))?;
     let name = dir
         .file_name()
         .context("the directory must be named as the node")?;
     fs::write("/proc/sys/kernel/hostname", name.as_encoded_bytes()).context("set the host name")?;
-    mount_all(dir)?;
+    mount_all(dir, root_dir)?;
     fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("forward packets of pods")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("start a runtime")?.block_on(async {
@@ -65,7 +68,7 @@ fn run(dir: &Path) -> Result<std::convert::Infallible> {
 }
 
 /// Mounts at the paths where kubelet, containerd and `deploy/` expect them, without a trace in the machine's files.
-fn mount_all(dir: &Path) -> Result<()> {
+fn mount_all(dir: &Path, root_dir: &Path) -> Result<()> {
     // What the node no longer needs when it is gone, containers' files among them.
     for path in ["/run", "/var/lib"] {
         let mounted = mount("tmpfs", path, "tmpfs", MountFlags::empty(), None);
@@ -74,12 +77,15 @@ fn mount_all(dir: &Path) -> Result<()> {
     for path in ["/run/lock", "/var/lib/containerd", "/var/lib/cni"] {
         make_dir(Path::new(path))?;
     }
-    let array = dir.with_file_name(ARRAY);
-    let own = OWN.map(|(name, path)| (dir.join(name), path));
-    for (source, target) in own.iter().chain([&(array, "/var/lib/csi-mock-driver")]) {
-        make_dir(source)?;
-        make_dir(target.as_ref())?;
-        mount_bind(source, *target).with_context(|| format!("mount {target}"))?;
+    let bound = [
+        (dir.join(KUBELET), root_dir),
+        (dir.join("log"), Path::new("/var/log")),
+        (dir.with_file_name(ARRAY), Path::new("/var/lib/csi-mock-driver")),
+    ];
+    for (source, target) in bound {
+        make_dir(&source)?;
+        make_dir(target)?;
+        mount_bind(&source, target).with_context(|| format!("mount {}", target.display()))?;
     }
     // Only now: else each of them would be the peer of the directory that it shows, and volumes be mounted twice.
     let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;

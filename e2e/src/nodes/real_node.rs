@@ -12,7 +12,7 @@ use procfs::process::{MountInfo, Process as ProcProcess, all_processes};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::json;
 
-use super::init::{INIT, READY};
+use super::init::{INIT, KUBELET, READY, ROOT_DIR};
 use super::network::{Addresses, Network, in_namespaces};
 use super::suite;
 use crate::process::{Process, Run, Spec, leftovers, readable_within};
@@ -33,6 +33,7 @@ pub struct RealNode {
     run: Arc<Run>,
     name: String,
     dir: PathBuf,
+    root_dir: String,
     programs: Arc<NodePrograms>,
     path: String,
     addresses: Addresses,
@@ -56,6 +57,7 @@ impl RealNode {
     pub(super) async fn boot(
         run: &Arc<Run>,
         dir: PathBuf,
+        root_dir: &str,
         programs: &Arc<NodePrograms>,
         network: &Network,
         addresses: Addresses,
@@ -75,6 +77,7 @@ impl RealNode {
             run: Arc::clone(run),
             name,
             dir,
+            root_dir: root_dir.to_owned(),
             programs: Arc::clone(programs),
             path,
             addresses,
@@ -121,7 +124,8 @@ impl RealNode {
             .args(NAMESPACES)
             .args(["--fork", "--kill-child", "--mount-proc", "--"])
             .arg(exe)
-            .env(INIT, &self.dir);
+            .env(INIT, &self.dir)
+            .env(ROOT_DIR, &self.root_dir);
         let unshare = Arc::new(Process::spawn(&self.run, spec)?);
         wait::poll(STEP, &format!("{} to be set up", self.name), || async {
             unshare.ensure_alive()?;
@@ -171,12 +175,8 @@ impl RealNode {
         let file = |name: &str| self.dir.join(name).display().to_string();
         let spec = self
             .spec("kubelet", &self.programs.kubelet)?
-            .args([
-                "--config",
-                &file("kubelet.yaml"),
-                "--kubeconfig",
-                &file("kubeconfig"),
-            ])
+            .args(["--config", &file("kubelet.yaml")])
+            .args(["--kubeconfig", &file("kubeconfig"), "--root-dir", &self.root_dir])
             .args(["--cert-dir", &file("pki"), "--hostname-override", &self.name])
             .args(["--node-ip", &self.addresses.node().to_string(), "--v=3"]);
         let kubelet = Arc::new(Process::spawn(&self.run, spec)?);
@@ -251,9 +251,14 @@ impl RealNode {
             .0)
     }
 
-    /// Where kubelet keeps its files, as a path on the machine.
+    /// kubelet's `--root-dir`.
+    pub fn root_dir(&self) -> &str {
+        &self.root_dir
+    }
+
+    /// The same as a path on the machine.
     pub fn kubelet_dir(&self) -> PathBuf {
-        self.dir.join("kubelet")
+        self.dir.join(KUBELET)
     }
 
     /// The directory with all files and logs.

@@ -12,6 +12,10 @@ const ABOUT: &[(&str, &str)] = &[
         "The harness is killed while pods use volumes: processes, namespaces, mounts, cgroups, loop devices and files of the nodes are gone.",
     ),
     (
+        "driver_uses_another_kubelet_directory",
+        "The kubelets have the `--root-dir` of `deploy/components/kubelet-directory`, and the driver has the component: it registers, and pods get volumes with filesystems and raw block volumes.",
+    ),
+    (
         "pod_attaches",
         "A pod gets a volume that is provisioned, attached, formatted and mounted for it, and writes to it.",
     ),

@@ -286,7 +286,10 @@ impl<'a> Env<'a> {
     /// The size in bytes and the type of the filesystem that kubelet mounted for a claim of a pod.
     pub(crate) async fn filesystem(&self, node: &RealNode, pod: &str, claim: &str) -> Result<(u64, String)> {
         let (uid, volume) = (self.uid(pod).await?, self.volume_of(claim).await?);
-        let path = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/{volume}/mount");
+        let path = format!(
+            "{}/pods/{uid}/volumes/kubernetes.io~csi/{volume}/mount",
+            node.root_dir()
+        );
         let output = node
             .command(&["stat", "--file-system", "--format=%b %S %T", &path])
             .await?;

@@ -19,6 +19,7 @@ use procfs::{Current, Uptime};
 use serde_json::json;
 
 use crate::env::{EXT4, PodSpec, STEP, create_claim};
+use crate::shared_nodes::Prepared;
 
 /// Ends the harness with the scenario.
 struct Harness(Child);
@@ -32,7 +33,8 @@ impl Drop for Harness {
 
 /// Kills the program that started the nodes while one pod has a volume mounted and another a raw block volume, and waits
 /// until processes, namespaces, mounts, cgroups, loop devices and files are gone.
-pub(crate) async fn nothing_survives_a_killed_harness() -> Result<()> {
+pub(crate) async fn nothing_survives_a_killed_harness(prepared: Prepared) -> Result<()> {
+    prepared.run.finish().await?;
     let child = Command::new(env!("CARGO_BIN_EXE_nodes"))
         .stdin(Stdio::null())
         .stderr(Stdio::piped())

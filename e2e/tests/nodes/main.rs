@@ -12,6 +12,7 @@ mod disturbances;
 mod env;
 mod image_swap;
 mod killed;
+mod kubelet_directory;
 mod leftovers;
 mod recipes;
 mod restore;
@@ -69,7 +70,14 @@ fn main() -> ExitCode {
         .chain(image_swap::SCENARIOS)
         .chain(chart_upgrade::SCENARIOS)
         .chain(recipes::SCENARIOS);
-    let mut trials = vec![killed_harness(&shared)];
+    let mut trials = vec![
+        trial("nothing_survives_a_killed_harness", &shared, |shared| {
+            shared.run_alone(killed::nothing_survives_a_killed_harness)
+        }),
+        trial(kubelet_directory::NAME, &shared, |shared| {
+            shared.run_alone(kubelet_directory::driver_uses_another_kubelet_directory)
+        }),
+    ];
     trials.extend(scenarios.map(|scenario| trial(scenario.name, &shared, |shared| shared.run(scenario))));
     let names: Vec<_> = trials.iter().map(|trial| trial.name().to_owned()).collect();
     trials.push(Trial::test("readme_lists_the_trials", move || {
@@ -84,12 +92,6 @@ fn main() -> ExitCode {
         Ok(()) => conclusion.exit_code(),
         Err(error) => fail(&format!("after the scenarios: {error:#}")),
     }
-}
-
-fn killed_harness(shared: &Arc<SharedNodes>) -> Trial {
-    trial("nothing_survives_a_killed_harness", shared, |shared| {
-        shared.run_alone(killed::nothing_survives_a_killed_harness())
-    })
 }
 
 fn path_trial(shared: &Arc<SharedNodes>, scenario: &'static path::Scenario) -> Trial {

@@ -2,7 +2,7 @@
 //! others share, and deploys it again at its end.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::document::{Shell, block};
@@ -158,8 +158,7 @@ async fn control_the_driver(shell: &Shell) -> Result<()> {
 /// Replaces the node pods by pods with a priority class, while a pod has a volume.
 async fn node_pods_with_a_priority(shell: &Shell) -> Result<()> {
     write_overlay(
-        shell,
-        "priority",
+        &shell.home().join("priority"),
         "mock-driver-nodes",
         &["node-critical-priority"],
     )?;
@@ -186,8 +185,9 @@ async fn run_controller_without_nodes(shell: &Shell) -> Result<()> {
         "network-policy",
         "publish-secrets",
     ];
-    write_overlay(shell, "components", "mock-driver", &COMPONENTS)?;
-    write_overlay(shell, "rollback", "mock-driver", &["go-sidecar"])?;
+    let home = shell.home();
+    write_overlay(&home.join("components"), "mock-driver", &COMPONENTS)?;
+    write_overlay(&home.join("rollback"), "mock-driver", &["go-sidecar"])?;
     let image = "kubectl -n csi-mock-driver get deployment csi-attacher \
          -o jsonpath='{.spec.template.spec.containers[?(@.name==\"csi-attacher\")].image}'";
     // The ClusterRole of publish-secrets stays: the scenarios with accounts of their own need it.
@@ -211,10 +211,9 @@ async fn run_controller_without_nodes(shell: &Shell) -> Result<()> {
         .map(drop)
 }
 
-/// Writes an overlay with components to a directory of the shell's home.
-fn write_overlay(shell: &Shell, name: &str, overlay: &str, components: &[&str]) -> Result<()> {
-    let dir = shell.home().join(name);
-    std::fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
+/// Writes an overlay with components to a new directory.
+pub(crate) fn write_overlay(dir: &Path, overlay: &str, components: &[&str]) -> Result<()> {
+    std::fs::create_dir(dir).with_context(|| format!("make {}", dir.display()))?;
     let dir = dir.canonicalize()?;
     // kustomize takes relative paths only.
     let mut deploy: PathBuf = std::iter::repeat_n("..", dir.components().count() - 1).collect();

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use csi_e2e::attacher::Kind;
-use csi_e2e::nodes::{OVERLAY, RealNodes, missing_requirement};
+use csi_e2e::nodes::{OVERLAY, ROOT_DIR, RealNodes, missing_requirement};
 use csi_e2e::process::Run;
 use csi_e2e::scenario::{self as path, TestContext};
 use csi_e2e::toolchain::{NodePrograms, Settings, Toolchain};
@@ -26,6 +26,13 @@ pub(crate) struct Scenario {
 pub(crate) struct SharedNodes {
     runtime: Runtime,
     started: OnceCell<Result<Start, String>>,
+}
+
+/// What nodes are started with.
+pub(crate) struct Prepared {
+    pub(crate) run: Arc<Run>,
+    pub(crate) toolchain: Toolchain,
+    pub(crate) programs: NodePrograms,
 }
 
 enum Start {
@@ -109,13 +116,13 @@ impl SharedNodes {
     }
 
     /// Runs a trial with nodes of its own, or returns the reason why it is skipped.
-    pub(crate) fn run_alone(&self, trial: impl Future<Output = Result<()>>) -> Result<Option<String>> {
+    pub(crate) fn run_alone(
+        &self,
+        trial: impl AsyncFnOnce(Prepared) -> Result<()>,
+    ) -> Result<Option<String>> {
         self.runtime.block_on(async {
             match prepare().await? {
-                Ok((run, ..)) => {
-                    run.finish().await?;
-                    trial.await.map(|()| None)
-                }
+                Ok(prepared) => trial(prepared).await.map(|()| None),
                 Err(reason) => Ok(Some(reason)),
             }
         })
@@ -139,12 +146,16 @@ impl SharedNodes {
 
 impl Start {
     async fn begin() -> Result<Self> {
-        let (run, toolchain, programs) = match prepare().await? {
+        let Prepared {
+            run,
+            toolchain,
+            programs,
+        } = match prepare().await? {
             Ok(prepared) => prepared,
             Err(reason) => return Ok(Self::Skipped(reason)),
         };
         let since = Instant::now();
-        let nodes = RealNodes::start(&run, &toolchain, programs, OVERLAY).await?;
+        let nodes = RealNodes::start(&run, &toolchain, programs, OVERLAY, ROOT_DIR).await?;
         let ready = since.elapsed();
         nodes.deploy().await?;
         let deployed = since.elapsed() - ready;
@@ -156,7 +167,7 @@ impl Start {
 }
 
 /// Finds the programs, or the reason why there are none.
-async fn prepare() -> Result<Result<(Arc<Run>, Toolchain, NodePrograms), String>> {
+async fn prepare() -> Result<Result<Prepared, String>> {
     let settings = Settings::from_env();
     let required = settings.require_nodes;
     let skip = |reason: String| {
@@ -169,7 +180,11 @@ async fn prepare() -> Result<Result<(Arc<Run>, Toolchain, NodePrograms), String>
     let run = Run::start()?;
     let toolchain = Toolchain::new(&run, settings);
     match toolchain.built_node_programs().await? {
-        Some(programs) => Ok(Ok((run, toolchain, programs))),
+        Some(programs) => Ok(Ok(Prepared {
+            run,
+            toolchain,
+            programs,
+        })),
         None => {
             run.finish().await?;
             skip(

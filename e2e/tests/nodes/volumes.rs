@@ -141,7 +141,8 @@ async fn block_volume_is_shared_by_two_nodes(env: &Env<'_>) -> Result<()> {
     env.create_pod(&on_a).await?;
     let node = env.nodes.node(A)?;
     let signal = format!(
-        "/var/lib/kubelet/pods/{}/volumes/kubernetes.io~empty-dir/signal",
+        "{}/pods/{}/volumes/kubernetes.io~empty-dir/signal",
+        node.root_dir(),
         env.uid("web-a").await?
     );
     let written = format!("{signal}/written");

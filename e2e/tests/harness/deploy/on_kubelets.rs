@@ -38,7 +38,7 @@ const ROWS: &[Row] = &[
     Row("components/explain", Kubelets("e2e/src/scenario/explain/explain_cli.rs", "rbac.yaml")),
     Row("components/go-sidecar", Kubelets(RECIPES, "fn run_controller_without_nodes")),
     Row("components/kube-rbac-proxy", NotRun("the Go module proxy does not have kube-rbac-proxy's module, from which its image would be made; `deploy::` and e2e/validators check the manifests")),
-    Row("components/kubelet-directory", NotRun("the kubelets have the default directory; a test of e2e/validators compares every path")),
+    Row("components/kubelet-directory", Kubelets("e2e/tests/nodes/kubelet_directory.rs", "fn driver_uses_another_kubelet_directory")),
     Row("components/monitoring", NotRun("no Prometheus operator runs there; `deploy::` checks selectors, alerts and dashboard")),
     // No network plugin there enforces the policy.
     Row("components/network-policy", Kubelets(RECIPES, "fn run_controller_without_nodes")),
