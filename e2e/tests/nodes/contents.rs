@@ -115,6 +115,10 @@ const ABOUT: &[(&str, &str)] = &[
         "install_the_attachers_chart",
         "The commands of the documents install the attacher's Helm chart and remove it.",
     ),
+    (
+        "monitoring_service_returns_metrics",
+        "`deploy/components/monitoring` with the Prometheus operator's definitions: its Service has the attacher's pod as endpoint, and returns the attacher's metrics at the port and path of the ServiceMonitor.",
+    ),
 ];
 
 /// The table in `e2e/README.md` is [`ABOUT`], which has all trials.

@@ -14,6 +14,7 @@ mod image_swap;
 mod killed;
 mod kubelet_directory;
 mod leftovers;
+mod monitoring;
 mod recipes;
 mod restore;
 mod shared_nodes;
@@ -69,7 +70,8 @@ fn main() -> ExitCode {
         .chain(disturbances::SCENARIOS)
         .chain(image_swap::SCENARIOS)
         .chain(chart_upgrade::SCENARIOS)
-        .chain(recipes::SCENARIOS);
+        .chain(recipes::SCENARIOS)
+        .chain(monitoring::SCENARIOS);
     let mut trials = vec![
         trial("nothing_survives_a_killed_harness", &shared, |shared| {
             shared.run_alone(killed::nothing_survives_a_killed_harness)

@@ -79,10 +79,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-type Recipe = for<'a> fn(Shell, &'a Toolchain) -> LocalBoxFuture<'a, Result<()>>;
+pub(crate) type Recipe = for<'a> fn(Shell, &'a Toolchain) -> LocalBoxFuture<'a, Result<()>>;
 
 /// Runs a recipe on nodes without the driver.
-async fn alone(env: &Env<'_>, recipe: Recipe) -> Result<()> {
+pub(crate) async fn alone(env: &Env<'_>, recipe: Recipe) -> Result<()> {
     let toolchain = Toolchain::new(env.nodes.run(), Settings::from_env());
     let shell = shell(env.nodes, &toolchain).await?;
     shell.run(&format!("kubectl delete -k {OVERLAY}")).await?;

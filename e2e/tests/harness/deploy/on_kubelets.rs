@@ -37,9 +37,9 @@ const ROWS: &[Row] = &[
     Row("components/critical-priority", Kubelets(RECIPES, "fn run_controller_without_nodes")),
     Row("components/explain", Kubelets("e2e/src/scenario/explain/explain_cli.rs", "rbac.yaml")),
     Row("components/go-sidecar", Kubelets(RECIPES, "fn run_controller_without_nodes")),
-    Row("components/kube-rbac-proxy", NotRun("the Go module proxy does not have kube-rbac-proxy's module, from which its image would be made; `deploy::` and e2e/validators check the manifests")),
+    Row("components/kube-rbac-proxy", NotRun("the Go checksum database does not have kube-rbac-proxy v0.22.0, from which its image would be made; `deploy::` and e2e/validators check the manifests")),
     Row("components/kubelet-directory", Kubelets("e2e/tests/nodes/kubelet_directory.rs", "fn driver_uses_another_kubelet_directory")),
-    Row("components/monitoring", NotRun("no Prometheus operator runs there; `deploy::` checks selectors, alerts and dashboard")),
+    Row("components/monitoring", Kubelets("e2e/tests/nodes/monitoring.rs", "fn monitoring_service_returns_metrics")),
     // No network plugin there enforces the policy.
     Row("components/network-policy", Kubelets(RECIPES, "fn run_controller_without_nodes")),
     Row("components/node-critical-priority", Kubelets(RECIPES, "fn node_pods_with_a_priority")),

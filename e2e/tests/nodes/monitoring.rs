@@ -1,0 +1,90 @@
+//! `deploy/components/monitoring` with the definitions of the Prometheus operator.
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::document::{Shell, block};
+use csi_e2e::toolchain::Toolchain;
+use serde_json::Value;
+
+use crate::recipes::{DEPLOY, alone, write_overlay};
+use crate::shared_nodes::Scenario;
+
+/// The newest release of the operator that the Go module proxy has.
+const OPERATOR: &str = "github.com/prometheus-operator/prometheus-operator@v0.85.0";
+const MONITOR: &str =
+    "kubectl -n csi-mock-driver get servicemonitors -l release=kube-prometheus-stack -o json";
+const PODS: &str = "kubectl -n csi-mock-driver get pods -l app.kubernetes.io/name=csi-attacher -o jsonpath='{.items[*].status.podIP}'";
+/// Series of an attacher that leads and has reached its driver.
+const SERIES: [(&str, &str); 3] = [
+    ("csi_attacher_build_info{", " 1"),
+    ("csi_attacher_driver_connected", " 1"),
+    ("leader_election_master_status{", " 1"),
+];
+
+pub(crate) const SCENARIOS: &[Scenario] = &[Scenario {
+    name: "monitoring_service_returns_metrics",
+    run: |env| {
+        Box::pin(alone(env, |shell, toolchain| {
+            Box::pin(monitoring_service_returns_metrics(shell, toolchain))
+        }))
+    },
+}];
+
+/// The operator's definitions reject unknown fields. No operator and no Prometheus run: the test reads port and path from the
+/// ServiceMonitor, and gets the page through the API server's proxy for Services.
+async fn monitoring_service_returns_metrics(shell: Shell, toolchain: &Toolchain) -> Result<()> {
+    let definitions = toolchain.go_sources(OPERATOR).await?;
+    let definitions = definitions
+        .join("example/prometheus-operator-crd")
+        .display()
+        .to_string();
+    let definitions = ["servicemonitors", "prometheusrules"]
+        .map(|kind| format!("-f {definitions}/monitoring.coreos.com_{kind}.yaml"))
+        .join(" ");
+    let overlay = shell.home().join("monitoring");
+    write_overlay(&overlay, "mock-driver-nodes", &["monitoring"])?;
+    let file = overlay.join("kustomization.yaml");
+    let text = std::fs::read_to_string(&file).context("read the overlay")?;
+    let patched = text + &block(DEPLOY, "patches:")?;
+    std::fs::write(&file, patched).context("write the overlay")?;
+    let behind_proxy = ["monitoring", "kube-rbac-proxy"];
+    write_overlay(
+        &shell.home().join("behind-proxy"),
+        "mock-driver-nodes",
+        &behind_proxy,
+    )?;
+    shell
+        .run(&format!(
+            "kubectl apply --server-side {definitions}
+             until kubectl get servicemonitors,prometheusrules; do test $SECONDS -lt 60; sleep 1; done
+             kubectl apply -k ~/monitoring
+             kubectl -n csi-mock-driver rollout status deployment/csi-attacher --timeout=3m
+             kubectl -n csi-mock-driver get prometheusrule/csi-attacher configmap/csi-attacher-dashboard
+             kubectl apply --dry-run=server -k ~/behind-proxy
+             kubectl -n csi-mock-driver wait endpointslices -l kubernetes.io/service-name=csi-attacher \
+                 --for=jsonpath='{{.endpoints[*].addresses[*]}}'=$({PODS}) --timeout=1m"
+        ))
+        .await?;
+    let monitors: Value =
+        serde_json::from_str(&shell.run(MONITOR).await?).context("understand the ServiceMonitor")?;
+    let endpoint = &monitors["items"][0]["spec"]["endpoints"][0];
+    let (Some(port), Some(path)) = (endpoint["port"].as_str(), endpoint["path"].as_str()) else {
+        anyhow::bail!("the ServiceMonitor must have a port and a path: {monitors}");
+    };
+    let service = format!("/api/v1/namespaces/csi-mock-driver/services/csi-attacher:{port}");
+    let page = shell
+        .run(&format!("kubectl get --raw {service}/proxy{path}"))
+        .await?;
+    for (begin, end) in SERIES {
+        let mut lines = page.lines();
+        ensure!(
+            lines.any(|line| line.starts_with(begin) && line.ends_with(end)),
+            "no line is {begin}...{end}:\n{page}"
+        );
+    }
+    shell
+        .run(&format!(
+            "kubectl delete -k ~/monitoring\nkubectl delete {definitions}"
+        ))
+        .await
+        .map(drop)
+}
