@@ -1,4 +1,4 @@
-//! The connection to a driver: found, lost, found again, on a real socket.
+//! The connection to a driver on a real socket: connect, disconnect, reconnect.
 
 mod resets;
 
@@ -34,12 +34,12 @@ use tonic::{Request, Response, Status};
 use tower::{Service as _, service_fn};
 
 const TIMEOUT: Duration = Duration::from_millis(300);
-/// For what must happen at once, on a machine that is busy with other tests.
+/// Timeout for immediate events, on a machine that is busy with other tests.
 const SOON: Duration = Duration::from_secs(10);
 
 type Seen = Arc<Mutex<Vec<v1::ControllerPublishVolumeRequest>>>;
 
-/// A driver that publishes a volume called `ok`, refuses one called `no`, forgets all others, and unpublishes none.
+/// A driver that publishes the volume `ok`, refuses `no` and `verbose`, never answers for unknown volumes, and unpublishes none.
 #[derive(Clone)]
 pub(crate) struct Driver {
     name: &'static str,
@@ -49,14 +49,14 @@ pub(crate) struct Driver {
     seen: Seen,
     /// Pages of ListVolumes by their tokens.
     pages: HashMap<&'static str, v1::ListVolumesResponse>,
-    /// Calls for a volume called `held` wait for this.
-    let_go: CancellationToken,
-    /// Ends when such an unpublish has come.
-    holds: CancellationToken,
-    /// How many calls it takes at once on a connection.
-    at_once: u32,
-    /// Makes the driver end as well-behaved ones do: it takes no new calls and finishes the old ones.
-    end: CancellationToken,
+    /// Cancelled to finish the calls for the volume `held`.
+    release_held: CancellationToken,
+    /// Cancelled when an unpublish of the volume `held` arrives.
+    held_unpublish: CancellationToken,
+    /// Limit per connection.
+    max_concurrent_streams: u32,
+    /// Cancelled to start a graceful shutdown: the driver accepts no new calls and finishes the running ones.
+    shutdown: CancellationToken,
 }
 
 // === impl Driver ===
@@ -70,17 +70,17 @@ impl Driver {
             readonly: false,
             seen: Seen::default(),
             pages: HashMap::new(),
-            let_go: CancellationToken::new(),
-            holds: CancellationToken::new(),
-            at_once: 100,
-            end: CancellationToken::new(),
+            release_held: CancellationToken::new(),
+            held_unpublish: CancellationToken::new(),
+            max_concurrent_streams: 100,
+            shutdown: CancellationToken::new(),
         }
     }
 
-    /// Serves on `socket`, in a runtime of its own: its end closes all connections, as a death does.
+    /// Serves on `socket` in a separate runtime, whose shutdown closes all connections, as a crash does.
     pub(crate) fn serve(&self, socket: &Path) -> Process {
         std::fs::remove_file(socket).ok();
-        let (end, at_once) = (self.end.clone(), self.at_once);
+        let (shutdown, max_concurrent_streams) = (self.shutdown.clone(), self.max_concurrent_streams);
         let (identity, controller) = (
             IdentityServer::new(self.clone()),
             ControllerServer::new(self.clone()),
@@ -95,7 +95,7 @@ impl Driver {
             UnixListener::bind(socket).expect("the socket's directory must be there")
         };
         runtime.spawn(async move {
-            // tonic's router needs a web framework; two services need a prefix.
+            // tonic's Router depends on axum; a path prefix suffices for two services.
             let services = service_fn(move |request: http::Request<Body>| {
                 let (mut identity, mut controller) = (identity.clone(), controller.clone());
                 async move {
@@ -107,11 +107,11 @@ impl Driver {
                 }
             });
             Server::builder()
-                .max_concurrent_streams(at_once)
+                .max_concurrent_streams(max_concurrent_streams)
                 .serve_with_incoming_shutdown(
                     services,
                     UnixListenerStream::new(listener),
-                    end.cancelled_owned(),
+                    shutdown.cancelled_owned(),
                 )
                 .await
                 .ok();
@@ -120,7 +120,7 @@ impl Driver {
     }
 }
 
-/// A driver that runs until it is dropped.
+/// A driver process; dropping it kills the process.
 pub(crate) struct Process(Option<Runtime>);
 
 // === impl Process ===
@@ -137,7 +137,7 @@ struct Fixture {
     _dir: TempDir,
     socket: PathBuf,
     connection: watch::Receiver<ConnectionState>,
-    keeper: JoinHandle<Result<(), DriverChanged>>,
+    manager: JoinHandle<Result<(), DriverChanged>>,
     stop: CancellationToken,
 }
 
@@ -152,15 +152,15 @@ impl Fixture {
             .expect("a path of ASCII")
             .parse()
             .expect("an absolute path");
-        let (keeper, connection) = ConnectionManager::<Socket>::new(address, TIMEOUT);
+        let (manager, connection) = ConnectionManager::<Socket>::new(address, TIMEOUT);
         let stop = CancellationToken::new();
         #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
-        let keeper = tokio::spawn(keeper.run(stop.clone()));
+        let manager = tokio::spawn(manager.run(stop.clone()));
         Self {
             _dir: dir,
             socket,
             connection,
-            keeper,
+            manager,
             stop,
         }
     }
@@ -170,7 +170,7 @@ impl Fixture {
         tokio::time::timeout(SOON, waited)
             .await
             .expect("the connection must change in time")
-            .expect("the keeper lives");
+            .expect("the connection manager runs");
     }
 
     fn caller(&self) -> Caller {
@@ -178,9 +178,9 @@ impl Fixture {
     }
 }
 
-fn publish(handle: &str) -> v1::ControllerPublishVolumeRequest {
+fn publish(volume_id: &str) -> v1::ControllerPublishVolumeRequest {
     v1::ControllerPublishVolumeRequest {
-        volume_id: handle.into(),
+        volume_id: volume_id.into(),
         node_id: "id".into(),
         volume_capability: Some(v1::VolumeCapability {
             access_type: Some(AccessType::Mount(MountVolume {
@@ -198,25 +198,25 @@ fn publish(handle: &str) -> v1::ControllerPublishVolumeRequest {
     }
 }
 
-fn unpublish(handle: &str) -> v1::ControllerUnpublishVolumeRequest {
+fn unpublish(volume_id: &str) -> v1::ControllerUnpublishVolumeRequest {
     v1::ControllerUnpublishVolumeRequest {
-        volume_id: handle.into(),
+        volume_id: volume_id.into(),
         node_id: "id".into(),
         ..Default::default()
     }
 }
 
-async fn failure(caller: &Caller, handle: &str) -> CallError {
+async fn failure(caller: &Caller, volume_id: &str) -> CallError {
     caller
-        .publish(publish(handle), false)
+        .publish(publish(volume_id), false)
         .await
         .expect_err("the driver must not have published it")
 }
 
 #[tokio::test]
-async fn a_driver_that_comes_and_goes_is_followed() {
+async fn reconnects_after_the_driver_restarts() {
     let mut fixture = Fixture::new();
-    // Nobody is there; nobody minds.
+    // No driver listens yet.
     let mut driver = Driver::new("d.example");
     let server = driver.serve(&fixture.socket);
     fixture.connection_is(true).await;
@@ -228,7 +228,7 @@ async fn a_driver_that_comes_and_goes_is_followed() {
         .await
         .expect("the driver publishes it");
 
-    // Idle, and noticed all the same.
+    // The connection manager detects the loss although no call is running.
     drop(server);
     fixture.connection_is(false).await;
     let error = failure(&caller, "ok").await;
@@ -241,7 +241,7 @@ async fn a_driver_that_comes_and_goes_is_followed() {
         caller.ready().await.map_err(|error| error.class()),
         Err(Class::Disconnected)
     );
-    // Whoever waits keeps others from it, so nobody waits as long as a call may take.
+    // A waiting worker occupies a slot of its lane, so `ready` must not wait for the call timeout.
     let patient = Caller::new(
         fixture.connection.clone(),
         Duration::from_secs(3600),
@@ -253,7 +253,7 @@ async fn a_driver_that_comes_and_goes_is_followed() {
     assert!(begin.elapsed() < Duration::from_secs(10));
     tokio::time::resume();
 
-    // Back with another version of itself.
+    // The driver restarts with another capability.
     driver.readonly = true;
     let _server = driver.serve(&fixture.socket);
     fixture.connection_is(true).await;
@@ -263,18 +263,18 @@ async fn a_driver_that_comes_and_goes_is_followed() {
         .await
         .expect("the driver publishes it again");
     fixture.stop.cancel();
-    assert_eq!(fixture.keeper.await.expect("the keeper does not panic"), Ok(()));
+    assert_eq!(fixture.manager.await.expect("the connection manager does not panic"), Ok(()));
 }
 
 #[tokio::test]
-async fn a_long_error_arrives_with_its_code() {
+async fn truncates_a_long_error_message_and_keeps_the_code() {
     let mut fixture = Fixture::new();
     let _server = Driver::new("d.example").serve(&fixture.socket);
     fixture.connection_is(true).await;
-    // An unoptimized build on a busy machine looks through it for a while.
+    // An unoptimized build on a busy machine takes a while to redact the message.
     let caller = Caller::new(fixture.connection.clone(), SOON, Leadership::unopposed());
     let error = failure(&caller, "verbose").await;
-    // Of its 160,000 bytes what is looked through for credentials.
+    // The message of 160,000 bytes is cut to the length that is searched for credentials.
     assert_eq!(
         (error.code.name(), error.message.len()),
         ("ResourceExhausted", 16 << 10)
@@ -283,7 +283,7 @@ async fn a_long_error_arrives_with_its_code() {
 }
 
 #[tokio::test]
-async fn a_driver_may_come_back_without_a_controller_and_late() {
+async fn waits_until_the_driver_is_ready_and_accepts_one_without_a_controller_service() {
     let mut fixture = Fixture::new();
     let mut driver = Driver::new("d.example");
     let server = driver.serve(&fixture.socket);
@@ -293,7 +293,7 @@ async fn a_driver_may_come_back_without_a_controller_and_late() {
     drop(server);
     fixture.connection_is(false).await;
 
-    // Somebody answers, but is not ready, for several attempts.
+    // Probe returns ready=false for several attempts.
     driver.ready = false;
     driver.has_controller = false;
     let server = driver.serve(&fixture.socket);
@@ -308,8 +308,8 @@ async fn a_driver_may_come_back_without_a_controller_and_late() {
     assert_eq!(caller.ready().await, Ok(Capabilities::default()));
 }
 
-/// A call that the driver is at, and the driver's wish to end meanwhile.
-async fn end_during_a_call(
+/// Starts a publish, and the driver's graceful shutdown while the call runs.
+async fn shut_down_during_a_call(
     fixture: &Fixture,
     driver: &Driver,
 ) -> JoinHandle<Result<BTreeMap<String, String>, CallError>> {
@@ -323,12 +323,12 @@ async fn end_during_a_call(
     })
     .await
     .expect("the call must arrive");
-    driver.end.cancel();
+    driver.shutdown.cancel();
     old
 }
 
 #[tokio::test]
-async fn a_driver_that_ends_gracefully_is_followed_while_it_finishes_old_calls() {
+async fn reconnects_while_the_old_driver_finishes_its_calls() {
     let mut fixture = Fixture::new();
     let old_driver = Driver::new("d.example");
     let _old_server = old_driver.serve(&fixture.socket);
@@ -336,13 +336,13 @@ async fn a_driver_that_ends_gracefully_is_followed_while_it_finishes_old_calls()
     let old_session = fixture.connection.borrow().clone().expect("it is up");
     let new_driver = Driver::new("d.example");
     let _new_server = new_driver.serve(&fixture.socket);
-    // Without a call the end of a connection follows the GOAWAY at once.
+    // Both connections need a running call, otherwise the driver closes them right after the GOAWAY.
     let unpublisher = Caller::new(fixture.connection.clone(), SOON, Leadership::unopposed());
     #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
     let old_unpublish = tokio::spawn(async move { unpublisher.unpublish(unpublish("held"), false).await });
-    let arrives = tokio::time::timeout(SOON, old_driver.holds.cancelled());
+    let arrives = tokio::time::timeout(SOON, old_driver.held_unpublish.cancelled());
     arrives.await.expect("the unpublish must arrive");
-    let old_call = end_during_a_call(&fixture, &old_driver).await;
+    let old_call = shut_down_during_a_call(&fixture, &old_driver).await;
 
     let is_new = |connection: &ConnectionState| {
         let session = connection.as_ref();
@@ -350,13 +350,13 @@ async fn a_driver_that_ends_gracefully_is_followed_while_it_finishes_old_calls()
     };
     tokio::time::timeout(SOON, fixture.connection.wait_for(is_new))
         .await
-        .expect("another session must be opened though the old call runs")
-        .expect("the keeper lives");
+        .expect("another session must be opened while the old call runs")
+        .expect("the connection manager runs");
     let new_call = fixture.caller().publish(publish("ok"), false).await;
     assert!(new_call.is_ok(), "{new_call:?}");
     assert_eq!(new_driver.seen.lock().expect("no test panics with it").len(), 1);
     assert!(!old_call.is_finished() && !old_unpublish.is_finished());
-    old_driver.let_go.cancel();
+    old_driver.release_held.cancel();
     let finished = old_call.await.expect("no panic");
     assert_eq!(finished, Ok(BTreeMap::new()));
     fixture.stop.cancel();
@@ -371,7 +371,7 @@ async fn calls_after_goaway_fail_as_not_connected() {
     // A caller with an outdated connection state.
     let (_connection_tx, connection) = watch::channel(fixture.connection.borrow().clone());
     let late = Caller::new(connection, SOON, Leadership::unopposed());
-    let old_call = end_during_a_call(&fixture, &driver).await;
+    let old_call = shut_down_during_a_call(&fixture, &driver).await;
     fixture.connection_is(false).await;
     // The state is disconnected with the loss of the first of the two connections; the other may take calls for a moment.
     let mut taken = 1;
@@ -389,7 +389,7 @@ async fn calls_after_goaway_fail_as_not_connected() {
         );
     }
     assert_eq!(driver.seen.lock().expect("no test panics with it").len(), taken);
-    driver.let_go.cancel();
+    driver.release_held.cancel();
     assert!(old_call.await.expect("no panic").is_ok());
     fixture.stop.cancel();
 }
@@ -398,29 +398,29 @@ async fn calls_after_goaway_fail_as_not_connected() {
 async fn slow_unpublishes_do_not_delay_publishes() {
     let mut fixture = Fixture::new();
     let mut driver = Driver::new("d.example");
-    driver.at_once = 1;
+    driver.max_concurrent_streams = 1;
     let _server = driver.serve(&fixture.socket);
     fixture.connection_is(true).await;
     let caller = Caller::new(fixture.connection.clone(), SOON, Leadership::unopposed());
     let call = || caller.unpublish(unpublish("held"), false);
-    // The first is under way, the others wait in line.
+    // The first runs, the others are queued.
     let slow = future::join3(call(), call(), call());
     let attach = async {
-        driver.holds.cancelled().await;
+        driver.held_unpublish.cancelled().await;
         caller.publish(publish("ok"), false).await
     };
     match future::select(pin!(attach), pin!(slow)).await {
         Either::Left((published, _)) => assert!(published.is_ok(), "{published:?}"),
-        Either::Right((unpublished, _)) => panic!("nothing was let go: {unpublished:?}"),
+        Either::Right((unpublished, _)) => panic!("the test released no unpublish: {unpublished:?}"),
     }
     fixture.stop.cancel();
 }
 
 #[tokio::test]
-async fn a_list_is_read_page_by_page() {
-    let entry = |handle: &str, nodes: Option<&[&str]>| v1::list_volumes_response::Entry {
+async fn lists_volumes_page_by_page() {
+    let entry = |volume_id: &str, nodes: Option<&[&str]>| v1::list_volumes_response::Entry {
         volume: Some(v1::Volume {
-            volume_id: handle.to_owned(),
+            volume_id: volume_id.to_owned(),
             ..Default::default()
         }),
         status: nodes.map(|nodes| v1::list_volumes_response::VolumeStatus {
@@ -473,16 +473,16 @@ async fn a_list_is_read_page_by_page() {
 }
 
 #[tokio::test]
-async fn another_driver_on_the_socket_is_not_served() {
+async fn connection_manager_ends_when_another_driver_listens_on_the_socket() {
     let mut fixture = Fixture::new();
     let server = Driver::new("d.example").serve(&fixture.socket);
     fixture.connection_is(true).await;
     drop(server);
     fixture.connection_is(false).await;
     let _server = Driver::new("other.example").serve(&fixture.socket);
-    let lost = tokio::time::timeout(SOON, fixture.keeper)
+    let lost = tokio::time::timeout(SOON, fixture.manager)
         .await
-        .expect("the keeper ends")
+        .expect("the connection manager ends")
         .expect("without panic");
     assert_eq!(
         lost,
@@ -521,12 +521,12 @@ async fn sends_nothing_without_leadership() {
     caller
         .publish(publish("ok"), false)
         .await
-        .expect("a leader is served");
+        .expect("the leader's call is sent");
     fixture.stop.cancel();
 }
 
 #[tokio::test]
-async fn a_request_arrives_as_it_was_meant() {
+async fn publish_sends_all_fields_and_returns_the_publish_context() {
     let mut fixture = Fixture::new();
     let driver = Driver::new("d.example");
     let _server = driver.serve(&fixture.socket);
@@ -563,7 +563,7 @@ async fn a_request_arrives_as_it_was_meant() {
 }
 
 #[tokio::test]
-async fn a_deadline_of_three_centuries_is_one() {
+async fn accepts_the_longest_go_duration_as_timeout() {
     let mut fixture = Fixture::new();
     let _server = Driver::new("d.example").serve(&fixture.socket);
     fixture.connection_is(true).await;
@@ -626,7 +626,7 @@ impl Identity for Driver {
         }))
     }
 
-    /// A driver that is ready does not say so: the field may be absent.
+    /// A ready driver omits the optional field.
     async fn probe(&self, _: Request<v1::ProbeRequest>) -> Result<Response<v1::ProbeResponse>, Status> {
         Ok(Response::new(v1::ProbeResponse {
             ready: (!self.ready).then_some(false),
@@ -642,7 +642,7 @@ impl Controller for Driver {
     ) -> Result<Response<v1::ControllerGetCapabilitiesResponse>, Status> {
         use controller_service_capability::{Rpc, Type, rpc};
         if !self.has_controller {
-            return Err(Status::internal("nobody may ask"));
+            return Err(Status::internal("no controller service"));
         }
         let mut types = vec![rpc::Type::PublishUnpublishVolume];
         types.extend(self.readonly.then_some(rpc::Type::PublishReadonly));
@@ -679,18 +679,18 @@ impl Controller for Driver {
         request: Request<v1::ControllerPublishVolumeRequest>,
     ) -> Result<Response<v1::ControllerPublishVolumeResponse>, Status> {
         let request = request.into_inner();
-        let handle = request.volume_id.clone();
+        let volume_id = request.volume_id.clone();
         let user = request.secrets["user"].clone();
         self.seen.lock().expect("no test panics with it").push(request);
-        match &*handle {
+        match &*volume_id {
             "ok" => {
-                let publish_context = [("device".to_owned(), format!("/dev/{handle}"))].into();
+                let publish_context = [("device".to_owned(), format!("/dev/{volume_id}"))].into();
                 Ok(Response::new(v1::ControllerPublishVolumeResponse {
                     publish_context,
                 }))
             }
             "held" => {
-                self.let_go.cancelled().await;
+                self.release_held.cancelled().await;
                 Ok(Response::new(v1::ControllerPublishVolumeResponse::default()))
             }
             "verbose" => Err(Status::resource_exhausted("no room ".repeat(20_000))),
@@ -704,8 +704,8 @@ impl Controller for Driver {
         request: Request<v1::ControllerUnpublishVolumeRequest>,
     ) -> Result<Response<v1::ControllerUnpublishVolumeResponse>, Status> {
         if request.into_inner().volume_id == "held" {
-            self.holds.cancel();
-            self.let_go.cancelled().await;
+            self.held_unpublish.cancel();
+            self.release_held.cancelled().await;
         }
         Err(Status::unimplemented("Not yet implemented"))
     }

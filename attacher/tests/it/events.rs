@@ -1,4 +1,4 @@
-//! Events on their way to an API server.
+//! Publication of events to an API server.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ struct Fixture {
 // === impl Fixture ===
 
 impl Fixture {
-    /// An API server that answers with what `answer` says of the number of the request.
+    /// Starts a recorder with an API server that responds to the request of this number, from 1, with `answer`.
     fn new(leading: bool, answer: impl Fn(usize) -> StatusCode + Clone + Send + 'static) -> Self {
         let requests = Requests::default();
         let seen = requests.clone();
@@ -83,7 +83,7 @@ impl Fixture {
         }
     }
 
-    fn fail(&self) {
+    fn report_failure(&self) {
         self.recorder.report(
             attachment(),
             Reason::AttachFailed,
@@ -92,8 +92,7 @@ impl Fixture {
         );
     }
 
-    /// Lets the paused clock go on; what is due until then happens.
-    async fn pass(&self, seconds: u64) {
+    async fn advance(&self, seconds: u64) {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
     }
 
@@ -130,18 +129,18 @@ fn attachment() -> ObjectReference {
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 
 #[tokio::test(start_paused = true)]
-async fn repeated_failure_counts_and_recovery_is_an_event_of_its_own() {
+async fn repeated_failure_increments_the_series_and_recovery_is_a_separate_event() {
     let fixture = Fixture::new(true, |_| StatusCode::CREATED);
-    fixture.fail();
-    // Within half a second of the first: not counted.
-    fixture.fail();
-    fixture.pass(1).await;
-    fixture.fail();
-    fixture.pass(1).await;
+    fixture.report_failure();
+    // Not counted, as it follows the first within half a second.
+    fixture.report_failure();
+    fixture.advance(1).await;
+    fixture.report_failure();
+    fixture.advance(1).await;
     fixture
         .recorder
         .report(attachment(), Reason::AttachRecovered, None, "attached");
-    fixture.pass(1).await;
+    fixture.advance(1).await;
     let requests = fixture.requests();
     let [
         (method, path, created),
@@ -177,7 +176,7 @@ async fn repeated_failure_counts_and_recovery_is_an_event_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changed_cause_is_an_event_of_its_own() {
+async fn another_cause_creates_another_event() {
     let code = Code::named("Internal");
     for causes in [
         [(code, "a"), (Code::named("NotFound"), "b"), (code, "a")],
@@ -189,7 +188,7 @@ async fn changed_cause_is_an_event_of_its_own() {
             fixture
                 .recorder
                 .report(attachment(), Reason::AttachFailed, code, message);
-            fixture.pass(20).await;
+            fixture.advance(20).await;
         }
         let seen: Vec<_> = fixture
             .requests()
@@ -206,15 +205,15 @@ async fn changed_cause_is_an_event_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn event_that_the_api_server_forgot_is_created_again() {
+async fn creates_an_event_again_after_its_expiry() {
     let fixture = Fixture::new(true, |number| match number {
         2 => StatusCode::NOT_FOUND,
         _ => StatusCode::CREATED,
     });
-    fixture.fail();
-    fixture.pass(60).await;
-    fixture.fail();
-    fixture.pass(60).await;
+    fixture.report_failure();
+    fixture.advance(60).await;
+    fixture.report_failure();
+    fixture.advance(60).await;
     let methods: Vec<_> = fixture
         .requests()
         .into_iter()
@@ -227,25 +226,25 @@ async fn event_that_the_api_server_forgot_is_created_again() {
 async fn pauses_for_ten_minutes_without_the_right_to_write_events() {
     let fixture = Fixture::new(true, |_| StatusCode::FORBIDDEN);
     for _ in 0..100 {
-        fixture.fail();
-        fixture.pass(1).await;
+        fixture.report_failure();
+        fixture.advance(1).await;
     }
     assert_eq!(fixture.requests().len(), 1);
-    fixture.pass(600).await;
-    fixture.fail();
-    fixture.pass(20).await;
-    assert_eq!(fixture.requests().len(), 1, "somebody may have granted it");
+    fixture.advance(600).await;
+    fixture.report_failure();
+    fixture.advance(20).await;
+    assert_eq!(fixture.requests().len(), 1, "the permission may have been granted meanwhile");
 }
 
 #[tokio::test(start_paused = true)]
 async fn standby_reports_leadership_only() {
     let fixture = Fixture::new(false, |_| StatusCode::CREATED);
-    fixture.fail();
+    fixture.report_failure();
     let lease = events::lease("ns", "external-attacher-leader-d", "uid-2");
     fixture
         .recorder
         .report(lease, Reason::LeaderElection, None, "pod-1 stopped leading");
-    fixture.pass(60).await;
+    fixture.advance(60).await;
     let requests = fixture.requests();
     let [(_, path, event)] = &requests[..] else {
         panic!("{requests:?}")
@@ -258,9 +257,9 @@ async fn standby_reports_leadership_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sends_queued_events_before_the_end() {
+async fn publishes_queued_events_before_shutdown() {
     let fixture = Fixture::new(true, |_| StatusCode::CREATED);
-    fixture.fail();
+    fixture.report_failure();
     fixture.stop.cancel();
     timeout(Duration::from_secs(60), fixture.publisher)
         .await
@@ -270,7 +269,7 @@ async fn sends_queued_events_before_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reporting_does_not_wait_for_an_api_server_that_hangs() {
+async fn reporting_does_not_wait_for_a_hanging_api_server() {
     let client = Client::new(
         service_fn(|_: http::Request<Body>| {
             std::future::pending::<Result<Response<Body>, tower::BoxError>>()

@@ -33,9 +33,9 @@ struct Served {
 
 impl Served {
     async fn new() -> Self {
-        let (keeper, _link) = ConnectionManager::<Socket>::new("/nowhere".parse().expect("a path"), SOON);
+        let (manager, _connection) = ConnectionManager::<Socket>::new("/nowhere".parse().expect("a path"), SOON);
         let view = Arc::new(View {
-            calls: keeper.calls(),
+            calls: manager.calls(),
             requests: Requests::default(),
             heartbeat: Heartbeat::default(),
             elects: false,
@@ -60,19 +60,19 @@ impl Served {
         }
     }
 
-    /// Sends `head` and returns all that is answered.
+    /// Sends `head` and returns the whole response.
     async fn ask(&self, head: &str) -> String {
         let mut stream = TcpStream::connect(self.address)
             .await
             .expect("the server listens");
-        stream.write_all(head.as_bytes()).await.expect("it is read");
-        let mut answer = String::new();
-        let read = stream.read_to_string(&mut answer);
+        stream.write_all(head.as_bytes()).await.expect("the server reads the request");
+        let mut response = String::new();
+        let read = stream.read_to_string(&mut response);
         tokio::time::timeout(SOON, read)
             .await
-            .expect("an answer in time, and its end")
-            .expect("an answer");
-        answer
+            .expect("a complete response in time")
+            .expect("a response");
+        response
     }
 
     async fn get(&self, path: &str) -> String {
@@ -80,8 +80,8 @@ impl Served {
     }
 }
 
-fn body(answer: &str) -> &str {
-    answer.split_once("\r\n\r\n").expect("a head and a body").1
+fn body(response: &str) -> &str {
+    response.split_once("\r\n\r\n").expect("a head and a body").1
 }
 
 #[tokio::test]
@@ -117,8 +117,8 @@ async fn serves_pages_and_404_for_other_paths() {
     let status = served.get("/statusz?format=json").await;
     assert!(status.contains("content-type: application/json\r\n"), "{status}");
     for path in ["/", "/metrics/", "/healthz/leader-election", "/debug/pprof"] {
-        let answer = served.get(path).await;
-        assert!(answer.starts_with("HTTP/1.1 404 "), "{path}: {answer}");
+        let response = served.get(path).await;
+        assert!(response.starts_with("HTTP/1.1 404 "), "{path}: {response}");
     }
     let head = served.ask("HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await;
     assert!(
@@ -136,7 +136,7 @@ async fn serves_pages_and_404_for_other_paths() {
 }
 
 #[tokio::test]
-async fn readiness_follows_the_lists() {
+async fn readyz_names_persistent_volumes_until_they_are_listed() {
     let served = Served::new().await;
     let state = ControllerState::new(
         Limits {
@@ -155,40 +155,40 @@ async fn readiness_follows_the_lists() {
     served.view.work_begins(state.clone());
     assert!(served.get("/readyz").await.contains("PersistentVolumes"));
     let listed = Event::Volumes(Change::Replaced);
-    state.lock().expect("nobody panicked").handle(listed);
+    state.lock().expect("no test panics with it").handle(listed);
     assert!(!served.get("/readyz").await.contains("PersistentVolumes"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn unfinished_request_is_cut_off() {
+async fn closes_the_connection_of_an_incomplete_request_after_two_seconds() {
     let served = Served::new().await;
     let begin = Instant::now();
     // The paused clock advances while all tasks wait.
-    let answer = served.ask("GET /healthz HTTP/1.1\r\nHost: ").await;
-    assert!(!answer.contains("200"), "{answer}");
+    let response = served.ask("GET /healthz HTTP/1.1\r\nHost: ").await;
+    assert!(!response.contains("200"), "{response}");
     assert_eq!(begin.elapsed().as_secs(), 2);
 }
 
-/// More connections than the server keeps, each of which has sent this.
+/// Opens more connections than the server keeps; each sends `sent`.
 async fn connect_many(served: &Served, sent: &str) -> Vec<TcpStream> {
     let mut connections = Vec::new();
     for _ in 0..100 {
         let mut stream = TcpStream::connect(served.address)
             .await
             .expect("the server listens");
-        stream.write_all(sent.as_bytes()).await.expect("it is taken");
+        stream.write_all(sent.as_bytes()).await.expect("the server reads the request");
         connections.push(stream);
     }
     connections
 }
 
 #[tokio::test]
-async fn a_probe_is_served_at_once_despite_idle_connections() {
+async fn serves_a_probe_immediately_despite_idle_connections() {
     let served = Served::new().await;
     for sent in ["", "GET /healthz HTTP/1.1\r\n"] {
         let mut connections = connect_many(&served, sent).await;
-        let answer = served.get("/healthz").await;
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        let response = served.get("/healthz").await;
+        assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
         // The probe did not wait until the connections timed out.
         let mut byte = [0];
         let late = connections[60].read(&mut byte).now_or_never();
@@ -196,13 +196,13 @@ async fn a_probe_is_served_at_once_despite_idle_connections() {
         let early = tokio::time::timeout(SOON, connections[0].read(&mut byte)).await;
         assert!(
             matches!(early, Ok(Ok(0) | Err(_))),
-            "the oldest must be evicted: {early:?}"
+            "the server must close the oldest connection: {early:?}"
         );
     }
 }
 
 #[tokio::test]
-async fn server_ends_at_shutdown() {
+async fn server_stops_at_shutdown_despite_an_idle_connection() {
     let served = Served::new().await;
     let _idle = TcpStream::connect(served.address)
         .await
@@ -220,7 +220,7 @@ async fn refuses_an_address_in_use() {
     let taken = server::listen(":0").await.expect("all addresses, any port");
     let port = taken.local_addr().expect("a bound socket").port();
     assert!(server::listen(&format!(":{port}")).await.is_err());
-    // Without a host it is all addresses, those of IPv4 among them.
+    // Without a host, the server listens on all addresses, including IPv4.
     assert!(TcpStream::connect(("127.0.0.1", port)).await.is_ok());
 }
 
@@ -233,9 +233,9 @@ async fn listens_on_ipv4_and_ipv6_without_a_host() {
     assert_eq!(TcpStream::connect(("::1", port)).await.is_ok(), has_ipv6);
 }
 
-/// Runs the test above in network namespaces with both values of the kernel's default.
+/// Runs the test above in network namespaces with both values of net.ipv6.bindv6only.
 #[test]
-fn listens_on_ipv4_and_ipv6_whatever_bindv6only_is() {
+fn listens_on_ipv4_and_ipv6_for_both_values_of_bindv6only() {
     let test = std::env::current_exe().expect("a test is a program");
     let script = "ip link set lo up && echo \"$1\" >/proc/sys/net/ipv6/bindv6only && \
                   exec \"$0\" --exact http::listens_on_ipv4_and_ipv6_without_a_host";

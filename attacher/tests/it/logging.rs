@@ -1,4 +1,4 @@
-//! The program with a standard error that is not read.
+//! The program while its standard error is blocked.
 
 use std::io::{self, PipeReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::connection::Driver;
 
-/// For what must happen soon, on a machine that is busy with other tests.
+/// Timeout for prompt events, on a machine that is busy with other tests.
 const SOON: Duration = Duration::from_secs(30);
 
 struct Attacher {
@@ -31,7 +31,7 @@ struct Attacher {
 // === impl Attacher ===
 
 impl Attacher {
-    /// Starts one whose standard error is a pipe that is full already, with an API server at this address and without driver.
+    /// Starts the program with a full pipe as standard error and without a driver.
     fn start(api_server: SocketAddr, flags: &[&str]) -> io::Result<Self> {
         let (reader, mut writer) = io::pipe()?;
         let stderr = writer.try_clone()?;
@@ -70,9 +70,9 @@ impl Attacher {
         let mut stream = TcpStream::connect(self.address).await?;
         let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
         stream.write_all(head.as_bytes()).await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        Ok(answer)
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await?;
+        Ok(response)
     }
 }
 
@@ -87,16 +87,16 @@ impl Drop for Attacher {
 async fn serves_healthz_and_ends_while_standard_error_is_blocked() {
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
     let mut attacher = Attacher::start(nowhere, &[]).expect("the program starts");
-    let answer = timeout(SOON, async {
+    let response = timeout(SOON, async {
         loop {
             match attacher.get("/healthz").await {
-                Ok(answer) if !answer.is_empty() => break answer,
+                Ok(response) if !response.is_empty() => break response,
                 Ok(_) | Err(_) => sleep(Duration::from_millis(50)).await,
             }
         }
     });
-    let answer = answer.await.expect("an answer although the log is blocked");
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let response = response.await.expect("a response while the log is blocked");
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     let metrics = attacher.get("/metrics").await.expect("metrics");
     assert!(
         metrics.contains("\ncsi_attacher_log_dropped_lines_total 0\n"),
@@ -111,16 +111,16 @@ async fn serves_healthz_and_ends_while_standard_error_is_blocked() {
         if let Some(status) = attacher.process.try_wait().expect("the process") {
             break status;
         }
-        assert!(begin.elapsed() < SOON, "the end waits for the log");
+        assert!(begin.elapsed() < SOON, "the program waits for the log");
         sleep(Duration::from_millis(50)).await;
     };
     assert_eq!(status.code(), Some(0));
 }
 
-/// A Lease, and how often it was written.
+/// A Lease and its number of writes.
 type Lease = Mutex<(Value, u32)>;
 
-/// Serves the Lease on a connection, and refuses all else. Returns after so many writes of the Lease.
+/// Serves the Lease and refuses all other requests. Returns after the given number of writes to the Lease.
 async fn serve_lease(stream: TcpStream, lease: &Lease, writes: u32) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     loop {
@@ -137,9 +137,9 @@ async fn serve_lease(stream: TcpStream, lease: &Lease, writes: u32) -> io::Resul
         let mut body = vec![0; length];
         stream.read_exact(&mut body).await?;
         let is_watch = head.contains("watch=");
-        let (status, answer, written) = {
+        let (status, response, written) = {
             let mut lease = lease.lock().expect("no test panics with it");
-            let (status, answer) = match head.split_once(' ').expect("a request line").0 {
+            let (status, response) = match head.split_once(' ').expect("a request line").0 {
                 "GET" if !is_watch && head.contains("/leases") && lease.1 > 0 => (200, lease.0.clone()),
                 "GET" if !is_watch => (404, refusal(404, "NotFound")),
                 "POST" | "PUT" if head.contains("/leases") => {
@@ -150,15 +150,15 @@ async fn serve_lease(stream: TcpStream, lease: &Lease, writes: u32) -> io::Resul
                 }
                 _ => (403, refusal(403, "Forbidden")),
             };
-            (status, answer, lease.1)
+            (status, response, lease.1)
         };
-        let answer = answer.to_string();
+        let response = response.to_string();
         let head = format!(
             "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-            answer.len()
+            response.len()
         );
         stream.write_all(head.as_bytes()).await?;
-        stream.write_all(answer.as_bytes()).await?;
+        stream.write_all(response.as_bytes()).await?;
         if written >= writes {
             return Ok(());
         }
@@ -199,5 +199,5 @@ async fn renews_its_lease_while_standard_error_is_blocked() {
     };
     timeout(SOON, renewed)
         .await
-        .expect("the lease is renewed although the log is blocked");
+        .expect("the lease is renewed while the log is blocked");
 }

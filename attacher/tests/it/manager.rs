@@ -19,15 +19,15 @@ use tower::service_fn;
 
 use crate::connection::Driver;
 
-/// For what must happen soon, on a machine that is busy with other tests.
+/// Timeout for prompt events, on a machine that is busy with other tests.
 const SOON: Duration = Duration::from_secs(30);
 
 #[tokio::test]
-async fn serve_ends_with_the_names_of_both_drivers_if_the_driver_changed() {
+async fn serve_returns_both_driver_names_if_the_driver_changed() {
     let dir = TempDir::new().expect("a directory for the socket");
     let socket = dir.path().join("csi.sock");
     let process = Driver::new("d.example").serve(&socket);
-    // The first list follows the first connection to the driver.
+    // The attacher lists after its first connection to the driver.
     let listed = Arc::new(Notify::new());
     let server = {
         let listed = listed.clone();
@@ -61,7 +61,7 @@ async fn serve_ends_with_the_names_of_both_drivers_if_the_driver_changed() {
     let ended = async {
         tokio::select! {
             ended = manager::serve(args, environment, CancellationToken::new()) => ended,
-            () = replace_driver => unreachable!("the driver stays"),
+            () = replace_driver => unreachable!("the other driver keeps running"),
         }
     };
     let ended = tokio::time::timeout(SOON, ended).await.expect("the process ends");

@@ -1,4 +1,4 @@
-//! Traces on their way to a collector, on a real connection.
+//! Export of traces to a collector over a real connection.
 
 use std::time::Duration;
 
@@ -23,11 +23,11 @@ use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::Registry;
 use tracing_subscriber::layer::SubscriberExt as _;
 
-/// For what must happen soon, on a machine that is busy with other tests.
+/// Timeout for prompt events, on a machine that is busy with other tests.
 const SOON: Duration = Duration::from_secs(20);
 
-/// A collector that takes everything, or one that never answers.
 struct Collector {
+    /// Never responds.
     hangs: bool,
     seen_tx: mpsc::UnboundedSender<ExportTraceServiceRequest>,
 }
@@ -41,7 +41,7 @@ struct Fixture {
 // === impl Fixture ===
 
 impl Fixture {
-    /// Everything in this thread is traced to `endpoint`.
+    /// Exports the traces of this thread to `endpoint`.
     fn new(endpoint: &Endpoint) -> Self {
         let (layer, exporter) = trace::to(endpoint).expect("an exporter");
         let traced = tracing::subscriber::set_default(Registry::default().with(layer));
@@ -53,7 +53,7 @@ impl Fixture {
         }
     }
 
-    /// Ends the exporter; returns how long that took.
+    /// Stops the exporter and returns the duration of its shutdown.
     async fn end(self) -> Duration {
         let begin = Instant::now();
         self.stop.cancel();
@@ -86,7 +86,7 @@ impl TraceService for Collector {
     }
 }
 
-/// Serves a collector at the port that it returns, and what it gets.
+/// Starts a collector; returns its port and the requests that it receives.
 async fn collector(
     hangs: bool,
     tls: Option<ServerTlsConfig>,
@@ -121,10 +121,10 @@ fn spans(request: ExportTraceServiceRequest) -> Vec<Span> {
     let mut resources = request.resource_spans;
     let resource = resources.remove(0);
     assert_eq!(resources, []);
-    let who = format!("{:?}", resource.resource);
+    let resource_text = format!("{:?}", resource.resource);
     assert!(
-        who.contains("service.name") && who.contains("csi-attacher"),
-        "{who}"
+        resource_text.contains("service.name") && resource_text.contains("csi-attacher"),
+        "{resource_text}"
     );
     resource
         .scope_spans
@@ -134,7 +134,7 @@ fn spans(request: ExportTraceServiceRequest) -> Vec<Span> {
 }
 
 #[tokio::test]
-async fn sends_spans_while_work_goes_on_and_the_rest_at_the_end() {
+async fn exports_spans_while_running_and_the_rest_at_shutdown() {
     let (port, mut seen) = collector(false, None).await;
     let fixture = Fixture::new(&endpoint("http", port));
     attempt("first");
@@ -155,7 +155,7 @@ async fn sends_spans_while_work_goes_on_and_the_rest_at_the_end() {
 }
 
 #[tokio::test]
-async fn sends_spans_over_tls_to_a_collector_of_a_private_authority() {
+async fn exports_spans_over_tls_with_a_private_ca() {
     let mut params = CertificateParams::new(Vec::new()).expect("parameters");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority =
@@ -178,7 +178,7 @@ async fn sends_spans_over_tls_to_a_collector_of_a_private_authority() {
 }
 
 #[tokio::test]
-async fn does_not_wait_for_a_collector_that_is_away() {
+async fn shutdown_does_not_wait_for_an_unreachable_collector() {
     let port = {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         listener.local_addr().expect("a bound port").port()
@@ -190,13 +190,13 @@ async fn does_not_wait_for_a_collector_that_is_away() {
     fixture.end().await;
 }
 
-/// On a current-thread runtime, as the sidecar's is: opentelemetry-rust#2583.
+/// On a current-thread runtime like the sidecar's: opentelemetry-rust#2583.
 #[tokio::test]
-async fn ends_within_two_seconds_if_the_collector_hangs() {
+async fn shutdown_takes_two_seconds_at_most_if_the_collector_hangs() {
     let (port, mut seen) = collector(true, None).await;
     let fixture = Fixture::new(&endpoint("http", port));
     attempt("lost");
-    // One export hangs before the shutdown begins, and there is more to be sent.
+    // One export hangs before the shutdown begins, and another span is pending.
     timeout(SOON, seen.recv())
         .await
         .expect("soon")

@@ -1,4 +1,4 @@
-//! Calls that are reset one by one, on a connection that lives: told from a lost connection, and as grpc-go tells them.
+//! RST_STREAM for single calls on an open connection: not mistaken for a lost connection, and reported as by grpc-go.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,16 +16,13 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 
-/// When a call is reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
-    /// Instead of an answer.
-    AtOnce,
-    /// When the answer has begun.
-    MidAnswer,
+    BeforeResponse,
+    MidResponse,
 }
 
-/// A driver that resets publishes as it was told to, one after the other, and answers all others.
+/// A driver that resets publishes in the order of `resets`, and answers all other calls.
 #[derive(Clone, Default)]
 struct Resetter {
     resets: Arc<Mutex<VecDeque<(Reason, Moment)>>>,
@@ -40,16 +37,16 @@ impl Resetter {
         let driver = self.clone();
         #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
         let serving = tokio::spawn(async move {
-            let mut spoken = FuturesUnordered::new();
+            let mut served = FuturesUnordered::new();
             loop {
                 tokio::select! {
                     biased;
                     accepted = listener.accept() => {
                         let (stream, _) = accepted.expect("the listener must live");
                         driver.connections.fetch_add(1, Ordering::Relaxed);
-                        spoken.push(driver.speak(stream));
+                        served.push(driver.serve_connection(stream));
                     }
-                    Some(()) = spoken.next() => {}
+                    Some(()) = served.next() => {}
                 }
             }
         });
@@ -61,10 +58,10 @@ impl Resetter {
         resets.push_back((reason, moment));
     }
 
-    async fn speak(&self, stream: UnixStream) {
+    async fn serve_connection(&self, stream: UnixStream) {
         let mut connection = h2::server::handshake(stream).await.expect("the client speaks h2");
         while let Some(call) = connection.accept().await {
-            // Only a client that goes away ends a connection here.
+            // Fails only if the client disconnects.
             let Ok((request, respond)) = call else { return };
             self.answer(request.uri().path(), respond);
         }
@@ -77,7 +74,7 @@ impl Resetter {
             }
             _ => None,
         };
-        if let Some((reason, Moment::AtOnce)) = reset {
+        if let Some((reason, Moment::BeforeResponse)) = reset {
             respond.send_reset(reason);
             return;
         }
@@ -87,8 +84,8 @@ impl Resetter {
             .expect("these headers are headers");
         let mut body = respond
             .send_response(headers, false)
-            .expect("the call waits for an answer");
-        if let Some((reason, Moment::MidAnswer)) = reset {
+            .expect("the call waits for a response");
+        if let Some((reason, Moment::MidResponse)) = reset {
             body.send_reset(reason);
             return;
         }
@@ -100,7 +97,7 @@ impl Resetter {
     }
 }
 
-/// What the driver answers to a call.
+/// The response to a call.
 fn message(path: &str) -> Vec<u8> {
     use controller_service_capability::{Rpc, Type, rpc};
     match path {
@@ -125,12 +122,12 @@ fn message(path: &str) -> Vec<u8> {
             }],
         }
         .encode_to_vec(),
-        // Nothing need be said by Probe and the calls under test.
+        // Probe and the calls under test have empty responses.
         _ => Vec::new(),
     }
 }
 
-/// A message as gRPC sends it: not compressed, with its length ahead of it.
+/// A length-prefixed gRPC message, not compressed.
 fn framed(message: &[u8]) -> Bytes {
     let length = u32::try_from(message.len()).expect("a short message");
     let mut frame = vec![0];
@@ -146,8 +143,8 @@ async fn reset_call_is_reported_and_the_connection_stays() {
     let _serving = driver.serve(&fixture.socket);
     fixture.connection_is(true).await;
     let caller = fixture.caller();
-    // The codes are grpc-go's. REFUSED_STREAM alone promises that nothing was done, and is tried again as soon as
-    // whatever may have been done.
+    // The codes are grpc-go's. Only REFUSED_STREAM guarantees that the driver did not process the call. The attacher retries
+    // it with the backoff of an uncertain result all the same.
     for (reason, code, class) in [
         (Reason::REFUSED_STREAM, "Unavailable", Class::Uncertain),
         (Reason::CANCEL, "Canceled", Class::Uncertain),
@@ -157,7 +154,7 @@ async fn reset_call_is_reported_and_the_connection_stays() {
         (Reason::INTERNAL_ERROR, "Internal", Class::Final),
         (Reason::PROTOCOL_ERROR, "Internal", Class::Final),
     ] {
-        for moment in [Moment::AtOnce, Moment::MidAnswer] {
+        for moment in [Moment::BeforeResponse, Moment::MidResponse] {
             let case = format!("{reason:?} {moment:?}");
             driver.reset_next(reason, moment);
             let error = failure(&caller, "any").await;
@@ -179,11 +176,11 @@ async fn reset_call_is_reported_and_the_connection_stays() {
                 .expect("the next call is served");
         }
     }
-    assert!(fixture.connection.borrow().is_some(), "the connection lives");
+    assert!(fixture.connection.borrow().is_some(), "the connection stays open");
     assert_eq!(
         driver.connections.load(Ordering::Relaxed),
         2,
-        "they are those of the first session: one for publishes, one for all else"
+        "the first session's connections: one for publishes, one for all other calls"
     );
     fixture.stop.cancel();
 }

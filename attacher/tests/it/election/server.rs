@@ -11,12 +11,12 @@ use k8s_openapi::api::coordination::v1::Lease;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// How often things go wrong, in percent.
+/// Probabilities of faults, in percent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Faults {
     lost_requests: u8,
-    lost_answers: u8,
-    /// Requests that are carried out long after their client has given up.
+    lost_responses: u8,
+    /// Requests that the server processes long after the client's timeout.
     late: u8,
     errors: u8,
 }
@@ -30,7 +30,7 @@ struct State {
     version: u64,
     changed: Instant,
     frozen_until: Instant,
-    /// Of each request, and of each response.
+    /// Latency of each request and each response. Random by default.
     latency: Option<Duration>,
     faults: Faults,
     watchable: bool,
@@ -45,10 +45,10 @@ enum Write {
     Update(Lease),
 }
 
-enum Fate {
-    Good,
+enum Outcome {
+    Success,
     LostRequest,
-    LostAnswer,
+    LostResponse,
     Late,
     Error,
 }
@@ -58,13 +58,13 @@ enum Fate {
 impl Faults {
     pub(crate) const NONE: Self = Self {
         lost_requests: 0,
-        lost_answers: 0,
+        lost_responses: 0,
         late: 0,
         errors: 0,
     };
     pub(crate) const SOME: Self = Self {
         lost_requests: 5,
-        lost_answers: 5,
+        lost_responses: 5,
         late: 5,
         errors: 5,
     };
@@ -88,7 +88,7 @@ impl Server {
         })))
     }
 
-    /// Carries out what is late.
+    /// Processes the late requests.
     pub(crate) async fn run(&self) {
         loop {
             sleep(Duration::from_millis(100)).await;
@@ -104,11 +104,11 @@ impl Server {
         }
     }
 
-    pub(crate) fn freeze(&self, how_long: Duration) {
+    pub(crate) fn freeze(&self, duration: Duration) {
         self.0
             .lock()
             .expect("nothing must panic while it is locked")
-            .frozen_until = Instant::now() + how_long;
+            .frozen_until = Instant::now() + duration;
     }
 
     /// Delays each request and each response by `latency`.
@@ -119,7 +119,7 @@ impl Server {
             .latency = Some(latency);
     }
 
-    pub(crate) fn calm_down(&self) {
+    pub(crate) fn stop_faults(&self) {
         let mut state = self.0.lock().expect("nothing must panic while it is locked");
         state.faults = Faults::NONE;
         state.frozen_until = Instant::now();
@@ -132,15 +132,15 @@ impl Server {
             .watchable = false;
     }
 
-    /// Whether leases may be written, by its rules for who may do what.
-    pub(crate) fn let_write(&self, writable: bool) {
+    /// Sets whether RBAC allows writes of leases.
+    pub(crate) fn set_writable(&self, writable: bool) {
         self.0
             .lock()
             .expect("nothing must panic while it is locked")
             .writable = writable;
     }
 
-    /// Somebody else touches the object.
+    /// Another client updates the Lease's labels.
     pub(crate) fn label(&self) {
         let mut state = self.0.lock().expect("nothing must panic while it is locked");
         let lease = state.lease.borrow().clone();
@@ -151,7 +151,7 @@ impl Server {
         }
     }
 
-    /// When the lease changed last.
+    /// Time of the last change.
     pub(crate) fn changed(&self) -> Instant {
         self.0
             .lock()
@@ -173,13 +173,14 @@ impl Server {
             .unwrap_or(-1)
     }
 
-    async fn travel(&self) {
-        let time = {
+    /// Waits for the latency of one way, and until the server is not frozen.
+    async fn transmit(&self) {
+        let latency = {
             let mut state = self.0.lock().expect("nothing must panic while it is locked");
             let random = Duration::from_millis(state.random.u64(1..30));
             state.latency.unwrap_or(random)
         };
-        sleep(time).await;
+        sleep(latency).await;
         loop {
             let frozen_until = self
                 .0
@@ -194,17 +195,17 @@ impl Server {
     }
 
     async fn send(&self, write: Write) -> Result<Lease, LeaseError> {
-        let fate = self
+        let outcome = self
             .0
             .lock()
             .expect("nothing must panic while it is locked")
-            .fate();
-        if let Fate::Late = fate {
+            .next_outcome();
+        if let Outcome::Late = outcome {
             let mut state = self.0.lock().expect("nothing must panic while it is locked");
             let at = Instant::now() + Duration::from_millis(state.random.u64(0..30_000));
             state.late.push((at, write.clone()));
         }
-        self.travel().await;
+        self.transmit().await;
         if !self
             .0
             .lock()
@@ -213,35 +214,35 @@ impl Server {
         {
             return Err(LeaseError::Refused("leases is forbidden (HTTP 403)".to_owned()));
         }
-        let answer = match fate {
-            Fate::Good | Fate::LostAnswer => self
+        let response = match outcome {
+            Outcome::Success | Outcome::LostResponse => self
                 .0
                 .lock()
                 .expect("nothing must panic while it is locked")
                 .write(write),
-            Fate::Error => return Err(LeaseError::Unanswered("internal error".to_owned())),
-            Fate::LostRequest | Fate::Late => std::future::pending().await,
+            Outcome::Error => return Err(LeaseError::Unanswered("internal error".to_owned())),
+            Outcome::LostRequest | Outcome::Late => std::future::pending().await,
         };
-        if let Fate::LostAnswer = fate {
+        if let Outcome::LostResponse = outcome {
             std::future::pending::<()>().await;
         }
-        self.travel().await;
-        answer
+        self.transmit().await;
+        response
     }
 }
 
 impl LeaseServer for Server {
     async fn get(&self) -> Result<Option<Lease>, LeaseError> {
-        let fate = self
+        let outcome = self
             .0
             .lock()
             .expect("nothing must panic while it is locked")
-            .fate();
-        self.travel().await;
-        match fate {
-            Fate::Good => {}
-            Fate::Error => return Err(LeaseError::Unanswered("internal error".to_owned())),
-            Fate::LostRequest | Fate::LostAnswer | Fate::Late => std::future::pending().await,
+            .next_outcome();
+        self.transmit().await;
+        match outcome {
+            Outcome::Success => {}
+            Outcome::Error => return Err(LeaseError::Unanswered("internal error".to_owned())),
+            Outcome::LostRequest | Outcome::LostResponse | Outcome::Late => std::future::pending().await,
         }
         let lease = self
             .0
@@ -250,7 +251,7 @@ impl LeaseServer for Server {
             .lease
             .borrow()
             .clone();
-        self.travel().await;
+        self.transmit().await;
         Ok(lease)
     }
 
@@ -275,7 +276,7 @@ impl LeaseServer for Server {
         let server = self.clone();
         stream::unfold((lease, server), |(mut lease, server)| async move {
             lease.changed().await.ok()?;
-            server.travel().await;
+            server.transmit().await;
             let seen = lease.borrow_and_update().clone();
             Some((seen, (lease, server)))
         })
@@ -288,21 +289,21 @@ impl LeaseServer for Server {
 // === impl State ===
 
 impl State {
-    fn fate(&mut self) -> Fate {
-        let dice = self.random.u8(0..100);
+    fn next_outcome(&mut self) -> Outcome {
+        let roll = self.random.u8(0..100);
         let mut bound = 0;
-        for (percent, fate) in [
-            (self.faults.lost_requests, Fate::LostRequest),
-            (self.faults.lost_answers, Fate::LostAnswer),
-            (self.faults.late, Fate::Late),
-            (self.faults.errors, Fate::Error),
+        for (percent, outcome) in [
+            (self.faults.lost_requests, Outcome::LostRequest),
+            (self.faults.lost_responses, Outcome::LostResponse),
+            (self.faults.late, Outcome::Late),
+            (self.faults.errors, Outcome::Error),
         ] {
             bound += percent;
-            if dice < bound {
-                return fate;
+            if roll < bound {
+                return outcome;
             }
         }
-        Fate::Good
+        Outcome::Success
     }
 
     fn write(&mut self, write: Write) -> Result<Lease, LeaseError> {
