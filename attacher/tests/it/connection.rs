@@ -263,7 +263,13 @@ async fn reconnects_after_the_driver_restarts() {
         .await
         .expect("the driver publishes it again");
     fixture.stop.cancel();
-    assert_eq!(fixture.manager.await.expect("the connection manager does not panic"), Ok(()));
+    assert_eq!(
+        fixture
+            .manager
+            .await
+            .expect("the connection manager does not panic"),
+        Ok(())
+    );
 }
 
 #[tokio::test]
@@ -279,7 +285,7 @@ async fn truncates_a_long_error_message_and_keeps_the_code() {
         (error.code.name(), error.message.len()),
         ("ResourceExhausted", 16 << 10)
     );
-    assert!(fixture.connection.borrow().is_some(), "the connection lives");
+    assert!(fixture.connection.borrow().is_some(), "the connection stays open");
 }
 
 #[tokio::test]

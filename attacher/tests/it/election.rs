@@ -94,7 +94,9 @@ async fn replica_that_has_not_read_the_lease_does_not_report_it_as_free() {
     let script = async {
         sleep(29 * SECOND).await;
         assert_eq!((status().could_take_over(), status().holder), (false, None));
-        let failure = status().ongoing_failure.expect("the API server has not responded");
+        let failure = status()
+            .ongoing_failure
+            .expect("the API server has not responded");
         assert!(failure.times >= 2, "{failure:?}");
         assert!(failure.since < failure.last, "{failure:?}");
         assert!(failure.why.contains("no response"), "{failure:?}");
@@ -307,7 +309,11 @@ async fn standby_stops_without_waiting_for_a_frozen_api_server() {
     stop.cancel();
     let stopped = Instant::now();
     b.await.unwrap();
-    assert_eq!(stopped.elapsed(), Duration::ZERO, "a standby has no lease to release");
+    assert_eq!(
+        stopped.elapsed(),
+        Duration::ZERO,
+        "a standby has no lease to release"
+    );
 }
 
 /// A process that can be suspended (SIGSTOP) and resumed.
@@ -368,7 +374,8 @@ async fn work(replica: usize, leadership: Leadership, replicas: &Mutex<Replicas>
                 .map(|(other, _)| other)
                 .collect();
             if !others.is_empty() {
-                replicas.violations
+                replicas
+                    .violations
                     .push(format!("{replica} and {others:?} lead at {:?}", Instant::now()));
             }
         }
@@ -381,7 +388,8 @@ async fn pod(replica: usize, seed: u64, timings: Timings, server: &Server, repli
     let mut random = fastrand::Rng::with_seed(seed * 3 + replica as u64);
     loop {
         let settings = settings(&format!("replica-{replica}"), timings);
-        let (elector, leadership) = LeaderElector::new(server.clone(), settings, CLOCKS[replica], random.u64(..));
+        let (elector, leadership) =
+            LeaderElector::new(server.clone(), settings, CLOCKS[replica], random.u64(..));
         let until = Arc::new(Mutex::new(Instant::now()));
         let stop = CancellationToken::new();
         {
@@ -402,7 +410,8 @@ async fn pod(replica: usize, seed: u64, timings: Timings, server: &Server, repli
         let lifetime = Duration::from_millis(random.u64(1_000..120_000));
         // Killed if it is still running after its lifetime.
         drop(timeout(lifetime, process).await);
-        replicas.lock()
+        replicas
+            .lock()
             .expect("nothing must panic while it is locked")
             .leaderships[replica] = None;
         sleep(Duration::from_millis(random.u64(0..5_000))).await;
@@ -437,7 +446,9 @@ async fn history(seed: u64) -> Result<[u64; 3], String> {
     let timings = if seed.is_multiple_of(2) { SLOW } else { QUICK };
     let server = Server::new(seed, Faults::SOME);
     let replicas = Mutex::new(Replicas::default());
-    let mut pods: FuturesUnordered<_> = (0..3).map(|replica| pod(replica, seed, timings, &server, &replicas)).collect();
+    let mut pods: FuturesUnordered<_> = (0..3)
+        .map(|replica| pod(replica, seed, timings, &server, &replicas))
+        .collect();
     tokio::select! {
         biased;
         _ = pods.next() => unreachable!("pods must not end"),
@@ -461,7 +472,10 @@ async fn history(seed: u64) -> Result<[u64; 3], String> {
     }
     let replicas = replicas.lock().expect("nothing must panic while it is locked");
     if let Some(first) = replicas.violations.first() {
-        return Err(format!("{} violations, first: {first}", replicas.violations.len()));
+        return Err(format!(
+            "{} violations, first: {first}",
+            replicas.violations.len()
+        ));
     }
     if replicas.acts.iter().sum::<u64>() == acted {
         return Err("no replica led after the faults ended".to_owned());

@@ -233,7 +233,11 @@ async fn pauses_for_ten_minutes_without_the_right_to_write_events() {
     fixture.advance(600).await;
     fixture.report_failure();
     fixture.advance(20).await;
-    assert_eq!(fixture.requests().len(), 1, "the permission may have been granted meanwhile");
+    assert_eq!(
+        fixture.requests().len(),
+        1,
+        "the permission may have been granted meanwhile"
+    );
 }
 
 #[tokio::test(start_paused = true)]

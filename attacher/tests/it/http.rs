@@ -33,7 +33,8 @@ struct Served {
 
 impl Served {
     async fn new() -> Self {
-        let (manager, _connection) = ConnectionManager::<Socket>::new("/nowhere".parse().expect("a path"), SOON);
+        let (manager, _connection) =
+            ConnectionManager::<Socket>::new("/nowhere".parse().expect("a path"), SOON);
         let view = Arc::new(View {
             calls: manager.calls(),
             requests: Requests::default(),
@@ -65,7 +66,10 @@ impl Served {
         let mut stream = TcpStream::connect(self.address)
             .await
             .expect("the server listens");
-        stream.write_all(head.as_bytes()).await.expect("the server reads the request");
+        stream
+            .write_all(head.as_bytes())
+            .await
+            .expect("the server reads the request");
         let mut response = String::new();
         let read = stream.read_to_string(&mut response);
         tokio::time::timeout(SOON, read)
@@ -176,7 +180,10 @@ async fn connect_many(served: &Served, sent: &str) -> Vec<TcpStream> {
         let mut stream = TcpStream::connect(served.address)
             .await
             .expect("the server listens");
-        stream.write_all(sent.as_bytes()).await.expect("the server reads the request");
+        stream
+            .write_all(sent.as_bytes())
+            .await
+            .expect("the server reads the request");
         connections.push(stream);
     }
     connections

@@ -1,6 +1,6 @@
-//! The controller and its state in a simulated cluster of two small fakes and a paused clock: seeded histories in which
+//! Simulation of the controller with a fake API server, a fake driver and a paused clock: seeded histories in which
 //! writes fail, responses are lost, events arrive late, the driver refuses calls, and the attacher is killed at random
-//! moments.
+//! times.
 
 mod replicas;
 mod world;
@@ -22,8 +22,7 @@ use tokio_util::sync::CancellationToken;
 use world::{Client, Faults, World};
 
 const HISTORIES: u64 = 1_000;
-/// Simulated time in which everything must be over once nothing fails any more. The longest backoff
-/// is a few seconds here.
+/// Simulated time in which the attacher must converge after the faults end. The longest backoff is a few seconds here.
 const SETTLED_WITHIN: Duration = Duration::from_secs(120);
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -31,18 +30,17 @@ fn runtime() -> tokio::runtime::Runtime {
         .enable_time()
         .start_paused(true)
         .build()
-        .expect("a runtime without I/O must always come about")
+        .expect("the build of a runtime without I/O must succeed")
 }
 
-/// How an attacher takes its time.
-struct Pace {
+struct Timing {
     backoff: Backoff,
     resync: Duration,
     interval: Duration,
     grace: Duration,
 }
 
-const PACE: Pace = Pace {
+const TIMING: Timing = Timing {
     backoff: Backoff {
         start: Duration::from_millis(100),
         max: Duration::from_secs(5),
@@ -52,13 +50,19 @@ const PACE: Pace = Pace {
     grace: Duration::from_secs(60),
 };
 
-/// One attacher process, from its first list to `stop` or its death.
+/// One attacher process, from its first list to its shutdown by `stop` or its kill, which drops the future.
 async fn attacher(world: &World, seed: u64, stop: CancellationToken) {
-    attacher_at(PACE, world, Client::unopposed(), seed, stop).await;
+    attacher_with(TIMING, world, Client::unopposed(), seed, stop).await;
 }
 
-/// Says whether all that was begun was finished.
-async fn attacher_at(pace: Pace, world: &World, client: Client, seed: u64, stop: CancellationToken) -> bool {
+/// As `attacher`. Returns whether the process finished everything that it began.
+async fn attacher_with(
+    timing: Timing,
+    world: &World,
+    client: Client,
+    seed: u64,
+    stop: CancellationToken,
+) -> bool {
     let limits = Limits {
         attach: 4,
         detach: 4,
@@ -66,7 +70,7 @@ async fn attacher_at(pace: Pace, world: &World, client: Client, seed: u64, stop:
     };
     let state = Arc::new(Mutex::new(ControllerState::new(
         limits,
-        pace.backoff,
+        timing.backoff,
         seed,
         Instant::now().into_std(),
     )));
@@ -79,7 +83,7 @@ async fn attacher_at(pace: Pace, world: &World, client: Client, seed: u64, stop:
         driver: driver.clone(),
         connection: connection.clone(),
         events_tx: events_tx.clone(),
-        interval: pace.interval,
+        interval: timing.interval,
         max_entries: 0,
     };
     let mut random = fastrand::Rng::with_seed(seed);
@@ -95,22 +99,22 @@ async fn attacher_at(pace: Pace, world: &World, client: Client, seed: u64, stop:
     let options = RunOptions {
         events,
         connection,
-        resync: pace.resync,
+        resync: timing.resync,
         heartbeat: Heartbeat::default(),
-        shutdown_grace: pace.grace,
+        shutdown_grace: timing.grace,
     };
     tokio::select! {
         biased;
         () = controller.run(options, stop) => {}
         () = world.watch(events_tx, client.leadership().begun()) => unreachable!("a watch must not end"),
-        () = reconciling => unreachable!("there is always another round"),
+        () = reconciling => unreachable!("reconciliation must not end"),
     }
     lock(&state).is_idle()
 }
 
-/// Lets users act and attachers live and die for a while, then lets everything settle.
+/// Starts and kills attachers while users act, then stops the faults and verifies that the attacher converges.
 async fn history(seed: u64) -> Result<(), String> {
-    // Every third driver loses its publish calls now and then, and gets them back.
+    // Every third driver loses and regains its publish capability.
     let faults = if seed.is_multiple_of(3) {
         Faults::FICKLE
     } else {
@@ -118,29 +122,29 @@ async fn history(seed: u64) -> Result<(), String> {
     };
     let world = World::new(seed, faults);
     let mut random = fastrand::Rng::with_seed(seed ^ 0x5eed);
-    for life in 0..random.u64(1..5) {
+    for process in 0..random.u64(1..5) {
         let stop = CancellationToken::new();
         let lifetime = Duration::from_millis(random.u64(20..4_000));
         tokio::select! {
             biased;
-            () = attacher(&world, seed + life, stop.clone()) => {}
-            // Dropping the future is the kill: whatever it awaited is never answered.
+            () = attacher(&world, seed + process, stop.clone()) => {}
+            // Dropping the future kills the attacher, which receives no further response.
             () = world.users_for(lifetime) => {}
         }
         world.attacher_died();
         world.users_for(Duration::from_millis(random.u64(0..500))).await;
     }
-    world.no_more_faults();
+    world.stop_faults();
     let stop = CancellationToken::new();
     settles(
         &world,
         attacher(&world, seed, stop.clone()),
-        "attached again",
-        world.in_order(),
+        "reattached",
+        world.reattached(),
     )
     .await?;
     world.attacher_died();
-    world.calm_down();
+    world.delete_everything();
     settles(
         &world,
         attacher(&world, seed + 1, stop),
@@ -150,11 +154,11 @@ async fn history(seed: u64) -> Result<(), String> {
     .await?;
     world.attacher_died();
     world
-        .verdict()
+        .verify()
         .map_err(|violation| format!("{}\n{violation}", world.timeline()))
 }
 
-/// The histories to play: some others than those of CI, if the environment names their seeds, as in `1000..4000`.
+/// The seeds of the histories. The environment variable SIMULATION_SEEDS overrides those of CI, as in `1000..4000`.
 #[expect(
     clippy::disallowed_methods,
     reason = "the test harness has no flags for tests"
@@ -173,20 +177,23 @@ fn seeds(histories: u64) -> Range<u64> {
 async fn settles(
     world: &World,
     attachers: impl Future<Output = ()>,
-    wanted: &str,
+    condition_name: &str,
     condition: impl Future<Output = ()>,
 ) -> Result<(), String> {
     tokio::select! {
         biased;
-        () = attachers => unreachable!("nothing stops them"),
+        () = attachers => unreachable!("the test does not stop the attachers"),
         result = tokio::time::timeout(SETTLED_WITHIN, condition) => result.map_err(|_| {
-            format!("{}\nnot {wanted} in time:\n{}", world.timeline(), world.describe())
+            format!("{}\nnot {condition_name} in time:\n{}", world.timeline(), world.describe())
         }),
     }
 }
 
-/// Plays the histories of these seeds on all processors. Fails if one does.
-fn play<H: Future<Output = Result<(), String>>>(seeds: Range<u64>, history: impl Fn(u64) -> H + Sync) {
+/// Runs the histories of these seeds on all processors. Fails if one does.
+fn run_histories<H: Future<Output = Result<(), String>>>(
+    seeds: Range<u64>,
+    history: impl Fn(u64) -> H + Sync,
+) {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let shard = |first: usize| {
         let seeds = seeds.clone().skip(first).step_by(threads);
@@ -213,13 +220,13 @@ fn play<H: Future<Output = Result<(), String>>>(seeds: Range<u64>, history: impl
     );
 }
 
-/// No sum of a time and a duration is too much for the clocks.
+/// Deadlines must not overflow the clock.
 #[test]
 fn works_with_gos_longest_durations() {
     let longest = Duration::from_nanos(i64::MAX as u64);
     runtime().block_on(async {
         for seed in 0..10 {
-            let pace = Pace {
+            let timing = Timing {
                 backoff: Backoff {
                     start: longest,
                     max: longest,
@@ -237,8 +244,8 @@ fn works_with_gos_longest_durations() {
             };
             tokio::select! {
                 biased;
-                finished = attacher_at(pace, &world, Client::unopposed(), seed, stop.clone()) => assert!(finished),
-                () = ends => unreachable!("the attacher ends when it is told to"),
+                finished = attacher_with(timing, &world, Client::unopposed(), seed, stop.clone()) => assert!(finished),
+                () = ends => unreachable!("the attacher ends at shutdown"),
             }
         }
     });
@@ -246,7 +253,7 @@ fn works_with_gos_longest_durations() {
 
 #[test]
 fn converges_without_leaks_despite_failures_and_kills() {
-    play(seeds(HISTORIES), history);
+    run_histories(seeds(HISTORIES), history);
 }
 
 #[test]
@@ -271,7 +278,7 @@ fn without_faults_attach_is_two_writes_and_detach_is_one() {
             world.detach_all();
             world.settled().await;
             let (writes, calls) = (world.writes(), world.calls());
-            assert_eq!(writes.attachments, 3 * ATTACHMENTS, "one more each");
+            assert_eq!(writes.attachments, 3 * ATTACHMENTS, "one more per attachment");
             assert_eq!((calls.publish, calls.unpublish), (ATTACHMENTS, ATTACHMENTS));
             assert_eq!(world.reads_of_secrets(), 0);
         };
@@ -280,57 +287,61 @@ fn without_faults_attach_is_two_writes_and_detach_is_one() {
             () = attacher(&world, 7, stop.clone()) => {}
             () = user => {}
         }
-        assert_eq!(world.verdict(), Ok(()));
+        assert_eq!(world.verify(), Ok(()));
     });
 }
 
 #[test]
-fn republishes_what_the_array_lost_and_nothing_else() {
+fn republishes_only_volumes_that_the_array_lost() {
     runtime().block_on(async {
         const ATTACHMENTS: usize = 12;
         let world = World::new(13, Faults::NONE);
         let user = async {
             world.attach_all(ATTACHMENTS);
             world.all_attached().await;
-            world.lists(3).await;
+            world.await_lists(3).await;
             assert_eq!(
                 world.calls().publish,
                 ATTACHMENTS,
-                "the lists agree with everything"
+                "the lists confirm all attachments"
             );
-            assert_eq!(world.lose(5), 5);
-            world.in_order().await;
-            world.lists(3).await;
+            assert_eq!(world.lose_publishes(5), 5);
+            world.reattached().await;
+            world.await_lists(3).await;
             let calls = world.calls();
             assert_eq!((calls.publish, calls.unpublish), (ATTACHMENTS + 5, 0));
-            assert_eq!(world.writes().attachments, 2 * ATTACHMENTS + 5, "a status each");
+            assert_eq!(
+                world.writes().attachments,
+                2 * ATTACHMENTS + 5,
+                "one status write per loss"
+            );
         };
         tokio::select! {
             biased;
             () = attacher(&world, 13, CancellationToken::new()) => {}
             () = user => {}
         }
-        assert_eq!(world.verdict(), Ok(()));
+        assert_eq!(world.verify(), Ok(()));
     });
 }
 
 #[test]
-fn removes_finalizers_if_the_driver_has_no_publish_calls() {
+fn removes_finalizers_if_the_driver_has_no_publish_capability() {
     runtime().block_on(async {
         const ATTACHMENTS: usize = 6;
         let world = World::new(17, Faults::NONE);
         let user = async {
             world.attach_all(ATTACHMENTS);
             world.all_attached().await;
-            world.switch(false);
+            world.set_publish_capability(false);
             world.attach_all(2 * ATTACHMENTS);
             world.all_attached().await;
             world.no_finalizers().await;
             let calls = world.calls();
             assert_eq!((calls.publish, calls.unpublish), (ATTACHMENTS, 0));
-            // With calls again, all is as if it had been published from the start.
-            world.switch(true);
-            world.in_order().await;
+            // With the capability back, the attacher publishes and unpublishes all attachments.
+            world.set_publish_capability(true);
+            world.reattached().await;
             world.detach_all();
             world.settled().await;
         };
@@ -339,11 +350,11 @@ fn removes_finalizers_if_the_driver_has_no_publish_calls() {
             () = attacher(&world, 17, CancellationToken::new()) => {}
             () = user => {}
         }
-        assert_eq!(world.verdict(), Ok(()));
+        assert_eq!(world.verify(), Ok(()));
     });
 }
 
-/// Tells the attacher to stop when it is at its first call. Never ends.
+/// Stops the attacher during its first call. Never returns.
 async fn stop_at_first_call(world: &World, stop: &CancellationToken) {
     world.first_call().await;
     stop.cancel();
@@ -361,14 +372,14 @@ fn shutdown_finishes_running_calls() {
             () = attacher(&world, 11, stop.clone()) => {}
             () = stop_at_first_call(&world, &stop) => {}
         }
-        // Whatever call was under way has its status, and no other was sent.
+        // The status of each call that was running is stored, and the attacher sent no other call.
         assert!(world.calls().publish > 0);
         assert_eq!(world.attached(), world.calls().publish);
-        assert_eq!(world.verdict(), Ok(()));
+        assert_eq!(world.verify(), Ok(()));
     });
 }
 
-/// The lease is not released if it did, as the driver may still execute the call.
+/// If shutdown cut off a call, the attacher must not release the lease, as the driver may still execute the call.
 #[test]
 fn shutdown_reports_whether_it_cut_off_a_call() {
     for (grace, finishes) in [(Duration::from_secs(60), true), (Duration::ZERO, false)] {
@@ -376,10 +387,10 @@ fn shutdown_reports_whether_it_cut_off_a_call() {
             let world = World::new(11, Faults::NONE);
             let stop = CancellationToken::new();
             world.attach_all(4);
-            let pace = Pace { grace, ..PACE };
+            let timing = Timing { grace, ..TIMING };
             tokio::select! {
                 biased;
-                finished = attacher_at(pace, &world, Client::unopposed(), 11, stop.clone()) => assert_eq!(finished, finishes),
+                finished = attacher_with(timing, &world, Client::unopposed(), 11, stop.clone()) => assert_eq!(finished, finishes),
                 () = stop_at_first_call(&world, &stop) => {}
             }
         });
@@ -396,7 +407,7 @@ fn adds_pv_finalizer_again_if_attached_while_it_is_removed() {
             world.all_attached().await;
             world.detach_all();
             world.settled().await;
-            // The finalizer comes off the volume in this time, a little later each time round.
+            // The attacher removes the PersistentVolume's finalizer meanwhile; each pass attaches a little later.
             tokio::time::sleep(Duration::from_millis(pause)).await;
         }
     };
@@ -407,7 +418,7 @@ fn adds_pv_finalizer_again_if_attached_while_it_is_removed() {
             () = user => {}
         }
     });
-    assert_eq!(world.verdict(), Ok(()));
+    assert_eq!(world.verify(), Ok(()));
 }
 
 #[test]
@@ -426,8 +437,8 @@ fn shutdown_starts_no_new_call() {
             () = attacher(&world, 11, stop.clone()) => {}
             () = kill => {}
         }
-        // Its record is stored, and that is all.
+        // The attacher stored the record and did nothing else.
         assert_eq!((world.writes().attachments, world.calls().publish), (1, 0));
-        assert_eq!(world.verdict(), Ok(()));
+        assert_eq!(world.verify(), Ok(()));
     });
 }

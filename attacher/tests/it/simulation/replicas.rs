@@ -1,5 +1,5 @@
-//! Two replicas under one lease: whatever becomes of the lease, the API server that has it, and the replicas, only the one that holds
-//! it writes and calls, and together they leave nothing behind.
+//! Two replicas with leader election: only the holder of the lease writes and calls, and no publish leaks, despite faults of
+//! the lease, its API server and the replicas.
 
 use std::array;
 use std::cell::Cell;
@@ -13,18 +13,18 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::world::{Client, Faults, World};
-use super::{PACE, Pace, attacher_at, play, seeds, settles};
+use super::{TIMING, Timing, attacher_with, run_histories, seeds, settles};
 use crate::election::server::{self, Server};
 use crate::election::{QUICK, Suspendable, settings};
 
 const HISTORIES: u64 = 1_000;
 const REPLICAS: usize = 2;
-/// How long a container's restart takes at least. Longer than a request or call: the next process has the identity of the killed
-/// one, so it leads at once, and would be the rival of calls that the driver still executes.
+/// Minimum duration of a container's restart. Longer than a request or call: the next process has the identity of the killed
+/// one, so it leads at once, and would race with the calls that the driver still executes.
 const RESTART: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// How far the wall clock of each replica's machine is off, in seconds.
+    /// Error of the wall clock of each replica's node, in seconds.
     static CLOCK_ERRORS: [Cell<i64>; REPLICAS] = const { [const { Cell::new(0) }; REPLICAS] };
     static EPOCH: Cell<Option<Instant>> = const { Cell::new(None) };
 }
@@ -35,11 +35,11 @@ fn wall_clock(replica: usize) -> Timestamp {
     let epoch = EPOCH.get().expect("a history sets it");
     let error = CLOCK_ERRORS.with(|errors| errors[replica].get());
     let elapsed = SignedDuration::try_from(epoch.elapsed()).expect("a history is short");
-    // Away from the epoch, so that a clock may go back.
+    // Far from the epoch, so that a clock can be set back.
     Timestamp::UNIX_EPOCH + SignedDuration::from_hours(100_000) + elapsed + SignedDuration::from_secs(error)
 }
 
-/// What may happen to a replica from outside.
+/// Signals to a replica: SIGSTOP until a time, and SIGTERM.
 #[derive(Clone)]
 struct Controls {
     suspended_until: Arc<Mutex<Instant>>,
@@ -55,7 +55,6 @@ impl Controls {
     }
 }
 
-/// All that a history consists of.
 struct Replicas {
     world: World,
     lease: Server,
@@ -79,8 +78,8 @@ impl Replicas {
         controls.expect("nothing must panic while it is locked").clone()
     }
 
-    /// One process: it works while it leads, ends when it leads no longer, and gives the lease back if it is asked to end
-    /// and has finished its work.
+    /// One process: it works while it leads, ends when it loses the lease, and releases the lease if it has finished its work
+    /// at SIGTERM.
     async fn process(&self, replica: usize, seed: u64, grace: Duration) {
         let identity = format!("replica-{replica}");
         let settings = settings(&identity, QUICK);
@@ -92,11 +91,11 @@ impl Replicas {
         let client = Client::replica(&identity, leadership, suspended_until);
         let stop_election = CancellationToken::new();
         let mut election = pin!(elector.run(stop_election.clone()));
-        let pace = Pace { grace, ..PACE };
+        let timing = Timing { grace, ..TIMING };
         // The work is polled first: a process that was suspended may write before it learns that it lost the lease.
         tokio::select! {
             biased;
-            finished = attacher_at(pace, &self.world, client, seed, terminate) => {
+            finished = attacher_with(timing, &self.world, client, seed, terminate) => {
                 if finished {
                     stop_election.cancel();
                     drop(election.await);
@@ -106,7 +105,7 @@ impl Replicas {
         }
     }
 
-    /// A pod, whose container is started again whenever it ends, which is at once if it lives `forever`.
+    /// A pod, whose container the kubelet restarts whenever the process exits. Unless `forever`, each process is killed in the end.
     async fn pod(&self, replica: usize, seed: u64, forever: bool) {
         let mut random = fastrand::Rng::with_seed(seed * 2 + replica as u64);
         loop {
@@ -120,7 +119,7 @@ impl Replicas {
             if forever {
                 process.await;
             } else {
-                // Not ended by then: killed.
+                // Killed if it is still running after its lifetime.
                 let lifetime = Duration::from_millis(random.u64(500..12_000));
                 timeout(lifetime, process).await.ok();
             }
@@ -130,7 +129,7 @@ impl Replicas {
 
     async fn pods(&self, seed: u64, forever: bool) {
         if forever {
-            // Those before were killed.
+            // The earlier processes were killed just before.
             sleep(RESTART).await;
         }
         futures::join!(
@@ -140,22 +139,22 @@ impl Replicas {
         );
     }
 
-    async fn trouble(&self, seed: u64) {
+    async fn inject_faults(&self, seed: u64) {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x0dd);
         loop {
             sleep(Duration::from_millis(random.u64(100..4_000))).await;
-            let (replica, how_long) = (
+            let (replica, duration) = (
                 random.usize(0..REPLICAS),
                 Duration::from_millis(random.u64(0..6_000)),
             );
             match random.u8(0..6) {
-                0 => self.lease.freeze(how_long / 2),
+                0 => self.lease.freeze(duration / 2),
                 1 => self.lease.label(),
                 2 => CLOCK_ERRORS.with(|errors| errors[replica].set(random.i64(-100_000..100_000))),
                 3 | 4 => self.controls(replica).terminate.cancel(),
                 _ => {
                     let until = self.controls(replica).suspended_until;
-                    *until.lock().expect("nothing must panic while it is locked") = Instant::now() + how_long;
+                    *until.lock().expect("nothing must panic while it is locked") = Instant::now() + duration;
                 }
             }
         }
@@ -175,19 +174,19 @@ async fn history(seed: u64, handovers: &Mutex<i64>) -> Result<(), String> {
     tokio::select! {
         biased;
         () = replicas.pods(seed, false) => unreachable!("pods must not end"),
-        () = replicas.trouble(seed) => unreachable!("there is always more of it"),
+        () = replicas.inject_faults(seed) => unreachable!("fault injection must not end"),
         () = world.users_for(Duration::from_secs(25)) => {}
     }
-    world.no_more_faults();
-    lease.calm_down();
+    world.stop_faults();
+    lease.stop_faults();
     let pods = replicas.pods(seed, true);
-    settles(world, pods, "attached again", world.in_order()).await?;
-    world.calm_down();
+    settles(world, pods, "reattached", world.reattached()).await?;
+    world.delete_everything();
     let pods = replicas.pods(seed + 1, true);
     settles(world, pods, "settled", world.settled()).await?;
     *handovers.lock().expect("nothing must panic while it is locked") += i64::from(lease.transitions());
     world
-        .verdict()
+        .verify()
         .map_err(|violation| format!("{}\n{violation}", world.timeline()))
 }
 
@@ -196,8 +195,8 @@ fn only_the_holder_of_the_lease_writes_and_calls() {
     let seeds = seeds(HISTORIES);
     let histories = (seeds.end - seeds.start) as i64;
     let handovers = Mutex::new(0);
-    play(seeds, |seed| history(seed, &handovers));
-    // Else the histories would prove nothing.
+    run_histories(seeds, |seed| history(seed, &handovers));
+    // Without handovers, the histories verify nothing.
     let handovers = handovers
         .into_inner()
         .expect("nothing must panic while it is locked");

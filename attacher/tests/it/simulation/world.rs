@@ -1,4 +1,4 @@
-//! An API server and a driver, as far as the attacher can tell, with their laws checked at each step.
+//! The state of a fake API server and driver. Checks the attacher's invariants at each request and call.
 
 mod array;
 mod client;
@@ -28,18 +28,19 @@ pub(super) use driver::FakeDriver;
 pub(super) const DRIVER: &str = "sim.example";
 const VOLUMES: usize = 3;
 const NODES: usize = 4;
-/// The node whose machine may get another id.
+/// The node whose machine may be registered again under another node ID.
 const RENAMED_NODE: usize = 3;
 
-/// How often things go wrong, in percent of all requests and calls.
+/// Probabilities of faults, in percent of all requests and calls.
 #[derive(Clone, Copy)]
 pub(super) struct Faults {
     api: u8,
     driver: u8,
-    /// Of lists, every second one of which is honest.
+    /// Of ListVolumes. Every second list is correct.
     list: u8,
-    /// Whether the array loses what was published, and the driver its publish calls.
+    /// Whether the array loses publishes.
     array: bool,
+    /// Whether the driver loses and regains its publish capability.
     fickle: bool,
 }
 
@@ -50,26 +51,26 @@ struct State {
     attachments: BTreeMap<String, Attachment>,
     volumes: BTreeMap<String, Volume>,
     nodes: BTreeMap<String, Node>,
-    /// Everything that watches see, in order.
+    /// All watch events, in order.
     log: Vec<Event>,
     version: u64,
     uids: u64,
     published: HashSet<PublishTarget>,
     array: Array,
-    /// Node ids of machines that were taken away, with all that was published to them.
-    gone_ids: HashSet<Arc<str>>,
-    /// Former ids of machines that have another one now, and until when the driver still knows them. From then on
-    /// it answers as vSphere's does: a publish is refused, an unpublish does nothing and succeeds.
+    /// Node IDs of removed machines, whose publishes are gone with them.
+    removed_ids: HashSet<Arc<str>>,
+    /// Former IDs of machines that have another one now, and until when the driver still knows them. Afterwards the driver
+    /// behaves as vSphere's: it refuses a publish, and an unpublish does nothing and succeeds.
     former_ids: HashMap<Arc<str>, FormerId>,
-    /// Calls under way, by attachment's target: the attacher must not send two for one.
+    /// Running calls by target: the attacher must not send two at a time for one target.
     calling: HashMap<PublishTarget, usize>,
     calls: Calls,
     writes: Writes,
     reads_of_secrets: usize,
-    /// Where replicas choose their leader.
+    /// The server of the replicas' lease.
     lease: Option<Server>,
     violations: Vec<String>,
-    /// All events in order, printed when a history fails.
+    /// All writes, calls and faults in order, printed when a history fails.
     timeline: Vec<String>,
     began: Instant,
     random: fastrand::Rng,
@@ -81,7 +82,7 @@ struct FormerId {
     known_until: Instant,
 }
 
-/// A detach that read the CSINode before it changed has made its calls by then, or reads it again.
+/// Longer than a detach that read the CSINode before the change takes to send its calls.
 const FORMER_ID_KNOWN: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,7 +97,7 @@ pub(super) struct Writes {
     pub(super) volumes: usize,
 }
 
-/// Where the attachment says that it is published.
+/// The publish target in the VolumeAttachment's annotations.
 fn recorded(attachment: &Attachment) -> Option<PublishTarget> {
     let Recorded { node_id, handle, .. } = attachment.recorded.clone();
     Some(PublishTarget {
@@ -105,8 +106,8 @@ fn recorded(attachment: &Attachment) -> Option<PublishTarget> {
     })
 }
 
-/// Whether only other finalizers keep the attachment, whose status says detached: no attacher has a reason to call for it.
-fn is_let_go(attachment: &Attachment) -> bool {
+/// Whether a deleting attachment is detached and only has finalizers of other controllers, so that the attacher sends no call.
+fn is_released(attachment: &Attachment) -> bool {
     attachment.deleting && !attachment.finalizer && !attachment.says_attached()
 }
 
@@ -146,7 +147,7 @@ impl World {
             uids: 0,
             published: HashSet::new(),
             array: Array::default(),
-            gone_ids: HashSet::new(),
+            removed_ids: HashSet::new(),
             former_ids: HashMap::new(),
             calling: HashMap::new(),
             calls: Calls::default(),
@@ -171,7 +172,7 @@ impl World {
             .expect("no test must panic while the world is locked")
     }
 
-    /// One in which only the holder of `lease` may write and call.
+    /// As `new`, but only the holder of `lease` may write and call.
     pub(super) fn with_lease(seed: u64, faults: Faults, lease: Server) -> Self {
         let world = Self::new(seed, faults);
         world.state().lease = Some(lease);
@@ -192,7 +193,7 @@ impl World {
         }
     }
 
-    /// All watches of a process, each with its own delays. That of attachments begins when `leads` does.
+    /// All watches of a process, each with its own delays. The watch of attachments begins after `leads`.
     pub(super) async fn watch(&self, events_tx: mpsc::Sender<Event>, leads: impl Future<Output = ()>) {
         let attachments = async {
             leads.await;
@@ -207,7 +208,7 @@ impl World {
         );
     }
 
-    /// A list, then all that happens after it, each event a little late.
+    /// Sends a list, then each later event with a delay.
     async fn watch_kind(&self, events_tx: &mpsc::Sender<Event>, is_kind: fn(&Event) -> bool) {
         let (list, mut seen) = {
             let state = self.state();
@@ -232,7 +233,7 @@ impl World {
         }
     }
 
-    /// Calls of a process that is no more are no longer the attacher's.
+    /// Forgets the running calls of a dead process, which no longer count against the next one.
     pub(super) fn attacher_died(&self) {
         let mut state = self.state();
         state.calling.clear();
@@ -268,12 +269,12 @@ impl World {
         self.until(|state| state.calls.publish > 0).await;
     }
 
-    /// A job has begun, and has called nobody yet.
+    /// Waits for the first write, which precedes the first call.
     pub(super) async fn first_write(&self) {
         self.until(|state| state.writes.attachments > 0).await;
     }
 
-    /// No attachment and no volume is left.
+    /// Waits until all attachments and all deleting volumes are gone.
     pub(super) async fn settled(&self) {
         self.until(|state| state.attachments.is_empty() && state.volumes.values().all(|v| !v.deleting))
             .await;
@@ -300,8 +301,8 @@ impl World {
         )
     }
 
-    /// What was broken on the way, and what is left at the end.
-    pub(super) fn verdict(&self) -> Result<(), String> {
+    /// Returns the first violation of an invariant, or a publish that no attachment accounts for.
+    pub(super) fn verify(&self) -> Result<(), String> {
         let state = self.state();
         if let Some(violation) = state.violations.first() {
             return Err(violation.clone());
@@ -311,7 +312,7 @@ impl World {
         let is_leaked =
             |target: &&PublishTarget| !wanted.contains(*target) && !state.array.abandoned.contains(*target);
         match state.published.iter().find(is_leaked) {
-            Some(leaked) => Err(format!("published for nobody: {leaked:?}")),
+            Some(leaked) => Err(format!("leaked publish: {leaked:?}")),
             None => Ok(()),
         }
     }
@@ -378,7 +379,7 @@ impl State {
         let name = attachment.name.to_string();
         if attachment.deleting && !attachment.finalizer && !attachment.foreign_finalizers {
             self.attachments.remove(&name);
-            self.abandoned_by(&attachment);
+            self.abandon_after_deletion(&attachment);
             let gone = Change::Deleted {
                 name: attachment.name.clone(),
                 uid: attachment.uid.clone(),
@@ -386,8 +387,8 @@ impl State {
             self.log.push(Event::Attachments(gone));
         } else {
             let known = self.attachments.insert(name, attachment.clone());
-            if is_let_go(&attachment) && known.is_some_and(|known| !is_let_go(&known)) {
-                self.let_go_of(&attachment);
+            if is_released(&attachment) && known.is_some_and(|known| !is_released(&known)) {
+                self.abandon_after_release(&attachment);
             }
             self.log
                 .push(Event::Attachments(Change::Applied(attachment.clone())));
@@ -413,7 +414,8 @@ impl State {
         volume
     }
 
-    /// A node has another id: it is another machine, and the one before is gone or not, or it is the same machine.
+    /// Registers the node under another ID, as another machine, with or without removal of the previous one, or as the same
+    /// machine.
     fn register_node(&mut self, node: usize) {
         let name = format!("node-{node}");
         let id: Arc<str> = format!("id-{node}-{}", self.uids).as_str().into();
@@ -423,12 +425,12 @@ impl State {
             match self.random.u8(0..4) {
                 0..2 => {
                     self.published.retain(|target| target.node_id != before);
-                    self.note(format_args!("the machine {before} is gone"));
-                    self.gone_ids.insert(before);
+                    self.note(format_args!("the machine {before} is removed"));
+                    self.removed_ids.insert(before);
                 }
-                // No record names all ids of a machine that had three.
-                2 if node == RENAMED_NODE => self.rename(&before, &id),
-                3 if was_renamed => self.rename(&before, &id),
+                // Twice as likely for a machine that was renamed before: no record names all of its three IDs.
+                2 if node == RENAMED_NODE => self.change_node_id(&before, &id),
+                3 if was_renamed => self.change_node_id(&before, &id),
                 _ => {}
             }
         }
@@ -443,8 +445,8 @@ impl State {
         self.log.push(Event::Nodes(Change::Applied(node)));
     }
 
-    /// The machine has another id from now on, and everything stays published to it.
-    fn rename(&mut self, before: &Arc<str>, next: &Arc<str>) {
+    /// Changes the machine's node ID. Its publishes stay.
+    fn change_node_id(&mut self, before: &Arc<str>, next: &Arc<str>) {
         let renamed = |targets: &mut HashSet<PublishTarget>| {
             *targets = std::mem::take(targets)
                 .into_iter()
@@ -457,7 +459,7 @@ impl State {
                 })
                 .collect();
         };
-        self.note(format_args!("the machine {before} is {next} from now on"));
+        self.note(format_args!("the node ID of the machine {before} is now {next}"));
         renamed(&mut self.published);
         self.array.all_targets().into_iter().for_each(renamed);
         let former = FormerId {
@@ -467,7 +469,7 @@ impl State {
         self.former_ids.insert(before.clone(), former);
     }
 
-    /// The target by the id that its machine has now.
+    /// The target with the present ID of its machine.
     fn present(&self, target: &PublishTarget) -> PublishTarget {
         let mut target = target.clone();
         while let Some(former) = self.former_ids.get(&target.node_id) {
@@ -476,8 +478,8 @@ impl State {
         target
     }
 
-    /// Whether the driver knows the machine by another id alone.
-    fn is_forgotten(&self, target: &PublishTarget) -> bool {
+    /// Whether the driver knows the machine by another ID only.
+    fn is_unknown_id(&self, target: &PublishTarget) -> bool {
         self.former_ids
             .get(&target.node_id)
             .is_some_and(|former| Instant::now() >= former.known_until)

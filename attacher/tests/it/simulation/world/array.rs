@@ -1,5 +1,4 @@
-//! What happens behind everybody's back: the array loses what was published, the driver lists what is not
-//! so, and comes back without publish calls.
+//! Changes outside Kubernetes: the array loses publishes, the driver lists wrong states, and loses its publish capability.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -15,26 +14,25 @@ use tonic::{Code, Status};
 
 use super::{State, World, recorded};
 
-/// The array and what its driver can do.
 pub(super) struct Array {
-    /// Published once, and lost since.
+    /// Publishes that the array lost.
     lost: HashSet<PublishTarget>,
-    /// Published for attachments that were deleted when the driver had no calls, or had just got them back.
+    /// Publishes of attachments that were deleted when the driver did not have the capability, or had just regained it.
     pub(super) abandoned: HashSet<PublishTarget>,
-    has_calls: bool,
-    /// Since when, unless it always had them.
-    switched: Option<Instant>,
+    has_publish_capability: bool,
+    /// Time of the last change of the capability.
+    capability_changed: Option<Instant>,
     lists: usize,
-    /// The list that is being read, one volume a page.
+    /// The entries of the current list; each page has one.
     list: Vec<Entry>,
-    /// What was published when the list before was made.
-    before: HashSet<PublishTarget>,
+    /// The publishes at the time of the previous list.
+    previous: HashSet<PublishTarget>,
 }
 
-/// A job that began before the driver changed is over by then.
-const A_JOB: Duration = Duration::from_secs(2);
+/// Longer than a sync that began before the driver changed.
+const SYNC_TIME: Duration = Duration::from_secs(2);
 
-/// Whether the attachment is attached with the handle of an earlier PersistentVolume of the name. The attacher cannot
+/// Whether the attachment is attached with the handle of an earlier PersistentVolume of the same name. The attacher cannot
 /// republish it: attributes and Secret of the earlier PersistentVolume are not stored.
 fn is_replaced(attachment: &Attachment, volume: &Volume) -> bool {
     let present = volume.spec.csi().map(|csi| &csi.handle);
@@ -45,33 +43,34 @@ fn is_replaced(attachment: &Attachment, volume: &Volume) -> bool {
 // === impl World ===
 
 impl World {
-    /// The array loses up to so many volumes that are attached. Says how many.
-    pub(in super::super) fn lose(&self, volumes: usize) -> usize {
+    /// Loses publishes of up to `volumes` attached volumes. Returns their number.
+    pub(in super::super) fn lose_publishes(&self, volumes: usize) -> usize {
         let mut state = self.state();
-        (0..volumes).filter(|_| state.lose_one()).count()
+        (0..volumes).filter(|_| state.lose_publish()).count()
     }
 
-    /// The driver comes back with publish calls, or without.
-    pub(in super::super) fn switch(&self, has_calls: bool) {
-        self.state().switch(has_calls);
+    /// Reconnects the driver with or without the publish capability.
+    pub(in super::super) fn set_publish_capability(&self, present: bool) {
+        self.state().set_publish_capability(present);
     }
 
-    /// Waits for so many more lists to be read to their end.
-    pub(in super::super) async fn lists(&self, lists: usize) {
+    /// Waits for the complete reads of `lists` further lists.
+    pub(in super::super) async fn await_lists(&self, lists: usize) {
         let wanted = self.state().array.lists + lists + 1;
         self.until(|state| state.array.lists >= wanted).await;
     }
 
-    /// From here on everybody tells the truth and does what he is asked for.
-    pub(in super::super) fn no_more_faults(&self) {
+    /// Disables all faults and restores the publish capability.
+    pub(in super::super) fn stop_faults(&self) {
         let mut state = self.state();
         state.faults = super::Faults::NONE;
-        state.switch(true);
+        state.set_publish_capability(true);
     }
 
-    /// Waits until every attachment that can be attached is, and is published and guarded as it says, and no
-    /// VolumeAttachment without our finalizer has attached=true, except one whose error names the one it waits for.
-    pub(in super::super) async fn in_order(&self) {
+    /// Waits until every attachable VolumeAttachment is attached, published and has our finalizer, and no deleting
+    /// VolumeAttachment without our finalizer has attached=true, except one whose error names the VolumeAttachment that it
+    /// waits for.
+    pub(in super::super) async fn reattached(&self) {
         self.until(|state| {
             state.attachments.values().all(|attachment| {
                 let can_be_attached = attachment
@@ -80,17 +79,17 @@ impl World {
                     .is_some_and(|volume| !volume.deleting && !is_replaced(attachment, volume));
                 let is_published = recorded(attachment).is_some_and(|target| {
                     let target = state.present(&target);
-                    // Another one may have brought it to the machine under its present id, where it is listed.
-                    let today = PublishTarget {
+                    // Another attachment may have published it under the machine's present ID, which ListVolumes returns.
+                    let by_present_id = PublishTarget {
                         node_id: state
-                            .id_today(attachment)
+                            .present_node_id(attachment)
                             .unwrap_or_else(|| target.node_id.clone()),
                         ..target.clone()
                     };
-                    state.published.contains(&target) || state.published.contains(&today)
+                    state.published.contains(&target) || state.published.contains(&by_present_id)
                 });
-                let is_let_go = attachment.deleting && !attachment.finalizer;
-                if is_let_go && attachment.says_attached() {
+                let is_deleting_without_finalizer = attachment.deleting && !attachment.finalizer;
+                if is_deleting_without_finalizer && attachment.says_attached() {
                     return state.waits_for_other(attachment);
                 }
                 attachment.deleting
@@ -117,23 +116,23 @@ impl World {
 impl Array {
     pub(super) fn capabilities(&self) -> Capabilities {
         Capabilities {
-            publish: self.has_calls,
+            publish: self.has_publish_capability,
             list_published: true,
             ..Capabilities::default()
         }
     }
 
-    pub(super) fn has_calls(&self) -> bool {
-        self.has_calls
+    pub(super) fn has_publish_capability(&self) -> bool {
+        self.has_publish_capability
     }
 
     pub(super) fn all_targets(&mut self) -> [&mut HashSet<PublishTarget>; 3] {
-        [&mut self.lost, &mut self.abandoned, &mut self.before]
+        [&mut self.lost, &mut self.abandoned, &mut self.previous]
     }
 
-    /// Whether a job under way may have been decided for a driver without calls.
-    pub(super) fn may_be_served_without_calls(&self) -> bool {
-        !self.has_calls || self.switched.is_some_and(|at| at.elapsed() < A_JOB)
+    /// Whether a running sync may have been planned for a driver without the publish capability.
+    pub(super) fn may_lack_publish_capability(&self) -> bool {
+        !self.has_publish_capability || self.capability_changed.is_some_and(|at| at.elapsed() < SYNC_TIME)
     }
 }
 
@@ -142,11 +141,11 @@ impl Default for Array {
         Self {
             lost: HashSet::new(),
             abandoned: HashSet::new(),
-            has_calls: true,
-            switched: None,
+            has_publish_capability: true,
+            capability_changed: None,
             lists: 0,
             list: Vec::new(),
-            before: HashSet::new(),
+            previous: HashSet::new(),
         }
     }
 }
@@ -154,12 +153,12 @@ impl Default for Array {
 // === impl State ===
 
 impl State {
-    pub(super) fn id_today(&self, attachment: &Attachment) -> Option<Arc<str>> {
+    pub(super) fn present_node_id(&self, attachment: &Attachment) -> Option<Arc<str>> {
         self.nodes.get(&*attachment.node)?.id.clone()
     }
 
-    /// Whether an attachment waits, and says so, for another one that uses the volume on the node without our finalizer, and
-    /// cannot get it back because the PersistentVolume is gone. To unpublish would take the volume away from the other.
+    /// Whether an attachment waits, with a detachError, for another one that uses the volume on the node without our finalizer,
+    /// and cannot get the finalizer again because the PersistentVolume is gone. An unpublish would detach the other one's volume.
     fn waits_for_other(&self, attachment: &Attachment) -> bool {
         let uses_it = |other: &&Attachment| {
             (&other.node, &other.source) == (&attachment.node, &attachment.source)
@@ -197,18 +196,18 @@ impl State {
         self.array.lost.contains(target)
     }
 
-    /// An attachment is gone for good. Without a finalizer, nobody was asked.
-    pub(super) fn abandoned_by(&mut self, attachment: &Attachment) {
-        if !self.faults.fickle && !self.array.may_be_served_without_calls() {
+    /// Accounts for a deleted attachment, which the attacher cannot have unpublished without the capability.
+    pub(super) fn abandon_after_deletion(&mut self, attachment: &Attachment) {
+        if !self.faults.fickle && !self.array.may_lack_publish_capability() {
             return;
         }
         self.abandon(attachment);
     }
 
-    /// An attachment is detached, and other finalizers keep it. If the driver had no calls, nothing was unpublished, whatever
-    /// calls it has when the attachment is gone.
-    pub(super) fn let_go_of(&mut self, attachment: &Attachment) {
-        if self.array.may_be_served_without_calls() && !self.is_left_to_another(attachment) {
+    /// Accounts for a detached attachment that has finalizers of other controllers. If the driver did not have the capability, the
+    /// attacher did not unpublish, even if the driver has the capability when the attachment is deleted.
+    pub(super) fn abandon_after_release(&mut self, attachment: &Attachment) {
+        if self.array.may_lack_publish_capability() && !self.is_left_to_another(attachment) {
             self.abandon(attachment);
         }
     }
@@ -220,16 +219,16 @@ impl State {
         }
     }
 
-    pub(super) fn act_behind_everybodys_back(&mut self) {
+    pub(super) fn act_outside_kubernetes(&mut self) {
         if self.faults.array && self.percent(50) {
-            self.lose_one();
+            self.lose_publish();
         }
         if self.faults.fickle && self.percent(30) {
-            self.switch(!self.array.has_calls);
+            self.set_publish_capability(!self.array.has_publish_capability);
         }
     }
 
-    fn lose_one(&mut self) -> bool {
+    fn lose_publish(&mut self) -> bool {
         let mut attached: Vec<PublishTarget> = self
             .attachments
             .values()
@@ -247,16 +246,16 @@ impl State {
         self.array.lost.insert(target)
     }
 
-    fn switch(&mut self, has_calls: bool) {
-        if self.array.has_calls != has_calls {
-            self.note(format_args!("the driver has calls: {has_calls}"));
-            self.array.has_calls = has_calls;
-            self.array.switched = Some(Instant::now());
+    fn set_publish_capability(&mut self, present: bool) {
+        if self.array.has_publish_capability != present {
+            self.note(format_args!("the driver has the publish capability: {present}"));
+            self.array.has_publish_capability = present;
+            self.array.capability_changed = Some(Instant::now());
             self.log.push(Event::DriverConnected(self.array.capabilities()));
         }
     }
 
-    /// One page, of a list that is made when its first page is asked for.
+    /// Returns one page. A request for the first page creates the list.
     pub(super) fn page(&mut self, request: &ListVolumesRequest) -> Result<ListVolumesResponse, CallError> {
         let failed = self.faults.list / 4;
         if self.percent(failed) {
@@ -283,11 +282,11 @@ impl State {
 
     fn make_list(&mut self) {
         self.array.lists += 1;
-        let may_lie = self.array.lists % 2 == 1;
-        let faults = if may_lie { self.faults.list } else { 0 };
+        let may_be_wrong = self.array.lists % 2 == 1;
+        let faults = if may_be_wrong { self.faults.list } else { 0 };
         let now = self.published.clone();
-        let before = std::mem::replace(&mut self.array.before, now.clone());
-        let published = if self.percent(faults) { before } else { now };
+        let previous = std::mem::replace(&mut self.array.previous, now.clone());
+        let published = if self.percent(faults) { previous } else { now };
         let mut nodes: BTreeMap<Arc<str>, Vec<String>> = BTreeMap::new();
         for volume in self.volumes.values() {
             if let Ok(csi) = &volume.spec.csi {

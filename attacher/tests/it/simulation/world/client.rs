@@ -1,4 +1,4 @@
-//! One attacher process, as the API server and the driver see it.
+//! One attacher process as a client of the API server and the driver.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,20 +13,19 @@ use super::{State, World};
 /// One in this many requests of a replica is interrupted by SIGSTOP.
 const SUSPENDED_ONCE_IN: u16 = 100;
 
-/// What the requests of a process carry.
 #[derive(Clone)]
 pub(in super::super) struct Client {
     /// Its identity in the lease, if it takes part in an election.
     identity: Option<Arc<str>>,
     leadership: Leadership,
-    /// Until when the operating system has suspended the process.
+    /// The process is suspended (SIGSTOP) until this time.
     suspended_until: Arc<Mutex<Instant>>,
 }
 
 // === impl Client ===
 
 impl Client {
-    /// A process that is the only one. Its requests end with it, which is one way to lose them.
+    /// The only process, without leader election. Its pending requests are lost when it is killed.
     pub(in super::super) fn unopposed() -> Self {
         Self {
             identity: None,
@@ -35,8 +34,8 @@ impl Client {
         }
     }
 
-    /// A replica that takes part in the world's election. A request that it has sent is carried out, even if the replica
-    /// is killed or suspended meanwhile.
+    /// A replica that takes part in the world's election. The server processes its sent requests even if the replica is killed
+    /// or suspended meanwhile.
     pub(in super::super) fn replica(
         identity: &str,
         leadership: Leadership,
@@ -53,7 +52,7 @@ impl Client {
         &self.leadership
     }
 
-    /// Splits the time of a request on its way into that before its body is handed to the connection, and that after it.
+    /// Splits the latency of a request into the parts before and after the handover of its body to the connection.
     pub(super) fn split(&self, delay: Duration) -> (Duration, Duration) {
         match self.identity {
             None => (delay, Duration::ZERO),
@@ -61,7 +60,8 @@ impl Client {
         }
     }
 
-    /// Delay between a replica's decision to send a request and the transport's read of its body. Its process may be suspended meanwhile, sometimes for so long that the other replica leads when it resumes.
+    /// Delay between a replica's decision to send a request and the transport's read of its body. Its process may be suspended
+    /// meanwhile, sometimes for so long that the other replica leads when it resumes.
     pub(super) async fn await_connection(&self, world: &World) {
         if self.identity.is_none() {
             return;
@@ -80,7 +80,7 @@ impl Client {
         tokio::time::sleep(pause).await;
     }
 
-    /// Hands the body of a request to the connection, as the transports do.
+    /// Reads the body of a request, as the transports do.
     pub(super) async fn fence(&self) -> Result<(), NotLeading> {
         let mut request = http::Request::new(Empty::<Bytes>::new());
         request.extensions_mut().insert(self.leadership.clone());
@@ -90,7 +90,7 @@ impl Client {
         }
     }
 
-    /// Runs what the server does with a request.
+    /// Processes a request on the server.
     #[expect(clippy::disallowed_methods, reason = "the server outlives its clients")]
     pub(super) async fn on_server<T: Send + 'static>(
         &self,
@@ -102,7 +102,7 @@ impl Client {
         }
     }
 
-    /// Checks that the sender of a write or call holds the lease at the moment when the server gets it.
+    /// Checks that the sender of a write or call holds the lease when the server receives it.
     pub(super) fn check_lease(&self, state: &mut State, what: &str) {
         let (Some(identity), Some(lease)) = (&self.identity, &state.lease) else {
             return;

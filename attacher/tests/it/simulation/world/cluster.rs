@@ -1,4 +1,4 @@
-//! An API server that obeys the rules measured on the real one, and sometimes does not answer.
+//! A fake API server with the rules measured on kube-apiserver, which sometimes loses requests and responses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,19 +47,19 @@ impl FakeCluster {
                 Duration::from_millis(state.random.u64(0..20)),
             )
         };
-        let (waits, travels) = self.client.split(delay);
-        tokio::time::sleep(waits).await;
+        let (before_send, after_send) = self.client.split(delay);
+        tokio::time::sleep(before_send).await;
         if kind == RequestKind::Write {
             self.client.await_connection(&self.world).await;
             self.client.fence().await?;
         }
         let (world, client) = (self.world.clone(), self.client.clone());
-        let answer = self.client.on_server(async move {
-            if !travels.is_zero() {
-                tokio::time::sleep(travels).await;
+        let response = self.client.on_server(async move {
+            if !after_send.is_zero() {
+                tokio::time::sleep(after_send).await;
             }
             if lost_before {
-                return Err(Error::Unanswered("lost on the way there".into()));
+                return Err(Error::Unanswered("request lost".into()));
             }
             let mut state = world.state();
             if kind == RequestKind::Write {
@@ -67,15 +67,15 @@ impl FakeCluster {
             }
             act(&mut state)
         });
-        let answer = answer.await;
+        let response = response.await;
         if lost_before {
-            return answer;
+            return response;
         }
         tokio::time::sleep(delay).await;
         if lost_after {
-            Err(Error::Unanswered("lost on the way back".into()))
+            Err(Error::Unanswered("response lost".into()))
         } else {
-            answer
+            response
         }
     }
 
@@ -90,7 +90,7 @@ impl FakeCluster {
             let mut after = before.clone();
             state.writes.attachments += 1;
             change(&mut after, state)?;
-            // A write that changes nothing keeps the version and raises no event.
+            // A write without a change keeps the resourceVersion and causes no watch event.
             Ok(if after == before {
                 before
             } else {
@@ -153,20 +153,20 @@ impl FakeCluster {
     ) -> Result<Attachment, Error> {
         let keys = context.keys().map(|key| key.as_str().into()).collect();
         self.change(attachment, move |attachment, state| {
-            if !state.is_published(attachment, true) && !state.array.may_be_served_without_calls() {
+            if !state.is_published(attachment, true) && !state.array.may_lack_publish_capability() {
                 state
                     .violations
                     .push(format!("attached but not published: {attachment:?}"));
             }
-            let is_loose = |volume: &Volume| {
+            let lacks_finalizer = |volume: &Volume| {
                 !volume.finalizer
                     && !volume.deleting
                     && volume.spec.csi().map(|csi| &csi.handle) == attachment.recorded.handle.as_ref()
             };
-            if state.volumes.values().any(is_loose) && !state.array.may_be_served_without_calls() {
-                state
-                    .violations
-                    .push(format!("attached but the volume is not held: {attachment:?}"));
+            if state.volumes.values().any(lacks_finalizer) && !state.array.may_lack_publish_capability() {
+                state.violations.push(format!(
+                    "attached but the PersistentVolume has no finalizer: {attachment:?}"
+                ));
             }
             attachment.attached = true;
             attachment.metadata_keys = keys;
@@ -191,11 +191,11 @@ impl FakeCluster {
             .change(attachment, |attachment, state| {
                 if state.is_published(attachment, false)
                     && !state.is_left_to_another(attachment)
-                    && !state.array.may_be_served_without_calls()
+                    && !state.array.may_lack_publish_capability()
                 {
                     state
                         .violations
-                        .push(format!("released while published: {attachment:?}"));
+                        .push(format!("finalizer removed while published: {attachment:?}"));
                 }
                 attachment.finalizer = false;
                 Ok(())
@@ -213,16 +213,16 @@ impl FakeCluster {
                 return Err(Error::Replaced("other uid".into()));
             }
             let handle = known.spec.csi().map(|csi| csi.handle.clone());
-            // A volume that lives may be attached anew at this moment; it is claimed again before the call.
+            // An attach of a volume that is not deleting may begin now; it adds the finalizer again before its call.
             if state
                 .attachments
                 .values()
                 .any(|a| a.finalizer && (known.deleting || a.attached) && a.recorded.handle == handle)
-                && !state.array.may_be_served_without_calls()
+                && !state.array.may_lack_publish_capability()
             {
                 state
                     .violations
-                    .push(format!("released a volume in use: {known:?}"));
+                    .push(format!("finalizer of a volume in use removed: {known:?}"));
             }
             Ok(state.put_volume(Volume {
                 finalizer: false,
@@ -327,14 +327,14 @@ impl State {
         self.volumes.get(name).cloned().ok_or_else(not_found)
     }
 
-    /// Whether another attachment will get unpublished what this one is published as.
+    /// Whether another attachment's detach will unpublish this one's target.
     pub(super) fn is_left_to_another(&self, attachment: &Attachment) -> bool {
         let Some(target) = recorded(attachment).map(|target| self.present(&target)) else {
             return false;
         };
         self.attachments.values().any(|other| {
             let is_there = recorded(other).is_some_and(|there| {
-                let has_id = self.id_today(other).as_ref() == Some(&target.node_id);
+                let has_id = self.present_node_id(other).as_ref() == Some(&target.node_id);
                 there.volume_id == target.volume_id && (has_id || self.present(&there) == target)
             });
             other.uid != attachment.uid && other.finalizer && is_there
@@ -342,10 +342,10 @@ impl State {
     }
 
     fn is_published(&self, attachment: &Attachment, attached: bool) -> bool {
-        // What was published to a machine that is gone went with it; no attacher can know that in time.
+        // The publishes of a removed machine are gone with it; the attacher cannot detect that in time.
         recorded(attachment).is_some_and(|target| {
             let target = self.present(&target);
-            let lost = self.gone_ids.contains(&target.node_id) || self.was_lost(&target);
+            let lost = self.removed_ids.contains(&target.node_id) || self.was_lost(&target);
             self.published.contains(&target) || attached && lost
         })
     }

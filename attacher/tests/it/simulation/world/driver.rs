@@ -1,4 +1,4 @@
-//! A driver that takes its time, refuses, and answers wrongly that it failed.
+//! A fake driver that is slow, refuses calls, and returns errors for calls that succeeded.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,21 +16,23 @@ pub(in super::super) struct FakeDriver {
     pub(super) client: Client,
 }
 
-enum Luck {
-    Good,
-    RefusesBefore,
-    FailsAfter,
+enum Outcome {
+    Success,
+    /// An error without effect.
+    Refused,
+    /// An error although the call took effect.
+    Uncertain,
 }
 
 // === impl FakeDriver ===
 
 impl FakeDriver {
-    /// `forgotten` is the answer about a machine that has another id.
+    /// `unknown_id` is the result if the driver knows the machine by another ID.
     async fn call(
         &self,
         name: &'static str,
         target: &PublishTarget,
-        forgotten: Result<(), Status>,
+        unknown_id: Result<(), Status>,
         act: impl FnOnce(&mut State) + Send + 'static,
     ) -> Result<(), CallError> {
         self.client.await_connection(&self.world).await;
@@ -38,7 +40,7 @@ impl FakeDriver {
         let (world, client, target) = (self.world.clone(), self.client.clone(), target.clone());
         let result = self.client.on_server(async move {
             client.check_lease(&mut world.state(), name);
-            world.serve(name, &target, forgotten, act).await
+            world.serve(name, &target, unknown_id, act).await
         });
         result.await.map_err(CallError::from)
     }
@@ -51,39 +53,41 @@ impl World {
         &self,
         name: &str,
         target: &PublishTarget,
-        forgotten: Result<(), Status>,
+        unknown_id: Result<(), Status>,
         act: impl FnOnce(&mut State),
     ) -> Result<(), Status> {
-        let (luck, before, after) = {
+        let (outcome, before, after) = {
             let mut state = self.state();
-            let under_way = state.calling.entry(target.clone()).or_default();
-            *under_way += 1;
-            if *under_way > 1 {
+            let running = state.calling.entry(target.clone()).or_default();
+            *running += 1;
+            if *running > 1 {
                 state.violations.push(format!("two calls at once for {target:?}"));
             }
             let faults = state.faults.driver;
-            let luck = match (state.percent(faults), state.random.bool()) {
-                (false, _) => Luck::Good,
-                (true, true) => Luck::RefusesBefore,
-                (true, false) => Luck::FailsAfter,
+            let outcome = match (state.percent(faults), state.random.bool()) {
+                (false, _) => Outcome::Success,
+                (true, true) => Outcome::Refused,
+                (true, false) => Outcome::Uncertain,
             };
             state.note(format_args!("{name} {target:?}"));
-            (luck, state.pause(), state.pause())
+            (outcome, state.pause(), state.pause())
         };
         tokio::time::sleep(before).await;
         let result = {
             let mut state = self.state();
-            let gone = state.gone_ids.contains(&state.present(target).node_id);
-            match luck {
-                _ if !state.array.has_calls() => Err(Status::new(Code::Unimplemented, "no such call")),
-                _ if state.is_forgotten(target) => forgotten,
-                _ if gone => Err(Status::new(Code::NotFound, "no such node")),
-                Luck::Good => {
+            let removed = state.removed_ids.contains(&state.present(target).node_id);
+            match outcome {
+                _ if !state.array.has_publish_capability() => {
+                    Err(Status::new(Code::Unimplemented, "no such call"))
+                }
+                _ if state.is_unknown_id(target) => unknown_id,
+                _ if removed => Err(Status::new(Code::NotFound, "no such node")),
+                Outcome::Success => {
                     act(&mut state);
                     Ok(())
                 }
-                Luck::RefusesBefore => Err(Status::new(Code::Internal, "no")),
-                Luck::FailsAfter => {
+                Outcome::Refused => Err(Status::new(Code::Internal, "no")),
+                Outcome::Uncertain => {
                     act(&mut state);
                     Err(Status::new(Code::DeadlineExceeded, "too late"))
                 }
@@ -112,10 +116,10 @@ impl ControllerClient for FakeDriver {
             volume_id: request.volume_id.into(),
             node_id: request.node_id.into(),
         };
-        let forgotten = Err(Status::new(Code::NotFound, "no such node"));
-        self.call("publish", &target.clone(), forgotten, move |state| {
+        let unknown_id = Err(Status::new(Code::NotFound, "no such node"));
+        self.call("publish", &target.clone(), unknown_id, move |state| {
             state.calls.publish += 1;
-            // Crash safety: before anything is published, an attachment with our finalizer says so.
+            // Crash safety: an attachment with our finalizer must record the target before the publish.
             if !state.is_recorded(&target) {
                 state
                     .violations

@@ -1,4 +1,4 @@
-//! People and controllers, who create and delete as they please.
+//! Users and other controllers, which create, change and delete objects at random.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use csi_attacher::model::{Attachment, Volume};
 
 use super::{NODES, State, VOLUMES, World};
 
-/// Attachments that come and go.
+/// Number of attachments that are created and deleted.
 const ATTACHMENTS: usize = 8;
-/// Those of them beside which there may be a second one of the same volume and node.
+/// How many of them may have a second attachment of the same volume and node.
 const SECOND_ATTACHMENTS: usize = 4;
 
 // === impl World ===
 
 impl World {
-    /// Random acts for this long.
+    /// Performs random acts for `time`.
     pub(in super::super) async fn users_for(&self, time: Duration) {
         let end = tokio::time::Instant::now() + time;
         loop {
@@ -36,7 +36,7 @@ impl World {
         (0..attachments).for_each(|number| state.create_attachment(number, false));
     }
 
-    /// One attachment of a volume that was not handed to our driver, which therefore lets go of it each time.
+    /// Creates one attachment of an in-tree volume that is not migrated, from which the attacher removes its finalizer each time.
     pub(in super::super) fn attach_left_in_tree(&self) {
         let mut state = self.state();
         state.create_volume(0, true);
@@ -54,8 +54,8 @@ impl World {
         }
     }
 
-    /// Nobody holds anything any more, and everything is to go.
-    pub(in super::super) fn calm_down(&self) {
+    /// Removes all finalizers of other controllers and deletes all objects.
+    pub(in super::super) fn delete_everything(&self) {
         {
             let mut state = self.state();
             let all: Vec<_> = state.attachments.values().cloned().collect();
@@ -109,10 +109,10 @@ impl State {
                     });
                 }
             }
-            // The watch may tell of it when the attachment is being deleted already.
+            // The watch event may arrive when the attachment is already deleting.
             15 => {
-                let living = self.attachments.get(&name).filter(|known| !known.deleting);
-                if let Some(attachment) = living.cloned() {
+                let active = self.attachments.get(&name).filter(|known| !known.deleting);
+                if let Some(attachment) = active.cloned() {
                     self.put_attachment(Attachment {
                         foreign_finalizers: true,
                         ..attachment
@@ -128,8 +128,8 @@ impl State {
                 }
             }
             17 => self.register_node(number % NODES),
-            18 => self.act_behind_everybodys_back(),
-            // Migration is rolled back, or carried out after all.
+            18 => self.act_outside_kubernetes(),
+            // CSI migration is rolled back, or enabled again.
             19 => {
                 if let Some(volume) = self.volumes.get(&format!("pv-{}", number % VOLUMES)).cloned() {
                     self.put_volume(Volume {
@@ -138,7 +138,7 @@ impl State {
                     });
                 }
             }
-            // A label: nothing that we keep changes.
+            // A change of a field that the attacher does not store, such as a label.
             _ => {
                 if let Some(attachment) = self.attachments.get(&name).cloned() {
                     self.put_attachment(attachment);
