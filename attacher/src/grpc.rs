@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_driver_says_its_code_arrives_and_its_message_as_far_as_it_is_text() {
+    fn keeps_code_and_readable_text_of_a_malformed_status() {
         for (message, expected) in [
             (&b"plain"[..], "plain"),
             (b"50%25 of caf%C3%A9", "50% of café"),
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn trailers_are_made_readable_too() {
+    fn keeps_readable_text_of_a_malformed_status_in_trailers() {
         let trailers = std::future::ready(Some(Ok::<_, Status>(status(b"%ff", b"!"))));
         let body = Body::new(Body::empty().with_trailers(trailers));
         let read = readable(Response::new(body)).into_body().collect().now_or_never();

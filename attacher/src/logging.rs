@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_words_go_only_where_a_container_expects_them() {
+    fn writes_a_termination_message_only_to_an_existing_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("termination-log");
         leave(&path, "no file");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_flags_leave_last_words_too_and_help_does_not() {
+    fn bad_flags_write_a_termination_message_and_help_does_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("termination-log");
         std::fs::write(&path, "").unwrap();
@@ -134,10 +134,10 @@ mod tests {
         let help = refuse(&path, &read("--help"));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
         let bad = refuse(&path, &read("--worker-threads=0"));
-        let words = std::fs::read_to_string(&path).unwrap();
+        let message = std::fs::read_to_string(&path).unwrap();
         assert!(
-            words.starts_with("error: invalid value '0'") && words.contains("--worker-threads"),
-            "{words}"
+            message.starts_with("error: invalid value '0'") && message.contains("--worker-threads"),
+            "{message}"
         );
         let codes = [help, bad].map(|code| format!("{code:?}"));
         assert_eq!(

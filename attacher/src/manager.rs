@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_vacated_term_is_not_followed_by_another_if_a_task_ended() {
+    async fn runs_no_further_election_if_a_task_ended() {
         let mut tasks = Tasks::default();
         assert!(matches!(runs_election_again(&mut tasks, Term::Vacated), Ok(true)));
         assert!(matches!(runs_election_again(&mut tasks, Term::Over), Ok(false)));

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_that_of_go() {
+    fn formats_text_like_the_go_client() {
         let scrape = Scrape::default();
         scrape.gauges("empty", "Help.", ["a"], []);
         scrape.counters(

@@ -106,13 +106,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_content_of_a_secret_does_not_show() {
+    fn debug_output_hides_secret_values() {
         let secrets = Secrets(SecretMap::from([("user".to_owned(), "hunter2".to_owned())]));
         assert_eq!(format!("{secrets:?}"), r#"{"user"}"#);
     }
 
     #[test]
-    fn a_secret_reference_is_read_as_it_is_written() {
+    fn parses_a_displayed_secret_reference() {
         let reference = SecretRef {
             namespace: "ns".into(),
             name: "creds".into(),

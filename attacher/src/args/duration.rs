@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_in_go() {
+    fn parses_durations_like_go() {
         for (value, milliseconds) in [
             ("0", 0),
             ("0s", 0),

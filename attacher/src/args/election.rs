@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_pairs() {
+    fn parses_labels_as_pairs() {
         let pairs = |pairs: &[(&str, &str)]| {
             pairs
                 .iter()

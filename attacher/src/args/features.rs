@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gates_are_read_as_by_the_go_sidecar() {
+    fn parses_feature_gates_like_the_go_sidecar() {
         let features = |values: &[&str]| {
             let gates: Result<Vec<Gates>, _> = values.iter().map(|value| value.parse()).collect();
             gates.map(|gates| Features::from_gates(&gates).error_codes)

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_stay_with_their_flags() {
+    fn rewrites_go_style_flags_and_rejects_stray_words() {
         let command = Command::new("c").arg(Arg::new("n").long("number")).arg(
             Arg::new("b")
                 .long("bool")
@@ -174,8 +174,8 @@ mod tests {
             (&["explian", "pod/x"], "unexpected argument \"explian\""),
             (&["-", "--number=5"], "unexpected argument \"-\""),
         ] {
-            let told = stray(line).unwrap();
-            assert!(told.contains(part), "{line:?}: {told}");
+            let error = stray(line).unwrap();
+            assert!(error.contains(part), "{line:?}: {error}");
         }
         for (line, expected) in [
             (&["-number", "-5"][..], &["--number=-5"][..]),

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metrics_hide_no_other_page() {
+    fn metrics_path_must_not_hide_another_page() {
         assert_eq!(path("/m"), Ok("/m".to_owned()));
         for value in ["", "m"].iter().chain(&OTHER_PAGES) {
             assert!(path(value).unwrap_err().contains("such as /metrics"), "{value}");

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_a_number_or_without_end() {
+    fn parses_a_rate_as_number_or_infinity() {
         assert_eq!(super::rate("+Inf"), Ok(f64::INFINITY));
         assert_eq!(super::rate("1e2"), Ok(100.0));
         for value in ["NaN", "", "many", "1e400"] {
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_and_less_mean_what_they_mean_to_client_go() {
+    fn zero_and_negative_rates_mean_the_same_as_in_client_go() {
         let rate = |qps, burst| KubeApi { qps, burst }.rate().map(|rate| (rate.qps, rate.burst));
         assert_eq!(rate(None, None), None);
         assert_eq!(rate(None, Some(7)), None);

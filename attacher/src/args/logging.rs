@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_are_pairs_of_a_pattern_and_a_level() {
+    fn parses_modules_as_pattern_and_level() {
         let modules = |pairs: &[(&str, u8)]| {
             Ok(Modules(
                 pairs.iter().map(|(p, level)| ((*p).to_owned(), *level)).collect(),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_the_units_of_kubernetes() {
+    fn parses_sizes_with_kubernetes_units() {
         for (value, bytes) in [
             ("0", 0),
             ("512", 512),

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_flag_counts_before_the_variable_and_must_be_right() {
+    fn flag_precedes_environment_variable_and_must_be_valid() {
         let chosen = |flag, variable| endpoint(flag, variable).map(|endpoint| endpoint.is_some());
         assert_eq!(chosen(None, None), Ok(false));
         assert_eq!(chosen(Some("http://c:4317"), None), Ok(true));
@@ -55,14 +55,14 @@ mod tests {
         assert_eq!(chosen(None, Some("http://[::1]:4317/")), Ok(true));
         assert_eq!(chosen(None, Some("https://c:4317")), Ok(true));
         assert_eq!(chosen(None, Some("unix:///run/c.sock")), Ok(false));
-        for (flag, variable, told) in [
+        for (flag, variable, warns) in [
             (None, None, false),
             (None, Some("http://c:4317"), false),
             (None, Some("https://user:hunter2@c:4317"), true),
             (Some("http://c:4317"), Some("unix:///run/c.sock"), false),
         ] {
             let warning = warning(flag, variable);
-            assert_eq!(warning.is_some(), told, "{flag:?} {variable:?}");
+            assert_eq!(warning.is_some(), warns, "{flag:?} {variable:?}");
             assert!(!warning.unwrap_or_default().contains("hunter2"));
         }
         for wrong in [

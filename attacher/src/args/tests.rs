@@ -5,7 +5,7 @@ fn read(line: &[&str]) -> Result<Args, clap::Error> {
 }
 
 #[test]
-fn defaults_are_those_of_the_go_sidecar() {
+fn defaults_equal_the_go_sidecars() {
     let args = read(&[]).unwrap();
     assert_eq!(args.csi_address, "/run/csi/socket".parse().unwrap());
     assert_eq!(args.kubeconfig, None);
@@ -18,7 +18,7 @@ fn defaults_are_those_of_the_go_sidecar() {
 }
 
 #[test]
-fn durations_may_be_as_long_as_gos_longest() {
+fn accepts_the_longest_go_duration() {
     const LONGEST: &str = "2562047h47m16.854775807s";
     let line = [
         "retry-interval-start",
@@ -42,7 +42,7 @@ fn durations_may_be_as_long_as_gos_longest() {
 }
 
 #[test]
-fn flags_are_written_as_in_go() {
+fn accepts_go_flag_syntax() {
     let expected = read(&["--timeout=1m30s", "--v=5", "--kubeconfig=/k"]).unwrap();
     for line in [
         &["-timeout=1m30s", "-v=5", "-kubeconfig=/k"][..],
@@ -66,7 +66,7 @@ fn flags_are_written_as_in_go() {
 }
 
 #[test]
-fn flags_of_the_all_in_one_sidecar_are_accepted_and_win() {
+fn flags_of_the_all_in_one_sidecar_take_precedence() {
     let expected = read(&[
         "--max-entries=5",
         "--reconcile-sync=13s",
@@ -102,12 +102,12 @@ fn flags_of_the_all_in_one_sidecar_are_accepted_and_win() {
 }
 
 #[test]
-fn timings_of_an_election_that_is_off_do_not_matter() {
+fn ignores_election_timings_without_leader_election() {
     assert!(read(&["--leader-election-lease-duration=1s"]).is_ok());
 }
 
 #[test]
-fn gates_add_up_and_other_repeated_flags_do_not() {
+fn merges_repeated_feature_gates_and_overrides_other_flags() {
     let args = read(&[
         "--feature-gates=MutableCSINodeAllocatableCount=false",
         "--feature-gates=AllAlpha=true",
@@ -126,10 +126,10 @@ fn warns_of_flags_without_effect() {
     assert_eq!(read(&[]).unwrap().warnings(), [] as [String; 0]);
     let args = read(&["--metrics-address=:1", "--kube-api-burst=5", "--automaxprocs"]).unwrap();
     assert_eq!(args.warnings().len(), 3);
-    let impatient = read(&["--timeout=21s"]).unwrap().warnings();
+    let warnings = read(&["--timeout=21s"]).unwrap().warnings();
     assert!(
-        matches!(&impatient[..], [one] if one.contains("--shutdown-grace")),
-        "{impatient:?}"
+        matches!(&warnings[..], [one] if one.contains("--shutdown-grace")),
+        "{warnings:?}"
     );
     assert!(
         read(&["--timeout=21s", "--shutdown-grace=21s"])
@@ -140,7 +140,7 @@ fn warns_of_flags_without_effect() {
 }
 
 #[test]
-fn labels_of_several_flags_add_up() {
+fn merges_repeated_label_flags() {
     let labels = |line: &[&str]| read(line).unwrap().election.labels();
     assert_eq!(labels(&[]), [].into());
     assert_eq!(
@@ -157,12 +157,12 @@ fn labels_of_several_flags_add_up() {
 #[test]
 fn errors_hide_a_password_in_an_address() {
     let error = read(&["--otlp-endpoint=https://user:hunter2@c:4317"]).unwrap_err();
-    let told = error.to_string();
-    assert!(told.contains("***@c:4317") && !told.contains("hunter2"), "{told}");
+    let text = error.to_string();
+    assert!(text.contains("***@c:4317") && !text.contains("hunter2"), "{text}");
 }
 
 #[test]
-fn bad_values_name_the_flag_and_end_with_code_2() {
+fn bad_values_name_the_flag_and_exit_with_code_2() {
     for (line, part) in [
         (&["--no-such-flag"][..], "--no-such-flag"),
         (&["--attacher-csi-address=/a"], "--attacher-csi-address"),
@@ -196,7 +196,7 @@ fn bad_values_name_the_flag_and_end_with_code_2() {
             "--leader-election-retry-period",
         ),
         (&["--leader-election-labels=a"], "--leader-election-labels"),
-        // Go stops reading flags at such a word, and runs without those that follow.
+        // Go stops parsing at such a word and ignores the flags that follow.
         (&["--leader-election", "true"], "true"),
     ] {
         let error = read(line).unwrap_err();

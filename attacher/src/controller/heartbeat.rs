@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_loop_without_beats_for_the_timeout_has_stalled() {
+    async fn reports_a_stall_if_beats_are_missing_for_the_timeout() {
         let heartbeat = Heartbeat::default();
         assert_eq!(heartbeat.stalled(Instant::now() + 2 * TIMEOUT), None);
         let begin = Instant::now();

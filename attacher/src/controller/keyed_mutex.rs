@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn locks_a_key_for_one_at_a_time() {
+    async fn second_lock_of_a_key_waits_for_the_first() {
         let mutex = KeyedMutex::default();
         let first = mutex.lock(&1).await;
         let other = mutex.lock(&2).now_or_never();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn keeps_nothing_of_unlocked_keys_and_dropped_waiters() {
+    async fn removes_entries_of_unlocked_keys_and_dropped_waiters() {
         let mutex = KeyedMutex::default();
         let keys = || {
             drop(mutex.lock(&0).now_or_never().expect("key 0 must be unlocked"));

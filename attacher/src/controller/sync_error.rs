@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_cut_between_characters() {
+    fn truncates_messages_at_character_boundaries() {
         let cut = |message: &str| cut(message, MESSAGE_BYTES).to_owned();
         assert_eq!(cut("short"), "short");
         assert_eq!(cut(&"x".repeat(1024)).len(), 1024);

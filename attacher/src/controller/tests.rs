@@ -40,7 +40,7 @@ struct State {
     silent: Vec<&'static str>,
     /// Failures of requests; others succeed.
     refusals: VecDeque<(&'static str, Error)>,
-    away: bool,
+    disconnected: bool,
     /// Whether the driver has no publish calls.
     without_publish: bool,
     panics: bool,
@@ -48,10 +48,9 @@ struct State {
     changes_records: bool,
     /// Whether the driver answers NOT_FOUND to its first Unpublish.
     unknown: bool,
-    /// Where volumes were published, in order.
     published: Vec<PublishTarget>,
-    /// The process crashes after so many requests and calls.
-    dies_after: Option<usize>,
+    /// The process crashes after this number of requests and calls.
+    crashes_after: Option<usize>,
     /// Call, node id and code of failing calls.
     refused_at: Vec<(&'static str, &'static str, &'static str)>,
 }
@@ -71,13 +70,13 @@ impl World {
     }
 
     async fn take(&self, request: &'static str) -> Result<(), Error> {
-        let (dead, silent) = {
+        let (crashed, silent) = {
             let mut state = self.state();
             state.seen.push(request);
-            let dead = state.dies_after.is_some_and(|most| state.seen.len() > most);
-            (dead, state.silent.contains(&request))
+            let crashed = state.crashes_after.is_some_and(|most| state.seen.len() > most);
+            (crashed, state.silent.contains(&request))
         };
-        if dead {
+        if crashed {
             std::future::pending::<()>().await;
         }
         if silent {
@@ -283,7 +282,7 @@ impl ControllerClient for World {
 
     async fn ready(&self) -> Result<Capabilities, CallError> {
         self.take("ready").await.expect("calls are refused otherwise");
-        if self.state().away {
+        if self.state().disconnected {
             return Err(CallError::not_connected("not connected"));
         }
         Ok(Capabilities {
@@ -303,7 +302,7 @@ struct Fixture {
 // === impl Fixture ===
 
 impl Fixture {
-    /// `attachment` of a volume that has a Secret.
+    /// A process that has just started, with `attachment` of a volume that has a Secret.
     fn new(attachment: Attachment) -> Self {
         let world = World::default();
         world.state().attachment = Some(attachment);
@@ -343,7 +342,7 @@ impl Fixture {
         self.state.lock().expect("no test panics with it")
     }
 
-    /// The next item, however long its backoff is.
+    /// Starts the next item after its backoff.
     fn item(&mut self) -> Option<Item> {
         self.now += FOREVER;
         let now = self.now;
@@ -376,7 +375,11 @@ impl Fixture {
     }
 
     fn attachment(&self) -> Attachment {
-        self.world.state().attachment.clone().expect("it is there")
+        self.world
+            .state()
+            .attachment
+            .clone()
+            .expect("the attachment exists")
     }
 
     /// A user deletes the attachment.
@@ -384,7 +387,7 @@ impl Fixture {
         let after = self
             .world
             .change(|attachment| attachment.deleting = true)
-            .expect("it is there");
+            .expect("the attachment exists");
         let change = match &self.world.state().attachment {
             Some(_) => Change::Applied(after),
             None => Change::Deleted {
@@ -423,7 +426,7 @@ fn forbidden() -> Error {
     }
 }
 
-fn mk_leaving() -> Attachment {
+fn mk_deleting() -> Attachment {
     Attachment {
         deleting: true,
         finalizer: true,

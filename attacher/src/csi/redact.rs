@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_without_credentials_stays_as_it_is() {
+    fn keeps_a_message_without_credentials() {
         let message = "volume \"vol-1\" is in use by node-é (code 7)";
         assert_eq!(strip("hunter2-the-secret", message), message);
         assert_eq!(redacted(&[], message.to_owned()), message);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_is_taken_out_in_whichever_form() {
+    fn strips_a_credential_in_every_encoding() {
         let value = "P\"ä\\ss Wörd+/x?y=1&\n2nd line of it";
         for (form, shown) in [
             ("as it is", value.to_owned()),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_is_found_wherever_in_a_group_it_begins() {
+    fn strips_base64_at_every_offset_in_a_group() {
         // "hunter2-the-secret" after "", "u:" and "me:".
         for shown in [
             "aHVudGVyMi10aGUtc2VjcmV0",
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_credential_is_one() {
+    fn strips_parts_of_a_credential() {
         let key = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG\n9w0BAQEFAASCBKcwggSj\n-----END KEY-----\n";
         assert_eq!(
             strip(key, "bad line 9w0BAQEFAASCBKcwggSj in key"),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_overlap_leave_nothing_behind() {
+    fn strips_overlapping_credentials_completely() {
         let secrets = ["alpha-beta-gamma", "beta-gamma-delta"].map(str::to_owned);
         assert_eq!(
             redacted(&secrets, "alpha-beta-gamma-delta!".to_owned()),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_itself_is_hidden_everywhere() {
+    fn strips_every_occurrence_of_a_repetitive_credential() {
         let zeros = "0".repeat(MESSAGE_BYTES / 2);
         assert_eq!(
             strip(&zeros, &format!("{zeros} and {}", "0".repeat(9))),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_is_cut_before_it_is_searched() {
+    fn truncates_a_long_message_before_the_search() {
         let value = "hunter2-the-secret";
         let message = format!("{}{value}", "é".repeat(MESSAGE_BYTES / 2 - 4));
         let left = strip(value, &message);

@@ -76,7 +76,7 @@ mod tests {
     fn frame(kind: u8, payload: usize) -> Vec<u8> {
         let length = u32::try_from(payload).unwrap().to_be_bytes();
         let mut frame = vec![length[1], length[2], length[3], kind, 0, 0, 0, 0, 0];
-        // At any wrong offset it looks like a GOAWAY.
+        // Every wrong offset looks like the header of a GOAWAY.
         frame.resize(HEADER + payload, GOAWAY);
         frame
     }

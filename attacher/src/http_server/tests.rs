@@ -1,4 +1,4 @@
-//! The pages of hand-made states.
+//! The pages for given states.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::plan::tests::{mk_attachment, mk_node, mk_volume};
 use crate::report::OngoingFailure;
 use crate::workqueue::Class;
 
-/// A leadership that was last renewed so long ago and lasts for as long from now, if at all.
+/// A leadership that was renewed `renewed` ago, and is valid for ten seconds if `leads`.
 pub(super) fn mk_leadership(leads: bool, renewed: Option<Duration>) -> Leadership {
     let now = Instant::now();
     let mut status = ElectionStatus::new(&mk_settings());
@@ -30,11 +30,11 @@ pub(super) fn mk_leadership(leads: bool, renewed: Option<Duration>) -> Leadershi
     watch::channel(status).1.into()
 }
 
-/// That of a standby, who knows who holds the lease or does not, and why.
-pub(super) fn mk_standby(holder: Option<&str>, trouble: Option<&str>) -> Leadership {
+/// The leadership of a standby that knows this holder of the lease, or whose requests fail.
+pub(super) fn mk_standby(holder: Option<&str>, failure: Option<&str>) -> Leadership {
     let mut status = ElectionStatus::new(&mk_settings());
     status.holder = holder.map(str::to_owned);
-    status.ongoing_failure = trouble.map(OngoingFailure::new);
+    status.ongoing_failure = failure.map(OngoingFailure::new);
     watch::channel(status).1.into()
 }
 
@@ -81,7 +81,7 @@ fn view_with(elects: bool) -> View {
     }
 }
 
-/// An state with one place a lane that has seen nothing.
+/// A state with a concurrency of one per lane, before the first event.
 pub(super) fn mk_unlisted() -> ControllerState {
     state::tests::mk_state(1)
 }
@@ -184,13 +184,13 @@ fn documentation_has_name_type_labels_and_help_of_each_family() {
 }
 
 #[test]
-fn each_family_stands_once_and_each_sample_under_its_family() {
+fn each_metric_family_appears_once_with_its_samples() {
     let (_, text) = get(&mk_busy_view(), "/metrics");
     let mut seen = Vec::new();
     for line in text.lines() {
         if let Some(typed) = line.strip_prefix("# TYPE ") {
             let name = typed.split(' ').next().unwrap();
-            assert!(!seen.contains(&name), "{name} stands twice");
+            assert!(!seen.contains(&name), "{name} appears twice");
             seen.push(name);
         } else if !line.starts_with('#') {
             let current = seen.last().expect("a sample must follow its TYPE");
@@ -239,7 +239,7 @@ async fn metrics_count_work_items_by_lane_and_stage() {
 }
 
 #[tokio::test]
-async fn readiness_names_what_is_missing() {
+async fn readyz_names_missing_conditions() {
     let view = mk_view();
     let (status, text) = get(&view, "/readyz");
     assert_eq!(status, 503);
@@ -276,7 +276,7 @@ async fn readiness_names_what_is_missing() {
 }
 
 #[tokio::test]
-async fn a_standby_is_ready_when_it_could_take_over() {
+async fn standby_is_ready_if_it_could_take_over() {
     let mk_listed = |lists: &[Event]| {
         let mut state = mk_unlisted();
         lists.iter().cloned().for_each(|list| state.handle(list));
@@ -295,7 +295,7 @@ async fn a_standby_is_ready_when_it_could_take_over() {
         "{text}"
     );
 
-    // The Lease cannot be read, whatever else can.
+    // The Lease cannot be read.
     let refused = "leases is forbidden (HTTP 403)";
     view.election_begins(mk_standby(None, Some(refused)));
     let (status, text) = get(&view, "/readyz");
@@ -328,7 +328,7 @@ async fn a_standby_is_ready_when_it_could_take_over() {
     view.calls.connect_one();
     assert_eq!(get(&view, "/readyz"), (200, "ok\n".to_owned()));
 
-    // Nobody holds it, so it is to be ours, and is not.
+    // The lease is free, but this replica may not acquire it.
     let view = mk_electing_view();
     view.election_begins(mk_standby(Some(""), Some(refused)));
     view.work_begins(mk_listed(&all));
@@ -344,7 +344,7 @@ async fn a_standby_is_ready_when_it_could_take_over() {
     assert_eq!(
         (status, text.contains("VolumeAttachments")),
         (503, true),
-        "a leader must work: {text}"
+        "a leader must list VolumeAttachments: {text}"
     );
 }
 
@@ -360,15 +360,11 @@ async fn healthz_fails_if_the_controller_loop_stalls() {
     assert_eq!(status, 500);
     assert!(text.contains("31 s"), "{text}");
     view.shutdown.cancel();
-    assert_eq!(
-        get(&view, "/healthz").0,
-        200,
-        "it only finishes what is under way"
-    );
+    assert_eq!(get(&view, "/healthz").0, 200, "it only finishes running syncs");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_health_of_an_election_is_there_only_with_one() {
+async fn serves_election_health_only_with_leader_election() {
     assert_eq!(get(&mk_view(), "/healthz/leader-election").0, 404);
     let view = mk_electing_view();
     assert_eq!(get(&view, "/healthz/leader-election"), (200, "ok".to_owned()));
@@ -392,7 +388,7 @@ async fn the_health_of_an_election_is_there_only_with_one() {
 }
 
 #[test]
-fn the_path_of_the_metrics_is_that_of_the_flag() {
+fn serves_metrics_at_the_path_of_the_flag() {
     for path in ["/elsewhere", "/", "/:a/*b", "/{a}/{*b}", "/healthz/", "/a%7Db"] {
         let view = Arc::new(View {
             metrics_path: path.to_owned(),
@@ -407,7 +403,7 @@ fn the_path_of_the_metrics_is_that_of_the_flag() {
 }
 
 #[test]
-fn statusz_is_served_unless_its_flag_is_off() {
+fn serves_statusz_unless_disabled() {
     assert_eq!(get(&mk_view(), "/statusz").0, 200);
     let view = Arc::new(View {
         serves_statusz: false,

@@ -134,7 +134,7 @@ fn list_with_an_equal_version_is_stale_unless_the_version_is_unknown() {
 }
 
 #[test]
-fn list_restores_an_object_that_a_response_called_deleted() {
+fn list_restores_an_object_that_a_response_reported_as_deleted() {
     let mut index = Informer::default();
     index.attachments_changed(Change::Applied(va("a", "u", 1, "pv", "n")));
     index.attachments_changed(Change::LocallyDeleted {
@@ -253,7 +253,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn indexes_equal_a_scan(steps in steps()) {
+    fn indexes_equal_a_full_scan(steps in steps()) {
         let mut index = Informer::default();
         let mut version = 0;
         let mut next = || { version += 1; version };

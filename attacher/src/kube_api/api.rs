@@ -140,7 +140,7 @@ mod tests {
 
     /// In a strategic merge patch, `$patch: replace` would remove the rest of the status.
     #[tokio::test]
-    async fn a_publish_context_may_have_any_keys() {
+    async fn publish_context_keys_are_not_patch_directives() {
         let seen: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
         let server = {
             let seen = seen.clone();

@@ -104,7 +104,7 @@ mod tests {
     use crate::plan::tests::mk_attachment;
 
     #[test]
-    fn a_record_names_only_what_is_not_there_yet() {
+    fn record_patch_has_only_changes_unless_whole() {
         let wanted = Recorded {
             node_id: Some("id".into()),
             handle: Some("h".into()),
@@ -132,7 +132,7 @@ mod tests {
             recorded: wanted.clone(),
             ..attachment
         };
-        let moved = Record {
+        let changed = Record {
             annotations: Recorded {
                 node_id: Some("other".into()),
                 secret: None,
@@ -141,7 +141,7 @@ mod tests {
             whole: false,
         };
         assert_eq!(
-            record(&attachment, &moved, "f"),
+            record(&attachment, &changed, "f"),
             json!({ "metadata": {
                 "uid": "uid-va",
                 "annotations": {
@@ -150,8 +150,11 @@ mod tests {
                 },
             } })
         );
-        // What is known may be outdated.
-        let whole = Record { whole: true, ..moved };
+        // The cache may be outdated.
+        let whole = Record {
+            whole: true,
+            ..changed
+        };
         assert_eq!(
             record(&attachment, &whole, "f"),
             json!({ "metadata": {
@@ -167,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_publish_context_leaves_nothing_of_the_old_one() {
+    fn new_publish_context_removes_old_keys() {
         let attachment = Attachment {
             metadata_keys: ["old".into(), "kept".into()].into(),
             ..mk_attachment("va")
@@ -210,14 +213,14 @@ mod tests {
     }
 
     #[test]
-    fn an_error_without_a_code_takes_the_old_code_away() {
-        let told = Problem {
+    fn error_without_code_removes_the_old_code() {
+        let error = Problem {
             time: "t".into(),
             message: "m".into(),
             code: None,
         };
         assert_eq!(
-            problem(&mk_attachment("va"), Operation::Detach, &told)["status"],
+            problem(&mk_attachment("va"), Operation::Detach, &error)["status"],
             json!({ "detachError": { "message": "m", "time": "t", "errorCode": null } })
         );
     }

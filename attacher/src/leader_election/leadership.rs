@@ -226,7 +226,7 @@ mod tests {
         futures::join!(renewals, leadership.ended());
         assert_eq!(begin.elapsed(), 7 * SECOND);
         leadership.ended().await;
-        assert_eq!(begin.elapsed(), 7 * SECOND, "it is over");
+        assert_eq!(begin.elapsed(), 7 * SECOND, "leadership has expired");
     }
 
     #[tokio::test(start_paused = true)]
@@ -240,13 +240,13 @@ mod tests {
         tokio::time::advance(35 * SECOND).await;
         assert_eq!(leadership.health(), Ok(()), "15 s and 20 s later");
         tokio::time::advance(Duration::from_millis(1)).await;
-        let sick = leadership.health().unwrap_err().to_string();
+        let unhealthy = leadership.health().unwrap_err().to_string();
         assert_eq!(
-            sick,
+            unhealthy,
             "failed election to renew leadership on lease kube-system/external-attacher-leader-d"
         );
         status_tx.send_modify(|status| status.renewed = None);
-        assert_eq!(leadership.health(), Ok(()), "given back");
+        assert_eq!(leadership.health(), Ok(()), "released");
     }
 
     #[test]

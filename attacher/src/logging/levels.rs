@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_level_has_its_v() {
+    fn maps_target_and_level_to_klog_verbosity() {
         for (target, at, v) in [
             ("csi_attacher::manager", Level::INFO, Some(0)),
             ("csi_attacher", Level::WARN, Some(0)),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_are_named_as_their_files() {
+    fn vmodule_patterns_match_file_names() {
         let levels = |modules: &[(&str, u8)]| {
             let modules: Vec<_> = modules.iter().map(|(p, v)| ((*p).to_owned(), *v)).collect();
             Levels::new(1, &modules)

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blocked_stream_drops_and_counts_lines() {
+    fn drops_and_counts_lines_while_the_stream_is_blocked() {
         let (unblock, blocked) = mpsc::channel();
         let (queue, guard) = queue(Blocked(blocked));
         for _ in 0..QUEUED_LINES + 100 {

@@ -96,7 +96,7 @@ mod tests {
 
     /// Alerts look for the Go sidecar's text.
     #[test]
-    fn the_error_of_a_lost_lease_begins_as_the_go_sidecars_and_names_the_cause() {
+    fn lost_lease_error_starts_with_the_go_sidecars_text_and_names_the_cause() {
         let text = "Stopped leading: the lease ns/lease could not be renewed within 10s: connection refused";
         assert_eq!(crate::report::chain(&lost()), text);
     }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn stop_keeps_the_error_with_which_the_task_had_ended() {
+    async fn stop_keeps_the_error_of_an_ended_task() {
         let mut tasks = Tasks::default();
         tasks.spawn(Task::Controller, std::future::pending());
         tasks.stop(Task::Controller).await;

@@ -120,7 +120,7 @@ mod tests {
         "4242 (csi) attacher) S 1 4242 4242 0 -1 4194304 100 0 0 0 150 50 0 0 20 0 3 0 12345 99 88";
 
     #[test]
-    fn fields_are_counted_from_the_end_of_the_name() {
+    fn parses_stat_of_a_process_name_with_parenthesis() {
         assert_eq!(cpu_seconds(STAT), Some(2.0));
         assert_eq!(
             start_seconds(STAT, "cpu 1 2\nbtime 1000\nprocesses 7\n"),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_read_by_name() {
+    fn parses_proc_tables_by_name() {
         let status = "Name:\tx\nVmSize:\t    1000 kB\nVmRSS:\t     20 kB\n";
         assert_eq!(kibibytes(status, "VmRSS:"), Some(20480.0));
         assert_eq!(kibibytes(status, "VmSwap:"), None);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn all_families_of_this_process_can_be_read() {
+    fn collects_all_families_of_this_process() {
         let scrape = Scrape::default();
         collect(&scrape);
         let text = scrape.text();

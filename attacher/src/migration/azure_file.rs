@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_account_is_what_the_provisioner_put_into_the_secrets_name() {
+    fn takes_the_storage_account_from_the_secret_name() {
         for (secret, expected) in [
             (
                 "azure-storage-account-f5713de20cde511e8ba4900-secret",

@@ -42,7 +42,7 @@ fn nothing() -> Value {
 }
 
 #[test]
-fn drivers_are_told_by_name() {
+fn recognizes_migration_drivers_by_name() {
     for plugin in Plugin::ALL {
         assert!(is_migration_driver(plugin.driver()), "{plugin:?}");
     }
@@ -52,7 +52,7 @@ fn drivers_are_told_by_name() {
 }
 
 #[test]
-fn volumes_that_are_not_migrated_are_left_alone() {
+fn does_not_translate_volumes_that_are_not_migrated() {
     for spec in [
         json!({}),
         json!({"csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}}),
@@ -100,7 +100,7 @@ fn cinder_vsphere_and_portworx_keep_their_ids() {
 }
 
 #[test]
-fn a_portworx_volume_has_a_secret_when_both_annotations_name_it() {
+fn portworx_volume_has_a_secret_if_both_annotations_name_it() {
     let of = |annotations: Value| {
         let spec = json!({"portworxVolume": {"volumeID": "p"}});
         translated(&pv(spec, nothing(), annotations))
@@ -132,7 +132,7 @@ fn ebs(annotations: Value, finalizers: Value) -> Value {
 }
 
 #[test]
-fn an_in_tree_volume_concerns_the_driver_that_took_over() {
+fn in_tree_volume_concerns_its_migration_driver() {
     let (volume, concerns) = decoded(ebs(json!({}), json!([])), "ebs.csi.aws.com");
     assert!(concerns);
     assert_eq!(volume.spec.csi().map(|csi| &*csi.handle), Some("vol-1"));
@@ -149,7 +149,7 @@ fn an_in_tree_volume_concerns_the_driver_that_took_over() {
 }
 
 #[test]
-fn a_volume_is_left_in_tree_until_it_is_handed_to_our_driver() {
+fn volume_is_left_in_tree_until_annotated_with_our_driver() {
     const KEY: &str = "pv.kubernetes.io/migrated-to";
     for (annotations, left) in [
         (json!({}), true),
@@ -162,7 +162,7 @@ fn a_volume_is_left_in_tree_until_it_is_handed_to_our_driver() {
     }
     let native = json!({"spec": {"csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}}});
     assert!(!decoded(native, "ebs.csi.aws.com").0.left_in_tree);
-    // Our finalizer on another driver's volume must come off one day.
+    // Our finalizer on another driver's volume must be removed eventually.
     let finalizers = json!(["external-attacher/d-example"]);
     let (volume, concerns) = decoded(ebs(json!({}), finalizers), "d.example");
     assert!(concerns && volume.finalizer && volume.left_in_tree);

@@ -120,7 +120,7 @@ fn operation_follows_from_deletion_finalizer_and_status() {
         (false, true, true, None),
         (true, false, false, None),
         (true, false, true, None),
-        // A publish that failed or timed out leaves attached=false behind, and must be undone.
+        // A publish that failed or timed out leaves attached=false, and must be undone.
         (true, true, false, Some(Detach)),
         (true, true, true, Some(Detach)),
     ] {

@@ -1,4 +1,4 @@
-//! The queue's guarantees, with times made by hand.
+//! The queue's guarantees at given times.
 
 use super::failure::TRIES_ON_RETURN;
 use std::time::Duration;
@@ -219,7 +219,7 @@ fn a_reconnect_ends_only_the_backoff_of_disconnected_keys() {
 }
 
 #[test]
-fn a_forgotten_key_leaves_nothing_behind() {
+fn forget_removes_all_state_of_a_key() {
     let mut queue = queue(1, 1);
     let now = epoch();
     queue.enqueue(&key("ready"), Lane::Attach);

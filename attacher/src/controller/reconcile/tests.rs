@@ -1,4 +1,4 @@
-//! Rounds with drivers whose lists have no end.
+//! Reconcile rounds with drivers whose lists do not end.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +19,7 @@ use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A driver whose n-th page of a list is this function's answer to n, one a second.
+/// A driver that returns `page(n)` as the n-th page, one page per second.
 struct Lister<F> {
     page: F,
     pages: AtomicU32,
@@ -142,7 +142,7 @@ async fn aborts_a_list_of_empty_pages() {
     assert_eq!((pages, last.round.listed), (EMPTY_PAGES, 0));
     let error = last.error.expect("the list has no end");
     assert!(error.contains("without a volume"), "{error}");
-    // Nor held against a driver that comes to an end.
+    // Empty pages do not abort a list that ends.
     let sparse = |number| match number {
         1998 => page(1, String::new()),
         999 => page(1, "999".to_owned()),
@@ -173,17 +173,17 @@ async fn aborts_a_list_with_a_repeated_token() {
 
 #[test]
 fn detects_token_cycles_of_any_length() {
-    for (before, circle) in [(0usize, 1usize), (0, 2), (5, 1), (3, 7), (100, 13)] {
+    for (before, cycle) in [(0usize, 1usize), (0, 2), (5, 1), (3, 7), (100, 13)] {
         let tokens = (0..before)
             .map(|n| format!("before-{n}"))
-            .chain((0..).map(|n| format!("circle-{}", n % circle)));
-        let mut noticed = CycleDetector::default();
+            .chain((0..).map(|n| format!("cycle-{}", n % cycle)));
+        let mut detector = CycleDetector::default();
         let steps = tokens
-            .take_while(|token| !noticed.closes_with(token))
+            .take_while(|token| !detector.closes_with(token))
             .take(10_000)
             .count();
-        assert!(steps <= 4 * (before + circle) + 4, "{before} {circle}: {steps}");
+        assert!(steps <= 4 * (before + cycle) + 4, "{before} {cycle}: {steps}");
     }
-    let mut straight = CycleDetector::default();
-    assert!((0..10_000).all(|n| !straight.closes_with(&n.to_string())));
+    let mut without_cycle = CycleDetector::default();
+    assert!((0..10_000).all(|n| !without_cycle.closes_with(&n.to_string())));
 }

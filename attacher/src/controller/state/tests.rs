@@ -1,4 +1,4 @@
-//! What ends a backoff, and what is kept between syncs.
+//! Events that end a backoff, and state that is kept between syncs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 const SECOND: Duration = Duration::from_secs(1);
 
 /// An empty state with this concurrency in each lane.
-pub(crate) fn mk_state(places: usize) -> ControllerState {
+pub(crate) fn mk_state(concurrency: usize) -> ControllerState {
     let limits = Limits {
-        attach: places,
-        detach: places,
-        volume: places,
+        attach: concurrency,
+        detach: concurrency,
+        volume: concurrency,
     };
     let backoff = Backoff {
         start: SECOND,
@@ -95,12 +95,12 @@ fn the_echo_of_a_written_error_enqueues_nothing() {
     let va = mk_attachment("va");
     let mut fixture = Fixture::new([va.clone()]);
     let item = fixture.starts("va");
-    let told = newer(&va, |va| va.attach_error = Some(Box::new(Problem::default())));
+    let written = newer(&va, |va| va.attach_error = Some(Box::new(Problem::default())));
     // The watch shows our write before and after its response.
-    fixture.put(told.clone());
+    fixture.put(written.clone());
     fixture.finish(&item, failed(Class::Final));
     assert!(fixture.start().is_none());
-    fixture.put(newer(&told, |va| {
+    fixture.put(newer(&written, |va| {
         va.attach_error = Some(Box::new(Problem {
             code: Some(8),
             ..Problem::default()
@@ -124,22 +124,22 @@ fn own_writes_and_reconnects_do_not_reset_the_backoff_of_a_failing_detach() {
     let mut pauses = Vec::new();
     for attempt in 0..8 {
         let item = fixture.starts("va");
-        // The driver returns UNAVAILABLE, say. The watch shows the written error before and after its response.
-        let told = newer(&va, |va| {
+        // The driver returns UNAVAILABLE, for example. The watch shows the written error before and after its response.
+        let written = newer(&va, |va| {
             va.detach_error = Some(Box::new(Problem {
                 message: format!("attempt {attempt}"),
                 ..Problem::default()
             }));
         });
         if attempt % 2 == 0 {
-            fixture.put(told.clone());
+            fixture.put(written.clone());
         }
         fixture
             .state
-            .handle(Event::Attachments(Change::LocallyUpdated(told.clone())));
+            .handle(Event::Attachments(Change::LocallyUpdated(written.clone())));
         fixture.finish(&item, failed(Class::Uncertain));
-        fixture.put(told.clone());
-        va = told;
+        fixture.put(written.clone());
+        va = written;
         // The driver reconnects, which is unrelated to the failure.
         fixture.state.handle(Event::DriverConnected(capabilities));
         assert!(fixture.start().is_none(), "{attempt}");
@@ -224,10 +224,10 @@ fn a_deleted_csinode_ends_the_backoff_of_the_nodes_attachments() {
 
 #[test]
 fn a_detach_ends_the_backoff_of_attaches_that_need_its_volume_or_capacity() {
-    let leaving = Attachment {
+    let deleting = Attachment {
         deleting: true,
         finalizer: true,
-        ..mk_attachment("leaving")
+        ..mk_attachment("deleting")
     };
     let same_volume = Attachment {
         node: "elsewhere".into(),
@@ -255,13 +255,13 @@ fn a_detach_ends_the_backoff_of_attaches_that_need_its_volume_or_capacity() {
         };
         fixture.finish(&item, Err(error));
     }
-    fixture.put(leaving.clone());
-    let item = fixture.starts("leaving");
-    let departed = Change::LocallyDeleted {
-        name: leaving.name.clone(),
-        uid: leaving.uid,
+    fixture.put(deleting.clone());
+    let item = fixture.starts("deleting");
+    let deleted = Change::LocallyDeleted {
+        name: deleting.name.clone(),
+        uid: deleting.uid,
     };
-    fixture.state.handle(Event::Attachments(departed));
+    fixture.state.handle(Event::Attachments(deleted));
     fixture.finish(&item, Ok(()));
     fixture.starts("same-volume");
     fixture.starts("same-node");
@@ -278,7 +278,7 @@ fn a_reconnect_ends_the_backoff_of_disconnected_items() {
         .state
         .handle(Event::DriverConnected(mk_driver().capabilities));
     let item = fixture.starts("va");
-    // It reconnects while the failure is being reported.
+    // The driver reconnects while the attacher reports the failure.
     fixture
         .state
         .handle(Event::DriverConnected(mk_driver().capabilities));
@@ -331,21 +331,23 @@ fn removes_pv_finalizer_of_a_volume_left_in_tree_after_its_last_attachment() {
         finalizer: true,
         ..mk_attachment("va")
     };
-    let held = Volume {
+    let with_finalizer = Volume {
         version: Version(2),
         finalizer: true,
         ..mk_volume("pv")
     };
-    let taken_back = Volume {
+    let rolled_back = Volume {
         version: Version(3),
         left_in_tree: true,
-        ..held.clone()
+        ..with_finalizer.clone()
     };
     let mut fixture = Fixture::new([va.clone()]);
-    fixture.state.handle(Event::Volumes(Change::Applied(held)));
     fixture
         .state
-        .handle(Event::Volumes(Change::Applied(taken_back.clone())));
+        .handle(Event::Volumes(Change::Applied(with_finalizer)));
+    fixture
+        .state
+        .handle(Event::Volumes(Change::Applied(rolled_back.clone())));
     assert!(fixture.start().is_none(), "it is in use");
     fixture.state.handle(Event::Attachments(Change::Deleted {
         name: va.name,
@@ -353,10 +355,10 @@ fn removes_pv_finalizer_of_a_volume_left_in_tree_after_its_last_attachment() {
     }));
     assert!(matches!(fixture.start(), Some(Item::Volume(volume)) if &*volume.name == "pv"));
     let mut fixture = Fixture::new([]);
-    fixture.state.handle(Event::Volumes(Change::Applied(taken_back)));
+    fixture.state.handle(Event::Volumes(Change::Applied(rolled_back)));
     assert!(
         matches!(fixture.start(), Some(Item::Volume(_))),
-        "it was free already"
+        "no attachment uses it"
     );
 }
 

@@ -77,9 +77,9 @@ async fn draining_aborts_a_detach_between_its_calls() {
     let mut fixture = Fixture::new(Attachment {
         recorded: Recorded {
             node_id: Some("old-id".into()),
-            ..mk_leaving().recorded
+            ..mk_deleting().recorded
         },
-        ..mk_leaving()
+        ..mk_deleting()
     });
     fixture.world.state().silent.push("unpublish");
     let item = fixture.item().expect("a detach");
@@ -105,10 +105,13 @@ async fn draining_completes_a_call_and_its_status_write() {
     let mut run = std::pin::pin!(run);
     assert!(
         timeout(FOREVER, run.as_mut()).await.is_err(),
-        "the call is under way"
+        "the call is running"
     );
     fixture.controller.draining.cancel();
-    assert!(timeout(FOREVER, run.as_mut()).await.is_err(), "and still is");
+    assert!(
+        timeout(FOREVER, run.as_mut()).await.is_err(),
+        "the call is still running"
+    );
     fixture.world.answer.notify_one();
     assert_eq!(run.await, Ok(()));
     assert!(fixture.attachment().attached);
@@ -143,7 +146,7 @@ async fn drain_needs_no_heartbeat() {
     shutdown.cancel();
     assert!(
         timeout(minute, run.as_mut()).await.is_err(),
-        "the call is under way"
+        "the call is running"
     );
     assert_eq!(heartbeat.stalled(tokio::time::Instant::now()), None);
     fixture.world.answer.notify_one();

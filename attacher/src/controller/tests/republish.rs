@@ -10,9 +10,9 @@ fn mk_reregistered() -> Attachment {
         deleting: false,
         recorded: Recorded {
             node_id: Some("old-id".into()),
-            ..mk_leaving().recorded
+            ..mk_deleting().recorded
         },
-        ..mk_leaving()
+        ..mk_deleting()
     }
 }
 
@@ -60,7 +60,7 @@ async fn retries_a_failed_publish_to_the_present_node_id() {
     assert_eq!(fixture.sync_next().await, None);
 }
 
-/// The next process knows from what is stored that the volume is published nowhere.
+/// The next process derives from the stored objects that the volume is published nowhere.
 #[tokio::test(start_paused = true)]
 async fn republish_to_the_present_node_id_survives_a_crash_at_any_request() {
     let mut requests = 0;
@@ -68,10 +68,10 @@ async fn republish_to_the_present_node_id_survives_a_crash_at_any_request() {
         let mut fixture = Fixture::new(mk_reregistered());
         let refused = ("publish", "old-id", "NotFound");
         fixture.world.state().refused_at.push(refused);
-        fixture.world.state().dies_after = Some(requests);
+        fixture.world.state().crashes_after = Some(requests);
         let item = fixture.item().expect("an attach");
         let survived = timeout(FOREVER, fixture.controller.sync(&item)).await.is_ok();
-        fixture.world.state().dies_after = None;
+        fixture.world.state().crashes_after = None;
         let mut fixture = Fixture::on(fixture.world);
         while let Some(result) = fixture.sync_next().await {
             assert_eq!(result, Ok(()), "{requests}");
@@ -91,13 +91,13 @@ async fn republish_to_the_present_node_id_survives_a_crash_at_any_request() {
         }
         requests += 1;
     }
-    assert!(requests > 8, "it died only {requests} times");
+    assert!(requests > 8, "it crashed only {requests} times");
 }
 
 #[tokio::test]
 async fn republish_unpublishes_the_recorded_node_id_first() {
     let without_finalizer = mk_reregistered();
-    for (answer, moves) in [
+    for (code, is_republished) in [
         (None, true),
         (Some("NotFound"), true),
         (Some("InvalidArgument"), false),
@@ -108,7 +108,7 @@ async fn republish_unpublishes_the_recorded_node_id_first() {
             .state()
             .refused_at
             .push(("publish", "old-id", "InvalidArgument"));
-        if let Some(code) = answer {
+        if let Some(code) = code {
             fixture
                 .world
                 .state()
@@ -116,17 +116,17 @@ async fn republish_unpublishes_the_recorded_node_id_first() {
                 .push(("unpublish", "old-id", code));
         }
         let result = fixture.sync_next().await.expect("an attach");
-        assert_eq!(result.is_ok(), moves, "{answer:?}: {result:?}");
-        assert_eq!(fixture.world.state().unpublished.len(), 1, "{answer:?}");
+        assert_eq!(result.is_ok(), is_republished, "{code:?}: {result:?}");
+        assert_eq!(fixture.world.state().unpublished.len(), 1, "{code:?}");
         let recorded = fixture.attachment().recorded.node_id;
-        let expected = if moves { "id" } else { "old-id" };
-        assert_eq!(recorded.as_deref(), Some(expected), "{answer:?}");
+        let expected = if is_republished { "id" } else { "old-id" };
+        assert_eq!(recorded.as_deref(), Some(expected), "{code:?}");
     }
 }
 
 #[tokio::test]
 async fn detach_leaves_the_present_node_id_if_another_node_has_it() {
-    let leaving = Attachment {
+    let deleting = Attachment {
         deleting: true,
         finalizer: true,
         recorded: Recorded {
@@ -137,19 +137,19 @@ async fn detach_leaves_the_present_node_id_if_another_node_has_it() {
         ..mk_attachment("va")
     };
     for needed in [false, true] {
-        let mut fixture = Fixture::new(leaving.clone());
+        let mut fixture = Fixture::new(deleting.clone());
         fixture.world.state().unknown = true;
         if needed {
-            let living = Attachment {
+            let active = Attachment {
                 finalizer: true,
                 attached: true,
                 node: "node-2".into(),
-                ..mk_attachment("living")
+                ..mk_attachment("active")
             };
             fixture.move_id_to_another_node("id");
             fixture
                 .state()
-                .handle(Event::Attachments(Change::Applied(living)));
+                .handle(Event::Attachments(Change::Applied(active)));
         }
         assert_eq!(fixture.sync_next().await, Some(Ok(())));
         assert_eq!(fixture.world.state().attachment, None);
@@ -168,7 +168,7 @@ async fn detach_without_secret_does_not_trust_invalid_argument() {
         (true, "old-id", "InvalidArgument", false, 1),
         (true, "old-id", "NotFound", true, 2),
         (false, "id", "InvalidArgument", true, 2),
-        // That the driver accepts the recorded id proves nothing, as it may not know that id.
+        // OK for the recorded id is no proof, as the driver may not know that id.
         (true, "id", "InvalidArgument", false, 2),
         (true, "id", "NotFound", true, 2),
     ] {
@@ -177,9 +177,9 @@ async fn detach_without_secret_does_not_trust_invalid_argument() {
             recorded: Recorded {
                 node_id: Some("old-id".into()),
                 secret: SecretRef::parse("ns/secret"),
-                ..mk_leaving().recorded
+                ..mk_deleting().recorded
             },
-            ..mk_leaving()
+            ..mk_deleting()
         });
         fixture
             .world
@@ -204,27 +204,27 @@ async fn detach_without_secret_does_not_trust_invalid_argument() {
 }
 
 impl Fixture {
-    /// Another node has this id, too.
+    /// Registers another node under the same id.
     fn move_id_to_another_node(&self, id: &str) {
         let node = mk_node("node-2", Some(id));
         self.state().handle(Event::Nodes(Change::Applied(node)));
     }
 }
 
-fn mk_leaving_of_old_id() -> Attachment {
+fn mk_deleting_of_old_id() -> Attachment {
     Attachment {
         recorded: Recorded {
             node_id: Some("old-id".into()),
-            ..mk_leaving().recorded
+            ..mk_deleting().recorded
         },
-        ..mk_leaving()
+        ..mk_deleting()
     }
 }
 
-/// vSphere's driver answers OK for unknown nodes, and knows the machine by its new id alone.
+/// vSphere's driver returns OK for unknown nodes, and knows the machine only by its new id.
 #[tokio::test]
 async fn detach_unpublishes_both_node_ids_although_the_driver_accepts_the_recorded_one() {
-    let mut fixture = Fixture::new(mk_leaving_of_old_id());
+    let mut fixture = Fixture::new(mk_deleting_of_old_id());
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
     let unpublished = fixture.world.state().unpublished.clone();
     let ids: Vec<_> = unpublished.iter().map(|target| &*target.node_id).collect();
@@ -234,7 +234,7 @@ async fn detach_unpublishes_both_node_ids_although_the_driver_accepts_the_record
 
 #[tokio::test]
 async fn detach_keeps_the_finalizer_until_the_present_node_id_is_unpublished() {
-    let mut fixture = Fixture::new(mk_leaving_of_old_id());
+    let mut fixture = Fixture::new(mk_deleting_of_old_id());
     let refused = ("unpublish", "id", "Unavailable");
     fixture.world.state().refused_at.push(refused);
     fixture.fails().await;
@@ -246,10 +246,10 @@ async fn detach_keeps_the_finalizer_until_the_present_node_id_is_unpublished() {
     assert_eq!(fixture.world.state().attachment, None);
 }
 
-/// The volume is off the recorded node id, and no other is left.
+/// The volume is unpublished from the recorded node id, and the node has no other.
 #[tokio::test]
 async fn detach_ends_when_the_csinode_with_the_failing_present_node_id_is_deleted() {
-    let mut fixture = Fixture::new(mk_leaving_of_old_id());
+    let mut fixture = Fixture::new(mk_deleting_of_old_id());
     let refused = ("unpublish", "id", "Internal");
     fixture.world.state().refused_at.push(refused);
     fixture.fails().await;
@@ -261,23 +261,23 @@ async fn detach_ends_when_the_csinode_with_the_failing_present_node_id_is_delete
 
 #[tokio::test]
 async fn detach_leaves_the_present_node_id_to_an_attachment_that_uses_the_volume_on_that_node() {
-    // By its record, or by the present id of its node, whatever its record says.
+    // By its record, or by the present id of its node although its record names another.
     for recorded in ["id", "older-id"] {
-        let mut fixture = Fixture::new(mk_leaving_of_old_id());
-        let living = Attachment {
+        let mut fixture = Fixture::new(mk_deleting_of_old_id());
+        let active = Attachment {
             finalizer: true,
             attached: true,
             recorded: Recorded {
                 node_id: Some(recorded.into()),
-                ..mk_leaving().recorded
+                ..mk_deleting().recorded
             },
             node: "node-2".into(),
-            ..mk_attachment("living")
+            ..mk_attachment("active")
         };
         fixture.move_id_to_another_node("id");
         fixture
             .state()
-            .handle(Event::Attachments(Change::Applied(living)));
+            .handle(Event::Attachments(Change::Applied(active)));
         assert_eq!(fixture.sync_next().await, Some(Ok(())));
         let unpublished = fixture.world.state().unpublished.clone();
         let ids: Vec<_> = unpublished.iter().map(|target| &*target.node_id).collect();
@@ -289,7 +289,7 @@ async fn detach_leaves_the_present_node_id_to_an_attachment_that_uses_the_volume
 #[tokio::test]
 async fn detach_error_names_both_node_ids_if_the_driver_accepts_neither() {
     for (present, shown) in [(Some("id"), "\"id\""), (None, "shows no other id")] {
-        let mut fixture = Fixture::new(mk_leaving_of_old_id());
+        let mut fixture = Fixture::new(mk_deleting_of_old_id());
         fixture.world.state().refused_at.extend([
             ("unpublish", "old-id", "InvalidArgument"),
             ("unpublish", "id", "NotFound"),
@@ -321,7 +321,7 @@ async fn detach_error_names_both_node_ids_if_the_driver_accepts_neither() {
 
 #[tokio::test(start_paused = true)]
 async fn detach_unpublishes_an_id_under_which_the_node_registered_during_its_calls() {
-    let mut fixture = Fixture::new(mk_leaving());
+    let mut fixture = Fixture::new(mk_deleting());
     let result = fixture.attach_during("unpublish", Fixture::register_again).await;
     assert!(result.is_err(), "{result:?}");
     assert!(fixture.attachment().finalizer);
@@ -334,7 +334,7 @@ async fn detach_unpublishes_an_id_under_which_the_node_registered_during_its_cal
 /// The finalizer could not be removed, and the node registers again before the write is repeated.
 #[tokio::test]
 async fn detach_unpublishes_an_id_under_which_the_node_registered_before_the_write_is_repeated() {
-    let mut fixture = Fixture::new(mk_leaving());
+    let mut fixture = Fixture::new(mk_deleting());
     fixture.refuse("remove finalizer", Error::Unanswered("no answer".into()));
     fixture.fails().await;
     fixture.register_again();
@@ -353,7 +353,7 @@ async fn detach_unpublishes_an_id_under_which_the_node_registered_before_the_wri
 async fn undo_of_another_volume_does_not_trust_invalid_argument() {
     let recorded = Recorded {
         handle: Some("former-handle".into()),
-        ..mk_leaving().recorded
+        ..mk_deleting().recorded
     };
     let attachment = Attachment {
         finalizer: true,
@@ -369,7 +369,7 @@ async fn undo_of_another_volume_does_not_trust_invalid_argument() {
 }
 
 /// The machine may be the same, so that the former volume may be attached under its present id, which the record will not
-/// name any more. `code` is the driver's answer for the recorded id, then for the present one.
+/// name any more. The codes are the driver's results for the recorded id and the present one.
 #[tokio::test]
 async fn undo_of_another_volume_unpublishes_both_node_ids() {
     for (recorded_code, present_code, published) in [
@@ -393,8 +393,8 @@ async fn undo_of_another_volume_unpublishes_both_node_ids() {
             ..mk_attachment("va")
         };
         let mut fixture = Fixture::new(attachment);
-        let answers = [("old-id", recorded_code), ("id", present_code)];
-        let refused = answers.map(|(id, code)| code.map(|code| ("unpublish", id, code)));
+        let results = [("old-id", recorded_code), ("id", present_code)];
+        let refused = results.map(|(id, code)| code.map(|code| ("unpublish", id, code)));
         fixture
             .world
             .state()
@@ -430,7 +430,7 @@ async fn an_abandoned_target_is_unpublished_under_the_present_node_id_too() {
         unpublished.into_iter().map(|target| target.node_id).collect()
     };
     assert_eq!(ids(&fixture), ["id", "new-id"].map(Arc::<str>::from));
-    // No other id is left.
+    // The node has no other id.
     fixture.delete_csinode();
     assert_eq!(fixture.at_once().await, Ok(()));
     assert!(fixture.state().is_idle());
@@ -438,12 +438,12 @@ async fn an_abandoned_target_is_unpublished_under_the_present_node_id_too() {
 
 /// The response to the status write was lost, and the watch is late. A pod may use the volume.
 #[tokio::test]
-async fn undo_leaves_a_volume_alone_whose_stored_status_says_attached() {
+async fn undo_skips_a_volume_whose_stored_status_is_attached() {
     let known = Attachment {
         finalizer: true,
         recorded: Recorded {
             node_id: Some("old-id".into()),
-            ..mk_leaving().recorded
+            ..mk_deleting().recorded
         },
         ..mk_attachment("va")
     };
@@ -464,7 +464,7 @@ async fn detach_begins_under_the_locks_of_both_node_ids() {
         node_id: node_id.into(),
     };
     for locked in ["old-id", "id"] {
-        let mut fixture = Fixture::new(mk_leaving_of_old_id());
+        let mut fixture = Fixture::new(mk_deleting_of_old_id());
         let item = fixture.item().expect("a detach");
         let others = fixture.controller.target_mutexes.lock(&at(locked)).await;
         let mut run = std::pin::pin!(fixture.controller.sync(&item));

@@ -16,8 +16,8 @@ async fn stores_no_finalizer_before_the_secret_is_read() {
         fixture.fails().await;
         let attachment = fixture.attachment();
         assert!(!attachment.finalizer, "{error}");
-        let told = attachment.attach_error.expect("users must see it");
-        assert!(told.message.contains(&error.to_string()), "{told:?}");
+        let shown = attachment.attach_error.expect("users must see it");
+        assert!(shown.message.contains(&error.to_string()), "{shown:?}");
         fixture.delete();
         assert_eq!(fixture.world.state().attachment, None);
         assert_eq!(fixture.sync_next().await, None);
@@ -130,23 +130,23 @@ async fn records_the_handle_of_a_deleted_volume_on_attachments_of_the_go_sidecar
         attached: true,
         recorded: Recorded {
             handle: None,
-            ..mk_leaving().recorded
+            ..mk_deleting().recorded
         },
-        ..mk_leaving()
+        ..mk_deleting()
     };
     let gone = || {
         let Volume { name, uid, .. } = mk_secret_volume();
         Event::Volumes(Change::Deleted { name, uid })
     };
     let mut fixture = Fixture::new(made_by_go.clone());
-    assert!(fixture.item().is_none(), "the volume has the handle");
+    assert!(fixture.item().is_none(), "the PersistentVolume has the handle");
     fixture.state().handle(gone());
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
     let recorded = fixture.attachment().recorded;
     assert_eq!(recorded.handle.as_deref(), Some("handle"));
     assert_eq!(recorded.node_id.as_deref(), Some("id"));
     assert_eq!(recorded.secret, SecretRef::parse("ns/secret"));
-    assert!(fixture.item().is_none(), "once");
+    assert!(fixture.item().is_none(), "written only once");
 
     // A detach does not wait for it.
     let mut fixture = Fixture::new(made_by_go);
@@ -173,9 +173,9 @@ async fn unpublishes_the_handle_of_a_deleted_volume_before_that_of_its_successor
         deleting: false,
         recorded: Recorded {
             handle: None,
-            ..mk_leaving().recorded
+            ..mk_deleting().recorded
         },
-        ..mk_leaving()
+        ..mk_deleting()
     };
     let mut fixture = Fixture::new(made_by_go);
     let Volume { name, uid, .. } = mk_volume("pv");
@@ -208,7 +208,7 @@ async fn unpublishes_the_handle_of_a_deleted_volume_before_that_of_its_successor
 async fn rewrites_an_uncertain_record_before_the_call() {
     let recorded = Attachment {
         finalizer: true,
-        recorded: mk_leaving().recorded,
+        recorded: mk_deleting().recorded,
         ..mk_attachment("va")
     };
     let mut fixture = Fixture::new(recorded.clone());
@@ -229,7 +229,7 @@ async fn restores_a_record_that_an_unseen_write_changed() {
     let known = Attachment {
         finalizer: true,
         attached: true,
-        recorded: mk_leaving().recorded,
+        recorded: mk_deleting().recorded,
         ..mk_attachment("va")
     };
     let mut fixture = Fixture::new(known.clone());
@@ -245,36 +245,36 @@ async fn restores_a_record_that_an_unseen_write_changed() {
     assert!(!fixture.state().state_of(&stored.uid).node_id_update_pending);
 }
 
-/// Another party's webhook, say.
+/// A mutating admission webhook may change it, for example.
 #[tokio::test]
 async fn does_not_publish_if_the_record_is_not_stored() {
     let mut fixture = Fixture::new(mk_attachment("va"));
     fixture.world.state().changes_records = true;
     fixture.fails().await;
     assert!(!fixture.seen().contains(&"publish"));
-    let told = fixture.attachment().attach_error.expect("users must see it");
-    assert!(told.message.contains("did not store"), "{told:?}");
+    let error = fixture.attachment().attach_error.expect("users must see it");
+    assert!(error.message.contains("did not store"), "{error:?}");
     fixture.world.state().changes_records = false;
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
     assert_eq!(fixture.attachment().recorded.node_id.as_deref(), Some("id"));
 }
 
-/// A namespace's deletion takes along the RoleBinding that lets us read its Secrets.
+/// The deletion of a namespace deletes the RoleBinding that grants access to its Secrets.
 #[tokio::test]
 async fn missing_or_forbidden_secret_does_not_block_a_detach() {
     for error in [forbidden(), Error::NotFound("no such secret".into())] {
-        let leaving = Attachment {
+        let deleting = Attachment {
             recorded: Recorded {
                 secret: SecretRef::parse("ns/secret"),
-                ..mk_leaving().recorded
+                ..mk_deleting().recorded
             },
-            ..mk_leaving()
+            ..mk_deleting()
         };
-        let mut fixture = Fixture::new(leaving.clone());
+        let mut fixture = Fixture::new(deleting.clone());
         fixture.refuse("get secret", error.clone());
         assert_eq!(fixture.sync_next().await, Some(Ok(())), "{error}");
         assert_eq!(fixture.world.state().unpublished.len(), 1);
-        let mut fixture = Fixture::new(leaving);
+        let mut fixture = Fixture::new(deleting);
         fixture.refuse("get secret", error.clone());
         fixture
             .world
@@ -282,8 +282,11 @@ async fn missing_or_forbidden_secret_does_not_block_a_detach() {
             .refused_at
             .push(("unpublish", "id", "Internal"));
         fixture.fails().await;
-        let told = fixture.attachment().detach_error.expect("users must see it");
-        assert!(told.message.contains("without secret \"ns/secret\""), "{told:?}");
+        let shown = fixture.attachment().detach_error.expect("users must see it");
+        assert!(
+            shown.message.contains("without secret \"ns/secret\""),
+            "{shown:?}"
+        );
     }
 }
 
@@ -297,9 +300,9 @@ async fn stores_the_finalizer_of_an_attached_volume_that_cannot_be_published_aga
             deleting: false,
             recorded: Recorded {
                 handle: handle.map(Arc::from),
-                ..mk_leaving().recorded
+                ..mk_deleting().recorded
             },
-            ..mk_leaving()
+            ..mk_deleting()
         };
         let mut fixture = Fixture::new(without_finalizer);
         let Volume { name, uid, .. } = mk_secret_volume();
@@ -347,7 +350,7 @@ async fn keeps_the_finalizer_if_a_target_that_may_be_published_is_unknown() {
                 ..Recorded::default()
             },
             source: Source::Volume("gone".into()),
-            ..mk_leaving()
+            ..mk_deleting()
         });
         fixture.world.state().volume = None;
         let result = fixture.sync_next().await.expect("a detach");
@@ -384,7 +387,7 @@ async fn observes_detach_latency_although_the_following_status_write_fails() {
     let mut fixture = Fixture::new(Attachment {
         attached: true,
         wanted_since: Some(Timestamp::UNIX_EPOCH),
-        ..mk_leaving()
+        ..mk_deleting()
     });
     if let Some(attachment) = &mut fixture.world.state().attachment {
         attachment.foreign_finalizers = true;
@@ -424,7 +427,7 @@ async fn does_not_mark_a_deleting_attachment_attached_without_a_call() {
 
 /// API servers before Kubernetes 1.34 do not know the code.
 #[tokio::test]
-async fn errors_carry_their_code_unless_it_is_switched_off() {
+async fn errors_carry_a_code_unless_disabled() {
     for (error_codes, code) in [(true, Some(8)), (false, None)] {
         let mut fixture = Fixture::new(mk_attachment("va"));
         fixture.controller = fixture.controller.with_error_codes(error_codes);

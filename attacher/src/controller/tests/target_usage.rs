@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn detach_unpublishes_although_an_attach_without_finalizer_begins() {
-    let mut fixture = Fixture::new(mk_leaving());
+    let mut fixture = Fixture::new(mk_deleting());
     let starting = Change::Applied(mk_attachment("other"));
     fixture.state().handle(Event::Attachments(starting));
     fixture.world.state().silent.push("record");
@@ -29,20 +29,20 @@ async fn detach_unpublishes_although_an_attach_without_finalizer_begins() {
 #[tokio::test(start_paused = true)]
 async fn detach_rechecks_other_users_after_reading_the_secret() {
     for (finalizer, unpublished, done) in [(true, 0, true), (false, 0, false)] {
-        let mut fixture = Fixture::new(mk_leaving());
+        let mut fixture = Fixture::new(mk_deleting());
         fixture.world.state().silent.push("get secret");
         let item = fixture.item().expect("a detach");
         let run = fixture.controller.sync(&item);
         let mut run = std::pin::pin!(run);
         assert!(timeout(FOREVER, run.as_mut()).await.is_err());
-        let living = Attachment {
+        let active = Attachment {
             finalizer,
             attached: true,
             ..mk_attachment("other")
         };
         fixture
             .state()
-            .handle(Event::Attachments(Change::Applied(living)));
+            .handle(Event::Attachments(Change::Applied(active)));
         fixture.world.answer.notify_one();
         let result = run.await;
         assert_eq!(result.is_ok(), done, "{:?}", result);
@@ -52,7 +52,7 @@ async fn detach_rechecks_other_users_after_reading_the_secret() {
 
 #[tokio::test(start_paused = true)]
 async fn detach_holds_the_targets_lock_during_its_call() {
-    let mut fixture = Fixture::new(mk_leaving());
+    let mut fixture = Fixture::new(mk_deleting());
     fixture.world.state().silent.push("unpublish");
     let detach = fixture.item().expect("a detach");
     let run = fixture.controller.sync(&detach);
@@ -112,17 +112,17 @@ async fn detach_unpublishes_although_the_attach_never_published() {
     fixture.refuse("add PV finalizer", forbidden());
     fixture.fails().await;
     assert!(fixture.attachment().finalizer);
-    let leaving = Attachment {
-        name: "leaving".into(),
-        uid: "leaving".into(),
-        ..mk_leaving()
+    let deleting = Attachment {
+        name: "deleting".into(),
+        uid: "deleting".into(),
+        ..mk_deleting()
     };
     let target = PublishTarget {
         volume_id: "handle".into(),
         node_id: "id".into(),
     };
     assert_eq!(
-        fixture.state().usage_besides(&leaving, &target, UsedBy::Record),
+        fixture.state().usage_besides(&deleting, &target, UsedBy::Record),
         TargetUsage::InUse
     );
     fixture.seen();
@@ -136,27 +136,27 @@ async fn detach_unpublishes_although_the_attach_never_published() {
 /// so the second must not leave the recorded one to it, nor unpublish it while the first may be published on the same machine.
 #[tokio::test(start_paused = true)]
 async fn detach_waits_for_an_attachment_whose_record_changes_to_another_node_id() {
-    for answer in ["in time", "lost"] {
-        let moving = Attachment {
+    for response in ["in time", "lost"] {
+        let updated = Attachment {
             finalizer: true,
             recorded: Recorded {
                 node_id: Some("old-id".into()),
-                ..mk_leaving().recorded
+                ..mk_deleting().recorded
             },
             ..mk_attachment("va")
         };
-        let staying = Attachment {
+        let other = Attachment {
             name: "other".into(),
             uid: "other".into(),
             attached: true,
-            ..moving.clone()
+            ..updated.clone()
         };
-        let mut fixture = Fixture::new(moving);
+        let mut fixture = Fixture::new(updated);
         fixture
             .state()
-            .handle(Event::Attachments(Change::Applied(staying.clone())));
+            .handle(Event::Attachments(Change::Applied(other.clone())));
         fixture.world.state().silent.push("record");
-        if answer == "lost" {
+        if response == "lost" {
             fixture.refuse("record", Error::Unanswered("lost".into()));
         }
         let attach = fixture.item().expect("an attach");
@@ -165,15 +165,15 @@ async fn detach_waits_for_an_attachment_whose_record_changes_to_another_node_id(
         assert_eq!(
             fixture.world.state().unpublished,
             [],
-            "it is left to the other one"
+            "the other attachment uses it"
         );
-        let leaving = Attachment {
+        let deleting = Attachment {
             deleting: true,
             version: Version(9),
-            ..staying
+            ..other
         };
-        let gone = Change::Applied(leaving.clone());
-        fixture.state().handle(Event::Attachments(gone));
+        let deleted = Change::Applied(deleting.clone());
+        fixture.state().handle(Event::Attachments(deleted));
         fixture.now += FOREVER;
         let now = fixture.now;
         let detach = fixture.state().start(now).expect("a detach");
@@ -185,9 +185,9 @@ async fn detach_waits_for_an_attachment_whose_record_changes_to_another_node_id(
         );
         fixture.world.answer.notify_one();
         let (_, detached) = futures::join!(attach.as_mut(), detach.as_mut());
-        assert!(detached.is_err(), "{answer}");
-        assert!(!fixture.seen().contains(&"remove finalizer"), "{answer}");
-        assert_eq!(fixture.world.state().unpublished, [], "{answer}");
+        assert!(detached.is_err(), "{response}");
+        assert!(!fixture.seen().contains(&"remove finalizer"), "{response}");
+        assert_eq!(fixture.world.state().unpublished, [], "{response}");
     }
 }
 
@@ -199,16 +199,16 @@ async fn detach_waits_for_an_attachment_that_was_published_under_another_id_of_t
         let mut fixture = Fixture::new(Attachment {
             recorded: Recorded {
                 node_id: Some(recorded.into()),
-                ..mk_leaving().recorded
+                ..mk_deleting().recorded
             },
-            ..mk_leaving()
+            ..mk_deleting()
         });
         let other = Attachment {
             finalizer: true,
             attached: true,
             recorded: Recorded {
                 node_id: Some(others.into()),
-                ..mk_leaving().recorded
+                ..mk_deleting().recorded
             },
             ..mk_attachment("other")
         };
@@ -239,7 +239,7 @@ async fn undo_waits_for_an_attachment_that_was_published_under_another_id_of_the
     for (attached, name) in [(false, "undo"), (true, "republish")] {
         let recorded = |node_id: &str| Recorded {
             node_id: Some(node_id.into()),
-            ..mk_leaving().recorded
+            ..mk_deleting().recorded
         };
         let mut fixture = Fixture::new(Attachment {
             finalizer: !attached,
@@ -288,14 +288,14 @@ async fn corrects_a_status_without_unpublishing_under_another_id_of_the_node() {
         attached: true,
         recorded: Recorded {
             node_id: Some("old-id".into()),
-            ..mk_leaving().recorded
+            ..mk_deleting().recorded
         },
-        ..mk_leaving()
+        ..mk_deleting()
     });
     let other = Attachment {
         finalizer: true,
         attached: true,
-        recorded: mk_leaving().recorded,
+        recorded: mk_deleting().recorded,
         ..mk_attachment("other")
     };
     fixture.state().handle(Event::Attachments(Change::Applied(other)));

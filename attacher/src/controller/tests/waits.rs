@@ -39,7 +39,7 @@ impl Fixture {
         self.state().handle(Event::Volumes(Change::Applied(volume)));
     }
 
-    /// Runs an attach in which `change` happens during the wait for `silent`.
+    /// Runs an attach or a detach in which `change` happens during the wait for `silent`.
     pub(super) async fn attach_during(
         &mut self,
         silent: &'static str,
@@ -59,7 +59,7 @@ impl Fixture {
         result
     }
 
-    /// Runs what starts at once, without any wait.
+    /// Syncs the next item without advancing the clock.
     pub(super) async fn at_once(&mut self) -> Result<(), SyncError> {
         let now = self.now;
         let item = self.state().start(now).expect("it must not wait");
@@ -169,7 +169,7 @@ async fn republishes_to_the_node_id_at_the_time_of_the_call() {
             finalizer: true,
             recorded: Recorded {
                 node_id: Some("old-id".into()),
-                ..mk_leaving().recorded
+                ..mk_deleting().recorded
             },
             ..mk_attachment("va")
         };
@@ -191,7 +191,7 @@ async fn republishes_to_the_node_id_at_the_time_of_the_call() {
 async fn detach_uses_the_node_id_at_the_time_of_the_call() {
     let mut fixture = Fixture::new(Attachment {
         recorded: Recorded::default(),
-        ..mk_leaving()
+        ..mk_deleting()
     });
     let result = fixture.attach_during("ready", Fixture::register_again).await;
     assert_eq!(result, Ok(()));

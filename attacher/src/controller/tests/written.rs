@@ -75,7 +75,7 @@ async fn undoes_a_publish_whose_status_write_failed_if_the_attachment_is_gone() 
 /// An attached VolumeAttachment is deleted without a detach only if an administrator removes its finalizer. Pods may use the
 /// volume.
 #[tokio::test]
-async fn leaves_an_attached_volume_alone_if_the_attachment_is_gone() {
+async fn does_not_unpublish_an_attached_volume_if_the_attachment_is_gone() {
     for republished in [false, true] {
         let mut fixture = Fixture::new(mk_attachment("va"));
         assert_eq!(fixture.sync_next().await, Some(Ok(())));
@@ -93,7 +93,7 @@ async fn leaves_an_attached_volume_alone_if_the_attachment_is_gone() {
 
 /// The watch shows the status although its response was lost.
 #[tokio::test]
-async fn leaves_an_attached_volume_alone_if_only_the_watch_showed_its_status() {
+async fn does_not_unpublish_an_attached_volume_if_only_the_watch_showed_its_status() {
     for before_finish in [false, true] {
         let mut fixture = Fixture::new(mk_attachment("va"));
         fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
@@ -118,7 +118,7 @@ async fn leaves_an_attached_volume_alone_if_only_the_watch_showed_its_status() {
 
 /// The response to an earlier status write was lost, and the watch is late.
 #[tokio::test(start_paused = true)]
-async fn leaves_an_attached_volume_alone_if_its_status_appears_during_a_publish() {
+async fn does_not_unpublish_an_attached_volume_if_its_status_appears_during_a_publish() {
     let mut fixture = Fixture::new(mk_attachment("va"));
     let refused = ("publish", "id", "DeadlineExceeded");
     fixture.world.state().refused_at.push(refused);
@@ -143,7 +143,7 @@ async fn leaves_an_attached_volume_alone_if_its_status_appears_during_a_publish(
 
 /// A republish makes no difference: a pod may use the volume.
 #[tokio::test(start_paused = true)]
-async fn leaves_an_attached_volume_alone_if_the_attachment_vanishes_during_a_republish() {
+async fn does_not_unpublish_an_attached_volume_if_the_attachment_vanishes_during_a_republish() {
     for vanishes in [Vanishes::During, Vanishes::Unwatched] {
         for code in [None, Some("DeadlineExceeded")] {
             let mut fixture = Fixture::new(mk_attachment("va"));
@@ -229,7 +229,7 @@ async fn an_abandoned_target_waits_for_its_secret() {
 
 /// DeleteVolume may follow the removal of our finalizer.
 #[tokio::test]
-async fn a_persistent_volume_keeps_our_finalizer_while_an_abandoned_target_is_of_it() {
+async fn keeps_pv_finalizer_while_a_target_of_the_volume_is_abandoned() {
     let mut fixture = Fixture::new(mk_attachment("va"));
     fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
     fixture.fails().await;
@@ -297,7 +297,7 @@ async fn retries_to_unpublish_an_abandoned_target_until_it_works_or_another_atta
             let gone = fixture.attachment();
             fixture.world.state().attachment = None;
             fixture.world.answer.notify_one();
-            // It keeps neither its lane nor the lock of its target while it waits.
+            // It holds neither its lane slot nor the lock of its target during the backoff.
             let result = timeout(Duration::from_millis(500), run.as_mut()).await;
             (gone, result.expect("it must not wait"))
         };
@@ -343,7 +343,7 @@ async fn retries_to_unpublish_an_abandoned_target_until_it_works_or_another_atta
     }
 }
 
-/// Otherwise ten of them would stop all attaches for as long as Retry-After says.
+/// Otherwise ten throttled writes would block all attaches for the period of Retry-After.
 #[tokio::test(start_paused = true)]
 async fn requeues_a_throttled_status_write_and_frees_lane_and_lock() {
     let after = Duration::from_secs(300);
@@ -369,7 +369,7 @@ async fn requeues_a_throttled_status_write_and_frees_lane_and_lock() {
             .start(now + after - Duration::from_millis(1))
             .is_none()
     );
-    let item = fixture.state().start(now + after).expect("the time is over");
+    let item = fixture.state().start(now + after).expect("the period is over");
     assert_eq!(fixture.controller.sync(&item).await, Ok(()));
     assert!(fixture.attachment().attached);
     let seen = fixture.seen();
@@ -379,13 +379,13 @@ async fn requeues_a_throttled_status_write_and_frees_lane_and_lock() {
 /// A restarted driver may have lost the publish, or return another context.
 #[tokio::test]
 async fn a_reconnect_drops_pending_publish_results() {
-    for while_it_is_written in [false, true] {
+    for during_the_sync in [false, true] {
         let mut fixture = Fixture::new(mk_attachment("va"));
         fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
         let back = Event::DriverConnected(mk_driver().capabilities);
         let item = fixture.item().expect("an attach");
         let result = fixture.controller.sync(&item).await;
-        if while_it_is_written {
+        if during_the_sync {
             fixture.state().handle(back);
             fixture.finish(&item, result);
         } else {
@@ -394,7 +394,7 @@ async fn a_reconnect_drops_pending_publish_results() {
         }
         fixture.seen();
         assert_eq!(fixture.sync_next().await, Some(Ok(())));
-        assert!(fixture.seen().contains(&"publish"), "{while_it_is_written}");
+        assert!(fixture.seen().contains(&"publish"), "{during_the_sync}");
     }
 }
 
@@ -419,7 +419,7 @@ async fn drops_a_publish_result_of_the_previous_connection() {
     assert!(fixture.seen().contains(&"publish"));
 }
 
-/// Its context may be too large, say, until the driver is fixed.
+/// The publish context may be too large until the driver is fixed.
 #[tokio::test]
 async fn publishes_again_only_if_the_api_server_rejects_the_result() {
     // Status, calls, whether the attachError shows it.
@@ -444,7 +444,7 @@ async fn publishes_again_only_if_the_api_server_rejects_the_result() {
 
 #[tokio::test]
 async fn retries_the_status_write_after_the_finalizer_is_removed() {
-    let leaving = Attachment {
+    let deleting = Attachment {
         deleting: true,
         finalizer: true,
         attached: true,
@@ -455,7 +455,7 @@ async fn retries_the_status_write_after_the_finalizer_is_removed() {
         },
         ..mk_attachment("va")
     };
-    let mut fixture = Fixture::new(leaving);
+    let mut fixture = Fixture::new(deleting);
     // The watch has not shown it yet.
     if let Some(attachment) = &mut fixture.world.state().attachment {
         attachment.foreign_finalizers = true;
@@ -474,14 +474,14 @@ async fn retries_the_status_write_after_the_finalizer_is_removed() {
     assert!(fixture.item().is_none());
 }
 
-/// The Go sidecar leaves it behind if it crashes between its two writes, and this one if another client adds a finalizer.
+/// The Go sidecar causes it by a crash between its two writes, and this attacher if another client adds a finalizer.
 #[tokio::test]
 async fn corrects_a_wrong_status_after_a_crash_without_finalizer() {
     let left = Attachment {
         attached: true,
         finalizer: false,
         foreign_finalizers: true,
-        ..mk_leaving()
+        ..mk_deleting()
     };
     let mut fixture = Fixture::new(left.clone());
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
@@ -515,14 +515,14 @@ async fn corrects_a_wrong_status_after_a_crash_without_finalizer() {
 
     // Another VolumeAttachment that uses the target keeps it.
     let mut fixture = Fixture::new(left.clone());
-    let living = Attachment {
+    let active = Attachment {
         finalizer: true,
         attached: true,
-        ..mk_attachment("living")
+        ..mk_attachment("active")
     };
     fixture
         .state()
-        .handle(Event::Attachments(Change::Applied(living)));
+        .handle(Event::Attachments(Change::Applied(active)));
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
     assert_eq!(fixture.world.state().unpublished, []);
     assert!(!fixture.attachment().says_attached());
@@ -541,7 +541,7 @@ async fn corrects_a_wrong_status_without_a_call_if_nothing_is_recorded() {
         finalizer: false,
         foreign_finalizers: true,
         recorded: Recorded::default(),
-        ..mk_leaving()
+        ..mk_deleting()
     };
     let mut fixture = Fixture::new(left.clone());
     let node = mk_node("node", None);
@@ -562,7 +562,7 @@ async fn clears_an_outdated_error_without_a_call() {
         deleting: false,
         attach_error: Some(Box::default()),
         metadata_keys: ["path".into()].into(),
-        ..mk_leaving()
+        ..mk_deleting()
     };
     let mut fixture = Fixture::new(attached);
     let item = fixture.item().expect("an attach");
@@ -584,7 +584,7 @@ async fn clears_an_outdated_error_without_a_call() {
 
 /// Another client wrote `attached: false` after the list.
 #[tokio::test]
-async fn publishes_a_listed_volume_whose_status_says_detached() {
+async fn publishes_a_listed_volume_whose_status_is_detached() {
     let detached = Attachment {
         attach_error: Some(Box::default()),
         ..mk_attachment("va")
@@ -603,7 +603,7 @@ async fn writes_a_pending_result_without_the_driver() {
     fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
     fixture.fails().await;
     assert!(!fixture.attachment().attached);
-    fixture.world.state().away = true;
+    fixture.world.state().disconnected = true;
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
     assert!(fixture.attachment().attached);
     let calls = fixture.seen();
@@ -640,7 +640,7 @@ async fn writes_a_pending_result_although_an_input_is_missing() {
     }
 }
 
-/// Another client removed what ensures the detach.
+/// Another client removed our finalizer, so no detach would follow.
 #[tokio::test]
 async fn drops_a_pending_result_without_finalizer_if_an_input_is_missing() {
     let mut fixture = Fixture::new(mk_attachment("va"));
@@ -667,7 +667,7 @@ async fn reports_a_panic_in_the_status() {
 
 /// INVALID_ARGUMENT does not show that the volume is not published.
 #[tokio::test(start_paused = true)]
-async fn an_abandoned_target_outlives_invalid_argument() {
+async fn retries_an_abandoned_target_after_invalid_argument() {
     let mut fixture = Fixture::new(mk_attachment("va"));
     fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
     fixture.fails().await;

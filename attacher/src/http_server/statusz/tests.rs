@@ -1,4 +1,4 @@
-//! `/statusz` of hand-made states.
+//! `/statusz` for given states.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn json(view: &Arc<View>) -> Value {
 }
 
 #[tokio::test]
-async fn a_process_that_has_just_started_says_what_it_waits_for() {
+async fn shows_what_is_not_ready_after_the_start() {
     let view = mk_view();
     let text = text(&view);
     assert!(text.contains("- the CSI driver is not connected\n"), "{text}");
@@ -32,7 +32,7 @@ async fn a_process_that_has_just_started_says_what_it_waits_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_is_named_with_its_stage_and_its_last_error() {
+async fn shows_work_items_with_stage_and_last_error() {
     let view = mk_view();
     let names = ["va-1", "va-2", "va-3"].map(str::to_owned);
     let mut state = mk_state(&names);
@@ -74,7 +74,7 @@ async fn work_is_named_with_its_stage_and_its_last_error() {
     );
     let text = text(&view);
     assert!(text.contains("boom") && text.contains("name: va-3"), "{text}");
-    assert!(!text.contains('\u{1b}'), "a terminal would obey it");
+    assert!(!text.contains('\u{1b}'), "a terminal would interpret it");
 }
 
 #[tokio::test(start_paused = true)]
@@ -175,7 +175,7 @@ async fn shows_lease_holder_and_renewal() {
 }
 
 #[tokio::test]
-async fn a_long_backlog_is_cut_and_counted() {
+async fn truncates_and_counts_a_long_backlog() {
     let view = mk_view();
     let names: Vec<String> = (0..60).map(|n| format!("va-{n:02}")).collect();
     view.work_begins(Arc::new(Mutex::new(mk_state(&names))));
@@ -185,7 +185,7 @@ async fn a_long_backlog_is_cut_and_counted() {
 }
 
 #[tokio::test]
-async fn machines_get_the_same_as_json() {
+async fn serves_json_and_rejects_other_formats() {
     let view = mk_view();
     let mut state = mk_state(&["va-1".to_owned()]);
     fail_one(&mut state, Class::Uncertain, "late");

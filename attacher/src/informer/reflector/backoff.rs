@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_half_a_minute_and_what_chance_adds() {
+    fn pauses_double_up_to_half_a_minute_plus_jitter() {
         let (mut backoff, mut now) = mk_backoff(Stage::List, 0);
         let mut least = FIRST_PAUSE;
         for failure in 1..=20 {
@@ -108,24 +108,24 @@ mod tests {
     }
 
     #[test]
-    fn only_what_failed_can_prove_that_it_works_again() {
-        for (failed, proof, ended) in [
+    fn only_success_of_the_failed_or_a_later_stage_resets_the_backoff() {
+        for (failed, succeeded, ended) in [
             (Stage::List, Stage::List, Some(5)),
             (Stage::List, Stage::Watch, Some(5)),
             (Stage::Watch, Stage::Watch, Some(5)),
             (Stage::Watch, Stage::List, None),
         ] {
             let (mut backoff, now) = mk_backoff(failed, 5);
-            assert_eq!(backoff.succeeded(proof), ended, "{failed:?} {proof:?}");
+            assert_eq!(backoff.succeeded(succeeded), ended, "{failed:?} {succeeded:?}");
             let next = backoff.failed(failed, Duration::ZERO, now).0;
             assert_eq!(next, if ended.is_some() { 1 } else { 6 });
         }
-        let (mut well, _) = mk_backoff(Stage::List, 0);
-        assert_eq!(well.succeeded(Stage::Watch), None, "nothing had failed");
+        let (mut healthy, _) = mk_backoff(Stage::List, 0);
+        assert_eq!(healthy.succeeded(Stage::Watch), None, "nothing had failed");
     }
 
     #[test]
-    fn a_failure_long_after_the_last_is_a_first_one() {
+    fn failure_long_after_the_last_one_restarts_the_count() {
         for (after, failures) in [(FORGOTTEN - SECOND, 6), (FORGOTTEN, 1)] {
             let (mut backoff, now) = mk_backoff(Stage::Watch, 5);
             let (seen, _) = backoff.failed(Stage::Watch, Duration::ZERO, now + after);

@@ -1,4 +1,4 @@
-//! Watches of a server that is one function, on a paused clock.
+//! Watches of an in-process server, on a paused clock.
 
 use std::convert::Infallible;
 use std::sync::Mutex;
@@ -16,43 +16,42 @@ use crate::kube_api::Access;
 use crate::leader_election::Fenced;
 use crate::model::Capabilities;
 
-/// When the server was asked for what: the query of each request.
-type Asked = Arc<Mutex<Vec<(Instant, String)>>>;
+/// Time and query of each request.
+type RequestLog = Arc<Mutex<Vec<(Instant, String)>>>;
 
-type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+type HttpResponse = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn mk_answer(status: u16, body: &Value) -> Answer {
-    let mut answer = Response::new(Full::from(body.to_string()).boxed_unsync());
-    *answer.status_mut() = http::StatusCode::from_u16(status).expect("a status");
-    answer
+fn mk_response(status: u16, body: &Value) -> HttpResponse {
+    let mut response = Response::new(Full::from(body.to_string()).boxed_unsync());
+    *response.status_mut() = http::StatusCode::from_u16(status).expect("a status");
+    response
 }
 
-fn mk_refusal(code: u16, reason: &str, details: Value) -> Answer {
+fn mk_refusal(code: u16, reason: &str, details: Value) -> HttpResponse {
     let message = format!("csinodes is {reason}: user u cannot list it");
-    mk_answer(
+    mk_response(
         code,
         &json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
                  "message": message, "reason": reason, "details": details }),
     )
 }
 
-fn mk_list() -> Answer {
-    mk_answer(
+fn mk_list() -> HttpResponse {
+    mk_response(
         200,
         &json!({ "kind": "CSINodeList", "apiVersion": "storage.k8s.io/v1",
                  "metadata": { "resourceVersion": "7" }, "items": [] }),
     )
 }
 
-/// The watch of CSINodes at a server that gives the `n`th request what `answer` says for it; nothing: none,
-/// ever.
+/// A watch of CSINodes on a server that responds to the `n`th request with `response`, or never if that is `None`.
 fn mk_watch(
-    answer: impl Fn(usize, &str) -> Option<Answer> + Clone + Send + Sync + 'static,
-) -> (BoxStream<'static, Change<Node>>, Asked, Requests) {
-    let asked = Asked::default();
-    let seen = asked.clone();
+    response: impl Fn(usize, &str) -> Option<HttpResponse> + Clone + Send + Sync + 'static,
+) -> (BoxStream<'static, Change<Node>>, RequestLog, Requests) {
+    let requests = RequestLog::default();
+    let seen = requests.clone();
     let server = service_fn(move |request: Request<Fenced<Body>>| {
         let query = request.uri().query().unwrap_or_default().to_owned();
         let n = {
@@ -60,10 +59,10 @@ fn mk_watch(
             seen.push((Instant::now(), query.clone()));
             seen.len()
         };
-        let answer = answer(n, &query);
+        let response = response(n, &query);
         async move {
-            match answer {
-                Some(answer) => Ok::<_, Infallible>(answer),
+            match response {
+                Some(response) => Ok::<_, Infallible>(response),
                 None => std::future::pending().await,
             }
         }
@@ -72,17 +71,17 @@ fn mk_watch(
     let clients = Clients::new(&access, None);
     let counts = clients.counts.clone();
     let driver = Arc::new(Driver::new("d.example", Capabilities::default(), ""));
-    (nodes(&clients, driver, 1).boxed(), asked, counts)
+    (nodes(&clients, driver, 1).boxed(), requests, counts)
 }
 
-/// The seconds after `begin` at which the server was asked for a list.
-fn lists(asked: &Asked, begin: Instant) -> Vec<u64> {
-    let asked = asked.lock().expect("no other test holds it");
-    let lists = asked.iter().filter(|(_, query)| !query.contains("watch="));
+/// The times of the list requests, in seconds after `begin`.
+fn lists(requests: &RequestLog, begin: Instant) -> Vec<u64> {
+    let requests = requests.lock().expect("no other test holds it");
+    let lists = requests.iter().filter(|(_, query)| !query.contains("watch="));
     lists.map(|(at, _)| (*at - begin).as_secs()).collect()
 }
 
-/// Follows a watch for so long.
+/// Polls a watch for `time`.
 async fn follow(watch: &mut (impl Stream<Item = Change<Node>> + Unpin), time: Duration) {
     let all = watch.by_ref().for_each(|_| std::future::ready(()));
     assert!(
@@ -92,57 +91,57 @@ async fn follow(watch: &mut (impl Stream<Item = Change<Node>> + Unpin), time: Du
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_is_forbidden_is_asked_for_ever_more_seldom() {
-    let (mut watch, asked, counts) = mk_watch(|_, _| Some(mk_refusal(403, "Forbidden", json!({}))));
+async fn backs_off_if_the_list_is_forbidden() {
+    let (mut watch, requests, counts) = mk_watch(|_, _| Some(mk_refusal(403, "Forbidden", json!({}))));
     let begin = Instant::now();
     follow(&mut watch, 75 * SECOND).await;
-    let early = lists(&asked, begin);
+    let early = lists(&requests, begin);
     assert!((4..=7).contains(&early.len()), "{early:?}");
     follow(&mut watch, 600 * SECOND).await;
-    let later = lists(&asked, begin).len() - early.len();
+    let later = lists(&requests, begin).len() - early.len();
     assert!((10..=21).contains(&later), "each 30 to 60 seconds: {later}");
 
-    let trouble = counts.state().watches["csinodes"].clone();
-    assert_eq!(trouble.since, begin);
+    let failure = counts.state().watches["csinodes"].clone();
+    assert_eq!(failure.since, begin);
     assert_eq!(
-        &*trouble.why,
+        &*failure.why,
         "cannot list: csinodes is Forbidden: user u cannot list it (HTTP 403)"
     );
-    let refused = u64::from(trouble.times);
+    let refused = u64::from(failure.times);
     assert_eq!(counts.state().refused.count, refused);
     assert_eq!(counts.state().granted, None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_asks_for_time_gets_it() {
+async fn honors_retry_after_of_header_and_body() {
     let in_header = || {
-        let answer = Response::builder().status(429).header("retry-after", "30");
+        let response = Response::builder().status(429).header("retry-after", "30");
         let body = Full::from("too many requests").boxed_unsync();
-        answer.body(body).expect("an answer")
+        response.body(body).expect("a response")
     };
     let in_body = || mk_refusal(429, "TooManyRequests", json!({ "retryAfterSeconds": 30 }));
-    for answer in [in_header as fn() -> Answer, in_body] {
-        let (mut watch, asked, _) = mk_watch(move |_, _| Some(answer()));
+    for response in [in_header as fn() -> HttpResponse, in_body] {
+        let (mut watch, requests, _) = mk_watch(move |_, _| Some(response()));
         let begin = Instant::now();
         follow(&mut watch, 70 * SECOND).await;
-        assert_eq!(lists(&asked, begin), [0, 30, 60]);
+        assert_eq!(lists(&requests, begin), [0, 30, 60]);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_list_that_came_at_last_the_pauses_begin_anew() {
-    // Four failures, a list and its watch, which is cut off later; then all over again.
-    let (mut watch, asked, counts) = mk_watch(|n, query| match n {
+async fn successful_list_resets_the_backoff() {
+    // Four failures, a list, a refused watch, then failures again.
+    let (mut watch, requests, counts) = mk_watch(|n, query| match n {
         1..=4 | 7.. => Some(mk_refusal(503, "ServiceUnavailable", json!({}))),
         _ if query.contains("watch=") => Some(mk_refusal(410, "Expired", json!({}))),
         _ => Some(mk_list()),
     });
     let begin = Instant::now();
     follow(&mut watch, 60 * SECOND).await;
-    let lists = lists(&asked, begin);
+    let lists = lists(&requests, begin);
     // At most 1.6, 3.2, 6.4 and 12.8 seconds.
     assert!(lists[4] <= 24, "{lists:?}");
-    // The watch was refused at once, and was the first failure in a row.
+    // The refused watch was the first failure in a row.
     assert!(lists[5] - lists[4] <= 2, "{lists:?}");
     assert_eq!(
         counts.state().watches["csinodes"].times,
@@ -151,8 +150,8 @@ async fn after_a_list_that_came_at_last_the_pauses_begin_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_ends_each_watch_is_not_asked_for_a_list_each_second() {
-    let (mut watch, asked, _) = mk_watch(|_, query| {
+async fn backs_off_if_each_watch_expires() {
+    let (mut watch, requests, _) = mk_watch(|_, query| {
         Some(if query.contains("watch=") {
             mk_refusal(410, "Expired", json!({}))
         } else {
@@ -161,13 +160,13 @@ async fn a_server_that_ends_each_watch_is_not_asked_for_a_list_each_second() {
     });
     let begin = Instant::now();
     follow(&mut watch, 75 * SECOND).await;
-    let lists = lists(&asked, begin);
+    let lists = lists(&requests, begin);
     assert!((4..=7).contains(&lists.len()), "{lists:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_allowed_watch_clears_the_reported_failure() {
-    let (mut watch, asked, counts) = mk_watch(|n, query| match n {
+async fn successful_watch_clears_the_reported_failure() {
+    let (mut watch, requests, counts) = mk_watch(|n, query| match n {
         1 => Some(mk_refusal(403, "Forbidden", json!({}))),
         _ if query.contains("watch=") => {
             let quiet = StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>());
@@ -177,14 +176,14 @@ async fn an_allowed_watch_clears_the_reported_failure() {
     });
     let begin = Instant::now();
     follow(&mut watch, 100 * SECOND).await;
-    assert_eq!(lists(&asked, begin).len(), 2);
+    assert_eq!(lists(&requests, begin).len(), 2);
     assert_eq!(counts.state().watches.len(), 0);
     assert!(counts.state().granted.is_some());
 }
 
 #[tokio::test(start_paused = true)]
-async fn relists_when_a_list_stops_in_its_middle() {
-    let (mut watch, asked, counts) = mk_watch(|n, _| match n {
+async fn relists_if_a_list_response_stalls() {
+    let (mut watch, requests, counts) = mk_watch(|n, _| match n {
         1 => {
             let begun = Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"{\"kind\":")));
             let stopped = StreamBody::new(stream::iter([begun]).chain(stream::pending()));
@@ -198,15 +197,15 @@ async fn relists_when_a_list_stops_in_its_middle() {
     });
     let begin = Instant::now();
     follow(&mut watch, 91 * SECOND).await;
-    let trouble = counts.state().watches["csinodes"].clone();
+    let failure = counts.state().watches["csinodes"].clone();
     assert_eq!(
-        &*trouble.why,
+        &*failure.why,
         "cannot list: no answer within 90 s: deadline has elapsed"
     );
     follow(&mut watch, 10 * SECOND).await;
-    let lists = lists(&asked, begin);
+    let lists = lists(&requests, begin);
     assert_eq!((lists.len(), lists[0]), (2, 0));
-    // It has come, and the next one is not due: the watch after it may be silent for as long as it likes.
+    // The list has succeeded, and the watch after it may be silent.
     follow(&mut watch, 200 * SECOND).await;
     assert_eq!(counts.state().watches.len(), 0);
 }

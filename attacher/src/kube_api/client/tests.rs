@@ -46,7 +46,7 @@ type Authority = CertifiedIssuer<'static, KeyPair>;
 struct Seen {
     authorization: Option<String>,
     impersonated: Option<String>,
-    /// The common name that the certificate was made for.
+    /// The client certificate in DER.
     certificate: Option<Vec<u8>>,
     connection: usize,
 }
@@ -90,8 +90,8 @@ fn mk_client_pair(authority: &Authority) -> Pair {
 // === impl ApiServer ===
 
 impl ApiServer {
-    /// Serves as `name`.
-    async fn called(name: &str) -> Self {
+    /// Serves with a certificate for `name`.
+    async fn named(name: &str) -> Self {
         let authority = mk_authority();
         let pair = mk_pair(&authority, name, ExtendedKeyUsagePurpose::ServerAuth);
         let mut roots = RootCertStore::empty();
@@ -124,7 +124,7 @@ impl ApiServer {
     }
 
     async fn localhost() -> Self {
-        Self::called("127.0.0.1").await
+        Self::named("127.0.0.1").await
     }
 
     fn cluster(&self) -> Value {
@@ -134,15 +134,17 @@ impl ApiServer {
         })
     }
 
-    /// Who asked since this was last asked.
+    /// Returns and clears the recorded credentials.
     fn seen(&self) -> Vec<Seen> {
         std::mem::take(&mut *self.seen.lock().unwrap())
     }
 
-    /// What one request by `user` shows.
-    async fn asked_by(&self, user: Value) -> Seen {
+    /// Sends a request with the credentials of `user` and returns the recorded ones.
+    async fn credentials_of(&self, user: Value) -> Seen {
         let access = mk_access(self.cluster(), user).await.unwrap();
-        ask(&access.connect(None, Requests::default())).await.unwrap();
+        send_request(&access.connect(None, Requests::default()))
+            .await
+            .unwrap();
         self.seen().pop().unwrap()
     }
 }
@@ -169,12 +171,12 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, seen: Arc<Mutex<Vec
                     connection,
                 };
                 seen.lock().unwrap().push(one);
-                let answer = Response::builder();
-                let answer = answer.body(Full::new(Bytes::from_static(b"{}"))).unwrap();
-                std::future::ready(Ok::<_, Infallible>(answer))
+                let response = Response::builder();
+                let response = response.body(Full::new(Bytes::from_static(b"{}"))).unwrap();
+                std::future::ready(Ok::<_, Infallible>(response))
             });
             let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            // How it ends is the client's affair.
+            // The client may close the connection at any time.
             drop(builder.serve_connection(TokioIo::new(stream), service).await);
         };
         #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
@@ -199,7 +201,7 @@ async fn mk_access(cluster: Value, user: Value) -> Result<Access, ConnectError> 
     Access::new(&mk_config(cluster, user).await)
 }
 
-async fn ask(client: &Client) -> Result<String, kube::Error> {
+async fn send_request(client: &Client) -> Result<String, kube::Error> {
     client
         .request_text(Request::get("/version").body(Vec::new()).unwrap())
         .await
@@ -214,7 +216,7 @@ fn bearer(token: &str) -> Seen {
 
 #[tokio::test]
 async fn verifies_the_server_by_authority_and_name() {
-    let server = ApiServer::called("api.example").await;
+    let server = ApiServer::named("api.example").await;
     let with = |more: Value| {
         let mut cluster = server.cluster();
         for (field, value) in more.as_object().unwrap() {
@@ -247,14 +249,14 @@ async fn verifies_the_server_by_authority_and_name() {
         ),
     ] {
         let access = mk_access(cluster, json!({ "token": "t" })).await.unwrap();
-        let answer = ask(&access.connect(None, Requests::default())).await;
-        assert_eq!(answer.is_ok(), reached, "{case}: {answer:?}");
+        let response = send_request(&access.connect(None, Requests::default())).await;
+        assert_eq!(response.is_ok(), reached, "{case}: {response:?}");
         assert_eq!(server.seen().len(), usize::from(reached), "{case}");
     }
 }
 
 #[test]
-fn pages_of_a_list_are_one_request() {
+fn recognizes_requests_for_further_pages() {
     for (uri, is_next) in [
         ("/api/v1/persistentvolumes?&limit=500", false),
         ("/api/v1/persistentvolumes?&limit=500&continue=abc", true),
@@ -272,10 +274,10 @@ fn proxy_is_refused_without_quoting_its_password() {
     let Err(error) = Access::new(&config) else {
         panic!("proxies are not supported")
     };
-    let told = error.to_string();
+    let text = error.to_string();
     assert!(
-        told.contains("***@proxy:3128") && !told.contains("hunter2"),
-        "{told}"
+        text.contains("***@proxy:3128") && !text.contains("hunter2"),
+        "{text}"
     );
 }
 

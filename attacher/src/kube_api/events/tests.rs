@@ -7,7 +7,7 @@ fn mk_notice(reason: Reason, code: Option<i32>, note: &str) -> Notice {
 }
 
 #[test]
-fn action_holds_the_code_of_the_failure() {
+fn action_contains_the_code_of_the_failure() {
     for (reason, code, note, action) in [
         (
             Reason::AttachFailed,
@@ -18,7 +18,7 @@ fn action_holds_the_code_of_the_failure() {
         (Reason::DetachFailed, Some(5), "no volume", "Detach (NotFound)"),
         (Reason::AttachRecovered, None, "attached", "Attach"),
         (Reason::AttachmentLost, None, "not listed", "Reconcile"),
-        // What a message says does not count.
+        // The text of a message is ignored.
         (
             Reason::AttachmentRestored,
             None,
@@ -43,7 +43,7 @@ fn failures_without_code_share_an_action_only_if_their_cause_is_the_same() {
 }
 
 #[test]
-fn note_is_cut_to_what_the_api_server_takes() {
+fn truncates_the_note_to_the_api_servers_limit() {
     let notice = mk_notice(Reason::AttachFailed, None, &"é".repeat(1000));
     assert_eq!(notice.note, "é".repeat(512));
 }

@@ -88,7 +88,7 @@ fn counts_requests_by_result() {
     assert_eq!(
         last(state.refused),
         (1, "get persistentvolumes: HTTP 403".into()),
-        "that there is no such object is no refusal"
+        "NotFound is not a refusal"
     );
     let scrape = Scrape::default();
     requests.collect(&scrape);
@@ -110,14 +110,14 @@ async fn watch_fails_until_its_next_success() {
         requests.watch_failed("csinodes".into(), why);
         tokio::time::advance(Duration::from_secs(5)).await;
     }
-    let trouble = |requests: &Requests| requests.state().watches.get("csinodes").cloned();
+    let failure = |requests: &Requests| requests.state().watches.get("csinodes").cloned();
     let expected = OngoingFailure {
         times: 2,
         since: begin,
         last: begin + Duration::from_secs(5),
         why: "second".into(),
     };
-    assert_eq!(trouble(&requests), Some(expected.clone()));
+    assert_eq!(failure(&requests), Some(expected.clone()));
     let storage = "/apis/storage.k8s.io/v1";
     for (uri, status) in [
         (format!("{storage}/csinodes"), 200),
@@ -128,7 +128,11 @@ async fn watch_fails_until_its_next_success() {
         let status = StatusCode::from_u16(status).expect("a status");
         requests.begin(&Method::GET, &uri).outcome = Outcome::Answered(status);
     }
-    assert_eq!(trouble(&requests), Some(expected), "none of these is it");
+    assert_eq!(
+        failure(&requests),
+        Some(expected),
+        "none of these is a successful watch of CSINodes"
+    );
     requests.count_one("/apis/storage.k8s.io/v1/csinodes?watch=true", 200);
-    assert_eq!(trouble(&requests), None);
+    assert_eq!(failure(&requests), None);
 }

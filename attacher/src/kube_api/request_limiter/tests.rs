@@ -31,7 +31,7 @@ async fn burst_passes_and_the_rest_follows_at_the_rate() {
             "token {n} came at {after} and not at {due}"
         );
     }
-    // A pause fills the bucket to its rim and not further.
+    // A pause fills the bucket to the burst at most.
     sleep(Duration::from_secs(3600)).await;
     let begin = Instant::now();
     join_all((0..15).map(|_| limit.acquire(Priority::Low))).await;
@@ -43,7 +43,7 @@ async fn list_waits_for_at_most_one_request_of_low_priority() {
     let limit = mk_limit(0.5, 1);
     limit.acquire(Priority::Low).await;
     let begin = Instant::now();
-    // As many as there are permits for.
+    // One request per permit.
     let queued = join_all((0..WRITES + READS).map(|_| limit.acquire(Priority::Low)));
     let list = async {
         limit.acquire(Priority::High).await;
@@ -68,7 +68,7 @@ async fn cancelled_request_takes_no_token() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn extreme_rates_are_kept() {
+async fn accepts_extreme_rates() {
     for (qps, burst) in [(1e300, 1), (1e-300, 3)] {
         let limit = mk_limit(qps, burst);
         for _ in 0..burst {
@@ -106,13 +106,13 @@ async fn write_is_refused_if_leadership_ends_while_it_is_queued() {
 }
 
 #[test]
-fn writes_of_low_priority_leave_room_for_high() {
+fn low_priority_writes_leave_permits_for_high_priority() {
     let limiter = mk_limiter(None);
     let detaches: Vec<_> = (0..1000)
         .map_while(|_| limiter.acquire(WRITE_LOW).now_or_never())
         .collect();
     assert_eq!(detaches.len(), LOW_PRIORITY_WRITES);
-    // One in line before the attach takes nothing from it.
+    // A detach that is queued before the attaches takes no permit from them.
     let mut waiting = std::pin::pin!(limiter.acquire(WRITE_LOW));
     assert!(waiting.as_mut().now_or_never().is_none());
     let attaches: Vec<_> = (0..1000)

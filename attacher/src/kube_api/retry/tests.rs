@@ -1,4 +1,4 @@
-//! Requests to a server that is one function, on a paused clock.
+//! Requests to an in-process server, on a paused clock.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -14,11 +14,11 @@ use crate::kube_api::request_limiter::Priority;
 use crate::kube_api::{Access, Rate, RateLimit, Requests};
 use crate::leader_election::{Fenced, Leadership, NotLeading};
 
-/// When the server got a request with its whole body.
+/// When the server received each request with its whole body.
 type Sent = Arc<Mutex<Vec<Instant>>>;
 
-/// A client of a server that answers the first request with 503 and these headers, all others well, once it has made its
-/// connection, which takes a while.
+/// A client whose connections take `connect`, of a server that responds with 503 and `headers` to the first request if there
+/// are headers, and with 200 to all others.
 fn mk_service(connect: Duration, headers: &'static [(&'static str, &'static str)]) -> (ApiService, Sent) {
     let sent = Sent::default();
     let seen = sent.clone();
@@ -31,15 +31,15 @@ fn mk_service(connect: Duration, headers: &'static [(&'static str, &'static str)
             };
             let mut seen = seen.lock().expect("no other test holds it");
             seen.push(Instant::now());
-            let answer = Response::builder();
+            let response = Response::builder();
             Ok::<_, Infallible>(if seen.len() == 1 && !headers.is_empty() {
-                let busy = answer.status(503);
+                let busy = response.status(503);
                 let busy = headers
                     .iter()
                     .fold(busy, |busy, (name, value)| busy.header(*name, *value));
-                busy.body(Body::from(b"try later".to_vec())).expect("an answer")
+                busy.body(Body::from(b"try later".to_vec())).expect("a response")
             } else {
-                answer.body(Body::from(b"{}".to_vec())).expect("an answer")
+                response.body(Body::from(b"{}".to_vec())).expect("a response")
             })
         }
     });
@@ -66,7 +66,7 @@ async fn waits_for_a_second_at_most_and_reports_a_longer_retry_after() {
     const DATE: (&str, &str) = ("retry-after", "Sun, 06 Nov 1994 08:49:57 GMT");
     for (headers, seconds) in [
         (&[("retry-after", "1")][..], Ok(1)),
-        // The caller requeues: nothing waits here with a place in a lane and a lock.
+        // The caller requeues, as a wait would hold a lane slot and a lock.
         (&[("retry-after", "7")], Err(7)),
         (&[NOW, DATE], Err(20)),
         (&[("retry-after", "100")], Err(100)),
@@ -74,14 +74,14 @@ async fn waits_for_a_second_at_most_and_reports_a_longer_retry_after() {
         let (service, sent) = mk_service(Duration::ZERO, headers);
         let limiter = mk_limiter(None, Leadership::unopposed());
         let begin = Instant::now();
-        let answer: Result<Value, Error> = send(&service, &limiter, READ, request()).await;
+        let response: Result<Value, Error> = send(&service, &limiter, READ, request()).await;
         let times: Vec<u64> = {
             let sent = sent.lock().expect("no other test holds it");
             sent.iter().map(|at| (*at - begin).as_secs()).collect()
         };
         match seconds {
             Ok(seconds) => {
-                assert!(answer.is_ok(), "{answer:?}");
+                assert!(response.is_ok(), "{response:?}");
                 assert_eq!(times, [0, seconds]);
             }
             Err(seconds) => {
@@ -89,9 +89,9 @@ async fn waits_for_a_second_at_most_and_reports_a_longer_retry_after() {
                     status: 503,
                     retry_after: Some(after),
                     ..
-                }) = answer
+                }) = response
                 else {
-                    panic!("it must not be repeated: {answer:?}");
+                    panic!("it must not be repeated: {response:?}");
                 };
                 assert_eq!((times.len(), begin.elapsed().as_secs()), (1, 0));
                 assert_eq!(after.as_secs(), seconds);
@@ -101,23 +101,26 @@ async fn waits_for_a_second_at_most_and_reports_a_longer_retry_after() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_write_reaches_a_connection_that_came_about_too_late() {
+async fn sends_no_write_if_leadership_ends_before_the_connection_is_established() {
     const CONNECT: Duration = Duration::from_secs(5);
     for (leads_for, written) in [(CONNECT * 2, 1), (CONNECT - Duration::from_secs(1), 0)] {
         let (service, sent) = mk_service(CONNECT, &[]);
         let leadership = Leadership::until(Instant::now() + leads_for);
         let limiter = mk_limiter(None, leadership);
         let begin = Instant::now();
-        let answer: Result<Value, Error> = send(&service, &limiter, WRITE, request()).await;
+        let response: Result<Value, Error> = send(&service, &limiter, WRITE, request()).await;
         if written == 0 {
-            assert_eq!(answer, Err(Error::NotLeading(NotLeading)));
-            assert!(begin.elapsed() < CONNECT, "given up when the leadership was over");
+            assert_eq!(response, Err(Error::NotLeading(NotLeading)));
+            assert!(
+                begin.elapsed() < CONNECT,
+                "the write is aborted when leadership ends"
+            );
         } else {
-            assert!(answer.is_ok(), "{answer:?}");
+            assert!(response.is_ok(), "{response:?}");
         }
         assert_eq!(sent.lock().expect("no other test holds it").len(), written);
 
-        // Nor if the caller waits on, for example while the process is suspended.
+        // Nor if the caller does not abort it, for example while the process is suspended.
         let (service, sent) = mk_service(CONNECT, &[]);
         let mut write = request().map(Body::from);
         write
@@ -193,19 +196,19 @@ fn classifies_responses() {
     }
 }
 
-/// A client whose requests are answered by `answer`, and their number.
-fn mk_answering<F>(answer: impl Fn() -> F + Clone + Send + Sync + 'static) -> (ApiService, Arc<Mutex<u32>>)
+/// A client of a server that responds with `response`, and the number of requests.
+fn mk_responding<F>(response: impl Fn() -> F + Clone + Send + Sync + 'static) -> (ApiService, Arc<Mutex<u32>>)
 where
     F: Future<Output = Response<Body>> + Send + 'static,
 {
-    let asked: Arc<Mutex<u32>> = Arc::default();
-    let counted = asked.clone();
+    let sent: Arc<Mutex<u32>> = Arc::default();
+    let counted = sent.clone();
     let server = service_fn(move |_: Request<Fenced<Body>>| {
         *counted.lock().expect("no other test holds it") += 1;
-        answer().map(Ok::<_, Infallible>)
+        response().map(Ok::<_, Infallible>)
     });
     let access = Access::in_process(server).expect("an API server in this process");
-    (access.service(None, Requests::default()), asked)
+    (access.service(None, Requests::default()), sent)
 }
 
 /// A retry holds a lane slot and the lock of a publish target. Later the workqueue retries.
@@ -214,62 +217,62 @@ async fn retries_a_failing_request_for_a_few_seconds() {
     let limiter = mk_limiter(None, Leadership::unopposed());
     for response_after in [Duration::ZERO, Duration::from_secs(4)] {
         let begin = Instant::now();
-        let (service, asked) = mk_answering(move || async move {
+        let (service, sent) = mk_responding(move || async move {
             sleep(response_after).await;
             let busy = Response::builder().status(503);
-            busy.body(Body::from(b"try later".to_vec())).expect("an answer")
+            busy.body(Body::from(b"try later".to_vec())).expect("a response")
         });
-        let answer: Result<Value, Error> = send(&service, &limiter, WRITE, request()).await;
-        assert!(matches!(answer, Err(Error::Refused { status: 503, .. })));
-        assert!(*asked.lock().unwrap() > 1);
+        let response: Result<Value, Error> = send(&service, &limiter, WRITE, request()).await;
+        assert!(matches!(response, Err(Error::Refused { status: 503, .. })));
+        assert!(*sent.lock().unwrap() > 1);
         assert!(begin.elapsed() <= Duration::from_secs(5) + response_after);
     }
     let begin = Instant::now();
-    let (service, asked) = mk_answering(std::future::pending);
-    let answer: Result<Value, Error> = send(&service, &limiter, READ, request()).await;
-    assert!(matches!(answer, Err(Error::Unanswered(_))));
-    assert_eq!(*asked.lock().unwrap(), 1);
+    let (service, sent) = mk_responding(std::future::pending);
+    let response: Result<Value, Error> = send(&service, &limiter, READ, request()).await;
+    assert!(matches!(response, Err(Error::Unanswered(_))));
+    assert_eq!(*sent.lock().unwrap(), 1);
     assert_eq!(begin.elapsed(), ATTEMPT_TIMEOUT);
 }
 
 #[tokio::test(start_paused = true)]
 async fn does_not_retry_a_write_after_leadership_ended() {
     let limiter = mk_limiter(None, Leadership::until(Instant::now() + ATTEMPT_TIMEOUT / 2));
-    let (service, asked) = mk_answering(std::future::pending);
-    let answer: Result<Value, Error> = send(&service, &limiter, WRITE, request()).await;
-    assert!(matches!(answer, Err(Error::NotLeading(_))));
-    assert_eq!(*asked.lock().unwrap(), 1);
+    let (service, sent) = mk_responding(std::future::pending);
+    let response: Result<Value, Error> = send(&service, &limiter, WRITE, request()).await;
+    assert!(matches!(response, Err(Error::NotLeading(_))));
+    assert_eq!(*sent.lock().unwrap(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn deadline_excludes_the_wait_for_the_limiter() {
     let begin = Instant::now();
     let limiter = mk_limiter(Some(Rate { qps: 0.01, burst: 1 }), Leadership::unopposed());
-    let (service, _) = mk_answering(|| async {
+    let (service, _) = mk_responding(|| async {
         sleep(ATTEMPT_TIMEOUT / 2).await;
         Response::new(Body::from(b"{}".to_vec()))
     });
     let requests = (0..4).map(|_| send(&service, &limiter, WRITE, request()));
-    let answers: Vec<Result<Value, Error>> = futures::future::join_all(requests).await;
-    assert_eq!(answers, vec![Ok(json!({})); 4]);
-    // Three waited 100 s each for the one before.
+    let responses: Vec<Result<Value, Error>> = futures::future::join_all(requests).await;
+    assert_eq!(responses, vec![Ok(json!({})); 4]);
+    // Three requests waited 100 s each for a token.
     assert_eq!(begin.elapsed().as_secs(), 300 + (ATTEMPT_TIMEOUT / 2).as_secs());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_that_cannot_be_decoded_is_not_quoted() {
+async fn error_does_not_quote_an_undecodable_response() {
     let limiter = mk_limiter(None, Leadership::unopposed());
     for body in [r#"{"data":"hunter2"}"#, r#""hunter2""#] {
-        let (service, asked) =
-            mk_answering(move || async move { Response::new(Body::from(body.as_bytes().to_vec())) });
-        let answer = send::<k8s_openapi::api::core::v1::Secret>(&service, &limiter, READ, request()).await;
-        let Err(Error::Unanswered(why)) = answer else {
-            panic!("it is retried: {answer:?}");
+        let (service, sent) =
+            mk_responding(move || async move { Response::new(Body::from(body.as_bytes().to_vec())) });
+        let response = send::<k8s_openapi::api::core::v1::Secret>(&service, &limiter, READ, request()).await;
+        let Err(Error::Unanswered(why)) = response else {
+            panic!("it is retried: {response:?}");
         };
         assert!(
             why.contains("cannot be decoded") && !why.contains("hunter2"),
             "{why}"
         );
-        assert!(*asked.lock().unwrap() > 2);
+        assert!(*sent.lock().unwrap() > 2);
     }
 }

@@ -1,4 +1,4 @@
-//! The rules of the election, on two clocks that the tests set.
+//! The rules of the election, on a monotonic and a wall clock that the tests set.
 
 mod standby;
 mod term;
@@ -50,15 +50,15 @@ fn mk_lease(holder: &str, version: u32, seconds: i32) -> Lease {
     }
 }
 
-/// A state at the time `now` by two clocks.
-struct Rig {
+/// A state, and the present time by both clocks.
+struct Fixture {
     state: ElectionState,
     begin: Instant,
     now: Instant,
     wall: Timestamp,
 }
 
-impl Rig {
+impl Fixture {
     fn new() -> Self {
         Self::with(mk_settings("a"))
     }
@@ -75,10 +75,10 @@ impl Rig {
 
     /// A leader since 0 s.
     fn leading() -> Self {
-        let mut rig = Self::new();
-        rig.look(None);
-        rig.granted(1);
-        rig
+        let mut fixture = Self::new();
+        fixture.read(None);
+        fixture.granted(1);
+        fixture
     }
 
     fn at(&mut self, seconds: f64) -> &mut Self {
@@ -129,12 +129,12 @@ impl Rig {
         }
     }
 
-    fn look(&mut self, lease: Option<Lease>) -> &mut Self {
-        self.looks(lease).unwrap();
+    fn read(&mut self, lease: Option<Lease>) -> &mut Self {
+        self.try_read(lease).unwrap();
         self
     }
 
-    fn looks(&mut self, lease: Option<Lease>) -> Result<(), LeadershipLost> {
+    fn try_read(&mut self, lease: Option<Lease>) -> Result<(), LeadershipLost> {
         assert_eq!(self.request(), Request::Get);
         self.state.on_get(Ok(lease), self.now, self.now, 0.5)
     }
@@ -143,7 +143,7 @@ impl Rig {
     fn granted(&mut self, version: u32) -> Lease {
         let mut lease = match self.request() {
             Request::Write(lease) => *lease,
-            Request::Get => panic!("it reads the lease again"),
+            Request::Get => panic!("a read instead of a write"),
         };
         lease.metadata.resource_version = Some(version.to_string());
         self.state.on_write(Ok(lease.clone()), self.now, self.now, 0.5);
@@ -168,32 +168,32 @@ fn spec(lease: &Lease) -> (String, i32, i32) {
     )
 }
 
-fn silence() -> LeaseError {
-    LeaseError::Unanswered("silence".to_owned())
+fn no_response() -> LeaseError {
+    LeaseError::Unanswered("no response".to_owned())
 }
 
 #[test]
 fn releases_the_lease_as_client_go_does() {
-    let mut rig = Rig::new();
-    rig.look(Some(mk_lease("", 3, 1)));
-    let held = rig.granted(4);
+    let mut fixture = Fixture::new();
+    fixture.read(Some(mk_lease("", 3, 1)));
+    let held = fixture.granted(4);
     assert_eq!(
-        rig.state.released(held.clone(), rig.wall),
+        fixture.state.released(held.clone(), fixture.wall),
         None,
         "not while we lead"
     );
-    rig.state.resign();
-    assert!(!rig.leads());
+    fixture.state.resign();
+    assert!(!fixture.leads());
     for other in ["b", "a"] {
         let other = mk_lease(other, 5, 15);
-        assert_eq!(rig.state.released(other, rig.wall), None);
+        assert_eq!(fixture.state.released(other, fixture.wall), None);
     }
-    let lease = rig.state.released(held, rig.wall).unwrap();
+    let lease = fixture.state.released(held, fixture.wall).unwrap();
     assert_eq!(spec(&lease), (String::new(), 1, 8));
     assert_eq!(
         lease.metadata.resource_version.as_deref(),
         Some("4"),
-        "over what we wrote"
+        "an update of the version that we wrote"
     );
     let spec = lease.spec.unwrap();
     assert_eq!(spec.acquire_time, spec.renew_time);
@@ -201,18 +201,18 @@ fn releases_the_lease_as_client_go_does() {
 
 #[test]
 fn releases_a_lease_whose_claim_had_no_response() {
-    let mut rig = Rig::new();
-    rig.look(None);
-    let lease = rig.create();
-    rig.refused(silence());
-    assert!(rig.state.may_hold());
-    assert!(rig.state.released(lease, rig.wall).is_some());
+    let mut fixture = Fixture::new();
+    fixture.read(None);
+    let lease = fixture.create();
+    fixture.refused(no_response());
+    assert!(fixture.state.may_hold());
+    assert!(fixture.state.released(lease, fixture.wall).is_some());
     // A second claim has the same acquireTime, so that both are recognized.
-    let until = rig.wait();
-    rig.wall = "2026-01-02T03:05:00Z".parse().unwrap();
-    let lease = rig.at(until).look(None).create();
-    rig.refused(LeaseError::Refused("forbidden".to_owned()));
-    assert!(!rig.state.may_hold());
+    let until = fixture.wait();
+    fixture.wall = "2026-01-02T03:05:00Z".parse().unwrap();
+    let lease = fixture.at(until).read(None).create();
+    fixture.refused(LeaseError::Refused("forbidden".to_owned()));
+    assert!(!fixture.state.may_hold());
     assert_eq!(
         serde_json::to_value(&lease).unwrap()["spec"]["acquireTime"],
         "2026-01-02T03:04:05.123456Z"
@@ -220,28 +220,32 @@ fn releases_a_lease_whose_claim_had_no_response() {
 }
 
 #[test]
-fn labels_are_added_and_durations_rounded_up() {
+fn adds_labels_and_rounds_durations_up() {
     let mut settings = mk_settings("a");
     settings.labels = BTreeMap::from([("team".to_owned(), "storage".to_owned())]);
     settings.timings.lease_duration = Duration::from_millis(12_100);
-    let mut rig = Rig::with(settings);
+    let mut fixture = Fixture::with(settings);
     let mut free = mk_lease("", 1, 1);
     free.metadata.labels = Some(BTreeMap::from([("owner".to_owned(), "them".to_owned())]));
-    let lease = rig.look(Some(free)).update();
+    let lease = fixture.read(Some(free)).update();
     let labels = lease.metadata.labels.as_ref().unwrap();
     assert_eq!((&*labels["team"], &*labels["owner"]), ("storage", "them"));
-    assert_eq!(spec(&lease).1, 13, "others must not take it while it lasts");
+    assert_eq!(
+        spec(&lease).1,
+        13,
+        "other replicas must not acquire it during our term"
+    );
 }
 
-/// A process without the right to update the Lease tries for ever.
+/// A process without permission to update the Lease retries forever.
 #[test]
 fn refused_claims_take_no_memory() {
-    let mut rig = Rig::new();
+    let mut fixture = Fixture::new();
     for attempt in 0..3 {
-        rig.look(Some(mk_lease("", 3, 1))).update();
-        rig.refused(LeaseError::Refused("forbidden".to_owned()));
-        assert!(rig.state.marks.is_empty(), "attempt {attempt}");
-        let until = rig.wait();
-        rig.at(until);
+        fixture.read(Some(mk_lease("", 3, 1))).update();
+        fixture.refused(LeaseError::Refused("forbidden".to_owned()));
+        assert!(fixture.state.marks.is_empty(), "attempt {attempt}");
+        let until = fixture.wait();
+        fixture.at(until);
     }
 }

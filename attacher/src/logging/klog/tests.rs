@@ -51,7 +51,7 @@ fn some_events() {
 }
 
 #[test]
-fn text_is_what_klog_writes() {
+fn text_has_the_format_of_klog() {
     let lines = lines(LogFormat::Text, some_events);
     let pid = format!("{:7}", std::process::id());
     let after_caller = |line: &str| {
@@ -79,7 +79,7 @@ fn text_is_what_klog_writes() {
 }
 
 #[test]
-fn json_is_one_object_a_line() {
+fn json_has_one_object_per_line() {
     let lines = lines(LogFormat::Json, some_events);
     let objects: Vec<Json> = lines
         .iter()
@@ -108,7 +108,7 @@ fn json_is_one_object_a_line() {
 }
 
 #[test]
-fn numbers_that_json_does_not_have_are_texts() {
+fn json_has_non_finite_numbers_as_strings() {
     let lines = lines(LogFormat::Json, || {
         tracing::info!(inf = f64::INFINITY, nan = f64::NAN, "odd");
     });

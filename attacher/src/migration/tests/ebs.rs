@@ -17,7 +17,7 @@ fn takes_volume_id_from_id_or_url() {
         ("aws://zone/vol-1?a=b#c", "vol-1"),
         ("aws://user:pass@zone:443/vol-1", "vol-1"),
         ("aws://[::1]/vol-1", "vol-1"),
-        // Without the scheme anything goes.
+        // Without the scheme, the id is not parsed.
         ("volume", "volume"),
         ("AWS://zone/other", "AWS://zone/other"),
         ("", ""),

@@ -142,7 +142,7 @@ fn completes_handle_from_node_id() {
     ] {
         assert_eq!(of(handle, node).unwrap_err(), expected, "{handle}");
     }
-    // No other driver's handles leave anything open, whatever they look like.
+    // Handles of other drivers are not completed.
     let handle = "projects/UNSPECIFIED/zones/z/disks/d";
     for driver in ["ebs.csi.aws.com", "d.example"] {
         assert_eq!(repaired(driver, handle, "i").as_deref(), Ok(handle));

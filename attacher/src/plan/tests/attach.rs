@@ -41,7 +41,7 @@ fn repeated_attach_writes_nothing() {
 }
 
 #[test]
-fn a_plan_is_valid_while_its_call_and_what_is_stored_for_it_stay_the_same() {
+fn plan_is_valid_until_its_call_or_stored_record_changes() {
     let stored = |change: fn(&mut Attachment, &mut Volume, &mut Node)| {
         let inputs = mk_inputs(|attachment, volume, node| {
             volume.finalizer = true;
@@ -85,7 +85,7 @@ fn a_plan_is_valid_while_its_call_and_what_is_stored_for_it_stay_the_same() {
     ] {
         assert_eq!(again.is_still_valid(&now), valid, "{name}");
     }
-    // Its own write of the volume's finalizer may not show yet.
+    // The cache may not show our own write of the PersistentVolume's finalizer yet.
     let late = stored(|_, volume, _| volume.finalizer = false);
     assert!(first.is_still_valid(&late));
 }
@@ -104,16 +104,16 @@ fn unpublishes_a_stale_target_first() {
             attachment.recorded.node_id = recorded.0.map(Arc::from);
             attachment.recorded.handle = recorded.1.map(Arc::from);
         });
-        let bare = Attachment {
+        let without_finalizer = Attachment {
             finalizer: false,
             ..(*inputs.attachment).clone()
         };
-        let unheld = AttachInputs {
-            attachment: bare.into(),
+        let unprotected = AttachInputs {
+            attachment: without_finalizer.into(),
             ..inputs.clone()
         };
         assert_eq!(
-            attach(&unheld, &mk_driver()).unwrap().stale,
+            attach(&unprotected, &mk_driver()).unwrap().stale,
             None,
             "nothing was published: {recorded:?}"
         );
@@ -300,7 +300,7 @@ fn default_fstype_applies_to_volumes_without_one() {
 
 #[test]
 fn adds_pv_finalizer_of_a_volume_left_in_tree_at_each_attach() {
-    for (finalizer, left_in_tree, claims) in [
+    for (finalizer, left_in_tree, adds) in [
         (false, false, true),
         (true, false, false),
         (false, true, true),
@@ -312,6 +312,6 @@ fn adds_pv_finalizer_of_a_volume_left_in_tree_at_each_attach() {
             volume.left_in_tree = left_in_tree;
         });
         let plan = attach(&inputs, &mk_driver()).unwrap();
-        assert_eq!(plan.pv_finalizer.is_some(), claims, "{finalizer} {left_in_tree}");
+        assert_eq!(plan.pv_finalizer.is_some(), adds, "{finalizer} {left_in_tree}");
     }
 }

@@ -1,4 +1,4 @@
-//! Where a detach goes.
+//! Target and secret of a detach, and its outcome.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 fn detach_uses_the_recorded_target() {
     use PresentNodeId::*;
     // recorded node id, recorded handle, present node id -> target, how the present id relates to it
-    for (recorded_id, recorded_handle, today, expected, present) in [
+    for (recorded_id, recorded_handle, present_id, expected, present) in [
         (
             Some("id-1"),
             Some("handle"),
@@ -35,12 +35,12 @@ fn detach_uses_the_recorded_target() {
         let inputs = mk_inputs(|attachment, _, node| {
             attachment.recorded.node_id = recorded_id.map(Arc::from);
             attachment.recorded.handle = recorded_handle.map(Arc::from);
-            node.id = today.map(Arc::from);
+            node.id = present_id.map(Arc::from);
         });
         let plan = detach(&inputs, &mk_driver()).unwrap();
         assert_eq!(
             plan.target, expected,
-            "{recorded_id:?} {recorded_handle:?} {today:?}"
+            "{recorded_id:?} {recorded_handle:?} {present_id:?}"
         );
         assert_eq!(plan.present, present);
     }

@@ -85,7 +85,7 @@ fn detach_waits_for_another_attachment_that_was_published_under_another_id_of_th
 }
 
 #[test]
-fn detach_does_not_rely_on_a_record_that_is_being_changed() {
+fn usage_on_the_same_node_is_ambiguous_while_a_record_update_is_pending() {
     for (node, expected) in [("node", TargetUsage::Ambiguous), ("node-2", TargetUsage::Unused)] {
         let other = mk_other(node, Some("a"));
         assert_eq!(usage("a", UsedBy::Record, &other, "b", false), expected);

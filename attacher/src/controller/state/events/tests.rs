@@ -1,4 +1,4 @@
-//! Drivers that reconnect with publish calls, or without.
+//! Reconnects of drivers with and without publish calls.
 
 use super::*;
 use crate::controller::state::reconcile::tests::{Fixture, attached, newer};
@@ -11,7 +11,7 @@ fn removes_finalizers_without_publish_calls_and_restores_them_with() {
     let va = attached("va");
     let mut fixture = Fixture::new([va.clone()]);
     fixture.capabilities(|c| c.publish = false);
-    let item = fixture.start().expect("our finalizer must come off");
+    let item = fixture.start().expect("our finalizer must be removed");
     assert!(matches!(
         item,
         Item::Attachment {
@@ -28,7 +28,7 @@ fn removes_finalizers_without_publish_calls_and_restores_them_with() {
     assert!(fixture.start().is_none());
 
     fixture.capabilities(|c| c.publish = true);
-    let item = fixture.start().expect("our finalizer must be put back");
+    let item = fixture.start().expect("our finalizer must be added again");
     fixture.put(Attachment {
         finalizer: true,
         ..newer(&without)
@@ -63,7 +63,7 @@ fn removes_pv_finalizer_if_driver_has_no_publish_calls() {
         ..mk_volume("pv")
     };
     fixture.state.handle(Event::Volumes(Change::Applied(volume)));
-    assert!(fixture.start().is_none(), "it lives");
+    assert!(fixture.start().is_none(), "the PersistentVolume is not deleting");
     fixture.capabilities(|c| c.publish = false);
     assert!(matches!(fixture.start(), Some(Item::Volume(_))));
 }

@@ -1,4 +1,4 @@
-//! What a reconcile round enqueues, and what it ignores.
+//! Items that a reconcile round enqueues, and attachments that it ignores.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::informer::Change;
 use crate::model::{Capabilities, Recorded, Version};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 
-/// What the list says of the one volume there is.
+/// The list's entry of the only volume.
 #[derive(Clone, Copy)]
 pub(in crate::controller::state) enum Listed {
     Nowhere,
@@ -25,7 +25,7 @@ pub(in crate::controller::state) struct Fixture {
 }
 
 impl Fixture {
-    /// An state that has begun to work, knows one volume and one node, and `attachments`.
+    /// A state that has started to work, with one volume, one node and `attachments`.
     pub(in crate::controller::state) fn new(attachments: impl IntoIterator<Item = Attachment>) -> Self {
         let mut driver = mk_driver();
         driver.capabilities.list_published = true;
@@ -39,7 +39,7 @@ impl Fixture {
         #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
         let now = Instant::now();
         let mut fixture = Self { state, driver, now };
-        assert!(fixture.start().is_none(), "nothing must be wanted at the start");
+        assert!(fixture.start().is_none(), "no item must be queued at the start");
         fixture
     }
 
@@ -50,7 +50,7 @@ impl Fixture {
     fn begin(&mut self) -> ListVolumesResult {
         self.state
             .begin_reconcile(&self.driver)
-            .expect("this driver lists, and work has begun")
+            .expect("the driver lists, and work has started")
     }
 
     fn round(&self) -> Round {
@@ -77,7 +77,7 @@ impl Fixture {
     }
 
     pub(in crate::controller::state) fn starts(&mut self, expected: Operation) -> Item {
-        let item = self.start().expect("a item must start");
+        let item = self.start().expect("an item must start");
         assert!(
             matches!(&item, Item::Attachment { attachment, operation } if *operation == expected && operation.is_repair(attachment)),
             "{item:?}"
@@ -194,7 +194,7 @@ fn a_new_attachment_is_lost_only_after_two_lists() {
         fixture.reconcile(second);
         assert_eq!(!fixture.state.take_findings().is_empty(), lost);
         if !lost {
-            // Now it is older than any list.
+            // The attach precedes this list.
             fixture.reconcile(Listed::Nowhere);
             assert_eq!(fixture.state.take_findings().len(), 1);
         }
@@ -260,10 +260,10 @@ fn ignores_attachments_that_were_synced_during_the_round() {
 
 #[test]
 fn ignores_attachments_whose_target_another_changed_during_the_round() {
-    let (va, twin) = (attached("va"), attached("twin"));
-    let mut fixture = Fixture::new([va, twin.clone()]);
+    let (va, other) = (attached("va"), attached("other"));
+    let mut fixture = Fixture::new([va, other.clone()]);
     let result = fixture.begin();
-    fixture.put(newer(&twin));
+    fixture.put(newer(&other));
     fixture.end(result, Listed::Nowhere);
     assert_eq!(fixture.state.take_findings(), []);
 }
@@ -275,7 +275,7 @@ fn unpublishes_a_leftover_unless_the_target_is_in_use() {
     assert_eq!(fixture.state.take_findings()[0].repair, Operation::Detach);
     fixture.starts(Operation::Detach);
 
-    let mut fixture = Fixture::new([without_finalizer("va"), attached("twin")]);
+    let mut fixture = Fixture::new([without_finalizer("va"), attached("other")]);
     fixture.reconcile(Listed::OnNode);
     assert_eq!(fixture.state.take_findings(), []);
     assert!(fixture.start().is_none());
@@ -283,7 +283,7 @@ fn unpublishes_a_leftover_unless_the_target_is_in_use() {
 
 #[test]
 fn does_not_reconcile_without_the_capabilities() {
-    for (publish, list, surveyed) in [
+    for (publish, list, reconciles) in [
         (true, true, true),
         (true, false, false),
         (false, true, false),
@@ -293,7 +293,7 @@ fn does_not_reconcile_without_the_capabilities() {
         fixture.capabilities(|c| (c.publish, c.list_published) = (publish, list));
         assert_eq!(
             fixture.state.begin_reconcile(&fixture.driver).is_some(),
-            surveyed,
+            reconciles,
             "{publish} {list}"
         );
     }

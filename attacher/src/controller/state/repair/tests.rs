@@ -1,4 +1,4 @@
-//! In which order repairs are made and how long they wait; those that are refused, and those that a status asks for.
+//! Priority and backoff of repairs, refused repairs, and repairs that a status requires.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn refused() -> Result<(), SyncError> {
     ))
 }
 
-/// With an error in its status.
+/// `attachment` with an error in its status.
 fn failing(attachment: &Attachment) -> Attachment {
     Attachment {
         attach_error: Some(Box::new(Problem::default())),
@@ -31,7 +31,7 @@ fn failing(attachment: &Attachment) -> Attachment {
 
 /// The next item, which must be an attach.
 fn attaches(fixture: &mut Fixture) -> Item {
-    let item = fixture.start().expect("a item must start");
+    let item = fixture.start().expect("an item must start");
     assert!(
         matches!(
             item,
@@ -54,7 +54,7 @@ fn mk_parked() -> Fixture {
     fixture
 }
 
-/// As after a driver that came back without its memory.
+/// For example after the driver restarted and lost its state.
 #[test]
 fn repairs_do_not_delay_a_new_attach() {
     let names: Vec<String> = (0..40).map(|number| format!("va-{number}")).collect();
@@ -102,7 +102,7 @@ fn lists_do_not_end_the_backoff_of_a_failed_repair() {
     fixture.reconcile(Listed::Nowhere);
     assert!(fixture.start().is_none(), "it waits out its backoff");
     assert_eq!(fixture.state.rounds.metrics.lost, 1, "it is the same loss");
-    // The volume is there after all; another call clears the error in the status.
+    // The volume is listed again; another call clears the error in the status.
     fixture.reconcile(Listed::OnNode);
     let item = fixture.starts(Operation::Attach);
     fixture.finish(&item, Ok(()));
@@ -146,7 +146,7 @@ fn backs_off_if_lists_keep_contradicting_repairs() {
 }
 
 #[test]
-fn parks_a_refused_repair_whatever_the_lists_say() {
+fn keeps_a_refused_repair_parked_despite_further_lists() {
     let mut fixture = mk_parked();
     for listed in [Listed::Nowhere, Listed::NotAtAll, Listed::Nowhere] {
         fixture.now += LONG;
@@ -261,7 +261,7 @@ fn does_not_park_a_refused_first_attach() {
 }
 
 #[test]
-fn clears_the_error_of_a_parked_repair_when_the_list_agrees() {
+fn clears_the_error_of_a_parked_repair_if_the_volume_is_listed() {
     let mut fixture = mk_parked();
     fixture.put(failing(&attached("va")));
     assert!(fixture.start().is_none(), "the echo of our own write");
@@ -283,7 +283,7 @@ fn clears_the_error_of_a_parked_repair_when_the_list_agrees() {
     assert_eq!(fixture.state.state_of(&attached("va").uid).pending, None);
 }
 
-/// A new process knows the last attempt from the status alone.
+/// A new process knows the last attempt only from the status.
 #[test]
 fn republishes_an_attached_volume_with_an_error() {
     let mut fixture = Fixture::new([]);
@@ -302,11 +302,11 @@ fn republishes_an_attached_volume_with_an_error() {
     fixture.put(released);
     assert!(
         fixture.start().is_none(),
-        "a driver without publish calls cannot help"
+        "a driver without publish calls cannot republish"
     );
 }
 
-/// The Go sidecar crashed between the removal of its finalizer and the status write, say.
+/// For example after a crash of the Go sidecar between the removal of its finalizer and the status write.
 #[test]
 fn corrects_the_status_of_an_attachment_without_finalizer() {
     let still = |va: &Attachment| Attachment {
@@ -323,7 +323,7 @@ fn corrects_the_status_of_an_attachment_without_finalizer() {
         // It stays published until the driver has publish calls again.
         ("cannot be unpublished", still(&unpublished), false, false),
         ("attached without a call", still(&never_published), false, true),
-        ("status says detached", unpublished, true, false),
+        ("detached", unpublished, true, false),
     ] {
         let mut fixture = Fixture::new([]);
         fixture.capabilities(|capabilities| capabilities.publish = publishes);

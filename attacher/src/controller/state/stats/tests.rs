@@ -1,4 +1,4 @@
-//! Snapshots after events and results made by hand.
+//! Stats after given events and results.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ fn stats_distinguish_running_ready_and_waiting_items() {
     let begin = epoch();
     let mut state = mk_state(&["a", "b", "c", "d"], begin);
     let items = start(&mut state, begin + SECOND);
-    assert_eq!(items.len(), 2, "the lane has two places");
+    assert_eq!(items.len(), 2, "the lane has a concurrency of two");
     fail(&mut state, &items[0], Class::Final, "no room", begin + 3 * SECOND);
     let now = begin + 4 * SECOND;
     let lanes = state.lanes(now);

@@ -1,6 +1,6 @@
 //! The indices compared with full scans.
 
-mod answerable;
+mod cases;
 
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ use crate::plan::tests::{mk_attachment, mk_node, mk_spec, mk_volume};
 use crate::plan::{TargetUsage, UsedBy};
 use crate::workqueue::{Class, Key};
 
-/// How others than `attachment` use `target`, by a scan of all attachments.
+/// How attachments other than `attachment` use `target`, by a scan of all attachments.
 fn usage_by_a_scan(state: &ControllerState, attachment: &Attachment, target: &PublishTarget) -> TargetUsage {
     let handle = |other: &Attachment| match (&other.recorded.handle, &other.source) {
         (Some(recorded), _) => Some(recorded.clone()),
@@ -26,7 +26,7 @@ fn usage_by_a_scan(state: &ControllerState, attachment: &Attachment, target: &Pu
         (None, Source::Inline(spec)) => spec.csi().map(|csi| csi.handle.clone()),
         (None, Source::Invalid(_)) => None,
     };
-    let today = |other: &Attachment| {
+    let present_id = |other: &Attachment| {
         state
             .index
             .nodes
@@ -34,7 +34,7 @@ fn usage_by_a_scan(state: &ControllerState, attachment: &Attachment, target: &Pu
             .and_then(|node| node.id.clone())
     };
     let is_there = |other: &Attachment| {
-        let node_id = other.recorded.node_id.clone().or_else(|| today(other));
+        let node_id = other.recorded.node_id.clone().or_else(|| present_id(other));
         node_id.as_ref() == Some(&target.node_id)
     };
     let others = state.index.attachments.iter().filter(|other| {
@@ -206,10 +206,10 @@ proptest! {
                 let key = Key::Attachment(attachment.name.clone());
                 if state.queue.failed_with(&key, &attachment.uid) == Some(RESOURCE_EXHAUSTED) {
                     let found = state.resource_exhausted_by_node.get(&attachment.node).any(|name| *name == attachment.name);
-                    prop_assert!(found, "{} waits for room on {}", attachment.name, attachment.node);
+                    prop_assert!(found, "{} waits for capacity on {}", attachment.name, attachment.node);
                 }
             }
-            // Deleted attachments leave nothing behind.
+            // Deleted attachments leave no entries.
             for node in ["node-0", "node-1"] {
                 for name in state.resource_exhausted_by_node.get(node) {
                     prop_assert!(state.index.attachments.get(name).is_some(), "{name} is gone");

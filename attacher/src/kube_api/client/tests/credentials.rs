@@ -1,10 +1,10 @@
-//! Who we are to the API server, from the kubeconfig.
+//! Authentication to the API server by kubeconfig.
 
 use super::*;
 use crate::manager::config::of_service_account;
 
 #[tokio::test]
-async fn each_kind_of_credentials_reaches_the_server() {
+async fn sends_each_kind_of_kubeconfig_credentials() {
     let server = ApiServer::localhost().await;
     let dir = TempDir::new().unwrap();
     let file = |name: &str, content: &str| {
@@ -46,7 +46,7 @@ async fn each_kind_of_credentials_reaches_the_server() {
             bearer("from-file"),
         ),
         (
-            "token with a tokenFile that is not there",
+            "token with a missing tokenFile",
             json!({ "token": "t", "tokenFile": "/nowhere/token" }),
             bearer("t"),
         ),
@@ -77,7 +77,7 @@ async fn each_kind_of_credentials_reaches_the_server() {
     ] {
         let seen = Seen {
             connection: 0,
-            ..server.asked_by(user).await
+            ..server.credentials_of(user).await
         };
         assert_eq!(seen, expected, "{case}");
     }
@@ -113,9 +113,9 @@ async fn errors_name_the_field_and_quote_no_credential() {
     assert!(crate::report::chain(&error).contains("tls-server-name \"not a name\""));
 }
 
-/// As in a pod: the authority lies in a file that the kubelet replaces.
+/// In a pod, the kubelet replaces the file.
 #[tokio::test]
-async fn trusts_the_authority_of_a_file() {
+async fn trusts_the_certificate_authority_of_a_file() {
     let server = ApiServer::localhost().await;
     let authority = tempfile::NamedTempFile::new().unwrap();
     fs::write(authority.path(), server.authority.pem()).unwrap();
@@ -124,7 +124,9 @@ async fn trusts_the_authority_of_a_file() {
         "certificate-authority": authority.path(),
     });
     let access = mk_access(cluster, json!({ "token": "t" })).await.unwrap();
-    ask(&access.connect(None, Requests::default())).await.unwrap();
+    send_request(&access.connect(None, Requests::default()))
+        .await
+        .unwrap();
     assert_eq!(server.seen(), [bearer("t")]);
 }
 
@@ -136,7 +138,9 @@ async fn service_account_needs_no_namespace_file() {
     fs::write(folder.path().join("token"), "t").unwrap();
     let config = of_service_account(folder.path(), "127.0.0.1", server.address.port()).unwrap();
     let access = Access::new(&config).unwrap();
-    ask(&access.connect(None, Requests::default())).await.unwrap();
+    send_request(&access.connect(None, Requests::default()))
+        .await
+        .unwrap();
     assert_eq!(server.seen(), [bearer("t")]);
 }
 

@@ -1,8 +1,8 @@
-//! Who we are to the API server, from an exec plugin.
+//! Authentication to the API server by exec plugin.
 
 use super::*;
 
-/// An exec plugin that counts its runs in `dir` and prints what `dir` has for it.
+/// An exec plugin that counts its runs in `dir` and prints the file `answer` of `dir`.
 fn plugin(dir: &Path) -> Value {
     let script =
         "echo run >> \"$0/runs\"; printf %s \"$KUBERNETES_EXEC_INFO\" > \"$0/info\"; cat \"$0/answer\"";
@@ -42,10 +42,10 @@ async fn clients_share_the_token_of_a_plugin() {
         access.connect(None, Requests::default()),
         access.connect(None, Requests::default()),
     );
-    futures::future::try_join(ask(&watches), ask(&requests))
+    futures::future::try_join(send_request(&watches), send_request(&requests))
         .await
         .unwrap();
-    ask(&requests).await.unwrap();
+    send_request(&requests).await.unwrap();
     assert_eq!(runs(dir.path()), before);
     let tokens: Vec<_> = server.seen().into_iter().map(|seen| seen.authorization).collect();
     assert_eq!(tokens, vec![Some("Bearer one".to_owned()); 3]);
@@ -71,15 +71,15 @@ async fn plugin_runs_again_when_its_token_has_expired() {
         dir.path(),
         &json!({ "token": "two", "expirationTimestamp": "2999-01-01T00:00:00Z" }),
     );
-    ask(&client).await.unwrap();
+    send_request(&client).await.unwrap();
     let before = runs(dir.path());
-    ask(&client).await.unwrap();
+    send_request(&client).await.unwrap();
     assert_eq!(runs(dir.path()), before);
     assert_eq!(server.seen(), ["two", "two"].map(bearer));
 }
 
 #[tokio::test]
-async fn plugin_may_give_a_client_certificate() {
+async fn uses_the_client_certificate_of_a_plugin() {
     let server = ApiServer::localhost().await;
     let dir = TempDir::new().unwrap();
     let pair = mk_client_pair(&server.authority);
@@ -87,7 +87,7 @@ async fn plugin_may_give_a_client_certificate() {
         dir.path(),
         &json!({ "clientCertificateData": pair.certificate, "clientKeyData": pair.key }),
     );
-    let seen = server.asked_by(plugin(dir.path())).await;
+    let seen = server.credentials_of(plugin(dir.path())).await;
     assert_eq!(seen.certificate, Some(pair.der()));
 }
 
@@ -97,7 +97,7 @@ async fn plugin_does_not_run_if_the_user_has_a_token() {
     let dir = TempDir::new().unwrap();
     let mut user = plugin(dir.path());
     user["token"] = json!("t");
-    assert_eq!(server.asked_by(user).await, bearer("t"));
+    assert_eq!(server.credentials_of(user).await, bearer("t"));
     assert_eq!(runs(dir.path()), 0);
 }
 
@@ -119,7 +119,7 @@ async fn failing_plugin_is_named_and_its_output_is_not_quoted() {
             "is not an RFC 3339 time",
         ),
     ] {
-        // At the start, and when the first token has expired.
+        // At the start, and after the first token has expired.
         let error = mk_access(server.cluster(), user(script)).await.err().unwrap();
         let later = format!("if test -e \"$0/again\"; then {script}; else {expired}; fi");
         let access = mk_access(server.cluster(), user(&later)).await.unwrap();
@@ -127,7 +127,7 @@ async fn failing_plugin_is_named_and_its_output_is_not_quoted() {
         let client = access.connect(None, Requests::default());
         let texts = [
             crate::report::chain(&error),
-            crate::report::chain(&ask(&client).await.unwrap_err()),
+            crate::report::chain(&send_request(&client).await.unwrap_err()),
         ];
         fs::remove_file(dir.path().join("again")).unwrap();
         for text in texts {

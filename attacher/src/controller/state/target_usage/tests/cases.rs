@@ -7,7 +7,7 @@ use crate::model::{Attachment, PublishTarget, Recorded};
 use crate::plan::tests::{mk_attachment, mk_volume};
 use crate::plan::{Operation, TargetUsage, UsedBy};
 
-/// How the target of `va` is used if there is also `other`.
+/// How `other` uses the target of `va`.
 fn usage_beside(other: Attachment) -> TargetUsage {
     let target = PublishTarget {
         volume_id: "handle".into(),
@@ -16,27 +16,27 @@ fn usage_beside(other: Attachment) -> TargetUsage {
     let va = attached("va");
     let fixture = Fixture::new([]);
     let mut state = fixture.state;
-    let twin = crate::model::Volume {
+    let same_handle = crate::model::Volume {
         name: "pv-twin".into(),
         uid: "uid-twin".into(),
         ..mk_volume("pv")
     };
     state.handle(Event::Attachments(Change::Applied(va.clone())));
     state.handle(Event::Attachments(Change::Applied(other)));
-    state.handle(Event::Volumes(Change::Applied(twin)));
+    state.handle(Event::Volumes(Change::Applied(same_handle)));
     while state.start(fixture.now).is_some() {}
     state.usage_besides(&va, &target, UsedBy::Record)
 }
 
 #[test]
 fn usage_follows_from_finalizer_deletion_volume_and_node() {
-    let leaving = Attachment {
+    let deleting = Attachment {
         deleting: true,
         ..attached("other")
     };
     for (name, other, expected) in [
         ("an attached one", attached("other"), TargetUsage::InUse),
-        ("one that is being detached", leaving, TargetUsage::Deleting),
+        ("one that is being detached", deleting, TargetUsage::Deleting),
         (
             "one without our finalizer",
             without_finalizer("other"),
@@ -81,7 +81,7 @@ fn usage_follows_from_finalizer_deletion_volume_and_node() {
 
 /// The response to the write that changes the record may be lost.
 #[test]
-fn a_record_that_is_being_changed_makes_the_usage_ambiguous() {
+fn pending_record_update_makes_the_usage_ambiguous() {
     let (va, other) = (attached("va"), attached("other"));
     let target = PublishTarget {
         volume_id: "handle".into(),
@@ -103,14 +103,14 @@ fn a_record_that_is_being_changed_makes_the_usage_ambiguous() {
         TargetUsage::InUse
     );
     state.state_of(&other.uid).node_id_update_pending = true;
-    let gone = Change::Deleted {
+    let deleted = Change::Deleted {
         name: other.name.clone(),
         uid: other.uid.clone(),
     };
-    state.handle(Event::Attachments(gone));
+    state.handle(Event::Attachments(deleted));
     assert!(
         !state.state_of(&other.uid).node_id_update_pending,
-        "nothing is kept of what is gone"
+        "the state of a deleted attachment must be dropped"
     );
 }
 
@@ -186,7 +186,7 @@ fn restores_the_finalizer_of_another_user_once() {
         ..attached("other")
     };
     let mut fixture = Fixture::new([without_finalizer.clone()]);
-    assert!(fixture.start().is_none(), "it asks for nothing by itself");
+    assert!(fixture.start().is_none(), "it must not start by itself");
     let va = Attachment {
         deleting: true,
         ..attached("va")
@@ -198,11 +198,11 @@ fn restores_the_finalizer_of_another_user_once() {
     fixture.state.restore_finalizers(&va, &target, UsedBy::Record);
     let item = fixture.starts(Operation::Attach);
     fixture.state.restore_finalizers(&va, &target, UsedBy::Record);
-    let guarded = Attachment {
+    let restored = Attachment {
         finalizer: true,
         ..newer(&without_finalizer)
     };
-    fixture.put(guarded);
+    fixture.put(restored);
     fixture.finish(&item, Ok(()));
     assert!(fixture.start().is_none());
 }
