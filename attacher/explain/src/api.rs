@@ -165,7 +165,7 @@ mod tests {
     use super::*;
     use crate::objects::ObjectExt;
 
-    /// A reader of an API server that answers a path and query with a status and a body.
+    /// A reader of an API server that responds to a path and query with `answer`.
     fn mk_reader(answer: fn(&str) -> (StatusCode, Value)) -> (ApiReader, Api<Node>) {
         let service = tower::service_fn(move |request: Request<Body>| async move {
             let path = request.uri().path_and_query().unwrap().as_str();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_no_object_can_have_is_not_requested() {
+    async fn does_not_request_an_invalid_object_name() {
         let (reader, nodes) = mk_reader(|path| failure(500, "", path));
         assert!(reader.lookup("nodes", &nodes, "../pods/x").await.is_not_found());
         assert_eq!(reader.into_gaps(), [""; 0]);

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_kinds_and_names_as_kubectl_spells_them() {
+    fn accepts_kinds_and_names_like_kubectl() {
         use ResourceKind::*;
         for (line, kind, namespace, name) in [
             (&["pod/db-0", "-n", "shop"][..], Pod, "shop", "db-0"),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_usage_names_the_cure_and_exits_with_2() {
+    fn usage_errors_name_the_remedy_and_exit_with_2() {
         for (line, part) in [
             (&[][..], "KIND/NAME"),
             (&["db-0"], "pod/db-0"),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_gos() {
+    fn parses_durations_like_go() {
         for (value, milliseconds) in [("0s", 0), ("300ms", 300), ("30s", 30_000), ("1m30s", 90_000)] {
             assert_eq!(
                 duration(value),

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn candidates_follow_the_words_before() {
+    fn candidates_depend_on_the_preceding_words() {
         for (words, expected) in [
             (&[""][..], "explain\ncompletion\nhelp\n:4\n"),
             (&["ex"], "explain\n:4\n"),

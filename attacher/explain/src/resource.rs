@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_cannot_lead_to_another_path() {
+    fn object_names_cannot_change_the_request_path() {
         assert!(is_object_name("pv-1.a_b"));
         for name in ["", "..", "../x", "a/b", "x?y=z", "a%2Fb", "a,b=c"] {
             assert!(!is_object_name(name), "{name:?}");

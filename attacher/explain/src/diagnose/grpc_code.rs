@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_error_code_wins_over_the_message() {
+    fn error_code_takes_precedence_over_the_message() {
         for (error_code, message, name) in [
             (Some(13), "boom", Some("Internal")),
             (

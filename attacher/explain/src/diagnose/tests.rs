@@ -92,7 +92,7 @@ fn pod_deleted(world: &mut World) {
 }
 
 #[test]
-fn nothing_is_listed_for_kubelet_when_the_node_is_gone() {
+fn volume_is_not_listed_for_kubelet_if_the_node_is_gone() {
     let mut world = World::fine();
     world.remove("pod");
     let is_listed = |world: &World| {
@@ -109,7 +109,7 @@ fn nothing_is_listed_for_kubelet_when_the_node_is_gone() {
 }
 
 #[test]
-fn inline_volume_is_not_called_a_claim() {
+fn inline_volume_is_titled_as_inline_volume() {
     let mut world = World::unattached();
     let inline =
         json!({"csi": {"driver": "d.example", "volumeHandle": "h-1"}, "accessModes": ["ReadWriteOnce"]});
@@ -176,7 +176,7 @@ fn node_has_all_its_volumes_and_driver_selects_some() {
 }
 
 #[test]
-fn objects_that_could_not_be_read_do_not_count_as_absent() {
+fn unreadable_objects_are_not_assumed_absent() {
     let mut world = World::waiting();
     world.remove("lease");
     let mut snapshot = world.snapshot(ResourceKind::Pod, "db-0");
@@ -242,10 +242,10 @@ fn json_has_stable_names() {
     );
 }
 
-/// The volume is attached elsewhere without the cluster's knowledge: neither explanation may wait for the other.
+/// The volume is attached elsewhere outside Kubernetes: the explanations must not refer to each other forever.
 #[test]
-fn two_attachments_that_fail_for_each_other_end_the_search() {
-    let mut world = World::wanted_elsewhere();
+fn attachments_that_block_each_other_are_explained_by_the_driver() {
+    let mut world = World::needed_on_another_node();
     world.remove("pod");
     world.remove("pod-b");
     let failed = json!({"status": {"attached": false, "attachError": {"message": "rpc error: code = FailedPrecondition desc = elsewhere"}}});

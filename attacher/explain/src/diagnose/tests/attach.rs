@@ -1,12 +1,12 @@
-//! Attachments that are there and not attached.
+//! VolumeAttachments that exist and are not attached.
 
 use serde_json::json;
 
 use super::*;
 
-const ATTACHMENTS_THAT_ARE_NOT_ATTACHED: &[Row] = &[
+const UNATTACHED: &[Row] = &[
     (
-        "untouched, leader there",
+        "not processed, lease held",
         World::unattached,
         |_| (),
         VA,
@@ -14,7 +14,7 @@ const ATTACHMENTS_THAT_ARE_NOT_ATTACHED: &[Row] = &[
         &["held by attacher-0"],
     ),
     (
-        "untouched, no lease",
+        "not processed, no lease",
         World::unattached,
         |w| w.remove("lease"),
         POD,
@@ -22,7 +22,7 @@ const ATTACHMENTS_THAT_ARE_NOT_ATTACHED: &[Row] = &[
         &["There is no lease external-attacher-leader-d-example"],
     ),
     (
-        "lease stale",
+        "lease expired",
         World::unattached,
         expired_lease,
         POD,
@@ -30,7 +30,7 @@ const ATTACHMENTS_THAT_ARE_NOT_ATTACHED: &[Row] = &[
         &["last renewed it 20 min 0 s ago", "valid for 15 s"],
     ),
     (
-        "nobody leads",
+        "lease released",
         World::unattached,
         |w| w.set("lease", json!({"spec": {"holderIdentity": ""}})),
         POD,
@@ -38,7 +38,7 @@ const ATTACHMENTS_THAT_ARE_NOT_ATTACHED: &[Row] = &[
         &["was released"],
     ),
     (
-        "lease left over from before leader election was switched off",
+        "lease expired, leader election disabled since",
         World::unattached,
         |w| {
             expired_lease(w);
@@ -53,7 +53,7 @@ const ATTACHMENTS_THAT_ARE_NOT_ATTACHED: &[Row] = &[
         ],
     ),
     (
-        "lease given back before leader election was switched off",
+        "lease released, leader election disabled since",
         World::unattached,
         |w| {
             w.set(
@@ -108,7 +108,7 @@ const ATTACHMENTS_THAT_ARE_NOT_ATTACHED: &[Row] = &[
         &["kubectl -n ns get secret creds"],
     ),
     (
-        "secret that is no text",
+        "secret that is not UTF-8",
         World::unattached,
         |w| {
             w.set("pv", json!({"spec": {"csi": {"controllerPublishSecretRef": {"namespace": "ns", "name": "creds"}}}}));
@@ -130,7 +130,7 @@ const ATTACHMENTS_THAT_ARE_NOT_ATTACHED: &[Row] = &[
         ],
     ),
     (
-        "driver unheard of",
+        "driver not installed",
         World::unattached,
         |w| {
             w.remove("lease");
@@ -161,7 +161,7 @@ const ATTACHMENTS_THAT_ARE_NOT_ATTACHED: &[Row] = &[
         &["persistentvolume \"pv-1\" not found"],
     ),
     (
-        "volume leaving",
+        "volume deleting",
         World::unattached,
         |w| w.set("pv", json!({"metadata": {"deletionTimestamp": EARLIER}})),
         VA,
@@ -177,7 +177,7 @@ const ATTACHMENTS_THAT_ARE_NOT_ATTACHED: &[Row] = &[
         &["belongs to CSI driver \"other\""],
     ),
     (
-        "called",
+        "call running",
         World::unattached,
         |w| {
             w.set("va", json!({"metadata": {"finalizers": ["external-attacher/d-example"], "managedFields": [{"manager": "csi-attacher", "time": "2026-01-01T00:59:45Z"}]}}))
@@ -197,6 +197,6 @@ const ATTACHMENTS_THAT_ARE_NOT_ATTACHED: &[Row] = &[
 ];
 
 #[test]
-fn attachments_that_are_not_attached() {
-    check(ATTACHMENTS_THAT_ARE_NOT_ATTACHED);
+fn explains_unattached_volume_attachments() {
+    check(UNATTACHED);
 }

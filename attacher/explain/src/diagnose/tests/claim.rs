@@ -61,7 +61,7 @@ const CLAIMS_VOLUMES_AND_SCHEDULING: &[Row] = &[
         &["WaitForFirstConsumer", "No scheduler has processed the pod"],
     ),
     (
-        "first consumer, none there",
+        "first consumer, no pod",
         World::waiting,
         |w| {
             unbound_claim(w);
@@ -126,7 +126,7 @@ const CLAIMS_VOLUMES_AND_SCHEDULING: &[Row] = &[
         &["kubectl -n shop delete pvc data"],
     ),
     (
-        "attacher's finalizer on a volume that is attached nowhere",
+        "attacher's finalizer on an unattached volume",
         World::waiting,
         |w| {
             w.remove("pod");
@@ -160,6 +160,6 @@ const CLAIMS_VOLUMES_AND_SCHEDULING: &[Row] = &[
 ];
 
 #[test]
-fn claims_volumes_and_scheduling() {
+fn explains_claims_volumes_and_scheduling() {
     check(CLAIMS_VOLUMES_AND_SCHEDULING);
 }

@@ -1,10 +1,10 @@
-//! Detaching, and what is left over.
+//! Detaches, and VolumeAttachments that no pod needs.
 
 use serde_json::json;
 
 use super::*;
 
-const DETACHING_AND_LEFT_OVER: &[Row] = &[
+const DETACHES: &[Row] = &[
     (
         "detaching",
         World::deleting,
@@ -28,7 +28,7 @@ const DETACHING_AND_LEFT_OVER: &[Row] = &[
         ],
     ),
     (
-        "nobody detaches",
+        "lease expired",
         World::deleting,
         expired_lease,
         VA,
@@ -74,7 +74,7 @@ const DETACHING_AND_LEFT_OVER: &[Row] = &[
         &[],
     ),
     (
-        "wanted again",
+        "needed again",
         World::fine,
         |w| {
             w.set(
@@ -87,7 +87,7 @@ const DETACHING_AND_LEFT_OVER: &[Row] = &[
         &["Pod shop/db-0 needs the volume on this node again"],
     ),
     (
-        "nobody needs it",
+        "not needed",
         World::fine,
         |w| {
             w.remove("pod");
@@ -98,7 +98,7 @@ const DETACHING_AND_LEFT_OVER: &[Row] = &[
         &["No pod uses the volume"],
     ),
     (
-        "nobody needs it, mounted",
+        "not needed, mounted",
         World::fine,
         |w| w.remove("pod"),
         VA,
@@ -106,7 +106,7 @@ const DETACHING_AND_LEFT_OVER: &[Row] = &[
         &["volumesInUse"],
     ),
     (
-        "nobody needs it, node down",
+        "not needed, node down",
         World::fine,
         |w| {
             w.remove("pod");
@@ -117,7 +117,7 @@ const DETACHING_AND_LEFT_OVER: &[Row] = &[
         &["six minutes", "kubectl taint"],
     ),
     (
-        "nobody needs it, node gone",
+        "not needed, node gone",
         World::fine,
         |w| {
             w.remove("pod");
@@ -130,6 +130,6 @@ const DETACHING_AND_LEFT_OVER: &[Row] = &[
 ];
 
 #[test]
-fn detaching_and_left_over() {
-    check(DETACHING_AND_LEFT_OVER);
+fn explains_detaches_and_unneeded_attachments() {
+    check(DETACHES);
 }

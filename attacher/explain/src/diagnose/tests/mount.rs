@@ -1,12 +1,12 @@
-//! Attached, and on the way into the pod.
+//! Attached volumes, until they are mounted into the pod.
 
 use serde_json::json;
 
 use super::*;
 
-const ATTACHED_AND_ON_THE_WAY_INTO_THE_POD: &[Row] = &[
+const ATTACHED_VOLUMES: &[Row] = &[
     (
-        "node not told",
+        "not in volumesAttached",
         World::fine,
         |w| {
             w.set("pod", json!({"status": {"phase": "Pending"}}));
@@ -71,7 +71,7 @@ const ATTACHED_AND_ON_THE_WAY_INTO_THE_POD: &[Row] = &[
         &["stopped posting"],
     ),
     (
-        "pod leaving, node down",
+        "pod deleting, node down",
         World::fine,
         |w| {
             node_not_ready(w);
@@ -82,7 +82,7 @@ const ATTACHED_AND_ON_THE_WAY_INTO_THE_POD: &[Row] = &[
         &["out-of-service", "DANGER"],
     ),
     (
-        "pod leaving, node down and vouched for",
+        "pod deleting, node out of service",
         World::fine,
         |w| {
             node_not_ready(w);
@@ -97,7 +97,7 @@ const ATTACHED_AND_ON_THE_WAY_INTO_THE_POD: &[Row] = &[
         &["the attach/detach controller", "removed and its volumes detached"],
     ),
     (
-        "pod leaving",
+        "pod deleting",
         World::fine,
         pod_deleted,
         POD,
@@ -107,6 +107,6 @@ const ATTACHED_AND_ON_THE_WAY_INTO_THE_POD: &[Row] = &[
 ];
 
 #[test]
-fn attached_and_on_the_way_into_the_pod() {
-    check(ATTACHED_AND_ON_THE_WAY_INTO_THE_POD);
+fn explains_attached_volumes_until_the_mount() {
+    check(ATTACHED_VOLUMES);
 }

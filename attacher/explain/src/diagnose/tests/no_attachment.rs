@@ -1,10 +1,10 @@
-//! Attachments that are not there.
+//! Volumes without a VolumeAttachment.
 
 use serde_json::json;
 
 use super::*;
 
-const ATTACHMENTS_THAT_ARE_NOT_THERE: &[Row] = &[
+const MISSING_ATTACHMENTS: &[Row] = &[
     (
         "just scheduled",
         World::waiting,
@@ -16,7 +16,7 @@ const ATTACHMENTS_THAT_ARE_NOT_THERE: &[Row] = &[
         &["in progress", "10 s ago"],
     ),
     (
-        "controller silent",
+        "controller creates no attachment",
         World::waiting,
         |w| {
             w.event(
@@ -55,7 +55,7 @@ const ATTACHMENTS_THAT_ARE_NOT_THERE: &[Row] = &[
         &["not a CSI volume"],
     ),
     (
-        "in-tree volume that a CSI driver has taken over",
+        "migrated in-tree volume",
         World::waiting,
         |w| {
             w.set(
@@ -85,7 +85,7 @@ const ATTACHMENTS_THAT_ARE_NOT_THERE: &[Row] = &[
     ),
     (
         "used on another node",
-        World::wanted_elsewhere,
+        World::needed_on_another_node,
         |w| {
             w.event(
                 "Pod",
@@ -105,8 +105,8 @@ const ATTACHMENTS_THAT_ARE_NOT_THERE: &[Row] = &[
         ],
     ),
     (
-        "other pod leaving, node down",
-        World::wanted_elsewhere,
+        "other pod deleting, node down",
+        World::needed_on_another_node,
         |w| {
             node_not_ready(w);
             pod_deleted(w);
@@ -120,7 +120,7 @@ const ATTACHMENTS_THAT_ARE_NOT_THERE: &[Row] = &[
     ),
     (
         "detach of the other fails",
-        World::wanted_elsewhere,
+        World::needed_on_another_node,
         |w| {
             w.remove("pod");
             w.set("va", json!({"metadata": {"deletionTimestamp": EARLIER}, "status": {"detachError": {"message": "rpc error: code = Internal desc = broken"}}}));
@@ -130,8 +130,8 @@ const ATTACHMENTS_THAT_ARE_NOT_THERE: &[Row] = &[
         &["The detach fails", "code = Internal desc = broken"],
     ),
     (
-        "the controller asks for an attach although the other detach fails",
-        World::wanted_elsewhere,
+        "attachment created while the other detach fails",
+        World::needed_on_another_node,
         |w| {
             w.remove("pod");
             let mut va = w.take("va");
@@ -159,8 +159,8 @@ const ATTACHMENTS_THAT_ARE_NOT_THERE: &[Row] = &[
         ],
     ),
     (
-        "many nodes may have it",
-        World::wanted_elsewhere,
+        "ReadWriteMany",
+        World::needed_on_another_node,
         |w| w.set("pv", json!({"spec": {"accessModes": ["ReadWriteMany"]}})),
         (ResourceKind::Pod, "db-1"),
         (Cause::NoAttachmentYet, Stuck, AttachDetachController),
@@ -169,6 +169,6 @@ const ATTACHMENTS_THAT_ARE_NOT_THERE: &[Row] = &[
 ];
 
 #[test]
-fn attachments_that_are_not_there() {
-    check(ATTACHMENTS_THAT_ARE_NOT_THERE);
+fn explains_missing_volume_attachments() {
+    check(MISSING_ATTACHMENTS);
 }

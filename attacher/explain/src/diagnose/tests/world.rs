@@ -8,7 +8,7 @@ use super::{EARLIER, UNIQUE};
 use crate::resource::Resource;
 use crate::snapshot::Lookup;
 
-/// One object a key. The keys of one kind share the part before the dash.
+/// Objects by key. The keys of one kind share the part before the dash.
 pub(super) struct World(Vec<(&'static str, Value)>);
 
 impl World {
@@ -130,8 +130,8 @@ impl World {
         world
     }
 
-    /// The volume is on node-a, and another pod needs it on node-b.
-    pub(super) fn wanted_elsewhere() -> Self {
+    /// The volume is attached to node-a, and another pod needs it on node-b.
+    pub(super) fn needed_on_another_node() -> Self {
         let mut world = Self::fine();
         let mut add = |kind: &'static str, like: &str, name: &str, patch: Value| {
             let mut object = Self::fine().take(like);
@@ -160,10 +160,7 @@ impl World {
 
     pub(super) fn set(&mut self, key: &str, patch: Value) {
         let object = self.0.iter_mut().find(|(known, _)| *known == key);
-        merge(
-            &mut object.unwrap_or_else(|| panic!("{key} must be there")).1,
-            patch,
-        );
+        merge(&mut object.unwrap_or_else(|| panic!("{key} must exist")).1, patch);
     }
 
     pub(super) fn add(&mut self, key: &'static str, object: Value) {
@@ -173,7 +170,7 @@ impl World {
     pub(super) fn take(&mut self, key: &str) -> Value {
         let index = self.0.iter().position(|(known, _)| *known == key);
         self.0
-            .remove(index.unwrap_or_else(|| panic!("{key} must be there")))
+            .remove(index.unwrap_or_else(|| panic!("{key} must exist")))
             .1
     }
 
