@@ -97,22 +97,25 @@ async fn grpc_go(harness: &Harness) -> Result<()> {
     let drivers = Drivers::start(harness, "go").await?;
     ensure!(
         !drivers.is_ready().await?,
-        "kubelet has not registered the driver yet"
+        "the driver must not be ready before kubelet has registered it"
     );
     let client = harness.toolchain.peer(Peer::GrpcClients).await?;
     for (service, socket) in drivers.sockets() {
-        let told = output(Command::new(&client).arg(service).arg(&socket)).await?;
+        let printed = output(Command::new(&client).arg(service).arg(&socket)).await?;
         for dialler in ["kubelet", "sidecar"] {
             let line = format!("{dialler} {service} {DRIVER}");
-            let calls = told.lines().filter(|other| *other == line).count();
+            let calls = printed.lines().filter(|other| *other == line).count();
             ensure!(
                 calls == 3,
-                "{}: 3 lines \"{line}\" expected:\n{told}",
+                "{}: 3 lines \"{line}\" expected:\n{printed}",
                 socket.display()
             );
         }
     }
-    ensure!(drivers.is_ready().await?, "kubelet has registered the driver");
+    ensure!(
+        drivers.is_ready().await?,
+        "the driver must be ready after kubelet has registered it"
+    );
     stop_in_reverse(&drivers.processes, DEADLINE).await
 }
 
@@ -150,15 +153,15 @@ async fn grpc_go_on_both_sides(harness: &Harness) -> Result<()> {
 async fn grpcio(harness: &Harness, python: &Path) -> Result<()> {
     let drivers = Drivers::start(harness, "grpcio").await?;
     for (service, socket) in drivers.sockets() {
-        let told = output(
+        let printed = output(
             Command::new(python)
                 .args(["-c", GRPCIO_CLIENT, service])
                 .arg(&socket),
         )
         .await?;
         ensure!(
-            told == format!("{DRIVER}\n").repeat(3),
-            "{}: {told}",
+            printed == format!("{DRIVER}\n").repeat(3),
+            "{}: {printed}",
             socket.display()
         );
     }

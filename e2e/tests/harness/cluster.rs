@@ -26,13 +26,13 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
         trial(
             harness,
-            "cluster::an_attacher_may_do_its_work_and_nothing_else",
-            an_attacher_may_do_its_work,
+            "cluster::attacher_has_only_its_documented_permissions",
+            attacher_has_only_its_permissions,
         ),
         trial(
             harness,
-            "cluster::publish_secrets_are_an_opt_in",
-            publish_secrets_are_an_opt_in,
+            "cluster::publish_secrets_are_readable_only_with_opt_in",
+            publish_secrets_need_opt_in,
         ),
         trial(
             harness,
@@ -47,13 +47,13 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
         trial(harness, "cluster::requests_are_counted", requests_are_counted),
         trial(
             harness,
-            "cluster::a_dump_shows_objects_and_no_secrets",
-            a_dump_shows_objects_and_no_secrets,
+            "cluster::dump_shows_objects_without_secrets",
+            dump_shows_objects_without_secrets,
         ),
         trial(
             harness,
-            "cluster::a_component_that_dies_is_noticed",
-            a_component_that_dies_is_noticed,
+            "cluster::killed_component_is_reported",
+            killed_component_is_reported,
         ),
         trial(
             harness,
@@ -131,8 +131,8 @@ const PERMISSIONS: &[(bool, &str, &str, &[&str])] = &[
     ),
 ];
 
-async fn an_attacher_may_do_its_work(harness: Arc<Harness>) -> Result<()> {
-    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
+async fn attacher_has_only_its_permissions(harness: Arc<Harness>) -> Result<()> {
+    let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     let client = attacher(&harness, cluster, "permissions", false).await?;
     for (allowed, group, resource, verbs) in PERMISSIONS {
         for verb in *verbs {
@@ -155,8 +155,8 @@ async fn an_attacher_may_do_its_work(harness: Arc<Harness>) -> Result<()> {
     expect_forbidden(Api::<Pod>::all(client).list(&ListParams::default()).await)
 }
 
-async fn publish_secrets_are_an_opt_in(harness: Arc<Harness>) -> Result<()> {
-    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
+async fn publish_secrets_need_opt_in(harness: Arc<Harness>) -> Result<()> {
+    let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     let client = attacher(&harness, cluster, "opt-in", true).await?;
     for (allowed, namespace, verb) in [
         (true, "opt-in", "get"),
@@ -171,22 +171,22 @@ async fn publish_secrets_are_an_opt_in(harness: Arc<Harness>) -> Result<()> {
 }
 
 async fn accounts_are_independent(harness: Arc<Harness>) -> Result<()> {
-    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
+    let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     let first = attacher(&harness, cluster, "first", false).await?;
     let second = attacher(&harness, cluster, "second", false).await?;
     cluster.delete_account("first", "attacher").await?;
     cluster
         .delete_account("first", "attacher")
         .await
-        .context("twice is as good as once")?;
-    // The authorizer learns of it through a watch.
-    let forgotten = async {
+        .context("a repeated deletion must succeed")?;
+    // The authorizer gets the deletion from a watch.
+    let revoked = async {
         while may(&first, "first", "storage.k8s.io", "volumeattachments", "list").await? {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         anyhow::Ok(())
     };
-    tokio::time::timeout(DEADLINE, forgotten)
+    tokio::time::timeout(DEADLINE, revoked)
         .await
         .context("the first account keeps its permissions")??;
     ensure!(
@@ -197,7 +197,7 @@ async fn accounts_are_independent(harness: Arc<Harness>) -> Result<()> {
 }
 
 async fn unknown_fields_are_refused(harness: Arc<Harness>) -> Result<()> {
-    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
+    let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     let manifest =
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x, namespace: default}\ndatum: {a: b}\n";
     let error = cluster
@@ -215,7 +215,7 @@ async fn unknown_fields_are_refused(harness: Arc<Harness>) -> Result<()> {
 }
 
 async fn requests_are_counted(harness: Arc<Harness>) -> Result<()> {
-    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
+    let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     cluster.create_namespace("counted").await?;
     let secrets = Api::<Secret>::namespaced(cluster.client(), "counted");
     let before = cluster.metrics().await?;
@@ -234,8 +234,8 @@ async fn requests_are_counted(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-async fn a_dump_shows_objects_and_no_secrets(harness: Arc<Harness>) -> Result<()> {
-    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
+async fn dump_shows_objects_without_secrets(harness: Arc<Harness>) -> Result<()> {
+    let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     cluster.create_namespace("dumped").await?;
     let secret =
         "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: dumped}\nstringData: {k: hush}\n";
@@ -258,9 +258,9 @@ async fn a_dump_shows_objects_and_no_secrets(harness: Arc<Harness>) -> Result<()
     Ok(())
 }
 
-async fn a_component_that_dies_is_noticed(harness: Arc<Harness>) -> Result<()> {
+async fn killed_component_is_reported(harness: Arc<Harness>) -> Result<()> {
     let cluster = harness.cluster().await?;
-    let _storm = harness.calm.write().await;
+    let _exclusive = harness.control_plane_lock.write().await;
     let pid = cluster
         .component_pid(Component::ControllerManager)?
         .context("the controllers must run")?;
@@ -269,15 +269,15 @@ async fn a_component_that_dies_is_noticed(harness: Arc<Harness>) -> Result<()> {
         kill_process(pid, Signal::KILL)?;
         std::future::pending::<Result<()>>().await
     };
-    let noticed = tokio::time::timeout(DEADLINE, cluster.while_alive(killed)).await;
-    let error = noticed
-        .context("the death must be noticed")?
+    let result = tokio::time::timeout(DEADLINE, cluster.while_alive(killed)).await;
+    let error = result
+        .context("the exit must be reported")?
         .err()
-        .context("the death must be an error")?;
-    let told = format!("{error:#}");
+        .context("the exit must be an error")?;
+    let text = format!("{error:#}");
     ensure!(
-        told.contains("kube-controller-manager") && told.contains("signal: 9"),
-        "{told}"
+        text.contains("kube-controller-manager") && text.contains("signal: 9"),
+        "{text}"
     );
     cluster.start_component(Component::ControllerManager).await?;
     cluster.while_alive(async { Ok(()) }).await
@@ -285,12 +285,12 @@ async fn a_component_that_dies_is_noticed(harness: Arc<Harness>) -> Result<()> {
 
 async fn components_restart_with_their_data(harness: Arc<Harness>) -> Result<()> {
     let cluster = harness.cluster().await?;
-    let _storm = harness.calm.write().await;
+    let _exclusive = harness.control_plane_lock.write().await;
     cluster.create_namespace("kept").await?;
     cluster
         .apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kept, namespace: kept}\n")
         .await?;
-    let disturb = async {
+    let restarts = async {
         cluster.restart_component(Component::ControllerManager).await?;
         cluster.restart_component(Component::ApiServer).await?;
         cluster.kill_component(Component::ApiServer).await?;
@@ -298,12 +298,12 @@ async fn components_restart_with_their_data(harness: Arc<Harness>) -> Result<()>
         if cluster.start_component(Component::Etcd).await.is_ok()
             && cluster.start_component(Component::Etcd).await.is_ok()
         {
-            bail!("a program that runs was started once more");
+            bail!("a running component was started a second time");
         }
         cluster.start_component(Component::ApiServer).await
     };
     // A component that is stopped on purpose must not count as failed.
-    cluster.while_alive(disturb).await?;
+    cluster.while_alive(restarts).await?;
     Api::<ConfigMap>::namespaced(cluster.client(), "kept")
         .get("kept")
         .await
@@ -312,9 +312,9 @@ async fn components_restart_with_their_data(harness: Arc<Harness>) -> Result<()>
     cluster.create_namespace("after").await
 }
 
-// === asking ===
+// === requests ===
 
-/// A client of a new attacher's account in a new namespace.
+/// Creates an attacher's account in a new namespace; returns its client.
 async fn attacher(
     harness: &Harness,
     cluster: &Cluster,
@@ -349,16 +349,16 @@ async fn may(client: &Client, namespace: &str, group: &str, resource: &str, verb
         },
         ..SelfSubjectAccessReview::default()
     };
-    let answer = Api::<SelfSubjectAccessReview>::all(client.clone())
+    let response = Api::<SelfSubjectAccessReview>::all(client.clone())
         .create(&PostParams::default(), &review)
         .await?;
-    Ok(answer.status.context("a review must be answered")?.allowed)
+    Ok(response.status.context("a review must have a status")?.allowed)
 }
 
-fn expect_forbidden<T>(answer: kube::Result<T>) -> Result<()> {
-    match answer {
+fn expect_forbidden<T>(response: kube::Result<T>) -> Result<()> {
+    match response {
         Err(kube::Error::Api(status)) if status.is_forbidden() => Ok(()),
-        Err(error) => Err(error).context("the request failed, but not for want of permissions"),
+        Err(error) => Err(error).context("the request failed for another reason than missing permissions"),
         Ok(_) => bail!("the request was allowed"),
     }
 }

@@ -39,6 +39,7 @@ const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Poll interval.
 const PAUSE: Duration = Duration::from_millis(50);
+
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     let mut trials = vec![
         trial(
@@ -48,10 +49,10 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
         ),
         trial(
             harness,
-            "deploy::every_use_of_it_is_taken_by_the_api_server_and_gets_its_pods",
-            every_use_is_taken,
+            "deploy::every_kustomization_is_accepted_and_its_pods_are_created",
+            every_kustomization_is_accepted,
         ),
-        trial(harness, "deploy::selectors_select", selectors_select),
+        trial(harness, "deploy::selectors_match_pods", selectors_match_pods),
         trial(
             harness,
             "deploy::components_follow_the_namespace_of_an_overlay",
@@ -59,7 +60,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
         ),
         trial(
             harness,
-            "deploy::permissions_given_to_the_go_sidecar_are_enough_for_ours",
+            "deploy::permissions_of_the_go_sidecar_suffice_for_ours",
             permissions_of_the_go_sidecar_are_enough,
         ),
     ];
@@ -85,7 +86,7 @@ async fn the_harness_reads_the_base(harness: Arc<Harness>) -> Result<()> {
     let names = |objects: &BTreeMap<String, serde_json::Value>| objects.keys().cloned().collect::<Vec<_>>();
     ensure!(
         names(&built) == names(&read),
-        "kustomize makes {:?}, the harness reads {:?}",
+        "kustomize builds {:?}, the harness reads {:?}",
         names(&built),
         names(&read)
     );
@@ -101,15 +102,15 @@ async fn the_harness_reads_the_base(harness: Arc<Harness>) -> Result<()> {
 
 /// Checks each kustomization, and applies it in a namespace that enforces the `restricted` profile, unless it
 /// declares another one: the real controllers create the pods, or admission rejects them.
-async fn every_use_is_taken(harness: Arc<Harness>) -> Result<()> {
-    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
+async fn every_kustomization_is_accepted(harness: Arc<Harness>) -> Result<()> {
+    let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     kinds::install(cluster).await?;
     for shape in Shape::all()? {
         let what = format!("{shape}");
         let objects = shape.build(&harness).await?;
         cluster.apply(&only_namespaces(&objects)?).await?;
         let checked = cluster.check(&objects).await.with_context(|| what.clone())?;
-        ensure!(!checked.is_empty(), "{what} holds nothing");
+        ensure!(!checked.is_empty(), "{what} has no objects");
 
         let namespace = shape.namespace();
         let restricted = format!(
@@ -131,7 +132,7 @@ async fn every_use_is_taken(harness: Arc<Harness>) -> Result<()> {
                 .with_context(|| what.clone())?;
         }
         for deployment in of_kind::<Deployment>(&applied, "Deployment")? {
-            pods_are_made(cluster, &namespace, &deployment)
+            pods_are_created(cluster, &namespace, &deployment)
                 .await
                 .with_context(|| what.clone())?;
             permissions_arrive(cluster, &namespace, &deployment, shape.may_read_secrets())
@@ -142,30 +143,33 @@ async fn every_use_is_taken(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-async fn pods_are_made(cluster: &Cluster, namespace: &str, deployment: &Deployment) -> Result<()> {
+async fn pods_are_created(cluster: &Cluster, namespace: &str, deployment: &Deployment) -> Result<()> {
     let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas);
     let deployments = Api::<Deployment>::namespaced(cluster.client(), namespace);
-    let made = |deployment: Option<&Deployment>| {
+    let created = |deployment: Option<&Deployment>| {
         let status = deployment
             .and_then(|deployment| deployment.status.clone())
             .unwrap_or_default();
         Progress::of(status.replicas == wanted, || {
             let conditions = status.conditions.into_iter().flatten();
-            let told: Vec<_> = conditions.filter_map(|condition| condition.message).collect();
-            format!("{:?} of {wanted:?} pods were made: {told:?}", status.replicas)
+            let messages: Vec<_> = conditions.filter_map(|condition| condition.message).collect();
+            format!(
+                "{:?} of {wanted:?} pods were created: {messages:?}",
+                status.replicas
+            )
         })
     };
     wait::for_object(
         &deployments,
         &deployment.name_any(),
         DEADLINE,
-        "the pods to be made",
-        made,
+        "the pods to be created",
+        created,
     )
     .await
 }
 
-/// The roles are bound to the pods' account, whatever a kustomization renames.
+/// The roles are bound to the pods' account in every kustomization.
 async fn permissions_arrive(
     cluster: &Cluster,
     namespace: &str,
@@ -242,7 +246,7 @@ async fn follow_the_namespace(harness: &Harness, shape: &Shape) -> Result<()> {
                 .is_some_and(|types| types.kind == "Namespace")
                 && object.name_any() == NAMESPACE
         }),
-        "{shape}: the namespace {NAMESPACE} is not made"
+        "{shape}: the namespace {NAMESPACE} is not created"
     );
     Ok(())
 }
@@ -258,13 +262,13 @@ async fn permissions_of_the_go_sidecar_are_enough(harness: Arc<Harness>) -> Resu
         .collect();
     ensure!(
         missing.is_empty(),
-        "a driver gives the Go sidecar no right to {missing:?}"
+        "a driver grants the Go sidecar no permission for {missing:?}"
     );
     Ok(())
 }
 
 /// Labels and names that must match across objects.
-async fn selectors_select(harness: Arc<Harness>) -> Result<()> {
+async fn selectors_match_pods(harness: Arc<Harness>) -> Result<()> {
     for shape in Shape::all()? {
         let objects = manifest::parse(&shape.build(&harness).await?)?;
         let templates: Vec<_> = of_kind::<Deployment>(&objects, "Deployment")?
@@ -276,7 +280,7 @@ async fn selectors_select(harness: Arc<Harness>) -> Result<()> {
             let selector = selector.context("a PodDisruptionBudget must have a selector")?;
             ensure!(
                 templates.iter().any(|template| selects(&selector, template)),
-                "{shape}: the PodDisruptionBudget protects nothing"
+                "{shape}: the PodDisruptionBudget selects no pods"
             );
         }
         for template in &templates {
@@ -289,7 +293,7 @@ async fn selectors_select(harness: Arc<Harness>) -> Result<()> {
                 let selector = selector.context("a spread constraint must have a selector")?;
                 ensure!(
                     selects(selector, template),
-                    "{shape}: pods are spread by {}, but not away from each other",
+                    "{shape}: the spread constraint by {} does not select the pods",
                     constraint.topology_key
                 );
             }
@@ -339,7 +343,7 @@ fn of_kind<K: DeserializeOwned>(objects: &[DynamicObject], kind: &str) -> Result
     wanted
         .map(|object| {
             let value = serde_json::to_value(object)?;
-            serde_json::from_value(value).with_context(|| format!("understand {kind} {}", object.name_any()))
+            serde_json::from_value(value).with_context(|| format!("decode {kind} {}", object.name_any()))
         })
         .collect()
 }
@@ -350,7 +354,7 @@ fn by_name(objects: &[DynamicObject]) -> Result<BTreeMap<String, serde_json::Val
         let kind = object.types.clone().unwrap_or_default().kind;
         let name = format!("{kind} {}", object.name_any());
         let twice = found.insert(name.clone(), serde_json::to_value(object)?);
-        ensure!(twice.is_none(), "there are two of {name}");
+        ensure!(twice.is_none(), "{name} exists twice");
     }
     Ok(found)
 }

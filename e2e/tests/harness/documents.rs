@@ -39,7 +39,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     ]
 }
 
-/// Links within the repository, including anchors.
+/// Checks links within the repository, including anchors.
 async fn links_have_targets(_harness: Arc<Harness>) -> Result<()> {
     let mut followed = 0;
     for document in documents()? {
@@ -57,7 +57,7 @@ async fn links_have_targets(_harness: Arc<Harness>) -> Result<()> {
                 folder.join(path)
             };
             let what = || format!("{} points at {target}", document.display());
-            ensure!(wanted.exists(), "{}, which is not there", what());
+            ensure!(wanted.exists(), "{}, which does not exist", what());
             if !heading.is_empty() {
                 let anchors = anchors(&read(&wanted)?);
                 ensure!(

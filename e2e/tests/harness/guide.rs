@@ -11,7 +11,7 @@ use tokio::process::Command;
 
 use crate::{Harness, trial};
 
-/// Replaces the code under test, which the README leaves to its readers.
+/// The code under test, which the README does not contain.
 const SUBJECT: &str = include_str!("guide_subject.go");
 /// Includes the compilation of Go's standard library if it is not cached.
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -52,10 +52,10 @@ async fn the_go_test_passes(harness: Arc<Harness>) -> Result<()> {
         .await
         .context("go test does not end")?;
     let output = output.context("run go test")?;
-    let told = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     ensure!(
-        output.status.success() && told.contains("--- PASS: TestDriverThatIsNotThereYet"),
-        "the example of mock-driver/README.md ended with {}: {told}{}",
+        output.status.success() && stdout.contains("--- PASS: TestDriverThatIsNotThereYet"),
+        "the example of mock-driver/README.md ended with {}: {stdout}{}",
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );

@@ -1,4 +1,4 @@
-//! kubectl works with the embedded cluster as it does with the real control plane.
+//! kubectl works with the embedded cluster as with the real control plane.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
 }
 
 async fn prints_the_same_on_both_backends(harness: Arc<Harness>) -> Result<()> {
-    let _calm = harness.calm.read().await;
+    let _shared = harness.control_plane_lock.read().await;
     let backend = Backend::Embedded(ClusterSettings::DEFAULT);
     let cluster = Cluster::start(&harness.run, &harness.toolchain, backend).await?;
     let embedded = printed(&harness, "kubectl-embedded", cluster.admin_kubeconfig()).await;

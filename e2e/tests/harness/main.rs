@@ -31,13 +31,13 @@ struct Harness {
     toolchain: Toolchain,
     /// Started by the first test that needs it, or the error of that start.
     cluster: OnceCell<Result<Cluster, String>>,
-    /// Write-locked by a test that disturbs the control plane, read-locked by those that rely on it.
-    calm: RwLock<()>,
+    /// Write-locked by a test that restarts or kills components of the control plane, read-locked by those that need it to run.
+    control_plane_lock: RwLock<()>,
 }
 
 fn main() -> Result<ExitCode> {
     reaper_main_if_requested();
-    process::victim_main_if_asked()?;
+    process::victim_main_if_requested()?;
     let arguments = Arguments::from_args();
     let run = Run::start()?;
     let harness = Arc::new(Harness {
@@ -45,7 +45,7 @@ fn main() -> Result<ExitCode> {
         toolchain: Toolchain::new(&run, Settings::from_env()),
         run,
         cluster: OnceCell::new(),
-        calm: RwLock::new(()),
+        control_plane_lock: RwLock::new(()),
     });
     let trials = toolchain::trials(&harness)
         .into_iter()
@@ -87,7 +87,6 @@ impl Harness {
     }
 }
 
-/// A test with its name.
 fn trial<F>(harness: &Arc<Harness>, name: &str, test: fn(Arc<Harness>) -> F) -> Trial
 where
     F: Future<Output = Result<()>> + 'static,

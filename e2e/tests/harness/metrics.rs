@@ -35,8 +35,8 @@ const ABSENT: &[(&str, &str)] = &[
     ("disabled_metrics_total", "bookkeeping of its metrics library"),
     ("hidden_metrics_total", "bookkeeping of its metrics library"),
     ("cardinality_enforcement_", "bookkeeping of its metrics library"),
-    ("apiserver_", "an import that it has no use for"),
-    ("aggregator_", "an import that it has no use for"),
+    ("apiserver_", "an import that the sidecar does not use"),
+    ("aggregator_", "an import that the sidecar does not use"),
 ];
 
 /// One metric family as parsed by Prometheus.
@@ -51,23 +51,23 @@ struct Family {
 
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
+        trial(harness, "metrics::match_the_go_sidecars", match_the_go_sidecars),
         trial(
             harness,
-            "metrics::are_those_of_the_go_sidecar",
-            are_those_of_the_go_sidecar,
+            "metrics::report_attaches_and_running_calls",
+            report_attaches_and_running_calls,
         ),
-        trial(harness, "metrics::report_what_happened", report_what_happened),
     ]
 }
 
-async fn are_those_of_the_go_sidecar(harness: Arc<Harness>) -> Result<()> {
+async fn match_the_go_sidecars(harness: Arc<Harness>) -> Result<()> {
     let dir = harness.run.subdir("metrics-match")?;
     // Without a driver both attachers still serve their metrics.
     let kubeconfig = dir.join("kubeconfig");
     std::fs::write(&kubeconfig, NOWHERE).context("write a kubeconfig")?;
-    // A driver that replaces an in-tree plugin, which has one more label.
+    // With a migration driver, the metrics have one more label.
     let driver = mk_driver(&harness, &dir, "ebs.csi.aws.com").await?;
-    let mut told = Vec::new();
+    let mut exposed = Vec::new();
     for (name, binary) in [
         ("go", harness.toolchain.peer(Peer::ExternalAttacher).await?),
         ("ours", harness.toolchain.csi_attacher().await?),
@@ -75,19 +75,19 @@ async fn are_those_of_the_go_sidecar(harness: Arc<Harness>) -> Result<()> {
         let (attacher, address) = mk_attacher(&harness, name, &binary, &dir, &kubeconfig, &driver)?;
         let ready = |text: &str| text.contains("/csi.v1.Controller/ControllerGetCapabilities");
         let text = attacher.while_alive(until(address, "/metrics", ready)).await?;
-        told.push(families(&text)?);
+        exposed.push(families(&text)?);
         attacher.kill().await?;
     }
     let (ours, go) = (
-        told.pop().context("ours was asked")?,
-        told.pop().context("the Go one was asked")?,
+        exposed.pop().context("ours must be read")?,
+        exposed.pop().context("the Go sidecar's must be read")?,
     );
     let mut differences = Vec::new();
     let mut compared = 0;
     for (name, family) in &go {
         if ABSENT.iter().any(|(prefix, _)| name.starts_with(prefix)) {
             if ours.contains_key(name) {
-                differences.push(format!("{name} is there, though it is not meant to be"));
+                differences.push(format!("{name} exists, but ABSENT lists it"));
             }
             continue;
         }
@@ -107,7 +107,9 @@ async fn are_those_of_the_go_sidecar(harness: Arc<Harness>) -> Result<()> {
     }
     for name in ours.keys() {
         if !go.contains_key(name) && !name.starts_with("csi_attacher_") {
-            differences.push(format!("{name} is neither the Go sidecar's nor called ours"));
+            differences.push(format!(
+                "{name} is neither a metric of the Go sidecar nor prefixed with csi_attacher_"
+            ));
         }
     }
     ensure!(differences.is_empty(), "{}", differences.join("\n"));
@@ -115,11 +117,11 @@ async fn are_those_of_the_go_sidecar(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-async fn report_what_happened(harness: Arc<Harness>) -> Result<()> {
+async fn report_attaches_and_running_calls(harness: Arc<Harness>) -> Result<()> {
     const NAME: &str = "metrics";
     const ATTACHED: usize = 3;
     let cluster = harness.cluster().await?;
-    let _calm = harness.calm.read().await;
+    let _shared = harness.control_plane_lock.read().await;
     let dir = harness.run.subdir(NAME)?;
     let mut driver = mk_driver(&harness, &dir, "metrics.csi.example").await?;
     let binary = harness.toolchain.csi_attacher().await?;
@@ -290,9 +292,11 @@ async fn get(address: SocketAddr, path: &str) -> Result<String> {
     // HTTP/1.0, so that the response is not chunked and ends with the connection.
     let head = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
     stream.write_all(head.as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    let (_, body) = answer.split_once("\r\n\r\n").context("the answer has no body")?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await?;
+    let (_, body) = response
+        .split_once("\r\n\r\n")
+        .context("the response has no body")?;
     Ok(body.to_owned())
 }
 

@@ -28,13 +28,13 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
         trial(
             harness,
-            "process::stop_lets_a_process_end_by_itself",
-            stop_lets_a_process_end_by_itself,
+            "process::stop_waits_for_a_process_that_handles_sigterm",
+            stop_waits_for_a_process,
         ),
         trial(
             harness,
-            "process::stop_kills_a_process_that_does_not_listen",
-            stop_kills_a_process_that_does_not_listen,
+            "process::stop_kills_a_process_that_ignores_sigterm",
+            stop_kills_a_process,
         ),
         trial(
             harness,
@@ -43,40 +43,40 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
         ),
         trial(
             harness,
-            "process::a_group_ends_with_its_leader",
-            a_group_ends_with_its_leader,
+            "process::group_is_killed_when_its_leader_exits",
+            group_is_killed_when_its_leader_exits,
         ),
         trial(
             harness,
-            "process::a_dropped_process_is_killed",
-            a_dropped_process_is_killed,
+            "process::dropped_process_is_killed",
+            dropped_process_is_killed,
         ),
         trial(
             harness,
-            "process::a_death_is_described_with_the_last_words",
-            a_death_is_described_with_the_last_words,
+            "process::unexpected_exit_is_reported_with_the_last_log_lines",
+            unexpected_exit_is_reported,
         ),
         trial(harness, "process::usage_is_measured", usage_is_measured),
         trial(
             harness,
-            "process::finish_names_and_kills_what_leaked",
-            finish_names_and_kills_what_leaked,
+            "process::finish_names_and_kills_leaked_processes",
+            finish_names_and_kills_leaked_processes,
         ),
         trial(
             harness,
-            "process::files_are_kept_when_asked",
-            files_are_kept_when_asked,
+            "process::files_are_kept_if_keep_files_is_set",
+            files_are_kept,
         ),
         trial(
             harness,
-            "process::nothing_survives_a_killed_harness",
+            "process::no_process_or_file_survives_a_killed_harness",
             nothing_survives_a_killed_harness,
         ),
     ]
 }
 
 /// Runs a harness with children, one of which has left its process group, until the harness is killed.
-pub(crate) fn victim_main_if_asked() -> Result<()> {
+pub(crate) fn victim_main_if_requested() -> Result<()> {
     if std::env::args().nth(1).as_deref() != Some(VICTIM) {
         return Ok(());
     }
@@ -90,21 +90,21 @@ pub(crate) fn victim_main_if_asked() -> Result<()> {
     }
 }
 
-async fn stop_lets_a_process_end_by_itself(harness: Arc<Harness>) -> Result<()> {
+async fn stop_waits_for_a_process(harness: Arc<Harness>) -> Result<()> {
     let script = "trap 'exit 3' TERM; echo up; while :; do sleep 1000 & wait $!; done";
-    let process = Process::spawn(&harness.run, sh("polite", script))?;
+    let process = Process::spawn(&harness.run, sh("handles-term", script))?;
     words(process.stdout(), 1).await?;
     let exit = process.stop(DEADLINE).await?;
     ensure!(exit.status.code() == Some(3), "it ended with {}", exit.status);
-    ensure!(process.try_exit().is_some(), "the exit must be remembered");
+    ensure!(process.try_exit().is_some(), "the exit status must be kept");
     process
         .signal(Signal::KILL)
         .context("a signal to an ended process must do nothing")
 }
 
-async fn stop_kills_a_process_that_does_not_listen(harness: Arc<Harness>) -> Result<()> {
+async fn stop_kills_a_process(harness: Arc<Harness>) -> Result<()> {
     let script = "trap '' TERM; echo up; while :; do sleep 1000; done";
-    let process = Process::spawn(&harness.run, sh("deaf", script))?;
+    let process = Process::spawn(&harness.run, sh("ignores-term", script))?;
     words(process.stdout(), 1).await?;
     let exit = process.stop(Duration::from_millis(200)).await?;
     ensure!(exit.status.signal() == Some(9), "it ended with {}", exit.status);
@@ -119,7 +119,7 @@ async fn kill_ends_the_whole_group(harness: Arc<Harness>) -> Result<()> {
     ends(&child).context("the child of the killed process")
 }
 
-async fn a_group_ends_with_its_leader(harness: Arc<Harness>) -> Result<()> {
+async fn group_is_killed_when_its_leader_exits(harness: Arc<Harness>) -> Result<()> {
     // The leader waits for a file, so that its child can be looked up before.
     let script = "sleep 1000 & echo $!; until [ -e go-on ]; do sleep 0.05; done; exit 5";
     let dir = harness.run.subdir("orphans")?;
@@ -131,7 +131,7 @@ async fn a_group_ends_with_its_leader(harness: Arc<Harness>) -> Result<()> {
     ends(&child).context("the child of the process that ended")
 }
 
-async fn a_dropped_process_is_killed(harness: Arc<Harness>) -> Result<()> {
+async fn dropped_process_is_killed(harness: Arc<Harness>) -> Result<()> {
     let process = Process::spawn(&harness.run, sh("dropped", "sleep 1000 & echo $!; wait"))?;
     let pids = [
         words(process.stdout(), 1).await?[0].clone(),
@@ -143,19 +143,19 @@ async fn a_dropped_process_is_killed(harness: Arc<Harness>) -> Result<()> {
     ends(&child).context("the child of the dropped process")
 }
 
-async fn a_death_is_described_with_the_last_words(harness: Arc<Harness>) -> Result<()> {
+async fn unexpected_exit_is_reported(harness: Arc<Harness>) -> Result<()> {
     let process = Process::spawn(
         &harness.run,
-        sh("doomed", "echo first >&2; echo the reason >&2; exit 7"),
+        sh("fails", "echo first >&2; echo the reason >&2; exit 7"),
     )?;
-    let given_up = process.while_alive(std::future::pending::<Result<()>>());
-    let error = tokio::time::timeout(DEADLINE, given_up)
+    let exits = process.while_alive(std::future::pending::<Result<()>>());
+    let error = tokio::time::timeout(DEADLINE, exits)
         .await
-        .context("the death must be noticed")?;
+        .context("the exit must be reported")?;
     for error in [error, process.ensure_alive()] {
-        let told = format!("{:#}", error.err().context("the death must be an error")?);
-        for part in ["doomed", "exit status: 7", "the reason"] {
-            ensure!(told.contains(part), "no {part:?} in: {told}");
+        let text = format!("{:#}", error.err().context("the exit must be an error")?);
+        for part in ["fails", "exit status: 7", "the reason"] {
+            ensure!(text.contains(part), "no {part:?} in: {text}");
         }
     }
     ensure!(
@@ -181,24 +181,24 @@ async fn usage_is_measured(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-async fn finish_names_and_kills_what_leaked(_: Arc<Harness>) -> Result<()> {
+async fn finish_names_and_kills_leaked_processes(_: Arc<Harness>) -> Result<()> {
     let run = Run::start()?;
     let process = Process::spawn(&run, sh("parent", RUNAWAY))?;
     let runaway = words(process.stdout(), 1).await?[0].clone();
     let watched = open(&runaway)?;
     process.kill().await?;
     let error = run.finish().await.err().context("a leak must be an error")?;
-    let told = format!("{error:#}");
+    let text = format!("{error:#}");
     ensure!(
-        told.contains(&format!("{runaway} sleep 1000")),
-        "the leak is not named: {told}"
+        text.contains(&format!("{runaway} sleep 1000")),
+        "the error does not name the leaked process: {text}"
     );
     ends(&watched).context("the leaked process")?;
-    ensure!(!run.dir().exists(), "{} is still there", run.dir().display());
+    ensure!(!run.dir().exists(), "{} still exists", run.dir().display());
     Ok(())
 }
 
-async fn files_are_kept_when_asked(_: Arc<Harness>) -> Result<()> {
+async fn files_are_kept(_: Arc<Harness>) -> Result<()> {
     let run = Run::start()?;
     let settings = Settings {
         keep_files: true,
@@ -207,7 +207,7 @@ async fn files_are_kept_when_asked(_: Arc<Harness>) -> Result<()> {
     drop(Toolchain::new(&run, settings));
     run.finish().await?;
     ensure!(run.dir().is_dir(), "{} is gone", run.dir().display());
-    std::fs::remove_dir_all(run.dir()).context("remove what was kept")
+    std::fs::remove_dir_all(run.dir()).context("remove the kept files")
 }
 
 async fn nothing_survives_a_killed_harness(harness: Arc<Harness>) -> Result<()> {
@@ -229,14 +229,13 @@ async fn nothing_survives_a_killed_harness(harness: Arc<Harness>) -> Result<()> 
     .await
 }
 
-// === looking at processes ===
+// === functions ===
 
 fn sh(name: &str, script: &str) -> Spec {
     Spec::new(name, "sh").arg("-c").arg(script)
 }
 
-/// The words that a process has written to a file, when it has the expected number, each followed by white
-/// space.
+/// Waits until a process has written the expected number of words to a file; returns all words.
 async fn words(file: &Path, expected: usize) -> Result<Vec<String>> {
     let read = || {
         let text = std::fs::read_to_string(file).ok()?;
@@ -247,16 +246,16 @@ async fn words(file: &Path, expected: usize) -> Result<Vec<String>> {
 }
 
 /// Polls, because a file has no event to await.
-async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Result<T> {
-    let looking = async {
+async fn until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> Result<T> {
+    let checks = async {
         loop {
-            match look() {
+            match check() {
                 Some(found) => return found,
                 None => tokio::time::sleep(Duration::from_millis(10)).await,
             }
         }
     };
-    tokio::time::timeout(DEADLINE, looking)
+    tokio::time::timeout(DEADLINE, checks)
         .await
         .with_context(|| format!("waiting until {what}"))
 }
@@ -274,6 +273,6 @@ fn open(pid: &str) -> Result<OwnedFd> {
 fn ends(process: &OwnedFd) -> Result<()> {
     let timeout = Timespec::try_from(DEADLINE)?;
     let ready = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout))?;
-    ensure!(ready == 1, "the process is still there");
+    ensure!(ready == 1, "the process still runs");
     Ok(())
 }

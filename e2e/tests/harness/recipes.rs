@@ -1,4 +1,4 @@
-//! Every command block of the documents: which test runs it, starting from the text of the document, or why none does.
+//! Every command block of the documents: the test that runs the text of the document, or the reason why no test does.
 
 mod by_hand;
 
@@ -30,15 +30,15 @@ struct Recipe(&'static str, &'static str, Runner);
 enum Runner {
     /// A file, and the test in it that runs all commands of the block, or checks the whole file that it is.
     Test(&'static str, &'static str),
-    /// As [`Runner::Test`], and which commands it does not run and why. [`NOT_RUN`] names programs that do nothing.
+    /// As [`Runner::Test`], with the commands that it does not run and the reason. [`NOT_RUN`] names programs that do nothing.
     Partly(&'static str, &'static str, &'static str),
-    /// Why no test runs the block.
+    /// The reason why no test runs the block.
     NotRun(&'static str),
 }
 
 use Runner::{NotRun, Partly, Test};
 
-/// Why a command of cargo is not run.
+/// Reason for cargo commands.
 const BUILT: &str = "cargo does nothing: the harness has built the program";
 const SCHEDULED: &str =
     "takes long; the scheduled workflow runs it, and .ci/run the same target with less work";
@@ -322,7 +322,8 @@ fn packages() -> Result<Vec<Package>> {
         .current_dir(workspace_root())
         .output()
         .context("run cargo metadata")?;
-    let metadata: Metadata = serde_json::from_slice(&output.stdout).context("understand cargo metadata")?;
+    let metadata: Metadata =
+        serde_json::from_slice(&output.stdout).context("decode the output of cargo metadata")?;
     Ok(metadata.packages)
 }
 
@@ -349,7 +350,7 @@ fn git(args: &[&str]) -> Result<String> {
         .args(args)
         .current_dir(workspace_root())
         .output();
-    String::from_utf8(output.context("run git")?.stdout).context("read what git says")
+    String::from_utf8(output.context("run git")?.stdout).context("decode the output of git")
 }
 
 fn read(path: &Path) -> Result<String> {

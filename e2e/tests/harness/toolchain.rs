@@ -28,11 +28,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
             "toolchain::missing_named_binary_is_explained",
             missing_named_binary_is_explained,
         ),
-        trial(
-            harness,
-            "toolchain::a_build_is_found_again",
-            a_build_is_found_again,
-        ),
+        trial(harness, "toolchain::build_is_reused", build_is_reused),
     ]
 }
 
@@ -41,27 +37,27 @@ async fn missing_go_is_explained(harness: Arc<Harness>) -> Result<()> {
         path: Some("".into()),
         ..Settings::default()
     };
-    let told = refusal(&harness, settings).await?;
+    let text = build_error(&harness, settings).await?;
     for part in ["`go` is not on PATH", "Go 1.26.0 or newer", "https://go.dev/dl/"] {
-        ensure!(told.contains(part), "no {part:?} in: {told}");
+        ensure!(text.contains(part), "no {part:?} in: {text}");
     }
     Ok(())
 }
 
 async fn old_go_is_explained(harness: Arc<Harness>) -> Result<()> {
-    let told = refusal(
+    let text = build_error(
         &harness,
         with_go(&harness, "old", "echo go1.21.13; echo linux; echo amd64")?,
     )
     .await?;
     for part in ["Go 1.21.13", "too old", "Go 1.26.0 or newer"] {
-        ensure!(told.contains(part), "no {part:?} in: {told}");
+        ensure!(text.contains(part), "no {part:?} in: {text}");
     }
     Ok(())
 }
 
 async fn broken_go_is_explained(harness: Arc<Harness>) -> Result<()> {
-    let told = refusal(
+    let text = build_error(
         &harness,
         with_go(
             &harness,
@@ -71,7 +67,7 @@ async fn broken_go_is_explained(harness: Arc<Harness>) -> Result<()> {
     )
     .await?;
     for part in ["GOTOOLCHAIN=local forbids it", "Go 1.26.0 or newer"] {
-        ensure!(told.contains(part), "no {part:?} in: {told}");
+        ensure!(text.contains(part), "no {part:?} in: {text}");
     }
     Ok(())
 }
@@ -82,14 +78,14 @@ async fn missing_named_binary_is_explained(harness: Arc<Harness>) -> Result<()> 
         ..Settings::default()
     };
     let error = Toolchain::new(&harness.run, settings).csi_attacher().await;
-    let told = format!("{:#}", error.err().context("a missing binary must be an error")?);
+    let text = format!("{:#}", error.err().context("a missing binary must be an error")?);
     for part in ["CSI_ATTACHER_BIN", "/does/not/exist", "unset"] {
-        ensure!(told.contains(part), "no {part:?} in: {told}");
+        ensure!(text.contains(part), "no {part:?} in: {text}");
     }
     Ok(())
 }
 
-async fn a_build_is_found_again(harness: Arc<Harness>) -> Result<()> {
+async fn build_is_reused(harness: Arc<Harness>) -> Result<()> {
     let first = harness.toolchain.control_plane().await?;
     let built = first.metadata()?.modified()?;
     let second = harness.toolchain.control_plane().await?;
@@ -108,9 +104,9 @@ async fn a_build_is_found_again(harness: Arc<Harness>) -> Result<()> {
 }
 
 /// Error of a Go build with these toolchain settings.
-async fn refusal(harness: &Arc<Harness>, settings: Settings) -> Result<String> {
+async fn build_error(harness: &Arc<Harness>, settings: Settings) -> Result<String> {
     let built = Toolchain::new(&harness.run, settings).control_plane().await;
-    Ok(format!("{:#}", built.err().context("the build must be refused")?))
+    Ok(format!("{:#}", built.err().context("the build must fail")?))
 }
 
 /// Settings with a `PATH` on which `go` is a script.

@@ -7,43 +7,43 @@ use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolume, Vo
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::{Answer, SEED, VOLUMES, ask, compare, volumes};
+use crate::{LibraryResult, SEED, VOLUMES, compare, query_library, volumes};
 
 /// Prefix that kube-controller-manager and kubelet add to the library's error.
-const KUBERNETES_SAYS: &str = "failed to translate in-tree pv to CSI: ";
+const KUBERNETES_PREFIX: &str = "failed to translate in-tree pv to CSI: ";
 /// The start of an error whose rest is Go's reason for an invalid URL, which the embedded cluster leaves out.
 const INVALID_URL: &str = "EBS Volume ID Invalid disk name (";
 
 /// Name, CSI source and access modes; none if the volume is not migrated.
 type Outcome = Result<Option<(String, CSIPersistentVolumeSource, Vec<String>)>, String>;
 
-pub(crate) fn translates_alike(field: &str, generator: volumes::Generator) -> Result<()> {
+pub(crate) fn translates_like_the_library(field: &str, generator: volumes::Generator) -> Result<()> {
     let mut random = Rng::with_seed(SEED);
-    let (mut asked, mut ours) = (Vec::new(), Vec::new());
+    let (mut requests, mut ours) = (Vec::new(), Vec::new());
     for number in 0..VOLUMES {
         let source = generator(&mut random);
         if number % 2 == 0 {
             let volume = volumes::volume(&mut random, field, source);
             ours.push(of_persistent_volume(&volume)?);
-            asked.push(json!({ "translate": volume }));
+            requests.push(json!({ "translate": volume }));
         } else {
             let volume = in_pod(field, source);
             let namespace = ["", "ns"][random.usize(..2)];
             ours.push(of_inline(&volume, namespace)?);
-            asked.push(json!({"translateInline": {"volume": volume, "namespace": namespace}}));
+            requests.push(json!({"translateInline": {"volume": volume, "namespace": namespace}}));
         }
     }
-    let answers = ask(asked.iter().cloned())?;
-    let outcomes = asked
+    let results = query_library(requests.iter().cloned())?;
+    let outcomes = requests
         .into_iter()
         .zip(ours)
-        .zip(answers)
-        .map(|((asked, ours), answer)| anyhow::Ok((ours, theirs(&asked, answer)?, asked)));
+        .zip(results)
+        .map(|((request, ours), result)| anyhow::Ok((ours, theirs(&request, result)?, request)));
     let is_translated = |outcome: &Outcome| matches!(outcome, Ok(Some(_)));
-    compare(field, outcomes, is_translated, are_alike)
+    compare(field, outcomes, is_translated, is_match)
 }
 
-fn are_alike(ours: &Outcome, theirs: &Outcome) -> bool {
+fn is_match(ours: &Outcome, theirs: &Outcome) -> bool {
     match (ours, theirs) {
         (Err(ours), Err(theirs)) => {
             ours == theirs || ours.contains(INVALID_URL) && theirs.contains(INVALID_URL)
@@ -86,16 +86,18 @@ fn parts(volume: PersistentVolume) -> Option<(String, CSIPersistentVolumeSource,
     Some((name, spec.csi?, spec.access_modes.unwrap_or_default()))
 }
 
-fn theirs(asked: &Value, answer: Answer) -> Result<Outcome> {
-    if answer.not_migrated {
+fn theirs(request: &Value, result: LibraryResult) -> Result<Outcome> {
+    if result.not_migrated {
         return Ok(Ok(None));
     }
-    if let Some(error) = answer.error {
-        return Ok(Err(format!("{KUBERNETES_SAYS}{error}")));
+    if let Some(error) = result.error {
+        return Ok(Err(format!("{KUBERNETES_PREFIX}{error}")));
     }
-    let source = answer.source.context("a translated volume has a source")?;
+    let source = result.source.context("a translated volume has a source")?;
     // A PersistentVolume keeps its name.
-    let own_name = asked["translate"]["metadata"]["name"].as_str().map(str::to_owned);
-    let name = answer.name.or(own_name).unwrap_or_default();
-    Ok(Ok(Some((name, source, answer.access_modes))))
+    let own_name = request["translate"]["metadata"]["name"]
+        .as_str()
+        .map(str::to_owned);
+    let name = result.name.or(own_name).unwrap_or_default();
+    Ok(Ok(Some((name, source, result.access_modes))))
 }

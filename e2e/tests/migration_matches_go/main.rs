@@ -1,6 +1,6 @@
 //! Compares the hand-written translation of in-tree volumes with Kubernetes' csi-translation-lib, which the
 //! Go sidecar uses, on thousands of generated volumes of every plugin: field by field, including error
-//! messages. The embedded cluster has a translation of its own, which is compared, too.
+//! messages. The test also compares the embedded cluster's own translation.
 
 mod embedded;
 mod volumes;
@@ -25,19 +25,19 @@ const SEED: u64 = 0x0a11_0c47;
 const VOLUMES: usize = 4000;
 /// Number of handles to complete, and of names to look up.
 const OTHERS: usize = 4000;
-/// Minimum number of translatable volumes per plugin; with fewer the comparison would mean little.
+/// Minimum number of translatable volumes per plugin, so that the comparison is meaningful.
 const FEWEST: usize = 300;
 /// Minimum number of handles that are completed, and of those that cannot be.
 const FEWEST_REPAIRED: usize = 150;
 /// Maximum number of printed differences.
-const TOLD: usize = 10;
+const PRINTED: usize = 10;
 /// Prefix that the Go sidecar adds to the library's error.
-const SIDECAR_SAYS: &str = "failed to translate in tree pv to CSI: ";
+const SIDECAR_PREFIX: &str = "failed to translate in tree pv to CSI: ";
 
 /// Output of the library; see `e2e/peers/csi-translation`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
-struct Answer {
+struct LibraryResult {
     not_migrated: bool,
     error: Option<String>,
     name: Option<String>,
@@ -68,21 +68,25 @@ fn main() -> ExitCode {
     let mut trials: Vec<_> = volumes::PLUGINS
         .iter()
         .map(|&(field, generator)| {
-            trial(&format!("volumes of {field} are translated alike"), move || {
-                volumes_are_translated_alike(field, generator)
-            })
+            trial(
+                &format!("translates volumes of {field} like the library"),
+                move || translates_volumes_like_the_library(field, generator),
+            )
         })
         .collect();
     trials.extend(volumes::PLUGINS.iter().map(|&(field, generator)| {
         trial(
-            &format!("the embedded cluster translates volumes of {field} alike"),
-            move || embedded::translates_alike(field, generator),
+            &format!("the embedded cluster translates volumes of {field} like the library"),
+            move || embedded::translates_like_the_library(field, generator),
         )
     }));
-    trials.push(trial("handles are repaired alike", handles_are_repaired_alike));
     trials.push(trial(
-        "drivers are told and finalizers named alike",
-        names_are_alike,
+        "completes handles like the library",
+        completes_handles_like_the_library,
+    ));
+    trials.push(trial(
+        "recognizes drivers and names finalizers like the library",
+        names_match,
     ));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
@@ -94,21 +98,21 @@ fn trial(name: &str, test: impl FnOnce() -> Result<()> + Send + 'static) -> Tria
     })
 }
 
-fn volumes_are_translated_alike(field: &str, generator: volumes::Generator) -> Result<()> {
+fn translates_volumes_like_the_library(field: &str, generator: volumes::Generator) -> Result<()> {
     let mut random = Rng::with_seed(SEED);
-    let asked: Vec<Value> = (0..VOLUMES)
+    let volumes: Vec<Value> = (0..VOLUMES)
         .map(|_| {
             let source = generator(&mut random);
             volumes::volume(&mut random, field, source)
         })
         .collect();
-    let answers = ask(asked.iter().map(|volume| json!({"translate": volume})))?;
-    let outcomes = asked
+    let results = query_library(volumes.iter().map(|volume| json!({"translate": volume})))?;
+    let outcomes = volumes
         .into_iter()
-        .zip(answers)
-        .map(|(volume, answer)| anyhow::Ok((ours(&volume)?, theirs(answer)?, volume)));
+        .zip(results)
+        .map(|(volume, result)| anyhow::Ok((ours(&volume)?, theirs(result)?, volume)));
     let is_translated = |outcome: &Outcome| matches!(outcome, Outcome::Translated { .. });
-    compare(field, outcomes, is_translated, are_alike)
+    compare(field, outcomes, is_translated, is_match)
 }
 
 /// Fails if our outcome of a volume is not like Go's, or if fewer volumes were translated than the plugin has.
@@ -116,14 +120,14 @@ fn compare<T: fmt::Debug>(
     field: &str,
     outcomes: impl Iterator<Item = Result<(T, T, Value)>>,
     is_translated: impl Fn(&T) -> bool,
-    are_alike: impl Fn(&T, &T) -> bool,
+    is_match: impl Fn(&T, &T) -> bool,
 ) -> Result<()> {
     let (mut differences, mut translated) = (Vec::new(), 0);
     for outcome in outcomes {
-        let (ours, theirs, asked) = outcome?;
+        let (ours, theirs, input) = outcome?;
         translated += usize::from(is_translated(&theirs));
-        if !are_alike(&ours, &theirs) {
-            differences.push(format!("{asked}\n  ours: {ours:?}\n  Go's: {theirs:?}"));
+        if !is_match(&ours, &theirs) {
+            differences.push(format!("{input}\n  ours: {ours:?}\n  Go's: {theirs:?}"));
         }
     }
     none(&differences)?;
@@ -138,7 +142,7 @@ fn compare<T: fmt::Debug>(
 /// Differing messages: Go explains in brackets why an address is invalid. CSI handles are text, so
 /// csi-attacher rejects at once the bytes with which the Go sidecar fails in each call (here they arrive as
 /// U+FFFD).
-fn are_alike(ours: &Outcome, theirs: &Outcome) -> bool {
+fn is_match(ours: &Outcome, theirs: &Outcome) -> bool {
     match (ours, theirs) {
         (Outcome::Refused(ours), Outcome::Refused(theirs)) => {
             const ADDRESS: &str = ": invalid host: ParseAddr(";
@@ -152,9 +156,9 @@ fn are_alike(ours: &Outcome, theirs: &Outcome) -> bool {
     }
 }
 
-fn handles_are_repaired_alike() -> Result<()> {
+fn completes_handles_like_the_library() -> Result<()> {
     let mut random = Rng::with_seed(SEED);
-    let asked: Vec<_> = (0..OTHERS)
+    let cases: Vec<_> = (0..OTHERS)
         .map(|_| {
             let driver = match random.bool() {
                 true => Plugin::GcePd.driver().to_owned(),
@@ -167,16 +171,16 @@ fn handles_are_repaired_alike() -> Result<()> {
             )
         })
         .collect();
-    let questions = asked.iter().map(
+    let requests = cases.iter().map(
         |(driver, handle, node)| json!({"repair": {"driver": driver, "handle": handle, "nodeId": node}}),
     );
-    let answers = ask(questions)?;
+    let results = query_library(requests)?;
     let (mut differences, mut changed, mut failed) = (Vec::new(), 0, 0);
-    for ((driver, handle, node), answer) in asked.iter().zip(answers) {
+    for ((driver, handle, node), result) in cases.iter().zip(results) {
         let ours = migration::repaired(driver, handle, node);
-        let theirs = match (answer.handle, answer.error) {
+        let theirs = match (result.handle, result.error) {
             (Some(handle), _) => Ok(handle),
-            // There the library needs a plugin; the handle of any other driver is complete.
+            // The library fails without a plugin for the driver, whose handles are complete.
             (None, Some(_)) if !migration::is_migration_driver(driver) => Ok(handle.clone()),
             (None, error) => Err(error.unwrap_or_default()),
         };
@@ -197,22 +201,24 @@ fn handles_are_repaired_alike() -> Result<()> {
     Ok(())
 }
 
-fn names_are_alike() -> Result<()> {
+fn names_match() -> Result<()> {
     let mut random = Rng::with_seed(SEED);
     let names: Vec<String> = (0..OTHERS).map(|_| volumes::driver(&mut random)).collect();
-    let answers = ask(names
-        .iter()
-        .flat_map(|name| [json!({"isMigrationDriver": name}), json!({"finalizer": name})]))?;
+    let results = query_library(
+        names
+            .iter()
+            .flat_map(|name| [json!({"isMigrationDriver": name}), json!({"finalizer": name})]),
+    )?;
     let mut differences = Vec::new();
-    for (name, answers) in names.iter().zip(answers.chunks_exact(2)) {
+    for (name, results) in names.iter().zip(results.chunks_exact(2)) {
         let driver = Driver::new(name, Capabilities::default(), "");
         let ours = (migration::is_migration_driver(name), driver.finalizer.to_string());
         let theirs = (
-            answers[0].yes.context("the first answer is a yes or a no")?,
-            answers[1]
+            results[0].yes.context("the first result must be a boolean")?,
+            results[1]
                 .finalizer
                 .clone()
-                .context("the second answer is a finalizer")?,
+                .context("the second result must be a finalizer")?,
         );
         if ours != theirs {
             differences.push(format!("{name:?}\n  ours: {ours:?}\n  Go's: {theirs:?}"));
@@ -241,14 +247,14 @@ fn ours(volume: &Value) -> Result<Outcome> {
     })
 }
 
-fn theirs(answer: Answer) -> Result<Outcome> {
-    if answer.not_migrated {
+fn theirs(result: LibraryResult) -> Result<Outcome> {
+    if result.not_migrated {
         return Ok(Outcome::NotMigrated);
     }
-    if let Some(error) = answer.error {
-        return Ok(Outcome::Refused(format!("{SIDECAR_SAYS}{error}")));
+    if let Some(error) = result.error {
+        return Ok(Outcome::Refused(format!("{SIDECAR_PREFIX}{error}")));
     }
-    let source = answer.source.context("a translated volume has a source")?;
+    let source = result.source.context("a translated volume has a source")?;
     let secret = source.controller_publish_secret_ref;
     Ok(Outcome::Translated {
         driver: source.driver,
@@ -262,37 +268,37 @@ fn theirs(answer: Answer) -> Result<Outcome> {
                 secret.name.unwrap_or_default(),
             )
         }),
-        access_modes: answer.access_modes,
+        access_modes: result.access_modes,
     })
 }
 
-fn ask(questions: impl Iterator<Item = Value>) -> Result<Vec<Answer>> {
-    let (mut asked, mut lines) = (0, String::new());
-    for question in questions {
-        lines.push_str(&question.to_string());
+fn query_library(requests: impl Iterator<Item = Value>) -> Result<Vec<LibraryResult>> {
+    let (mut count, mut lines) = (0, String::new());
+    for request in requests {
+        lines.push_str(&request.to_string());
         lines.push('\n');
-        asked += 1;
+        count += 1;
     }
-    let answers = csi_translations(lines.as_bytes())?;
-    let answers = serde_json::Deserializer::from_slice(&answers)
+    let results = csi_translations(lines.as_bytes())?;
+    let results = serde_json::Deserializer::from_slice(&results)
         .into_iter()
-        .collect::<Result<Vec<Answer>, _>>()
-        .context("understand what csi-translation printed")?;
+        .collect::<Result<Vec<LibraryResult>, _>>()
+        .context("decode the output of csi-translation")?;
     ensure!(
-        answers.len() == asked,
-        "{} answers to {asked} questions",
-        answers.len()
+        results.len() == count,
+        "{} results for {count} requests",
+        results.len()
     );
-    Ok(answers)
+    Ok(results)
 }
 
 fn none(differences: &[String]) -> Result<()> {
-    let told = &differences[..differences.len().min(TOLD)];
+    let printed = &differences[..differences.len().min(PRINTED)];
     ensure!(
         differences.is_empty(),
         "{} differences (seed {SEED:#x}), the first of them:\n{}",
         differences.len(),
-        told.join("\n")
+        printed.join("\n")
     );
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The script for the certificate of snapshot metadata: its SnapshotMetadataService leads clients to the
-//! sidecar, and they trust its certificate.
+//! The script for the certificate of snapshot metadata: the address in its SnapshotMetadataService selects the sidecar, and
+//! clients trust the certificate.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,13 +32,13 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
         trial(
             harness,
-            "deploy::clients_of_snapshot_metadata_are_led_to_the_sidecar",
-            clients_are_led,
+            "deploy::address_of_snapshot_metadata_selects_the_sidecar",
+            address_selects_the_sidecar,
         ),
         trial(
             harness,
-            "deploy::the_certificate_of_snapshot_metadata_is_good_for_its_address_only",
-            certificate_is_good,
+            "deploy::certificate_of_snapshot_metadata_is_valid_for_its_address_only",
+            certificate_is_valid,
         ),
     ]
 }
@@ -47,7 +47,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
 struct Made {
     secret: Secret,
     /// The SnapshotMetadataService.
-    announcement: DynamicObject,
+    service_object: DynamicObject,
 }
 
 // === impl Made ===
@@ -64,19 +64,25 @@ impl Made {
         let secrets = of_kind::<Secret>(&objects, "Secret")?;
         let [secret] = <[Secret; 1]>::try_from(secrets)
             .map_err(|secrets| anyhow::anyhow!("there are {} secrets", secrets.len()))?;
-        let mut announcements = objects.into_iter();
-        let announcement = announcements.find(|object| kind(object) == "SnapshotMetadataService");
-        let announcement = announcement.context("there must be a SnapshotMetadataService")?;
-        Ok((Self { secret, announcement }, yaml))
+        let mut service_objects = objects.into_iter();
+        let service_object = service_objects.find(|object| kind(object) == "SnapshotMetadataService");
+        let service_object = service_object.context("there must be a SnapshotMetadataService")?;
+        Ok((
+            Self {
+                secret,
+                service_object,
+            },
+            yaml,
+        ))
     }
 
     fn spec(&self, field: &str) -> Result<&str> {
-        let value = self.announcement.data["spec"][field].as_str();
+        let value = self.service_object.data["spec"][field].as_str();
         value.with_context(|| format!("the SnapshotMetadataService must have {field}"))
     }
 
     fn authority(&self) -> Result<Vec<u8>> {
-        let value = self.announcement.data["spec"]["caCert"].clone();
+        let value = self.service_object.data["spec"]["caCert"].clone();
         Ok(serde_json::from_value::<ByteString>(value)?.0)
     }
 
@@ -96,8 +102,8 @@ impl Made {
 }
 
 /// Address, Service, pod, port and files match.
-async fn clients_are_led(harness: Arc<Harness>) -> Result<()> {
-    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
+async fn address_selects_the_sidecar(harness: Arc<Harness>) -> Result<()> {
+    let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     kinds::install(cluster).await?;
     let yaml = Shape::overlay(OVERLAY).build(&harness).await?;
     let objects = manifest::parse(&yaml)?;
@@ -106,15 +112,15 @@ async fn clients_are_led(harness: Arc<Harness>) -> Result<()> {
     cluster
         .check(&printed)
         .await
-        .context("apply what the script prints")?;
+        .context("apply the output of the script")?;
 
     let drivers = of_kind::<CSIDriver>(&objects, "CSIDriver")?;
     ensure!(
         drivers
             .iter()
-            .any(|driver| driver.name_any() == made.announcement.name_any()),
+            .any(|driver| driver.name_any() == made.service_object.name_any()),
         "{} is no driver",
-        made.announcement.name_any()
+        made.service_object.name_any()
     );
     let services = of_kind::<Service>(&objects, "Service")?;
     let [service] = services.as_slice() else {
@@ -128,7 +134,7 @@ async fn clients_are_led(harness: Arc<Harness>) -> Result<()> {
     let address = format!("{}.{namespace}.svc:{}", service.name_any(), port.port);
     ensure!(
         made.spec("address")? == address,
-        "{address} is announced as {}",
+        "the SnapshotMetadataService has instead of {address} {}",
         made.spec("address")?
     );
 
@@ -138,11 +144,11 @@ async fn clients_are_led(harness: Arc<Harness>) -> Result<()> {
     };
     ensure!(
         deployment.namespace() == Some(namespace),
-        "they are in two namespaces"
+        "Service and Deployment are in two namespaces"
     );
     ensure!(
         deployment.namespace() == made.secret.namespace(),
-        "the Secret is elsewhere"
+        "the Secret is in another namespace"
     );
     let template = template(deployment)?;
     let selector = LabelSelector {
@@ -193,7 +199,7 @@ fn files_of(pod: &PodSpec, secret: &str) -> Result<std::path::PathBuf> {
 }
 
 /// Verifies the certificate with openssl as a TLS client does, here and in another namespace.
-async fn certificate_is_good(harness: Arc<Harness>) -> Result<()> {
+async fn certificate_is_valid(harness: Arc<Harness>) -> Result<()> {
     // Maximum length of a DNS label.
     let long = "n".repeat(63);
     for (number, args) in [vec![], vec![long.as_str(), "another-service"]]
@@ -222,7 +228,7 @@ async fn certificate_is_good(harness: Arc<Harness>) -> Result<()> {
         };
         output_of(&mut verify(made.host()?)).await.context("trust it")?;
         let elsewhere = output_of(&mut verify("elsewhere.svc")).await;
-        ensure!(elsewhere.is_err(), "the certificate is good for any host");
+        ensure!(elsewhere.is_err(), "the certificate is valid for any host");
 
         let of_certificate = Command::new("openssl")
             .args(["x509", "-noout", "-pubkey", "-in"])

@@ -43,7 +43,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
 /// With strict field validation, without storing the objects.
 async fn charts_are_accepted(harness: Arc<Harness>) -> Result<()> {
     let helm = harness.toolchain.helm().await?;
-    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
+    let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     kinds::install(cluster).await?;
     let namespace = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n");
     cluster.apply(&namespace).await?;

@@ -48,13 +48,13 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
         trial(
             harness,
-            "deploy::controller_and_node_of_the_mock_driver_meet_and_serve_its_classes",
+            "deploy::mock_driver_serves_its_classes_on_controller_and_node",
             the_driver_serves_its_classes,
         ),
         trial(
             harness,
-            "deploy::examples_are_taken_by_the_api_server_and_name_classes_that_there_are",
-            examples_are_taken,
+            "deploy::examples_are_accepted_and_name_existing_classes",
+            examples_are_accepted,
         ),
         trial(
             harness,
@@ -162,7 +162,7 @@ impl RunningDriver {
         let info = NodeClient::new(node_channel.clone())
             .node_get_info(NodeGetInfoRequest {})
             .await
-            .context("ask the node who it is")?
+            .context("call NodeGetInfo")?
             .into_inner();
         Ok(Self {
             controller,
@@ -240,14 +240,17 @@ async fn the_driver_serves_its_classes(harness: Arc<Harness>) -> Result<()> {
             .await?
             .into_inner()
             .snapshot;
-        let snapshot_id = taken.context("a snapshot must be answered")?.snapshot_id;
+        let snapshot_id = taken.context("the response must have a snapshot")?.snapshot_id;
         let restored = provision(&driver, class, false, Some(snapshot_id)).await?;
         reaches_a_pod(&driver, &restored).await?;
     }
 
     let tiers = std::fs::read_to_string(examples()?.join("tiers.yaml"))?;
     let tiers = of_kind::<VolumeAttributesClass>(&manifest::parse(&tiers)?, "VolumeAttributesClass")?;
-    ensure!(tiers.len() >= 2, "there is nothing to change between");
+    ensure!(
+        tiers.len() >= 2,
+        "at least two VolumeAttributesClasses are needed"
+    );
     let volume = provision(&driver, class, false, None).await?;
     for tier in tiers {
         ensure!(
@@ -288,7 +291,7 @@ pub(super) async fn provision(
     let unknown: Vec<_> = own.keys().filter(|key| !key.ends_with("/fstype")).collect();
     ensure!(
         unknown.is_empty(),
-        "the sidecar's {unknown:?} are not looked at here"
+        "this test does not support the sidecar's {unknown:?}"
     );
     // By --extra-create-metadata.
     for what in ["pvc/name", "pvc/namespace", "pv/name"] {
@@ -331,7 +334,7 @@ pub(super) async fn provision(
         ..CreateVolumeRequest::default()
     };
     let made = driver.controller().create_volume(request).await?.into_inner();
-    let made = made.volume.context("a volume must be answered")?;
+    let made = made.volume.context("the response must have a volume")?;
     Ok(Provisioned {
         id: made.volume_id,
         context: made.volume_context.into_iter().collect(),
@@ -384,8 +387,8 @@ pub(super) async fn reaches_a_pod(driver: &RunningDriver, volume: &Provisioned) 
 }
 
 /// The API server accepts the objects in any namespace, and the objects that they refer to exist.
-async fn examples_are_taken(harness: Arc<Harness>) -> Result<()> {
-    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
+async fn examples_are_accepted(harness: Arc<Harness>) -> Result<()> {
+    let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     kinds::install(cluster).await?;
     cluster.create_namespace("deploy-examples").await?;
     let mut known: Vec<DynamicObject> = manifest::parse(&whole_driver().build(&harness).await?)?;
@@ -459,7 +462,7 @@ async fn nodes_of_kind_share_a_folder(harness: Arc<Harness>) -> Result<()> {
     let file = csi_e2e::toolchain::workspace_root().join("deploy/kind/cluster.yaml");
     let cluster: serde_json::Value = serde_saphyr::from_str(&std::fs::read_to_string(file)?)?;
     let nodes = cluster["nodes"].as_array().context("a cluster must have nodes")?;
-    ensure!(nodes.len() >= 2, "one node is no array's worth");
+    ensure!(nodes.len() >= 2, "the array needs at least two nodes");
     let first = nodes[0]["extraMounts"].clone();
     ensure!(nodes.iter().all(|node| node["extraMounts"] == first), "{cluster}");
     for workload in whole_driver().workloads(&harness).await? {
@@ -569,7 +572,7 @@ fn on_the_node(root: &Path, workload: &Workload, container: &Container, text: &s
 
 async fn appears(path: &Path) -> Result<()> {
     wait::poll(DEADLINE, &format!("{} to appear", path.display()), || async {
-        Ok(Progress::of(path.exists(), || "it is not there".to_owned()))
+        Ok(Progress::of(path.exists(), || "it does not exist".to_owned()))
     })
     .await
 }

@@ -22,13 +22,13 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
         trial(
             harness,
-            "deploy::layouts_hold_what_they_say_and_are_reproducible",
-            layouts_hold,
+            "deploy::layouts_are_consistent_and_reproducible",
+            layouts_are_consistent,
         ),
         trial(
             harness,
-            "deploy::layouts_are_made_again_and_never_of_nothing",
-            layouts_are_made_again,
+            "deploy::layouts_are_replaced_and_a_missing_binary_is_an_error",
+            layouts_are_replaced,
         ),
         trial(
             harness,
@@ -44,7 +44,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
 }
 
 /// Uses placeholder binaries, because compiling takes too long for a test.
-async fn layouts_hold(harness: Arc<Harness>) -> Result<()> {
+async fn layouts_are_consistent(harness: Arc<Harness>) -> Result<()> {
     let dir = harness.run.subdir("images")?;
     let binaries = dir.join("binaries");
     mk_binaries(&binaries, "")?;
@@ -56,11 +56,11 @@ async fn layouts_hold(harness: Arc<Harness>) -> Result<()> {
         let files = files(&first.join(program))?;
         ensure!(
             files == self::files(&second.join(program))?,
-            "the same binaries made two different layouts of {program}"
+            "two layouts of {program} from the same binaries differ"
         );
         let layout = Layout(files);
         let outer = layout.json("index.json")?;
-        let index = layout.followed(&outer["manifests"][0])?;
+        let index = layout.resolved(&outer["manifests"][0])?;
         let manifests = index["manifests"]
             .as_array()
             .context("an index must have manifests")?;
@@ -71,8 +71,8 @@ async fn layouts_hold(harness: Arc<Harness>) -> Result<()> {
         ensure!(platforms == ARCHITECTURES, "{program} is for {platforms:?}");
         for descriptor in manifests {
             let architecture = &descriptor["platform"]["architecture"];
-            let manifest = layout.followed(descriptor)?;
-            let config = layout.followed(&manifest["config"])?;
+            let manifest = layout.resolved(descriptor)?;
+            let config = layout.resolved(&manifest["config"])?;
             ensure!(config["architecture"] == *architecture, "{program}: {config}");
             ensure!(
                 config["config"]["Entrypoint"] == json!([format!("/{program}")]),
@@ -90,7 +90,7 @@ async fn layouts_hold(harness: Arc<Harness>) -> Result<()> {
             let wanted = format!("{program} for {}", architecture.as_str().unwrap_or_default());
             ensure!(
                 text.starts_with(program) && text.contains(&wanted),
-                "the layer holds no {wanted}"
+                "the layer does not contain {wanted}"
             );
         }
     }
@@ -98,7 +98,7 @@ async fn layouts_hold(harness: Arc<Harness>) -> Result<()> {
 }
 
 /// A build replaces all layouts of an earlier build in the same directory, and a missing binary is an error.
-async fn layouts_are_made_again(harness: Arc<Harness>) -> Result<()> {
+async fn layouts_are_replaced(harness: Arc<Harness>) -> Result<()> {
     let dir = harness.run.subdir("images-again")?;
     let (old, new) = (dir.join("old"), dir.join("new"));
     mk_binaries(&old, "of yesterday")?;
@@ -110,14 +110,14 @@ async fn layouts_are_made_again(harness: Arc<Harness>) -> Result<()> {
     for program in PROGRAMS {
         ensure!(
             files(&used.join(program))? == files(&unused.join(program))?,
-            "the layout of {program} holds something of an earlier build"
+            "the layout of {program} contains files of an earlier build"
         );
     }
     for architecture in ARCHITECTURES {
         std::fs::remove_file(new.join(architecture).join(PROGRAMS[1]))?;
     }
     let refused = pack(&new, &unused).await;
-    let refused = refused.err().context("an image was made of nothing")?;
+    let refused = refused.err().context("an image was built without a binary")?;
     ensure!(refused.to_string().contains(PROGRAMS[1]), "{refused}");
     Ok(())
 }
@@ -221,9 +221,9 @@ impl Layout {
         serde_json::from_slice(content).with_context(|| format!("{file} must be JSON"))
     }
 
-    fn followed(&self, descriptor: &Value) -> Result<Value> {
+    fn resolved(&self, descriptor: &Value) -> Result<Value> {
         serde_json::from_slice(self.blob(descriptor)?)
-            .with_context(|| format!("{descriptor} must lead to JSON"))
+            .with_context(|| format!("{descriptor} must refer to JSON"))
     }
 
     /// The blob of a descriptor, if digest and size match.

@@ -26,8 +26,8 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
         trial(
             harness,
-            "deploy::queries_ask_for_metrics_that_exist",
-            queries_ask_for_what_exists,
+            "deploy::queries_use_existing_metrics_and_labels",
+            queries_use_existing_metrics,
         ),
         trial(
             harness,
@@ -36,13 +36,13 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
         ),
         trial(
             harness,
-            "deploy::the_monitor_reads_the_attacher",
-            the_monitor_reads_the_attacher,
+            "deploy::service_monitor_selects_the_attacher",
+            service_monitor_selects_the_attacher,
         ),
     ]
 }
 
-async fn queries_ask_for_what_exists(harness: Arc<Harness>) -> Result<()> {
+async fn queries_use_existing_metrics(harness: Arc<Harness>) -> Result<()> {
     let documented = Documented::read()?;
     let objects = objects(&harness).await?;
     let mut expressions = alerts(&objects)?
@@ -54,7 +54,7 @@ async fn queries_ask_for_what_exists(harness: Arc<Harness>) -> Result<()> {
     ensure!(alerts >= 7, "there are {alerts} alerts");
     ensure!(
         expressions.len() >= alerts + 10,
-        "the dashboard shows hardly anything"
+        "the dashboard has fewer than ten expressions"
     );
 
     let (places, expressions): (Vec<_>, Vec<_>) = expressions.into_iter().unzip();
@@ -70,12 +70,12 @@ async fn queries_ask_for_what_exists(harness: Arc<Harness>) -> Result<()> {
                 )
             })?);
         }
-        let asked = query
+        let used = query
             .selectors
             .iter()
             .flat_map(|selector| &selector.labels)
             .chain(&query.grouping);
-        for label in asked {
+        for label in used {
             ensure!(
                 labels.contains(label.as_str()),
                 "{place}: none of its metrics has the label {label}\n{expression}"
@@ -107,7 +107,7 @@ async fn every_alert_has_its_runbook(harness: Arc<Harness>) -> Result<()> {
         let anchor = format!("docs/alerts.md#{}", name.to_lowercase());
         ensure!(
             alert.annotations["runbook"].ends_with(&anchor),
-            "alert {name} must lead to {anchor}"
+            "the runbook of alert {name} must be {anchor}"
         );
         let severity = alert.labels.get("severity").map(String::as_str);
         ensure!(
@@ -122,7 +122,7 @@ async fn every_alert_has_its_runbook(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-async fn the_monitor_reads_the_attacher(harness: Arc<Harness>) -> Result<()> {
+async fn service_monitor_selects_the_attacher(harness: Arc<Harness>) -> Result<()> {
     let shape = Shape::base_with(&["monitoring"])?;
     let objects = manifest::parse(&shape.build(&harness).await?)?;
     let the = |wanted: &str| {
@@ -138,14 +138,14 @@ async fn the_monitor_reads_the_attacher(harness: Arc<Harness>) -> Result<()> {
             .unwrap_or_default()
             .iter()
             .all(|label| labels.get(label.0) == Some(label.1)),
-        "the ServiceMonitor selects not the Service"
+        "the ServiceMonitor does not select the Service"
     );
     let ports: Vec<ServicePort> = serde_json::from_value(service.data["spec"]["ports"].clone())?;
-    let asked = monitor["endpoints"][0]["port"].as_str();
-    let served = ports.iter().find(|port| port.name.as_deref() == asked);
+    let wanted = monitor["endpoints"][0]["port"].as_str();
+    let served = ports.iter().find(|port| port.name.as_deref() == wanted);
     let port = match served.and_then(|port| port.target_port.as_ref()) {
         Some(IntOrString::String(name)) => name,
-        other => anyhow::bail!("the Service leads to {other:?}, which is no name of a port"),
+        other => anyhow::bail!("the Service's targetPort is {other:?}, not the name of a port"),
     };
     let selector = LabelSelector {
         match_labels: serde_json::from_value(service.data["spec"]["selector"].clone())?,
@@ -169,7 +169,7 @@ async fn the_monitor_reads_the_attacher(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-// === what is asked for ===
+// === queries ===
 
 struct Alert {
     name: String,
@@ -232,15 +232,15 @@ fn dashboard_expressions(objects: &[DynamicObject]) -> Result<Vec<(String, Strin
                 .flatten()
                 .filter(|variable| variable["type"] == "query")
             {
-                let asked = variable["query"]
+                let query = variable["query"]
                     .as_str()
                     .context("a variable must have a query")?;
-                let inner = asked
+                let inner = query
                     .strip_prefix("label_values(")
                     .and_then(|rest| rest.strip_suffix(')'));
                 let (series, label) = inner
                     .and_then(|inner| inner.rsplit_once(", "))
-                    .with_context(|| format!("{asked}: only label_values(series, label) is understood"))?;
+                    .with_context(|| format!("{query}: only label_values(series, label) is supported"))?;
                 expressions.push((
                     format!("variable {label}"),
                     format!("count by ({label}) ({series})"),

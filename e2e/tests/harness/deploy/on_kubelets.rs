@@ -1,4 +1,4 @@
-//! Every directory of `deploy/` and every example: what applies it on real kubelets, or why nothing does.
+//! Every directory of `deploy/` and every example: the test that applies it on real kubelets, or the reason why no test does.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ const PARENTS: [&str; 3] = ["charts", "components", "overlays"];
 struct Row(&'static str, On);
 
 enum On {
-    /// A file that names the path, and what else it contains: the test that applies it there.
+    /// A file that names the path, and a text in it: the test that applies the path.
     Kubelets(&'static str, &'static str),
-    /// Why nothing applies it there.
+    /// The reason why no test applies it.
     NotRun(&'static str),
 }
 

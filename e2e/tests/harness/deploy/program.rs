@@ -43,24 +43,24 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
         trial(
             harness,
-            "deploy::programs_take_the_flags_they_are_given",
-            programs_take_their_flags,
+            "deploy::programs_accept_their_flags",
+            programs_accept_their_flags,
         ),
         trial(
             harness,
-            "deploy::probes_are_answered_with_the_flags_given",
-            probes_are_answered,
+            "deploy::probes_succeed_with_the_given_flags",
+            probes_succeed,
         ),
         trial(
             harness,
-            "deploy::images_have_a_version_that_there_is",
+            "deploy::images_have_the_versions_of_the_tree",
             images_have_a_version,
         ),
     ]
 }
 
 /// Flags for one attacher must work with the other, so that users can switch in both directions.
-async fn programs_take_their_flags(harness: Arc<Harness>) -> Result<()> {
+async fn programs_accept_their_flags(harness: Arc<Harness>) -> Result<()> {
     let attachers = [
         harness.toolchain.csi_attacher().await?,
         harness.toolchain.peer(Peer::ExternalAttacher).await?,
@@ -72,13 +72,13 @@ async fn programs_take_their_flags(harness: Arc<Harness>) -> Result<()> {
             let what = || format!("{shape}: {}", workload.name);
             for image in DRIVERS {
                 if let Some(container) = workload.container_of_image(image) {
-                    takes_flags(&driver, container).await.with_context(what)?;
+                    accepts_flags(&driver, container).await.with_context(what)?;
                     *tried.entry(image).or_insert(0) += 1;
                 }
             }
             if let Some(container) = workload.container_of_image(ATTACHER) {
                 for attacher in &attachers {
-                    takes_flags(attacher, container).await.with_context(what)?;
+                    accepts_flags(attacher, container).await.with_context(what)?;
                     *tried.entry(ATTACHER).or_insert(0) += 1;
                 }
             }
@@ -93,7 +93,7 @@ async fn programs_take_their_flags(harness: Arc<Harness>) -> Result<()> {
 }
 
 /// With a trailing `--version` the program parses its flags and exits.
-async fn takes_flags(program: &Path, container: &Container) -> Result<()> {
+async fn accepts_flags(program: &Path, container: &Container) -> Result<()> {
     let args = expanded(container)?;
     let output = Command::new(program)
         .args(&args)
@@ -131,13 +131,13 @@ pub(super) fn expanded(container: &Container) -> Result<Vec<String>> {
         }
     }
     let open = args.iter().find(|arg| arg.contains("$("));
-    ensure!(open.is_none(), "{open:?} names a variable that is not there");
+    ensure!(open.is_none(), "{open:?} names an undefined variable");
     Ok(args)
 }
 
 /// Runs csi-attacher, and the Go attacher of the component, as the base does, except for paths and addresses
 /// of this machine.
-async fn probes_are_answered(harness: Arc<Harness>) -> Result<()> {
+async fn probes_succeed(harness: Arc<Harness>) -> Result<()> {
     let ours = harness.toolchain.csi_attacher().await?;
     let go = harness.toolchain.peer(Peer::ExternalAttacher).await?;
     answers(&harness, "probed-ours", &[], ours).await?;
@@ -145,7 +145,7 @@ async fn probes_are_answered(harness: Arc<Harness>) -> Result<()> {
 }
 
 async fn answers(harness: &Harness, namespace: &str, components: &[&str], program: PathBuf) -> Result<()> {
-    let (cluster, _calm) = (harness.cluster().await?, harness.calm.read().await);
+    let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     cluster.create_namespace(namespace).await?;
     cluster
         .create_attacher_account(namespace, "attacher", false)
@@ -186,7 +186,7 @@ async fn answers(harness: &Harness, namespace: &str, components: &[&str], progra
                     .map(|port| format!(":{}", port.container_port));
                 ensure!(
                     port.eq([written]),
-                    "{shape}: the port named is not that of --http-endpoint={written}"
+                    "{shape}: the declared port is not the one of --http-endpoint={written}"
                 );
                 format!("--http-endpoint={address}")
             }
@@ -200,24 +200,24 @@ async fn answers(harness: &Harness, namespace: &str, components: &[&str], progra
         &container.liveness_probe,
         &container.readiness_probe,
     ] {
-        let asked = probe.as_ref().and_then(|probe| probe.http_get.as_ref());
-        paths.extend(asked.and_then(|asked| asked.path.clone()));
+        let request = probe.as_ref().and_then(|probe| probe.http_get.as_ref());
+        paths.extend(request.and_then(|request| request.path.clone()));
     }
     ensure!(paths.len() > 1, "{shape}: the attacher has no probe");
     for path in paths {
-        let answered = tokio::time::timeout(DEADLINE, attacher.while_alive(becomes_good(address, &path)));
-        answered.await.with_context(|| {
+        let succeeds = tokio::time::timeout(DEADLINE, attacher.while_alive(probe_succeeds(address, &path)));
+        succeeds.await.with_context(|| {
             format!(
-                "{shape}: {path} is not answered with 200: {}",
+                "{shape}: {path} does not respond with 200: {}",
                 attacher.log_tail(10)
             )
         })??;
     }
-    // A standby answers its probes, too: only the lease shows that it uses its permissions.
+    // The probes of a standby succeed, too; only the lease shows that the attacher uses its permissions.
     attacher.while_alive(takes_the_lease(cluster, namespace)).await?;
     attacher.stop(DEADLINE).await?;
     driver.stop().await?;
-    got_what_it_asked_for(cluster, namespace)
+    no_request_was_forbidden(cluster, namespace)
 }
 
 async fn takes_the_lease(cluster: &Cluster, namespace: &str) -> Result<()> {
@@ -237,10 +237,10 @@ async fn takes_the_lease(cluster: &Cluster, namespace: &str) -> Result<()> {
 }
 
 /// Reads the audit log. The lease shows that requests were sent.
-fn got_what_it_asked_for(cluster: &Cluster, namespace: &str) -> Result<()> {
+fn no_request_was_forbidden(cluster: &Cluster, namespace: &str) -> Result<()> {
     let requests = cluster
         .audited_requests()?
-        .context("the API server must keep an account")?;
+        .context("the API server must have an audit log")?;
     let mut lease_taken = false;
     for request in requests.iter().filter(|request| request.namespace == namespace) {
         ensure!(!request.forbidden, "{request:?}");
@@ -248,17 +248,17 @@ fn got_what_it_asked_for(cluster: &Cluster, namespace: &str) -> Result<()> {
     }
     ensure!(
         lease_taken,
-        "the API server's account of {namespace} holds no lease that was created"
+        "the audit log of {namespace} has no creation of a lease"
     );
     Ok(())
 }
 
-/// Probes as kubelet does until the answer is 200; a missing or partial answer is retried.
-async fn becomes_good(address: SocketAddr, path: &str) -> Result<()> {
+/// Probes as kubelet does until the response is 200; retries after a missing or partial response.
+async fn probe_succeeds(address: SocketAddr, path: &str) -> Result<()> {
     loop {
-        let answer = tokio::time::timeout(PROBE_TIMEOUT, ask(address, path)).await;
-        if let Ok(Ok(answer)) = answer
-            && answer.starts_with(b"HTTP/1.1 200 ")
+        let response = tokio::time::timeout(PROBE_TIMEOUT, get(address, path)).await;
+        if let Ok(Ok(response)) = response
+            && response.starts_with(b"HTTP/1.1 200 ")
         {
             return Ok(());
         }
@@ -266,13 +266,13 @@ async fn becomes_good(address: SocketAddr, path: &str) -> Result<()> {
     }
 }
 
-async fn ask(address: SocketAddr, path: &str) -> std::io::Result<Vec<u8>> {
+async fn get(address: SocketAddr, path: &str) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await?;
-    Ok(answer)
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).await?;
+    Ok(response)
 }
 
 async fn images_have_a_version(harness: Arc<Harness>) -> Result<()> {

@@ -31,8 +31,8 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
         ),
         trial(
             harness,
-            "deploy::only_what_mounts_for_pods_is_privileged",
-            only_what_mounts_is_privileged,
+            "deploy::only_node_plugins_are_privileged",
+            only_node_plugins_are_privileged,
         ),
     ]
 }
@@ -46,7 +46,7 @@ async fn containers_are_hardened(harness: Arc<Harness>) -> Result<()> {
             let grace = spec.termination_grace_period_seconds.unwrap_or(30);
             ensure!(
                 grace >= SHUTDOWN_GRACE + BEYOND_GRACE,
-                "{shape}: {grace} s are too short for what is under way"
+                "{shape}: {grace} s are too short for running calls"
             );
             ensure!(
                 spec.host_network != Some(true),
@@ -65,9 +65,9 @@ async fn containers_are_hardened(harness: Arc<Harness>) -> Result<()> {
                     resources.limits.unwrap_or_default(),
                 );
                 for resource in ["cpu", "memory"] {
-                    ensure!(requests.contains_key(resource), "{what} asks for no {resource}");
+                    ensure!(requests.contains_key(resource), "{what} requests no {resource}");
                 }
-                ensure!(limits.contains_key("memory"), "{what} may take all memory");
+                ensure!(limits.contains_key("memory"), "{what} has no memory limit");
             }
         }
     }
@@ -76,7 +76,7 @@ async fn containers_are_hardened(harness: Arc<Harness>) -> Result<()> {
 
 /// Also in a privileged namespace only the node's own container is privileged. The others may run as root,
 /// which owns the shared directory, but without capabilities.
-async fn only_what_mounts_is_privileged(harness: Arc<Harness>) -> Result<()> {
+async fn only_node_plugins_are_privileged(harness: Arc<Harness>) -> Result<()> {
     for shape in Shape::all()? {
         for workload in shape.workloads(&harness).await? {
             let pod = workload.template.spec.as_ref();
@@ -127,7 +127,7 @@ pub(super) async fn lets_pods_do(cluster: &Cluster, namespace: &str, expected: &
 pub(super) async fn admits(cluster: &Cluster, namespace: &str, workload: &Workload) -> Result<()> {
     let mut pod = Pod {
         metadata: ObjectMeta {
-            name: Some("let-in".to_owned()),
+            name: Some("admitted".to_owned()),
             ..ObjectMeta::default()
         },
         spec: workload.template.spec.clone(),
@@ -140,7 +140,7 @@ pub(super) async fn admits(cluster: &Cluster, namespace: &str, workload: &Worklo
     Api::<Pod>::namespaced(cluster.client(), namespace)
         .create(&dry, &pod)
         .await
-        .with_context(|| format!("{} makes a pod", workload.name))?;
+        .with_context(|| format!("{} creates a pod", workload.name))?;
     if !workload.is_on_each_node {
         return Ok(());
     }
@@ -166,11 +166,11 @@ pub(super) async fn admits(cluster: &Cluster, namespace: &str, workload: &Worklo
     };
     match tokio::time::timeout(DEADLINE, verified)
         .await
-        .context("there is no default account")?
+        .context("the default ServiceAccount does not exist")?
     {
         Ok(_) => bail!("{} needs no privileged namespace", workload.name),
         Err(kube::Error::Api(status)) if status.message.contains("PodSecurity") => Ok(()),
-        Err(error) => Err(error).with_context(|| format!("{} is refused for another reason", workload.name)),
+        Err(error) => Err(error).with_context(|| format!("{} is rejected for another reason", workload.name)),
     }
 }
 

@@ -1,5 +1,5 @@
 //! The third-party sidecars beside the attacher: their flags exist, they have the permissions that they need,
-//! their ports do not conflict, and the driver answers the calls that only they make.
+//! their ports do not conflict, and the driver implements the calls that only they send.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -141,8 +141,8 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
         trial(
             harness,
-            "deploy::sidecars_know_the_flags_that_they_are_given",
-            sidecars_know_their_flags,
+            "deploy::sidecars_support_their_flags",
+            sidecars_support_their_flags,
         ),
         trial(
             harness,
@@ -151,15 +151,15 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
         ),
         trial(
             harness,
-            "deploy::the_driver_answers_what_its_sidecars_ask",
-            the_driver_answers,
+            "deploy::driver_implements_the_calls_of_its_sidecars",
+            driver_implements_calls,
         ),
     ]
 }
 
 /// Reads the sources of the image's version, which must exist.
-async fn sidecars_know_their_flags(harness: Arc<Harness>) -> Result<()> {
-    let mut told: BTreeMap<(&str, String), BTreeSet<String>> = BTreeMap::new();
+async fn sidecars_support_their_flags(harness: Arc<Harness>) -> Result<()> {
+    let mut used: BTreeMap<(&str, String), BTreeSet<String>> = BTreeMap::new();
     for shape in Shape::all()? {
         for workload in shape.workloads(&harness).await? {
             for container in workload.containers() {
@@ -170,34 +170,36 @@ async fn sidecars_know_their_flags(harness: Arc<Harness>) -> Result<()> {
                     continue;
                 }
                 let sidecar = sidecar_of(container);
-                let sidecar =
-                    sidecar.with_context(|| format!("{shape}: where is {image} from? Say it here"))?;
+                let sidecar = sidecar.with_context(|| format!("{shape}: {image} is missing in SIDECARS"))?;
                 let version = version.with_context(|| format!("{shape}: {image} must have a version"))?;
-                told.entry((sidecar.image, version.to_owned()))
+                used.entry((sidecar.image, version.to_owned()))
                     .or_default()
                     .extend(container.args.iter().flatten().cloned());
             }
         }
     }
-    let run: BTreeSet<_> = told.keys().map(|(image, _)| *image).collect();
+    let run: BTreeSet<_> = used.keys().map(|(image, _)| *image).collect();
     ensure!(
         SIDECARS.iter().all(|sidecar| run.contains(sidecar.image)),
         "only {run:?} are run"
     );
-    for ((image, version), args) in told {
+    for ((image, version), args) in used {
         let mut sidecars = SIDECARS.iter();
         let sidecar = sidecars.find(|sidecar| sidecar.image == image);
-        let sidecar = sidecar.expect("only those that are known must be collected");
+        let sidecar = sidecar.expect("the loop above collects only known sidecars");
         let release = format!("{}@{version}", sidecar.module);
         let known = harness.toolchain.sidecar_flags(&release, sidecar.folders).await?;
         for arg in args {
             let (flag, value) = arg.split_once('=').unwrap_or((&arg, ""));
             let name = flag.trim_start_matches('-');
-            ensure!(known.flags.contains(name), "{release} knows no {flag}");
+            ensure!(known.flags.contains(name), "{release} does not support {flag}");
             let gates = value.split(',').filter(|_| name == "feature-gates");
             for gate in gates {
                 let (gate, _) = gate.split_once('=').with_context(|| format!("{image}: {arg}"))?;
-                ensure!(known.gates.contains(gate), "{release} knows no gate {gate}");
+                ensure!(
+                    known.gates.contains(gate),
+                    "{release} does not support the gate {gate}"
+                );
             }
         }
     }
@@ -206,13 +208,13 @@ async fn sidecars_know_their_flags(harness: Arc<Harness>) -> Result<()> {
 
 /// The containers share one network namespace: a program whose port is taken exits, and restarts forever.
 async fn ports_differ(harness: Arc<Harness>) -> Result<()> {
-    let mut meeting = 0;
+    let mut most = 0;
     for shape in Shape::all()? {
         for workload in shape.workloads(&harness).await? {
             let mut taken = BTreeMap::new();
             for container in workload.containers() {
                 let what = format!("{shape}: {}, container {}", workload.name, container.name);
-                let told: BTreeSet<i32> = container
+                let configured: BTreeSet<i32> = container
                     .args
                     .iter()
                     .flatten()
@@ -226,20 +228,20 @@ async fn ports_differ(harness: Arc<Harness>) -> Result<()> {
                     .map(|port| port.container_port)
                     .collect();
                 ensure!(
-                    told == declared || !is_own_image(container),
-                    "{what} listens on {told:?} and declares {declared:?}"
+                    configured == declared || !is_own_image(container),
+                    "{what} listens on {configured:?} and declares {declared:?}"
                 );
                 for port in declared {
                     let other = taken.insert(port, container.name.clone());
-                    ensure!(other.is_none(), "{what} wants port {port} of {other:?}");
+                    ensure!(other.is_none(), "{what} and {other:?} use port {port}");
                 }
             }
-            meeting = meeting.max(taken.len());
+            most = most.max(taken.len());
         }
     }
     ensure!(
-        meeting >= 3,
-        "no pod has more than {meeting} ports: nothing was compared"
+        most >= 3,
+        "no pod has more than {most} ports, so no ports were compared"
     );
     Ok(())
 }
@@ -289,9 +291,9 @@ fn sidecar_of(container: &Container) -> Option<&'static Sidecar> {
 
 /// GetCapacity for each class and the node's topology, a group snapshot, and the allocated blocks of a
 /// snapshot.
-async fn the_driver_answers(harness: Arc<Harness>) -> Result<()> {
+async fn driver_implements_calls(harness: Arc<Harness>) -> Result<()> {
     let objects = manifest::parse(&whole_driver().build(&harness).await?)?;
-    let driver = RunningDriver::start(&harness, "asked").await?;
+    let driver = RunningDriver::start(&harness, "called").await?;
     let classes = of_kind::<StorageClass>(&objects, "StorageClass")?;
     let late: Vec<_> = classes
         .iter()
@@ -309,7 +311,7 @@ async fn the_driver_answers(harness: Arc<Harness>) -> Result<()> {
         let largest = left.maximum_volume_size.unwrap_or_default();
         ensure!(
             left.available_capacity >= BYTES && largest >= BYTES,
-            "the scheduler would find no room for {}: {left:?}",
+            "the scheduler would find no capacity for {}: {left:?}",
             class.name_any()
         );
     }
@@ -335,18 +337,18 @@ async fn the_driver_answers(harness: Arc<Harness>) -> Result<()> {
             .await?
             .into_inner()
             .group_snapshot;
-        let taken = taken.context("a group must be answered")?;
+        let taken = taken.context("the response must have a group snapshot")?;
         ensure!(taken.snapshots.len() == 2, "{taken:?}");
         groups += 1;
     }
-    ensure!(groups > 0, "there is no class of group snapshots");
+    ensure!(groups > 0, "there is no VolumeGroupSnapshotClass");
 
-    metadata_is_described(&driver, class).await?;
+    lists_allocated_blocks(&driver, class).await?;
     driver.stop().await
 }
 
-/// The blocks that a backup program would read after a write.
-async fn metadata_is_described(driver: &RunningDriver, class: &StorageClass) -> Result<()> {
+/// GetMetadataAllocated lists a written block.
+async fn lists_allocated_blocks(driver: &RunningDriver, class: &StorageClass) -> Result<()> {
     let offered = IdentityClient::new(driver.identity.clone())
         .get_plugin_capabilities(GetPluginCapabilitiesRequest {})
         .await?
@@ -356,7 +358,7 @@ async fn metadata_is_described(driver: &RunningDriver, class: &StorageClass) -> 
         let service = plugin_capability::service::Type::SnapshotMetadataService;
         matches!(&capability.r#type, Some(plugin_capability::Type::Service(offered)) if offered.r#type() == service)
     });
-    ensure!(is_served, "the sidecar would end: {offered:?}");
+    ensure!(is_served, "the sidecar would exit: {offered:?}");
     let volume = provision(driver, class, true, None).await?;
     let device = reaches_a_pod(driver, &volume).await?;
     let mut disk = std::fs::OpenOptions::new()
@@ -371,7 +373,10 @@ async fn metadata_is_described(driver: &RunningDriver, class: &StorageClass) -> 
         ..CreateSnapshotRequest::default()
     };
     let taken = driver.controller().create_snapshot(request).await?.into_inner();
-    let snapshot_id = taken.snapshot.context("a snapshot must be answered")?.snapshot_id;
+    let snapshot_id = taken
+        .snapshot
+        .context("the response must have a snapshot")?
+        .snapshot_id;
     let request = GetMetadataAllocatedRequest {
         snapshot_id,
         ..GetMetadataAllocatedRequest::default()
@@ -386,7 +391,7 @@ async fn metadata_is_described(driver: &RunningDriver, class: &StorageClass) -> 
     }
     ensure!(
         starts.first() == Some(&0),
-        "the block that was written is not listed: {starts:?}"
+        "the written block is not listed: {starts:?}"
     );
     Ok(())
 }

@@ -95,7 +95,7 @@ async fn testdriver_yaml_matches(harness: Arc<Harness>) -> Result<()> {
         is_inline == takes_inline,
         "inline volumes: {is_inline}, by the CSIDriver: {takes_inline}"
     );
-    classes_are_there(&description, &objects)?;
+    classes_exist(&description, &objects)?;
     driver.stop().await
 }
 
@@ -116,7 +116,7 @@ fn ensure_known_fields(known: &Fields, object: &Value, path: &str) -> Result<()>
     Ok(())
 }
 
-fn classes_are_there(description: &Value, objects: &[kube::api::DynamicObject]) -> Result<()> {
+fn classes_exist(description: &Value, objects: &[kube::api::DynamicObject]) -> Result<()> {
     let tiers = std::fs::read_to_string(workspace_root().join("deploy/examples/tiers.yaml"))?;
     let tiers = manifest::parse(&tiers)?;
     for (field, kind) in [
@@ -141,7 +141,7 @@ struct Offered {
     controller: Vec<i32>,
     node: Vec<i32>,
     limit: i64,
-    has_place: bool,
+    has_topology: bool,
 }
 
 // === impl Offered ===
@@ -190,7 +190,7 @@ impl Offered {
                 })
                 .collect(),
             limit: driver.info.max_volumes_per_node,
-            has_place: driver.info.accessible_topology.is_some(),
+            has_topology: driver.info.accessible_topology.is_some(),
         })
     }
 
@@ -199,7 +199,7 @@ impl Offered {
         let controller = |rpc: Controller| self.controller.contains(&rpc.into());
         let node = |rpc: Node| self.node.contains(&rpc.into());
         let sidecar = |text: &str| sidecars.iter().any(|sidecar| sidecar.contains(text));
-        let is_grown = controller(Controller::ExpandVolume) && sidecar("csi-resizer");
+        let is_expandable = controller(Controller::ExpandVolume) && sidecar("csi-resizer");
         let is_shared_on_a_node =
             controller(Controller::SingleNodeMultiWriter) && node(Node::SingleNodeMultiWriter);
         Ok(match name {
@@ -213,12 +213,12 @@ impl Offered {
             "topology" => {
                 self.services
                     .contains(&Service::VolumeAccessibilityConstraints.into())
-                    && self.has_place
+                    && self.has_topology
             }
-            "controllerExpansion" => is_grown,
-            "onlineExpansion" => is_grown && self.expansions.contains(&Expansion::Online.into()),
+            "controllerExpansion" => is_expandable,
+            "onlineExpansion" => is_expandable && self.expansions.contains(&Expansion::Online.into()),
             // A driver that can expand online can expand offline; it reports OFFLINE if it can only do that.
-            "offlineExpansion" => is_grown && !self.expansions.is_empty(),
+            "offlineExpansion" => is_expandable && !self.expansions.is_empty(),
             "nodeExpansion" => node(Node::ExpandVolume),
             "snapshotDataSource" => {
                 controller(Controller::CreateDeleteSnapshot) && sidecar("csi-snapshotter")

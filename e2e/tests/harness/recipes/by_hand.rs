@@ -15,7 +15,7 @@ use crate::{Harness, trial};
 
 const README: &str = "README.md";
 const EXPLAIN: &str = "attacher/explain/README.md";
-/// How long a program may take to end after SIGTERM.
+/// Maximum time of a program's shutdown after SIGTERM.
 const GRACE: Duration = Duration::from_secs(30);
 
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
