@@ -1,8 +1,7 @@
-//! A Kubernetes cluster as scenarios see it, whatever it is made of.
+//! A Kubernetes cluster of any backend, as scenarios use it.
 //!
-//! Owns the admin's client and credentials, and the accounts that attachers run under. Invariants: no credential
-//! of the admin is handed to an attacher; an attacher's account has the permissions that `deploy/` gives its own, no
-//! more and no fewer.
+//! Owns the admin's client and credentials, and the attachers' ServiceAccounts. Invariants: no attacher gets the admin's
+//! credentials; an attacher's ServiceAccount has exactly the permissions that `deploy/` grants.
 
 mod account;
 mod backend;
@@ -44,26 +43,26 @@ use backend::Running;
 
 /// Field manager of everything the harness applies.
 const MANAGER: &str = "csi-e2e";
-/// How long a controller may take to make what every namespace has.
+/// Timeout for objects that a controller creates in each namespace.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// A cluster that is up, with the roles of `deploy/` in it.
+/// A running cluster with the roles of `deploy/`.
 pub struct Cluster {
     client: Client,
     admin: PathBuf,
     running: Running,
-    /// The objects of `deploy/` without and with the right to read publish secrets.
+    /// The objects of `deploy/`, without the permission to read publish Secrets.
     deploy: Vec<DynamicObject>,
     publish_secrets: Vec<DynamicObject>,
-    /// The account and rights of the driver's other sidecars.
+    /// The ServiceAccount and permissions of the driver's other sidecars.
     sidecars: Vec<DynamicObject>,
 }
 
 // === impl Cluster ===
 
 impl Cluster {
-    /// Starts or finds the cluster and applies what `deploy/` holds, workloads apart: scenarios run attacher and
-    /// driver as processes of their own, so that they can be killed and looked into.
+    /// Starts or finds the cluster and applies the objects of `deploy/` except workloads: scenarios run attacher and driver as
+    /// processes of the harness, so that they can kill and inspect them.
     pub async fn start(run: &Arc<Run>, toolchain: &Toolchain, backend: Backend) -> Result<Self> {
         let (running, client, admin) = Running::start(run, toolchain, backend).await?;
         let cluster = Self {
@@ -83,10 +82,10 @@ impl Cluster {
         self.client.clone()
     }
 
-    /// Applies the objects of a YAML stream in their order, by server-side apply where the backend has it.
+    /// Applies the objects of a YAML stream in order, by server-side apply if the backend has it.
     ///
     /// # Errors
-    /// A field that the API server does not know is an error.
+    /// A field is unknown to the API server, for example.
     pub async fn apply(&self, manifests: &str) -> Result<Vec<DynamicObject>> {
         self.apply_objects(&manifest::parse(manifests)?, false).await
     }
@@ -116,20 +115,20 @@ impl Cluster {
         Ok(())
     }
 
-    /// Has the API server check the objects of a YAML stream without storing them.
+    /// Validates the objects of a YAML stream by a dry run.
     ///
     /// # Errors
-    /// As those of [`Cluster::apply`].
+    /// As for [`Cluster::apply`].
     pub async fn check(&self, manifests: &str) -> Result<Vec<DynamicObject>> {
         self.apply_objects(&manifest::parse(manifests)?, true).await
     }
 
-    /// What `deploy/` grants an attacher, publish secrets included.
+    /// Permissions that `deploy/` grants an attacher, including publish Secrets.
     pub fn granted(&self) -> Result<BTreeSet<Permission>> {
         permissions::granted(self.deploy.iter().chain(&self.publish_secrets))
     }
 
-    /// Makes a namespace and waits until pods can be made in it, which takes its default service account.
+    /// Creates a namespace and waits for its default ServiceAccount, without which no pod can be created.
     pub async fn create_namespace(&self, name: &str) -> Result<()> {
         let mut namespace = Namespace::default();
         namespace.metadata.name = Some(name.to_owned());
@@ -146,11 +145,11 @@ impl Cluster {
         Ok(version.context("read the API server's version")?.git_version)
     }
 
-    /// What the API server has counted so far.
+    /// The API server's metrics.
     pub async fn metrics(&self) -> Result<Metrics> {
         let request = http::Request::get("/metrics")
             .body(Vec::new())
-            .context("ask for metrics")?;
+            .context("build the request for metrics")?;
         let text = self
             .client
             .request_text(request)
@@ -179,9 +178,10 @@ impl Cluster {
     async fn default_account(&self, namespace: &str) -> Result<()> {
         let accounts = Api::<ServiceAccount>::namespaced(self.client(), namespace);
         let what = format!("the default service account of namespace {namespace}");
-        let there =
-            |account: Option<&ServiceAccount>| Progress::of(account.is_some(), || "not made yet".to_owned());
-        wait::for_object(&accounts, "default", SETTLED, &what, there).await
+        let exists = |account: Option<&ServiceAccount>| {
+            Progress::of(account.is_some(), || "it does not exist yet".to_owned())
+        };
+        wait::for_object(&accounts, "default", SETTLED, &what, exists).await
     }
 
     async fn apply_objects(&self, objects: &[DynamicObject], dry_run: bool) -> Result<Vec<DynamicObject>> {
@@ -208,13 +208,12 @@ impl Cluster {
         group.is_none_or(|(group, _)| self.running.serves(group))
     }
 
-    /// The place of an object in the API.
     async fn api_for(&self, object: &DynamicObject) -> Result<Api<DynamicObject>> {
         let types = object
             .types
             .as_ref()
             .context("an object must have apiVersion and kind")?;
-        let kind = GroupVersionKind::try_from(types).context("understand apiVersion")?;
+        let kind = GroupVersionKind::try_from(types).context("parse apiVersion")?;
         self.api(&kind, object.metadata.namespace.as_deref()).await
     }
 
@@ -236,7 +235,7 @@ impl Cluster {
 
 // === functions ===
 
-/// Treats an object that is gone already as deleted.
+/// Treats NotFound as success of a deletion.
 pub fn ignore_not_found<T>(result: kube::Result<T>) -> Result<()> {
     match result {
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
@@ -245,7 +244,7 @@ pub fn ignore_not_found<T>(result: kube::Result<T>) -> Result<()> {
     }
 }
 
-/// Creates an object, or merges it into the one that is there.
+/// Creates an object, or merges it into the existing one.
 async fn create_or_patch(
     api: &Api<DynamicObject>,
     object: &DynamicObject,
@@ -266,7 +265,7 @@ async fn create_or_patch(
     }
 }
 
-/// Copies the kubeconfig a person named, with everything resolved, to a file of the run.
+/// Copies the user's kubeconfig, with all references resolved, to a file of the run.
 fn copy_kubeconfig(path: Option<&Path>, context: Option<String>, dir: &Path) -> Result<PathBuf> {
     let read = path.map_or_else(Kubeconfig::read, Kubeconfig::read_from);
     let mut kubeconfig = read.context("read the kubeconfig of the cluster to be used")?;

@@ -1,15 +1,14 @@
-//! What must be true of every scenario, whatever it was about.
+//! Invariants of every scenario.
 //!
-//! 1. A volume for one node is never at two nodes at once, and is never taken from a node that still uses it,
+//! 1. A single-node volume is never published to two nodes at the same time, and never unpublished from a node that uses it,
 //!    unless the attach/detach controller force-detached it.
-//! 2. An attachment that says `attached: true` has its volume on that node at the driver.
-//! 3. Nothing leaks: no published volume without an attachment, no finalizer of ours left, no process.
-//! 4. Every attachment settles: attached, gone, or with an error that names its cause.
-//! 5. No secret value is in any log, journal, event or object.
+//! 2. The volume of an attachment with `attached: true` is published to the node at the driver.
+//! 3. No leaks: no published volume without an attachment, no remaining finalizer of the attacher, no remaining process.
+//! 4. Every attachment converges: attached, deleted, or with an error that names the cause.
+//! 5. No log, journal, event or object contains a Secret's value.
 //!
-//! The checkers are pure: a [`VaRecorder`](va_recorder::VaRecorder) collects [`Observations`] while the scenario runs and
-//! each checker turns it into [`Violation`]s. Whether no process is left is checked where processes are
-//! ended, by the attacher and the driver.
+//! The checkers are pure: a [`VaRecorder`](va_recorder::VaRecorder) collects [`Observations`] during the scenario, and each
+//! checker derives [`Violation`]s from them. The code that stops attacher and driver checks for remaining processes.
 
 pub mod attached;
 pub mod exclusive;
@@ -25,12 +24,12 @@ use anyhow::{Result, bail};
 
 pub use observations::Observations;
 
-/// Something that must never be, and was.
+/// A violation of an invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Number of the invariant.
     pub invariant: u8,
-    /// What was seen.
+    /// Description.
     pub seen: String,
 }
 
@@ -48,7 +47,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Fails with all violations, one a line.
+/// Fails with all violations, one per line.
 pub fn enforce(violations: &[Violation]) -> Result<()> {
     if violations.is_empty() {
         return Ok(());
@@ -57,7 +56,7 @@ pub fn enforce(violations: &[Violation]) -> Result<()> {
     bail!("{}", lines.join("\n"))
 }
 
-/// The invariants that hold at any time, also while attachments exist.
+/// Checks the invariants that hold while attachments exist.
 pub fn check_running(observations: &Observations) -> Vec<Violation> {
     let mut violations = exclusive::check(observations);
     violations.extend(attached::check(observations));
@@ -67,7 +66,7 @@ pub fn check_running(observations: &Observations) -> Vec<Violation> {
     violations
 }
 
-/// The invariants that hold once everything was deleted.
+/// Checks the invariants that hold after all objects were deleted.
 pub fn check_cleaned_up(observations: &Observations) -> Vec<Violation> {
     let mut violations = exclusive::check(observations);
     violations.extend(attached::check(observations));

@@ -1,11 +1,10 @@
-//! Describes a newcomer, line by line and as it happens, what each party on the attach/detach path does.
+//! Prints, line by line and in real time, what each component on the attach/detach path does.
 //!
-//! Translators ([`attachment`], [`call`], [`object`]) turn changes into sentences and are pure; the
-//! [`Narrator`] follows the sources, puts the sentences into order and prints them.
+//! Translators ([`attachment`], [`call`], [`object`]) are pure functions from changes to sentences. The [`Narrator`] follows the
+//! sources, sorts the sentences and prints them.
 //!
-//! Sources differ in in their delay: the driver's journal and the nodes write the moment down, a watch
-//! shows a change after others may have acted on it. Lines are therefore held back for a moment and printed
-//! by the time they are about.
+//! Sources differ in their delay: the journals of driver and nodes have timestamps, while a watch event may arrive after other
+//! components have acted on the change. The narrator therefore buffers lines for a short time and prints them by timestamp.
 
 pub mod attachment;
 pub mod call;
@@ -28,22 +27,22 @@ pub use names::Names;
 use crate::playground::snapshot::TimelineRow;
 use crate::scenario::TestEnv;
 
-/// How long a line is held back, so that an earlier one can still come before it.
+/// How long a line is buffered, so that a line with an earlier timestamp can be printed before it.
 const HOLD: Duration = Duration::from_millis(250);
-/// How often lines that were held long enough are printed.
+/// Interval at which due lines are printed.
 const PRINT: Duration = Duration::from_millis(50);
-/// How much a watch may lag behind those who act on the same change; what is seen on a watch is dated back by
-/// it, so that a cause is printed before its effect.
+/// Maximum lag of a watch behind components that act on the same change. It is subtracted from the time of a watch event, so
+/// that a cause is printed before its effect.
 const WATCH_LAG: SignedDuration = SignedDuration::from_millis(20);
-/// How many printed lines are kept for the timeline.
+/// Maximum number of printed lines in the timeline.
 const KEPT_LINES: usize = 1000;
-/// Width of the column that names the party.
+/// Width of the column with the component's name.
 const ACTOR_WIDTH: usize = 24;
 
-/// Who does something.
+/// The component that acts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Actor {
-    /// The person at the keyboard, run by the story.
+    /// The user, whose actions the story performs.
     You,
     /// kube-scheduler.
     Scheduler,
@@ -59,31 +58,31 @@ pub enum Actor {
     Api,
 }
 
-/// A sentence about something that happened.
+/// A sentence about an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// When it happened, as far as known.
+    /// Time of the event; approximate for watch events.
     pub at: Timestamp,
-    /// Who did it.
+    /// The component that caused it.
     pub actor: Actor,
-    /// Names of the volumes it is about; none if it is about all.
+    /// Names of the affected volumes; empty if all volumes are affected.
     pub volumes: Vec<String>,
-    /// What was done.
+    /// The sentence.
     pub text: String,
 }
 
-/// Prints lines in the order of their times.
+/// Prints lines by timestamp.
 #[derive(Clone)]
 pub struct Narrator(Arc<Mutex<Buffer>>);
 
-/// The lines that are held back, and where they go.
+/// The lines that are not printed yet, and the output.
 struct Buffer {
     began: Timestamp,
-    held: BTreeMap<(Timestamp, u64), Line>,
+    buffered: BTreeMap<(Timestamp, u64), Line>,
     taken: u64,
     printed: VecDeque<TimelineRow>,
     chapter: String,
-    /// How long a reader needs for a heading.
+    /// Pause after a heading.
     reading_time: Duration,
     colour: bool,
     out: Box<dyn Write + Send>,
@@ -107,7 +106,7 @@ impl Actor {
         }
     }
 
-    /// The party's colour on a terminal.
+    /// The component's colour on a terminal.
     fn colour(&self) -> &'static str {
         match self {
             Self::You => "1",
@@ -123,13 +122,13 @@ impl Actor {
 // === impl Narrator ===
 
 impl Narrator {
-    /// A narrator that speaks on stdout, in colour on a terminal.
+    /// A narrator that prints to stdout, in colour on a terminal.
     pub fn on_stdout() -> Self {
         let stdout = std::io::stdout();
         Self::new(stdout.is_terminal(), Box::new(stdout), Timestamp::now())
     }
 
-    /// A narrator for a view, which prints into `out` without colours and gives the reader time for each heading.
+    /// A narrator for a view, which prints to `out` without colours and pauses for `reading_time` after each heading.
     pub(crate) fn for_view(out: Box<dyn Write + Send>, reading_time: Duration) -> Self {
         let narrator = Self::new(false, out, Timestamp::now());
         narrator.buffer().reading_time = reading_time;
@@ -139,7 +138,7 @@ impl Narrator {
     fn new(colour: bool, out: Box<dyn Write + Send>, began: Timestamp) -> Self {
         Self(Arc::new(Mutex::new(Buffer {
             began,
-            held: BTreeMap::new(),
+            buffered: BTreeMap::new(),
             taken: 0,
             printed: VecDeque::new(),
             chapter: String::new(),
@@ -149,15 +148,15 @@ impl Narrator {
         })))
     }
 
-    /// Takes a line in; it is printed when its time has come.
+    /// Buffers a line until it is due.
     pub fn take(&self, line: Line) {
         let mut buffer = self.buffer();
         let key = (line.at, buffer.taken);
         buffer.taken += 1;
-        buffer.held.insert(key, line);
+        buffer.buffered.insert(key, line);
     }
 
-    /// Says what the story does in the name of its user.
+    /// Adds a line about an action of the user.
     pub fn you(&self, text: &str) {
         self.take(Line {
             at: Timestamp::now(),
@@ -178,11 +177,11 @@ impl Narrator {
         (buffer.chapter.clone(), buffer.printed.iter().cloned().collect())
     }
 
-    /// Prints all lines about the time up to `until`.
+    /// Prints all lines with timestamps up to `until`.
     pub fn print(&self, until: Timestamp) -> Result<()> {
         let mut buffer = self.buffer();
-        let later = buffer.held.split_off(&(until, u64::MAX));
-        let due = std::mem::replace(&mut buffer.held, later);
+        let later = buffer.buffered.split_off(&(until, u64::MAX));
+        let due = std::mem::replace(&mut buffer.buffered, later);
         for line in due.into_values() {
             let text = buffer.format(&line);
             buffer.keep(line);
@@ -191,9 +190,9 @@ impl Narrator {
         buffer.out.flush().context("write to the terminal")
     }
 
-    /// Prints whatever is held back, then a heading.
+    /// Prints all buffered lines, then a heading.
     pub async fn heading(&self, text: &str) -> Result<()> {
-        // What the last chapter set going has been seen, but perhaps not printed yet.
+        // Lines of the previous chapter may still be buffered.
         tokio::time::sleep(HOLD).await;
         self.print(Timestamp::now())?;
         let reading_time = self.buffer().write_heading(text)?;
@@ -201,7 +200,7 @@ impl Narrator {
         Ok(())
     }
 
-    /// Follows all that happens on a test environment until the answer is dropped.
+    /// Follows a test environment until the returned value is dropped.
     pub fn follow(&self, env: &TestEnv<'_>) -> Result<Following> {
         let mut tasks = JoinSet::new();
         source::follow(self, env, &mut tasks)?;
@@ -212,7 +211,7 @@ impl Narrator {
             loop {
                 ticks.tick().await;
                 if let Err(error) = narrator.print(Timestamp::now() - HOLD) {
-                    tracing::warn!(error = %format!("{error:#}"), "nobody listens any more");
+                    tracing::warn!(error = %format!("{error:#}"), "cannot print the narration");
                     return;
                 }
             }
@@ -281,7 +280,7 @@ impl Buffer {
 mod tests {
     use super::*;
 
-    /// A place to print to that the test can read.
+    /// An output that the test can read.
     #[derive(Clone, Default)]
     struct SharedOutput(Arc<Mutex<Vec<u8>>>);
 
@@ -310,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_printed_by_time_and_not_too_early() {
+    fn prints_due_lines_by_timestamp() {
         let output = SharedOutput::default();
         let narrator = Narrator::new(false, Box::new(output.clone()), at(0));
         for line in [line(2_000, "second"), line(1_000, "first"), line(3_000, "third")] {
@@ -327,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_one_moment_keep_their_order() {
+    fn lines_with_equal_timestamps_keep_their_order() {
         let output = SharedOutput::default();
         let narrator = Narrator::new(false, Box::new(output.clone()), at(0));
         for text in ["a", "b", "c"] {

@@ -1,13 +1,13 @@
 //! Child processes that cannot outlive the harness.
 //!
-//! A [`Run`] owns a temporary directory, a marker and a reaper. Every [`Process`] belongs to a run, leads a
-//! process group of its own and writes its output to files in the run's directory.
+//! A [`Run`] owns a temporary directory, a marker and a reaper. Every [`Process`] belongs to a run, leads its own process group
+//! and writes its output to files in the run's directory.
 //!
 //! Invariants:
-//! - a process group is killed before its leader is reaped, so no child of a child outlives it and no signal
-//!   can reach an unprivileged user that was given the same id;
-//! - when the harness ends, in whatever way, every process that carries the run's marker is killed: by
-//!   [`Run::finish`] in the good case, by the reaper in all others.
+//! - A process group is killed before its leader is reaped, so no descendant outlives it, and no signal reaches an unrelated
+//!   process with a reused id.
+//! - When the harness exits for any reason, every process with the run's marker is killed: by [`Run::finish`] after success,
+//!   otherwise by the reaper.
 
 pub(crate) mod leftovers;
 pub(crate) mod log;
@@ -40,12 +40,12 @@ pub use script::write_script;
 pub use socket::{stop_in_reverse, wait_until_listening};
 pub use spec::Spec;
 
-/// How many lines of a process's log go into an error about it.
+/// Number of log lines in an error about a process.
 const TAIL_LINES: usize = 25;
-/// How far from the end of a log its last lines are looked for.
+/// Maximum size of the end of a log that is searched for its last lines.
 const TAIL_BYTES: u64 = 1 << 20;
 
-/// Settings of the way out of this machine, which no process of a run takes: they talk to each other on loopback.
+/// Proxy variables, which processes do not inherit: they communicate over loopback.
 const PROXIES: [&str; 6] = [
     "HTTP_PROXY",
     "http_proxy",
@@ -68,7 +68,7 @@ pub struct Process {
     exit: watch::Receiver<Option<Exit>>,
 }
 
-/// How a process ended and what it took.
+/// Exit status of a process and its resource usage.
 #[derive(Clone, Copy, Debug)]
 pub struct Exit {
     /// Exit code or signal.
@@ -77,7 +77,7 @@ pub struct Exit {
     pub usage: Usage,
 }
 
-/// What a process has used so far, its own threads only.
+/// Resource usage of a process, without its children.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Processor time in user and kernel mode.
@@ -86,13 +86,13 @@ pub struct Usage {
     pub peak_rss: u64,
 }
 
-/// What the waiter thread and the handle share.
+/// State that the waiter thread and the handle share.
 #[derive(Debug)]
 struct Shared {
-    /// Whether the leader was reaped, after which its id may belong to another process. Locked while a signal
-    /// is sent, so that the two cannot cross.
+    /// Whether the leader was reaped, after which its id may belong to another process. Locked while a signal is sent, so that
+    /// the leader is not reaped meanwhile.
     reaped: Mutex<bool>,
-    /// Largest resident set seen so far.
+    /// Largest observed resident set.
     peak_rss: Mutex<u64>,
 }
 
@@ -161,12 +161,12 @@ impl Process {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// File that holds what the process wrote to stderr.
+    /// File with the process's stderr.
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// File that holds what the process wrote to stdout.
+    /// File with the process's stdout.
     pub fn stdout(&self) -> &Path {
         &self.stdout
     }
@@ -180,12 +180,12 @@ impl Process {
             .unwrap_or_default()
     }
 
-    /// How the process ended, if it did.
+    /// The exit status, if the process has ended.
     pub fn try_exit(&self) -> Option<Exit> {
         *self.exit.borrow()
     }
 
-    /// Waits for the process to end by itself or by a signal. Any number of waiters may wait.
+    /// Waits until the process has ended. Several tasks may wait concurrently.
     pub async fn exited(&self) -> Exit {
         let mut exit = self.exit.clone();
         let seen = exit
@@ -195,7 +195,7 @@ impl Process {
         seen.expect("the wait must end with an exit")
     }
 
-    /// Waits for the process to end within `deadline`; an error with its last log lines if it does not.
+    /// Waits until the process has ended; after `deadline`, fails with its last log lines.
     pub async fn exited_within(&self, deadline: Duration) -> Result<Exit> {
         match tokio::time::timeout(deadline, self.exited()).await {
             Ok(exit) => Ok(exit),
@@ -207,7 +207,7 @@ impl Process {
         }
     }
 
-    /// An error with the last log lines if the process has ended.
+    /// Fails with the last log lines if the process has ended.
     pub fn ensure_alive(&self) -> Result<()> {
         match self.try_exit() {
             None => Ok(()),
@@ -215,7 +215,7 @@ impl Process {
         }
     }
 
-    /// Runs `work`, and gives it up with an error that holds the last log lines if the process ends first.
+    /// Runs `work`; fails with the last log lines if the process ends first.
     pub async fn while_alive<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
@@ -243,14 +243,14 @@ impl Process {
         }
     }
 
-    /// Sends a signal to every process of the group; nothing happens if the leader has ended.
+    /// Sends a signal to every process of the group; does nothing if the leader has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.shared
             .signal(self.pid, signal)
             .with_context(|| format!("send {signal:?} to {}", self.described()))
     }
 
-    /// Asks the group to end with SIGTERM and kills it with SIGKILL if its leader has not ended within `grace`.
+    /// Sends SIGTERM to the group, and SIGKILL if its leader has not ended within `grace`.
     pub async fn stop(&self, grace: Duration) -> Result<Exit> {
         self.usage();
         self.signal(Signal::TERM)?;
@@ -260,7 +260,7 @@ impl Process {
         }
     }
 
-    /// Kills the group with SIGKILL, as a crash or the kernel's memory killer would.
+    /// Sends SIGKILL to the group, as the kernel's OOM killer does.
     pub async fn kill(&self) -> Result<Exit> {
         self.usage();
         self.signal(Signal::KILL)?;
@@ -305,8 +305,8 @@ impl Drop for Process {
 // === impl Shared ===
 
 impl Shared {
-    /// Waits until the leader has ended, kills what is left of its group and only then reaps it: as long as it
-    /// is a zombie its id, which is the group's too, cannot be reused.
+    /// Waits until the leader has ended, kills the rest of its group and only then reaps the leader: while the leader is a
+    /// zombie, its id, which is also the group's, cannot be reused.
     fn wait(&self, mut child: Child, pid: Pid) -> Exit {
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let waited = rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::Pid(pid), ended));
@@ -350,12 +350,12 @@ impl Shared {
 /// There is none.
 pub fn free_address() -> Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?;
-    listener.local_addr().context("ask for the number of the port")
+    listener.local_addr().context("get the port number")
 }
 
 // === signals and logs ===
 
-/// A group of which only a zombie is left counts as killed.
+/// A group that consists of a zombie only counts as killed.
 fn kill_group(pid: Pid, signal: Signal) -> rustix::io::Result<()> {
     match rustix::process::kill_process_group(pid, signal) {
         Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -371,7 +371,7 @@ fn append_to(path: &Path) -> Result<File> {
         .with_context(|| format!("open the log {}", path.display()))
 }
 
-/// The last lines of a file, of its last mebibyte at most.
+/// The last lines of a file, within its last mebibyte.
 pub(crate) fn tail(path: &Path, lines: usize) -> std::io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();

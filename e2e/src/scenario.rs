@@ -1,8 +1,7 @@
-//! Scenarios: one path through attach/detach each, written once and run on any backend with any attacher under test.
+//! Scenarios: each runs one path through attach/detach on any backend and with any attacher under test.
 //!
-//! A [`Scenario`] sets up a [`TestEnv`] of its own, does its part, and is then verified by the invariants twice:
-//! as the scenario left things, and again when everything was taken back. Where the Go sidecar is known to
-//! fail, the scenario says so ([`ExpectedOutcome`]).
+//! A [`Scenario`] sets up its own [`TestEnv`] and performs its steps. The invariants are checked afterwards, and again after the
+//! teardown. [`ExpectedOutcome`] marks scenarios in which the Go sidecar is known to fail.
 
 pub mod backends;
 pub mod test_context;
@@ -67,17 +66,17 @@ use crate::attacher::Kind;
 use crate::cluster::Cluster;
 use crate::{dump, invariant};
 
-/// One way through the attach/detach path.
+/// One path through attach/detach.
 pub struct Scenario {
-    /// Name, as it stands in test names; at most 24 characters of lower case, digits and hyphens.
+    /// Name in test names; at most 24 characters: lower case letters, digits and hyphens.
     pub name: &'static str,
-    /// What it shows, in a sentence.
+    /// Summary in one sentence.
     pub about: &'static str,
     /// Setup.
     pub config: ScenarioConfig,
     /// Expected outcome with the Go sidecar.
     pub go: ExpectedOutcome,
-    /// Its part. The invariants are checked after it.
+    /// The steps. The invariants are checked afterwards.
     pub run: for<'a> fn(&'a mut TestEnv<'_>) -> BoxFuture<'a, Result<()>>,
 }
 
@@ -90,7 +89,7 @@ pub enum ExpectedOutcome {
     Fails {
         /// Known issue that makes it fail.
         issue: KnownIssue,
-        /// What the failure's text must contain, so that no other failure hides behind this one.
+        /// Text that the error must contain, so that no other failure is accepted.
         expected_error: &'static str,
         /// Whether it fails every time; otherwise a pass is also accepted.
         always: bool,
@@ -213,8 +212,8 @@ impl Scenario {
     /// Runs the scenario on a test environment of its own whose names begin with `prefix`.
     ///
     /// # Errors
-    /// The scenario failed or an invariant was violated. What is known of it was written to a dump, which the
-    /// error names, and nothing of the test environment is left in the cluster.
+    /// The scenario failed or an invariant was violated. The error names a dump with details, and nothing of the test
+    /// environment is left in the cluster.
     pub async fn execute(&self, ctx: &TestContext, prefix: &str, kind: Kind) -> Result<()> {
         dump::discard(prefix)?;
         let executed = ctx.cluster().while_alive(async {

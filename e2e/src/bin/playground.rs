@@ -1,8 +1,8 @@
 //! A live tour of the attach/detach path: `cargo run --bin playground`.
 //!
 //! Starts a cluster, our CSI driver and our attacher, and shows on the terminal what each component does while pods with
-//! volumes move and keys break things. Without a terminal it plays a tour and prints it line by line. Round after round until Ctrl-C; with `--once` or `--story` one round that
-//! checks every step and ends with an exit code.
+//! volumes move and the user injects failures with keys. Without a terminal, it plays a tour in rounds until Ctrl-C and prints
+//! it line by line. With `--once` or `--story`, it plays one round, checks every step and exits with a code.
 
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
@@ -58,11 +58,11 @@ enum ClusterKind {
     Kubeconfig,
 }
 
-/// What is real, whatever the cluster is made of.
+/// Programs that are real with every backend.
 const NODES: &str = "\
 The driver and the attacher are the real programs, started with each round; the driver emulates disks and mounts.
 Kubelets are simulated in this process: no container runs.";
-/// Where the web page is served by default.
+/// Default address of the web page.
 const FREE_PORT: &str = "127.0.0.1:0";
 /// Time to read between two rounds.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let filter =
         EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("error,kube_client=off"));
-    // On a terminal that the view uses, a log line would be drawn over.
+    // Log lines would disturb the view on the same terminal.
     let hidden = args.has_view() && std::io::stderr().is_terminal();
     let log = move || -> Box<dyn Write> {
         match hidden {
@@ -102,7 +102,7 @@ fn main() -> ExitCode {
 // === impl Args ===
 
 impl Args {
-    /// Whether the playground ends by itself.
+    /// Whether the playground exits without Ctrl-C.
     fn ends(&self) -> bool {
         self.once || self.story.is_some()
     }
@@ -157,7 +157,7 @@ impl ClusterKind {
     }
 }
 
-/// The whole life of the playground: everything that is started here is gone at the end, whatever happened.
+/// Runs the playground. All started processes are stopped at the end, also after an error.
 async fn tour(args: &Args, started: Instant) -> Result<()> {
     let mut interrupts = Interrupts::new()?;
     let settings = Settings::from_env();
@@ -205,7 +205,7 @@ async fn in_run(run: &Arc<Run>, settings: &Settings, args: &Args, started: Insta
     ctx.close().await
 }
 
-/// Prints what happens, line by line.
+/// Prints the narration line by line.
 async fn print_rounds(ctx: &TestContext, args: &Args) -> Result<()> {
     let narrator = Narrator::on_stdout();
     let mut round = 1;
@@ -259,7 +259,7 @@ impl Interrupts {
     }
 }
 
-/// Speaks to the person at the terminal, who may have gone away.
+/// Prints to the terminal, which may be closed.
 fn say(text: &str) {
     drop(writeln!(std::io::stdout(), "{text}"));
 }

@@ -1,8 +1,7 @@
-//! The accounts that attachers run under.
+//! The ServiceAccounts of attachers.
 //!
-//! Invariants: an account has the permissions that `deploy/` gives its own, no more and no fewer; and it is handed out
-//! only when the API server grants them. It learns of a new binding by a watch of its own, so the first requests
-//! of a fast client would be refused otherwise.
+//! Invariants: a ServiceAccount has exactly the permissions that `deploy/` grants, and is returned only after the API server
+//! grants them. The API server gets a new binding from a watch, and would otherwise reject the first requests of a fast client.
 
 use std::path::{Path, PathBuf};
 
@@ -20,13 +19,13 @@ use crate::kubeconfig;
 use crate::permissions::{self, Permission};
 use crate::wait::{self, Progress};
 
-/// How long an attacher's token is valid: longer than any run.
+/// Lifetime of an attacher's token, longer than any run.
 const TOKEN_SECONDS: i64 = 24 * 60 * 60;
 /// The role of the attach/detach controller.
 const ATTACH_DETACH_ROLE: &str = "system:controller:attachdetach-controller";
 /// Namespace and name of the account of the attach/detach controller.
 const ATTACH_DETACH_ACCOUNT: (&str, &str) = ("kube-system", "attachdetach-controller");
-/// The rule by which the attach/detach controller patches node statuses.
+/// The rule that allows the attach/detach controller to patch node statuses.
 const NODES_STATUS: &str = "nodes/status";
 
 // === impl Cluster ===

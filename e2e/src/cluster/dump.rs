@@ -1,4 +1,4 @@
-//! What a cluster looks like when a scenario has failed.
+//! Dump of a cluster after a failed scenario.
 
 use anyhow::{Context, Result};
 use kube::ResourceExt;

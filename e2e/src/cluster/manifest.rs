@@ -1,4 +1,4 @@
-//! The manifests of `deploy/`, as far as a harness without kustomize needs to understand them.
+//! The manifests of `deploy/`, read without kustomize.
 
 use std::path::Path;
 
@@ -12,8 +12,8 @@ use crate::toolchain::workspace_root;
 /// Name of the service account that `deploy/` makes for the attacher, and of the roles' holder.
 const ATTACHER: &str = "csi-attacher";
 
-/// A kustomization that only lists files. A field that is not here changes objects in a way the harness would
-/// not notice, so it is an error.
+/// A kustomization that only lists files. Any other field is an error, as it could change objects without the harness's
+/// knowledge.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kustomization {
@@ -29,12 +29,12 @@ pub fn base() -> Result<Vec<DynamicObject>> {
     kustomization(&workspace_root().join("deploy/base"))
 }
 
-/// What lets an attacher read publish secrets.
+/// The permissions to read publish Secrets.
 pub fn publish_secrets() -> Result<Vec<DynamicObject>> {
     kustomization(&workspace_root().join("deploy/components/publish-secrets"))
 }
 
-/// What the mock driver's other sidecars may do: the attacher's account, and what its roles are in the overlays.
+/// The permissions of the mock driver's other sidecars: the attacher's ServiceAccount and its roles in the overlays.
 pub fn sidecars() -> Result<Vec<DynamicObject>> {
     let mut objects = base()?;
     objects.retain(|object| is_kind(object, "ServiceAccount"));
@@ -58,7 +58,7 @@ pub fn parse(yaml: &str) -> Result<Vec<DynamicObject>> {
         .collect()
 }
 
-/// Whether the object makes pods.
+/// Whether the object creates pods.
 pub(super) fn is_workload(object: &DynamicObject) -> bool {
     object
         .types

@@ -1,8 +1,8 @@
 //! Invariant 2: `attached: true` means that the driver has the volume on that node.
 //!
-//! It holds for every state of every attachment that the watch showed. A watch shows a state after it was stored, so the
-//! publish must have returned before the watch event; and until the attachment is deleted, the volume must stay published.
-//! Where the scenario itself makes a status wrong for a while, only the final state counts.
+//! It is checked for every watch event of every attachment. A watch event follows the write of its state, so the publish must have
+//! returned before the event; and until the attachment is deleted, the volume must stay published. If the scenario itself makes
+//! a status temporarily wrong, only the final state counts.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use super::{Observations, Violation};
 use crate::driver::journal::{Call, Effect, PUBLISH, UNPUBLISH};
 
-/// Finds attachments that claimed to be attached and were not.
+/// Finds attachments with `attached: true` whose volume was not published.
 pub fn check(observations: &Observations) -> Vec<Violation> {
     let mut violations = Vec::new();
     let by_volume = observations.calls_by_volume();
@@ -106,8 +106,8 @@ fn last_publish(calls: &[&Call], place: (&str, &str), seen: Timestamp) -> Option
         .max()
 }
 
-/// An unpublish after the publish and before the attachment's deletionTimestamp. The API server
-/// keeps whole seconds of that moment, rounded down, so nothing innocent is ever too early.
+/// An unpublish after the publish and before the attachment's deletionTimestamp, which the API server rounds down to seconds, so
+/// that a correct unpublish is never too early.
 fn taken_away<'a>(
     calls: &[&'a Call],
     place: (&str, &str),

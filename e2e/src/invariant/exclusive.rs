@@ -1,7 +1,7 @@
-//! Invariant 1: one node at a time, and never taken from under a node that uses it.
+//! Invariant 1: a single-node volume is published to one node at a time, and not unpublished while mounted.
 //!
-//! It follows the order of the driver's calls and of the nodes' mounts, not the state at the end. A call counts from its
-//! arrival until its response: the volume may be on the node at any moment in between.
+//! It is checked on the order of the driver's calls and the nodes' mounts. A call counts from its arrival until its response, as
+//! it may take effect at any time in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -92,9 +92,9 @@ fn unpublished_while_mounted(observations: &Observations) -> Vec<Violation> {
     violations
 }
 
-/// Publish and unpublish calls that had an effect, in the order that makes the least of them overlap: a
-/// volume counts as published from the answer on and as unpublished from the call on, also from a call in which
-/// the driver died. Whatever overlaps even so did overlap.
+/// Publish and unpublish calls that took effect, in the order with the smallest overlap: a volume counts as published from the
+/// response on, and as unpublished from the call on, also if the driver died during the call. An overlap in this order is
+/// certain.
 fn by_effect(observations: &Observations) -> Vec<(Timestamp, &Call)> {
     let mut calls: Vec<_> = observations
         .calls

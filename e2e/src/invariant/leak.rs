@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::{Observations, Violation};
 use crate::driver::journal::{Call, Effect, PUBLISH, UNPUBLISH};
 
-/// While attachments exist: whatever is published belongs to one of them.
+/// While attachments exist: each published volume belongs to one of them.
 pub fn check_running(observations: &Observations) -> Vec<Violation> {
     let owned: BTreeSet<_> = observations
         .attachments
@@ -68,7 +68,7 @@ pub fn check_cleaned_up(observations: &Observations) -> Vec<Violation> {
     violations
 }
 
-/// Attachments that went before their volume had left the node.
+/// Attachments that were deleted before their volume was unpublished.
 fn gone_too_early(observations: &Observations) -> Vec<Violation> {
     let by_volume = observations.calls_by_volume();
     let gone = observations.watch_events.iter().filter(|event| event.gone);
@@ -102,7 +102,7 @@ fn gone_too_early(observations: &Observations) -> Vec<Violation> {
     .collect()
 }
 
-/// Volumes and nodes where they are mounted, nodes that lost a volume by force apart: those cannot unmount it.
+/// Volumes with the nodes on which they are mounted, except force-detached ones, which their nodes cannot unmount.
 fn mounted(observations: &Observations) -> impl Iterator<Item = (&str, &str)> {
     let mut mounted = BTreeSet::new();
     for event in &observations.mounts {

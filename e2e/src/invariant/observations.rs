@@ -1,4 +1,4 @@
-//! What the invariants are verified on.
+//! The observations on which the invariants are checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use crate::driver::journal::Call;
 use crate::fixture::Access;
 
-/// Everything a scenario left behind for verification.
+/// All observations of a scenario.
 #[derive(Clone, Debug, Default)]
 pub struct Observations {
     /// The finalizer of the driver's attacher.
@@ -20,9 +20,9 @@ pub struct Observations {
     pub node_ids: BTreeMap<String, String>,
     /// Calls of the driver in the order they arrived.
     pub calls: Vec<Call>,
-    /// What the nodes' drivers mounted and unmounted, by time.
+    /// Mounts and unmounts by the nodes' drivers, by time.
     pub mounts: Vec<MountEvent>,
-    /// States of the driver's attachments as the API server showed them, in order.
+    /// Watch events of the driver's attachments, in order.
     pub watch_events: Vec<WatchEvent>,
     /// The driver's own list at the end: nodes by volume.
     pub published: BTreeMap<String, BTreeSet<String>>,
@@ -30,46 +30,45 @@ pub struct Observations {
     pub attachments: Vec<VolumeAttachment>,
     /// The PersistentVolumes at the end.
     pub persistent_volumes: Vec<PersistentVolume>,
-    /// Volumes (by handle) and nodes (by name) the controller was made to force-detach, or the scenario took
-    /// from them itself.
+    /// Volumes (by handle) and nodes (by name) that the controller force-detached, or that the scenario unpublished itself.
     pub force_detached: BTreeSet<(String, String)>,
     /// Volumes (by handle) and nodes (by the driver's id) that are exempt from the invariant: the scenario detached
     /// them out of band, or the driver lost calls.
     pub exempt: BTreeSet<(String, String)>,
     /// Values that must not be written anywhere.
     pub secrets: Vec<String>,
-    /// Everything that was written, by where it was written.
+    /// All output by source.
     pub texts: Vec<(String, String)>,
 }
 
-/// What a scenario knows of a volume.
+/// A volume of the scenario.
 #[derive(Clone, Debug)]
 pub struct VolumeSpec {
     /// The driver's id.
     pub handle: String,
-    /// How many nodes may have it.
+    /// Whether one node or several nodes may have it.
     pub access: Access,
 }
 
-/// A volume was mounted on a node, or unmounted from it, as the journal of the node's driver says.
+/// A mount or unmount of a volume in the journal of a node's driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEvent {
-    /// When the driver had answered.
+    /// Time of the driver's response.
     pub at: Timestamp,
     /// Name of the node.
     pub node: String,
     /// The driver's id of the volume.
     pub volume: String,
-    /// Whether it is mounted from now on.
+    /// Whether it is a mount.
     pub mounted: bool,
 }
 
-/// A state of an attachment, and when it was seen.
+/// A state of an attachment, with the time of its watch event.
 #[derive(Clone, Debug)]
 pub struct WatchEvent {
-    /// When the watch delivered it: after it came to be, never before.
+    /// Time of the watch event, which is later than the write.
     pub at: Timestamp,
-    /// Whether this is the last of the attachment.
+    /// Whether the attachment was deleted.
     pub gone: bool,
     /// The attachment.
     pub attachment: VolumeAttachment,

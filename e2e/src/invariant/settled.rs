@@ -1,4 +1,4 @@
-//! Invariant 4: every attachment settles.
+//! Invariant 4: every attachment converges.
 
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeError};
 

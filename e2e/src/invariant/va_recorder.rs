@@ -1,4 +1,4 @@
-//! Watches the driver's attachments while a scenario runs and remembers every state they were in.
+//! Watches the driver's attachments during a scenario and records all their states.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use tokio::task::JoinSet;
 use super::observations::WatchEvent;
 use crate::wait::{Key, Seen, absorb, key_of};
 
-/// How long the first listing may take.
+/// Timeout of the first list.
 const FIRST_LISTING: Duration = Duration::from_secs(30);
 
-/// A running record of one driver's attachments. Dropping it ends the record.
+/// Records the attachments of one driver. Dropping it stops the watch.
 #[derive(Debug)]
 pub struct VaRecorder {
     watch_events: Arc<watch::Sender<Vec<WatchEvent>>>,
     task: JoinSet<()>,
 }
 
-/// Turns watch events into watch events.
+/// Converts kube-rs' watch events.
 struct Record {
     driver: String,
     watch_events: Arc<watch::Sender<Vec<WatchEvent>>>,
@@ -38,7 +38,7 @@ struct Record {
 // === impl VaRecorder ===
 
 impl VaRecorder {
-    /// Begins to watch; answers once the first listing is in, so that nothing later is missed.
+    /// Starts the watch; returns after the first list, so that no later state is missed.
     pub async fn start(client: Client, driver: &str) -> Result<Self> {
         let watch_events = Arc::new(watch::Sender::new(Vec::new()));
         let (ready_tx, mut ready_rx) = watch::channel(false);
@@ -73,20 +73,20 @@ impl VaRecorder {
         Ok(Self { watch_events, task })
     }
 
-    /// Every state seen so far, oldest first.
+    /// All states so far, oldest first.
     pub fn watch_events(&self) -> Vec<WatchEvent> {
         self.watch_events.borrow().clone()
     }
 
-    /// A receiver that is woken by each new watch event.
+    /// A receiver that is notified of each new watch event.
     pub fn follow(&self) -> watch::Receiver<Vec<WatchEvent>> {
         self.watch_events.subscribe()
     }
 
-    /// Ends the record.
+    /// Stops the watch.
     ///
     /// # Errors
-    /// The watch broke down while it ran, so the record has holes.
+    /// The watch failed meanwhile, so the record is incomplete.
     pub async fn end(mut self) -> Result<Vec<WatchEvent>> {
         if let Some(ended) = self.task.try_join_next() {
             ended.context("the attachment watch broke down")?;

@@ -1,4 +1,4 @@
-//! Pods, nodes, volumes and events: what changed, and who did it.
+//! Sentences about changes of pods, nodes, volumes and events.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use kube::ResourceExt;
 
 use super::{Actor, Names};
 
-/// What happened to an object, without its time.
+/// A sentence about an object, without its timestamp.
 pub type Narration = (Actor, String);
 
-/// Describes how a pod changed; nothing as `now` means that it is gone.
+/// Describes how a pod changed; `now` is `None` if it was deleted.
 pub fn pod(before: Option<&Pod>, now: Option<&Pod>, names: &Names) -> Vec<Narration> {
     let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
     let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
@@ -39,7 +39,7 @@ pub fn pod(before: Option<&Pod>, now: Option<&Pod>, names: &Names) -> Vec<Narrat
     described
 }
 
-/// The volumes that a pod claims, by the names of its claims.
+/// Names of the pod's claims.
 pub fn claims(pod: &Pod) -> Vec<String> {
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
     let claims = volumes
@@ -95,7 +95,7 @@ pub(crate) fn attached(node: &Node) -> BTreeSet<String> {
         .collect()
 }
 
-/// Describes how a volume changed; nothing as `now` means that it is gone.
+/// Describes how a volume changed; `now` is `None` if it was deleted.
 pub fn volume(
     before: Option<&PersistentVolume>,
     now: Option<&PersistentVolume>,
@@ -121,7 +121,7 @@ pub fn volume(
     }
 }
 
-/// Describes an event that warns about a pod.
+/// Describes a warning event about a pod.
 pub fn event(event: &Event) -> Option<Narration> {
     let message = event.message.as_deref()?;
     let pod = event.involved_object.name.as_deref()?;
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
     use crate::fixture::{mk_meta, mk_pod};
 
-    fn as_is() -> Names {
+    fn mk_names() -> Names {
         Names::with_prefix("s")
     }
 
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_described_from_its_node_to_its_end() {
+    fn describes_a_pod_from_scheduling_to_deletion() {
         let pending = mk_pod("s", "web", "a", &[]);
         let mut scheduled = pending.clone();
         scheduled.spec.as_mut().unwrap().node_name = Some("a".to_owned());
@@ -185,14 +185,14 @@ mod tests {
         };
         let (running, ended) = (in_phase("Running"), in_phase("Succeeded"));
         let history = [&pending, &scheduled, &running, &running, &ended];
-        let mut told = pod(None, Some(history[0]), &as_is());
+        let mut described = pod(None, Some(history[0]), &mk_names());
         for states in history.windows(2) {
-            told.extend(pod(Some(states[0]), Some(states[1]), &as_is()));
+            described.extend(pod(Some(states[0]), Some(states[1]), &mk_names()));
         }
-        told.extend(pod(Some(&ended), None, &as_is()));
+        described.extend(pod(Some(&ended), None, &mk_names()));
         let kubelet = || Actor::Kubelet("a".to_owned());
         assert_eq!(
-            told,
+            described,
             [
                 (Actor::Scheduler, "puts pod web on a".to_owned()),
                 (kubelet(), "pod web runs".to_owned()),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_in_use_are_described_when_they_change() {
+    fn describes_volumes_in_use_if_they_change() {
         let using = |handles: &[&str]| {
             let mut node = node_with(&[]);
             let names = handles
@@ -214,18 +214,21 @@ mod tests {
         };
         let kubelet = |text: &str| (Actor::Kubelet("node-a".to_owned()), text.to_owned());
         let (none, one) = (using(&[]), using(&["v1"]));
-        assert_eq!(node(None, &none, &as_is()), []);
-        assert_eq!(node(Some(&none), &one, &as_is()), [kubelet("reports in use: v1")]);
-        assert_eq!(node(Some(&one), &one, &as_is()), []);
+        assert_eq!(node(None, &none, &mk_names()), []);
         assert_eq!(
-            node(Some(&one), &none, &as_is()),
+            node(Some(&none), &one, &mk_names()),
+            [kubelet("reports in use: v1")]
+        );
+        assert_eq!(node(Some(&one), &one, &mk_names()), []);
+        assert_eq!(
+            node(Some(&one), &none, &mk_names()),
             [kubelet("reports no volume in use")]
         );
     }
 
     #[test]
-    fn attached_volumes_come_and_go() {
-        let described = node(Some(&node_with(&["v1"])), &node_with(&["v2"]), &as_is());
+    fn describes_changes_of_volumes_attached() {
+        let described = node(Some(&node_with(&["v1"])), &node_with(&["v2"]), &mk_names());
         let texts: Vec<_> = described.iter().map(|(_, text)| text.as_str()).collect();
         assert_eq!(
             texts,
@@ -237,16 +240,16 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_described_when_it_is_held_and_when_it_is_gone() {
+    fn describes_a_volume_that_gets_a_finalizer_or_is_deleted() {
         let free = PersistentVolume {
             metadata: mk_meta("s", "pv"),
             ..PersistentVolume::default()
         };
         let mut held = free.clone();
         held.metadata.finalizers = Some(vec!["external-attacher/d".to_owned()]);
-        assert_eq!(volume(None, Some(&free), &as_is()), []);
-        assert_eq!(volume(Some(&free), Some(&held), &as_is()).len(), 1);
-        assert_eq!(volume(Some(&held), Some(&held), &as_is()), []);
-        assert_eq!(volume(Some(&held), None, &as_is()).len(), 1);
+        assert_eq!(volume(None, Some(&free), &mk_names()), []);
+        assert_eq!(volume(Some(&free), Some(&held), &mk_names()).len(), 1);
+        assert_eq!(volume(Some(&held), Some(&held), &mk_names()), []);
+        assert_eq!(volume(Some(&held), None, &mk_names()).len(), 1);
     }
 }

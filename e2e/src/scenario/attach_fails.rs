@@ -1,4 +1,4 @@
-//! The driver refuses to attach, and later does not any more.
+//! The driver refuses to attach at first, and accepts later.
 
 use anyhow::{Context, Result, ensure};
 
@@ -7,7 +7,7 @@ use super::{ExpectedOutcome, Scenario};
 use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::Access;
 
-/// The number of gRPC's `RESOURCE_EXHAUSTED`, on which kubelet looks at the node's volume limits again.
+/// The number of gRPC's `RESOURCE_EXHAUSTED`, after which kubelet updates the node's volume limits.
 const RESOURCE_EXHAUSTED: i32 = 8;
 const REASON: &str = "no free slot on this node";
 
@@ -20,7 +20,7 @@ pub(super) const CODED: Scenario = Scenario {
     run: |env| Box::pin(run(env, Some(RESOURCE_EXHAUSTED))),
 };
 
-/// For API servers that know no code and refuse a status that has one.
+/// For API servers without the field `errorCode`, which reject a status that has it.
 pub(super) const UNCODED: Scenario = Scenario {
     name: "attach-fails-uncoded",
     about: "With feature gate MutableCSINodeAllocatableCount off, attachError has no errorCode.",

@@ -37,7 +37,7 @@ pub(super) const RAISED: Scenario = Scenario {
     run: |env| Box::pin(raised(env)),
 };
 
-/// What the scheduler says of a node at its limit.
+/// The scheduler's message about a node at its limit.
 const FULL: &str = "node(s) exceed max volume count";
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {

@@ -1,5 +1,5 @@
 //! A CSIDriver with `attachRequired: false`: volumes of its driver need no VolumeAttachment. The field is immutable, so a
-//! driver that changes its mind deletes its CSIDriver and creates another one.
+//! driver that changes it deletes its CSIDriver and creates another one.
 
 use std::time::Duration;
 

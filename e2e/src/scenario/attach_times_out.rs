@@ -1,4 +1,4 @@
-//! The driver attaches but its answer is lost: the attacher cannot know whether the volume is on the node.
+//! The driver attaches but its response is lost: the attacher cannot know whether the volume is published.
 
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         attachment.finalizers()
     );
 
-    // The controller must have taken note of the failure: only then does it know that there may be something
-    // to detach once the pod is gone.
+    // Only after the attach/detach controller has seen the failure, it marks the volume as uncertain and detaches it after the
+    // pod's deletion.
     env.wait_for_event("web", "FailedAttachVolume", "DeadlineExceeded", STEP_TIMEOUT)
         .await?;
     env.delete_pod("web").await?;

@@ -6,7 +6,7 @@ use super::{ALL, ExpectedOutcome, KnownIssue, RANDOMIZED, Scenario, UPGRADES};
 use crate::attacher::Kind;
 use crate::nodes::NODES;
 
-/// Scenarios that do not run on the embedded cluster, and the real programs that they are about.
+/// Scenarios that do not run on the embedded cluster, and the real programs that they test.
 const NOT_EMBEDDED: &[(&str, &str)] = &[
     ("etcd-restored", "it restores a snapshot of the real etcd"),
     (
@@ -18,11 +18,11 @@ const NOT_EMBEDDED: &[(&str, &str)] = &[
         "it runs the real external-snapshotter and snapshot-controller, for an API server with CustomResourceDefinitions",
     ),
 ];
-/// Scenarios that the Go attacher, too, runs on the embedded cluster: enough to show that it accepts the API server.
+/// Scenarios that run with the Go attacher on the embedded cluster, to verify its compatibility with the API server.
 const GO_ON_EMBEDDED: &[&str] = &["pod-attaches", "pod-moves"];
-/// Scenarios of our attacher that start the Go one, too.
+/// Scenarios with csi-attacher that also start the Go attacher.
 const WITH_BOTH_KINDS: &[&str] = &["leader-changes-kind"];
-/// Scenarios that need simulated kubelets, and why.
+/// Scenarios that need simulated kubelets, with the reasons.
 const SIMULATED: &[(&str, &str)] = &[
     ("completed-pods", "it chooses the exit codes of containers"),
     (
@@ -48,12 +48,12 @@ impl Scenario {
         ALL.iter().chain(randomized).chain(upgrades)
     }
 
-    /// Why the scenario does not run on the embedded cluster.
+    /// Reason why the scenario does not run on the embedded cluster.
     pub fn not_embedded(&self) -> Option<&'static str> {
         reason(NOT_EMBEDDED, self.name)
     }
 
-    /// Whether the attacher runs the scenario on the embedded cluster, if that can be. The Go one runs all on the control
+    /// Whether the scenario runs on the embedded cluster with this attacher. The Go attacher runs all scenarios on the control
     /// plane.
     pub fn is_for_embedded(&self, kind: Kind) -> bool {
         match kind {
@@ -62,12 +62,12 @@ impl Scenario {
         }
     }
 
-    /// Whether the scenario with this attacher starts the Go one.
+    /// Whether the scenario starts the Go attacher.
     pub fn starts_go(&self, kind: Kind) -> bool {
         kind == Kind::Go || WITH_BOTH_KINDS.contains(&self.name)
     }
 
-    /// Why the scenario does not run on the real nodes, which all scenarios share.
+    /// Reason why the scenario does not run on the real nodes, which all scenarios share.
     pub fn needs_simulated_nodes(&self) -> Option<&'static str> {
         let config = &self.config;
         [

@@ -9,10 +9,10 @@ use super::{ExpectedOutcome, Scenario};
 
 const VOLUMES: usize = 500;
 const NODES: usize = 5;
-/// Volumes a pod has: as many as a database with its logs and backups might.
+/// Volumes per pod, as for a database with logs and backups.
 const VOLUMES_A_POD: usize = 10;
 const PODS: usize = VOLUMES / VOLUMES_A_POD;
-/// The control plane does most of the work, on whatever cores are left.
+/// The control plane does most of the work, on the remaining cores.
 const LONG: Duration = Duration::from_secs(180);
 
 pub(super) const SCENARIO: Scenario = Scenario {

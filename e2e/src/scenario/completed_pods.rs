@@ -1,4 +1,4 @@
-//! Pods whose containers have exited keep their objects and give up their volumes.
+//! The volumes of completed pods are detached although the Pod objects remain.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Node;

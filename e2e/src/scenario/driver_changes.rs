@@ -1,4 +1,4 @@
-//! A driver loses its publish calls with one version and gets them back with the next.
+//! One version of the driver has no publish capability, and the next one has it again.
 
 use std::time::Duration;
 

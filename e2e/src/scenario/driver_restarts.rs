@@ -1,4 +1,4 @@
-//! The driver is killed and started again while attaches, and later detaches, are under way.
+//! The driver is killed and restarted during attaches, and later during detaches.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::wait::Progress;
 
 /// Volumes attached at the same time, one pod each.
 const VOLUMES: usize = 20;
-/// How many calls must have ended before the driver is killed: it dies in the middle, not at an end.
+/// Number of finished calls at the kill, so that calls are running then.
 const ENDED: usize = 5;
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -22,7 +22,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         latency: Duration::from_millis(100),
         ..ScenarioConfig::DEFAULT
     },
-    // It exits when the connection is lost and is started again, which the scenario allows it.
+    // The Go attacher exits when the connection is lost; the scenario restarts it.
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env)),
 };
@@ -64,7 +64,7 @@ pub(crate) async fn hold(env: &mut TestEnv<'_>, method: Method, volume: &TestVol
     env.driver.set_faults(&[rule]).await
 }
 
-/// Kills the driver when some calls have ended and the held one has not, and starts it again without faults.
+/// Kills the driver after some calls have ended, while the hanging one runs, and restarts it without faults.
 pub(crate) async fn kill_in_the_middle(env: &mut TestEnv<'_>, method: &str, held: &TestVolume) -> Result<()> {
     env.driver
         .wait_for_calls(

@@ -1,5 +1,5 @@
-//! A pod's volume gets stuck for one cause after the other, and `kubectl csi-attach explain` names the component that must
-//! act, and why.
+//! A pod's volume gets stuck for several causes in turn, and `kubectl csi-attach explain` names the component that must act
+//! and the reason.
 //!
 //! The attacher is ours or the Go one; the plugin runs with no more permissions than `deploy/components/explain` gives.
 
@@ -79,7 +79,7 @@ async fn no_attacher(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     Ok(())
 }
 
-/// The driver refuses, in two ways, and then does as asked.
+/// The driver fails calls in two ways, and then succeeds.
 async fn driver_fails(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     let fail = |code, message| FaultRule::fail("fails", Method::ControllerPublishVolume, code, message);
     env.driver
@@ -101,7 +101,7 @@ async fn driver_fails(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     cli.wait(env, &node, Expected::fine()).await
 }
 
-/// A second node wants the volume, while it is used on the first and then while it does not get off it.
+/// A pod on a second node needs the volume while the first node uses it, and then while the detach from the first node fails.
 async fn second_node(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     let volume = env.volume_named("data")?;
     env.pod("other", B, &[&volume]).await?;
@@ -141,7 +141,7 @@ async fn second_node(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     cli.wait(env, "pvc/data", Expected::fine()).await
 }
 
-/// What keeps the attacher from calling the driver at all.
+/// Causes for which the attacher does not call the driver.
 async fn before_the_call(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     let csi_nodes = Api::<CSINode>::all(env.client());
     let node = env.node(A).name().to_owned();
@@ -171,7 +171,7 @@ async fn before_the_call(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> 
     env.wait_until_running("third", STEP_TIMEOUT).await
 }
 
-/// A claim for which there is no volume.
+/// A claim without a volume.
 async fn without_volume(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     let prefix = env.prefix();
     let claim = format!(
@@ -192,7 +192,7 @@ async fn without_volume(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
         .await
 }
 
-/// An account that may read only some of the objects gets those, and the list of the others.
+/// A ServiceAccount that may read only some of the objects gets an explanation from those, and a list of the others.
 async fn without_permissions(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     let volume = env.volume_named("third")?;
     let attachment = format!("va/{}", env.attachment_name(&volume, A));
@@ -237,7 +237,7 @@ async fn hold(env: &TestEnv<'_>, volume: &TestVolume, finalizers: Value) -> Resu
     patched.map(drop).context("change the attachment's finalizers")
 }
 
-/// The name by which attachers of a driver find their lease.
+/// Name of the Lease of a driver's attachers.
 fn lease_name(driver: &str) -> String {
     let finalizer = attacher_finalizer(driver);
     finalizer.replace("external-attacher/", "external-attacher-leader-")

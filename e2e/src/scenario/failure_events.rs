@@ -12,7 +12,7 @@ use crate::fixture::Access;
 use crate::wait::{self, Progress};
 
 const REASON: &str = "the array is being painted";
-/// Attempts that must have failed before the driver is well again.
+/// Number of failed attempts before the driver recovers.
 const FAILURES: i32 = 5;
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -58,7 +58,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the one Event with this reason about an object has counted so far.
+/// Waits until the only Event with this reason about an object has this count.
 async fn wait_for_event(
     env: &TestEnv<'_>,
     kind: &str,
@@ -88,7 +88,7 @@ async fn wait_for_event(
     Ok(event)
 }
 
-/// How often the reported thing happened. events.k8s.io counts repetitions in a series, which the first Event lacks.
+/// Number of occurrences. events.k8s.io counts repetitions in a series, which the first Event lacks.
 fn occurrences(event: &Event) -> i32 {
     let series = event.series.as_ref().and_then(|series| series.count);
     series.or(event.count).unwrap_or(1)

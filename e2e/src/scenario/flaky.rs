@@ -1,5 +1,5 @@
-//! Thousands of attaches and detaches through a driver of which one call in ten fails, while attacher and driver are
-//! killed now and then: at the end the published volumes of the array match the VolumeAttachments.
+//! Thousands of attaches and detaches with a driver that fails one call in ten, while attacher and driver are killed at random
+//! times: at the end, the published volumes of the array match the VolumeAttachments.
 //!
 //! The scenario creates and deletes the VolumeAttachments itself: the attach/detach controller is slower and avoids most
 //! of the difficult cases, such as an attachment that is deleted before it is attached. The seed determines all random
@@ -28,24 +28,24 @@ use crate::driver::journal::{Call, Line, PUBLISH, UNPUBLISH};
 use crate::fixture::Access;
 use crate::wait::{self, Progress};
 
-/// Attachments made unless the settings say otherwise; each is attached and detached, or given up before that.
+/// Default number of attachments; each is attached and detached, or deleted earlier.
 const ATTACHMENTS: usize = 500;
 /// Concurrent workers, each with volumes of its own.
 const WORKERS: usize = 24;
-/// Volumes of each worker that one node may have, and that many nodes may have.
+/// Single-node and multi-node volumes of each worker.
 const EACH: (usize, usize) = (2, 1);
 const NODES: usize = 5;
-/// The least and the greatest number of attachments between two kills.
+/// Minimum and maximum number of attachments between two kills.
 const BETWEEN_KILLS: (usize, usize) = (60, 160);
-/// How long everything together may take: an hour for tens of thousands, and never long in itself.
+/// Timeout of the scenario; tens of thousands of attachments take an hour.
 const WHOLE: Duration = Duration::from_secs(3600);
-/// How long the last calls may take to succeed at last.
+/// Timeout for the success of the last calls.
 const LONG: Duration = Duration::from_secs(180);
 /// Name of the driver's fault scenario.
 const FAULTS: &str = "flaky-10pct";
 /// Its rule that fails a call after the effect.
 const AFTER_EFFECT_RULE: &str = "flaky-10pct-unheard";
-/// The least share of calls with a fault; a tenth is expected.
+/// Minimum share of calls with a fault; a tenth is expected.
 const LEAST_FAULTS: f64 = 0.06;
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -93,7 +93,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         worked = work => worked.map(drop)?,
         killed = killer.make(driver, attacher) => killed?,
     }
-    // Wherever the killer was given up, both are needed for the rest.
+    // The killer may have been cancelled between a kill and a restart.
     killer.end(driver, attacher).await?;
 
     let held: BTreeSet<_> = workers.iter().flat_map(Worker::held).collect();
@@ -110,15 +110,15 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
 struct Killer {
     rng: Rng,
     seed: u64,
-    /// How often the driver was started with its faults.
+    /// Number of driver starts with faults.
     driver_starts: u64,
     attacher_kills: u64,
-    /// How many attachments were made.
+    /// Number of created attachments.
     began: watch::Receiver<usize>,
 }
 
 impl Killer {
-    /// Kills one of the two in turn, after as many attachments as chance has it.
+    /// Kills attacher and driver in turn, each after a random number of attachments.
     async fn make(&mut self, driver: &mut Driver, attacher: &mut AttacherProcess) -> Result<()> {
         let mut drivers_turn = self.rng.bool();
         loop {
@@ -137,13 +137,13 @@ impl Killer {
         }
     }
 
-    /// Has both programs running, whatever was under way.
+    /// Starts the programs that do not run.
     async fn end(&mut self, driver: &mut Driver, attacher: &mut AttacherProcess) -> Result<()> {
         attacher.revive().await?;
         self.restart(driver).await
     }
 
-    /// Kills the driver, if it runs, and starts it again: with the same faults, but another seed.
+    /// Restarts the driver with the same faults and another seed.
     async fn restart(&mut self, driver: &mut Driver) -> Result<()> {
         let seed = self.seed.wrapping_add(self.driver_starts);
         self.driver_starts += 1;
@@ -153,9 +153,9 @@ impl Killer {
     }
 }
 
-// === what is left ===
+// === verification ===
 
-/// Waits until the driver's attachments are the ones held, all of them attached.
+/// Waits until exactly the workers' remaining attachments exist, all of them attached.
 async fn wait_until_attached(env: &TestEnv<'_>, held: &BTreeSet<(String, String)>) -> Result<()> {
     let attacher = env.driver.name();
     let all = Api::<VolumeAttachment>::all(env.client());

@@ -19,7 +19,7 @@ use crate::driver::journal::Call;
 use crate::fixture::Access;
 use crate::wait::{self, Progress};
 
-/// How much later than the attachers the harness may see a change of the lease on a busy machine.
+/// Maximum delay with which the harness sees a change of the Lease on a busy machine.
 const LAG: Duration = Duration::from_millis(700);
 
 const CONFIG: ScenarioConfig = ScenarioConfig::DEFAULT;
@@ -56,7 +56,7 @@ pub(super) const LOSES_DRIVER: Scenario = Scenario {
     name: "leader-loses-driver",
     about: "The leader loses its driver, the standby has one: the standby takes over; our attacher does not exit.",
     config: CONFIG,
-    // It exits when the connection is lost and is started again, which the scenario allows it.
+    // The Go attacher exits when the connection is lost; the scenario restarts it.
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(loses_driver(env)),
 };
@@ -65,8 +65,7 @@ pub(super) const SUSPENDED: Scenario = Scenario {
     name: "leader-suspended",
     about: "A leader suspended until another replica leads makes no write and no call when it resumes.",
     config: CONFIG,
-    // A leader that comes back works off what it holds until its next renewal fails: it
-    // unpublishes what its successor has unpublished.
+    // A resumed Go leader processes its queue until its next renewal fails, and repeats the unpublishes of its successor.
     go: ExpectedOutcome::Fails {
         issue: KnownIssue(24),
         expected_error: "a replica called the driver or wrote when the suspended leader resumed",
@@ -88,7 +87,7 @@ async fn stops(env: &mut TestEnv<'_>) -> Result<()> {
     history.wait_for_holder("two").await?;
     let took = asked.elapsed();
     tracing::info!(%kind, ?took, "handed over");
-    // The Go one does not give the lease back, so the other waits for its end.
+    // The Go attacher does not release the Lease, so the other replica waits for its expiry.
     ensure!(
         kind == Kind::Go || took < LEASE_DURATION,
         "the lease changed hands only {took:?} after its holder was asked to stop"
@@ -161,7 +160,7 @@ async fn loses_driver(env: &mut TestEnv<'_>) -> Result<()> {
     history.wait_for_holder("two").await?;
     env.wait_until_running("during", STEP_TIMEOUT).await?;
 
-    // The Go one does not give the lease back, so the other waits for its end.
+    // The Go attacher does not release the Lease, so the other replica waits for its expiry.
     ensure!(
         kind == Kind::Go || history.was_given_back(),
         "the leader without a driver did not give the lease back"
@@ -186,7 +185,7 @@ async fn suspended(env: &mut TestEnv<'_>) -> Result<()> {
     attach(env, "before", A).await?;
 
     first.suspend()?;
-    // What it hears of when it is back, and must leave to the other.
+    // Changes that it gets after it is resumed, and must leave to the leader.
     let volume = env.volume("during", Access::OneNode).await?;
     env.pod("during", B, &[&volume]).await?;
     env.delete_pod("before").await?;
@@ -213,7 +212,7 @@ pub(crate) async fn attach(env: &mut TestEnv<'_>, name: &str, node: usize) -> Re
     env.wait_until_running(name, STEP_TIMEOUT).await
 }
 
-/// Every publish and unpublish so far, and the version of every attachment.
+/// All publishes and unpublishes so far, and the version of each attachment.
 async fn activity(env: &TestEnv<'_>) -> Result<(Vec<Call>, Vec<(String, Option<String>)>)> {
     let calls = env.driver.calls()?.into_iter();
     let calls =
@@ -223,7 +222,7 @@ async fn activity(env: &TestEnv<'_>) -> Result<(Vec<Call>, Vec<(String, Option<S
     Ok((calls.collect(), versions.collect()))
 }
 
-/// Every state of the test environment's lease, and when it was seen.
+/// All states of the test environment's Lease, with the times of observation.
 pub(crate) struct History {
     states: watch::Receiver<Vec<(Instant, Lease)>>,
     api: Api<Lease>,
@@ -234,7 +233,7 @@ pub(crate) struct History {
 // === impl History ===
 
 impl History {
-    /// Stops the test environment's own attacher, which does not elect a leader, and records the Lease from now on.
+    /// Stops the test environment's own attacher, which runs without leader election, and starts to record the Lease.
     pub(crate) async fn begin(env: &mut TestEnv<'_>) -> Result<Self> {
         env.attacher.crash().await?;
         let finalizer = env.finalizer();
@@ -275,7 +274,7 @@ impl History {
             Progress::of(held_by == holder, || format!("{held_by:?} holds it"))
         })
         .await?;
-        // So that the history has it too.
+        // So that the history includes it.
         let seen = |states: &Vec<(Instant, Lease)>| {
             states.last().is_some_and(|(_, lease)| holder_of(lease) == holder)
         };

@@ -10,9 +10,9 @@ use crate::driver::journal::{PUBLISH, UNPUBLISH};
 use crate::fixture::Access;
 use crate::wait::Progress;
 
-/// What the API server takes for a message, in bytes.
+/// The API server's limit for a message, in bytes.
 const LONGEST: usize = 1024;
-/// How each story begins.
+/// Start of each message.
 const REASON: &str = "the shelf says: ";
 /// Calls after which the status must have the error of the first.
 const CALLS: usize = 4;
@@ -64,13 +64,13 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
 /// The number of gRPC's `INTERNAL`.
 const INTERNAL: i32 = 13;
 
-/// Fails with a message of characters of three bytes, most of which do not end where the API server's patience does.
+/// Fails with a message of three-byte characters, one of which crosses the API server's limit.
 fn fault(method: Method) -> FaultRule {
     let story = "…".repeat(LONGEST);
     FaultRule::fail("story", method, "INTERNAL", &format!("{REASON}{story}"))
 }
 
-/// The attachment's status when the driver has failed so many calls that the first of them has long been dealt with.
+/// The attachment's status after enough failed calls that the first error has been written.
 async fn error_status(
     env: &TestEnv<'_>,
     volume: &TestVolume,
@@ -90,7 +90,7 @@ async fn error_status(
     Ok(attachment.status.unwrap_or_default())
 }
 
-/// As long as can be, whole characters, and the beginning of the story.
+/// Fails unless the error was cut to the maximum length between characters.
 fn is_cut(error: &VolumeError) -> Result<()> {
     let message = error.message.as_deref().context("it has no message")?;
     ensure!(message.contains(REASON), "it says \"{message}\"");

@@ -11,7 +11,7 @@ use crate::wait::Progress;
 
 /// Volumes of which one is lost.
 const VOLUMES: usize = 4;
-/// How many more lists are waited for, to see that what is repaired is left alone.
+/// Number of further lists after the repair, which must cause no other call.
 const MORE_LISTS: usize = 3;
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -21,7 +21,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
         reconcile_sync: Duration::from_secs(1),
         ..ScenarioConfig::ONE_NODE
     },
-    // It may publish a second time from a stale cache.
+    // The Go attacher may publish a second time from a stale cache.
     go: ExpectedOutcome::Fails {
         issue: KnownIssue(11),
         expected_error: "publish calls",

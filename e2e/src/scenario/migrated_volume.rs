@@ -1,4 +1,4 @@
-//! In-tree volumes: their PersistentVolumes say `awsElasticBlockStore`, and a CSI driver has taken over.
+//! In-tree volumes with CSI migration: PersistentVolumes with `awsElasticBlockStore`.
 
 use anyhow::{Result, ensure};
 use kube::ResourceExt;
@@ -20,7 +20,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run: |env| Box::pin(run(env)),
 };
 
-/// The PersistentVolume controller hands over only what says that the plugin has provisioned it.
+/// The PersistentVolume controller annotates only volumes that the plugin has provisioned, according to their annotation.
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let made = env.ebs_volume("made", Access::OneNode, None).await?;
     let provisioned = (PROVISIONED_BY, EBS_PLUGIN);
@@ -72,7 +72,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         provisioned.pv
     );
 
-    // The finalizer comes back.
+    // The finalizer is added again.
     env.pod("again", A, &[&made]).await?;
     env.wait_until_running("again", STEP_TIMEOUT).await?;
     ensure!(is_held(env, &made).await?, "{} is not held again", made.pv);

@@ -1,4 +1,4 @@
-//! The order in which a volume passes from one node to another, read from what nodes and driver did.
+//! The order of unmount, unpublish, publish and mount when a volume moves to another node.
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;

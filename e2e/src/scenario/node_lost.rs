@@ -1,4 +1,4 @@
-//! A node goes down with a volume mounted, and an administrator gives it up.
+//! A node goes down with a volume mounted, and an administrator adds the out-of-service taint.
 
 use anyhow::{Result, ensure};
 

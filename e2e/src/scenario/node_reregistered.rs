@@ -1,4 +1,4 @@
-//! The driver's node plugin comes back under another node id: a machine was replaced and kept its name.
+//! The driver's node plugin reregisters under another node id: a machine was replaced and kept its name.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ async fn attached(env: &mut TestEnv<'_>) -> Result<()> {
     env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
     let calls = env.driver.calls()?;
     let detaches: Vec<_> = nodes_of(&calls, UNPUBLISH);
-    // The driver may know the machine by the new id alone, and answer OK for the old one all the same.
+    // The driver may know the machine only by the new id, and return OK for the old one.
     ensure!(
         detaches == [&*old, &*new],
         "the detach went to {detaches:?}, the volume was attached to {old}, and the node's id is {new} now"
@@ -59,7 +59,7 @@ async fn attached(env: &mut TestEnv<'_>) -> Result<()> {
 }
 
 async fn half_attached(env: &mut TestEnv<'_>) -> Result<()> {
-    // The array would let it be on two nodes at once: that it is not must be the attacher's doing.
+    // The array allows two nodes at the same time, so only the attacher prevents it.
     let volume = env.volume("data", Access::ManyNodes).await?;
     let old = env.node(A).node_id().to_owned();
     let lost = FaultRule::hang_after_effect("lost", Method::ControllerPublishVolume).for_node(&old);
@@ -101,7 +101,7 @@ async fn half_attached(env: &mut TestEnv<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The nodes that calls of this method were about, in their order.
+/// The node IDs of the calls of this method, in order.
 fn nodes_of<'c>(calls: &'c [Call], method: &str) -> Vec<&'c str> {
     let calls = calls.iter().filter(|call| call.method == method);
     calls.map(|call| &*call.node).collect()

@@ -1,4 +1,4 @@
-//! The plain path: a pod's volume is attached before it runs and detached after it is gone.
+//! The simplest path: a pod's volume is attached before the pod runs and detached after its deletion.
 
 use std::collections::BTreeSet;
 

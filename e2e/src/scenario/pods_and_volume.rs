@@ -12,7 +12,7 @@ use crate::driver::fault::{FaultRule, Method};
 use crate::driver::journal::{PUBLISH, UNPUBLISH};
 use crate::fixture::Access;
 
-/// Why a detach fails.
+/// Error of the failing detach.
 const REASON: &str = "the port is locked";
 
 /// If the attach/detach controller's cache still has the VolumeAttachment that is being deleted, the CSI plugin creates

@@ -1,5 +1,4 @@
-//! Volumes that an external-provisioner makes and deletes, and an external-resizer expands: the driver's other sidecars
-//! work on the volumes that the attacher attaches.
+//! Volumes that an external-provisioner creates and deletes and an external-resizer expands, while the attacher attaches them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -91,7 +90,7 @@ async fn provisioned(env: &mut TestEnv<'_>) -> Result<()> {
         ensure_held(env, volume).await?;
     }
 
-    // Neither claim nor volume goes before the pod does.
+    // Neither claim nor volume is deleted before the pod.
     env.delete_claim(&retained).await?;
     env.delete_claim(&now).await?;
     env.delete_pod("web").await?;

@@ -18,7 +18,7 @@ use crate::wait::Progress;
 /// Volumes that are attached, and volumes that are detached, during each hand-over: more than the attacher has workers.
 const VOLUMES: usize = 20;
 
-/// How long all pods may take.
+/// Timeout for all pods.
 const LONG: Duration = Duration::from_secs(180);
 
 const CONFIG: ScenarioConfig = ScenarioConfig {

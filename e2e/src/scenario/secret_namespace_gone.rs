@@ -66,8 +66,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Makes a namespace with the test environment's secret in it, and lets the attacher read secrets there as `deploy/` says
-/// that it be done.
+/// Creates a namespace with the publish Secret, and grants the attacher access to its Secrets as in `deploy/`.
 async fn open_vault(env: &TestEnv<'_>, vault: &str) -> Result<()> {
     let prefix = env.prefix();
     let cluster = env.ctx().cluster();

@@ -1,4 +1,4 @@
-//! More detaches hang at the driver than there are workers, and a pod comes with another volume.
+//! More detaches hang at the driver than the attacher has workers, while a pod with another volume is created.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::driver::journal::{Call, PUBLISH, UNPUBLISH};
 use crate::fixture::Access;
 use crate::wait::Progress;
 
-/// Workers the attacher has for each kind of work (`--worker-threads`).
+/// Concurrency of each lane of the attacher (`--worker-threads`).
 const WORKERS: usize = 10;
 /// Volumes that are detached: more than that.
 const LEAVING: usize = WORKERS + 4;

@@ -1,4 +1,4 @@
-//! The place scenarios are run at: one cluster and the programs to be run on it.
+//! The cluster and the programs of scenarios.
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -36,12 +36,12 @@ pub enum Build {
     Previous,
 }
 
-/// What scenarios that chance writes are made of.
+/// Settings of randomized scenarios.
 #[derive(Clone, Copy, Debug)]
 pub struct Randomness {
-    /// What all of it comes from. The same seed makes the same choices again.
+    /// The seed; equal seeds make equal choices.
     pub seed: u64,
-    /// How many attachments are made, if not as many as usual.
+    /// Number of attachments; `None`: the default.
     pub attachments: Option<usize>,
 }
 
@@ -122,8 +122,7 @@ impl TestContext {
         &self.driver
     }
 
-    /// Program of an attacher, built on first use: a run of only our own scenarios should
-    /// not wait for the Go one.
+    /// Program of an attacher, built on first use, so that scenarios with csi-attacher do not wait for the Go one.
     pub async fn attacher(&self, kind: Kind) -> Result<&Path> {
         let (cell, what) = match kind {
             Kind::Ours => (&self.ours, "build our attacher"),
@@ -171,12 +170,12 @@ impl TestContext {
             .context("build kubectl-csi_attach")
     }
 
-    /// Where chance comes from in this run.
+    /// Settings of randomized scenarios in this run.
     pub fn randomness(&self) -> Randomness {
         self.randomness
     }
 
-    /// Waits until no other test environment has a driver of a name that Kubernetes knows.
+    /// Waits until no other test environment uses a driver name that Kubernetes knows.
     pub(super) async fn lock_well_known_driver_name(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.lock_well_known_driver_name).lock_owned().await
     }
@@ -187,7 +186,7 @@ impl TestContext {
     }
 }
 
-/// A seed for a run that was given none. Small, so that it is easily repeated.
+/// A random seed; small, so that it is easy to type.
 fn random_seed() -> u64 {
     RandomState::new().hash_one(0_u8) >> 32
 }

@@ -1,8 +1,7 @@
-//! A test environment: all that one scenario has to itself on a shared cluster.
+//! A test environment: the driver, attacher, nodes and objects of one scenario on a shared cluster.
 //!
-//! Invariants: every name in a test environment begins with its prefix and every object it makes carries the
-//! scenario label, so that test environments cannot meet; a test environment that was torn down leaves nothing in the cluster and no
-//! process behind, also when its scenario failed.
+//! Invariants: every name in a test environment begins with its prefix, and every object has the scenario label, so that test
+//! environments do not conflict. After the teardown, no object and no process is left, also if the scenario failed.
 
 mod attachments;
 mod controller_metrics;
@@ -45,13 +44,13 @@ use crate::node::Node;
 use crate::process::Process;
 use crate::wait::{self, Progress};
 
-/// How long an ordinary step may take on a machine that is busy with other scenarios.
+/// Timeout of an ordinary step on a machine that is busy with other scenarios.
 pub const STEP_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long attachments may take to settle once nothing disturbs them.
+/// Timeout for the convergence of attachments without further disturbance.
 const SETTLE: Duration = Duration::from_secs(60);
 /// Name of the ServiceAccount the attacher runs under.
 pub const ACCOUNT: &str = "csi-attacher";
-/// Name of the secret that goes with every publish and unpublish.
+/// Name of the publish Secret.
 pub const SECRET: &str = "publish-secret";
 /// Its only key.
 pub const SECRET_KEY: &str = "array-password";
@@ -70,18 +69,17 @@ pub struct ScenarioConfig {
     pub latency: Duration,
     /// Deadline of the attacher's driver calls.
     pub timeout: Duration,
-    /// How long the scenario's own part may take, whatever it waits for.
+    /// Timeout of the scenario's steps.
     pub within: Duration,
-    /// Name of the driver, where Kubernetes knows it. Such a test environment has the name to itself: others wait for it.
-    /// `None`: a name that no other test environment has.
+    /// Name of the driver, if Kubernetes must know it; other test environments with this name wait. `None`: a unique name.
     pub driver: Option<&'static str>,
     /// A cluster of the scenario's own, if it disturbs its components or needs other settings.
     pub own_cluster: Option<ClusterSettings>,
-    /// The oldest Kubernetes version that has what the scenario exercises; with an older one the scenario is skipped.
+    /// Oldest Kubernetes version with the tested feature; the scenario is skipped with older versions.
     pub since: Option<KubernetesVersion>,
-    /// How often the attacher asks the driver where its volumes are.
+    /// Interval of the attacher's ListVolumes calls.
     pub reconcile_sync: Duration,
-    /// What the driver cannot do, as its flag takes it.
+    /// Capabilities that the driver does not have, in the format of its flag.
     pub capabilities: &'static str,
     /// More flags of the driver's controller.
     pub driver_flags: &'static [&'static str],
@@ -90,7 +88,7 @@ pub struct ScenarioConfig {
     pub node_drivers: bool,
     /// More flags of the attacher.
     pub flags: &'static [&'static str],
-    /// More flags, which ours alone takes.
+    /// More flags of csi-attacher only.
     pub own_flags: &'static [&'static str],
 }
 
@@ -121,8 +119,8 @@ pub struct TestEnv<'ctx> {
 // === impl ScenarioConfig ===
 
 impl ScenarioConfig {
-    /// Two nodes, a quick driver, and the attacher's usual deadline. The driver is not as quick as can be: a
-    /// status written before its answer, or a finalizer removed before it, must be seen on the watch first.
+    /// Two nodes, a fast driver, and the attacher's default timeout. The driver has some latency, so that the watch shows a
+    /// status that is written, or a finalizer that is removed, before the driver's response.
     pub const DEFAULT: Self = Self {
         nodes: 2,
         latency: Duration::from_millis(20),
@@ -149,10 +147,10 @@ impl ScenarioConfig {
 // === impl TestEnv ===
 
 impl<'ctx> TestEnv<'ctx> {
-    /// Sets everything up and waits until driver, attacher and nodes are there.
+    /// Sets up the test environment and waits until driver, attacher and nodes are ready.
     ///
     /// # Errors
-    /// Something could not be set up; processes are gone then, objects may be left for [`force_cleanup`].
+    /// The setup failed. Its processes are stopped; objects may be left for [`force_cleanup`].
     pub async fn set_up(
         ctx: &'ctx TestContext,
         prefix: &str,
@@ -243,12 +241,12 @@ impl<'ctx> TestEnv<'ctx> {
         self.ctx.cluster().client()
     }
 
-    /// The test context the test environment stands on.
+    /// The test context of the test environment.
     pub fn ctx(&self) -> &'ctx TestContext {
         self.ctx
     }
 
-    /// What every name on this test environment begins with; also the namespace's name.
+    /// Prefix of all names of this test environment, and name of its namespace.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -258,7 +256,7 @@ impl<'ctx> TestEnv<'ctx> {
         &self.dir
     }
 
-    /// Every state of the driver's attachments so far.
+    /// All states of the driver's attachments so far.
     pub fn recorder(&self) -> &VaRecorder {
         &self.recorder
     }
@@ -285,7 +283,7 @@ impl<'ctx> TestEnv<'ctx> {
             .collect())
     }
 
-    /// Waits until every attachment of the driver is settled and the array agrees with them.
+    /// Waits until every attachment of the driver has converged and matches the array.
     pub async fn settle(&self) -> Result<()> {
         let attacher = self.driver.name().to_owned();
         wait::for_objects(
@@ -305,9 +303,9 @@ impl<'ctx> TestEnv<'ctx> {
         .await
     }
 
-    /// Everything the invariants are verified on, as of now.
+    /// The observations so far, for the invariants.
     pub async fn observations(&self) -> Result<Observations> {
-        // Before the journals: a state that is known must not lack the call that led to it.
+        // Read before the journals, so that the journals have the calls of all recorded states.
         let mut watch_events = self.recorder.watch_events();
         watch_events.retain(|event| {
             let uid = event.attachment.metadata.uid.as_ref();
@@ -352,7 +350,7 @@ fn driver_name(prefix: &str) -> String {
     format!("{prefix}.csi.local")
 }
 
-/// A value that cannot be anywhere by chance.
+/// A unique value.
 fn secret_value() -> String {
     let random = std::hash::RandomState::new();
     let part = |salt: u8| std::hash::BuildHasher::hash_one(&random, salt);

@@ -1,4 +1,4 @@
-//! Two pods on two nodes want one volume that may be on one node only.
+//! Two pods on two nodes use one single-node volume.
 
 use anyhow::{Result, ensure};
 

@@ -25,7 +25,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.wait_until_running("web", STEP_TIMEOUT).await?;
     env.delete_persistent_volume(&volume).await?;
 
-    // The detach fails until further notice, so that what holds the volume meanwhile can be seen.
+    // The detach fails until the faults are cleared, so that the finalizers can be checked meanwhile.
     let busy = FaultRule::fail("busy", Method::ControllerUnpublishVolume, "ABORTED", REASON);
     env.driver.set_faults(&[busy]).await?;
     env.delete_claim(&volume).await?;

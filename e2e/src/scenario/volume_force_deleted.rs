@@ -40,7 +40,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         .await
         .context("strip the volume of its finalizers")?;
     wait::for_absence(&volumes, &pv, STEP_TIMEOUT, "the volume to go").await?;
-    // What the attacher remembers of the volume goes with it.
+    // The attacher's cached state of the volume is deleted with it.
     env.attacher.crash().await?;
     env.attacher.revive().await?;
 

@@ -1,7 +1,7 @@
-//! Volumes of all shapes: what a PersistentVolume says is what the driver is asked for.
+//! PersistentVolume specs of all kinds, and the ControllerPublishVolume requests that follow from them.
 //!
-//! Volumes and attachments are made by hand, because the attach/detach controller would let some of these shapes
-//! through only with a pod to match.
+//! The scenario creates volumes and attachments itself, because the attach/detach controller attaches some of these only for a
+//! matching pod.
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
@@ -51,14 +51,14 @@ struct Shape {
     spec: Value,
     /// Fields of its `csi` source beside driver and handle.
     csi: Value,
-    /// Whether the spec stands in the attachment itself and there is no PersistentVolume.
+    /// Whether the attachment has the spec inline, without a PersistentVolume.
     inline: bool,
     outcome: Outcome,
 }
 
 enum Outcome {
     Published(Published),
-    /// Refused without a call; the attachment's error says this.
+    /// The attacher sends no call; the attachment's error contains this text.
     Refused(&'static str),
 }
 
@@ -74,7 +74,7 @@ struct Published {
 // === shapes ===
 
 impl Shape {
-    /// A volume with nothing but these access modes.
+    /// A volume with these access modes and no other fields.
     fn mount(name: &'static str, access_modes: &[&str], mode: &'static str) -> Self {
         Self {
             name,
@@ -134,7 +134,7 @@ fn shapes(driver: Driver, namespace: &str) -> Vec<Shape> {
         ),
         Shape::mount("block", &["ReadWriteOnce"], one_node).with(|spec, csi, published| {
             spec["volumeMode"] = "Block".into();
-            // Of no meaning for a block volume.
+            // Ignored for a block volume.
             csi["fsType"] = "ext4".into();
             published.access = json!({"block": {}});
         }),

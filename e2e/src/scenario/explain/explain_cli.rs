@@ -13,14 +13,14 @@ use super::super::test_env::{STEP_TIMEOUT, TestEnv};
 use crate::toolchain::workspace_root;
 use crate::wait::{self, Progress};
 
-/// Where `deploy/components/explain` puts its account, and how it calls it.
+/// Namespace and name of the ServiceAccount in `deploy/components/explain`.
 const ACCOUNT: (&str, &str) = ("csi-attacher", "csi-attacher-explain");
 /// An account with an attacher's permissions that attaches nothing.
 const UNPRIVILEGED: &str = "unprivileged";
-/// How long one answer may take.
+/// Timeout of one run.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Asks with the permissions of `deploy/`.
+/// Runs the plugin with the permissions of `deploy/`.
 pub(super) struct ExplainCli {
     program: PathBuf,
     kubeconfig: PathBuf,
@@ -36,7 +36,7 @@ pub(super) enum Reader {
     Unprivileged,
 }
 
-/// What came back.
+/// Output of the plugin.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) code: i32,
@@ -45,7 +45,7 @@ pub(super) struct Answer {
     pub(super) stderr: String,
 }
 
-/// What is to come back.
+/// Expected output.
 #[derive(Clone, Debug)]
 pub(super) struct Expected {
     code: i32,
@@ -75,7 +75,7 @@ impl Expected {
         }
     }
 
-    /// The finding holds these words somewhere.
+    /// Expects these words in the finding.
     pub(super) fn saying(mut self, words: &'static str) -> Self {
         self.says = Some(words);
         self
@@ -95,7 +95,7 @@ impl Expected {
 // === impl ExplainCli ===
 
 impl ExplainCli {
-    /// Makes the account of `deploy/components/explain`, and its credentials.
+    /// Creates the ServiceAccount of `deploy/components/explain`, and its credentials.
     pub(super) async fn new(env: &TestEnv<'_>) -> Result<Self> {
         let file = workspace_root().join("deploy/components/explain/rbac.yaml");
         let manifest = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
@@ -118,7 +118,7 @@ impl ExplainCli {
         })
     }
 
-    /// Takes back what would outlive the test environment.
+    /// Deletes the objects that the teardown of the test environment does not delete.
     pub(super) async fn teardown(self, env: &TestEnv<'_>) -> Result<()> {
         let cluster = env.ctx().cluster();
         cluster.delete_account(env.prefix(), UNPRIVILEGED).await
@@ -146,7 +146,7 @@ impl ExplainCli {
         .await
     }
 
-    /// Asks once.
+    /// Runs explain once, with JSON output.
     pub(super) async fn ask(&self, reader: Reader, env: &TestEnv<'_>, object: &str) -> Result<Answer> {
         let output = self.run(reader, env, object, "json").await?;
         let code = output
@@ -160,7 +160,7 @@ impl ExplainCli {
         })
     }
 
-    /// Asks once, for an answer that people can read.
+    /// Runs explain once, with text output.
     pub(super) async fn read(&self, env: &TestEnv<'_>, object: &str) -> Result<String> {
         let output = self.run(Reader::Explain, env, object, "text").await?;
         String::from_utf8(output.stdout).context("an explanation must be text")

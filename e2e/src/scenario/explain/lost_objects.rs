@@ -16,7 +16,7 @@ pub(in crate::scenario) const SCENARIO: Scenario = Scenario {
     run: |env| Box::pin(run(env)),
 };
 
-/// What a kubelet says of itself when its node shuts down.
+/// The Ready condition that a kubelet reports when its node shuts down.
 const DOWN: &str = "node is shutting down";
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
@@ -58,7 +58,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.remove_pod("web").await?;
     env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
 
-    // Nothing of the attacher's holds the volume any more: its claim does.
+    // The attacher's finalizer is gone; only the claim keeps the PersistentVolume.
     let bound = Expected::stuck("volume-terminating", "administrator");
     cli.wait(env, "pvc/data", bound.saying("delete the claim"))
         .await?;
@@ -70,7 +70,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     cli.teardown(env).await
 }
 
-/// The answer as people read it: where it stands, who must act, why, what to do, and what can go wrong by it.
+/// The text output: state, component that must act, reason, advice, and its risks.
 async fn in_plain_words(env: &TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     let text = cli.read(env, "pod/web").await?;
     let node = env.node(A).name();

@@ -17,10 +17,9 @@ use crate::fixture::{Access, mk_attachment};
 use crate::invariant::observations::WatchEvent;
 use crate::scenario::test_env::{TestEnv, TestVolume};
 
-/// How long one attachment may take to be attached or to go: with failed calls, pauses that double up to five
-/// seconds, and programs that are restarted meanwhile.
+/// Timeout for one attach or detach, including failed calls, backoff of up to five seconds, and restarts of the programs.
 const STEP_TIMEOUT: Duration = Duration::from_secs(150);
-/// How long after the attacher's finalizer a hasty deletion comes, at most: before, within or after the call.
+/// Maximum delay of an early deletion after the attacher's finalizer: before, during or after the call.
 const HASTE: Duration = Duration::from_millis(60);
 
 /// Attaches and detaches its own volumes.
@@ -30,14 +29,14 @@ pub(super) struct Worker<'a> {
     driver: String,
     client: Client,
     watch_events: watch::Receiver<Vec<WatchEvent>>,
-    /// Counts the attachments that all workers made.
+    /// Number of attachments that all workers created.
     began: &'a watch::Sender<usize>,
     nodes: Vec<Node>,
     volumes: Vec<Volume>,
     quota: usize,
 }
 
-/// A node, by both its names.
+/// A node's name and node ID.
 #[derive(Clone)]
 struct Node {
     name: String,
@@ -50,14 +49,14 @@ struct Volume {
     held: Vec<Held>,
 }
 
-/// An attachment that was made.
+/// A created attachment.
 #[derive(Clone)]
 struct Held {
     name: String,
     uid: String,
     /// Number of its node.
     node: usize,
-    /// How many watch events there were before it was made.
+    /// Number of watch events before its creation.
     since: usize,
 }
 
@@ -91,13 +90,13 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Makes so many attachments before it stops.
+    /// Sets the number of attachments after which the worker stops.
     pub(super) fn with_quota(mut self, quota: usize) -> Self {
         self.quota = quota;
         self
     }
 
-    /// Handles of the volumes it has attached, with the driver's id of the node.
+    /// Handles of its attached volumes, with the node IDs.
     pub(super) fn held(&self) -> BTreeSet<(String, String)> {
         let targets = self.volumes.iter().flat_map(|volume| {
             let target = |held: &Held| (volume.volume.handle.clone(), self.nodes[held.node].id.clone());
@@ -106,7 +105,7 @@ impl<'a> Worker<'a> {
         targets.collect()
     }
 
-    /// Makes its attachments; some of them stay.
+    /// Creates its attachments and deletes most of them.
     pub(super) async fn work(&mut self) -> Result<()> {
         for _ in 0..self.quota {
             let volume = self.rng.usize(..self.volumes.len());
@@ -115,13 +114,13 @@ impl<'a> Worker<'a> {
             if let Some(leaving) = &leaving
                 && leaving.node == node
             {
-                // The next one has the same name, so this one must go first.
+                // The next attachment has the same name, so this one must be deleted first.
                 self.gone(leaving).await?;
             }
             let held = self.attach(volume, node).await?;
             if self.rng.u8(..4) == 0 {
-                // No earlier: the API server deletes at once what it saw without finalizers, also if it gets one
-                // meanwhile, and then the attacher may never see it.
+                // Not before the finalizer is visible: the API server deletes an object without finalizers immediately, and the
+                // attacher may never see it.
                 self.wait_for_finalizer(&held).await?;
                 let pause = HASTE.mul_f64(self.rng.f64());
                 sleep(pause).await;
@@ -154,8 +153,8 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Deletes an attachment where another one would be too many. Returns it if it may still be there: half
-    /// of the time the worker does not wait until it is gone, so that the volume is requested elsewhere meanwhile.
+    /// Deletes an attachment if another one would exceed the limit. Returns it if it may still exist: half of the time the
+    /// worker does not wait for the deletion, so that it requests the volume on another node meanwhile.
     async fn make_room(&mut self, volume: usize) -> Result<Option<Held>> {
         let Volume { volume, held } = &mut self.volumes[volume];
         let most = match volume.access {

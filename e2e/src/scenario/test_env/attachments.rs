@@ -1,4 +1,4 @@
-//! Attachments of a test environment that no pod asks for: made and deleted by hand, as the attach/detach controller does.
+//! Attachments of a test environment without a pod: the scenario creates and deletes them, as the attach/detach controller does.
 
 use std::time::Duration;
 
@@ -37,8 +37,8 @@ impl TestEnv<'_> {
         Ok(())
     }
 
-    /// Waits until the attachment is attached or says why it is not. An attacher that has not seen the volume yet, which
-    /// is as new as the attachment, may take its time.
+    /// Waits until the attachment is attached or has an attachError. Takes longer if the attacher's cache does not have the
+    /// new volume yet.
     pub async fn wait_until_attached_or_failed(&self, attachment: &str) -> Result<VolumeAttachment> {
         let what = format!("{attachment} to be attached or refused");
         self.wait_for_status(attachment, &what, |status| {
@@ -161,7 +161,7 @@ impl TestEnv<'_> {
     /// Waits until the attachment is gone.
     ///
     /// # Errors
-    /// Its detach failed, be it only once.
+    /// The detach failed at least once.
     pub async fn wait_until_attachment_gone(&self, attachment: &str) -> Result<()> {
         let attachments = Api::<VolumeAttachment>::all(self.client());
         let what = format!("{attachment} to go");

@@ -1,4 +1,4 @@
-//! Nodes of a test environment that are lost or come back as others, and volumes that the array loses.
+//! Lost and reregistered nodes of a test environment, and volumes that the array loses.
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -26,21 +26,19 @@ impl TestEnv<'_> {
         self.driver.unpublish_out_of_band(&volume.handle, &node_id).await
     }
 
-    /// The scenario does something about this volume and node that makes a status wrong for a while, whichever attacher
-    /// wrote it.
+    /// Exempts this volume and node from invariant 2, because the scenario makes a status temporarily wrong.
     pub fn exempt_from_invariant_2(&mut self, volume: &TestVolume, node: usize) {
         let node_id = self.node(node).node_id().to_owned();
         self.exempt.insert((volume.handle.clone(), node_id));
     }
 
-    /// The API server is about to lose the VolumeAttachment with this UID: no attacher can prevent it, so the invariants
-    /// ignore the object.
+    /// Exempts the VolumeAttachment with this UID from the invariants, because the scenario makes the API server lose it.
     pub fn expect_lost_attachment(&mut self, uid: &str) {
         self.lost_attachments.insert(uid.to_owned());
     }
 
     /// Reregisters the driver on the node under a new id, as after the machine behind it was replaced; returns the id.
-    /// What is attached to the node is still attached to the old id, and is verified by that.
+    /// Existing attachments stay attached to the old id, and are verified with it.
     pub async fn reregister(&self, node: usize) -> Result<String> {
         let node = self.node(node);
         let new = format!("{}-replaced", node.node_id());

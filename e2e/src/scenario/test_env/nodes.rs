@@ -37,7 +37,7 @@ impl TestEnv<'_> {
     /// The `index`th node.
     ///
     /// # Panics
-    /// If the scenario's setting has fewer nodes.
+    /// If the scenario's setup has fewer nodes.
     pub fn node(&self, index: usize) -> &Node {
         self.nodes
             .get(index)
@@ -59,7 +59,7 @@ impl TestEnv<'_> {
         &self.nodes
     }
 
-    /// What the nodes' drivers mounted and unmounted so far, by time.
+    /// Mounts and unmounts by the nodes' drivers so far, by time.
     pub fn mount_events(&self) -> Result<Vec<MountEvent>> {
         let mut events = Vec::new();
         for node in &self.nodes {

@@ -1,4 +1,4 @@
-//! Pods of a test environment and what Kubernetes says of them.
+//! Pods of a test environment, and their status.
 
 use std::time::Duration;
 
@@ -15,24 +15,24 @@ use crate::wait::{self, Progress};
 // === impl TestEnv ===
 
 impl TestEnv<'_> {
-    /// Makes a pod with these volumes that the scheduler must put on the node.
+    /// Creates a pod with these volumes that the scheduler must bind to the node.
     pub async fn pod(&self, name: &str, node: usize, volumes: &[&TestVolume]) -> Result<()> {
         self.pod_for(name, self.node(node).name(), volumes).await
     }
 
-    /// Makes a pod with these volumes that fits on no node.
+    /// Creates a pod with these volumes that fits on no node.
     pub async fn unschedulable_pod(&self, name: &str, volumes: &[&TestVolume]) -> Result<()> {
         self.pod_for(name, &format!("{}-nowhere", self.prefix), volumes)
             .await
     }
 
-    /// Makes a pod with this claim, which may have no volume yet, that the scheduler must put on the node.
+    /// Creates a pod with this claim, which may have no volume yet, that the scheduler must bind to the node.
     pub async fn claim_pod(&self, name: &str, node: usize, claim: &str) -> Result<()> {
         let pod = mk_pod(&self.prefix, name, self.node(node).name(), &[claim.to_owned()]);
         self.create_pod(&pod).await
     }
 
-    /// Makes a pod.
+    /// Creates a pod.
     pub async fn create_pod(&self, pod: &Pod) -> Result<()> {
         self.pods()
             .create(&PostParams::default(), pod)
@@ -46,7 +46,7 @@ impl TestEnv<'_> {
         self.create_pod(&mk_pod(&self.prefix, name, node, &claims)).await
     }
 
-    /// Removes a pod for good, whatever its node does about it.
+    /// Force-deletes a pod, without waiting for its kubelet.
     pub async fn remove_pod(&self, name: &str) -> Result<()> {
         self.pods()
             .delete(name, &DeleteParams::default().grace_period(0))
@@ -64,7 +64,7 @@ impl TestEnv<'_> {
         Ok(())
     }
 
-    /// Has the containers of a running pod exit with this code, and waits until its phase says so.
+    /// Makes the containers of a running pod exit with this code, and waits for the phase.
     pub async fn complete_pod(&self, name: &str, node: usize, code: i32) -> Result<()> {
         let pod = self.pods().get(name).await?;
         let uid = pod.metadata.uid.context("a pod has a UID")?;
@@ -110,8 +110,8 @@ impl TestEnv<'_> {
         wait::for_absence(&self.pods(), name, within, &format!("pod {name} to go")).await
     }
 
-    /// Makes a pod without volumes that the scheduler must put on the node and that tolerates a NoExecute taint, for these
-    /// seconds or for ever.
+    /// Creates a pod without volumes that the scheduler must bind to the node and that tolerates a NoExecute taint, for these
+    /// seconds or forever.
     pub async fn tolerating_pod(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! Attachers beside the test environment's own, which elect a leader, and proxies to the driver that can be closed while it runs.
+//! More attachers, with leader election, and proxies to the driver that can be closed while it runs.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,7 @@ use super::super::test_context::Build;
 use super::TestEnv;
 use crate::attacher::{AttacherProcess, AttacherSpec, Kind, Replica};
 
-/// A socket whose connections lead to the driver's, until it is dropped: then they are closed, and the socket is
-/// gone.
+/// A proxy of the driver's socket. Dropping it closes its connections and removes its socket.
 #[derive(Debug)]
 pub struct SocketProxy {
     socket: PathBuf,
@@ -44,7 +43,7 @@ impl SocketProxy {
 
 impl Drop for SocketProxy {
     fn drop(&mut self) {
-        // A file that is left would refuse connections all the same.
+        // Connections to a remaining file would be refused, too.
         std::fs::remove_file(&self.socket).ok();
     }
 }
@@ -77,7 +76,7 @@ impl TestEnv<'_> {
         AttacherProcess::start(self.ctx.run().clone(), spec).await
     }
 
-    /// Starts another attacher beside [`Self::attacher`], as one of those that elect a leader. The scenario ends it.
+    /// Starts another attacher, with leader election. The scenario stops it.
     pub async fn replica(&self, build: impl Into<Build>, name: &str) -> Result<AttacherProcess> {
         let spec = self.replica_spec(build.into(), name).await?;
         AttacherProcess::start(self.ctx.run().clone(), spec).await

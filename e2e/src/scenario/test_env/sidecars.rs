@@ -1,5 +1,4 @@
-//! Sidecars of the test environment's driver besides the attacher, and what they make: StorageClasses, provisioned
-//! volumes.
+//! The driver's other sidecars, StorageClasses, and provisioned volumes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,7 +20,7 @@ use crate::wait::{self, Progress};
 
 /// Name of the ServiceAccount that the sidecars run under.
 pub(super) const SIDECAR_ACCOUNT: &str = "csi-sidecars";
-/// How long a sidecar may take to exit when asked to.
+/// Timeout of a sidecar's shutdown.
 pub(super) const STOP: Duration = Duration::from_secs(10);
 
 // === impl TestEnv ===
@@ -125,7 +124,7 @@ impl TestEnv<'_> {
         Ok(name)
     }
 
-    /// Creates a claim of the class, which a provisioner makes a volume for.
+    /// Creates a claim of the class, for which the provisioner creates a volume.
     pub async fn claim(&self, name: &str, class: &str) -> Result<()> {
         let claim = mk_claim_of_class(&self.prefix, name, class, Access::OneNode);
         self.create_claim(&claim).await
@@ -152,7 +151,7 @@ impl TestEnv<'_> {
             }
         })
         .await?;
-        // The provisioner does not label what it makes, and the test environment finds its objects by their label.
+        // The provisioner does not label its objects, and the test environment finds objects by their label.
         let label = Patch::Merge(json!({"metadata": {"labels": {SCENARIO_LABEL: self.prefix}}}));
         let labelled = Api::<PersistentVolume>::all(self.client())
             .patch(&pv, &PatchParams::default(), &label)

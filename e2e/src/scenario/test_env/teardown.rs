@@ -26,9 +26,9 @@ use crate::invariant;
 use crate::node::Node;
 use crate::wait::{self, Progress};
 
-/// How long taking a test environment's objects back may take, hundreds of volumes included.
+/// Timeout for the deletion of a test environment's objects, with hundreds of volumes.
 const CLEAN_UP: Duration = Duration::from_secs(180);
-/// How many lines of the controller manager's log are read.
+/// Number of log lines of the controller manager that are read.
 const LOG_LINES: usize = 100_000;
 
 // === impl TestEnv ===
@@ -49,7 +49,7 @@ impl TestEnv<'_> {
         files
     }
 
-    /// All output, by where it was written: logs, journal, events and objects.
+    /// All output by source: logs, journals, events and objects.
     pub async fn texts(&self) -> Result<Vec<(String, String)>> {
         let mut texts = Vec::new();
         for path in self
@@ -70,7 +70,7 @@ impl TestEnv<'_> {
         Ok(texts)
     }
 
-    /// The test environment's objects and events as YAML, secrets left out.
+    /// The test environment's objects and events as YAML, without Secrets.
     pub async fn objects(&self) -> Result<String> {
         let (prefix, driver) = (self.prefix.clone(), self.driver.name().to_owned());
         let mine = move |object: &DynamicObject| {
@@ -91,10 +91,10 @@ impl TestEnv<'_> {
         self.ctx.cluster().dump(&self.prefix, &mine).await
     }
 
-    /// Takes all objects back in the order a user would and lets the invariants verify what is left.
+    /// Deletes all objects in the order in which a user does, then checks the invariants.
     ///
     /// # Errors
-    /// Something did not go away, or an invariant was violated.
+    /// An object was not deleted in time, or an invariant was violated.
     pub async fn clear(&self) -> Result<()> {
         let client = self.client();
         let pods = self.pods();
@@ -122,7 +122,7 @@ impl TestEnv<'_> {
     /// Stops the processes and deletes the test environment's namespace, accounts and registrations.
     ///
     /// # Errors
-    /// A process did not end as it should.
+    /// A process did not exit as expected.
     pub async fn teardown(mut self) -> Result<()> {
         self.attacher.stop().await?;
         for sidecar in &self.sidecars {
@@ -139,7 +139,7 @@ impl TestEnv<'_> {
         delete_scope(self.ctx, &self.prefix).await
     }
 
-    /// Waits until the driver has no attachment any more.
+    /// Waits until the driver has no attachments.
     pub async fn wait_until_all_detached(&self, within: Duration) -> Result<()> {
         let attacher = self.driver.name();
         let attachments = Api::<VolumeAttachment>::all(self.client());
@@ -158,7 +158,7 @@ impl TestEnv<'_> {
     }
 }
 
-/// Takes back by force what a failed scenario left in the cluster; its processes must be gone already.
+/// Force-deletes the objects of a failed scenario, whose processes must have exited.
 pub async fn force_cleanup(ctx: &TestContext, prefix: &str) -> Result<()> {
     let client = ctx.cluster().client();
     let mine = ListParams::default().labels(&format!("{SCENARIO_LABEL}={prefix}"));
@@ -193,7 +193,7 @@ pub async fn force_cleanup(ctx: &TestContext, prefix: &str) -> Result<()> {
     delete_scope(ctx, prefix).await
 }
 
-/// Removes what is there once a test environment: driver registration, account and namespaces.
+/// Deletes the test environment's CSIDrivers, StorageClasses, ServiceAccounts and namespaces.
 async fn delete_scope(ctx: &TestContext, prefix: &str) -> Result<()> {
     let client = ctx.cluster().client();
     let delete = DeleteParams::default();
@@ -242,7 +242,7 @@ fn none_left<K: Resource>(seen: &BTreeMap<wait::Key, K>) -> Progress<()> {
     })
 }
 
-/// Deletes an object whatever finalizers hold it.
+/// Deletes an object and removes its finalizers.
 async fn force_delete<K>(api: &Api<K>, name: &str) -> Result<()>
 where
     K: Resource + Clone + Debug + DeserializeOwned,

@@ -1,4 +1,4 @@
-//! Volumes of a test environment: made at the driver, bound in Kubernetes.
+//! Volumes of a test environment: created at the driver, bound in Kubernetes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::wait::{self, Progress};
 /// Volumes that are created concurrently.
 const CONCURRENCY: usize = 16;
 
-/// A volume of a test environment, by all its names.
+/// Names and IDs of a test environment's volume.
 #[derive(Clone, Debug)]
 pub struct TestVolume {
     /// Name of the PersistentVolume.
@@ -32,20 +32,19 @@ pub struct TestVolume {
     pub claim: String,
     /// The driver's id.
     pub handle: String,
-    /// How many nodes may have it.
+    /// Whether one node or several nodes may have it.
     pub access: Access,
 }
 
 // === impl TestEnv ===
 
 impl TestEnv<'_> {
-    /// Makes a volume at the driver and a bound pair of claim and PersistentVolume for it.
+    /// Creates a volume at the driver, and a PersistentVolume and a claim that are bound.
     pub async fn volume(&mut self, name: &str, access: Access) -> Result<TestVolume> {
         self.bound_volume(name, access, |pv| pv).await
     }
 
-    /// Makes a volume like [`Self::volume`], whose PersistentVolume is one of the in-tree plugin for EBS and has
-    /// this annotation.
+    /// Creates a volume like [`Self::volume`], whose PersistentVolume is an in-tree EBS volume with this annotation.
     pub async fn ebs_volume(
         &mut self,
         name: &str,
@@ -70,7 +69,7 @@ impl TestEnv<'_> {
         Ok(made.volume_id)
     }
 
-    /// Makes a PersistentVolume that no claim asks for, with this spec where size and reclaim policy are missing.
+    /// Creates a PersistentVolume without a claim, with this spec and defaults for size and reclaim policy.
     pub async fn unbound_persistent_volume(&self, name: &str, mut spec: Value) -> Result<()> {
         spec["capacity"] = json!({"storage": CAPACITY});
         spec["persistentVolumeReclaimPolicy"] = "Retain".into();
@@ -86,9 +85,9 @@ impl TestEnv<'_> {
         Ok(())
     }
 
-    /// Makes a volume like [`Self::unbound_volume`] and a PersistentVolume for it like
-    /// [`Self::unbound_persistent_volume`], which names the publish secret in this namespace. Returns the name of
-    /// that and the handle.
+    /// Creates a volume like [`Self::unbound_volume`] and a PersistentVolume for it like
+    /// [`Self::unbound_persistent_volume`], which names the publish Secret in this namespace. Returns the PersistentVolume's
+    /// name and the handle.
     pub async fn unbound_volume_with_secret(&mut self, namespace: &str) -> Result<(String, String)> {
         let handle = self.unbound_volume("data").await?;
         let pv = format!("{}-data", self.prefix);
@@ -116,12 +115,12 @@ impl TestEnv<'_> {
         Ok(volume)
     }
 
-    /// Makes `count` volumes for one node each, several at a time.
+    /// Creates `count` single-node volumes, several concurrently.
     pub async fn many_volumes(&mut self, count: usize) -> Result<Vec<TestVolume>> {
         self.volumes("data", count, Access::OneNode).await
     }
 
-    /// Makes `count` volumes whose names begin like this, several at a time.
+    /// Creates `count` single-node volumes with this name prefix, several concurrently.
     pub async fn volumes(&mut self, name: &str, count: usize, access: Access) -> Result<Vec<TestVolume>> {
         let env = &*self;
         let made: Vec<TestVolume> = futures::stream::iter(0..count)
@@ -135,11 +134,11 @@ impl TestEnv<'_> {
         Ok(made)
     }
 
-    /// Has the PersistentVolume controller complete the binding of volumes and claims that name one another.
+    /// Makes the PersistentVolume controller complete the binding of volumes and claims that refer to each other.
     ///
-    /// It binds the volume as soon as it sees it, but looks at the claim again only in its next round, up to
-    /// fifteen seconds later, unless the claim changes meanwhile. So the claim is changed: it is marked as
-    /// bound, which must not happen before the controller knows the volume, or it takes the volume for lost.
+    /// The controller binds the volume when it sees it, but syncs the claim only in its next resync, up to fifteen seconds
+    /// later, unless the claim changes. So this function marks the claim as bound, after the controller knows the volume: before
+    /// that, the controller would set the claim's phase to Lost.
     async fn bind(&self, volumes: &[TestVolume]) -> Result<()> {
         let wanted: BTreeSet<_> = volumes.iter().map(|volume| volume.pv.as_str()).collect();
         let mine = watcher::Config::default().labels(&format!("{SCENARIO_LABEL}={}", self.prefix));
@@ -210,7 +209,7 @@ impl TestEnv<'_> {
         })
     }
 
-    /// The volume that was made under this name.
+    /// The volume with this name.
     pub fn volume_named(&self, name: &str) -> Result<TestVolume> {
         let mut volumes = self.volumes.values();
         let volume = volumes.find(|volume| volume.claim == name);
@@ -219,7 +218,7 @@ impl TestEnv<'_> {
             .with_context(|| format!("the volume {name} was not made"))
     }
 
-    /// The PersistentVolume as it is now.
+    /// The present PersistentVolume.
     pub async fn persistent_volume(&self, volume: &TestVolume) -> Result<PersistentVolume> {
         Ok(Api::all(self.client()).get(&volume.pv).await?)
     }
