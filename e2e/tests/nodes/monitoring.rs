@@ -55,7 +55,7 @@ async fn monitoring_service_returns_metrics(shell: Shell, toolchain: &Toolchain)
     shell
         .run(&format!(
             "kubectl apply --server-side {definitions}
-             until kubectl get servicemonitors,prometheusrules; do test $SECONDS -lt 60; sleep 1; done
+             kubectl wait --for=condition=Established {definitions} --timeout=1m
              kubectl apply -k ~/monitoring
              kubectl -n csi-mock-driver rollout status deployment/csi-attacher --timeout=3m
              kubectl -n csi-mock-driver get prometheusrule/csi-attacher configmap/csi-attacher-dashboard
