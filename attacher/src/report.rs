@@ -120,14 +120,14 @@ mod tests {
 
     #[test]
     fn hides_user_and_password_of_an_address() {
-        for (whole, told) in [
+        for (whole, shown) in [
             ("http://proxy:3128/", "http://proxy:3128/"),
             ("http://user:hunter2@proxy:3128", "http://***@proxy:3128"),
             ("user:hunter2@proxy", "***@proxy"),
             ("http://user:hun@ter/2@proxy/", "http://***@proxy/"),
             ("", ""),
         ] {
-            assert_eq!(address(whole), told);
+            assert_eq!(address(whole), shown);
         }
     }
 
