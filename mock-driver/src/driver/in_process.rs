@@ -67,9 +67,9 @@ impl Driver {
         }))
     }
 
-    /// The next process of this driver, with what outlives the exit of a process with a state directory: the array, and what is
-    /// staged and published. Locks and running operations end with this process, which must get no more calls.
-    /// It shares fault rules, capabilities and journal.
+    /// Starts the next process of this driver. It keeps what a restart with a state directory keeps: the array, and the staged
+    /// and published volumes. It shares fault rules, capabilities and journal. Locks and running operations of this process
+    /// end; do not send it further calls.
     #[must_use]
     pub fn restarted(&self) -> Arc<Self> {
         self.halt.cancel();
@@ -124,7 +124,11 @@ mod tests {
         let next = driver.restarted();
         assert!(next.store.peek(|array| array.volume("vol-0").is_ok()));
         assert!(next.locks.lock(Scope::Call, keys()).await.is_ok());
-        assert_eq!(operation.await.unwrap(), None, "it ended");
+        assert_eq!(
+            operation.await.unwrap(),
+            None,
+            "the running operation must be cancelled"
+        );
         assert_eq!(next.spawn_work(async { 7 }).await.unwrap(), Some(7));
     }
 

@@ -60,13 +60,13 @@ impl RawAction {
             check_streams(phase, method)?;
         }
         if let Some(end) = end.as_ref().filter(|_| is_given_up) {
-            let unseen = "is never seen by a client that has given up: take another hang";
+            let unseen = "has no effect after hang: client-cancel, because the client has cancelled the call: use another hang";
             let (field, reason) = match end {
                 End::Answer { .. } => ("action.code", unseen),
                 End::Edit(_) => ("action.edit", unseen),
                 End::DropConnection | End::SocketAway(_) | End::Exit(_) => (
                     "action.hang",
-                    "client-cancel never ends, so nothing can come after it: take a time",
+                    "client-cancel waits until the client cancels the call, so no action can follow: use a duration",
                 ),
             };
             return Err(FieldError::new(field, reason));

@@ -231,7 +231,7 @@ impl FromStr for AttachLimit {
             return Ok(Self::ByChance);
         }
         text.parse().map(Self::Of).map_err(
-            |_| "must be a number of volumes, 0 for as many as come, or -1 to say another number each time",
+            |_| "must be a number of volumes; 0 = unlimited; -1 = unlimited, but NodeGetInfo reports a random 1-10",
         )
     }
 }

@@ -82,11 +82,11 @@ pub(crate) struct HostPathArgs {
     #[arg(long, hide = true, conflicts_with = "mutable_parameters")]
     accepted_mutable_parameter_names: Vec<String>,
 
-    /// How many volumes the node says it takes; 0 for as many as come.
+    /// Maximum volumes per node that NodeGetInfo reports; 0 = unlimited.
     #[arg(long, hide = true, conflicts_with = "advertised_attach_limit")]
     maxvolumespernode: Option<usize>,
 
-    /// The largest size a node grows a volume to, in bytes; 0 for that of all volumes.
+    /// Maximum size in bytes to which NodeExpandVolume grows a volume; 0 = the maximum of all volumes.
     #[arg(long, hide = true)]
     max_volume_size_node: Option<u64>,
     #[arg(long, hide = true, conflicts_with = "pools")]

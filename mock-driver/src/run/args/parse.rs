@@ -98,13 +98,16 @@ impl Args {
             .get_arguments()
             .map(|flag| flag.get_id().as_str())
             .collect();
-        let is_ctl = |flag: &&Arg| {
+        let is_given_array_flag = |flag: &&Arg| {
             let id = flag.get_id().as_str();
             (of_array.contains(id) || OF_THE_ARRAY.contains(&id))
                 && matches.value_source(id) == Some(ValueSource::CommandLine)
         };
         let command = Self::command();
-        let names = command.get_arguments().filter(is_ctl).filter_map(Arg::get_long);
+        let names = command
+            .get_arguments()
+            .filter(is_given_array_flag)
+            .filter_map(Arg::get_long);
         let note =
             |name| format!("--{name} has no effect beside --proxy-to: the array is the other driver's");
         names.map(note).collect()

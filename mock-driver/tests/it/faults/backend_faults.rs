@@ -290,7 +290,7 @@ async fn start_kept(directory: &Path) -> (Program, Client) {
 }
 
 #[tokio::test]
-async fn state_loss_applies_at_restart_and_only_to_its_part() {
+async fn state_loss_applies_once_at_restart_to_the_configured_state() {
     // (backend fault, whether it is there at the end, volumes left of four, nodes of vol-0 and of vol-1)
     let table = [
         (json!({"loses": "changes"}), true, 3, [1, 0]),
