@@ -283,13 +283,13 @@ async fn one_replica_leads_while_responses_take_almost_half_the_renew_deadline()
     let script = async {
         let begun = timeout(60 * SECOND, a_leads.begun()).await;
         assert!(begun.is_ok(), "{:?}", a_leads.status());
-        let stands = async {
+        let a_keeps_leading = async {
             for _ in 0..300 {
                 sleep(SECOND).await;
                 assert!(a_leads.check().is_ok() && b_leads.check().is_err());
             }
         };
-        while_runs(&mut b, stands).await;
+        while_runs(&mut b, a_keeps_leading).await;
     };
     while_runs(a.run(never), script).await;
     assert_eq!(server.transitions(), 0);

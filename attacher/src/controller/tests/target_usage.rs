@@ -172,8 +172,8 @@ async fn detach_waits_for_an_attachment_whose_record_changes_to_another_node_id(
             version: Version(9),
             ..other
         };
-        let deleted = Change::Applied(deleting.clone());
-        fixture.state().handle(Event::Attachments(deleted));
+        let applied = Change::Applied(deleting.clone());
+        fixture.state().handle(Event::Attachments(applied));
         fixture.now += FOREVER;
         let now = fixture.now;
         let detach = fixture.state().start(now).expect("a detach");
