@@ -256,7 +256,7 @@ impl RealNode {
         &self.root_dir
     }
 
-    /// The same as a path on the machine.
+    /// The directory on the host that is mounted at [`Self::root_dir`] in the node.
     pub fn kubelet_dir(&self) -> PathBuf {
         self.dir.join(KUBELET)
     }

@@ -44,8 +44,8 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         attachment.finalizers()
     );
 
-    // Only after the attach/detach controller has seen the failure, it marks the volume as uncertain and detaches it after the
-    // pod's deletion.
+    // The attach/detach controller marks the volume as uncertain when it sees the failure. Without that, it would not detach the
+    // volume after the pod's deletion.
     env.wait_for_event("web", "FailedAttachVolume", "DeadlineExceeded", STEP_TIMEOUT)
         .await?;
     env.delete_pod("web").await?;

@@ -71,7 +71,8 @@ pub struct ScenarioConfig {
     pub timeout: Duration,
     /// Timeout of the scenario's steps.
     pub within: Duration,
-    /// Name of the driver, if Kubernetes must know it; other test environments with this name wait. `None`: a unique name.
+    /// Name of the driver if Kubernetes has it built in, such as a migration driver; test environments with the same name run
+    /// one after the other. `None`: a unique name.
     pub driver: Option<&'static str>,
     /// A cluster of the scenario's own, if it disturbs its components or needs other settings.
     pub own_cluster: Option<ClusterSettings>,

@@ -1,4 +1,4 @@
-//! Two pods on two nodes use one single-node volume.
+//! Two pods on two nodes need the same single-node volume.
 
 use anyhow::{Result, ensure};
 

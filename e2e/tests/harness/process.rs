@@ -229,7 +229,7 @@ async fn nothing_survives_a_killed_harness(harness: Arc<Harness>) -> Result<()> 
     .await
 }
 
-// === functions ===
+// === processes ===
 
 fn sh(name: &str, script: &str) -> Spec {
     Spec::new(name, "sh").arg("-c").arg(script)

@@ -9,7 +9,7 @@ use crate::shared_nodes::Prepared;
 use crate::volumes::SCENARIOS;
 
 pub(crate) const NAME: &str = "driver_uses_another_kubelet_directory";
-/// What the component sets: the directory of k0s.
+/// The directory that the component sets, which is that of k0s.
 const ROOT_DIR: &str = "/var/lib/k0s/kubelet";
 /// Scenarios with paths for filesystems and for devices.
 const REPEATED: [&str; 2] = ["pod_attaches", "block_volume_moves_with_its_data"];
@@ -46,11 +46,11 @@ async fn use_volumes(nodes: &RealNodes) -> Result<()> {
         }
         env.tear_down().await?;
     }
-    // kubelet always makes the directory of device plugins in the default one.
+    // kubelet creates `device-plugins` in its default directory, whatever `--root-dir` is.
     let default = nodes::ROOT_DIR;
     for node in NODES {
-        let listed = nodes.node(node)?.command(&["ls", default]).await;
-        let listed = listed.unwrap_or_default();
+        let list = format!("ls {default} 2>/dev/null || true");
+        let listed = nodes.node(node)?.command(&["sh", "-c", &list]).await?;
         ensure!(
             listed.split_whitespace().all(|name| name == "device-plugins"),
             "{default} on {node} has {listed}"

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::recipes::{DEPLOY, alone, write_overlay};
 use crate::shared_nodes::Scenario;
 
-/// The newest release of the operator that the Go module proxy has.
+/// Module with the CRDs of the Prometheus operator.
 const OPERATOR: &str = "github.com/prometheus-operator/prometheus-operator@v0.85.0";
 const MONITOR: &str =
     "kubectl -n csi-mock-driver get servicemonitors -l release=kube-prometheus-stack -o json";
@@ -65,7 +65,7 @@ async fn monitoring_service_returns_metrics(shell: Shell, toolchain: &Toolchain)
         ))
         .await?;
     let monitors: Value =
-        serde_json::from_str(&shell.run(MONITOR).await?).context("understand the ServiceMonitor")?;
+        serde_json::from_str(&shell.run(MONITOR).await?).context("decode the ServiceMonitors")?;
     let endpoint = &monitors["items"][0]["spec"]["endpoints"][0];
     let (Some(port), Some(path)) = (endpoint["port"].as_str(), endpoint["path"].as_str()) else {
         anyhow::bail!("the ServiceMonitor must have a port and a path: {monitors}");

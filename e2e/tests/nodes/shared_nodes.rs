@@ -28,7 +28,7 @@ pub(crate) struct SharedNodes {
     started: OnceCell<Result<Start, String>>,
 }
 
-/// What nodes are started with.
+/// A run, with the toolchain and the programs to start nodes.
 pub(crate) struct Prepared {
     pub(crate) run: Arc<Run>,
     pub(crate) toolchain: Toolchain,

@@ -23,9 +23,11 @@ type Problem = (Option<String>, String);
 // === impl World ===
 
 impl World {
-    /// Waits until every pod runs, and VolumeAttachments, array and running pods agree.
+    /// Waits until every pod runs, VolumeAttachments, array and pods agree, and each provisioned volume has a bound
+    /// PersistentVolume.
     pub(crate) async fn until_all_run(&self) -> Result<(), String> {
-        let what = "every pod runs, and VolumeAttachments, array and pods agree";
+        let what = "every pod runs, VolumeAttachments, array and pods agree, and each provisioned volume has a bound \
+                    PersistentVolume";
         self.until(what, async || self.unsettled().await).await
     }
 
@@ -53,16 +55,19 @@ impl World {
         for (claim, _) in templates {
             self.claims().delete(&claim, &DeleteParams::default()).await.ok();
         }
-        self.until("no PersistentVolume is left", async || {
-            let Ok(volumes) = self.all::<PersistentVolume>().list(&ListParams::default()).await else {
-                return unanswered();
-            };
-            let Some(volume) = volumes.items.first() else {
-                return self.not_provisioned_as(&BTreeSet::new());
-            };
-            let text = format!("{} is left with {:?}", volume.name_any(), volume.finalizers());
-            Some((Some(observer::volume_of(&volume.name_any())), text))
-        })
+        self.until(
+            "no PersistentVolume and no provisioned volume is left",
+            async || {
+                let Ok(volumes) = self.all::<PersistentVolume>().list(&ListParams::default()).await else {
+                    return unanswered();
+                };
+                let Some(volume) = volumes.items.first() else {
+                    return self.not_provisioned_as(&BTreeSet::new());
+                };
+                let text = format!("{} is left with {:?}", volume.name_any(), volume.finalizers());
+                Some((Some(observer::volume_of(&volume.name_any())), text))
+            },
+        )
         .await
     }
 

@@ -48,9 +48,9 @@ pub(crate) struct DriverProcess {
 }
 
 struct ProcessState {
-    /// The driver as it runs or ran last.
+    /// The driver of the running process, or of the last one while it is down.
     driver: Arc<Driver>,
-    /// None while it is down.
+    /// `None` while it is down.
     running: Option<Running>,
 }
 
@@ -100,8 +100,8 @@ impl DriverProcess {
         }
     }
 
-    /// Ends the process and breaks its calls off, or starts it again. What its machine has mounted stays. What the array has
-    /// begun goes on until the next start.
+    /// Stops the process and cancels its calls, or starts it again. The mounts of its machine stay. Operations that the array
+    /// has begun continue until the next start.
     pub(crate) fn set_down(&self, is_down: bool) {
         {
             let mut state = lock(&self.state);

@@ -249,7 +249,7 @@ fn claim_line(claim: &PersistentVolumeClaim) -> Line {
 
 fn pod_line(pod: &Pod) -> Line {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-    // Another claim has changing volumes.
+    // Only static claims (`claim-N`) always have the same volume; a claim from a template gets a new one after each deletion.
     let number = claim_of(pod).and_then(|claim| claim.strip_prefix("claim-"));
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let deleting = pod

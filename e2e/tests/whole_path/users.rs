@@ -95,7 +95,7 @@ impl Users {
                 }
                 let present: BTreeSet<_> = pods.iter().map(ResourceExt::name_any).collect();
                 for pod in self.missing(&present) {
-                    // A conflict is an answer that was lost.
+                    // AlreadyExists means that the response to an earlier request was lost.
                     self.pods().create(&PostParams::default(), &pod).await.ok();
                 }
             }
@@ -130,14 +130,14 @@ impl Users {
                     "resources": {"requests": {"storage": "1Gi"}}},
             }));
             let claim = claim.expect("a claim must be written as JSON");
-            // A conflict is an answer that was lost.
+            // AlreadyExists means that the response to an earlier request was lost.
             self.claims().create(&PostParams::default(), &claim).await.ok();
         }
     }
 
     /// Deletes a pod and first its claim, if that comes from a template, so that the next pod begins with an empty volume.
-    /// Only a bound claim: without it, a provisioner that crashed would not find the volume that it was creating, upstream's
-    /// neither.
+    /// Deletes only a bound claim: a restarted provisioner does not find the volume that it was creating for a deleted claim,
+    /// and neither does the external-provisioner.
     pub(crate) async fn delete_with_claim(&self, pod: &str) {
         let claim = self.lock().pods.get(pod).cloned();
         if let Some(Claim { name, class: Some(_) }) = claim

@@ -213,7 +213,7 @@ impl World {
         self.provisioner.spawn(self.cluster.provisioner(driver));
     }
 
-    /// Ends the provisioner without a word, also in the middle of a call.
+    /// Kills the provisioner, also during a call.
     pub(crate) fn crash_provisioner(&mut self) {
         self.timeline.note("provisioner", None, "crashes");
         self.provisioner = JoinSet::new();

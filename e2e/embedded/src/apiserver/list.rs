@@ -47,7 +47,7 @@ pub(crate) fn list(
     };
     let selected =
         |stored: &Stored| options.labels.matches(&stored.object) && options.fields.matches(&stored.object);
-    // The key of one object is the first that begins with it.
+    // A key sorts before all other keys that begin with it, so the first one is the object's.
     let single = single_key(&prefix, resource, &options.fields);
     let (from, most) = match &single {
         Some(key) => (key.as_str(), 1),

@@ -41,7 +41,7 @@ impl Log {
         }
     }
 
-    /// A part of a log, with none of its changes up to `revision`.
+    /// An empty log for the changes after `revision` with one value of the indexed field.
     pub(crate) fn part_after(revision: u64) -> Self {
         Self {
             compacted: revision,

@@ -16,7 +16,7 @@ pub(in crate::scenario) const SCENARIO: Scenario = Scenario {
     run: |env| Box::pin(run(env)),
 };
 
-/// The Ready condition that a kubelet reports when its node shuts down.
+/// Message of the Ready condition that a kubelet reports when its node shuts down.
 const DOWN: &str = "node is shutting down";
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {

@@ -134,7 +134,7 @@ async fn address_selects_the_sidecar(harness: Arc<Harness>) -> Result<()> {
     let address = format!("{}.{namespace}.svc:{}", service.name_any(), port.port);
     ensure!(
         made.spec("address")? == address,
-        "the SnapshotMetadataService has instead of {address} {}",
+        "the SnapshotMetadataService must have the address {address}, not {}",
         made.spec("address")?
     );
 

@@ -19,7 +19,7 @@ const PARENTS: [&str; 3] = ["charts", "components", "overlays"];
 struct Row(&'static str, On);
 
 enum On {
-    /// A file that names the path, and a text in it: the test that applies the path.
+    /// The test that applies the path: a file that names the path, and a text that the file must contain.
     Kubelets(&'static str, &'static str),
     /// The reason why no test applies it.
     NotRun(&'static str),
@@ -37,7 +37,7 @@ const ROWS: &[Row] = &[
     Row("components/critical-priority", Kubelets(RECIPES, "fn run_controller_without_nodes")),
     Row("components/explain", Kubelets("e2e/src/scenario/explain/explain_cli.rs", "rbac.yaml")),
     Row("components/go-sidecar", Kubelets(RECIPES, "fn run_controller_without_nodes")),
-    Row("components/kube-rbac-proxy", NotRun("the Go checksum database does not have kube-rbac-proxy v0.22.0, from which its image would be made; `deploy::` and e2e/validators check the manifests")),
+    Row("components/kube-rbac-proxy", NotRun("the harness builds no image of kube-rbac-proxy; `deploy::` and e2e/validators check the manifests, and `monitoring_service_returns_metrics` applies them in a dry run")),
     Row("components/kubelet-directory", Kubelets("e2e/tests/nodes/kubelet_directory.rs", "fn driver_uses_another_kubelet_directory")),
     Row("components/monitoring", Kubelets("e2e/tests/nodes/monitoring.rs", "fn monitoring_service_returns_metrics")),
     // No network plugin there enforces the policy.
