@@ -132,16 +132,29 @@ fn volume_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolume>)
     }
 }
 
-/// The claims of a pod that is gone may be free now.
+/// The claims of a pod that is gone, that is not scheduled or that terminated may be free now (`podAddedDeletedUpdated`).
 fn pod_changed(queue: &mut KeyQueue<Item>, change: &Change<Pod>) {
-    if let Change::Deleted(pod) = change {
-        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-        for claim in pod::volumes(pod)
-            .iter()
-            .filter_map(|volume| claim_name(pod, volume))
-        {
-            queue.add_unless_delayed(Item::Claim((namespace.clone(), claim)));
+    match change {
+        Change::Applied { old, new } => {
+            if pod::node_name(new).is_none() || pod::is_terminated(new) {
+                enqueue_claims(queue, new);
+            }
+            // A watch that was interrupted shows the deletion of a pod and the creation of another one as an update.
+            if let Some(old) = old.as_ref().filter(|old| pod::uid(old) != pod::uid(new)) {
+                enqueue_claims(queue, old);
+            }
         }
+        Change::Deleted(pod) => enqueue_claims(queue, pod),
+    }
+}
+
+fn enqueue_claims(queue: &mut KeyQueue<Item>, pod: &Pod) {
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    for claim in pod::volumes(pod)
+        .iter()
+        .filter_map(|volume| claim_name(pod, volume))
+    {
+        queue.add_unless_delayed(Item::Claim((namespace.clone(), claim)));
     }
 }
 
@@ -179,6 +192,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -203,6 +218,32 @@ mod tests {
                 expected,
                 "deleting {deleting}, protected {protected}, used {used}"
             );
+        }
+    }
+
+    #[test]
+    fn enqueues_the_claims_of_a_replaced_unscheduled_or_terminated_pod() {
+        let mk_pod = |uid: &str, claim: &str, node: Option<&str>| -> Arc<Pod> {
+            let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]);
+            let pod = json!({
+                "metadata": {"name": "web", "namespace": "default", "uid": uid},
+                "spec": {"containers": [], "nodeName": node, "volumes": volumes},
+            });
+            Arc::new(serde_json::from_value(pod).unwrap())
+        };
+        let first = mk_pod("uid-1", "first", Some("a"));
+        let cases = [
+            (None, mk_pod("uid-1", "first", Some("a")), None),
+            (None, mk_pod("uid-1", "first", None), Some("first")),
+            (Some(first.clone()), first.clone(), None),
+            (Some(first), mk_pod("uid-2", "second", Some("a")), Some("first")),
+        ];
+        for (old, new, expected) in cases {
+            let mut queue = KeyQueue::new(FIRST_RETRY, MAX_RETRY);
+            pod_changed(&mut queue, &Change::Applied { old, new });
+            let expected = expected.map(|claim| Item::Claim(("default".to_owned(), claim.to_owned())));
+            assert_eq!(queue.pop(Instant::now()), expected);
+            assert_eq!(queue.pop(Instant::now()), None);
         }
     }
 }
