@@ -1,4 +1,4 @@
-//! Which other VolumeAttachments use a publish target; [`plan::target_usage`] has the rule.
+//! Which other VolumeAttachments use a publish target; [`crate::plan::target_usage`] has the rule.
 
 use std::sync::Arc;
 
