@@ -112,13 +112,12 @@ impl RequestLimiter {
     /// Loses the position in the queue.
     pub(super) async fn acquire(&self, kind: RequestKind) -> Result<RequestPermit<'_>, NotLeading> {
         // In this order: a write that waits for a permit of low priority keeps no other permit meanwhile.
-        let low_priority = match kind {
-            RequestKind::Write(Priority::Low) => Some(self.low_priority.acquire().await.expect(OPEN)),
-            RequestKind::Write(Priority::High) | RequestKind::Read => None,
-        };
-        let requests = match kind {
-            RequestKind::Read => &self.reads,
-            RequestKind::Write(_) => &self.writes,
+        let (low_priority, requests) = match kind {
+            RequestKind::Read => (None, &self.reads),
+            RequestKind::Write(Priority::High) => (None, &self.writes),
+            RequestKind::Write(Priority::Low) => {
+                (Some(self.low_priority.acquire().await.expect(OPEN)), &self.writes)
+            }
         };
         let request = requests.acquire().await.expect(OPEN);
         if let Some(rate) = &self.rate {
