@@ -43,7 +43,8 @@ impl World {
             .await?;
         for number in 0..VOLUMES.len() {
             let params = DeleteParams::default();
-            self.claims()
+            self.users
+                .claims()
                 .delete(&format!("claim-{number}"), &params)
                 .await
                 .ok();
@@ -53,7 +54,11 @@ impl World {
                 .ok();
         }
         for (claim, _) in templates {
-            self.claims().delete(&claim, &DeleteParams::default()).await.ok();
+            self.users
+                .claims()
+                .delete(&claim, &DeleteParams::default())
+                .await
+                .ok();
         }
         self.until(
             "no PersistentVolume and no provisioned volume is left",
@@ -117,7 +122,7 @@ impl World {
         let Ok(pods) = self.users.pods().list(&ListParams::default()).await else {
             return unanswered();
         };
-        let Ok(claims) = self.claims().list(&ListParams::default()).await else {
+        let Ok(claims) = self.users.claims().list(&ListParams::default()).await else {
             return unanswered();
         };
         let claims: BTreeMap<_, _> = claims

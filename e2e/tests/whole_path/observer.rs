@@ -206,6 +206,14 @@ fn csi_node_line(csi_node: &CSINode) -> Line {
     }
 }
 
+/// The end of a line about an object that is being deleted; else empty.
+fn deleting(object: &impl ResourceExt) -> &'static str {
+    match object.meta().deletion_timestamp {
+        Some(_) => " deleting",
+        None => "",
+    }
+}
+
 fn volume_line(volume: &PersistentVolume, timeline: &Timeline) -> Line {
     let name = volume_of(&volume.name_any());
     let mut finalizers = volume.finalizers().to_vec();
@@ -219,11 +227,7 @@ fn volume_line(volume: &PersistentVolume, timeline: &Timeline) -> Line {
         );
     }
     let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
-    let deleting = volume
-        .metadata
-        .deletion_timestamp
-        .as_ref()
-        .map_or("", |_| " deleting");
+    let deleting = deleting(volume);
     Line {
         volume: Some(name),
         text: format!(
@@ -236,11 +240,7 @@ fn volume_line(volume: &PersistentVolume, timeline: &Timeline) -> Line {
 fn claim_line(claim: &PersistentVolumeClaim) -> Line {
     let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
     let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
-    let deleting = claim
-        .metadata
-        .deletion_timestamp
-        .as_ref()
-        .map_or("", |_| " deleting");
+    let deleting = deleting(claim);
     Line {
         volume: volume.map(volume_of),
         text: format!("{}{deleting}", phase.unwrap_or_default()),
@@ -252,11 +252,7 @@ fn pod_line(pod: &Pod) -> Line {
     // Only static claims (`claim-N`) always have the same volume; a claim from a template gets a new one after each deletion.
     let number = claim_of(pod).and_then(|claim| claim.strip_prefix("claim-"));
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    let deleting = pod
-        .metadata
-        .deletion_timestamp
-        .as_ref()
-        .map_or("", |_| " deleting");
+    let deleting = deleting(pod);
     Line {
         volume: number.map(|number| format!("vol-{number}")),
         text: format!(

@@ -16,7 +16,7 @@ use embedded_cluster::cluster::{ClusterOptions, EmbeddedCluster, NodeOptions};
 use embedded_cluster::driver_connection::DriverConnection;
 use embedded_cluster::injected_bug::InjectedBug;
 use embedded_cluster::kubelet::NodeDisk;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -164,7 +164,8 @@ impl World {
                 "spec": {"accessModes": [mode], "storageClassName": "", "volumeName": format!("pv-{number}"),
                     "resources": {"requests": {"storage": "1Gi"}}},
             }));
-            self.claims()
+            self.users
+                .claims()
                 .create(&PostParams::default(), &claim)
                 .await
                 .expect("a claim must be accepted");
@@ -197,10 +198,6 @@ impl World {
         K: kube::Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>,
     {
         Api::all(self.client.clone())
-    }
-
-    pub(crate) fn claims(&self) -> Api<PersistentVolumeClaim> {
-        Api::namespaced(self.client.clone(), "default")
     }
 }
 
