@@ -53,7 +53,7 @@ pub struct Ctl {
     command: Command,
 }
 
-/// Whether a command line is meant for `ctl`.
+/// Whether a command line is a `ctl` command.
 pub fn is_ctl(args: &[OsString]) -> bool {
     args.get(1).is_some_and(|word| word == "ctl")
 }
@@ -87,12 +87,12 @@ pub async fn run(args: &[OsString]) -> io::Result<ExitCode> {
     }
 }
 
-/// Prints what the flags came to: help, the version or a mistake.
+/// Prints help, the version or a usage error.
 pub fn print(text: &clap::Error) -> io::Result<()> {
     unless_seen_enough(text.print())
 }
 
-/// A closed pipe is no error: its reader, such as `head`, has read enough.
+/// A closed pipe is not an error: its reader, such as `head`, stopped reading.
 fn unless_seen_enough(written: io::Result<()>) -> io::Result<()> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

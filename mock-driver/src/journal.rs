@@ -6,7 +6,7 @@
 //!
 //! In the file each call has a line with `"event":"begin"` when it arrives and one with `"event":"end"` when it ends, which
 //! repeats the request. A call whose client disconnects or cancels it ends as `CANCELLED`; if the array completes its
-//! operation all the same, a line with `"event":"late"` has its result. Each load of the fault rules is a line with
+//! operation nevertheless, a line with `"event":"late"` has its result. Each load of the fault rules is a line with
 //! `"event":"faults"`.
 //!
 //! Invariants:

@@ -1,7 +1,8 @@
 //! A CSI driver on an emulated array of block devices, for exercising the attach/detach path.
 //!
-//! The array is a pure state machine in [`mod@array`]. [`service`] brings calls to it, [`store`] makes its state durable,
-//! [`fault`] injects faults, [`journal`] records calls, [`admin`] is the HTTP API, and [`mod@run`] puts it together.
+//! The array is a pure state machine in [`mod@array`]. [`service`] handles calls, [`store`] makes the array's state
+//! durable, [`fault`] injects faults, [`journal`] records calls, [`admin`] is the HTTP API, and [`mod@run`] runs the
+//! driver.
 
 pub mod admin;
 pub mod admin_api;

@@ -29,7 +29,7 @@ const BACKLOG: i32 = 1024;
 /// Delay after a failed accept, such as for lack of file descriptors.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A driver has no password, and kubelet and sidecars take sockets.
+/// A driver has no authentication, and kubelet and sidecars connect by Unix sockets.
 const NO_TCP: &str = "; over TCP a driver would be open to everybody: put a forwarder before its socket, as in \
                       socat tcp-listen:10000,fork unix-connect:/path/csi.sock";
 

@@ -46,7 +46,7 @@ pub struct Store {
     pub database: Option<Arc<Database>>,
     /// An earlier state of the array, while a fault shows it; locked after the array.
     past: Mutex<Option<Past>>,
-    /// Which earlier state a fault shows, if any.
+    /// The earlier state that a fault shows, if any.
     wanted_past: Arc<RwLock<Option<Freeze>>>,
     /// The state loss recorded in the database; locked before the array.
     loss: Mutex<Option<Loss>>,
@@ -97,7 +97,7 @@ impl Store {
             }
             database.replace(&RowId::TABLES, rows)?;
         }
-        // An earlier start may have ended between the commit and this. Files of others keep their names.
+        // An earlier start may have ended after the commit and before this step. Other files are not changed.
         if stored.is_none() || Legacy::read(&directory).is_ok() {
             Legacy::remove(&directory)?;
         }
@@ -159,7 +159,7 @@ impl Store {
     /// Those of the operation; [`Error::Lost`] if the state directory fails.
     ///
     /// # Cancellation
-    /// A change whose caller is dropped during the commit is committed all the same.
+    /// A change whose caller is dropped during the commit is committed nevertheless.
     pub async fn change<T>(
         &self,
         act: impl FnOnce(&mut Array) -> Result<Done<T>, array::Error>,

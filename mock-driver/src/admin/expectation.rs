@@ -64,7 +64,7 @@ pub(super) fn compare(expected: &[Expected], calls: &[Squashed]) -> ExpectationR
         status,
         matched: alike,
         message,
-        // While calls are missing, they are no more than were expected.
+        // While calls are missing, the other calls are a prefix of the expected ones.
         calls: calls.to_vec(),
     }
 }

@@ -7,7 +7,7 @@ pub(super) fn limit(requested: Option<usize>) -> usize {
     requested.unwrap_or(100).clamp(1, 1000)
 }
 
-/// Whether an item of a list sorted by id comes after the cursor.
+/// Whether an item of a list sorted by id is after the cursor.
 pub(super) fn later<'a, I>(
     after: &'a Option<String>,
     id: impl Fn(&I) -> &str + 'a,

@@ -168,7 +168,7 @@ async fn has_array(State(admin): State<Admin>, request: Request, next: Next) -> 
     }
 }
 
-/// Why this process has no array, if so.
+/// The reason that this process has no array; `None` if it has one.
 fn elsewhere(driver: &Driver) -> Option<String> {
     if let Some(to) = &driver.proxy_to {
         let to = to.display();

@@ -35,7 +35,7 @@ mod exchange;
 mod faults;
 mod storage;
 
-/// What is left as it is in a part of a path or query.
+/// Characters that are not escaped in a part of a path or query.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')

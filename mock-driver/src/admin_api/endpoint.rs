@@ -1,4 +1,4 @@
-//! Where the admin API is served.
+//! The endpoint of the admin API.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use crate::socket;
 
-/// Where the admin API is served, if anywhere.
+/// The endpoint of the admin API, if it is enabled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Endpoint {
-    /// Nowhere.
+    /// Disabled.
     #[default]
     None,
     /// On a TCP address.
@@ -25,7 +25,7 @@ pub enum Endpoint {
     Unix(socket::Endpoint),
 }
 
-/// A text that names no endpoint.
+/// A malformed endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "\"{text}\" is no endpoint: write 127.0.0.1:9810, [::1]:9810, example.org:9810, unix:///path/admin.sock or /path/admin.sock"
@@ -41,7 +41,7 @@ impl Endpoint {
         *self != Self::None
     }
 
-    /// Whether only this machine can reach it.
+    /// Whether only clients on this machine can reach it.
     pub(crate) fn is_local(&self) -> bool {
         match self {
             Self::None | Self::Unix(_) => true,
@@ -64,7 +64,7 @@ impl FromStr for Endpoint {
         let address = text.strip_prefix("http://").unwrap_or(text);
         let address = address.strip_prefix("tcp://").unwrap_or(address);
         let address = address.strip_suffix('/').unwrap_or(address);
-        // Not looked up, as it means one thing.
+        // `localhost` is not resolved: it always means loopback.
         let address = match address.strip_prefix("localhost:") {
             Some(port) => format!("127.0.0.1:{port}"),
             None => address.to_owned(),
@@ -79,7 +79,7 @@ impl FromStr for Endpoint {
             let name = name.to_owned();
             return Ok(Self::Host { name, port });
         }
-        // A bare word is more likely a mistaken address than a path.
+        // A bare word is more likely a mistyped address than a path.
         if !text.contains('/') {
             return Err(no_endpoint());
         }

@@ -78,7 +78,7 @@ impl Array {
                 let mut old = self.changed.get(&from).cloned().unwrap_or_default();
                 old.registered = Some(false);
                 old.renamed_to = Some(to.clone());
-                // The machine is the same, and so is its connection to the storage.
+                // The machine and its connection to the storage do not change.
                 if let Some(issues) = self.storage.remove(&Some(from.clone())) {
                     self.storage.insert(Some(to.clone()), issues);
                 }

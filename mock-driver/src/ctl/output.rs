@@ -1,4 +1,4 @@
-//! What a command prints, or why it failed.
+//! Output or error of a command.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The commands about a state directory, for which no driver runs.
+//! The commands for the state directory of a stopped driver.
 
 use std::path::PathBuf;
 

@@ -81,7 +81,8 @@ impl Driver {
     }
 
     /// Removes the device of a volume that no controller attached and that is no longer mounted at any path: without
-    /// ControllerPublishVolume nothing else removes it. Detaches the volume at the array if that runs in another process.
+    /// ControllerPublishVolume no other call removes it. Detaches the volume at the array if that runs in another
+    /// process.
     pub(crate) async fn release_device(&self, volume: &str) -> Result<(), Error> {
         let is_kept = self.node.as_ref().is_none_or(|node| node.knows(volume));
         if is_kept || self.node_features().attaches {

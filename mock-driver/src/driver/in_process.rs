@@ -48,7 +48,7 @@ impl Driver {
     }
 
     /// A node process of this driver's array, with the Node service. It shares array, fault rules, capabilities and journal.
-    /// Dropping it forgets what is staged and published, as the exit of a process without state directory does.
+    /// Dropping it discards the records of staged and published volumes, like the exit of a process without state directory.
     ///
     /// # Errors
     /// The node cannot be opened.

@@ -295,7 +295,7 @@ impl Driver {
         }
     }
 
-    /// Waits until kubelet refuses the driver, and returns its reason. Never returns if it does not.
+    /// Waits until kubelet rejects the registration, and returns its reason. Never returns otherwise.
     pub(crate) async fn registration_failed(&self) -> String {
         match &self.registrar {
             Some(registrar) => registrar.failed().await,

@@ -68,7 +68,7 @@ impl Registrar {
         self.status.borrow().clone()
     }
 
-    /// Waits until kubelet refuses the driver, and returns its reason. Never returns if it does not.
+    /// Waits until kubelet rejects the registration, and returns its reason. Never returns otherwise.
     pub(crate) async fn failed(&self) -> String {
         let mut status = self.status.subscribe();
         loop {

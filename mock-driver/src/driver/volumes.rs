@@ -4,8 +4,8 @@
 //! object are removed after the array has deleted it. Whatever a crash leaves belongs to no object: the next start
 //! removes unfinished copies and moves complete files to `orphaned/`.
 //!
-//! A copy takes the time that the volume's parameters give the array: a snapshot exists at once and is ready after that
-//! time, and a volume is created after it.
+//! The duration of a copy follows from the volume's parameters: a snapshot exists at once and is ready after this time; a
+//! volume is created after it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::node::mount::Frozen;
 use crate::store;
 use crate::store::volume_files::{FileId, SweepReport};
 
-/// A volume that is not mounted or unmounted while it is copied, and whose filesystem is frozen if it is mounted.
+/// A volume that is being copied: it cannot be mounted or unmounted, and its filesystem is frozen if it is mounted.
 struct QuiescedVolume {
     frozen: Option<Frozen>,
     _locked: Vec<Guard>,
@@ -185,7 +185,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Waits for the time that the volume's mutable parameters give a move.
+    /// Waits for the additional duration of attach and detach, from the volume's mutable parameters.
     pub(crate) async fn apply_qos_latency(&self, volume: &str) {
         let latency = self.store.peek(|array| array.latency(volume));
         if !latency.is_zero() {
@@ -193,7 +193,7 @@ impl Driver {
         }
     }
 
-    /// The time that the volume's mutable parameters give a copy of so many bytes.
+    /// The duration of a copy of this many bytes, from the volume's mutable parameters.
     fn copy_time(&self, volume: &str, bytes: u64) -> Duration {
         self.store.peek(|array| array.pace(volume)).time(bytes)
     }
@@ -260,7 +260,7 @@ impl Driver {
     /// process has mounted is copied while it is written to.
     ///
     /// A filesystem can be frozen once only, so copies of one volume wait for one another. They do not wait for node calls
-    /// that a fault delays: those have not begun to work.
+    /// that a fault delays before they start to work.
     async fn quiesce(&self, volume: &str) -> Result<Option<QuiescedVolume>, Error> {
         let Some(node) = self.node.as_ref().filter(|node| node.has_mounted(volume)) else {
             return Ok(None);

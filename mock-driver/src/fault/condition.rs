@@ -1,4 +1,5 @@
-//! Conditions of backend faults: what the array refuses by its own state. Pure: time and usage are arguments.
+//! Conditions of backend faults: the calls that the array refuses because of its state. Pure: time and usage
+//! are arguments.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use super::reservation::Reservations;
 pub(crate) enum Condition {
     /// The call changes the array. The text is that of the error.
     Changes(&'static str),
-    /// The call has the token of a next page.
+    /// The call has a `starting_token`.
     Continues,
     /// The call needs the array's record of changed blocks.
     NoTracking,

@@ -33,7 +33,7 @@ impl Edits {
     /// Parses a mapping of paths to values for replies of a type.
     ///
     /// # Errors
-    /// The path, and what is wrong with it or its value.
+    /// The path, and the error of the path or its value.
     pub(super) fn read(
         edits_by_path: &Map<String, Value>,
         reply: &MessageDescriptor,

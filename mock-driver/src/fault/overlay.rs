@@ -1,4 +1,4 @@
-//! What a backend fault changes in the array's reports.
+//! Changes of a backend fault to the array's reports.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::pattern::Pattern;
 
-/// What a backend fault changes in the array's reports. An absent pattern matches all.
+/// A change of a backend fault to the array's reports. An absent pattern matches all.
 #[derive(Clone, Debug)]
 pub(crate) enum Overlay {
     Device(VolumeNodePattern, DeviceFault),
@@ -21,7 +21,7 @@ pub(crate) enum Overlay {
     NotReady(Option<Duration>),
 }
 
-/// What the array loses on restart.
+/// The state that the array loses on restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Loses {
@@ -50,12 +50,12 @@ pub(crate) struct Freeze {
     pub(crate) age: Option<Duration>,
 }
 
-/// What the array loses on restart.
+/// The state that the array loses on restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// Start of the backend fault, which identifies it.
     pub since: Duration,
-    /// What is lost.
+    /// The lost state.
     pub loses: Loses,
 }
 

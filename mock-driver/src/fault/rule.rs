@@ -29,7 +29,8 @@ pub struct Rule {
     pub(crate) action: Action,
     /// Maximum number of firings; `None` for no limit.
     pub(super) times: Option<u64>,
-    /// What the array reports while the fault is active; set only for backend faults, which then match no call.
+    /// The change to the array's reports while the fault is active; set only for backend faults, which then match no
+    /// call.
     pub(super) overlay: Option<Overlay>,
     /// Its source. Rules with the same source are equal.
     pub(crate) text: Value,

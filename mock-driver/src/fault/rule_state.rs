@@ -384,7 +384,7 @@ mod tests {
             again > 3,
             "a subject that was forgotten gets new draws, got number {again}"
         );
-        // Of a call that came before its subject was forgotten.
+        // For a call that arrived before its subject was removed.
         draws.put_back(0, again + 7);
         assert_eq!(draws.next(0), again + 1);
     }

@@ -72,17 +72,17 @@ pub enum Line<'a> {
     },
     /// A fault file was loaded or rejected.
     Faults {
-        /// When.
+        /// Time.
         #[serde(serialize_with = "as_text")]
         time: Timestamp,
         /// The file.
         file: Cow<'a, Path>,
-        /// How many rules are in force.
+        /// Number of active rules.
         rules: usize,
         /// Their ids; absent if the file was rejected.
         #[serde(skip_serializing_if = "Option::is_none")]
         ids: Option<Cow<'a, [String]>>,
-        /// Why the file was rejected.
+        /// The error of a rejected file.
         #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<Cow<'a, str>>,
     },

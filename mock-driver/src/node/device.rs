@@ -48,7 +48,7 @@ pub struct Devices {
     lock: Mutex<Option<File>>,
 }
 
-/// An attached device, which stays the volume's own until this is dropped.
+/// An attached device, which belongs to the volume until this is dropped.
 #[derive(Clone, Debug)]
 pub struct Device {
     /// A block device, or the regular file that emulates one.
@@ -167,7 +167,7 @@ impl Devices {
         self.remove_both(serial)
     }
 
-    /// Whether a simulated device appears.
+    /// Whether a simulated device exists.
     ///
     /// # Errors
     /// If a fault makes it another volume's.
@@ -202,7 +202,7 @@ impl Devices {
         let Some(path) = link::read(&link)? else {
             return Ok(None);
         };
-        // Opened before it is checked: from then on it cannot get another disk.
+        // Opened before it is checked: an open device cannot get another disk.
         let mut held = match File::open(&path) {
             Ok(held) => held,
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(Error::Wrong { link }),
@@ -281,7 +281,7 @@ impl Devices {
         Ok(self.directory()?.join(format!("{BACKING_FILE}{serial}")))
     }
 
-    /// Whether a device has the disk, and is writable as asked.
+    /// Whether a device has the disk, and is writable as requested.
     fn is_of(&self, behind: &Path, disk: &Path, writable: Option<bool>) -> Result<bool, Error> {
         match self.kind {
             Kind::Loop => loopback::is_of(behind, disk, writable),

@@ -10,7 +10,7 @@ use crate::node::device;
 use crate::node::mount;
 use crate::store::volume_files;
 
-/// An error of the node. Texts name the volume, the path and the cure.
+/// An error of the node. Messages name the volume, the path and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {

@@ -16,7 +16,7 @@ pub(crate) struct Program {
     pub(crate) package: &'static str,
 }
 
-/// Why a program failed.
+/// The error of a program.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {

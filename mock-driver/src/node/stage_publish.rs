@@ -216,7 +216,7 @@ impl Node {
                     Err(error)
                 }
                 Err(error) => {
-                    // What could not be undone still exists and remains recorded.
+                    // Steps that could not be undone remain recorded.
                     node.records.put(&record.when(Progress::Undoing))?;
                     node.discard(&record)?;
                     Err(error)
@@ -226,7 +226,7 @@ impl Node {
         .await
     }
 
-    /// Unmounts what an unfinished call left at a staging path, if it was mounted with other options. Blocks.
+    /// Unmounts the leftovers of an unfinished call at a staging path, if the options differ. Blocks.
     fn clear_rest(&self, record: &Record) -> Result<(), Error> {
         match self.records.at(&record.path) {
             Some(rest) if rest.is_staged() && !rest.is_done() && compatibility::differ(&rest, record) => {

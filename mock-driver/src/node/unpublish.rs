@@ -210,8 +210,8 @@ impl Node {
         .await
     }
 
-    /// Undoes interrupted calls and deletes records that a reboot has overtaken. Must run before calls are served. A failure
-    /// is logged; the caller's repeated call tries again.
+    /// Undoes interrupted calls and deletes records that are obsolete after a reboot. Must run before calls are served. A
+    /// failure is logged, and the caller's retry repeats the work.
     pub(crate) async fn recover(self: &Arc<Self>) {
         for record in self.records.all() {
             let (path, volume) = (record.path.clone(), record.volume.clone());

@@ -99,11 +99,11 @@ pub struct Args {
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub(crate) journal: PathBuf,
 
-    /// What goes wrong.
+    /// Fault injection.
     #[command(flatten)]
     pub(crate) faults: FaultArgs,
 
-    /// The admin API and what it looks at.
+    /// The admin API and the journal in memory.
     #[command(flatten)]
     pub(crate) admin: AdminArgs,
 

@@ -116,7 +116,7 @@ impl Driver {
             let params = request.validate()?;
             self.config.secrets.check(Q::METHOD, request)?;
 
-            // Stage 3: lock what the call changes, until the response is ready.
+            // Stage 3: lock the objects that the call changes, until the response is ready.
             let keys = request.keys();
             let locked = self.locks.lock(Scope::Call, keys.clone()).await?;
 

@@ -41,7 +41,7 @@ pub(super) struct SocketState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
     There,
-    /// Removed, for good or until a time.
+    /// Removed, permanently or until a time.
     Away(Option<Instant>),
 }
 

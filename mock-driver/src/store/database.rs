@@ -79,7 +79,7 @@ impl Database {
         Self::open(directory)
     }
 
-    /// A database on a disk of the test's own.
+    /// A database on a disk of the test.
     #[cfg(test)]
     pub(super) fn on(disk: impl redb::StorageBackend) -> Result<Self, OpenError> {
         Self::start(StateFile::on(disk)?, PathBuf::new())
@@ -135,7 +135,7 @@ impl Database {
         parsed.collect()
     }
 
-    /// A row; none if there is none.
+    /// A row; `None` if it does not exist.
     pub(super) fn get<T: DeserializeOwned>(&self, table: &str, key: &str) -> Result<Option<T>, OpenError> {
         let row = self.read(|file| file.get(table, key))?;
         row.map(|row| self.parse(table, key, &row)).transpose()
@@ -206,13 +206,13 @@ impl Database {
                 return error.clone();
             }
             if progress.changed().await.is_err() {
-                // Closed in order: no failure will come.
+                // The database was closed without an error, so no failure will follow.
                 return std::future::pending().await;
             }
         }
     }
 
-    /// Writes what is queued, ends the thread, and lets other processes have the directory.
+    /// Writes the queued rows, ends the thread, and unlocks the directory for other processes.
     pub(crate) fn close(&self) {
         lock_of(&self.shared.pending).is_closed = true;
         self.shared.wake.notify_one();
@@ -266,7 +266,7 @@ impl Drop for Database {
 // === impl Shared ===
 
 impl Shared {
-    /// What the thread does.
+    /// The writer thread.
     fn write(&self, progress: &watch::Sender<Progress>) {
         while let Some((rows, sequence)) = self.next_batch() {
             match self.commit(&[], rows) {
@@ -279,7 +279,7 @@ impl Shared {
         }
     }
 
-    /// Waits for rows; none when the database is closed.
+    /// Waits for rows; `None` when the database is closed.
     fn next_batch(&self) -> Option<(Rows, u64)> {
         let is_idle = |pending: &mut Pending| pending.rows.is_empty() && !pending.is_closed;
         let mut pending = self
@@ -298,7 +298,7 @@ impl Shared {
     }
 }
 
-/// No invariant of what these locks guard is broken by a panic.
+/// A panic does not break an invariant of the data that these locks protect.
 fn lock_of<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -48,7 +48,7 @@ impl StateFile {
         Ok(Self { redb, _lock })
     }
 
-    /// A file on a disk of the test's own.
+    /// A file on a disk of the test.
     #[cfg(test)]
     pub(super) fn on(disk: impl redb::StorageBackend) -> Result<Self, OpenError> {
         let redb = builder().create_with_backend(disk);
@@ -56,7 +56,7 @@ impl StateFile {
         Ok(Self { redb, _lock: None })
     }
 
-    /// A row; none if there is none.
+    /// A row; `None` if it does not exist.
     pub(super) fn get(&self, table: &str, key: &str) -> Result<Option<Vec<u8>>, redb::Error> {
         let Some(table) = open_table(&self.redb.begin_read()?, table)? else {
             return Ok(None);
@@ -113,7 +113,7 @@ pub(super) fn path(directory: &Path) -> PathBuf {
     directory.join(FILE)
 }
 
-/// Creates a state directory and keeps other processes out of it until the file is closed.
+/// Creates a state directory and locks it against other processes until the file is closed.
 fn lock(directory: &Path) -> Result<File, OpenError> {
     durable::create_dir_all(directory).map_err(failed("create", directory))?;
     let path = directory.join(LOCK);
@@ -124,7 +124,7 @@ fn lock(directory: &Path) -> Result<File, OpenError> {
         })
 }
 
-/// Creates an empty database, whole or not at all.
+/// Creates an empty database atomically.
 fn create(directory: &Path) -> Result<(), OpenError> {
     let new = directory.join(NEW_FILE);
     match fs::remove_file(&new) {
@@ -159,7 +159,7 @@ fn open_table(
     }
 }
 
-/// Why a database cannot be opened.
+/// The error of a database that cannot be opened.
 #[expect(clippy::wildcard_enum_match_arm, reason = "redb's errors are non-exhaustive")]
 fn refused(path: &Path, error: DatabaseError) -> OpenError {
     let damaged = |reason: String| OpenError::Damaged {

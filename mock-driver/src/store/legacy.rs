@@ -1,8 +1,8 @@
 //! State directories of earlier versions: a snapshot of the array, the log of changes since, and two notes.
 //!
-//! `snapshot.json` holds the array after change number `seq`; `changes.jsonl` numbered changes, of which those up to
-//! that number are in the snapshot. `array.json` names the array, and `loss.json` is there if the array is to have lost
-//! something when it comes back. Each is read once, and removed when the database has what it says.
+//! `snapshot.json` contains the array after change number `seq`; `changes.jsonl` contains numbered changes, of which
+//! those up to that number are in the snapshot. `array.json` has the identity of the array, and `loss.json` exists if
+//! the array must lose state on restart. Each file is read once, and removed when its content is in the database.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -23,7 +23,7 @@ const CHANGES: &str = "changes.jsonl";
 const IDENTITY: &str = "array.json";
 const LOSS: &str = "loss.json";
 
-/// Last, so that what is left after a crash is known to be migrated: the snapshot.
+/// The snapshot is removed last: files without a snapshot are known to be migrated.
 const FILES: [&str; 4] = [CHANGES, LOSS, IDENTITY, SNAPSHOT];
 
 /// The contents of these files.
@@ -61,7 +61,7 @@ struct Identity {
 #[serde(deny_unknown_fields)]
 struct Loss {
     loses: Loses,
-    /// The array to restore, if changes are to be lost.
+    /// The array to restore, if the loss discards changes.
     #[serde(default)]
     backup: Option<Snapshot>,
 }
@@ -124,8 +124,9 @@ fn read_changes(path: &Path, mut seq: u64) -> Result<Vec<Change>, OpenError> {
     let log = read_file(path)?.unwrap_or_default();
     let mut changes = Vec::new();
     for (number, text) in (1_u64..).zip(log.split_inclusive(|byte| *byte == b'\n')) {
-        // The process died while it wrote this line, or the power failed before the line was flushed and the
-        // filesystem had its length already. Either way no call was answered with this line or a later one.
+        // The process exited while it wrote this line, or the power failed after the filesystem had stored the file's
+        // length and before the line was flushed. In both cases no call got a response that depends on this line or a
+        // later one.
         if text.last() != Some(&b'\n') || text.contains(&0) {
             tracing::warn!(file = %path.display(), line = number, "unfinished end of the log dropped");
             break;

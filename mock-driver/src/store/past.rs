@@ -35,7 +35,7 @@ impl Past {
         }
     }
 
-    /// The array of that time ago; the initial state if it is frozen or not that old yet.
+    /// The state at that age; the initial state if it is frozen or not that old yet.
     pub(super) fn now(&mut self) -> &Array {
         self.follow();
         &self.array

@@ -12,7 +12,7 @@ use crate::fault::Loses;
 #[serde(deny_unknown_fields)]
 pub(super) struct Mark {
     pub(super) loses: Loses,
-    /// The array to restore, if changes are to be lost.
+    /// The array to restore, if the loss discards changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) backup: Option<Image>,
 }
@@ -42,7 +42,7 @@ pub(super) fn stored_image(database: &Database) -> Result<Option<Image>, OpenErr
     }))
 }
 
-/// The array without what is lost.
+/// The array without the lost state.
 pub(super) fn restore(
     settings: Settings,
     epoch: u128,

@@ -1,14 +1,14 @@
-//! The bytes of volumes and snapshots: one directory for each of them, with a sparse file that is the
-//! disk and, where no disk can be mounted, a tree of files that stands for the filesystem on it.
+//! The data of volumes and snapshots: one directory for each, with a sparse file as the disk and, if disks cannot be
+//! mounted, a directory tree that emulates its filesystem.
 //!
 //! The array only counts bytes; it does not know these files. Invariants:
-//! - A volume that was never written to has no file, nor has a copy of it.
-//! - Files appear whole or not at all: a copy is made under a temporary name beside the target and renamed to it.
+//! - A volume that was never written has no file, and neither do its copies.
+//! - Files are created atomically: a copy is written under a temporary name next to the target and renamed to it.
 //! - A kept directory has a marker that names its array, and a lock while that array's process runs.
-//! - Files of an array in memory lie in a private directory that is removed with the driver; those of an array that is
-//!   kept lie in its state directory, or where several processes share them.
+//! - Files of an array in memory are in a private directory that is removed with the driver; those of a persistent array
+//!   are in its state directory, or in a directory that several processes share.
 //!
-//! All work runs on threads that may block, and to its end even if its caller is dropped.
+//! All work runs on blocking threads and completes even if its caller is dropped.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -96,7 +96,7 @@ impl VolumeFiles {
     /// Creates the disk if it does not exist, and extends it to at least `bytes`. Returns its path.
     pub async fn ensure(&self, file_id: &FileId, bytes: u64) -> Result<PathBuf, Error> {
         self.work(file_id, move |directory| {
-            // Not flushed: an empty volume is made again.
+            // Not flushed: an empty volume is created again.
             fs::create_dir_all(directory).map_err(Error::of("create", directory))?;
             let disk = directory.join(DISK);
             lengthen(&disk, bytes, true)?;

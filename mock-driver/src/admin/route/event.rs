@@ -79,8 +79,8 @@ pub(super) async fn calls(
     Ok(until_stop(&admin, events))
 }
 
-/// Streams the object counts: at once, and after each change, at most five times a
-/// second. For pages that then read what they show.
+/// Streams the object counts: at once, and after each change, at most five times a second. For pages that
+/// refresh their data after a change.
 #[utoipa::path(get, path = "/changes", tag = "driver",
     responses((status = 200, content_type = "text/event-stream", body = Changed), (status = "default", body = Problem)))]
 pub(super) async fn changes(State(admin): State<Admin>) -> Result<Events, Refusal> {

@@ -118,7 +118,7 @@ pub(super) async fn change(
     };
     let known = store.read(validate).await?;
     let set = settings != NodeSettings::default();
-    // One that comes back must be there before anything can ail it.
+    // A node that is registered again must exist before health issues can be set.
     if set && !known.registered {
         let settings = settings.clone();
         store.change(|array| Ok(array.set_node(&node, settings))).await?;
@@ -146,7 +146,7 @@ pub(super) async fn change(
         admin.driver.warn_if_no_pool_is_accessible(&node);
     }
     admin.touch();
-    // The array forgets a node that is not registered and holds nothing.
+    // The array deletes a node that is not registered and has no attached volumes.
     let gone = || array::Node {
         registered: false,
         renamed_to: None,

@@ -114,8 +114,8 @@ async fn talk<T>(
     })
 }
 
-/// Drives the connection beside the exchange, without a task of its own: it ends when the exchange
-/// lets go of it.
+/// Drives the connection concurrently with the exchange, without a separate task: it ends when the exchange
+/// drops it.
 async fn converse<T>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     request: Request<Full<Bytes>>,
@@ -126,7 +126,7 @@ async fn converse<T>(
         let response = sender.send_request(request).await?;
         listen(response).await
     };
-    // What goes wrong with the connection goes wrong with the exchange, too.
+    // An error of the connection also fails the exchange.
     let (answer, _) = tokio::join!(exchange, connection);
     answer
 }

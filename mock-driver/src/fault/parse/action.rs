@@ -1,4 +1,4 @@
-//! `action`: what goes wrong with a call.
+//! `action`: the fault of a call.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -143,7 +143,7 @@ impl RawAction {
     }
 }
 
-/// Only answers that are streams have messages to count.
+/// `after-messages` requires a method whose reply is a stream.
 fn check_streams(phase: Phase, method: Option<&Methods>) -> Result<(), FieldError> {
     let error = |reason: String| Err(FieldError::new("action.after-messages", reason));
     if phase != Phase::After {

@@ -21,7 +21,7 @@ use crate::rpc::method::Method;
 
 const PUBLISH_AND_UNPUBLISH: &str = "/csi.v1.Controller/Controller*ublishVolume";
 
-/// What all backend faults have.
+/// Fields that all backend faults have.
 #[derive(Deserialize)]
 struct Head {
     id: String,
@@ -131,7 +131,7 @@ impl Rule {
     /// Reads one backend fault, for example from a request of the admin API.
     ///
     /// # Errors
-    /// If it is wrong, as in a list of one.
+    /// The backend fault is malformed; the error is that of a list with one item.
     pub fn backend_fault_from_value(item: Value) -> Result<Self, RuleError> {
         read(&item).map_err(|error| RuleError::at(RuleKind::BackendFault, 0, &item, error))
     }

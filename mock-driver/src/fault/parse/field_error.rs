@@ -1,6 +1,6 @@
-//! A field that is wrong.
+//! Errors of fields.
 
-/// A field and what is wrong with it.
+/// A field and its error.
 pub(in crate::fault) struct FieldError(pub(in crate::fault) String, pub(in crate::fault) String);
 
 // === impl FieldError ===
@@ -10,7 +10,7 @@ impl FieldError {
         Self(field.to_owned(), reason.into())
     }
 
-    /// The first mistake of a table of conditions, fields and reasons.
+    /// The first error in a table of conditions, fields and reasons.
     pub(super) fn first<const N: usize>(mistakes: [(bool, &str, &str); N]) -> Result<(), Self> {
         let first = mistakes.into_iter().find(|(is_wrong, ..)| *is_wrong);
         first.map_or(Ok(()), |(_, field, reason)| Err(Self::new(field, reason)))

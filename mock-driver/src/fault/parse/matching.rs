@@ -1,4 +1,4 @@
-//! `match`: which calls a rule is for.
+//! `match`: the calls that a rule matches.
 
 use wildmatch::WildMatch;
 
@@ -9,9 +9,9 @@ use crate::rpc::method::Method;
 // === impl Match ===
 
 impl Match {
-    /// Refuses what matches no call.
+    /// Rejects a `match` that matches no call.
     pub(super) fn check(&self) -> Result<(), FieldError> {
-        // A method that only a proxy can meet may have any field.
+        // A method that only a proxy can receive may have any field.
         let known = self.method.as_ref().map(Methods::known).unwrap_or_default();
         let any = |is: fn(Method) -> bool| known.is_empty() || known.iter().any(|method| is(*method));
         let takes = |field: &str| known.is_empty() || known.iter().any(|rpc| rpc.takes(field));

@@ -1,4 +1,4 @@
-//! Why there is no such device.
+//! Errors of devices.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::node::exec;
 use crate::store::volume_files;
 
-/// Why there is no such device.
+/// Errors of devices.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {

@@ -1,11 +1,11 @@
-//! The kinds of devices, and how the flag chooses one.
+//! The kinds of devices, and the choice by the flag.
 
 use std::str::FromStr;
 
 use super::error::Error;
 use super::loopback;
 
-/// How a node's devices are made, as the flag has it.
+/// The value of the flag for the kind of devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// Loop devices if available, else emulated ones.
@@ -15,22 +15,22 @@ pub enum Choice {
     /// Regular files.
     #[default]
     Emulated,
-    /// None at all: attachments are bookkeeping.
+    /// No devices: attachments are only recorded.
     None,
-    /// Nothing on the machine: volumes are staged and published on record only, as in a simulation. No flag has it.
+    /// For simulations: volumes are only recorded as staged and published. The flag does not have this value.
     Simulated,
 }
 
-/// How a node's devices are made.
+/// The kind of a node's devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Loop devices, which need privileges.
     Loop,
     /// Regular files.
     Emulated,
-    /// None at all.
+    /// No devices.
     None,
-    /// On record only.
+    /// Volumes are only recorded.
     Simulated,
 }
 
@@ -80,7 +80,7 @@ impl FromStr for Choice {
 // === impl Kind ===
 
 impl Kind {
-    /// Its name, as the flag has it.
+    /// Its name, as in the flag.
     pub fn name(self) -> &'static str {
         match self {
             Self::Loop => "loop",

@@ -24,10 +24,10 @@ const LOSETUP: Program = Program {
 
 const CONTROL: &str = "/dev/loop-control";
 
-/// Where the kernel shows the numbers of its block devices.
+/// Directory with the numbers of the kernel's block devices.
 const KNOWN: &str = "/sys/class/block";
 
-/// Another process may take the device that was found free; not every time.
+/// Maximum number of attempts: another process may take a free device first.
 const TRIES: usize = 20;
 
 /// Output of `losetup --json`.
@@ -40,14 +40,14 @@ struct Listing {
 #[serde(rename_all = "kebab-case")]
 struct Entry {
     name: PathBuf,
-    /// None for a free device.
+    /// `None` for a free device.
     back_ino: Option<u64>,
     #[serde(rename = "back-maj:min")]
     back_dev: Option<String>,
     ro: Option<bool>,
 }
 
-/// Why this process cannot set up loop devices, if it cannot.
+/// The reason that this process cannot set up loop devices, if any.
 pub(super) fn unavailable() -> Option<String> {
     let control = File::options().read(true).write(true).open(CONTROL);
     match control {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
-    /// The file with the volume's bytes.
+    /// The file with the volume's data.
     pub(crate) file: PathBuf,
     /// The directory that emulates the mounted filesystem.
     pub(crate) tree: PathBuf,

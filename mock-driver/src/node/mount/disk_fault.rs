@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn errors_are_noted_where_there_is_an_ext_filesystem_to_repair() {
-        // One on which the kernel's rules can be tried without mounting it.
+        // A filesystem whose rules can be tested without mounting it.
         let (_directory, mut disk) = mk_blank_disk(320 << 20);
         let mark_dirty = |disk: &Disk| Mounter::Kernel.mark_dirty(disk).unwrap();
         mark_dirty(&disk);

@@ -1,7 +1,6 @@
 //! Formats disks, with a mark beside the disk while mkfs runs.
 //!
-//! An incomplete filesystem looks like user data; by the mark the next call knows that mkfs was interrupted.
-//! Invariants:
+//! An incomplete filesystem looks like user data; the mark tells the next call that mkfs was interrupted. Invariants:
 //! - The mark is made only for a blank disk, and is durable before mkfs starts.
 //! - A filesystem is mounted, and a device published, only after the mark was removed durably.
 //! - A filesystem that is complete or was mounted once is never formatted, even with the mark.
@@ -59,7 +58,7 @@ pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<Filesyst
     }
 }
 
-/// The content of a disk. What an interrupted mkfs of the driver left counts as blank.
+/// The content of a disk. The remains of an interrupted mkfs of the driver count as blank.
 fn look(disk: &Disk) -> Result<Content, Error> {
     let content = content(&disk.device, &disk.file)?;
     if !disk.formatting.exists() {
@@ -85,7 +84,7 @@ fn format((mkfs, args): (Program, &[&str]), disk: &Disk) -> Result<(), Error> {
     let args = args.iter().map(AsRef::as_ref).chain([disk.device.as_os_str()]);
     if let Err(error) = mkfs.run(args.collect::<Vec<_>>(), &[0]) {
         match error {
-            // It never touched the disk.
+            // mkfs did not write to the disk.
             exec::Error::Missing { .. } | exec::Error::Start { .. } if !is_rest => remove(mark)?,
             exec::Error::Missing { .. } | exec::Error::Start { .. } | exec::Error::Failed { .. } => {}
         }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// What is mounted at a path, to distinguish the volume from another process's mount.
+/// The source of a mount at a path, to distinguish the volume from another process's mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum MountSource {

@@ -65,7 +65,7 @@ macro_rules! capabilities {
 }
 
 capabilities! {
-    /// Only reported: the driver serves the Controller service's RPCs all the same.
+    /// Only reported: the driver serves the Controller service's RPCs also without it.
     ControllerService "CONTROLLER_SERVICE" Service(Service::ControllerService);
     VolumeAccessibilityConstraints "VOLUME_ACCESSIBILITY_CONSTRAINTS" Service(Service::VolumeAccessibilityConstraints);
     GroupControllerService "GROUP_CONTROLLER_SERVICE" Service(Service::GroupControllerService);

@@ -19,7 +19,7 @@ const DEFAULT_MIN: &str = "1Mi";
 /// Default maximum size of a volume.
 const DEFAULT_MAX: &str = "1Ti";
 
-/// What the array is like.
+/// Flags of the array.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ArrayArgs {
     /// Number of zones, to which the nodes are assigned round-robin. Each zone has its own pool unless --pool

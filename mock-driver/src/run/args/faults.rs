@@ -12,7 +12,7 @@ use crate::fault::scenario::{Scenario, UnknownScenario};
 use crate::proxy::relay;
 use crate::socket::{Endpoint, InvalidEndpoint};
 
-/// What goes wrong.
+/// Flags of fault injection.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct FaultArgs {
     /// YAML file with fault rules, reloaded when it changes.

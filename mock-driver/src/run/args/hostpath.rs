@@ -74,7 +74,7 @@ pub(crate) struct HostPathArgs {
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     enable_snapshot_metadata: Option<bool>,
 
-    /// Whether volumes in use are kept from being deleted. They are, unless this is set to false.
+    /// Whether volumes in use cannot be deleted; default: true.
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     check_volume_lifecycle: Option<bool>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
@@ -92,7 +92,7 @@ pub(crate) struct HostPathArgs {
     #[arg(long, hide = true, conflicts_with = "pools")]
     capacity: Vec<PoolFlag>,
 
-    /// Threads are as many as there are cores, in a container's share, too.
+    /// The number of threads always follows the number of cores, including the container's CPU limit.
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     automaxprocs: Option<bool>,
 }

@@ -22,7 +22,7 @@ impl Driver {
     /// Applies a rule's action and returns the error to respond with, if any.
     ///
     /// # Cancellation
-    /// May be dropped at any time: a call ends so when its connection is closed.
+    /// May be dropped at any time, for example when the call's connection is closed.
     pub(crate) async fn apply_fault(
         &self,
         active: &mut ActiveFault,

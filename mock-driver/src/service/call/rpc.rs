@@ -33,7 +33,7 @@ pub(crate) trait RpcRequest: Message + Secrets + Clone + 'static {
     }
 }
 
-/// What the driver does with a request.
+/// The execution of a request by the driver.
 pub(crate) trait Rpc: RpcRequest {
     type Reply: Message + Secrets + Clone + Default + 'static;
 

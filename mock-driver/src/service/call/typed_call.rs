@@ -105,7 +105,7 @@ mod tests {
     use crate::driver::Settings;
     use crate::rpc::method::{self, Method};
 
-    /// A request with a text of its own in each of these fields.
+    /// A request with a different text in each of these fields.
     fn mk_request<Q: Rpc + Default>(fields: &[&str]) -> Q {
         let mut message = DynamicMessage::new(Q::METHOD.request());
         for field in fields {
@@ -116,7 +116,7 @@ mod tests {
         Q::decode(message.encode_to_vec().as_slice()).unwrap()
     }
 
-    /// Compares what rules see with the fields that rules are let ask for.
+    /// Compares the fields in `CallInfo` with those that rules may match.
     fn compare<Q: Rpc + Default>(driver: &Driver, seen: &mut BTreeSet<&'static str>) {
         let rpc = Q::METHOD;
         assert!(seen.insert(Q::METHOD.path()), "{} is listed twice", rpc.name());

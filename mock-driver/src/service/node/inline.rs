@@ -56,7 +56,7 @@ mod tests {
             (Some("2G"), Some(2_000_000_000)),
             (Some("1048577"), Some(1_049_088)),
             (Some("1k"), None),
-            // As flags read it: out of bounds, and a quantity all the same.
+            // As in flags: a valid quantity that is out of bounds.
             (Some("1Pi"), None),
             (Some("2Ti"), None),
             (Some("-1Mi"), None),

@@ -1,5 +1,5 @@
-//! Copies and removes volume files. Incomplete copies and files being removed have names of their own, so that no reader
-//! finds a part.
+//! Copies and removes volume files. Incomplete copies and files being removed have temporary names, so that no reader finds
+//! partial content.
 
 use std::collections::HashSet;
 use std::fs::{self, DirEntry, File};
@@ -209,7 +209,7 @@ fn copy_tree(from: &Path, to: &Path) -> io::Result<u64> {
         let entry = entry?;
         let source = entry.path();
         match copy_entry(&entry, &source, &to.join(entry.file_name())) {
-            // The volume's user has removed it: a copy of a volume that is written to has each change or not.
+            // The volume's user has removed the file: a copy of a volume in use contains each concurrent change or not.
             Err(error) if error.kind() == ErrorKind::NotFound && to.is_dir() => {}
             bytes => copied += bytes?,
         }
@@ -276,8 +276,8 @@ pub(super) fn remove_all(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Makes a finished copy survive a loss of power. All of it is written before the first flush, so that the first
-/// one carries most of it and the others find little to do.
+/// Makes a finished copy durable. All data is written before the first flush, so that the first flush writes most of it and
+/// the others little.
 fn flush(copy: &Path) -> io::Result<()> {
     let mut parts = Vec::new();
     list(copy, &mut parts)?;
@@ -287,7 +287,7 @@ fn flush(copy: &Path) -> io::Result<()> {
     parts.iter().try_for_each(|part| sync(part))
 }
 
-/// The files and directories below and including `root`, each directory after what is in it.
+/// The files and directories in `root` and `root` itself, each directory after its content.
 fn list(root: &Path, parts: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(root)? {
         let entry = entry?;

@@ -1,5 +1,5 @@
-//! Which node made the files of a volume that lives as long as its pod: nodes share the directory, and each one
-//! looks after its own.
+//! Records the node that created the files of an ephemeral volume: nodes share the directory, and each removes only its own
+//! volumes.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -17,15 +17,14 @@ use crate::store::durable;
 pub(crate) struct NodeNote {
     node: String,
     pub(crate) volume: String,
-    /// The target it was made for; none in notes of earlier versions.
+    /// The target path of the volume; `None` in notes of earlier versions.
     pub(crate) target: Option<PathBuf>,
 }
 
 // === impl VolumeFiles ===
 
 impl VolumeFiles {
-    /// Records on which node a volume is about to be made. Nodes share the directory, and each removes the volumes of
-    /// its own pods.
+    /// Records the node before a volume is created. Nodes share the directory, and each removes the volumes of its own pods.
     pub(crate) async fn note_node(&self, file_id: &FileId, node: &str, target: &str) -> Result<(), Error> {
         if !self.is_kept() {
             return Ok(());
@@ -39,7 +38,7 @@ impl VolumeFiles {
             .await
     }
 
-    /// The volumes that were made for pods of a node.
+    /// The volumes of a node's pods.
     pub(crate) async fn ephemeral_of(&self, node: &str) -> Result<Vec<NodeNote>, Error> {
         if !self.is_kept() {
             return Ok(Vec::new());
@@ -55,7 +54,7 @@ impl VolumeFiles {
             for entry in entries {
                 let path = entry.map_err(Error::of("read", &folder))?.path();
                 if !is_unfinished(&path) {
-                    // Without a note it is an earlier version's, and one with an unreadable note has no owner.
+                    // A volume without a note is from an earlier version, and one with an unreadable note has no owner.
                     notes.extend(read_note(&path).filter(|note| note.node == node));
                 }
             }
@@ -64,8 +63,9 @@ impl VolumeFiles {
         .await
     }
 
-    /// Removes what an interrupted creation or removal of an ephemeral volume left, except that of other nodes, which may be
-    /// running. Only for the process that has locked the node's devices. Returns the number of removed directories.
+    /// Removes the leftovers of interrupted creations and removals of ephemeral volumes, except those of other nodes, which
+    /// may still be running. Only for the process that has locked the node's devices. Returns the number of removed
+    /// directories.
     pub(crate) async fn sweep_unfinished_ephemeral(&self, node: &str) -> Result<usize, Error> {
         if !self.is_kept() {
             return Ok(0);

@@ -1,9 +1,9 @@
-//! Why an operation on volume files failed.
+//! Errors of volume files.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Why an operation on volume files failed.
+/// Errors of volume files.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {act} {}", path.display())]
 pub struct Error {

@@ -1,4 +1,4 @@
-//! Which parts of a sparse file are in use, and in which parts two such files differ.
+//! The allocated extents of a sparse file, and the extents in which two files differ.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -11,19 +11,19 @@ use rustix::io::Errno;
 /// Extents are whole blocks of this size.
 pub(crate) const BLOCK: u64 = 4096;
 
-/// How much is read at once to compare.
+/// Number of bytes that are read and compared at once.
 const CHUNK: usize = 256 * 1024;
 
 /// A part of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Where it begins.
+    /// Offset in bytes.
     pub(crate) offset: u64,
-    /// How long it is.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// A disk that may have no file yet; then it is all zeroes and has no length.
+/// A disk, which reads as zeroes and has length 0 if it has no file.
 struct SparseFile(Option<File>);
 
 // === impl Extent ===
@@ -60,7 +60,7 @@ impl SparseFile {
         }
     }
 
-    /// Fills the buffer; what lies behind the end is zeroes.
+    /// Fills the buffer; bytes beyond the end are zeroes.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let mut filled = 0;
         if let Some(file) = &self.0 {
@@ -92,7 +92,8 @@ pub(super) fn allocated(path: &Path, from: u64, limit: usize) -> io::Result<Vec<
     Ok(found)
 }
 
-/// The first `limit` parts in which `target` differs from `base`. Only what is in use in one of them is read.
+/// The first `limit` parts in which `target` differs from `base`. Only reads extents that are allocated in one of
+/// them.
 pub(super) fn changed(base: &Path, target: &Path, from: u64, limit: usize) -> io::Result<Vec<Extent>> {
     let (base, target) = (SparseFile::open(base)?, SparseFile::open(target)?);
     let mut found = Vec::new();
@@ -128,7 +129,7 @@ pub(super) fn changed(base: &Path, target: &Path, from: u64, limit: usize) -> io
     }
 }
 
-/// Whether no byte of the file at `path` is set.
+/// Whether all bytes of the file at `path` are zero.
 pub(crate) fn is_blank(path: &Path) -> io::Result<bool> {
     let disk = SparseFile::open(path)?;
     let mut buffer = vec![0; CHUNK];
@@ -145,11 +146,11 @@ pub(crate) fn is_blank(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The first part of an open file that is no hole and ends after `position`, from `position` on, as whole blocks.
+/// The first part of an open file that is not a hole and ends after `position`, from `position` on, as whole blocks.
 pub(super) fn next_extent(file: &File, position: u64) -> io::Result<Option<Extent>> {
     let start = match rustix::fs::seek(file, SeekFrom::Data(position)) {
         Ok(start) => start,
-        // Nothing but a hole from here on.
+        // The rest of the file is a hole.
         Err(Errno::NXIO) => return Ok(None),
         Err(error) => return Err(error.into()),
     };

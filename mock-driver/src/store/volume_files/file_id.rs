@@ -1,5 +1,5 @@
-//! Ids of volume files and their file names: ids may be any text, so a name is never a path, never too long, never
-//! the same for two ids.
+//! Ids of volume files and their file names. Ids may be any text; the file name is a single path component, not
+//! too long, and unique for each id.
 
 use std::path::{Path, PathBuf};
 
@@ -8,30 +8,30 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use crate::array::Array;
 
 pub(super) const DISK: &str = "disk";
-/// The directory that stands for the filesystem on it, where nothing can be mounted.
+/// The directory that emulates the filesystem, if disks cannot be mounted.
 pub(super) const TREE: &str = "tree";
-/// The file that says which filesystem the tree stands for.
+/// The file with the type of the emulated filesystem.
 pub(crate) const FILESYSTEM: &str = "filesystem";
-/// The most bytes of an id that stands in a file name as it is, or nearly so.
+/// Maximum number of bytes of an encoded id in a file name.
 const LONGEST: usize = 200;
 
-/// The folder of volumes that live as long as their pods.
+/// The directory of ephemeral volumes.
 pub(super) const EPHEMERAL: &str = "ephemeral";
 
-/// The file that says which node a volume was made on that lives as long as its pod.
+/// The file with the node of an ephemeral volume.
 pub(super) const NODE: &str = "node.json";
 
-/// Begins the names of things that are not finished; no id becomes such a name.
+/// Prefix of the names of unfinished files; no id maps to such a name.
 pub(super) const UNFINISHED: char = '.';
 
-/// Whose bytes they are.
+/// The owner of volume files.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileId {
-    /// A volume's, by its id.
+    /// A volume, by its id.
     Volume(String),
-    /// A snapshot's, by its id.
+    /// A snapshot, by its id.
     Snapshot(String),
-    /// Those of a volume that lives as long as its pod, by its id.
+    /// An ephemeral volume, by its id.
     Ephemeral(String),
 }
 
@@ -49,14 +49,14 @@ impl FileId {
         volumes.chain(snapshots).collect()
     }
 
-    /// The id of whose bytes they are.
+    /// The id of the owner.
     pub fn id(&self) -> &str {
         match self {
             Self::Volume(id) | Self::Snapshot(id) | Self::Ephemeral(id) => id,
         }
     }
 
-    /// Where its files are below the directory of all volume files.
+    /// Path of its files in the directory of all volume files.
     pub(super) fn relative_path(&self) -> PathBuf {
         let folder = match self {
             Self::Volume(_) => "volumes",
@@ -67,8 +67,8 @@ impl FileId {
     }
 }
 
-/// A file name for any text: letters, digits, `-`, `_` and inner dots as they are, all else as `%XX`;
-/// a name that would get too long ends with a hash.
+/// A file name for any text: letters, digits, `-`, `_` and inner dots unchanged, all other bytes as `%XX`; a
+/// name that would be too long ends with a hash.
 pub(crate) fn file_name(text: &str) -> String {
     let mut name = String::with_capacity(text.len());
     for (index, byte) in text.bytes().enumerate() {
@@ -83,7 +83,7 @@ pub(crate) fn file_name(text: &str) -> String {
         std::hash::Hasher::write(&mut hasher, text.as_bytes());
         let mark = hasher.finish128().as_u128();
         name.truncate(LONGEST);
-        // A percent sign that no two hexadecimal digits follow is in no other name.
+        // No other name contains a percent sign without two hexadecimal digits after it.
         name.push_str(&format!("%~{mark:032x}"));
     }
     name

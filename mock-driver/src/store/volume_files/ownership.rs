@@ -1,9 +1,9 @@
-//! Which array a media directory belongs to.
+//! Ownership of a media directory by an array.
 //!
-//! Volume files that the array does not know are moved away at its start, so a directory must provably be the array's
-//! own before that. `media.json` names the array, and is durable before the first volume file; `media.lock` is held
-//! by the process that has the array. Node processes share the directory and take no lock: they check the marker against
-//! the array's identity, and only touch files of volumes that the array attached to them.
+//! At its start the array moves unknown volume files to `orphaned/`, so it must first prove that it owns the directory.
+//! `media.json` names the array, and is durable before the first volume file; the process with the array locks
+//! `media.lock`. Node processes share the directory without a lock: they compare the marker with the array's identity,
+//! and only change files of volumes that are attached to them.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -23,22 +23,21 @@ use crate::store::durable;
 
 const MARKER: &str = "media.json";
 const LOCK: &str = "media.lock";
-/// Raised when the marker's meaning changes, so that an older driver refuses it.
+/// Incremented when the marker's meaning changes, so that an older driver rejects it.
 const FORMAT: u32 = 1;
 
 /// The array that a media directory belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
-    /// Its identity, which no other array has.
+    /// Its unique identity.
     pub(crate) array: String,
-    /// Whether the array outlives its process. What an array in memory left belongs to nothing once its process
-    /// has ended.
+    /// Whether the array is persistent. The files of an array in memory have no owner after its process has ended.
     pub(crate) is_kept: bool,
-    /// The directory that the array has marked before.
+    /// The directory that the array marked earlier.
     pub(crate) marked: Option<String>,
 }
 
-/// Why an array cannot have a media directory.
+/// Errors of claiming a media directory.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "documented by the error messages")]
 pub enum ClaimError {
@@ -93,13 +92,13 @@ struct Marker {
 // === impl VolumeFiles ===
 
 impl VolumeFiles {
-    /// Makes a kept directory the array's own until [`VolumeFiles::close`], so that nothing but what this array made can
-    /// be swept. `known` is what the stored state names: a directory of an earlier version, which has no marker, must
-    /// have nothing else in it. Returns the directory, `None` if it is private.
+    /// Claims a permanent directory for the array until [`VolumeFiles::close`], so that a sweep can only affect this
+    /// array's files. `known`: the files in the stored state. A directory of an earlier version, which has no marker,
+    /// must contain no other files. Returns the directory; `None` if it is private.
     ///
     /// # Errors
-    /// If another array has the directory, or had it and is kept; if it holds files that are not known to be the
-    /// array's, or the array's marker is gone; if it cannot be created, locked or marked.
+    /// Another array uses the directory, or used it and is persistent; the directory contains files that are not known to
+    /// be the array's, or the array's marker is missing; it cannot be created, locked or marked.
     pub(crate) fn claim(
         &self,
         owner: &Owner,
@@ -133,8 +132,8 @@ impl VolumeFiles {
         }
     }
 
-    /// Checks that a node process has the directory of the array at `endpoint`: one of another array, or a mount point
-    /// without its filesystem, has other volumes or blank ones.
+    /// Checks that a node process uses the directory of the array at `endpoint`: in a directory of another array, or at a
+    /// mount point without its filesystem, volumes would be other ones or blank.
     ///
     /// # Errors
     /// The marker is missing, unreadable or that of another array.
@@ -155,8 +154,8 @@ impl VolumeFiles {
     }
 }
 
-/// Makes a directory the array's own, and returns the lock on it. A directory without a marker must be empty, or
-/// as an earlier version left it: with nothing but what `known` names.
+/// Claims a directory for the array, and returns the lock on it. A directory without a marker must be empty, or must
+/// contain only the files in `known`, as an earlier version left it.
 fn claim(
     directory: &Path,
     owner: &Owner,
@@ -185,7 +184,7 @@ fn claim(
     Ok(lock)
 }
 
-/// Whether a directory has the array's marker. Refuses one that the array must not mark.
+/// Whether a directory has the array's marker. Rejects a directory that the array must not mark.
 fn examine(
     directory: &Path,
     owner: &Owner,
@@ -248,18 +247,19 @@ fn read(path: &Path) -> Result<Option<Marker>, ClaimError> {
     Ok(Some(marker))
 }
 
-/// The first thing in the directory that neither the array knows nor a driver leaves beside volume files.
+/// The first entry of the directory that is neither a known volume file nor a file that drivers create beside volume
+/// files.
 fn unknown(
     directory: &Path,
     known: &[FileId],
     state_dir: Option<&Path>,
 ) -> Result<Option<PathBuf>, ClaimError> {
-    // Compared by what they are, not by how they were written.
+    // Canonical paths do not depend on how a path is written.
     let state_dir = state_dir.and_then(|path| path.canonicalize().ok());
     let canonical = directory.canonicalize().map_err(failed("look at", directory))?;
     let is_state_dir = state_dir.as_deref() == Some(&canonical);
     let known: HashSet<PathBuf> = known.iter().map(FileId::relative_path).collect();
-    // In a directory with nothing of the array, `.old-photos` is no leftover of it.
+    // Without files of the array, a name such as `.old-photos` is not a leftover of a driver.
     let is_used = known.iter().any(|file| directory.join(file).exists());
     for path in entries(directory)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -273,7 +273,7 @@ fn unknown(
                     return Ok(Some(found));
                 }
             }
-            // What node processes make, which may have started before the array's, and what a filesystem has.
+            // Files of node processes, which may start before the array's process, and of the filesystem.
             "devices" | "ephemeral" | "staging" | "lost+found" | LOCK => {}
             _ if name.starts_with(MARKER) || is_state_dir => {}
             _ => {
