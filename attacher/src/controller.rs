@@ -1,14 +1,14 @@
-//! Syncs one work item at a time: the writes and calls of its plan, in an order that a crash at any
-//! await leaves repairable.
+//! Syncs one work item at a time: executes the writes and calls of its plan, in an order from which the next process can
+//! recover after a crash at any await.
 //!
 //! Attach: our finalizers and the record of the call are stored before ControllerPublishVolume is sent; the status is
-//! written after its response. Detach: our finalizer is removed only after ControllerUnpublishVolume succeeded. So
-//! whenever a volume may be published, a finalizer says so.
+//! written after its response. Detach: our finalizer is removed only after ControllerUnpublishVolume succeeded. So whenever
+//! a volume may be published, its VolumeAttachment has our finalizer.
 //!
-//! One sync at a time calls the driver for a publish target, whichever VolumeAttachment it is of: a publish holds the
-//! target's mutex until its status is written, an unpublish from its check for other users to the response.
+//! At most one sync at a time calls the driver for a publish target, even if several VolumeAttachments use it: a publish
+//! holds the target's mutex until its status is written, an unpublish from its check for other users to the response.
 //!
-//! The API server's responses to our writes enter the [`ControllerState`] directly.
+//! The API server's responses to our writes are stored in the [`ControllerState`] directly.
 
 mod attach;
 mod detach;
@@ -100,12 +100,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     ///
     /// # Errors
     ///
-    /// A [`SyncError`], after which the item must be synced again. A panic is an error of this sync alone, reported like
-    /// any other: one odd object must not stop all others.
+    /// A [`SyncError`], after which the item must be synced again. A panic only fails this sync and is reported like any
+    /// other error: one object must not stop the syncs of all others.
     ///
     /// # Cancellation
     ///
-    /// Like a crash: the next process repairs it.
+    /// Like a crash: the next process recovers.
     pub(crate) async fn sync(&self, item: &Item) -> Result<(), SyncError> {
         // Boxed: it has tens of kilobytes, and each combinator below would copy it.
         let work = Box::pin(async {
@@ -139,8 +139,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         sync.instrument(reporting::span(item, &self.driver)).await
     }
 
-    /// Takes a step before a call, unless the process is shutting down: from then on syncs finish the call that they are
-    /// in and its status write, and begin no other call. The step is dropped midway, so it must not write; see
+    /// Executes a step before a call, unless the process is shutting down: from then on syncs finish their running call and
+    /// its status write, and start no other call. The step can be dropped midway, so it must not write; see
     /// [`Self::write_unless_draining`].
     async fn unless_draining<T>(&self, step: impl Future<Output = T>) -> Result<T, SyncError> {
         match self.draining.run_until_cancelled(step).await {
@@ -165,7 +165,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         result
     }
 
-    /// Waits until the driver is connected. It may have other capabilities than before.
+    /// Waits until the driver is connected. Its capabilities may have changed.
     async fn ready_driver(&self) -> Result<Driver, SyncError> {
         let capabilities = self.csi.ready().await.map_err(|error| SyncError::call(&error))?;
         Ok(Driver {

@@ -41,7 +41,7 @@ pub struct View {
     pub heartbeat: Heartbeat,
     /// `--leader-election`.
     pub elects: bool,
-    /// Our part in the leader election, once it has begun.
+    /// Our leadership, once the leader election has started.
     pub election: Mutex<Option<Leadership>>,
     /// Cancelled by SIGTERM.
     pub shutdown: CancellationToken,

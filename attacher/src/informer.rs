@@ -1,7 +1,7 @@
 //! The newest known state of all objects that concern the driver, with indexes between them.
 //!
-//! Two sources feed it: the watches, and the API server's responses to our own writes. With the second, the watch event of a
-//! write of ours is stale when it arrives, and changes nothing.
+//! It has two sources: the watches, and the API server's responses to our own writes. Because of the second, the watch event
+//! of our own write is stale when it arrives, and changes nothing.
 
 mod indexer;
 pub(crate) mod reflector;
@@ -42,8 +42,7 @@ pub enum Change<T> {
     },
 }
 
-/// What a change did to the object of one name. An object with another UID replaced the one before, if both are there and
-/// their UIDs differ.
+/// The effect of a change on the object of one name. If both versions exist and their UIDs differ, the object was replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoreDelta<T> {
     pub(crate) name: Arc<str>,

@@ -102,7 +102,7 @@ pub enum Error {
         status: u16,
         /// Its explanation.
         message: Arc<str>,
-        /// Its Retry-After, if that exceeds what a request may wait.
+        /// Its Retry-After, if it exceeds the maximum wait of a request.
         retry_after: Option<Duration>,
     },
     /// The object's content is invalid.
@@ -124,12 +124,12 @@ impl Error {
         matches!(self, Self::NotFound(_) | Self::Replaced(_))
     }
 
-    /// Whether we lack the right to do that.
+    /// Whether the request is forbidden (RBAC).
     pub(crate) fn is_forbidden(&self) -> bool {
         matches!(self, Self::Refused { status: 403, .. })
     }
 
-    /// Whether our credentials or rights do not suffice.
+    /// Whether our credentials or permissions are insufficient.
     pub(crate) fn is_unauthorized(&self) -> bool {
         matches!(
             self,

@@ -58,9 +58,9 @@ pub struct LeaseMeta {
 /// the second, and that one longer than 1.2 times the third.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timings {
-    /// How long other replicas wait for a holder that does not renew.
+    /// Time that other replicas wait for a holder that does not renew.
     pub lease_duration: Duration,
-    /// How long a renewal is valid.
+    /// Time for which a renewal is valid.
     pub renew_deadline: Duration,
     /// The interval of renewals, and of reads by a standby.
     pub retry_period: Duration,

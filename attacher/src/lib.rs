@@ -1,9 +1,9 @@
 //! A CSI external-attacher.
 //!
-//! It watches VolumeAttachments and calls ControllerPublishVolume and ControllerUnpublishVolume on a
-//! CSI driver's socket. [`model`], [`informer`], [`workqueue`], [`plan`], [`migration`] and
-//! [`controller::state`] are a pure core (state and `now` go in, plans come out); [`kube_api`] and [`csi`] do all I/O;
-//! [`controller`] syncs one key at a time; [`manager`] starts, names and joins every task.
+//! It watches VolumeAttachments and calls ControllerPublishVolume and ControllerUnpublishVolume on a CSI driver's
+//! socket. [`model`], [`informer`], [`workqueue`], [`plan`], [`migration`] and [`controller::state`] are a pure core
+//! (functions of the state and `now`); [`kube_api`] and [`csi`] do all I/O; [`controller`] syncs one key at a time;
+//! [`manager`] starts, names and joins every task.
 //!
 //! ```text
 //! watches (kube_api) ─> informer ─> workqueue ─> controller (plan) ─> kube_api + csi

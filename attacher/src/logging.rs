@@ -76,7 +76,7 @@ pub fn last_words(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Prints an error of the command line, also as termination message, or the answer to `--help`.
+/// Prints an error of the command line, also as termination message, or the output of `--help`.
 pub fn unreadable(error: &clap::Error) -> ExitCode {
     // A failure to print cannot be reported.
     error.print().ok();
@@ -100,7 +100,7 @@ fn leave(path: &Path, words: &str) {
     }
 }
 
-/// Answers `--version` like the Go sidecar.
+/// Prints the version like the Go sidecar.
 #[expect(clippy::print_stdout, reason = "the answer to --version")]
 pub fn version() -> ExitCode {
     println!("csi-attacher v{}", env!("CARGO_PKG_VERSION"));

@@ -34,7 +34,7 @@ use crate::trace::Exporter;
 pub use environment::{Environment, Pod};
 use tasks::Tasks;
 
-/// Why the process ended.
+/// The error that ended the process.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// `--kubeconfig` is unusable.
@@ -43,7 +43,7 @@ pub enum Error {
     /// There is no `--kubeconfig`, and the process does not run in a cluster.
     #[error("not running in a cluster: give --kubeconfig with the path of a kubeconfig file")]
     NoCluster(#[source] kube::config::InClusterError),
-    /// No client of the API server can be made.
+    /// The client of the API server cannot be created.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The process cannot listen at the address of the flag.
@@ -52,7 +52,7 @@ pub enum Error {
     /// No signal handler can be installed.
     #[error("cannot listen for signals")]
     Signals(#[source] std::io::Error),
-    /// Another driver answers.
+    /// Another driver listens on the socket.
     #[error(transparent)]
     DriverChanged(#[from] DriverChanged),
     /// There is no identity for the leader election.
@@ -82,7 +82,7 @@ pub enum Task {
     Volumes,
     /// Watches CSINodes.
     Nodes,
-    /// Takes part in the leader election.
+    /// Runs the leader election.
     Election,
     /// Compares ListVolumes with the VolumeAttachments.
     Reconcile,
@@ -214,11 +214,11 @@ struct Service {
     shutdown: CancellationToken,
 }
 
-/// How a term ended. It begins when the driver is connected.
+/// The end of a term, which begins when the driver is connected.
 enum Term {
     /// The process shuts down.
     Over,
-    /// The driver stayed disconnected, and another replica may lead.
+    /// The driver stayed disconnected, so the lease was released and another replica may lead.
     Vacated,
 }
 
@@ -251,7 +251,7 @@ impl Service {
             () = self.driver_stays_away() => Ok(Term::Vacated),
         };
         match &worked {
-            // Only now may another replica begin.
+            // Another replica may lead only from now on.
             Ok(Term::Over) => election::end(tasks, &stop_election, &state).await?,
             Ok(Term::Vacated) => {
                 let lease_duration = args.election.lease_duration.as_secs();

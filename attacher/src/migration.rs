@@ -53,7 +53,7 @@ pub struct Translation {
     pub access_modes: Vec<String>,
 }
 
-/// Why an in-tree volume cannot be translated. The texts are csi-translation-lib's.
+/// The error of an in-tree volume that cannot be translated, with csi-translation-lib's texts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Fault {
     #[error(

@@ -31,7 +31,7 @@ pub struct AttachInputs {
     pub node: Option<Arc<Node>>,
 }
 
-/// What a VolumeAttachment needs.
+/// The operation that a VolumeAttachment needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// ControllerPublishVolume, then `status.attached`.
@@ -40,10 +40,11 @@ pub enum Operation {
     Detach,
 }
 
-/// Why a plan is impossible. The texts are the Go sidecar's where it has the case, too: users and alerts match on them.
+/// The reason that a plan is impossible. The texts are the Go sidecar's if it has the case, too, because users and alerts
+/// match on them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// `spec.source` names nothing that can be attached.
+    /// `spec.source` is invalid.
     #[error(transparent)]
     Source(#[from] SourceFault),
     /// No such PersistentVolume.
@@ -131,7 +132,7 @@ pub(crate) fn operation(attachment: &Attachment, publishes: bool) -> Option<Oper
     }
 }
 
-/// Why the operation that the VolumeAttachment needs is impossible; `None` if it can be planned or nothing is needed.
+/// The reason that the needed operation is impossible; `None` if it can be planned or none is needed.
 pub fn refusal(inputs: &AttachInputs, driver: &Driver) -> Option<Refusal> {
     match operation(&inputs.attachment, driver.capabilities.publish)? {
         Operation::Attach => attach(inputs, driver).err(),

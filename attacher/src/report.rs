@@ -1,4 +1,4 @@
-//! Texts of errors and times, and runs of failures.
+//! Texts of errors and times, and consecutive failures.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,8 +5,8 @@
 //! finalizers have a trace per attempt, with the attribute `uid`. Log lines of an attempt become events of its span. The
 //! driver gets the context of its call in the header `traceparent` (W3C Trace Context).
 //!
-//! Invariants: nothing waits for the export: finished spans are queued, and dropped and counted if the queue is full or the
-//! collector unavailable. A span contains only what the log may contain. Without an endpoint no span is recorded. See
+//! Invariants: no work waits for the export: finished spans are queued, and are dropped and counted if the queue is full or
+//! the collector is unavailable. A span contains only what the log may contain. Without an endpoint no span is recorded. See
 //! docs/adr/0019-trace-export.md.
 
 mod export;
@@ -109,7 +109,7 @@ const OTEL_NAME: &str = "otel.name";
 const OTEL_KIND: &str = "otel.kind";
 const KIND_CLIENT: &str = "client";
 const CODE: &str = "code";
-/// Why a span failed.
+/// The error of a failed span.
 pub(crate) const FAILED: &str = "otel.status_description";
 /// Trace id of a root span, in hexadecimal digits.
 const TRACE_ID: &str = "otel.trace_id";

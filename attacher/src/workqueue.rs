@@ -84,13 +84,13 @@ struct LaneQueue {
 pub(crate) struct Entry {
     pub(crate) lane: Lane,
     pub(crate) stage: Stage,
-    /// Its last failure, for as long as the same operation on the same object keeps failing.
+    /// Its last failure, while the same operation on the same object keeps failing.
     pub(crate) failures: Option<Failures>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// It waits for a free place of its lane.
+    /// It waits for a free slot of its lane.
     Ready { sequence: u64, since: Instant },
     /// It runs. `dirty` says whether it was enqueued meanwhile.
     Running { dirty: bool, since: Instant },
@@ -207,7 +207,7 @@ impl Queue {
         self.waiting.first_key_value().map(|((until, _), _)| *until)
     }
 
-    /// Takes the next key of a lane that has a free place.
+    /// Returns the next key of a lane with a free slot.
     pub(crate) fn start(&mut self) -> Option<(Key, Lane)> {
         let lanes = Lane::ALL.into_iter().cycle();
         let after_served = lanes.skip(self.served as usize + 1).take(Lane::ALL.len());
@@ -291,12 +291,12 @@ impl Queue {
         &self.lanes[lane as usize].metrics
     }
 
-    /// How many items of a lane may run at once.
+    /// Maximum number of running items of a lane.
     pub(crate) fn limit(&self, lane: Lane) -> usize {
         self.lanes[lane as usize].limit
     }
 
-    /// How many keys run in all lanes.
+    /// Number of running keys in all lanes.
     pub(crate) fn running(&self) -> usize {
         self.lanes.iter().map(|queue| queue.running).sum()
     }
@@ -305,7 +305,7 @@ impl Queue {
 // === impl Entry ===
 
 impl Entry {
-    /// Since its first failure in a row; without one, since its stage began.
+    /// The time of its first consecutive failure; without one, the time at which its stage began.
     pub(crate) fn since(&self, now: Instant) -> Instant {
         match (&self.failures, self.stage) {
             (Some(failures), _) => failures.since,

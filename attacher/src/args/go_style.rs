@@ -19,7 +19,7 @@ const PREFIXED: [&str; 8] = [
     "retry-interval-max",
 ];
 
-/// Go's booleans need no value, and an empty default is none.
+/// As in Go, booleans need no value, and an empty default is not shown.
 pub(super) fn argument(argument: Arg) -> Arg {
     let is_boolean = argument.get_value_parser().type_id() == ValueParser::bool().type_id();
     let hidden = matches!(argument.get_default_values(), [value] if value.is_empty() || value == "false");

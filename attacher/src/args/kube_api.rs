@@ -34,7 +34,7 @@ impl KubeApi {
 
 fn rate(value: &str) -> Result<f64, String> {
     match value.parse::<f64>() {
-        // A number too large for the type is none; without end is what is called so.
+        // A number too large for the type is an error; only a literal infinity means no limit.
         Ok(number)
             if number.is_finite()
                 || number.is_infinite() && !value.contains(|c: char| c.is_ascii_digit()) =>

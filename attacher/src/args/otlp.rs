@@ -1,4 +1,4 @@
-//! Where traces go: a flag, or else the variable that all OpenTelemetry programs read.
+//! The collector of traces: a flag, or else the environment variable of OpenTelemetry programs.
 
 use super::MaybeText;
 use crate::trace::Endpoint;
@@ -7,7 +7,7 @@ use crate::trace::Endpoint;
 pub(super) const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 pub(super) const CERTIFICATE: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE";
 
-/// A variable's value, if it is set to anything.
+/// A variable's value; `None` if it is unset or empty.
 #[expect(
     clippy::disallowed_methods,
     reason = "the one place where these settings are read"

@@ -13,7 +13,7 @@ use crate::kube_api::{AttachmentRequest, Cluster, Error};
 use crate::model::{Attachment, Driver, PublishTarget, Recorded, Secrets, Volume};
 use crate::plan::{self, AttachPlan, Record, Refusal};
 
-/// An attach as planned before its first write.
+/// The plan of an attach, made before its first write.
 struct PlannedAttach {
     attachment: Arc<Attachment>,
     plan: AttachPlan,
@@ -22,7 +22,7 @@ struct PlannedAttach {
     missing_volume: Option<Arc<Volume>>,
 }
 
-/// What ControllerPublishVolume returned, with the lock under which the status is written.
+/// The result of ControllerPublishVolume, with the lock under which the status is written.
 pub(super) type Published = (BTreeMap<String, String>, KeyedGuard);
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
@@ -33,7 +33,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     pub(super) async fn attach(&self, attachment: &Arc<Attachment>) -> Result<(), SyncError> {
         let pending = self.state().state_of(&attachment.uid).pending.clone();
         match pending {
-            // Once the status says detached, the list proves nothing: the volume is published, and its context stored.
+            // If the status says detached, the list result is not sufficient: the volume must be published to get its
+            // publish context.
             Some(PendingStatusWrite::Listed) if attachment.attached => {
                 return self.clear_error(attachment).await;
             }
@@ -110,7 +111,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             }
         };
         if self.state().state_of(&attachment.uid).node_id_update_pending {
-            // Written once more, the record is certain again.
+            // Writing it again makes the record certain.
             plan.record.get_or_insert_with(|| Record {
                 annotations: attachment.recorded.clone(),
                 whole: true,
@@ -125,7 +126,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     }
 
     /// The newest VolumeAttachment, and whether the publish result for `target` may be written: the current plan has the
-    /// same target, or it refuses the attach but our finalizer and the recorded target ensure a detach. `None` if the
+    /// same target, or it refuses the attach, but our finalizer and the recorded target ensure a detach. `None` if the
     /// VolumeAttachment is gone or being deleted.
     fn is_result_valid(
         &self,
@@ -170,7 +171,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         Ok(())
     }
 
-    /// Records and publishes. `None` if the attach is not wanted any more.
+    /// Records and publishes. `None` if the attach is no longer wanted.
     async fn publish_planned(&self, planned: &mut PlannedAttach) -> Result<Option<Published>, SyncError> {
         let PlannedAttach {
             attachment,
@@ -200,7 +201,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Everything that must be unpublished, read, and stored before the call. `None` if the attach is not wanted any more.
+    /// The steps before the call: unpublishes stale targets, reads the Secret, and stores record and finalizers. `None` if
+    /// the attach is no longer wanted.
     ///
     /// The Secret comes first: without it a detach may fail, too, and a VolumeAttachment without our finalizer can be
     /// deleted without a detach. The writes of both finalizers run concurrently, and neither is reverted if the other
@@ -245,7 +247,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                     None => Ok(true),
                 }
             };
-            // Both complete whatever the result of the other: an aborted write would be sent again by each retry.
+            // Both writes complete independently of each other's result: each retry would repeat an aborted write.
             let (pv_finalizer, wanted) = futures::join!(add_pv_finalizer, record);
             if !wanted? {
                 return Ok(None);
@@ -254,12 +256,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             Ok(Some(secrets))
         };
         let prepared = prepare.await;
-        // Released before the target's lock is taken: two syncs must not wait for each other.
+        // Released before the target's mutex is locked, to avoid a deadlock of two syncs.
         drop(stale_guards);
         prepared
     }
 
-    /// Stores our finalizer and the record of the call. Says whether the VolumeAttachment is still wanted.
+    /// Stores our finalizer and the record of the call. Returns whether the VolumeAttachment is still wanted.
     pub(super) async fn record(&self, attachment: &Attachment, record: &Record) -> Result<bool, SyncError> {
         if attachment.finalizer && !attachment.recorded.has_same_target(&record.annotations) {
             self.state().state_of(&attachment.uid).node_id_update_pending = true;
@@ -345,8 +347,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         };
         let failed = SyncError::api("failed to mark as attached", &error);
         if error.is_refusal() {
-            // The API server will never store this result (a context that is too large, say): the error is reported, and
-            // the next sync publishes again.
+            // The API server will never store this result (for example, the context is too large): the error is reported,
+            // and the next sync publishes again.
             self.state().state_of(&attachment.uid).pending = None;
             return Err(failed);
         }

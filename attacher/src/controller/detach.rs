@@ -30,7 +30,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         };
         let written = self.mark_detached_and_remove_finalizer(attachment).await;
         written.map_err(|error| {
-            // The next sync repeats the writes alone.
+            // The next sync repeats only the writes.
             self.state()
                 .keep_pending(attachment, PendingStatusWrite::Unpublished { node_ids });
             SyncError::api("could not mark as detached", &error)
@@ -43,7 +43,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     async fn detach_inputs(&self, attachment: &Arc<Attachment>) -> Result<(AttachInputs, Driver), SyncError> {
         let driver = self.ready_driver().await?;
         let mut inputs = self.state().inputs(attachment);
-        // With a recorded handle the volume is not needed. It may be long gone.
+        // With a recorded handle the PersistentVolume is not needed. It may have been deleted long ago.
         if attachment.recorded.handle.is_none()
             && inputs.volume.is_none()
             && let Some(name) = attachment.volume_name()

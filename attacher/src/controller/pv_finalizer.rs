@@ -16,7 +16,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     ///
     /// # Guarantees
     ///
-    /// A removal that was under way is over by then, and none begins while the VolumeAttachment is in the store.
+    /// A running removal has ended by then, and no removal starts while the VolumeAttachment is in the store.
     pub(super) async fn add_pv_finalizer(&self, finalizer: &PvFinalizer) -> Result<(), SyncError> {
         let PvFinalizer { volume: name, uid } = finalizer;
         let _guard = self.unless_draining(self.pv_mutexes.lock(uid)).await?;
@@ -48,7 +48,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Removes our finalizer from the volume, unless a VolumeAttachment has come to need it.
+    /// Removes our finalizer from the volume, unless a VolumeAttachment needs it by now.
     pub(super) async fn remove_pv_finalizer(&self, volume: &Volume) -> Result<(), SyncError> {
         let _guard = self.unless_draining(self.pv_mutexes.lock(&volume.uid)).await?;
         if !self.state().removes_pv_finalizer(&volume.name) {

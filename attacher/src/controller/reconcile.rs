@@ -20,7 +20,7 @@ use crate::report::chain;
 
 /// See the module.
 pub struct Reconciler<D> {
-    /// Takes the results.
+    /// Receives the results.
     pub state: Arc<Mutex<ControllerState>>,
     /// Lists the volumes.
     pub csi: D,
@@ -32,11 +32,11 @@ pub struct Reconciler<D> {
     pub events_tx: mpsc::Sender<Event>,
     /// The time from the end of one round to the next (`--reconcile-sync`).
     pub interval: Duration,
-    /// How many entries a page may have; 0 leaves it to the driver (`--max-entries`).
+    /// Maximum entries per page; 0 leaves it to the driver (`--max-entries`).
     pub max_entries: i32,
 }
 
-/// Why a round failed.
+/// The error of a failed round.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("ListVolumes failed")]
@@ -63,12 +63,12 @@ struct CycleDetector {
 
 /// Consecutive empty pages after which a list counts as endless. A driver that filters pages may return some empty ones.
 const EMPTY_PAGES: u32 = 1000;
-/// The least timeout of a whole list.
+/// Minimum timeout of a whole list.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-/// A list may also take so many intervals.
+/// Timeout of a whole list in reconcile intervals, if that is longer.
 const LIST_TIMEOUT_INTERVALS: u32 = 10;
 
-/// The delay after a round that could not begin, as before the caches are synced.
+/// The delay after a round that could not start, for example before the caches are synced.
 const IDLE: Duration = Duration::from_millis(100);
 
 // === impl Reconciler ===
@@ -76,12 +76,12 @@ const IDLE: Duration = Duration::from_millis(100);
 impl<D: ControllerClient> Reconciler<D> {
     /// Reconciles until `shutdown`, then waits to be dropped.
     ///
-    /// The first round begins with the first sync, the next one `interval` after the end of the last, or as soon as the
-    /// driver is connected again: its restart may have cost attachments.
+    /// The first round starts with the first sync, the next one `interval` after the end of the last, or as soon as the
+    /// driver is reconnected: a restarted driver may have lost attachments.
     ///
     /// # Cancellation
     ///
-    /// Leaves only the beginning of a round in the state, which the next round replaces.
+    /// The state keeps only the start of the round, which the next round replaces.
     pub async fn run(mut self, shutdown: CancellationToken) {
         shutdown.run_until_cancelled(self.rounds()).await;
         std::future::pending::<()>().await;
@@ -111,14 +111,14 @@ impl<D: ControllerClient> Reconciler<D> {
         }
     }
 
-    /// Runs one round. Says whether it could begin.
+    /// Runs one round. Returns whether it could start.
     pub async fn round(&mut self) -> bool {
         let result = lock(&self.state).begin_reconcile(&self.driver);
         let Some(mut volumes) = result else { return false };
         let began = Instant::now();
         let mut listed = 0;
         let result = if volumes.candidates.is_empty() {
-            // The call would return nothing of use.
+            // The call's result could not be used.
             Ok(())
         } else {
             self.list_all(&mut volumes, &mut listed).await

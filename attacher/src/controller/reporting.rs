@@ -1,4 +1,4 @@
-//! How a sync shows: its span, the error in the object's status, and the Events on its objects.
+//! Reports of a sync: its span, the error in the object's status, and the Events on its objects.
 
 use std::time::Duration;
 
@@ -146,7 +146,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         histogram.observe(after.as_secs_f64());
     }
 
-    /// Logs a drift, and sends an Event if it may have cost a pod its volume.
+    /// Logs a drift, and sends an Event if a pod may have lost its volume.
     pub(super) fn announce_finding(&self, finding: &Finding) {
         let Finding {
             attachment,

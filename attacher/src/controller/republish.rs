@@ -1,4 +1,4 @@
-//! Republish to a node's present id: a machine that registered again under another id gets its volumes again.
+//! Republish to a node's present id: after a node registered again under another id, its volumes are published to that id.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::model::{Attachment, PublishTarget, Recorded, Secrets};
 use crate::plan::{AttachPlan, Operation, Record, UnpublishResult, UsedBy};
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
-    /// Writes an error into the status of an attached volume that is about to be republished on a node that has another id
-    /// now. Says whether the VolumeAttachment is still wanted.
+    /// Writes an error into the status of an attached volume before it is republished on a node whose id changed. Returns
+    /// whether the VolumeAttachment is still wanted.
     ///
     /// After a crash between the record of the new id and its publish, nothing else that is stored shows that the volume is
     /// published nowhere. The error of an attached volume gets it attached again, and success clears it.
@@ -89,8 +89,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         Ok((context, present_guard))
     }
 
-    /// Adds our finalizer to an attached VolumeAttachment that lost it and cannot be published again as it is (its
-    /// PersistentVolume is gone, say): its record suffices for a detach, and detaches of the same volume wait for it.
+    /// Adds our finalizer to an attached VolumeAttachment that lost it and cannot be republished (for example, because its
+    /// PersistentVolume was deleted): its record suffices for a detach, and detaches of the same volume wait for it.
     pub(super) async fn restore_finalizer(&self, attachment: &Attachment) -> Result<(), SyncError> {
         let Attachment { recorded, .. } = attachment;
         let is_recorded = recorded.node_id.is_some() && recorded.handle.is_some();

@@ -17,34 +17,34 @@ use super::{Controller, Heartbeat};
 use crate::csi::{ConnectionState, ControllerClient};
 use crate::kube_api::Cluster;
 
-/// What [`Controller::run`] needs.
+/// Parameters of [`Controller::run`].
 pub struct RunOptions {
     /// Events of the watches and of reconcile.
     pub events: mpsc::Receiver<Event>,
     /// The state of the driver's connection.
     pub connection: watch::Receiver<ConnectionState>,
-    /// `--resync`: how often all objects are enqueued again, whatever their backoff; zero disables it.
+    /// `--resync`: period in which all objects are enqueued, ignoring backoff; zero disables it.
     pub resync: Duration,
     /// Beats in each iteration; stopped when the loop ends.
     pub heartbeat: Heartbeat,
-    /// `--shutdown-grace`: how long syncs may run after shutdown begins.
+    /// `--shutdown-grace`: maximum time of running syncs after the shutdown begins.
     pub shutdown_grace: Duration,
 }
 
-/// Limits how many events one iteration handles, so that a burst of them does not keep syncs from starting.
+/// Maximum events per iteration, so that a burst of events does not delay the start of syncs.
 const EVENTS_AT_ONCE: usize = 256;
-/// Limits how many results one iteration handles, so that short syncs do not keep events waiting.
+/// Maximum results per iteration, so that short syncs do not delay events.
 const RESULTS_AT_ONCE: usize = 256;
 
 // === impl Controller ===
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
-    /// Works until `shutdown`, then waits for running syncs. Items whose syncs the grace period cuts off stay running in
-    /// the state.
+    /// Runs until `shutdown`, then waits for running syncs. Items whose syncs exceed the grace period remain in the state
+    /// as running.
     ///
     /// # Cancellation
     ///
-    /// Like a crash of the process: the next one repairs it.
+    /// Like a crash of the process: the next process recovers.
     pub async fn run(&self, options: RunOptions, shutdown: CancellationToken) {
         let RunOptions {
             mut events,
@@ -139,7 +139,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Stores the driver's capabilities if it is connected, and enqueues what waits for it.
+    /// Stores the driver's capabilities if it is connected, and enqueues the items that wait for it.
     fn driver_connected(&self, connection: &mut watch::Receiver<ConnectionState>) {
         // The watch must not be borrowed while the state is locked.
         let capabilities = connection

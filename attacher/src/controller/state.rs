@@ -1,4 +1,4 @@
-//! What lives between syncs: events in, work items out, results back in.
+//! The controller's state between syncs: it handles events, returns work items, and handles their results.
 //!
 //! It joins `Informer`, `Queue` and `plan` and is as pure as they are: no await, no client, no clock, and its
 //! randomness comes from a seed. `Controller::run` syncs its `Item`s, thousands at once if the
@@ -44,7 +44,7 @@ pub struct ControllerState {
     /// Targets to unpublish although their attachments are gone.
     pub(crate) abandoned: BTreeMap<PublishTarget, Arc<AbandonedTarget>>,
     attachment_states: HashMap<Uid, AttachmentState>,
-    /// By node, VolumeAttachments of which a sync failed for lack of capacity.
+    /// VolumeAttachments by node whose sync failed with RESOURCE_EXHAUSTED.
     resource_exhausted_by_node: Indexer,
     pub(crate) caches_synced: CachesSynced,
     pub(crate) latency: LatencyMetrics,
@@ -56,10 +56,11 @@ pub struct ControllerState {
     started: bool,
 }
 
-/// What the state knows of a VolumeAttachment besides the stored object.
+/// State of a VolumeAttachment in addition to the stored object.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct AttachmentState {
-    /// Its target that may be published although no status says so yet. If the VolumeAttachment goes, it is abandoned.
+    /// Its target that may be published although no status shows it yet. If the VolumeAttachment is deleted, the target is
+    /// abandoned.
     pub(super) unwritten_publish: Option<AbandonedTarget>,
     /// A result of the driver that is not written yet. The next sync repeats the write without another call.
     pub(super) pending: Option<PendingStatusWrite>,
@@ -118,7 +119,7 @@ impl ControllerState {
         }
     }
 
-    /// Stores the change, and enqueues what it affects.
+    /// Stores the change, and enqueues the affected keys.
     pub fn handle(&mut self, event: Event) {
         match event {
             Event::Attachments(change) => {
@@ -140,7 +141,7 @@ impl ControllerState {
         }
     }
 
-    /// Takes the next item, if one is due and its lane has a free place.
+    /// Returns the next item that is due and whose lane has a free slot.
     pub(crate) fn start(&mut self, now: Instant) -> Option<Item> {
         self.started = true;
         self.queue.advance(now);
@@ -160,7 +161,7 @@ impl ControllerState {
         None
     }
 
-    /// Takes the result of an item's sync, and enqueues what follows from it.
+    /// Handles the result of an item's sync, and enqueues the follow-up work.
     pub(crate) fn finish(&mut self, item: &Item, result: Result<(), SyncError>, now: Instant) {
         self.queue.now = now;
         match item {
@@ -169,7 +170,7 @@ impl ControllerState {
                 operation,
             } => {
                 self.attachment_finished(*operation, attachment, result);
-                // Most VolumeAttachments rest for long.
+                // Most VolumeAttachments are idle, and their entry is removed to save memory.
                 if self.attachment_states.get(&attachment.uid) == Some(&AttachmentState::default()) {
                     self.attachment_states.remove(&attachment.uid);
                 }
@@ -179,7 +180,7 @@ impl ControllerState {
         }
     }
 
-    /// Whether no sync is running and no abandoned target is left, which no other process knows of.
+    /// Whether no sync is running and no abandoned target remains. Only this process knows abandoned targets.
     pub fn is_idle(&self) -> bool {
         self.queue.running() == 0 && self.abandoned.is_empty()
     }
@@ -228,7 +229,7 @@ impl ControllerState {
         };
         // After a success the watch will show the result; backoff keeps the sync from spinning until then.
         let error = result.err().unwrap_or_else(SyncError::watch_is_late);
-        // The driver came back while this sync reported its absence: no other event will end the wait.
+        // The driver reconnected while this sync reported it as disconnected: no other event will end the wait.
         finished.dirty |= started_before_reconnect && error.class == Class::Disconnected;
         let edited = newest.recorded != attachment.recorded || newest.finalizer != attachment.finalizer;
         if error.class == Class::Refused && lane == Lane::Repair && !finished.dirty && !edited {
@@ -269,12 +270,12 @@ impl ControllerState {
         }
     }
 
-    /// What is known of a VolumeAttachment that is in the store or is being synced.
+    /// The state of a VolumeAttachment that is in the store or is being synced.
     pub(super) fn state_of(&mut self, uid: &Uid) -> &mut AttachmentState {
         self.attachment_states.entry(uid.clone()).or_default()
     }
 
-    /// Changes what is known of each VolumeAttachment.
+    /// Changes the state of each VolumeAttachment.
     fn for_each_state(&mut self, change: impl Fn(&mut AttachmentState)) {
         self.attachment_states.retain(|_, known| {
             change(known);
@@ -282,8 +283,7 @@ impl ControllerState {
         });
     }
 
-    /// Ends the backoff of attaches that may have failed for want of what a detach released: the volume, or capacity on its
-    /// node.
+    /// Ends the backoff of attaches that may succeed after a detach, which released the volume and capacity on its node.
     fn enqueue_waiting_for(&mut self, detached: &Attachment) {
         if let Some(volume) = detached.volume_name() {
             for name in self.index.by_volume.get(volume) {
@@ -302,7 +302,7 @@ impl ControllerState {
         }
     }
 
-    /// Enqueues what the newest state of `key` requires.
+    /// Enqueues the work that the newest state of `key` requires.
     fn reevaluate(&mut self, key: &Key) {
         let lane = match key {
             Key::Attachment(name) => {
@@ -326,7 +326,7 @@ impl ControllerState {
         }
     }
 
-    /// Enqueues what the newest state of all objects requires, whatever their backoff.
+    /// Enqueues the work that the newest state of all objects requires, ignoring backoff.
     fn reevaluate_all(&mut self) {
         let attachments = self
             .index

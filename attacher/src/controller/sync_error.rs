@@ -1,4 +1,4 @@
-//! Why a sync failed: its message for the object's status, and how the queue retries it.
+//! Errors of syncs: the message for the object's status, and the class for the retry.
 
 use crate::csi::{CallError, Reach};
 use crate::kube_api::Error;
@@ -71,7 +71,7 @@ impl SyncError {
         }
     }
 
-    /// A call to the driver failed that lacked the Secret `missing`.
+    /// A call to the driver without the Secret `missing` failed.
     pub(super) fn call_without(missing: Option<&SecretRef>, error: &CallError) -> Self {
         let failed = Self::call(error);
         match missing {
@@ -162,7 +162,7 @@ impl SyncError {
         }
     }
 
-    /// The sync left nothing to do, but the stored object still requires it.
+    /// The sync completed its work, but the stored object still requires it.
     pub(super) fn watch_is_late() -> Self {
         Self::new(
             Class::Final,
@@ -176,7 +176,7 @@ impl SyncError {
     }
 }
 
-/// Cuts a message to so many bytes, between characters.
+/// Truncates a message to this number of bytes, at a character boundary.
 pub(super) fn cut(message: &str, bytes: usize) -> &str {
     &message[..message.floor_char_boundary(bytes)]
 }

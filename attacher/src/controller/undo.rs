@@ -10,7 +10,7 @@ use crate::plan::{self, AttachPlan, DetachPlan, Operation, PresentNodeId, Unpubl
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Reads the VolumeAttachment from the API server: if the response to an earlier status write was lost and the watch is
-    /// late, an attached volume looks like the rest of a failed attach, and must not be unpublished.
+    /// late, an attached volume looks like the remainder of a failed attach, and must not be unpublished.
     pub(super) async fn is_still_wanted(&self, attachment: &Attachment) -> Result<bool, SyncError> {
         let newest = self.read(attachment).await?;
         // An attached volume may need a republish, but it is in use.

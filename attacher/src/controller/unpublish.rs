@@ -138,7 +138,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let PublishTarget { volume_id, node_id } = target;
         match state.usage_besides(attachment, target, used_by) {
             TargetUsage::Unused | TargetUsage::Deleting => Ok(false),
-            // Its detach ended before. If the volume is published there all the same, reconcile finds it.
+            // Its detach ended before. If the volume is published there nevertheless, reconcile finds it.
             TargetUsage::Ambiguous if attachment.deleting && !attachment.finalizer => Ok(true),
             // The attach of the other one may need this very unpublish, and publishes again after it.
             TargetUsage::Ambiguous
@@ -151,7 +151,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 state.restore_finalizers(attachment, target, used_by);
                 match used_by {
                     UsedBy::Record => Err(SyncError::missing_finalizer(target)),
-                    // The volume was not published there for this VolumeAttachment, so it does not wait.
+                    // The volume was not published there for this VolumeAttachment, so its detach does not wait.
                     UsedBy::RecordOrPresentId => Ok(true),
                 }
             }
@@ -162,9 +162,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Reads a Secret that a detach can do without: one that is gone must not block it for ever, and a driver that needs it
-    /// says so. A forbidden one may be gone as well: its namespace's deletion takes the RoleBinding along that lets us
-    /// read it.
+    /// Reads an optional Secret of a detach: a deleted Secret must not block the detach permanently, and a driver that
+    /// needs it returns an error. A forbidden Secret may be deleted, too: the deletion of its namespace also deletes the
+    /// RoleBinding that allows us to read it.
     pub(super) async fn secrets_if_present<'s>(
         &self,
         reference: Option<&'s SecretRef>,

@@ -44,7 +44,7 @@ impl Caller {
         }
     }
 
-    /// Logs at most so many characters of a response (`--max-grpc-log-length`); 0 or less: all.
+    /// Sets the maximum characters of a response in the log (`--max-grpc-log-length`); 0 or less: no limit.
     #[must_use]
     pub(crate) fn logging_at_most(self, characters: i64) -> Self {
         let most = usize::try_from(characters).ok().filter(|most| *most > 0);
@@ -242,7 +242,8 @@ mod tests {
         assert_eq!(*messages.0.lock().unwrap(), [] as [String; 0]);
     }
 
-    /// A reader that locks the watch twice waits for the writer that came in between, and the writer for the reader.
+    /// A reader that locks the watch twice waits for a writer that locked it in between, and the writer waits for the
+    /// reader.
     #[test]
     fn ready_does_not_deadlock_while_the_connection_changes() {
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -265,7 +266,7 @@ mod tests {
             done_tx.send(()).expect("the test waits");
         });
         let done = done.recv_timeout(Duration::from_secs(60));
-        // Dropping it would wait for a deadlocked thread for ever.
+        // Dropping it would block on a deadlocked thread.
         runtime.shutdown_background();
         done.expect("no deadlock");
         writer.join().expect("no panic");

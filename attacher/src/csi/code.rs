@@ -27,7 +27,7 @@ pub struct CallError {
 /// How far a call got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// The driver answered, or the deadline passed.
+    /// The driver responded, or the deadline was exceeded.
     Answered,
     /// The stream was reset, so the driver may have executed the call.
     Reset,
@@ -166,7 +166,7 @@ impl CallError {
         }
     }
 
-    /// Whether the driver may have executed the call, or execute it yet.
+    /// Whether the driver may have executed the call, or may still execute it.
     pub fn may_have_taken_effect(&self) -> bool {
         match self.reach {
             Reach::Answered => !self.code.is_final(),

@@ -1,8 +1,8 @@
 //! Keeps a session with the CSI driver open.
 //!
 //! A lost connection never ends the process. The manager detects it at once, also while no call runs or after a GOAWAY, and
-//! opens a new session, which rereads name and capabilities, as soon as a driver answers. Only a driver with another name
-//! ends it, since our finalizers contain the name.
+//! opens a new session, which rereads name and capabilities, as soon as a driver responds. Only a driver with another name
+//! ends the process, because our finalizers contain the name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::report::chain;
 /// The session; `None` while the driver is not connected.
 pub type ConnectionState = Option<Arc<Session>>;
 
-/// Another driver answers on the socket.
+/// Another driver listens on the socket.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the CSI driver at the socket was {was:?} and is now {is:?}: start an attacher for that one")]
 pub struct DriverChanged {
@@ -39,10 +39,10 @@ pub struct ConnectionManager<C = Socket> {
 }
 
 const INITIAL_BACKOFF: Duration = Duration::from_millis(20);
-/// Short enough that an attach follows a driver's return within a second; the Go sidecar allows 1 s
-/// between two dials.
+/// Short enough that an attach starts within a second after a driver's restart; the Go sidecar waits up to 1 s between two
+/// dials.
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
-/// A session that ends sooner is followed by a pause: the server may answer probes and crash in the first call.
+/// A session that ends sooner is followed by a pause: the server may respond to probes and crash in the first call.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// Failed attempts per log line.
 const ATTEMPTS_PER_LOG: u32 = 20;

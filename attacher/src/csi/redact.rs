@@ -13,9 +13,9 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use csi_proto::secret::STRIPPED;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// Shorter values are kept, because they would match too often.
+/// Minimum length of a redacted value: shorter ones would match too often.
 const SHORTEST: usize = 4;
-/// So many consecutive bytes of a credential are removed; of a short one, half of it.
+/// Minimum length of a removed match with a credential; for a short credential, half of its length.
 const MATCH_BYTES: usize = 8;
 /// Messages are truncated to this. A status shows the first KiB.
 const MESSAGE_BYTES: usize = 16 << 10;
@@ -209,7 +209,7 @@ mod tests {
         ] {
             let left = strip("hunter2-the-secret", &format!("Basic {shown} refused"));
             assert!(left.contains(STRIPPED), "{shown}");
-            // What is left of it are the bytes before the value and the group that they share with it.
+            // Only the bytes before the value, and the group that they share with it, remain.
             let kept = left.replace(STRIPPED, "");
             assert!(kept.len() <= "Basic  refused".len() + 10, "{kept}");
         }

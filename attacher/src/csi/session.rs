@@ -33,7 +33,7 @@ use crate::grpc::readable;
 use crate::leader_election::fenced;
 use crate::model::Capabilities;
 
-/// Where the driver listens.
+/// Opens connections to the driver.
 pub trait Connect: Send + Sync + 'static {
     /// A connection to it.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
@@ -49,7 +49,7 @@ pub struct Socket(PathBuf);
 /// `sun_path` without the terminating zero byte.
 const LONGEST_PATH: usize = 107;
 
-/// A channel whose calls are sent only while we lead, and whose invalid statuses are repaired.
+/// A channel that sends calls only while we lead, and repairs invalid statuses.
 type DriverChannel = MapResponse<
     MapRequest<Channel, fn(Request<Body>) -> Request<Body>>,
     fn(Response<Body>) -> Response<Body>,
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
     use crate::leader_election::Leadership;
 
-    /// It may wait until the driver's limit of streams allows one more.
+    /// The call may be queued until the driver's limit of concurrent streams allows it.
     #[tokio::test(start_paused = true)]
     async fn queued_call_is_not_sent_after_leadership_ended() {
         const WAIT: Duration = Duration::from_secs(5);

@@ -73,7 +73,7 @@ pub(super) fn missing(view: &View) -> Vec<String> {
     missing
 }
 
-/// Why this standby could not take over.
+/// The reason that this standby could not become leader.
 fn standby_problem(view: &View) -> Option<String> {
     let Some(status) = view.election().map(|election| election.status()) else {
         return Some("the leader election has not started".to_owned());

@@ -1,7 +1,7 @@
 //! HTTP/1.1, bounded in connections and in time.
 //!
-//! Clients are probes, Prometheus and people, and none of them sends many requests: each connection serves one request
-//! within a few seconds, so that a slow or malicious client cannot keep others out.
+//! Clients are probes, Prometheus and users, which send few requests: each connection serves one request within a few
+//! seconds, so that a slow or malicious client cannot block others.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,9 +27,9 @@ const CONNECTIONS: usize = 64;
 const HEAD: Duration = Duration::from_secs(2);
 /// Timeout for the whole connection.
 const CONNECTION: Duration = Duration::from_secs(15);
-/// How long shutdown waits for open connections.
+/// Timeout of open connections at shutdown.
 const GRACE: Duration = Duration::from_secs(1);
-/// Pause after a failed accept, usually for want of file descriptors.
+/// Pause after a failed accept, usually due to a lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Connections that may wait in the kernel.
 const BACKLOG: i32 = 1024;

@@ -24,7 +24,7 @@ pub(super) struct Status {
     version: &'static str,
     time: String,
     up: f64,
-    /// What `/readyz` reports as missing.
+    /// The unmet conditions in `/readyz`.
     not_ready: Vec<String>,
     driver: ConnectionStats,
     leader_election: Option<Election>,

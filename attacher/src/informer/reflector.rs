@@ -46,7 +46,7 @@ pub(crate) fn volumes(
         Some(if volume.concerns(&driver) {
             Change::Applied(volume)
         } else {
-            // It may have concerned the driver until now: a volume of another driver that lost our finalizer.
+            // The object may have concerned the driver before: a volume of another driver that lost our finalizer.
             Change::Deleted {
                 name: volume.name,
                 uid: volume.uid,

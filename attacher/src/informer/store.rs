@@ -49,7 +49,7 @@ impl<T: Object> Store<T> {
         self.objects.values()
     }
 
-    /// Applies a change, and returns what it changed: nothing, if the store has this version or a newer one.
+    /// Applies a change, and returns the deltas: none if the store has this version or a newer one.
     pub(crate) fn apply(&mut self, change: Change<T>) -> Vec<StoreDelta<T>> {
         match change {
             Change::RelistStarting => {

@@ -326,7 +326,7 @@ fn is_next_page(uri: &http::Uri) -> bool {
     query.split('&').any(|pair| pair.starts_with("continue="))
 }
 
-/// The part before the slash becomes the manager in `managedFields`, so it is the Go sidecar's.
+/// The part before the slash becomes the manager in `managedFields`, so it equals the Go sidecar's.
 fn user_agent() -> HeaderValue {
     HeaderValue::from_static(concat!("csi-attacher/v", env!("CARGO_PKG_VERSION"), " (rust)"))
 }

@@ -252,8 +252,9 @@ impl Recorder {
 // === impl Publisher ===
 
 impl Publisher {
-    /// Sends Events until `stop`, and then the queued ones for a moment. It keeps the rate limit, sends one request at a time, and
-    /// none about attachments unless `leadership` is ours. A failed request is logged, and its Event lost.
+    /// Sends Events until `stop`, and then the queued ones until a short timeout. It applies the rate limit,
+    /// sends one request at a time, and sends Events about attachments only while we lead. A failed request is
+    /// logged, and its Event is lost.
     pub async fn run(mut self, leadership: Leadership, stop: CancellationToken) {
         while let Some(Some(notice)) = stop.run_until_cancelled(self.notices.recv()).await {
             self.publish(notice, &leadership).await;

@@ -64,7 +64,7 @@ pub(super) struct Running {
 
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// By its deadline or by us.
+    /// It timed out, or the attacher cancelled it.
     Canceled,
     /// The connection failed.
     Failed(String),
@@ -96,7 +96,7 @@ impl Default for Counts {
         Self {
             responses: counters(
                 "csi_attacher_api_requests_total",
-                "Total number of requests to the API server by verb, resource and HTTP status code (canceled: given up, error: connection failed)",
+                "Total number of requests to the API server by verb, resource and HTTP status code (canceled: timed out or cancelled by the attacher, error: connection failed)",
                 &["verb", "resource", "code"],
             ),
             seconds: histograms(

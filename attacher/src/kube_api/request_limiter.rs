@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::Requests;
 use crate::leader_election::{Leadership, NotLeading};
 
-/// Maximum writes in flight. The API server is no faster beyond about this, and spends more CPU on each
+/// Maximum writes in flight. Beyond about this number the API server is no faster, and spends more CPU on each write
 /// (docs/adr/0002-own-http-stack.md).
 const WRITES: usize = 80;
 /// Maximum writes of low priority in flight. The rest is kept for attaches, so that a thousand detaches that end

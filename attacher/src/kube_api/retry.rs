@@ -26,14 +26,14 @@ const INITIAL_BACKOFF: Duration = Duration::from_millis(50);
 /// Time after the first attempt in which `send` retries, not counting waits for the limiter. The workqueue retries later,
 /// because a request holds a lane slot and the lock of its publish target.
 const RETRY_TIME: Duration = Duration::from_secs(5);
-/// The longest Retry-After that is waited for here.
+/// Maximum Retry-After that a request waits for here.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// A failed attempt.
 #[derive(Debug)]
 struct Failure {
     error: Error,
-    /// The least delay of the retry; none if the error is final.
+    /// Minimum delay of the retry; `None` if the error is final.
     retry_after: Option<Duration>,
 }
 
@@ -74,7 +74,7 @@ pub(super) async fn send<T: DeserializeOwned>(
             let wait = least.max(pause);
             if Instant::now() + wait > last_attempt {
                 if let RequestKind::Write(_) = kind {
-                    // A lost lease, not the API server's error, is the cause that the caller must see.
+                    // The caller must get the lost lease as the cause, not the API server's error.
                     limiter.leadership.check()?;
                 }
                 return Err(failure.error);

@@ -1,4 +1,4 @@
-//! The election's decisions: observed Leases and the time go in, the next request comes out. Pure.
+//! The election's decisions: computes the next request from the observed Leases and the time. Pure.
 
 mod record;
 mod step;
@@ -296,7 +296,7 @@ impl ElectionState {
             ..
         }) = &self.observed
         else {
-            // It was deleted, and the first replica that creates it holds it.
+            // The Lease was deleted; the first replica that creates it becomes the holder.
             return Ok(());
         };
         let lease = self.settings.lease_meta.to_string();

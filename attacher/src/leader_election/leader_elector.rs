@@ -27,7 +27,7 @@ pub struct LeaderElector<S> {
     callback: Box<Callback>,
 }
 
-/// What callbacks are called for.
+/// The changes that callbacks receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A term began.
@@ -71,7 +71,8 @@ impl<S: LeaseServer> LeaderElector<S> {
         self
     }
 
-    /// Takes part until `stop`, then releases the lease if it is ours. The caller must have stopped all work.
+    /// Runs the election until `stop`, then releases the lease if it is ours. The caller must have stopped
+    /// all work.
     ///
     /// # Errors
     ///
@@ -102,7 +103,7 @@ impl<S: LeaseServer> LeaderElector<S> {
                         () = stop.cancelled() => return Ok(()),
                         change = next_change(&mut self.changes) => {
                             self.state.on_watch_event(change, now(), self.random.f64());
-                            // A watch shows a new holder minutes before the next read.
+                            // A watch reports a new holder minutes before the next read.
                             self.note(None, false);
                         }
                         () = sleep_until(until.into()) => {}
@@ -255,7 +256,7 @@ impl<S: LeaseServer> LeaderElector<S> {
                 changed = true;
             }
             status.valid_until = valid_until;
-            // Kept after a loss: the health check reports a process that does not end then.
+            // Kept after a loss: the health check reports a process that does not exit.
             status.renewed = state.renewed().map(Instant::from).or(status.renewed);
             status.slow_renewals = state.slow_renewals();
             changed
@@ -304,7 +305,7 @@ impl<S: LeaseServer> LeaderElector<S> {
     }
 }
 
-/// Whether the response timed out, and the response.
+/// Waits for the response; also returns whether it timed out.
 async fn answer<T>(
     deadline: Instant,
     request: impl Future<Output = Result<T, LeaseError>>,
@@ -318,7 +319,7 @@ async fn answer<T>(
     }
 }
 
-/// The next change; pending for ever once the watch has ended.
+/// The next change; never completes once the watch has ended.
 async fn next_change(changes: &mut Option<BoxStream<'static, Option<Lease>>>) -> Option<Lease> {
     if let Some(stream) = changes {
         if let Some(change) = stream.next().await {

@@ -28,14 +28,14 @@ pub struct ElectionStatus {
     pub holder: Option<String>,
     /// Our identity.
     pub identity: String,
-    /// Why the last request failed, if it did. The failure of a claim is kept as long as the lease can be claimed, even if
+    /// The failure of the last request, if any. The failure of a claim is kept while the lease can be claimed, even if
     /// reads succeed.
     #[serde(rename = "failure")]
     pub ongoing_failure: Option<OngoingFailure>,
     /// Whether the last claim failed, and the lease could still be claimed when it was last read.
     #[serde(skip)]
     pub claim_failed: bool,
-    /// How many renewals had to read the lease first.
+    /// Number of renewals that had to read the lease first.
     #[serde(skip)]
     pub slow_renewals: u64,
     /// Name of the lease, for messages.
@@ -55,18 +55,18 @@ pub struct NotLeading;
 #[error("failed election to renew leadership on lease {0}")]
 pub struct Unrenewed(String);
 
-/// How long after the lease's expiry a leader that still runs is unhealthy; the Go sidecar's value.
+/// Time after the lease's expiry at which a running leader becomes unhealthy; the Go sidecar's value.
 const HEALTH_TOLERANCE: Duration = Duration::from_secs(20);
 
 // === impl Leadership ===
 
 impl Leadership {
-    /// Of a single replica (no `--leader-election`), which always leads.
+    /// Leadership of a single replica (no `--leader-election`), which always leads.
     pub fn unopposed() -> Self {
         Self(None)
     }
 
-    /// One that is never renewed.
+    /// Leadership that is never renewed.
     #[cfg(test)]
     pub(crate) fn until(at: Instant) -> Self {
         let settings = super::election_state::tests::mk_settings("a");
@@ -105,7 +105,7 @@ impl Leadership {
         }
     }
 
-    /// Waits until leadership expires or is lost; for ever, without an election.
+    /// Waits until leadership expires or is lost; never completes without an election.
     ///
     /// # Cancellation
     ///

@@ -8,7 +8,7 @@ use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigErro
 use super::Error;
 use crate::args::Args;
 
-/// Where Kubernetes mounts the pod's service account.
+/// Directory in which Kubernetes mounts the pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// The client configuration of `--kubeconfig`, by default that of the pod.

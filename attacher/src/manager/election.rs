@@ -1,4 +1,4 @@
-//! Starts and ends this replica's part in the leader election.
+//! Starts and stops this replica's leader election.
 
 use std::sync::Mutex;
 
@@ -60,11 +60,11 @@ impl Service {
     }
 }
 
-/// Releases the lease after the last sync, so that another replica can begin.
+/// Releases the lease after the last sync, so that another replica can become leader.
 ///
-/// It is kept if syncs were cut off: the driver may still execute their calls, and the API server their writes, while another
-/// replica would call for the same volumes. So that replica waits for the lease's expiry, as after a crash. `--timeout` bounds
-/// the calls.
+/// The lease is not released if syncs were cancelled: the driver may still execute their calls and the API
+/// server their writes, while another replica would call for the same volumes. So that replica waits for the
+/// lease's expiry, as after a crash. `--timeout` bounds the calls.
 pub(super) async fn end(
     tasks: &mut Tasks,
     stop: &CancellationToken,

@@ -1,4 +1,4 @@
-//! The surroundings of the process, which a simulation replaces.
+//! The environment of the process, which a simulation replaces.
 
 use jiff::Timestamp;
 
@@ -8,7 +8,7 @@ use crate::csi::Socket;
 use crate::kube_api::Access;
 use crate::leader_election::{self, IdentityError};
 
-/// What the process finds around it.
+/// The environment of the process.
 pub struct Environment<C> {
     /// The API server.
     pub access: Access,

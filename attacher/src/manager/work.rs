@@ -88,8 +88,8 @@ impl Service {
         let attachments = forward(state.clone(), events_tx.clone(), changes, Event::Attachments);
         let leads = leadership.clone();
         tasks.spawn(Task::Attachments, async move {
-            // Only a list that begins after the election shows all writes of earlier leaders. Volumes and nodes, which leaders
-            // hardly write, are listed before.
+            // Only a list that starts after the election contains all writes of earlier leaders. Volumes and nodes, which
+            // leaders rarely write, are listed before.
             leads.begun().await;
             attachments.await
         });

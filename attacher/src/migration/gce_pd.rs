@@ -12,7 +12,7 @@ use super::{Fault, Plugin};
 use crate::model::CsiSource;
 use crate::model::wire::VolumeObject;
 
-/// The labels with the zones of a disk. The older label wins.
+/// The labels with the zones of a disk. The older label takes precedence.
 const ZONE_LABELS: [&str; 2] = [
     "failure-domain.beta.kubernetes.io/zone",
     "topology.kubernetes.io/zone",
@@ -21,7 +21,7 @@ const ZONE_LABELS: [&str; 2] = [
 /// Separates the zones of a regional disk.
 const ZONE_SEPARATOR: &str = "__";
 
-/// Placeholder for what only the node id contains.
+/// Placeholder for the parts that only the node id contains.
 const UNSPECIFIED: &str = "UNSPECIFIED";
 
 /// Parts of `projects/<project>/zones/<zone>/disks/<name>`, of its regional sister, and of a node's id.
@@ -37,12 +37,12 @@ pub enum UnknownRegion {
     /// A zone is not `locale-region-zone`.
     #[error("zone in unexpected format, expected: {{locale}}-{{region}}-{{zone}}, got: {0}")]
     Malformed(String),
-    /// The zones lie in different regions.
+    /// The zones are in different regions.
     #[error("multiple or no regions gotten from zones, got: {}", AsMap(.0))]
     Several(BTreeSet<String>),
 }
 
-/// Why an incomplete handle cannot be completed. The texts are csi-translation-lib's.
+/// The error of an incomplete handle that cannot be completed, with csi-translation-lib's texts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Irreparable {
     /// Not a disk's handle.
@@ -147,7 +147,7 @@ fn regional(project: &str, region: &str, disk: &str) -> String {
     format!("projects/{project}/regions/{region}/disks/{disk}")
 }
 
-/// The region that all zones lie in: `europe-west1-b` is in `europe-west1`.
+/// The common region of the zones: `europe-west1-b` is in `europe-west1`.
 fn region(zones: &[&str]) -> Result<String, UnknownRegion> {
     let region_of = |zone: &&str| match *zone.split('-').collect::<Vec<_>>() {
         [locale, region, _] => Ok(format!("{locale}-{region}")),

@@ -59,7 +59,7 @@ pub enum Source {
     Invalid(SourceFault),
 }
 
-/// Why a `spec.source` is invalid. The texts are the Go sidecar's.
+/// The error of an invalid `spec.source`, with the Go sidecar's texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SourceFault {
     /// Two sources.
@@ -91,7 +91,7 @@ pub struct Problem {
     pub time: String,
     /// The message that users see in the pod's events.
     pub message: String,
-    /// The numeric gRPC code, when the driver answered with one.
+    /// The numeric gRPC code, if the driver returned one.
     pub code: Option<i32>,
 }
 

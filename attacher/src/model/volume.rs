@@ -42,7 +42,7 @@ pub struct VolumeSpec {
     pub mount_options: Vec<String>,
 }
 
-/// Why a volume has no CSI source. The texts are the Go sidecar's.
+/// The reason that a volume has no CSI source, with the Go sidecar's texts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCsiSource {
     /// Neither a CSI volume nor one that is migrated to CSI.

@@ -30,7 +30,7 @@ pub(crate) struct AttachPlan {
     pub(crate) migrated: bool,
     /// The PersistentVolume that lacks our finalizer, or is about to lose it.
     pub(crate) pv_finalizer: Option<PvFinalizer>,
-    /// What the VolumeAttachment lacks.
+    /// The record to write, if the VolumeAttachment lacks it.
     pub(crate) record: Option<Record>,
     /// Whether our finalizer and a record of `target` are stored.
     pub(crate) is_recorded: bool,
@@ -44,13 +44,13 @@ pub(crate) struct PvFinalizer {
     pub(crate) uid: Uid,
 }
 
-/// What a VolumeAttachment must have before the publish: our finalizer and the annotations by which a later process can
-/// unpublish.
+/// The record that a VolumeAttachment must have before the publish: our finalizer and the annotations with which a later
+/// process can unpublish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The annotations; `None` removes one.
     pub annotations: Recorded,
-    /// Whether the write repeats what the stored object has already. That may be outdated: the response to an earlier write may
+    /// Whether the write repeats the stored values. The stored object may be outdated: the response to an earlier write may
     /// be lost, and the watch late.
     pub whole: bool,
 }
@@ -106,7 +106,7 @@ pub(crate) fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPla
     let secret = csi.publish_secret.clone();
     let (target, other_node_id) = target(attachment, csi, present);
 
-    // An inline volume's specification stands on the attachment itself: nothing of it can get lost.
+    // An inline volume's specification is part of the attachment itself, so it cannot be lost.
     let annotations = Recorded {
         node_id: Some(target.node_id.clone()),
         handle: volume.map(|_| target.volume_id.clone()),
@@ -139,8 +139,8 @@ pub(crate) fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPla
     })
 }
 
-/// Where to publish. An attached volume is republished to its recorded target, as its pod uses it there, and to the present
-/// node id only if the driver does not know the recorded one.
+/// The target of the publish. An attached volume is republished to its recorded target, where its pod uses it, and to the
+/// present node id only if the driver does not know the recorded one.
 fn target(attachment: &Attachment, csi: &CsiSource, present: &Arc<str>) -> (PublishTarget, Option<Arc<str>>) {
     let recorded = attachment.recorded.node_id.as_ref();
     let target = PublishTarget {

@@ -1,4 +1,4 @@
-//! Detach: which targets to unpublish, and what follows from the driver's answers.
+//! The plan of a detach: the targets to unpublish, and the evaluation of the driver's responses.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(crate) struct DetachPlan {
     pub(crate) migrated: bool,
 }
 
-/// How the id that a node's CSINode shows now relates to the node id in [`DetachPlan::target`].
+/// The present id in the node's CSINode, compared with the node id in [`DetachPlan::target`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PresentNodeId {
     /// They are equal.
@@ -30,7 +30,7 @@ pub(crate) enum PresentNodeId {
     Differs(Arc<str>),
 }
 
-/// What one ControllerUnpublishVolume says about a node id, as far as a detach depends on it.
+/// The result of one ControllerUnpublishVolume for a node id, as far as a detach depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnpublishResult {
     /// OK: the volume is not published there.
@@ -45,7 +45,7 @@ pub(crate) enum UnpublishResult {
     Failed,
 }
 
-/// What follows from the results under the recorded and the present node id.
+/// The outcome of the results for the recorded and the present node id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DetachOutcome {
     /// The volume is detached: the finalizer can be removed.
@@ -61,7 +61,7 @@ pub(crate) enum DetachOutcome {
 // === impl PresentNodeId ===
 
 impl PresentNodeId {
-    /// For a target that no VolumeAttachment records: NOT_FOUND under its own id counts as unpublished.
+    /// For a target that no VolumeAttachment records; NOT_FOUND under its own id counts as unpublished.
     pub(crate) fn other_than(node_id: &Arc<str>, present: Option<&Arc<str>>) -> Self {
         let other = present.filter(|present| *present != node_id);
         other.map_or(Self::NoOther, |other| Self::Differs(other.clone()))
@@ -85,7 +85,8 @@ impl DetachPlan {
 
 /// Plans the detach of `inputs.attachment`.
 ///
-/// The record wins over the PersistentVolume: it is what was published. The Go sidecar records only the node id.
+/// The record takes precedence over the PersistentVolume, because it is the published target. The Go sidecar records
+/// only the node id.
 ///
 /// # Errors
 ///
@@ -123,11 +124,10 @@ pub(crate) fn detach(inputs: &AttachInputs, driver: &Driver) -> Result<DetachPla
     })
 }
 
-/// What follows from the `recorded` node id's result, and from that of the `present` one, once it is known.
+/// The outcome of the result for the `recorded` node id and, once it is known, of that for the `present` one.
 ///
-/// A driver that answers OK for a node id that it no longer knows proves nothing: where the ids differ, both must be
-/// unpublished. One that does not understand the recorded id (INVALID_ARGUMENT) has to detach the volume under the
-/// present one.
+/// A driver may return OK for a node id that it no longer knows, so if the ids differ, both must be unpublished. If
+/// the driver does not understand the recorded id (INVALID_ARGUMENT), it must detach the volume under the present one.
 pub(crate) fn detach_outcome(
     recorded: UnpublishResult,
     present_id: &PresentNodeId,

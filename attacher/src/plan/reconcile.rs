@@ -12,7 +12,7 @@ use super::{AttachInputs, spec};
 use crate::migration::{self, Irreparable};
 use crate::model::{Attachment, Driver, PublishTarget};
 
-/// The candidates of one round, and what the list says about each.
+/// The candidates of one round, and the listed state of each.
 #[derive(Clone, Debug, Default)]
 pub struct ListVolumesResult {
     pub(crate) candidates: Vec<Candidate>,
@@ -24,13 +24,13 @@ pub struct ListVolumesResult {
 pub(crate) struct Candidate {
     /// As of the beginning of the round.
     pub(crate) attachment: Arc<Attachment>,
-    /// Where its volume must be listed.
+    /// The target under which its volume must be listed.
     pub(crate) expected: ExpectedTarget,
-    /// What the list says so far.
+    /// Its state in the list so far.
     pub(crate) listed_state: ListedState,
 }
 
-/// Where a VolumeAttachment's volume must be listed.
+/// The target under which a VolumeAttachment's volume must be listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExpectedTarget {
     /// The recorded target; without a record, the one of a publish now.
@@ -39,7 +39,7 @@ pub(crate) struct ExpectedTarget {
     pub(crate) other_node_id: Option<Arc<str>>,
 }
 
-/// What a list says about one VolumeAttachment.
+/// The state of one VolumeAttachment's volume in a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ListedState {
     /// The list does not contain the volume.
@@ -53,10 +53,10 @@ pub(crate) enum ListedState {
     Published,
 }
 
-/// What follows from a list for one VolumeAttachment.
+/// The difference between a list and one VolumeAttachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drift {
-    /// List and VolumeAttachment agree, or the list says nothing.
+    /// List and VolumeAttachment agree, or the list has no information.
     InSync,
     /// The volume may be lost, but the evidence is weak: it counts if the next list repeats it.
     Suspected,
@@ -120,7 +120,7 @@ impl ListedState {
         matches!(self, Self::Elsewhere | Self::Published)
     }
 
-    /// Combines two entries of a volume, which changed between two pages: only what both say is known.
+    /// Combines two entries of a volume, which changed between two pages: the state is known only if both agree.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Absent, other) => other,
@@ -130,7 +130,8 @@ impl ListedState {
     }
 }
 
-/// Where the volume of `inputs.attachment` must be listed. As in a detach, the record wins. `None` if unknown.
+/// The target under which the volume of `inputs.attachment` must be listed. As in a detach, the record takes precedence.
+/// `None` if unknown.
 pub(crate) fn expected_target(inputs: &AttachInputs, driver: &Driver) -> Option<ExpectedTarget> {
     let attachment = &*inputs.attachment;
     let ours = spec(inputs)
@@ -162,7 +163,7 @@ pub(crate) fn expected_target(inputs: &AttachInputs, driver: &Driver) -> Option<
 /// and the node id does not complete it.
 pub(crate) fn listed_handle(target: &PublishTarget, driver: &Driver) -> Option<Arc<str>> {
     match migration::repaired(&driver.name, &target.volume_id, &target.node_id) {
-        // Any other form is not a migrated volume's.
+        // A handle in any other form is not that of a migrated volume.
         Ok(Cow::Borrowed(_)) | Err(Irreparable::Handle(_)) => Some(target.volume_id.clone()),
         Ok(Cow::Owned(repaired)) => Some(repaired.into()),
         Err(Irreparable::Scope(_) | Irreparable::NodeId(_) | Irreparable::Region(..)) => None,

@@ -23,13 +23,13 @@ pub(crate) enum TargetUsage {
     InUse,
 }
 
-/// Which VolumeAttachments use a target.
+/// The VolumeAttachments that count as users of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UsedBy {
     /// Those whose record names it: they were published there.
     Record,
-    /// Those, too, whose node has its node id now, whatever they record. For a target that is only unpublished because it
-    /// may be another name of the recorded one.
+    /// Also those whose node has its node id now, independent of their record. For a target that is only unpublished
+    /// because it may be another id of the recorded one.
     RecordOrPresentId,
 }
 

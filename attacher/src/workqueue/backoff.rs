@@ -3,12 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Which backoff a failure has.
+/// The class of a failure, which selects its backoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// The result is known and will not change soon: a final gRPC code, an API error.
     Final,
-    /// The plan refused the object without a request. A change of its inputs ends the backoff.
+    /// The plan refused the object before any request. A change of its inputs ends the backoff.
     Refused,
     /// The driver may still execute the call, or requests a retry (CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE,
     /// RESOURCE_EXHAUSTED, ABORTED): a retry shows its result.

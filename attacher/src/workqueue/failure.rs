@@ -14,16 +14,16 @@ pub(crate) struct Finished {
     pub(super) failures: Option<Failures>,
 }
 
-/// Why a sync failed and must be repeated.
+/// The error of a failed sync, which must be repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SyncError {
     /// For the status, the log and Events.
     pub(crate) message: String,
     /// The gRPC code, if the driver returned one.
     pub(crate) code: Option<i32>,
-    /// Which backoff applies.
+    /// The class of the backoff.
     pub(crate) class: Class,
-    /// The least delay before the next sync, if the API server sent Retry-After.
+    /// Minimum delay before the next sync, if the API server sent Retry-After.
     pub(crate) retry_after: Option<Duration>,
     /// Whether it belongs in the object's status and in an Event. Otherwise only the log has it.
     pub(crate) reported: bool,
@@ -32,7 +32,7 @@ pub(crate) struct SyncError {
 /// Failures in a row of an operation on an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failures {
-    /// The object. A successor of the same name has a backoff of its own.
+    /// The object. A successor of the same name has its own backoff.
     pub(crate) uid: Uid,
     /// The operation. Failures of an attach do not delay the following detach.
     pub(crate) lane: Lane,
@@ -43,10 +43,10 @@ pub(crate) struct Failures {
     pub(crate) since: Instant,
 }
 
-/// How much of a message is kept for `/statusz`. The object's status has all of it.
+/// Maximum bytes of a message that are kept for `/statusz`. The object's status has the full message.
 const MESSAGE_BYTES: usize = 256;
 
-/// How many times in a row a key may lose the driver during its call and still run at its reconnect.
+/// Number of consecutive connection losses during a key's calls up to which the key is retried at the reconnect.
 pub(super) const TRIES_ON_RETURN: u32 = 3;
 
 // === impl Queue ===
@@ -104,8 +104,9 @@ impl Queue {
         failures.last.code.filter(|_| failures.uid == *uid)
     }
 
-    /// Ends the backoff of keys that wait for the driver's reconnect, and marks running ones dirty. A key that lost the driver
-    /// `TRIES_ON_RETURN` times in a row keeps its backoff: a call that crashes the driver must not do so for ever.
+    /// Ends the backoff of keys that wait for the driver's reconnect, and marks running ones dirty. A key that
+    /// lost the driver `TRIES_ON_RETURN` times in a row keeps its backoff, because its call may crash the driver
+    /// each time.
     pub(crate) fn enqueue_disconnected(&mut self) {
         let concerns = |entry: &Entry| match (&entry.stage, &entry.failures) {
             (Stage::Ready { .. }, _) => false,

@@ -1,4 +1,4 @@
-//! Publish targets whose VolumeAttachment vanished during its attach, so that no detach unpublishes them.
+//! Publish targets whose VolumeAttachment was deleted during its attach, so that no detach unpublishes them.
 
 use std::sync::Arc;
 

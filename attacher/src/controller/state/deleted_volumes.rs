@@ -1,4 +1,4 @@
-//! PersistentVolumes: when our finalizer is removed, and what is kept of those that are deleted before their
+//! PersistentVolumes: the removal of our finalizer, and the data kept of those that are deleted before their
 //! VolumeAttachments.
 //!
 //! Our attach records the volume's handle on the VolumeAttachment, the Go sidecar's does not. So a deleted volume is kept
@@ -30,8 +30,8 @@ impl ControllerState {
         }
     }
 
-    /// Whether a deleted volume may be published for the VolumeAttachment, which does not record its handle yet: until then an
-    /// attach of the volume's successor would overwrite all that is known of it.
+    /// Whether a deleted volume may be published for the VolumeAttachment, which does not record its handle yet: until
+    /// then an attach of the volume's successor would overwrite the only reference to it.
     pub(crate) fn waits_for_volume_id(&self, attachment: &Attachment) -> bool {
         let volume = attachment.volume_name();
         volume.is_some_and(|volume| self.deleted_volumes.contains_key(volume))
@@ -56,7 +56,7 @@ impl ControllerState {
         }
     }
 
-    /// The inputs of the newest version of this very VolumeAttachment; `None` if it is gone.
+    /// The inputs of the newest version of the VolumeAttachment with this UID; `None` if it is deleted.
     pub(crate) fn newest_inputs(&self, attachment: &Attachment) -> Option<AttachInputs> {
         let newest = self.index.attachments.get(&attachment.name)?;
         (newest.uid == attachment.uid).then(|| self.inputs(newest))
@@ -78,7 +78,7 @@ impl ControllerState {
         })
     }
 
-    /// What must be written for the volume of this name.
+    /// The work item for the volume of this name, if any.
     pub(super) fn volume_item(&self, name: &str) -> Option<Item> {
         if let Some(volume) = self.deleted_volumes.get(name) {
             let attachments: Vec<_> = self.attachments_missing_id(name).cloned().collect();

@@ -1,4 +1,4 @@
-//! Which keys an event enqueues.
+//! The keys that events enqueue.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::workqueue::{Key, Lane};
 // === impl ControllerState ===
 
 impl ControllerState {
-    /// While a sync runs, only a deletion marks it dirty: it reads and writes all else itself, and the watch may show its
-    /// writes before their responses arrive.
+    /// While a sync runs, only a deletion marks its key dirty: all other changes are the sync's own reads and writes, and
+    /// the watch may show its writes before their responses arrive.
     pub(super) fn attachments_changed(&mut self, change: Change<Attachment>) {
         let written = matches!(change, Change::LocallyUpdated(_));
         for StoreDelta { name, before, after } in self.index.attachments_changed(change) {
@@ -130,7 +130,7 @@ impl ControllerState {
         if !changed {
             return;
         }
-        // Refusals and lists of the driver with its former capabilities say little about it now.
+        // Refusals and lists of the driver with its former capabilities are obsolete.
         self.rounds.dirty = None;
         self.for_each_state(|known| {
             known.parked = None;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::model::{Attachment, PublishTarget, SecretRef, Volume};
 use crate::plan::Operation;
 
-/// One key of the queue, with the newest objects of its name. [`ControllerState::finish`](super::ControllerState::finish)
-/// takes it back together with the result of its sync.
+/// One key of the queue, with the newest objects of its name. The caller returns it with the result of its sync to
+/// [`ControllerState::finish`](super::ControllerState::finish).
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
     /// Attach or detach.

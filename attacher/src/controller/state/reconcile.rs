@@ -1,4 +1,4 @@
-//! Reconcile rounds: which VolumeAttachments they compare with ListVolumes, and what follows.
+//! Reconcile rounds: select the VolumeAttachments to compare with ListVolumes, and evaluate the result.
 //!
 //! A VolumeAttachment is compared only if it neither changed nor was synced between the beginning of the round and its
 //! result, so that a concurrent sync is never undone. The work that follows is [`repair`](super::repair).
@@ -18,9 +18,9 @@ use crate::workqueue::{Key, Lane};
 pub struct Round {
     /// When it ended.
     pub ended: Instant,
-    /// How long it took.
+    /// Its duration.
     pub took: Duration,
-    /// How many volumes the driver listed, up to an error.
+    /// Number of volumes that the driver listed, up to an error.
     pub listed: u64,
 }
 
@@ -29,7 +29,7 @@ pub struct Round {
 pub(crate) struct Rounds {
     /// During a round: VolumeAttachments that changed or were synced since it began.
     pub(crate) dirty: Option<HashSet<Arc<str>>>,
-    /// What they found since [`ControllerState::take_findings`].
+    /// Findings since the last [`ControllerState::take_findings`].
     pub(crate) findings: Vec<Finding>,
     pub(crate) metrics: ReconcileMetrics,
     pub(crate) last: Option<LastRound>,
@@ -43,7 +43,7 @@ pub(crate) struct LastRound {
     pub(crate) lost: u64,
     /// Detached volumes that were listed on their node, and are unpublished again.
     pub(crate) leftover: u64,
-    /// Why it failed, if it did.
+    /// Its error, if it failed.
     pub(crate) error: Option<Arc<str>>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Finding {
     /// The repair: an attach if the volume is attached but not listed on its node, a detach if it is listed there although
     /// its VolumeAttachment is being deleted without our finalizer.
     pub(crate) repair: Operation,
-    /// How many times in a row it was repaired without a list that agreed in between.
+    /// Number of consecutive repairs without a matching list in between.
     pub(crate) times: u32,
 }
 
@@ -183,7 +183,7 @@ impl ControllerState {
         let attachment = &candidate.attachment;
         let round = self.rounds.metrics.rounds;
         let known = self.attachment_states.get(&attachment.uid);
-        // Weak evidence counts only twice in a row.
+        // Weak evidence counts only in two consecutive rounds.
         let suspected = known
             .and_then(|known| known.suspect.as_ref())
             .is_some_and(|suspect| suspect.round + 1 == round);

@@ -14,7 +14,7 @@ use crate::workqueue::{Entry, Key, Lane, Stage};
 /// The unfinished items of a lane.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct QueueStats {
-    /// How many may run at once.
+    /// Maximum number of running items.
     pub(crate) limit: usize,
     pub(crate) running: usize,
     pub(crate) ready: usize,
@@ -22,7 +22,7 @@ pub(crate) struct QueueStats {
     /// The oldest creation or deletion timestamp of an unfinished item.
     #[serde(skip)]
     pub(crate) oldest: Option<Timestamp>,
-    /// How long the oldest item has been running, waiting or failing.
+    /// Time for which the oldest item has been running, waiting or failing.
     #[serde(skip)]
     pub(crate) longest: Duration,
     /// The sum of the running items' times.
@@ -79,7 +79,8 @@ impl ControllerState {
         lanes
     }
 
-    /// At most `most` items in such a stage, those first that have been failing, running or waiting for the longest time.
+    /// At most `most` items in this stage, sorted by the time for which they have been failing, running or waiting,
+    /// longest first.
     pub(crate) fn longest(
         &self,
         stage: fn(&Stage) -> bool,

@@ -1,4 +1,4 @@
-//! Which other VolumeAttachments use a publish target; [`crate::plan::target_usage`] has the rule.
+//! Finds other VolumeAttachments that use a publish target, by the rule of [`crate::plan::target_usage`].
 
 use std::sync::Arc;
 
@@ -73,8 +73,8 @@ impl ControllerState {
         target_usage(attachment, target, used_by, other)
     }
 
-    /// VolumeAttachments of the volume by its handle, whatever their objects are called. One whose handle is unknown is
-    /// assumed to have that of `attachment` if both name the same PersistentVolume.
+    /// VolumeAttachments of the volume by its handle, independent of the names of their objects. One whose handle is
+    /// unknown is assumed to have that of `attachment` if both name the same PersistentVolume.
     fn others_of_volume<'e>(
         &'e self,
         attachment: &'e Attachment,

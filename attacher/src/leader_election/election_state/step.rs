@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::Lease;
 
-/// What to do next.
+/// The elector's next step.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::leader_election) enum Step {
     /// Send this, and pass the response to [`ElectionState::on_get`](super::ElectionState::on_get) or
@@ -12,7 +12,7 @@ pub(in crate::leader_election) enum Step {
     Send { request: Request, deadline: Instant },
     /// Wait until then, or until the watch shows a change.
     Wait(Instant),
-    /// Stop: leadership was lost for good.
+    /// Stop: leadership was lost permanently.
     Stop(LeadershipLost),
 }
 
@@ -35,7 +35,7 @@ pub enum LeaseError {
     Refused(String),
 }
 
-/// Why leadership was lost.
+/// The cause of lost leadership.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeadershipLost {
     /// The API server was unreachable, or the process suspended, for too long.

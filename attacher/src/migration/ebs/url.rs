@@ -119,7 +119,7 @@ fn check_host_name(name: &str) -> Result<(), UrlProblem> {
     Ok(())
 }
 
-/// Resolves the escapes of a part in which every character may stand.
+/// Resolves the escapes of a part in which every character is allowed.
 fn unescaped(part: &str) -> Part {
     let mut rest = part.as_bytes();
     let mut bytes = Vec::with_capacity(rest.len());
@@ -174,8 +174,8 @@ fn push_quoted(quoted: &mut String, c: char) {
     }
 }
 
-/// Whether Rust shows the character as it is, which Go does then too. Behind another one: only at the beginning
-/// does Rust escape combining characters.
+/// Whether Rust prints the character unescaped, as Go then does, too. Tested after another character, because
+/// Rust escapes combining characters only at the beginning.
 fn is_printable(c: char) -> bool {
     String::from_iter(['a', c]).escape_debug().count() == 2
 }
