@@ -1,13 +1,14 @@
 //! An in-memory kube-apiserver for the kinds of the attach/detach path.
 //!
-//! [`ApiServer`] is a tower service, so `kube::Client` runs on it without a socket; [`ApiServer::serve`] offers it
-//! on loopback for kubectl. It has the semantics of kube-apiserver 1.36 with its default admission plugins:
-//! resource versions and optimistic locking, preconditions, finalizers and graceful deletion, subresources, the
-//! three kinds of patches, selectors, lists in pages, watches with bookmarks and streaming lists, `Table` answers,
-//! discovery, and validation with the real field errors. Clock and randomness are injected.
+//! [`ApiServer`] is a tower service, so `kube::Client` uses it without a socket; [`ApiServer::serve`] serves it on
+//! loopback for kubectl. It has the semantics of kube-apiserver 1.36 with its default admission plugins: resource
+//! versions and optimistic locking, preconditions, finalizers and graceful deletion, subresources, the three patch
+//! types, selectors, paginated lists, watches with bookmarks and streaming lists, `Table` responses, discovery, and
+//! validation with kube-apiserver's field errors. Clock and random seed are injected.
 //!
-//! Not part of it: authentication and authorization, `managedFields`, admission webhooks and quotas; and, answered with
-//! 501: server-side apply, YAML, answers in protobuf, and kinds that attaching and detaching does not need.
+//! Not implemented: authentication and authorization, `managedFields`, admission webhooks and quotas. The server
+//! responds with 501 to server-side apply, YAML, requests for protobuf responses, and kinds that attaching and
+//! detaching do not need.
 
 mod admission;
 mod call;
@@ -77,7 +78,7 @@ pub struct Options {
     pub clock: Clock,
     /// Seed of UIDs, generated names and faults.
     pub seed: u64,
-    /// How many changes of each kind are remembered for watches; an older version is answered with 410.
+    /// Number of changes per kind that watches can resume from; an older resource version gets 410.
     pub window: usize,
     /// Whether each namespace gets the ServiceAccount `default`, as kube-controller-manager gives it.
     pub default_service_accounts: bool,
@@ -101,7 +102,7 @@ struct Server {
     default_service_accounts: bool,
 }
 
-/// Body of an answer.
+/// Body of a response.
 pub struct ResponseBody(Inner);
 
 enum Inner {
@@ -109,7 +110,7 @@ enum Inner {
     Stream(BoxStream<'static, Bytes>),
 }
 
-/// The connection broke: the client does not know whether the server did what it asked for.
+/// The connection broke: the client does not know whether the server executed the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("connection reset by the API server")]
 pub struct ConnectionReset;
@@ -120,7 +121,7 @@ const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kub
 // === impl Options ===
 
 impl Default for Options {
-    /// Settings of a server on the machine's time.
+    /// A server on the machine's clock.
     fn default() -> Self {
         Self {
             clock: Clock::system(),
@@ -160,7 +161,7 @@ impl ApiServer {
         self.server.faults.set_rules(rules);
     }
 
-    /// Takes the server down, or brings it back: while it is down, requests and watches break.
+    /// Stops or restarts the server: while it is down, requests and watches break.
     pub fn set_down(&self, is_down: bool) {
         self.server.faults.set_down(is_down);
     }
@@ -170,7 +171,7 @@ impl ApiServer {
         self.server.faults.disconnect();
     }
 
-    /// Forgets old versions, as etcd's compaction does: watches and continued lists from them get 410.
+    /// Compacts old revisions, as etcd does: watches and continued lists from them get 410.
     pub fn compact(&self) {
         self.server.store().compact();
     }
@@ -180,7 +181,7 @@ impl ApiServer {
         self.server.store().revision()
     }
 
-    /// How many objects of a resource there are.
+    /// Number of objects of a resource.
     pub fn count(&self, group: &str, plural: &str) -> Option<usize> {
         let resource = resource::find(group, plural)?;
         Some(self.server.store().table(resource.table()).len())
@@ -196,7 +197,7 @@ impl ApiServer {
         kube::Client::new(self.clone(), "default")
     }
 
-    /// A client in this process with a `User-Agent`, by which fault rules know it.
+    /// A client in this process with a `User-Agent`, which fault rules can match.
     pub fn client_of(&self, user_agent: &'static str) -> kube::Client {
         let name = HeaderValue::from_static(user_agent);
         let service = self
@@ -242,12 +243,12 @@ impl Server {
         self.rng.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number from 0 to 1.
+    /// A random number from 0 to 1.
     fn random(&self) -> f64 {
         self.rng().f64()
     }
 
-    /// Creates an object that the server itself or a controller of every cluster makes.
+    /// Creates an object that kube-apiserver or a controller creates in every cluster.
     fn bootstrap(&self, kind: Kind, namespace: &str, object: serde_json::Value) {
         let resource = resource::of_kind(kind);
         let serde_json::Value::Object(document) = object else {
@@ -277,7 +278,8 @@ impl Server {
         }
     }
 
-    /// Does for a new namespace what kube-controller-manager's ServiceAccount controller does.
+    /// Creates a new namespace's default ServiceAccount, in place of kube-controller-manager's ServiceAccount
+    /// controller.
     fn namespace_created(&self, namespace: &str) {
         if self.default_service_accounts {
             let account = json!({ "metadata": { "name": "default" } });

@@ -1,8 +1,8 @@
 //! The attach/detach controller of kube-controller-manager, with upstream's structure and names.
 //!
-//! Pods and nodes fill the desired state; operations, node statuses and VolumeAttachments fill the actual state;
-//! the reconciler starts what is missing. Both states are behind one lock that is never held over an await, and all
-//! loops are polled by one future: dropping it is a crash.
+//! Pods and nodes populate the desired state; operations, node statuses and VolumeAttachments populate the actual
+//! state; the reconciler starts the missing operations. One lock, never held over an await, protects both states.
+//! One future polls all loops: dropping it simulates a crash.
 
 pub(crate) mod actual_state_of_world;
 mod controller;
@@ -38,11 +38,11 @@ pub(crate) struct State {
     pub actual: ActualStateOfWorld,
     pub pending: PendingOperations,
     pub metrics: metrics::Metrics,
-    /// Something changed since the last round of the reconciler.
+    /// The state changed since the last sync of the reconciler.
     pub changed: bool,
 }
 
-/// The state that the controller's loops share.
+/// State shared by the controller's loops.
 #[derive(Debug, Default)]
 pub(crate) struct SharedState(Mutex<State>);
 

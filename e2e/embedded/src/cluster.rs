@@ -1,4 +1,4 @@
-//! A whole cluster in one process: API server, controllers, scheduler and kubelets.
+//! A Kubernetes cluster in one process: API server, controllers, scheduler and kubelets.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -27,37 +27,37 @@ pub const KUBELETS: &str = "kubelet";
 /// `User-Agent` of external-provisioners.
 pub const PROVISIONERS: &str = "csi-provisioner";
 
-/// What a cluster is started with.
+/// Options of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
     /// Wall clock of all components.
     pub clock: Clock,
-    /// Seed of everything random.
+    /// Seed of all random numbers.
     pub seed: u64,
     /// Settings of the attach/detach controller.
     pub attach_detach: AttachDetachOptions,
-    /// How long a node may be silent before it becomes Unknown.
+    /// Time without heartbeats after which a node becomes Unknown.
     pub node_monitor_grace_period: Duration,
     /// Feature gate VolumeLimitScaling of the API server and the scheduler.
     pub volume_limit_scaling: bool,
-    /// Where the controllers log to; the process's own log if not given.
+    /// Log of the controllers; default: the process's log.
     pub log: Option<Dispatch>,
 }
 
-/// What a node is started with.
+/// Options of a node.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
     /// Name of the Node.
     pub name: String,
-    /// Labels besides those that kubelet sets itself.
+    /// Labels in addition to those that kubelet sets.
     pub labels: BTreeMap<String, String>,
     /// The node's CSI driver.
     pub driver: Option<DriverConnection>,
-    /// Where its kubelet keeps what is mounted.
+    /// State of mounted volumes on the node's disk.
     pub disk: NodeDisk,
 }
 
-/// A running cluster. Dropping it is a crash of everything in it.
+/// A running cluster. Dropping it simulates a crash of all its components.
 pub struct EmbeddedCluster {
     api_server: ApiServer,
     client: Client,
@@ -80,7 +80,7 @@ struct RunningNode {
 // === impl ClusterOptions ===
 
 impl Default for ClusterOptions {
-    /// A cluster on the machine's time.
+    /// A cluster on the machine's clock.
     fn default() -> Self {
         Self {
             clock: Clock::system(),
@@ -110,7 +110,7 @@ impl NodeOptions {
 // === impl EmbeddedCluster ===
 
 impl EmbeddedCluster {
-    /// Starts an API server and the controllers. Must be called in a tokio runtime; a current-thread one will do.
+    /// Starts an API server and the controllers. Must be called in a tokio runtime, which may be single-threaded.
     pub fn start(options: ClusterOptions) -> Self {
         let api_server = ApiServer::new(&apiserver::Options {
             clock: options.clock.clone(),
@@ -138,7 +138,7 @@ impl EmbeddedCluster {
         }
     }
 
-    /// The cluster's API server, for faults, and to serve it to kubectl.
+    /// The cluster's API server, to set fault rules and to serve kubectl.
     pub fn api_server(&self) -> &ApiServer {
         &self.api_server
     }
@@ -148,12 +148,12 @@ impl EmbeddedCluster {
         self.client.clone()
     }
 
-    /// What the attach/detach controller wants and knows.
+    /// The desired and actual state of world of the attach/detach controller.
     pub fn attach_detach(&self) -> &AttachDetachView {
         &self.attach_detach
     }
 
-    /// An external-provisioner that provisions volumes with `driver` as long as the future is polled.
+    /// An external-provisioner that provisions volumes with `driver` while the future is polled.
     pub fn provisioner(&self, driver: DriverConnection) -> BoxFuture<'static, ()> {
         control_plane::provisioner(
             self.api_server.client_of(PROVISIONERS),
@@ -162,12 +162,12 @@ impl EmbeddedCluster {
         )
     }
 
-    /// Ends all controllers without a word, as a crash of kube-controller-manager does.
+    /// Stops all controllers without a shutdown, simulating a crash of kube-controller-manager.
     pub fn crash_controllers(&mut self) {
         self.controllers.abort();
     }
 
-    /// Starts the controllers again, with nothing but what the API server has.
+    /// Starts the controllers again, with only the state in the API server.
     pub fn restart_controllers(&mut self) {
         self.controllers.abort();
         (self.attach_detach, self.controllers) = start_controllers(
@@ -196,7 +196,7 @@ impl EmbeddedCluster {
         self.start_node(&name);
     }
 
-    /// Ends a node's kubelet without a word: nothing is unmounted or reported any more.
+    /// Stops a node's kubelet without a shutdown: it unmounts and reports nothing any more.
     pub fn crash_node(&mut self, name: &str) {
         if let Some(node) = self.nodes.get_mut(name) {
             node.kubelet = None;
@@ -220,12 +220,12 @@ impl EmbeddedCluster {
         }));
     }
 
-    /// Forgets a node whose Node object was or will be deleted.
+    /// Removes a node whose Node object was or will be deleted.
     pub fn remove_node(&mut self, name: &str) {
         self.nodes.remove(name);
     }
 
-    /// Has a node's kubelet call NodeGetInfo again, as after a restart of the driver.
+    /// Makes a node's kubelet call NodeGetInfo again, as after a restart of the driver.
     pub fn register_driver(&self, name: &str) {
         if let Some(kubelet) = self.nodes.get(name).and_then(|node| node.kubelet.as_ref()) {
             kubelet.register_driver();

@@ -1,4 +1,4 @@
-//! kube-controller-manager and kube-scheduler as one future over an API client; external-provisioner as another one.
+//! kube-controller-manager and kube-scheduler as one future, external-provisioner as another.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::pod_gc::PodGc;
 use crate::scheduler::Scheduler;
 use crate::taint_eviction::{self, TaintEvictionController};
 
-/// What a control plane is started with.
+/// Configuration of a control plane.
 #[derive(Clone)]
 pub(crate) struct ControlPlaneConfig {
     pub client: Client,
@@ -30,7 +30,7 @@ pub(crate) struct ControlPlaneConfig {
     pub node_monitor_grace_period: Duration,
 }
 
-/// Puts the controllers together. Dropping the future is a crash of all of them.
+/// Assembles the controllers. Dropping the future simulates a crash of all of them.
 pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, BoxFuture<'static, ()>) {
     let ControlPlaneConfig {
         client,
@@ -90,7 +90,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         client: client.clone(),
         informers: informers.clone(),
     };
-    // Each `run` subscribes at once, before the informers start.
+    // Each `run` subscribes when it is called, before the informers start.
     let running: Vec<BoxFuture<'static, ()>> = vec![
         attach_detach.run(),
         binder.run().boxed(),
@@ -107,7 +107,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
     (view, join_all(running).map(drop).boxed())
 }
 
-/// The external-provisioner of one driver. Dropping the future is a crash of it.
+/// The external-provisioner of one driver. Dropping the future simulates its crash.
 pub(crate) fn provisioner(client: Client, clock: Clock, driver: DriverConnection) -> BoxFuture<'static, ()> {
     let informers = Informers::default();
     let events = EventBroadcaster::new(client.clone(), clock);

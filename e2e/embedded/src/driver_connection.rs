@@ -20,12 +20,13 @@ pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Carries gRPC calls to a driver.
 pub(crate) type CsiService = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, CallError>;
 
-/// A call did not get through. A type of its own, as the futures of boxed errors are not `Send` for the compiler.
+/// A call failed in the transport. A separate type, because the compiler does not accept futures with boxed errors as
+/// `Send`.
 #[derive(Debug, thiserror::Error)]
 #[error("call to the CSI driver failed")]
 pub(crate) struct CallError(#[source] StdError);
 
-/// A CSI driver, wherever it runs.
+/// A CSI driver in this process or behind a socket.
 #[derive(Clone)]
 pub struct DriverConnection {
     service: CsiService,
@@ -40,8 +41,8 @@ impl Debug for DriverConnection {
 }
 
 impl DriverConnection {
-    /// Any service that answers gRPC calls: a [`tonic::transport::Channel`], or the generated servers in process, which
-    /// do not enforce the deadline of a call.
+    /// Any gRPC service: a [`tonic::transport::Channel`], or the generated servers in process, which do not enforce the
+    /// deadline of a call.
     pub fn new<S>(service: S) -> Self
     where
         S: Service<http::Request<Body>, Response = http::Response<Body>> + Clone + Send + Sync + 'static,
@@ -52,7 +53,7 @@ impl DriverConnection {
             let call = service.clone().oneshot(request);
             async move {
                 match timeout(CALL_TIMEOUT, call).await {
-                    Ok(answer) => answer.map_err(|error| CallError(error.into())),
+                    Ok(response) => response.map_err(|error| CallError(error.into())),
                     Err(_) => Ok(Status::deadline_exceeded("context deadline exceeded").into_http()),
                 }
             }
@@ -77,7 +78,7 @@ impl DriverConnection {
     /// The driver's name.
     ///
     /// # Errors
-    /// The driver does not answer.
+    /// The call failed.
     pub(crate) async fn name(&self) -> Result<String, tonic::Status> {
         let info = self
             .identity()
@@ -87,7 +88,7 @@ impl DriverConnection {
     }
 }
 
-/// A gRPC error as grpc-go prints it, which is what Kubernetes puts into events.
+/// A gRPC error in grpc-go's format, which Kubernetes uses in events.
 pub(crate) fn describe(status: &tonic::Status) -> String {
     format!(
         "rpc error: code = {:?} desc = {}",
@@ -96,7 +97,8 @@ pub(crate) fn describe(status: &tonic::Status) -> String {
     )
 }
 
-/// Whether the call has surely had no effect, or an effect that is undone: kubelet's and the provisioner's rule.
+/// Whether the error is final, that is, the operation is certainly not in progress and had no lasting effect: the rule
+/// of kubelet and the external-provisioner.
 pub(crate) fn is_final(code: tonic::Code) -> bool {
     use tonic::Code;
     match code {

@@ -1,6 +1,6 @@
-//! Events as client-go's recorder writes them: a repeated event raises the count of the first one.
+//! Records events like client-go's recorder: a repeated event increments the count of the first one.
 //!
-//! Recording never waits: events go through a queue to one task, which writes them in order.
+//! Recording does not block: events go through a queue to one task, which writes them in order.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use crate::apiserver::Clock;
 
 /// client-go's `maxTriesPerEvent`.
 const MAX_TRIES: usize = 12;
-/// Delay between two tries.
+/// Delay between two attempts.
 const SLEEP: Duration = Duration::from_secs(10);
 /// Delay before the first retry. client-go's is random, at most `SLEEP`.
 const FIRST_SLEEP: Duration = Duration::from_secs(5);
-/// How many events the recorder remembers, to raise their counts.
+/// Maximum number of cached events, whose counts the recorder increments.
 const CACHE_ENTRIES: usize = 4096;
 
 /// Normal or Warning.
@@ -32,7 +32,7 @@ pub(crate) enum EventType {
     Warning,
 }
 
-/// Queues events of one component.
+/// Enqueues events of one component.
 #[derive(Clone, Debug)]
 pub(crate) struct EventRecorder {
     component: &'static str,
@@ -40,7 +40,7 @@ pub(crate) struct EventRecorder {
     queue: mpsc::UnboundedSender<Recorded>,
 }
 
-/// Writes what recorders queue.
+/// Writes the events that recorders enqueue.
 pub(crate) struct EventBroadcaster {
     client: Client,
     clock: Clock,
@@ -57,7 +57,7 @@ struct Recorded {
     host: String,
 }
 
-/// Events with the same identity are one event with a count.
+/// Events with the same identity become one event with a count.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Identity {
     component: &'static str,
@@ -98,7 +98,7 @@ impl EventRecorder {
         self.event_about(object.object_ref(&()), kind, reason, message);
     }
 
-    /// Records an event about the object behind `regarding`.
+    /// Records an event about the object that `regarding` references.
     pub(crate) fn event_about(
         &self,
         regarding: ObjectReference,
@@ -153,8 +153,8 @@ impl EventBroadcaster {
         }
     }
 
-    /// Writes events until the channel is closed. It drops an event that the API server refuses; without a response it
-    /// tries up to `MAX_TRIES` times, and later events wait.
+    /// Writes events until the channel is closed. It drops an event that the API server rejects; without a response it
+    /// retries up to `MAX_TRIES` times, while later events wait.
     pub(crate) async fn run(mut self) {
         while let Some(recorded) = self.rx.recv().await {
             let now = self.clock.now();

@@ -1,6 +1,6 @@
 //! Shared informers: one watch per kind, a store that all controllers read, and a stream of changes for each.
 //!
-//! As in client-go, the store is updated before subscribers hear of a change.
+//! As in client-go, the store is updated before subscribers receive a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 /// Namespace (empty for cluster-scoped kinds) and name.
 pub(crate) type Key = (String, String);
 
-/// What happened to an object.
+/// A change of an object.
 #[derive(Clone, Debug)]
 pub(crate) enum Change<K> {
     Applied { old: Option<Arc<K>>, new: Arc<K> },
@@ -71,7 +71,8 @@ impl<K> Informer<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    /// Changes from now on; subscribe before [`Informer::run`] to see the initial objects, too.
+    /// A receiver of all further changes; subscribe before [`Informer::run`] to receive the initial objects,
+    /// too.
     pub(crate) fn subscribe(&self) -> mpsc::UnboundedReceiver<Change<K>> {
         let (tx, rx) = mpsc::unbounded_channel();
         lock(&self.shared.subscribers).push(tx);
@@ -96,7 +97,7 @@ where
             .expect("the sender must live as long as the informer");
     }
 
-    /// Follows the API server for ever.
+    /// Lists and watches until the future is dropped.
     pub(crate) async fn run(self, api: Api<K>, config: watcher::Config) {
         let events = watcher(api, config).backoff(WatchBackoff::default());
         pin_mut!(events);
@@ -189,7 +190,7 @@ fn key_of<K: Resource>(object: &K) -> Key {
     )
 }
 
-/// A panic while the lock was held leaves whole values behind: each critical section is one map operation.
+/// A panic cannot leave inconsistent values behind: each critical section is one map operation.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

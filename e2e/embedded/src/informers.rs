@@ -26,7 +26,7 @@ pub(crate) struct Informers {
 // === impl Informers ===
 
 impl Informers {
-    /// Follows the API server for ever.
+    /// Runs all informers until the future is dropped.
     pub(crate) async fn run(self, client: Client) {
         let config = watcher::Config::default;
         let api = client.clone();

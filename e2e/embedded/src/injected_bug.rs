@@ -1,10 +1,10 @@
 //! Reintroduces historical Kubernetes bugs, to test that the simulation finds them.
 
-/// A bug that was in a released Kubernetes. Only a simulation injects one.
+/// A bug of a Kubernetes release. Only simulations inject one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InjectedBug {
     /// [kubernetes#81078]: at its start the attach/detach controller adds pods from a list that is older than the
-    /// deletions it has handled, and its populator takes the re-created pod of the same name for the deleted one.
+    /// deletions it has handled, and its populator mistakes the re-created pod of the same name for the deleted one.
     ///
     /// [kubernetes#81078]: https://github.com/kubernetes/kubernetes/issues/81078
     DeletedPodStaysDesired,
@@ -18,11 +18,12 @@ pub enum InjectedBug {
     /// [kubernetes#106710]: https://github.com/kubernetes/kubernetes/issues/106710
     ForcedDetachFromHealthyNode,
     /// [kubernetes#115297]: a restarted attach/detach controller that does not know yet that a plugin is migrated to CSI
-    /// takes the VolumeAttachment for one of an in-tree volume, which no pod uses.
+    /// mistakes the VolumeAttachment for that of an in-tree volume, which no pod uses.
     ///
     /// [kubernetes#115297]: https://github.com/kubernetes/kubernetes/issues/115297
     MigratedVolumeNotRecognized,
-    /// [kubernetes#120571]: a volume whose detach failed counts as attached, although the detach goes on.
+    /// [kubernetes#120571]: a volume whose detach failed counts as attached, although the detach may still be in
+    /// progress.
     ///
     /// [kubernetes#120571]: https://github.com/kubernetes/kubernetes/issues/120571
     AttachedAfterFailedDetach,

@@ -1,11 +1,12 @@
-//! A work queue of keys with a delay per key, as client-go's rate limiting queue. The time is an argument.
+//! A work queue of keys with a backoff per key, like client-go's rate limiting queue. The time is an
+//! argument.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Keys that are due, and keys that wait.
+/// Keys that are due, and keys in backoff.
 #[derive(Debug)]
 pub(crate) struct KeyQueue<T> {
     ready: VecDeque<T>,
@@ -19,7 +20,7 @@ pub(crate) struct KeyQueue<T> {
 // === impl KeyQueue ===
 
 impl<T: Clone + Ord> KeyQueue<T> {
-    /// A queue that repeats failed keys after `base`, doubled to at most `max`.
+    /// A queue that requeues failed keys after `base`, doubled up to `max`.
     pub(crate) fn new(base: Duration, max: Duration) -> Self {
         Self {
             ready: VecDeque::new(),
@@ -31,7 +32,7 @@ impl<T: Clone + Ord> KeyQueue<T> {
         }
     }
 
-    /// Adds a key, once.
+    /// Adds a key, unless it is queued.
     pub(crate) fn add(&mut self, key: T) {
         self.delayed.remove(&key);
         if self.queued.insert(key.clone()) {
@@ -39,14 +40,14 @@ impl<T: Clone + Ord> KeyQueue<T> {
         }
     }
 
-    /// Adds a key unless it waits for its retry.
+    /// Adds a key, unless it is in backoff.
     pub(crate) fn add_unless_delayed(&mut self, key: T) {
         if !self.delayed.contains_key(&key) {
             self.add(key);
         }
     }
 
-    /// The key's work failed and is repeated after its backoff.
+    /// The sync of the key failed: requeues it with backoff.
     pub(crate) fn failed(&mut self, key: T, now: Instant) {
         let failures = self.failures.entry(key.clone()).or_default();
         let delay = self.base.saturating_mul(1 << (*failures).min(20)).min(self.max);
@@ -54,7 +55,7 @@ impl<T: Clone + Ord> KeyQueue<T> {
         self.delayed.insert(key, now + delay);
     }
 
-    /// The key's work succeeded.
+    /// The sync of the key succeeded: resets its backoff.
     pub(crate) fn forget(&mut self, key: &T) {
         self.failures.remove(key);
     }

@@ -1,8 +1,8 @@
-//! Kubelet, as far as volumes go: registers its node, mounts the volumes of its pods through the CSI driver, keeps
-//! `volumesInUse` truthful, and moves pods through their life.
+//! The volume handling of kubelet: registers its node, mounts the volumes of its pods through the CSI driver,
+//! reports `volumesInUse`, and runs the lifecycle of pods.
 //!
-//! All state is owned by one future. Dropping it is a crash: what is mounted stays on the node's disk, and the next
-//! kubelet reconstructs it.
+//! One future owns all state. Dropping it simulates a crash: the state of mounted volumes stays on the node's disk,
+//! and the next kubelet reconstructs them.
 
 mod csi_mounter;
 mod csi_unmounter;
@@ -46,22 +46,22 @@ pub(crate) use mount_spec::access_mode;
 pub(crate) use node_registration::NODE_LEASE_NAMESPACE;
 pub use process::{KubeletConfig, KubeletProcess};
 
-/// How often lease and status are renewed.
+/// Period of renewing the lease and the node status.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// Delay before a registration that failed is repeated.
+/// Delay before a failed registration is retried.
 const REGISTRATION_RETRY: Duration = Duration::from_secs(1);
-/// Delay of the reconciler's next round after a failed operation. Without it, two different operations on one volume that fail
-/// at once would start each other for ever: each replaces the other's backoff.
+/// Delay of the reconciler's next sync after a failed operation. Without it, two operations on one volume that both
+/// fail immediately would alternate endlessly: each replaces the other's backoff.
 const LOOP_PERIOD: Duration = Duration::from_millis(100);
-/// Delay before a write of `volumesInUse` that failed is repeated.
+/// Delay before a failed write of `volumesInUse` is retried.
 const IN_USE_RETRY: Duration = Duration::from_millis(500);
 
 /// A request to a running kubelet.
 #[derive(Clone, Debug)]
 enum Command {
-    /// The driver was restarted: ask it again what it says of the node.
+    /// The driver was restarted: call NodeGetInfo and register it again.
     RegisterDriver,
-    /// The containers of the pod with this UID exit with this code.
+    /// The containers of the pod with this UID exited with this code.
     ExitContainers(String, i32),
 }
 
@@ -78,9 +78,9 @@ struct Kubelet {
     listed: Vec<String>,
     /// The first list of pods is complete.
     synced: bool,
-    /// The pods of the first list are in the desired state; before, every mount would look orphaned.
+    /// The pods of the first list are in the desired state of world; before that, every mount would look orphaned.
     populated: bool,
-    /// When the reconciler's next round may start, after a failed operation.
+    /// Earliest start of the reconciler's next sync after a failed operation.
     next_round: Option<Instant>,
     /// The `volumesInUse` that the API server has; unknown after a start.
     stored_in_use: Option<BTreeSet<UniqueVolumeName>>,
@@ -88,7 +88,7 @@ struct Kubelet {
     running: FuturesUnordered<BoxFuture<'static, Report>>,
 }
 
-/// The end of something that kubelet did.
+/// The result of an asynchronous step of kubelet.
 enum Report {
     DriverRegistered(String),
     OperationFinished(Box<Operation>, Finished),
@@ -99,7 +99,7 @@ enum Report {
     Nothing,
 }
 
-/// Runs a kubelet for ever.
+/// Runs a kubelet until the future is dropped.
 async fn run(config: KubeletConfig, recorder: EventRecorder, commands: UnboundedReceiver<Command>) {
     let registration = NodeRegistration {
         client: config.client.clone(),
@@ -159,7 +159,7 @@ impl Kubelet {
         let mut heartbeat = interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            self.start_what_is_due();
+            self.sync();
             let now = Instant::now();
             let wake = self
                 .volumes
@@ -170,7 +170,7 @@ impl Kubelet {
                 .min();
             tokio::select! {
                 biased;
-                Some(report) = self.running.next(), if !self.running.is_empty() => self.take_in(report),
+                Some(report) = self.running.next(), if !self.running.is_empty() => self.handle_report(report),
                 Some(event) = pods.next() => self.pod_event(event),
                 Some(event) = nodes.next() => self.node_event(event),
                 Some(command) = commands.recv() => self.command(command),
@@ -180,7 +180,7 @@ impl Kubelet {
         }
     }
 
-    fn start_what_is_due(&mut self) {
+    fn sync(&mut self) {
         let now = Instant::now();
         for action in self.pods.actions(&mut self.volumes, now) {
             self.start_pod_action(action);
@@ -189,7 +189,7 @@ impl Kubelet {
         if !self.populated {
             return;
         }
-        // A new pod may use a volume that was not unmounted since its last pod.
+        // A new pod may use a volume that is still mounted for an earlier pod.
         if let (Some(stored), false) = (&self.stored_in_use, self.storing_in_use) {
             self.volumes.mark_volumes_as_reported_in_use(stored);
         }
@@ -199,14 +199,14 @@ impl Kubelet {
                 self.start_operation(operation);
             }
         }
-        // A pod that waits for nothing more moves on in the same round.
+        // A pod whose dependencies are now satisfied proceeds in the same iteration.
         for action in self.pods.actions(&mut self.volumes, now) {
             self.start_pod_action(action);
         }
         self.store_in_use();
     }
 
-    fn take_in(&mut self, report: Report) {
+    fn handle_report(&mut self, report: Report) {
         let now = Instant::now();
         match report {
             Report::DriverRegistered(name) => {
@@ -259,7 +259,7 @@ impl Kubelet {
     }
 }
 
-// === impl Kubelet: what it does ===
+// === impl Kubelet: actions ===
 
 impl Kubelet {
     fn start_pod_action(&mut self, action: PodAction) {
@@ -326,7 +326,7 @@ impl Kubelet {
         self.volumes.finish(operation, finished.outcome, now);
         match operation {
             Operation::MountVolume { spec, pod, .. } => {
-                self.forget_what_is_not_mounted(spec, pod, finished.outcome);
+                self.remove_unmounted_records(spec, pod, finished.outcome);
                 if let (Some(message), Some(pod)) = (finished.message, self.pods.get(pod)) {
                     self.recorder
                         .event(pod, EventType::Warning, "FailedMount", &message);
@@ -341,8 +341,9 @@ impl Kubelet {
         }
     }
 
-    /// The disk keeps what the actual state of world has: a restarted kubelet must find the same.
-    fn forget_what_is_not_mounted(&self, spec: &mount_spec::MountSpec, pod: &str, outcome: Outcome) {
+    /// Removes volumes from the disk that are certainly not mounted: a restarted kubelet must reconstruct the
+    /// actual state of world.
+    fn remove_unmounted_records(&self, spec: &mount_spec::MountSpec, pod: &str, outcome: Outcome) {
         let disk = &self.config.disk;
         match outcome {
             Outcome::NotStaged if !self.volumes.may_be_staged(&spec.unique_name) => {

@@ -1,7 +1,7 @@
 //! The attach/detach path of Kubernetes in one process, for tests, simulation and the playground.
 //!
-//! The real control plane is the reference: where this crate differs from it, this crate is wrong. The clock is
-//! tokio's, and randomness comes from a seed, so that a whole cluster runs on simulated time in one thread.
+//! The real control plane is the reference: any difference from it is a bug of this crate. The clock is tokio's
+//! and randomness comes from a seed, so a whole cluster can run on simulated time in one thread.
 
 pub mod apiserver;
 pub mod attach_detach;

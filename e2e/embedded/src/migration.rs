@@ -1,8 +1,8 @@
-//! CSI migration: volumes of the removed in-tree plugins as the CSI drivers that replaced them see them.
+//! CSI migration: translates volumes of removed in-tree plugins to those of the CSI drivers that replaced them.
 //!
-//! The rules are those of <https://github.com/kubernetes/csi-translation-lib>, with which
-//! `e2e/tests/migration_matches_go` compares them. They are not shared with csi-attacher, which must find the same handles
-//! by itself. Topology keys in a volume's node affinity are not translated.
+//! The rules are those of <https://github.com/kubernetes/csi-translation-lib>, with which `e2e/tests/migration_matches_go`
+//! compares them. csi-attacher does not share this code, so that tests compare two implementations. Topology keys in a
+//! volume's node affinity are not translated.
 
 mod ebs;
 mod gce_pd;
@@ -24,7 +24,7 @@ const GCE_PD: &str = "pd.csi.storage.gke.io";
 const PORTWORX: &str = "pxd.portworx.com";
 const VSPHERE: &str = "csi.vsphere.vmware.com";
 
-/// Why an in-tree volume has no CSI source.
+/// An in-tree volume has no CSI source.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("failed to translate in-tree pv to CSI: {0}")]
 pub struct TranslationError(String);
@@ -53,7 +53,7 @@ pub(crate) fn migrated_driver(plugin: &str) -> Option<&'static str> {
 
 // === PersistentVolumes ===
 
-/// The volume with a CSI source, translated if its source is an in-tree one; `None` if no CSI driver serves it.
+/// The volume with a CSI source, translated if its source is in-tree; `None` if no CSI driver serves it.
 ///
 /// # Errors
 /// The in-tree source has no equivalent.
@@ -144,7 +144,7 @@ fn translate(
 
 // === volumes of pods ===
 
-/// Whether a pod's volume names an in-tree source that a CSI driver serves.
+/// Whether a pod's volume has an in-tree source that a CSI driver serves.
 pub(crate) fn is_migrated(volume: &Volume) -> bool {
     volume.aws_elastic_block_store.is_some()
         || volume.azure_disk.is_some()
@@ -155,7 +155,7 @@ pub(crate) fn is_migrated(volume: &Volume) -> bool {
         || volume.vsphere_volume.is_some()
 }
 
-/// The PersistentVolume that stands for the in-tree source in a pod of this namespace; `None` if no CSI driver serves the
+/// The translated PersistentVolume for the in-tree source of a pod in this namespace; `None` if no CSI driver serves the
 /// volume.
 ///
 /// # Errors

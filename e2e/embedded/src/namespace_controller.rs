@@ -1,4 +1,5 @@
-//! The namespace controller of kube-controller-manager: deletes what is in a terminating namespace, then finalizes it.
+//! The namespace controller of kube-controller-manager: deletes the content of a terminating namespace, then finalizes
+//! it.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -15,10 +16,10 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::informer::{Change, Informer};
 
-/// Delay before a namespace that still has content is tried again.
+/// Delay before a namespace that still has content is requeued.
 const RETRY_PERIOD: Duration = Duration::from_secs(1);
 
-/// The controller.
+/// The namespace controller.
 pub(crate) struct NamespaceController {
     pub client: Client,
 }
@@ -26,7 +27,7 @@ pub(crate) struct NamespaceController {
 // === impl NamespaceController ===
 
 impl NamespaceController {
-    /// Runs for ever.
+    /// Runs until the future is dropped.
     pub(crate) async fn run(self) {
         let namespaces = Informer::<Namespace>::default();
         let mut changes = namespaces.subscribe();
@@ -83,13 +84,13 @@ impl NamespaceController {
             .replace_subresource("finalize", name, &PostParams::default(), &finalized)
             .await;
         match replaced {
-            // It is gone already.
+            // The namespace is already deleted.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             replaced => replaced.map(drop),
         }
     }
 
-    /// Deletes all objects of a kind; returns whether some remain, because finalizers or their kubelet hold them.
+    /// Deletes all objects of a kind; returns whether some remain because of finalizers or a pod's grace period.
     async fn delete_all<K>(&self, namespace: &str) -> kube::Result<bool>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,

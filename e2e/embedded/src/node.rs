@@ -2,9 +2,9 @@
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint, Toleration};
 
-/// Key of the taint by which an administrator says that a node is down for good.
+/// Key of the out-of-service taint, which an administrator sets on a node that is shut down.
 pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-/// Annotation by which a kubelet leaves attach and detach to the controller.
+/// Annotation with which a kubelet enables controller-managed attach and detach.
 pub(crate) const CONTROLLER_MANAGED_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 
 /// Whether the node's Ready condition is True.

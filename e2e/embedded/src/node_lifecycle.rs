@@ -1,5 +1,5 @@
-//! The node lifecycle controller of kube-controller-manager: a node whose lease is no longer renewed becomes Unknown and
-//! is tainted.
+//! The node lifecycle controller of kube-controller-manager: sets the conditions of a node whose lease is no longer
+//! renewed to Unknown, and taints the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,19 +23,19 @@ use crate::kubelet::NODE_LEASE_NAMESPACE;
 use crate::node;
 use crate::pod;
 
-/// How often nodes are looked at.
+/// Period of checking the nodes.
 const MONITOR_PERIOD: Duration = Duration::from_secs(5);
-/// How long a node may be silent, unless the options say otherwise.
+/// Default time without heartbeats after which a node becomes Unknown.
 pub(crate) const MONITOR_GRACE_PERIOD: Duration = Duration::from_secs(50);
-/// How long a node may be silent that has reported nothing yet.
+/// The same time for a node that has not reported yet.
 const STARTUP_GRACE_PERIOD: Duration = Duration::from_secs(60);
-/// The conditions that kubelet reports, by which its silence shows.
+/// The conditions that kubelet reports, which become Unknown without heartbeats.
 const CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
-/// Admission gives it to every new node; it goes when the node is ready.
+/// Admission adds this taint to every new node; it is removed when the node is ready.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
-/// The controller.
+/// The node lifecycle controller.
 pub(crate) struct NodeLifecycleController {
     pub client: Client,
     pub informers: Informers,
@@ -47,25 +47,25 @@ pub(crate) struct NodeLifecycleController {
 /// The renewal of a node's lease and the heartbeat of its Ready condition.
 type Heartbeat = (Option<MicroTime>, Option<Time>);
 
-/// When a node's heartbeat changed last, by our clock: another machine's time says nothing.
+/// When each node's heartbeat last changed, by the local clock: another machine's clock may differ.
 #[derive(Debug, Default)]
 struct Heartbeats {
     seen: BTreeMap<String, (Heartbeat, Instant)>,
 }
 
-/// What the controller remembers of the nodes.
+/// The controller's state of the nodes.
 #[derive(Debug, Default)]
 struct KnownNodes {
     nodes: BTreeMap<String, Arc<Node>>,
     heartbeats: Heartbeats,
-    /// Nodes whose pods are still to be marked as not ready.
+    /// Nodes whose pods must still be marked as not ready.
     nodes_to_retry: BTreeSet<String>,
 }
 
 // === impl Heartbeats ===
 
 impl Heartbeats {
-    /// For how long the node has been silent.
+    /// Time since the node's last heartbeat.
     fn silent_for(&mut self, node: &str, heartbeat: Heartbeat, now: Instant) -> Duration {
         let (last, seen) = self
             .seen
@@ -82,7 +82,7 @@ impl Heartbeats {
 // === impl NodeLifecycleController ===
 
 impl NodeLifecycleController {
-    /// Runs for ever. Subscribes at the call, so that no change is missed.
+    /// Runs until the future is dropped. The call subscribes, so that the controller misses no change.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
         let nodes = self.informers.nodes.subscribe();
         let leases = Informer::<Lease>::default();
@@ -174,7 +174,7 @@ impl NodeLifecycleController {
         known.nodes = present;
     }
 
-    /// As upstream, the reference is without namespace, so that the event is in `default`.
+    /// As upstream, the reference has no namespace, so the event is in `default`.
     fn node_event(&self, node: &Node, reason: &str, message: &str) {
         let regarding = ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -214,10 +214,10 @@ impl NodeLifecycleController {
         marked.map(drop)
     }
 
-    /// `MarkPodsNotReady`: as upstream, a failed write does not end it, and the pod gets its event.
+    /// `MarkPodsNotReady`: as upstream, it continues after a failed write, and the pod still gets its event.
     ///
     /// # Errors
-    /// The last failure; the next round repeats it.
+    /// The last failure; the next round retries it.
     async fn mark_pods_not_ready(&self, node: &str) -> kube::Result<()> {
         let mut marked = Ok(());
         for pod in self.informers.pods.list() {
@@ -249,7 +249,7 @@ impl NodeLifecycleController {
         marked
     }
 
-    /// A write that fails, also because the node changed meanwhile, is repeated with the next round.
+    /// The next round retries a failed write, including a conflict.
     async fn update_taints(&self, node: &Node) {
         let Some(taints) = changed_taints(node, &Time(self.clock.now())) else {
             return;
@@ -268,7 +268,7 @@ impl NodeLifecycleController {
 
 // === functions ===
 
-/// The node's taints as its Ready condition wants them, if they are others.
+/// The taints that the node's Ready condition requires; `None` if they are unchanged.
 fn changed_taints(node: &Node, now: &Time) -> Option<Vec<Value>> {
     let status = node::ready_status(node);
     let (wanted, unwanted) = match status {
@@ -285,7 +285,7 @@ fn changed_taints(node: &Node, now: &Time) -> Option<Vec<Value>> {
         let mut taints = known.iter();
         taints.find(|taint| taint.key == key && taint.effect == effect)
     };
-    // A node that never was ready repels new pods only.
+    // A node that was never ready only gets the NoSchedule taint.
     let effects: &[&str] = if status.is_some() {
         &["NoSchedule", "NoExecute"]
     } else {

@@ -37,7 +37,7 @@ fn requirement_matches(requirement: &NodeSelectorRequirement, labels: &BTreeMap<
     operator_matches(&requirement.operator, labels.get(&requirement.key), values)
 }
 
-/// Whether a label selector matches; an absent one matches everything here.
+/// Whether a label selector matches; a missing selector matches everything here.
 pub(crate) fn label_selector_matches(
     selector: Option<&LabelSelector>,
     labels: Option<&BTreeMap<String, String>>,

@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 /// Delay before the first retry.
 const INITIAL_DURATION_BEFORE_RETRY: Duration = Duration::from_millis(500);
-/// Longest delay: two minutes and two seconds, just above the timeout of a CSI call.
+/// Maximum delay: two minutes and two seconds, just above the timeout of a CSI call.
 const MAX_DURATION_BEFORE_RETRY: Duration = Duration::from_secs(122);
 
-/// What an operation works on.
+/// Key of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OperationKey {
     pub volume: String,
@@ -22,14 +22,14 @@ pub(crate) struct OperationKey {
     pub node: String,
 }
 
-/// Why an operation was not started.
+/// The reason that an operation was not started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotStarted {
     AlreadyExists,
     Backoff,
 }
 
-/// The running operations, and the failed ones with their backoff.
+/// The running operations, and the failed ones in backoff.
 #[derive(Debug, Default)]
 pub(crate) struct PendingOperations {
     by_volume: BTreeMap<String, Vec<Operation>>,
@@ -92,7 +92,7 @@ impl PendingOperations {
         self.find(key).is_some_and(|operation| operation.pending)
     }
 
-    /// Whether `name` could be started: nothing is running, and its own backoff has passed.
+    /// Whether `name` could be started: no operation is running for the key, and its own backoff has expired.
     pub(crate) fn is_operation_safe_to_retry(
         &self,
         key: &OperationKey,
@@ -138,7 +138,7 @@ impl PendingOperations {
         Ok(())
     }
 
-    /// The operation ended; a failed one is kept for its backoff.
+    /// The operation ended; a failed one is kept until its backoff expires.
     pub(crate) fn finish(&mut self, key: &OperationKey, succeeded: bool, now: Instant) {
         let Some(operations) = self.by_volume.get_mut(&key.volume) else {
             return;
@@ -164,7 +164,7 @@ impl PendingOperations {
         }
     }
 
-    /// Lets a failed operation of this name be tried again at once.
+    /// Resets the backoff of a failed operation of this name.
     pub(crate) fn forget_backoff(&mut self, key: &OperationKey, name: &'static str) {
         if let Some(operations) = self.by_volume.get_mut(&key.volume) {
             operations
@@ -172,7 +172,7 @@ impl PendingOperations {
         }
     }
 
-    /// The operation found that it must wait: it may be started again after the initial delay, however often.
+    /// The operation must wait: it may be started again after the initial delay, without exponential growth.
     pub(crate) fn finish_without_backoff_growth(&mut self, key: &OperationKey, now: Instant) {
         for operation in self.by_volume.get_mut(&key.volume).into_iter().flatten() {
             if operation.pending && operation.key == *key {
@@ -183,7 +183,7 @@ impl PendingOperations {
         }
     }
 
-    /// When the next backoff ends.
+    /// When the next backoff expires.
     pub(crate) fn next_retry(&self, now: Instant) -> Option<Instant> {
         self.by_volume
             .values()
@@ -200,7 +200,7 @@ impl PendingOperations {
     }
 }
 
-/// A pending operation that matches comes first, as upstream prefers it to a failed one.
+/// As upstream, a matching pending operation takes precedence over a failed one.
 fn position(operations: &[Operation], key: &OperationKey) -> Option<usize> {
     let matching = |pending: bool| {
         operations

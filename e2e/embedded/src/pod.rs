@@ -1,4 +1,4 @@
-//! What controllers ask of pods.
+//! Helpers for Pod objects.
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -35,7 +35,7 @@ pub(crate) fn is_deleting(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// Whether the pod's containers have ended for good, by its phase or because it is being deleted and none runs.
+/// Whether the pod is terminated: by its phase, or because it is terminating and no container runs.
 pub(crate) fn is_terminated(pod: &Pod) -> bool {
     is_finished(pod) || (is_deleting(pod) && !has_running_container(pod))
 }
@@ -45,7 +45,7 @@ pub(crate) fn is_finished(pod: &Pod) -> bool {
     matches!(phase(pod), Some("Succeeded" | "Failed"))
 }
 
-/// Whether a container of the pod that exits with this code is started again.
+/// Whether the restart policy restarts a container that exits with this code.
 pub(crate) fn restarts_containers(pod: &Pod, exit_code: i32) -> bool {
     let policy = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
     match policy {

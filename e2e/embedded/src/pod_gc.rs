@@ -1,5 +1,5 @@
-//! The pod garbage collector of kube-controller-manager, as far as nodes go: removes pods whose node is gone or out of
-//! service, and terminating pods that were never scheduled.
+//! The node-related part of kube-controller-manager's pod garbage collector: deletes pods whose node does not exist or
+//! is out of service, and terminating pods that were never scheduled.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,12 +16,12 @@ use crate::informers::Informers;
 use crate::node;
 use crate::pod;
 
-/// How often pods are looked at.
+/// Period of checking the pods.
 const GC_PERIOD: Duration = Duration::from_secs(20);
-/// How long a node must be gone before its pods are removed.
+/// Time between the deletion of a node and that of its pods.
 const QUARANTINE: Duration = Duration::from_secs(40);
 
-/// Why a pod is removed.
+/// The reason for deleting a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
     Orphaned,
@@ -29,7 +29,7 @@ enum Reason {
     UnscheduledTerminating,
 }
 
-/// The controller.
+/// The pod garbage collector.
 pub(crate) struct PodGc {
     pub clock: Clock,
     pub client: Client,
@@ -39,7 +39,7 @@ pub(crate) struct PodGc {
 // === impl Reason ===
 
 impl Reason {
-    /// What is wrong with the pod, if anything: `gone_for` is how long its node has been missing.
+    /// The reason for deleting the pod, if any; `gone_for`: time since its node was deleted.
     fn of(pod: &Pod, node: Option<&Node>, gone_for: Option<Duration>) -> Option<Self> {
         let Some(_) = pod::node_name(pod) else {
             return pod::is_deleting(pod).then_some(Self::UnscheduledTerminating);
@@ -59,7 +59,7 @@ impl Reason {
 // === impl PodGc ===
 
 impl PodGc {
-    /// Runs for ever.
+    /// Runs until the future is dropped.
     pub(crate) async fn run(self) {
         self.informers.wait_for_sync().await;
         let mut ticks = interval(GC_PERIOD);

@@ -1,4 +1,4 @@
-//! Sizes in the API's notation.
+//! Sizes of quantities.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 

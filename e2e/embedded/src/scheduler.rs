@@ -1,4 +1,5 @@
-//! A small kube-scheduler: node selector, taints, volume topology, attach limits, storage capacity and late binding.
+//! A small kube-scheduler: node selector, taints, volume topology, attach limits, storage capacity and
+//! WaitForFirstConsumer.
 //!
 //! Pods are scheduled one at a time, oldest first, on the node with the fewest pods.
 
@@ -27,9 +28,9 @@ use crate::pod;
 
 /// Name in the pods' `schedulerName`.
 const SCHEDULER_NAME: &str = "default-scheduler";
-/// Delay before an unschedulable pod is looked at again although nothing changed that could help it.
+/// Delay before an unschedulable pod is retried without a relevant event.
 const UNSCHEDULABLE_RETRY: Duration = Duration::from_secs(5);
-/// Delay while the volumes of a chosen node are bound.
+/// Delay before a pod whose volumes are being bound is retried.
 const BINDING_RETRY: Duration = Duration::from_millis(200);
 
 /// The scheduler.
@@ -40,7 +41,7 @@ pub(crate) struct Scheduler {
     pub clock: Clock,
 }
 
-/// What came of one look at a pod.
+/// The result of a scheduling attempt.
 enum Scheduled {
     Bound(String),
     /// The node is chosen; its volumes are being bound.
@@ -48,18 +49,18 @@ enum Scheduled {
     Unschedulable(String),
 }
 
-/// Why the last look at a pod failed.
+/// The result of a pod's last scheduling attempt.
 struct Attempt {
     retry_at: Instant,
     message: String,
-    /// The node that was chosen, while its volumes are bound.
+    /// The chosen node while the volumes are being bound.
     node: Option<String>,
 }
 
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Runs for ever. Subscribes at the call, so that no change is missed.
+    /// Runs until the future is dropped. The call subscribes, so that the scheduler misses no change.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
         let mut pods = self.informers.pods.subscribe();
         let mut nodes = self.informers.nodes.subscribe();
@@ -88,7 +89,7 @@ impl Scheduler {
                     () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => false,
                 };
                 if helped {
-                    // What changed may make room for any of them.
+                    // The change may make any of these pods schedulable.
                     let now = Instant::now();
                     attempts.values_mut().for_each(|attempt| attempt.retry_at = now);
                 }
@@ -186,7 +187,7 @@ impl Scheduler {
         Ok(Scheduled::Bound(name))
     }
 
-    /// Reserves an existing volume for the claim, or asks the provisioner for one on the node.
+    /// Binds the claim to an existing volume, or requests provisioning on the node.
     async fn bind_late_claim(
         &self,
         claim: &PersistentVolumeClaim,
@@ -269,7 +270,7 @@ impl Scheduler {
 
 // === functions ===
 
-/// The node that was chosen before, or that the claims were promised to, else the one with the fewest pods.
+/// The selected node of the claims, else the node chosen before, else the node with the fewest pods.
 fn choose<'a>(
     pod: &Pod,
     claims: &PodClaims,
@@ -365,11 +366,11 @@ fn pod_changed(
     if pod::node_name(pod).is_some() || !present {
         assumed.remove(pod::uid(pod));
     }
-    // A pod that ended makes room.
+    // A terminated pod frees resources.
     !present || pod::is_finished(pod)
 }
 
-/// Heartbeats make no room.
+/// Heartbeats free no resources.
 fn node_helps(change: &Change<Node>) -> bool {
     match change {
         Change::Applied { old: Some(old), new } => {

@@ -1,5 +1,5 @@
 //! The taint eviction controller of kube-controller-manager (`pkg/controller/tainteviction`): deletes pods that do not
-//! tolerate a NoExecute taint of their node, or whose toleration has ended.
+//! tolerate a NoExecute taint of their node, or whose toleration has expired.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -23,10 +23,10 @@ use crate::{node, pod};
 pub(crate) const COMPONENT: &str = "taint-eviction-controller";
 const EVENT_REASON: &str = "TaintManagerEviction";
 const CONDITION_REASON: &str = "DeletionByTaintManager";
-/// When a failed deletion is repeated. kube-controller-manager makes five attempts within 50 ms and gives up.
+/// Delay before a failed deletion is retried. kube-controller-manager stops retrying after five attempts within 50 ms.
 const RETRY_PERIOD: Duration = Duration::from_secs(5);
 
-/// The controller.
+/// The taint eviction controller.
 pub(crate) struct TaintEvictionController {
     pub client: Client,
     pub informers: Informers,
@@ -34,14 +34,14 @@ pub(crate) struct TaintEvictionController {
     pub clock: Clock,
 }
 
-/// How long a pod may stay on its node.
+/// Time that a pod may stay on its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stay {
     Forever,
     For(Duration),
 }
 
-/// Deletions that are due at a time.
+/// Scheduled deletions of pods.
 #[derive(Debug, Default)]
 struct EvictionQueue {
     by_pod: BTreeMap<Key, Instant>,
@@ -50,7 +50,7 @@ struct EvictionQueue {
 // === impl EvictionQueue ===
 
 impl EvictionQueue {
-    /// Schedules a deletion; one that is scheduled already keeps its time, unless the pod must go now.
+    /// Schedules a deletion; an already scheduled one keeps its time, unless the pod must be deleted now.
     fn add(&mut self, pod: Key, now: Instant, tolerated: Duration) {
         if tolerated.is_zero() {
             self.by_pod.insert(pod, now);
@@ -63,7 +63,7 @@ impl EvictionQueue {
         self.by_pod.remove(pod).is_some()
     }
 
-    /// The deletion that is due first.
+    /// The next deletion.
     fn first(&self) -> Option<(&Key, Instant)> {
         let first = self.by_pod.iter().min_by_key(|(_, due)| **due);
         first.map(|(pod, due)| (pod, *due))
@@ -73,7 +73,7 @@ impl EvictionQueue {
 // === impl TaintEvictionController ===
 
 impl TaintEvictionController {
-    /// Runs for ever. Subscribes at the call, so that no change is missed.
+    /// Runs until the future is dropped. The call subscribes, so that the controller misses no change.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
         let mut nodes = self.informers.nodes.subscribe();
         let mut pods = self.informers.pods.subscribe();
@@ -221,8 +221,8 @@ fn no_execute_taints(node: &Node) -> Vec<Taint> {
     taints.filter(|taint| taint.effect == "NoExecute").collect()
 }
 
-/// How long a pod with these tolerations stays on a node with these NoExecute taints: the first toleration of each taint
-/// counts, and of those the shortest.
+/// Time that a pod with these tolerations may stay on a node with these NoExecute taints: the minimum over the taints,
+/// each with its first matching toleration.
 fn toleration(tolerations: &[Toleration], taints: &[Taint]) -> Stay {
     let mut shortest = Stay::Forever;
     for taint in taints {

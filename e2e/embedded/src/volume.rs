@@ -1,4 +1,4 @@
-//! Names and sources of volumes as kube-controller-manager and kubelet know them: `volume.Spec` and unique volume names.
+//! Names and sources of volumes in kube-controller-manager and kubelet: `volume.Spec` and unique volume names.
 
 use std::fmt::Write as _;
 
@@ -27,12 +27,12 @@ pub(crate) struct VolumeSpec {
 // === impl VolumeSpec ===
 
 impl VolumeSpec {
-    /// The volume behind `volume`, or `None` if no CSI driver serves it.
+    /// The spec of `volume`; `None` if no CSI driver serves it.
     pub(crate) fn from_persistent_volume(volume: &PersistentVolume) -> Option<Self> {
         Self::from_translated(skip_untranslatable(migration::to_csi(volume))?.as_ref())
     }
 
-    /// The volume of a pod that names an in-tree source itself.
+    /// The spec of a pod's inline volume with an in-tree source.
     pub(crate) fn from_inline(volume: &Volume, namespace: &str) -> Option<Self> {
         let translated = skip_untranslatable(migration::inline_to_csi(volume, namespace))?;
         Some(Self {
@@ -41,7 +41,7 @@ impl VolumeSpec {
         })
     }
 
-    /// The volume of a PersistentVolume that has a CSI source.
+    /// The spec of a PersistentVolume with a CSI source.
     pub(crate) fn from_translated(volume: &PersistentVolume) -> Option<Self> {
         let spec = volume.spec.as_ref()?;
         let csi = spec.csi.as_ref()?;
@@ -58,7 +58,7 @@ impl VolumeSpec {
         unique_volume_name(&self.driver, &self.handle)
     }
 
-    /// Whether several nodes may have the volume at once. Without access modes the driver decides.
+    /// Whether the volume may be attached to several nodes at once. Without access modes the driver decides.
     pub(crate) fn is_multi_attach_allowed(&self) -> bool {
         self.access_modes.is_empty()
             || self
@@ -101,7 +101,7 @@ pub(crate) fn sha256_hex(text: &str) -> String {
         })
 }
 
-/// The name of the claim behind a pod's volume, generic ephemeral volumes included.
+/// The name of the claim of a pod's volume, including generic ephemeral volumes.
 pub(crate) fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {
     if let Some(claim) = &volume.persistent_volume_claim {
         return Some(claim.claim_name.clone());

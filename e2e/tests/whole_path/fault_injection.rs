@@ -111,7 +111,7 @@ impl FaultInjector {
                 1 => (writes, Fault::Error(Status::storage_timeout())),
                 2 => (any, Fault::Error(Status::too_many_requests(1))),
                 3 => (updates, Fault::Conflict),
-                4 => (writes, Fault::LostAnswer),
+                4 => (writes, Fault::LostResponse),
                 5 => (any, Fault::LostRequest),
                 6 => (watches, Fault::DroppedWatch(self.within(0, 10))),
                 7 => {

@@ -1,4 +1,4 @@
-//! The admission plugins of kube-apiserver that are on by default and have to do with the served kinds:
+//! The admission plugins of kube-apiserver that are enabled by default and affect the served kinds:
 //! NamespaceLifecycle, ServiceAccount, TaintNodesByCondition, Priority, DefaultTolerationSeconds, PodTopologyLabels,
 //! RuntimeClass, DefaultStorageClass and StorageObjectInUseProtection.
 
@@ -14,12 +14,12 @@ const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 const DEFAULT_CLASS_BETA: &str = "storageclass.beta.kubernetes.io/is-default-class";
 const TOKEN_MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// How long a pod stays on a node that is not ready or unreachable.
+/// `tolerationSeconds` of the default tolerations for nodes that are not ready or unreachable.
 const TOLERATION_SECONDS: i64 = 300;
 /// Namespaces that cannot be deleted.
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
-/// Admits a new object, which may be changed.
+/// Admits a new object, and may modify it.
 pub(crate) fn create(
     store: &Store,
     rng: &mut Rng,
@@ -50,7 +50,7 @@ pub(crate) fn create(
     Ok(())
 }
 
-/// Changes a new version of an object.
+/// Runs the mutating admission of an update.
 pub(crate) fn mutate_update(resource: &Resource, object: &mut Object, old: &Object) {
     if resource.kind == Kind::Pod {
         for field in ["/spec/priority", "/spec/preemptionPolicy"] {
@@ -62,7 +62,7 @@ pub(crate) fn mutate_update(resource: &Resource, object: &mut Object, old: &Obje
     }
 }
 
-/// Admits a new version of an object that is valid.
+/// Runs the validating admission of an update.
 pub(crate) fn validate_update(
     store: &Store,
     resource: &Resource,
@@ -84,7 +84,7 @@ pub(crate) fn delete(resource: &Resource, name: &str) -> Result<(), Status> {
     Ok(())
 }
 
-/// NamespaceLifecycle: nothing is created in a namespace that does not exist or is being deleted.
+/// NamespaceLifecycle: rejects a creation in a namespace that does not exist or is terminating.
 pub(crate) fn namespace_exists(
     store: &Store,
     resource: &Resource,
@@ -133,7 +133,8 @@ fn pod(
     runtime_class(resource, object)
 }
 
-/// Admits a new object that is valid. The levels of PodSecurity other than `privileged` are not implemented.
+/// Runs the validating admission of a creation. The levels of PodSecurity other than `privileged` are not
+/// implemented.
 pub(crate) fn validate_create(
     store: &Store,
     resource: &Resource,
@@ -158,7 +159,7 @@ pub(crate) fn validate_create(
     Ok(())
 }
 
-/// PodTopologyLabels: a pod has the zone and the region of its node.
+/// PodTopologyLabels: sets the zone and region labels of a pod to those of its node.
 pub(crate) fn add_topology_labels(store: &Store, pod: &mut Object) {
     let nodes = store.table(Kind::Node as usize);
     let Some(node) = nodes.get(text(pod, "/spec/nodeName")) else {
@@ -287,7 +288,7 @@ fn default_tolerations(object: &mut Object) {
     set(object, "/spec/tolerations", tolerations);
 }
 
-/// Priority: the server has no other PriorityClasses than those that kube-apiserver creates.
+/// Priority: the only PriorityClasses are those that kube-apiserver creates.
 fn priority(resource: &Resource, object: &mut Object) -> Result<(), Status> {
     let priority = match text(object, "/spec/priorityClassName") {
         "" => 0,
@@ -313,7 +314,7 @@ fn priority(resource: &Resource, object: &mut Object) -> Result<(), Status> {
     Ok(())
 }
 
-/// TaintNodesByCondition: a new node takes no pods before it is ready.
+/// TaintNodesByCondition: taints a new node as not ready.
 fn taint_until_ready(object: &mut Object) {
     let mut taints = list(object, "/spec/taints").to_vec();
     let tainted = |taint: &Value| taint["key"] == NOT_READY && taint["effect"] == "NoSchedule";
@@ -358,7 +359,7 @@ fn default_class(store: &Store, object: &mut Object) {
     }
 }
 
-/// PersistentVolumeClaimResize: only bound claims of classes that allow it grow.
+/// PersistentVolumeClaimResize: only a bound claim whose class allows expansion may grow.
 fn resize(store: &Store, resource: &Resource, object: &Object, old: &Object) -> Result<(), Status> {
     let size = |object: &Object| {
         let requested = at(object, "/spec/resources/requests/storage").as_str();

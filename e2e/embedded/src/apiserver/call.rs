@@ -1,4 +1,4 @@
-//! A request for something stored: dispatches it by its verb, and answers reads.
+//! A request for a stored resource: dispatches it by its verb, and executes reads.
 
 mod body;
 mod writes;
@@ -22,10 +22,10 @@ use super::status::Status;
 use super::strategy::Part;
 use super::{ResponseBody, Server, list, storage, subresource, watch};
 
-/// How long a read waits for a version that is not there yet.
+/// Timeout of a read that waits for a resource version newer than the store's.
 const FRESHNESS_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A request that names something stored.
+/// A request for a stored resource.
 pub(crate) struct Call<'a> {
     pub(crate) server: &'a Arc<Server>,
     pub(crate) location: &'a Location,
@@ -39,8 +39,8 @@ pub(crate) struct Call<'a> {
 // === impl Call ===
 
 impl Call<'_> {
-    /// Answers the request.
-    pub(crate) async fn answer(
+    /// Executes the request.
+    pub(crate) async fn execute(
         &mut self,
         method: &Method,
         decision: &FaultDecision,
@@ -59,7 +59,7 @@ impl Call<'_> {
             return Err(Status::method_not_allowed());
         }
         let reply = match (verb, location.name.is_empty()) {
-            _ if of_subresource => subresource::answer(self, method),
+            _ if of_subresource => subresource::handle(self, method),
             ("watch", _) => self.watch(decision).await,
             ("list", _) => self.list().await,
             ("get", _) => self.get().await,
@@ -129,7 +129,7 @@ impl Call<'_> {
         }
     }
 
-    /// The object as it is.
+    /// Responds with the stored object.
     pub(crate) fn read(&self, encoder: &ResponseEncoder) -> Result<Reply, Status> {
         let location = self.location;
         let key = storage::key(&location.namespace, &location.name);

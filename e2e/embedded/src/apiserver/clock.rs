@@ -1,4 +1,5 @@
-//! The server's clock: tokio's, so that it stands still and jumps with the runtime's simulated time.
+//! The server's clock follows tokio's clock, so that it pauses and advances with the runtime's simulated
+//! time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tokio::time::Instant;
 #[derive(Clone, Debug)]
 pub struct Clock {
     started: Instant,
-    /// What the time was, or would have been, at `started`.
+    /// Wall-clock time at `started`, including later jumps.
     base: Arc<Mutex<Timestamp>>,
 }
 
@@ -37,7 +38,7 @@ impl Clock {
         base.checked_add(elapsed).unwrap_or(base)
     }
 
-    /// Moves the clock, for all its clones: wall clocks jump, backwards too.
+    /// Moves the clock and all its clones: wall clocks can jump, also backwards.
     pub fn jump(&self, by: SignedDuration) {
         let mut base = self.base.lock().unwrap_or_else(PoisonError::into_inner);
         *base = base.checked_add(by).unwrap_or(*base);
@@ -48,7 +49,7 @@ impl Clock {
         super::schema::seconds(self.now())
     }
 
-    /// How old something is.
+    /// Time since `since`.
     pub(crate) fn age(&self, since: Timestamp) -> Duration {
         let age = self.now().duration_since(since);
         Duration::try_from(age).unwrap_or(Duration::ZERO)

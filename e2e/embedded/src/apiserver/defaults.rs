@@ -1,4 +1,4 @@
-//! Defaulting (`pkg/apis/*/v1/defaults.go` of Kubernetes): what a decoded object gets before anything looks at it.
+//! Defaulting (`pkg/apis/*/v1/defaults.go` of Kubernetes), which runs directly after decoding.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use super::object::{self, Object, set_default};
 use super::quantity::Quantity;
 use super::resource::Kind;
 
-/// Longest name of an image.
+/// Maximum length of an image name.
 const IMAGE_LIMIT: usize = 255;
 
 /// Fills in defaults.
@@ -59,7 +59,7 @@ pub(crate) fn apply(kind: Kind, object: &mut Object) {
     }
 }
 
-/// A field that is the first entry of a list, from the time before the list: the field wins if they differ.
+/// A legacy field that holds the first entry of a list: the field wins if they differ.
 fn first_of_list(owner: &mut Object, field: &str, list: &str, key: &str) {
     let first = owner.get(list).and_then(|items| items.get(0)).cloned();
     let first = first.map(|entry| if key.is_empty() { entry } else { entry[key].clone() });
@@ -124,7 +124,7 @@ fn claim_spec(spec: &mut Object) {
     }
 }
 
-/// Amounts are stored in thousandths at least.
+/// Quantities are rounded up to thousandths.
 fn resource_list(owner: &mut Object, name: &str) {
     let Some(Value::Object(amounts)) = owner.get_mut(name) else {
         return;
@@ -297,7 +297,7 @@ fn container_defaults(container: &mut Object, host_network: bool) {
     if let Some(Value::Object(resources)) = container.get_mut("resources") {
         resource_list(resources, "limits");
         resource_list(resources, "requests");
-        // Requests that were not given are the limits.
+        // Requests default to the limits.
         if let Some(Value::Object(limits)) = resources.get("limits").cloned() {
             let requests = resources
                 .entry("requests")
@@ -336,7 +336,8 @@ fn http_get_defaults(handler: &mut Object) {
     }
 }
 
-/// The tag of an image, `latest` if it has neither tag nor digest; none if the name is no valid reference.
+/// The tag of an image, `latest` if it has neither tag nor digest; `None` if the name is not a valid
+/// reference.
 fn tag(image: &str) -> &str {
     let is_valid = |letter: char| letter.is_ascii_alphanumeric() || "._-/:@".contains(letter);
     if image.is_empty() || image.len() > IMAGE_LIMIT || !image.chars().all(is_valid) {

@@ -15,7 +15,7 @@ use super::status::Status;
 use super::storage::{Stored, key};
 use super::write::{Writer, Written};
 
-/// The fields of the options.
+/// Schema of the options.
 static SCHEMA: LazyLock<Schema> =
     LazyLock::new(Schema::of::<k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions>);
 const ORPHAN: &str = "orphan";
@@ -32,21 +32,21 @@ pub(crate) struct DeleteOptions {
     pub(crate) dry_run: Vec<String>,
 }
 
-/// What a deletion answers.
+/// The response to a deletion.
 pub(crate) enum Deleted {
-    /// The object, deleted or on its way.
+    /// The object, deleted or terminating.
     Object(Written),
     /// A `Status` that names the object.
     Status(Value),
 }
 
-/// Whether a deletion waits.
+/// How a deletion proceeds.
 enum Grace {
-    /// No: remove the object unless it has finalizers.
+    /// No grace period: remove the object unless it has finalizers.
     None,
-    /// The object's deletion timestamp was set.
+    /// This request set the object's deletion timestamp.
     Started(i64),
-    /// An earlier deletion is still waiting.
+    /// An earlier deletion is still in its grace period.
     Pending,
 }
 
@@ -105,7 +105,7 @@ impl DeleteOptions {
         errors
     }
 
-    /// The finalizers of the garbage collector that the deletion asks for.
+    /// The garbage collector's finalizers according to the propagation policy of the deletion.
     fn finalizers(&self, finalizers: &[Value]) -> Vec<Value> {
         let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
         let policy = self.propagation_policy.as_deref();
@@ -127,7 +127,7 @@ impl DeleteOptions {
 // === impl Writer ===
 
 impl Writer<'_> {
-    /// Deletes an object, or begins to.
+    /// Deletes an object, or marks it as terminating.
     pub(crate) fn delete(&mut self, name: &str, mut options: DeleteOptions) -> Result<Deleted, Status> {
         let resource = self.resource;
         let key = key(self.namespace, name);
@@ -135,8 +135,8 @@ impl Writer<'_> {
             return Err(Status::not_found(resource, name));
         };
         if resource.kind == Kind::Namespace {
-            if let Some(answer) = self.delete_namespace(&key, &existing, &options)? {
-                return Ok(Deleted::Object(answer));
+            if let Some(object) = self.delete_namespace(&key, &existing, &options)? {
+                return Ok(Deleted::Object(object));
             }
         } else {
             self.check_preconditions(&existing.object, &options)?;
@@ -145,7 +145,7 @@ impl Writer<'_> {
         let mut object = existing.object.clone();
         let grace = self.grace(&mut object, &mut options)?;
         if matches!(grace, Grace::Pending) {
-            return Ok(self.answer(existing));
+            return Ok(self.response(existing));
         }
         let before = object::list(&object, "/metadata/finalizers").to_vec();
         let finalizers = if resource.kind == Kind::Event {
@@ -173,7 +173,7 @@ impl Writer<'_> {
         } else {
             self.store.delete(resource.table(), &key)
         };
-        Ok(self.answer(deleted.unwrap_or(last)))
+        Ok(self.response(deleted.unwrap_or(last)))
     }
 
     /// Stores the object, unless nothing has changed.
@@ -186,7 +186,7 @@ impl Writer<'_> {
         self.put(key, object)
     }
 
-    fn answer(&self, object: Written) -> Deleted {
+    fn response(&self, object: Written) -> Deleted {
         let resource = self.resource;
         if resource.returns_deleted_object() {
             return Deleted::Object(object);
@@ -304,7 +304,7 @@ impl Writer<'_> {
         parsed.map_err(|error: jiff::Error| Status::internal(error.to_string()))
     }
 
-    /// The object waits for its finalizers.
+    /// Sets the deletion timestamp of an object that has finalizers.
     fn mark_as_deleting(&self, object: &mut Object) -> Result<(), Status> {
         if !object::is_deleting(object) {
             increase_generation(object);
@@ -321,7 +321,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The first deletion of a namespace begins its termination; it goes when its finalizers are gone.
+    /// The first deletion of a namespace starts its termination; the namespace is removed when its finalizers
+    /// are gone.
     fn delete_namespace(
         &mut self,
         key: &str,

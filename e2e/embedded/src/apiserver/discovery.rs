@@ -1,4 +1,5 @@
-//! Discovery: which groups, versions and resources there are, their OpenAPI schemas, the version, and health.
+//! Discovery: groups, versions and resources with their OpenAPI schemas, the server version, and health
+//! endpoints.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -9,8 +10,8 @@ use super::schema::{self, Merge, Presence, Schema, Type};
 /// Version of Kubernetes whose behavior the server has.
 const MINOR: &str = "36";
 
-/// The answer for a path: content type and body.
-pub(crate) fn answer(path: &str, accept: &str) -> Option<(&'static str, Bytes)> {
+/// The response for a path: content type and body.
+pub(crate) fn respond(path: &str, accept: &str) -> Option<(&'static str, Bytes)> {
     let aggregated = accept.contains("as=APIGroupDiscoveryList");
     let json = |value: Value| Some(("application/json", Bytes::from(value.to_string())));
     match path.trim_end_matches('/') {
@@ -99,7 +100,7 @@ fn verbs(resource: &Resource) -> Vec<&'static str> {
         .collect()
 }
 
-/// Kind, group and version of what a subresource takes, and its verbs.
+/// Kind, group and version of a subresource's body, and its verbs.
 fn subresource(
     name: &str,
     resource: &Resource,

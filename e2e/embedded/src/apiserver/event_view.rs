@@ -1,10 +1,10 @@
-//! Events in the form of `events.k8s.io`: the same objects as in the core group, under other field names.
+//! Events of `events.k8s.io`: the objects of the core group with other field names.
 
 use serde_json::Value;
 
 use super::object::Object;
 
-/// Names of fields in the core group and in `events.k8s.io`; all others are the same.
+/// Field names in the core group and in `events.k8s.io`; all other names are the same.
 const RENAMED: [(&str, &str); 7] = [
     ("involvedObject", "regarding"),
     ("message", "note"),

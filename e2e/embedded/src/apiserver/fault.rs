@@ -1,7 +1,7 @@
-//! Faults by rule: an API server that is slow, refuses, loses answers, or whose watches lag or break.
+//! Fault rules: latency, errors, lost responses, and watches that lag or break.
 //!
-//! A rule matches requests by verb and resource, fires with a probability and at most so many times; whether it
-//! fires depends only on the seed and on the requests before.
+//! A rule matches requests by verb, resource, object name and user agent, and fires with a probability, at most
+//! a set number of times. Whether it fires depends only on the seed and on the earlier requests.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -16,47 +16,47 @@ use tokio_util::sync::CancellationToken;
 use super::request::Location;
 use super::status::Status;
 
-/// What a rule does to a request that it matches.
+/// The effect of a rule on a matching request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// The server waits before it looks at the request.
+    /// The server waits before it processes the request.
     Latency(Duration),
-    /// The server answers with this error and does nothing.
+    /// The server responds with this error and does not execute the request.
     Error(Status),
-    /// The server answers that the object has been modified, and does nothing.
+    /// The server responds with a conflict ("the object has been modified") and does not execute the request.
     Conflict,
-    /// The server does what the request asks for, but the connection breaks before the answer.
-    LostAnswer,
-    /// The connection breaks before the server looks at the request.
+    /// The server executes the request, but the connection breaks before the response.
+    LostResponse,
+    /// The connection breaks before the server processes the request.
     LostRequest,
-    /// The connection breaks at once, but the server does what the request asks for after so long.
+    /// The connection breaks at once, but the server executes the request after this delay.
     LateExecution(Duration),
-    /// A watch that begins breaks after so long.
+    /// A new watch breaks after this delay.
     DroppedWatch(Duration),
-    /// A watch that begins sends nothing for so long, then all that it held back.
+    /// A new watch delays all events until this time has passed.
     StaleWatch(Duration),
 }
 
-/// Which requests a fault hits.
+/// A fault and the requests that it applies to.
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// Verbs (`get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`); empty: all.
     pub verbs: Vec<&'static str>,
     /// Resource or `resource/subresource`, such as `volumeattachments/status`; empty: all.
     pub resource: String,
-    /// A part of the object's name; empty: all.
+    /// Substring of the object's name; empty: all.
     pub name: String,
-    /// A part of the client's `User-Agent`; empty: all.
+    /// Substring of the client's `User-Agent`; empty: all.
     pub user_agent: String,
-    /// How likely the rule fires, from 0 to 1.
+    /// Probability that the rule fires, from 0 to 1.
     pub probability: f64,
-    /// How often the rule fires at most.
+    /// Maximum number of times that the rule fires.
     pub times: Option<u32>,
-    /// What happens.
+    /// The fault to inject.
     pub fault: Fault,
 }
 
-/// A request, as rules see it.
+/// The attributes of a request that rules match.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestInfo<'a> {
     pub(crate) verb: &'a str,
@@ -71,7 +71,7 @@ pub(crate) struct FaultDecision {
     pub(crate) error: Option<Status>,
     pub(crate) conflict: bool,
     pub(crate) loses_request: bool,
-    pub(crate) loses_answer: bool,
+    pub(crate) loses_response: bool,
     pub(crate) late_by: Option<Duration>,
     dropped_after: Option<Duration>,
     stale_for: Option<Duration>,
@@ -98,16 +98,16 @@ struct State {
     rules: Vec<Rule>,
     rng: Rng,
     is_down: bool,
-    /// Ends the present requests when the server stops.
+    /// Cancels the running requests when the server stops.
     stopped: CancellationToken,
-    /// Breaks the present watches.
+    /// Breaks the running watches.
     disconnected: CancellationToken,
 }
 
 // === impl Rule ===
 
 impl Rule {
-    /// A rule that hits every request.
+    /// A rule that matches every request.
     pub fn always(fault: Fault) -> Self {
         Self {
             verbs: Vec::new(),
@@ -134,28 +134,28 @@ impl Rule {
         self
     }
 
-    /// Restricts the rule to objects whose name has this part.
+    /// Restricts the rule to objects whose name contains this text.
     #[must_use]
     pub fn name(mut self, part: &str) -> Self {
         part.clone_into(&mut self.name);
         self
     }
 
-    /// Restricts the rule to clients whose `User-Agent` has this part.
+    /// Restricts the rule to clients whose `User-Agent` contains this text.
     #[must_use]
     pub fn user_agent(mut self, part: &str) -> Self {
         part.clone_into(&mut self.user_agent);
         self
     }
 
-    /// Lets the rule fire with a probability from 0 to 1.
+    /// Sets the probability that the rule fires, from 0 to 1.
     #[must_use]
     pub fn probability(mut self, probability: f64) -> Self {
         self.probability = probability;
         self
     }
 
-    /// Lets the rule fire only so often.
+    /// Limits the number of times that the rule fires.
     #[must_use]
     pub fn times(mut self, times: u32) -> Self {
         self.times = Some(times);
@@ -197,7 +197,7 @@ impl Faults {
         }
     }
 
-    /// Executes a request after so long, unless the server stops before.
+    /// Executes a request after this delay, unless the server stops before.
     pub(crate) fn execute_late(&self, time: Duration, request: impl Future<Output = ()> + Send + 'static) {
         let stopped = self.stopped();
         let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
@@ -239,7 +239,7 @@ impl Faults {
         disconnected.cancel();
     }
 
-    /// Decides what happens to a request.
+    /// Chooses the faults of a request.
     pub(crate) fn decide(&self, request: &RequestInfo<'_>) -> FaultDecision {
         let mut state = self.state();
         let State {
@@ -260,7 +260,7 @@ impl Faults {
                 Fault::Latency(time) => decision.latency += *time,
                 Fault::Error(status) => decision.error = Some(status.clone()),
                 Fault::Conflict => decision.conflict = true,
-                Fault::LostAnswer => decision.loses_answer = true,
+                Fault::LostResponse => decision.loses_response = true,
                 Fault::LostRequest => decision.loses_request = true,
                 Fault::LateExecution(time) => decision.late_by = Some(*time),
                 Fault::DroppedWatch(time) => decision.dropped_after = Some(*time),
@@ -270,7 +270,7 @@ impl Faults {
         decision
     }
 
-    /// What of a decision concerns the watch that the request begins.
+    /// The part of a decision that applies to the watch that the request starts.
     pub(crate) fn of_watch(&self, decision: &FaultDecision) -> WatchFault {
         let now = Instant::now();
         WatchFault {
@@ -290,12 +290,12 @@ impl WatchFault {
         due || self.disconnected.is_cancelled()
     }
 
-    /// Until when the watch sends nothing.
+    /// The time until which the watch delays its events.
     pub(crate) fn held_until(&self) -> Option<Instant> {
         self.stale_until.filter(|until| *until > Instant::now())
     }
 
-    /// Completes when the watch should look again whether it breaks.
+    /// Completes when the watch must check again whether it breaks.
     pub(crate) async fn changed(&mut self) {
         let due = async {
             match self.drop_at {
@@ -319,13 +319,13 @@ impl Status {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message, details)
     }
 
-    /// The error for a client that lacks a right.
+    /// The error for a client that lacks a permission.
     pub fn access_denied(resource: &str) -> Self {
         let message = format!("{resource} is forbidden: the client lacks the right");
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message, Value::Null)
     }
 
-    /// The error of a server whose store does not answer.
+    /// The error of a server whose storage times out.
     pub fn storage_timeout() -> Self {
         let message = "etcdserver: request timed out";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message, Value::Null)

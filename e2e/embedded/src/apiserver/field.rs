@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Path(String);
 
-/// What is wrong with one field.
+/// A validation error of one field.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FieldError {
     reason: &'static str,
@@ -16,10 +16,10 @@ pub(crate) struct FieldError {
     body: String,
 }
 
-/// Where validation collects what it finds.
+/// The errors of a validation.
 pub(crate) type Errors = Vec<FieldError>;
 
-/// Text of a changed field that must stay as it is.
+/// Error text of a changed immutable field.
 pub(crate) const IMMUTABLE: &str = "field is immutable";
 
 // === impl Path ===
@@ -85,7 +85,7 @@ impl FieldError {
         )
     }
 
-    /// A value that Go prints in a form of its own.
+    /// An invalid value, shown as Go prints its type.
     pub(crate) fn invalid_shown(field: &Path, shown: &str, detail: &str) -> Self {
         let head = format!("Invalid value: {shown}");
         Self::new("FieldValueInvalid", field, Self::with_detail(head, detail))
@@ -118,7 +118,7 @@ impl FieldError {
         )
     }
 
-    /// A duplicate that Go prints in a form of its own.
+    /// A duplicate, shown as Go prints its type.
     pub(crate) fn duplicate_shown(field: &Path, shown: &str) -> Self {
         Self::new("FieldValueDuplicate", field, format!("Duplicate value: {shown}"))
     }
@@ -136,7 +136,7 @@ impl FieldError {
         Self::new("FieldValueTooLong", field, body)
     }
 
-    /// Adds why the value is wrong.
+    /// Appends a reason to the error.
     #[must_use]
     pub(crate) fn with_reason(mut self, why: &str) -> Self {
         self.body = Self::with_detail(self.body, why);

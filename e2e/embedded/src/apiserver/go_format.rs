@@ -1,4 +1,4 @@
-//! Values as Go's `%v` prints them, which some error texts do.
+//! Formats values like Go's `%v`, which some error texts use.
 
 use serde_json::{Map, Value};
 
@@ -14,7 +14,7 @@ pub(crate) fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// The text of Go's decoder for a document that is no object.
+/// The error text of Go's decoder for a document that is not a JSON object.
 pub(crate) fn no_struct(document: &Value) -> String {
     let found = kind(document);
     format!(
@@ -23,7 +23,7 @@ pub(crate) fn no_struct(document: &Value) -> String {
     )
 }
 
-/// Where Go's base64 decoder stops.
+/// The offset in the error of Go's base64 decoder.
 pub(crate) fn base64_offset(error: &base64::DecodeError, text: &str) -> usize {
     match error {
         base64::DecodeError::InvalidByte(at, _) => *at,
@@ -32,7 +32,7 @@ pub(crate) fn base64_offset(error: &base64::DecodeError, text: &str) -> usize {
     }
 }
 
-/// Why Go's `time.Parse` rejects a time of RFC 3339 with this fraction of a second.
+/// The error of Go's `time.Parse` for an RFC 3339 time with this fraction of a second.
 pub(crate) fn time_error(text: &str, fraction: &str) -> Option<String> {
     let layout = [
         ("2006", "", 0, 9999),

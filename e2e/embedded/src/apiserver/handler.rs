@@ -1,4 +1,4 @@
-//! Answers requests: finds what a path names, and lets faults happen.
+//! Handles requests: resolves the path, and injects faults.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use super::request::{Query, Target};
 use super::status::Status;
 use super::{ConnectionReset, ResponseBody, Server, discovery};
 
-/// Longest body of a request.
+/// Maximum size of a request body in bytes.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
-/// What is sent back.
+/// A response.
 pub(crate) struct Reply {
     pub(crate) code: StatusCode,
     pub(crate) body: ResponseBody,
@@ -36,11 +36,11 @@ impl Reply {
     }
 }
 
-/// Answers a request; faults included. If the server stops, it closes the connection
-/// without a response; the write may or may not be stored.
+/// Handles a request and injects faults. If the server stops, it closes the connection without a response; the write
+/// may or may not be stored.
 ///
 /// # Errors
-/// The connection breaks, because a fault rule says so, because the server stops, or because the request's body broke.
+/// The connection breaks: by a fault rule, because the server stops, or because the request's body ended early.
 pub(crate) async fn handle<B>(
     server: Arc<Server>,
     request: Request<B>,
@@ -50,11 +50,11 @@ where
     B::Error: Into<BoxError>,
 {
     let stopped = server.faults.stopped();
-    let answer = stopped.run_until_cancelled(answer(server, request)).await;
-    answer.unwrap_or_else(|| Err(ConnectionReset.into()))
+    let response = stopped.run_until_cancelled(process(server, request)).await;
+    response.unwrap_or_else(|| Err(ConnectionReset.into()))
 }
 
-async fn answer<B>(server: Arc<Server>, request: Request<B>) -> Result<Response<ResponseBody>, BoxError>
+async fn process<B>(server: Arc<Server>, request: Request<B>) -> Result<Response<ResponseBody>, BoxError>
 where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
@@ -89,14 +89,14 @@ where
         }
         Err(error) => return Err(error),
     };
-    let (loses_answer, late_by) = (decision.loses_answer, decision.late_by);
+    let (loses_response, late_by) = (decision.loses_response, decision.late_by);
     let execution = execute(server.clone(), parts, target, query, body, decision);
     if let Some(time) = late_by {
         server.faults.execute_late(time, execution.map(drop));
         return Err(ConnectionReset.into());
     }
     let response = execution.await;
-    if loses_answer {
+    if loses_response {
         return Err(ConnectionReset.into());
     }
     Ok(response)
@@ -123,7 +123,7 @@ async fn execute(
                 body,
                 warnings: Vec::new(),
             };
-            let reply = call.answer(&parts.method, &decision).await;
+            let reply = call.execute(&parts.method, &decision).await;
             respond(reply, &call.warnings)
         }
     }
@@ -165,8 +165,8 @@ fn other(path: &str, headers: &HeaderMap, method: &Method) -> Response<ResponseB
     let accept = headers
         .get(header::ACCEPT)
         .and_then(|accept| accept.to_str().ok());
-    let answer = discovery::answer(path, accept.unwrap_or_default()).filter(|_| method == Method::GET);
-    let (code, content_type, body) = match answer {
+    let response = discovery::respond(path, accept.unwrap_or_default()).filter(|_| method == Method::GET);
+    let (code, content_type, body) = match response {
         Some((content_type, body)) => (StatusCode::OK, content_type, body),
         None => (
             StatusCode::NOT_FOUND,

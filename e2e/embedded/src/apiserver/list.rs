@@ -1,4 +1,4 @@
-//! Lists: by namespace and selectors, in pages, at the current or at an old version.
+//! Lists by namespace and selectors, with pagination, at the current or at an old resource version.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) struct Page {
     pub(crate) remaining: Option<usize>,
 }
 
-/// Where a page begins.
+/// Start of a page.
 struct Start {
     key: String,
     revision: Option<u64>,
@@ -39,7 +39,7 @@ pub(crate) fn list(
     let prefix = prefix(resource, namespace, &options.fields);
     let start = start(options, &prefix)?;
     let table = store.table(resource.table());
-    // A list from any version comes from the cache, which has no pages.
+    // A list with resourceVersion 0 comes from the cache, which does not paginate.
     let limit = if options.resource_version == "0" {
         0
     } else {
@@ -161,7 +161,7 @@ fn page<'a>(
         if selected(stored) {
             page.items.push(Arc::clone(stored));
         }
-        // A list of one name reads one key.
+        // A list that selects one name reads one key.
         let is_single = options.fields.required("metadata.name").is_some();
         if limit > 0 && page.items.len() >= limit && objects.peek().is_some() && !is_single {
             let key = key.strip_prefix(prefix).unwrap_or(key);

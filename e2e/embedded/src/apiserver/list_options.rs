@@ -57,7 +57,7 @@ impl ListOptions {
         Ok(options)
     }
 
-    /// A watch from any version begins with the objects that there are.
+    /// A watch with resourceVersion 0 or without one starts with events for the existing objects.
     fn default_initial_events(&mut self) {
         let legacy = matches!(self.resource_version.as_str(), "" | "0");
         if self.watch && legacy && self.send_initial_events.is_none() && self.version_match.is_empty() {
@@ -110,7 +110,7 @@ impl ListOptions {
         errors
     }
 
-    /// A name in the path is a field selector, too.
+    /// A name in the path acts as a field selector.
     fn select_name(&mut self, name: &str) -> Result<(), Status> {
         if self.fields.is_empty() {
             self.fields.require("metadata.name", name);
@@ -124,7 +124,7 @@ impl ListOptions {
     }
 }
 
-/// Checks that the fields are selectable, and renames those of other names.
+/// Checks that the fields are selectable, and converts the field names of `events.k8s.io`.
 fn selectable(resource: &Resource, fields: &mut Fields) -> Result<(), Status> {
     let own = resource.selectable;
     fields

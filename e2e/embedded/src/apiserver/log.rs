@@ -1,4 +1,4 @@
-//! A window of changes, which watches read and are woken by.
+//! A window of changes, which watches read and which notifies them of new ones.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use tokio::sync::broadcast;
 
 use super::storage::Change;
 
-/// How many changes a part of a log remembers at most: there may be one for each node. A watch that falls further behind
+/// Maximum number of changes in a partial log, of which there may be one per node. A watch that falls further behind
 /// reads the whole log.
 const PART_WINDOW: usize = 16;
 
@@ -14,15 +14,15 @@ const PART_WINDOW: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Log {
     changes: VecDeque<Change>,
-    /// Changes up to this revision are forgotten.
+    /// Changes up to this revision are compacted.
     compacted: u64,
-    /// How many changes are remembered.
+    /// Maximum number of changes in the log.
     window: usize,
-    /// Unlike a watch channel, it wakes its receivers in their order, so that a simulation repeats itself.
+    /// Unlike a watch channel, it wakes its receivers in a fixed order, which keeps a simulation deterministic.
     changed: broadcast::Sender<()>,
 }
 
-/// The changes since a revision are not remembered any more.
+/// The changes since a revision were compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Compacted {
     /// The oldest revision from which changes are known.
@@ -63,7 +63,7 @@ impl Log {
         }
     }
 
-    /// Forgets all changes up to `revision`, the newest one.
+    /// Removes all changes up to `revision`, the newest one.
     pub(crate) fn compact(&mut self, revision: u64) {
         self.changes.clear();
         self.compacted = revision;
@@ -71,11 +71,11 @@ impl Log {
     }
 
     fn notify(&self) {
-        // It fails without watches.
+        // The send fails if there are no watches.
         self.changed.send(()).ok();
     }
 
-    /// All remembered changes, newest first, if none after `revision` is forgotten.
+    /// All changes in the log, newest first, if none after `revision` was compacted.
     pub(crate) fn changes_back_to(&self, revision: u64) -> Result<impl Iterator<Item = &Change>, Compacted> {
         self.check(revision)?;
         let newer = move |change: &&Change| change.revision > revision;

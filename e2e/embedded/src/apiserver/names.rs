@@ -10,7 +10,7 @@ pub(crate) type NameFn = fn(name: &str, prefix: bool) -> Vec<String>;
 
 fn regex_error(text: &str, regex: &str, examples: &[&str]) -> String {
     let examples: Vec<String> = examples.iter().map(|example| format!("'{example}', ")).collect();
-    // Two spaces before "or": that is how the text is put together in Go.
+    // Go's text, too, has two spaces before "or".
     format!(
         "{text} (e.g. {}regex used for validation is '{regex}')",
         examples.join(" or ")
@@ -211,7 +211,7 @@ pub(crate) fn label_name(name: &str, prefix: bool) -> Vec<String> {
     dns1123_label(&masked(name, prefix))
 }
 
-/// A name that is only a part of a URL's path.
+/// A name that only has to be a valid path segment of a URL.
 pub(crate) fn path_segment_name(name: &str, prefix: bool) -> Vec<String> {
     if !prefix && (name == "." || name == "..") {
         return vec![format!("may not be '{name}'")];

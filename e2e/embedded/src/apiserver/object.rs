@@ -1,4 +1,4 @@
-//! Reads and writes fields of an object by JSON pointer; what is missing reads as the zero value.
+//! Reads and writes fields of an object by JSON pointer; a missing field reads as the zero value.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 /// An object without `apiVersion` and `kind`.
 pub(crate) type Object = Map<String, Value>;
 
-/// What a missing field reads as.
+/// The value of a missing field.
 pub(crate) static NULL: Value = Value::Null;
 static EMPTY: LazyLock<Object> = LazyLock::new(Object::new);
 
@@ -44,7 +44,7 @@ pub(crate) fn entries<'a>(
         .flat_map(|entries| entries.iter())
 }
 
-/// Whether there is anything at `pointer`.
+/// Whether there is a value at `pointer`.
 pub(crate) fn has(object: &Object, pointer: &str) -> bool {
     !at(object, pointer).is_null()
 }
@@ -85,7 +85,7 @@ pub(crate) fn set_default(object: &mut Object, pointer: &str, value: impl Into<V
     }
 }
 
-/// Makes the value at `pointer` the same as in `other`.
+/// Copies the value at `pointer` from `other`.
 pub(crate) fn copy(object: &mut Object, other: &Object, pointer: &str) {
     set(object, pointer, at(other, pointer).clone());
 }

@@ -14,7 +14,7 @@ use super::strategic;
 use super::type_meta;
 use super::write::decode_object;
 
-/// Most operations in a JSON patch.
+/// Maximum number of operations in a JSON patch.
 const OPERATIONS_LIMIT: usize = 10_000;
 
 /// The kind of a patch, by its content type.
@@ -28,12 +28,12 @@ pub(crate) enum PatchType {
     Strategic,
 }
 
-/// What happens with unknown fields.
+/// The `fieldValidation` of a request: how the server handles unknown fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
     /// They are dropped.
     Ignore,
-    /// They are dropped, and the answer has a warning for each.
+    /// They are dropped, and the response has a warning for each.
     Warn,
     /// They are an error.
     Strict,
@@ -51,7 +51,7 @@ pub(crate) struct Patch {
 
 impl PatchType {
     /// # Errors
-    /// 415 if the content type is none of a patch; 501 for server-side apply.
+    /// 415 if the content type is not a patch type; 501 for server-side apply.
     pub(crate) fn of_content_type(content_type: &str, has_manager: bool) -> Result<Self, Status> {
         match content_type.split(';').next().unwrap_or_default().trim() {
             "application/json-patch+json" => Ok(Self::Json),
@@ -97,7 +97,7 @@ impl Patch {
                 document.sort_all_objects();
                 document
             }
-            // Only where Kubernetes looks for unknown fields it decodes the patch first.
+            // Kubernetes decodes the patch first only if it validates unknown fields.
             PatchType::Merge if ignores_unknown && self.document.is_array() => {
                 let mut patch = self.document.clone();
                 prune_lists(&mut patch, false);
@@ -176,7 +176,7 @@ impl Patch {
         ))
     }
 
-    /// Members of a JSON patch's operations that no operation has.
+    /// Unknown members of a JSON patch's operations.
     fn unknown_members(&self) -> Vec<String> {
         let operations = self.document.as_array().filter(|_| self.kind == PatchType::Json);
         let mut unknown = Vec::new();
@@ -258,7 +258,7 @@ impl Patch {
                 return Err(Status::invalid_patch(shown(), why));
             }
             if text("apiVersion").is_empty() {
-                // Kubernetes decodes it into its internal type, which has none of these members.
+                // Kubernetes decodes into its internal type, which lacks these members.
                 document.retain(|name, _| {
                     let is_known = matches!(name.as_str(), "apiVersion" | "kind");
                     if !is_known {
@@ -313,7 +313,7 @@ fn prune_lists(value: &mut Value, in_list: bool) {
     }
 }
 
-/// Whether an operation tests that a member is null that is missing, which Kubernetes' library accepts.
+/// Whether an operation tests a missing member for null, which Kubernetes' library accepts.
 fn is_test_of_missing(operation: &json_patch::PatchOperation, document: &Value) -> bool {
     match operation {
         json_patch::PatchOperation::Test(test) => {
@@ -333,8 +333,8 @@ fn is_test_of_missing(operation: &json_patch::PatchOperation, document: &Value) 
     }
 }
 
-/// Makes of an operation what Kubernetes' JSON patch library does: a member that is missing is replaced by adding
-/// it, and copied as null.
+/// Converts an operation to the semantics of Kubernetes' JSON patch library: replacing a missing member adds it,
+/// and copying one copies null.
 fn as_go(operation: json_patch::PatchOperation, document: &Value) -> json_patch::PatchOperation {
     use json_patch::{AddOperation, PatchOperation};
     let is_missing_member = |path: &json_patch::jsonptr::Pointer| {

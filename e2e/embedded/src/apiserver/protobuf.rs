@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use super::schema;
 use wire::{Reader, Wire};
 
-/// What each body begins with.
+/// First bytes of each body.
 const PREFIX: &[u8; 4] = b"k8s\0";
 
 static MESSAGES: LazyLock<HashMap<&'static str, Message>> = LazyLock::new(|| {
@@ -44,7 +44,7 @@ const INLINE: &str = "~";
 enum Shape {
     One,
     List,
-    /// Keys are texts.
+    /// Keys are strings.
     Map,
 }
 
@@ -61,10 +61,10 @@ enum Type {
     Message(&'static str),
 }
 
-/// Decodes a body; `api_version` and `kind` are those of a body that does not name them.
+/// Decodes a body; `api_version` and `kind` are the defaults for a body without them.
 ///
 /// # Errors
-/// The text of Kubernetes' decoder.
+/// The error text of Kubernetes' decoder.
 pub(crate) fn decode(body: &[u8], api_version: &str, kind: &str) -> Result<Value, String> {
     if body.is_empty() {
         return Err("empty data".to_owned());
@@ -104,14 +104,14 @@ pub(crate) fn decode(body: &[u8], api_version: &str, kind: &str) -> Result<Value
     let mut object = Map::new();
     object.insert("apiVersion".to_owned(), found_version.as_str().into());
     object.insert("kind".to_owned(), found_kind.as_str().into());
-    // A kind that no resource of this server has is refused for its name, as in JSON.
+    // An unknown kind is rejected by its name, as in JSON.
     if let Some(message) = message_of(&found_version, &found_kind) {
         message.decode(raw, &mut object)?;
     }
     Ok(Value::Object(object))
 }
 
-/// An object with its fields in the order of the numbers, which is the one of Go's structs.
+/// An object with its fields in the order of their numbers, which is the order in Go's structs.
 pub(crate) fn in_order_of_structs(
     api_version: &str,
     kind: &str,
@@ -291,7 +291,7 @@ impl Field {
 // === impl Type ===
 
 impl Type {
-    /// What is on the wire for a value that was left out.
+    /// The wire value of an omitted field.
     fn empty(self) -> Wire<'static> {
         match self {
             Self::Bool | Self::Int => Wire::Number(0),

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-/// Why a text is no quantity.
+/// Error text for a malformed quantity.
 pub(crate) const SYNTAX: &str = "quantities must match the regular expression \
      '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 

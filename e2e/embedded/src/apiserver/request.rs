@@ -1,4 +1,4 @@
-//! Takes requests apart: what a path names, and what its query asks for.
+//! Parses the paths and queries of requests.
 
 use http::{HeaderMap, Method, Uri, header};
 use percent_encoding::percent_decode_str;
@@ -9,20 +9,20 @@ use super::patch::FieldValidation;
 use super::resource::{self, Resource};
 use super::status::Status;
 
-/// What a path names.
+/// The target of a path.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     /// A resource, an object or a subresource.
     Resource(Location),
     /// Another path of the server.
     Other(String),
-    /// A path of a served group and version that names nothing.
+    /// A path of a served group and version that names no resource.
     Unknown,
-    /// What kube-apiserver serves and this server does not.
+    /// A path that kube-apiserver serves and this server does not.
     NotImplemented(String),
 }
 
-/// Where an object is.
+/// The location of an object.
 #[derive(Clone, Debug)]
 pub(crate) struct Location {
     pub(crate) resource: &'static Resource,
@@ -32,7 +32,7 @@ pub(crate) struct Location {
     pub(crate) name: String,
     /// Empty for the object itself.
     pub(crate) subresource: String,
-    /// Whether the path is one of the deprecated ones for watches.
+    /// Whether the path is a deprecated watch path.
     pub(crate) watches: bool,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Location {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query(Vec<(String, String)>);
 
-/// How an answer is to be shown.
+/// The representation of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum View {
     Full,
@@ -49,7 +49,7 @@ pub(crate) enum View {
     Table(IncludeObject),
 }
 
-/// What the rows of a table hold beside their cells (`includeObject`).
+/// The object in the rows of a table (`includeObject`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IncludeObject {
     None,
@@ -58,7 +58,7 @@ pub(crate) enum IncludeObject {
 }
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-/// Media types of bodies, as the error for another one names them.
+/// Accepted media types of bodies, as the error for another one lists them.
 const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", PROTOBUF];
 
 /// Resources of kube-apiserver in the served groups that this server does not have.
@@ -166,7 +166,7 @@ impl Target {
 // === impl Location ===
 
 impl Location {
-    /// The namespace in a document must be the one in the path, if both have one.
+    /// The namespaces in a document and in the path must be equal, if both are set.
     pub(crate) fn check_namespace(&self, given: &str) -> Result<(), Status> {
         if !self.namespace.is_empty() && !given.is_empty() && given != self.namespace {
             return Err(Status::namespace_mismatch());
@@ -210,7 +210,7 @@ impl Query {
         Self(decoded.collect())
     }
 
-    /// The first value of a parameter, empty if there is none.
+    /// The first value of a parameter; empty if the parameter is missing.
     pub(crate) fn get(&self, name: &str) -> &str {
         let mut found = self.0.iter().filter(|(found, _)| found == name);
         found.next().map_or("", |(_, value)| value.as_str())
@@ -244,7 +244,7 @@ impl Query {
     /// Options of a write.
     ///
     /// # Errors
-    /// 422 for values that do not validate; `kind` is the options' kind.
+    /// 422 for invalid values; `kind` is the options' kind.
     pub(crate) fn write_options(&self, kind: &str) -> Result<(bool, FieldValidation), Status> {
         let mut errors = Vec::new();
         if kind == "PatchOptions" && self.has("force") {
@@ -293,7 +293,7 @@ impl Query {
     }
 }
 
-/// What `includeObject` asks for.
+/// The value of `includeObject`.
 ///
 /// # Errors
 /// 400 for an unknown value.
@@ -312,10 +312,11 @@ pub(crate) fn include_object(query: &Query) -> Result<IncludeObject, Status> {
     }
 }
 
-/// The view that a client accepts; `streams` if the path can be watched, too.
+/// The view that a client accepts; `streams`: whether the path supports watches.
 ///
 /// # Errors
-/// 406 if it accepts nothing that kube-apiserver writes, 501 if only this server does not write it.
+/// 406 if it accepts no media type of kube-apiserver's, 501 if it accepts only those that this server does
+/// not write.
 pub(crate) fn view(headers: &HeaderMap, query: &Query, streams: bool) -> Result<View, Status> {
     let accepted = headers
         .get(header::ACCEPT)
@@ -346,7 +347,8 @@ pub(crate) fn view(headers: &HeaderMap, query: &Query, streams: bool) -> Result<
         match (parameter("as"), parameter("v")) {
             (None, _) => return Ok(View::Full),
             (Some("Table"), Some("v1")) => {
-                // An unknown value fails when the answer is converted, after the request had its effect.
+                // An unknown value causes an error when the response is converted, after the request was
+                // executed.
                 let include = include_object(query).unwrap_or(IncludeObject::Metadata);
                 return Ok(View::Table(include));
             }

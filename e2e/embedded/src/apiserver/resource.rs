@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use super::schema::Schema;
 
-/// A kind whose objects are stored; both APIs of events share one.
+/// A kind of stored objects; both event APIs share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     CsiDriver,
@@ -42,7 +42,7 @@ pub struct Resource {
     pub kind_name: &'static str,
     /// Name in paths.
     pub plural: &'static str,
-    /// Whether its objects are in namespaces.
+    /// Whether its objects are namespaced.
     pub namespaced: bool,
     pub(crate) kind: Kind,
     pub(crate) short_names: &'static [&'static str],
@@ -159,7 +159,7 @@ impl Resource {
         self.kind as usize
     }
 
-    /// Whether this is the view of an event through `events.k8s.io`; the store has core events.
+    /// Whether this is the `events.k8s.io` view of events; the store holds core events.
     pub(crate) fn is_events_view(&self) -> bool {
         self.kind == Kind::Event && !self.group.is_empty()
     }
@@ -169,7 +169,7 @@ impl Resource {
         matches!(self.kind, Kind::Event | Kind::Lease)
     }
 
-    /// Whether an update may come without a resource version.
+    /// Whether an update may omit the resource version.
     pub(crate) fn allows_unconditional_update(&self) -> bool {
         match self.kind {
             Kind::CsiDriver
@@ -189,7 +189,7 @@ impl Resource {
         }
     }
 
-    /// Whether a deletion answers with the deleted object instead of a `Status`.
+    /// Whether a deletion returns the deleted object instead of a `Status`.
     pub(crate) fn returns_deleted_object(&self) -> bool {
         match self.kind {
             Kind::CsiStorageCapacity | Kind::Event | Kind::Lease | Kind::Node | Kind::Secret => false,
@@ -205,7 +205,7 @@ impl Resource {
         }
     }
 
-    /// Folder of its objects in etcd, which some error texts name.
+    /// Prefix of its keys in etcd, which some error texts contain.
     pub(crate) fn storage_prefix(&self) -> &'static str {
         if self.kind == Kind::Node {
             "minions"

@@ -1,7 +1,7 @@
-//! The schema of a kind: which fields its structs have, of which types, and which of them are written when empty.
+//! The schema of a kind: the fields of its structs, their types, and which of them are serialized when empty.
 //!
-//! Field names and types are read from the types of `k8s-openapi` at start ([`probe`]); what these do not say
-//! (pointers, merge keys, fields that Go always writes) is in [`tables`].
+//! Field names and types are read from the types of `k8s-openapi` at start ([`probe`]); properties that these
+//! lack (pointers, merge keys, fields that Go always writes) are in [`tables`].
 
 mod decode;
 mod go_types;
@@ -36,20 +36,20 @@ pub(crate) enum Type {
     Map(usize),
     /// The struct with this number.
     Struct(usize),
-    /// Anything, stored as it is.
+    /// Any JSON value, stored unchanged.
     Any,
 }
 
-/// When a field is written.
+/// When a field is serialized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {
-    /// Unless it has the zero value.
+    /// If it does not have the zero value.
     OmitEmpty,
-    /// If it was given, the zero value included (a pointer in Go).
+    /// If it is set, even to the zero value (a pointer in Go).
     Optional,
-    /// Always; the zero value if it was not given.
+    /// Always; as the zero value if it is not set.
     Always,
-    /// Always; null if it was not given.
+    /// Always; as null if it is not set.
     Nullable,
 }
 
@@ -58,14 +58,14 @@ pub(crate) enum Presence {
 pub(crate) struct Field {
     pub(crate) ty: Type,
     pub(crate) presence: Presence,
-    /// How a strategic merge patch merges it.
+    /// Its strategy in a strategic merge patch.
     pub(crate) merge: Merge,
 }
 
-/// How a strategic merge patch merges a list.
+/// The strategy of a list in a strategic merge patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Merge {
-    /// The patch's list takes the place of the list.
+    /// The patch's list replaces the list.
     Replace,
     /// Lists of scalars are united; lists of structs are merged by this key (empty for scalars).
     By(&'static str),
@@ -79,7 +79,7 @@ pub(crate) struct Struct {
     pub(crate) fields: BTreeMap<&'static str, Field>,
 }
 
-/// The structs of one kind; the root is the one with number 0.
+/// The structs of one kind; number 0 is the root.
 #[derive(Debug, Default)]
 pub(crate) struct Schema {
     structs: Vec<Struct>,
@@ -91,7 +91,7 @@ pub(crate) struct Schema {
 // === impl Type ===
 
 impl Type {
-    /// Whether Go's type has a decoder of its own.
+    /// Whether Go's type implements its own decoder.
     fn decodes_itself(self) -> bool {
         matches!(
             self,
@@ -154,7 +154,7 @@ impl Schema {
             };
             self.normalize_value(field.ty, value);
             if field.presence == Presence::Always && value.as_array().is_some_and(Vec::is_empty) {
-                // The store does not tell an empty list from none.
+                // The store does not distinguish an empty list from a missing one.
                 *value = Value::Null;
             }
             field.presence != Presence::OmitEmpty || !is_zero(field.ty, value)
@@ -192,7 +192,7 @@ impl Schema {
     }
 }
 
-/// What Go's `omitempty` omits. A struct is never empty: its field is a pointer.
+/// Whether Go's `omitempty` omits the value. A struct is never empty: its field is a pointer.
 fn is_zero(ty: Type, value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -208,7 +208,7 @@ fn zero(ty: Type) -> Value {
     match ty {
         Type::Bool => false.into(),
         Type::Int32 | Type::Int64 | Type::Float | Type::IntOrString => 0.into(),
-        // Storage makes no difference between no bytes and an empty text.
+        // The store does not distinguish missing bytes from an empty string.
         Type::String | Type::Bytes => "".into(),
         Type::Quantity => "0".into(),
         Type::Struct(_) => Value::Object(Map::new()),

@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::ApiServer;
 
-/// Most streams on one connection, as kube-apiserver has it.
+/// Maximum number of streams per connection, as in kube-apiserver.
 const STREAMS: u32 = 100;
 
 /// A kubeconfig for the server.
@@ -26,11 +26,11 @@ pub struct Kubeconfig {
     pub yaml: String,
     /// PEM of the authority that signed the serving certificate.
     pub certificate_authority: String,
-    /// Where the server listens.
+    /// Address on which the server listens.
     pub address: SocketAddr,
 }
 
-/// A listening server; it serves as long as [`Listener::run`] is polled, and dropping that is a crash.
+/// A listening server. It serves while [`Listener::run`] is polled; dropping that future simulates a crash.
 pub struct Listener {
     server: ApiServer,
     listener: TcpListener,
@@ -38,16 +38,16 @@ pub struct Listener {
     kubeconfig: Kubeconfig,
 }
 
-/// Why the server does not listen.
+/// An error at start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No port.
+    /// The port cannot be bound.
     #[error("listen on loopback")]
     Listen(#[source] io::Error),
-    /// No certificate.
+    /// The certificate cannot be generated.
     #[error("make the serving certificate")]
     Certificate(#[from] rcgen::Error),
-    /// The certificate does not fit.
+    /// TLS rejects the certificate.
     #[error("configure TLS")]
     Tls(#[from] rustls::Error),
 }
@@ -80,7 +80,7 @@ impl Kubeconfig {
     fn new(address: SocketAddr, certificate_authority: String) -> Self {
         use base64::Engine as _;
         let authority = base64::engine::general_purpose::STANDARD.encode(&certificate_authority);
-        // The server asks for no credentials, but kubectl prompts for some unless it has any.
+        // The server checks no credentials, but kubectl prompts for them if the kubeconfig has none.
         let yaml = format!(
             "apiVersion: v1\nkind: Config\nclusters:\n- name: embedded\n  cluster:\n    server: https://{address}\n    \
              certificate-authority-data: {authority}\nusers:\n- name: admin\n  user:\n    token: embedded\ncontexts:\n\
@@ -97,12 +97,12 @@ impl Kubeconfig {
 // === impl Listener ===
 
 impl Listener {
-    /// How to reach the server.
+    /// A kubeconfig for the server.
     pub fn kubeconfig(&self) -> &Kubeconfig {
         &self.kubeconfig
     }
 
-    /// Serves until it is dropped; then all connections break.
+    /// Serves until the future is dropped; then all connections break.
     pub async fn run(self) {
         let mut connections = JoinSet::new();
         loop {
@@ -118,7 +118,8 @@ impl Listener {
                         let mut builder = Builder::new(TokioExecutor::new());
                         builder.http2().timer(TokioTimer::new()).max_concurrent_streams(STREAMS);
                         let service = TowerToHyperService::new(server);
-                        // A client that goes away, and a lost answer, end the connection; there is nothing to do.
+                        // A disconnected client or an injected lost response ends the connection; no action is
+                        // needed.
                         let _ended = builder.serve_connection(TokioIo::new(stream), service).await;
                     });
                 }

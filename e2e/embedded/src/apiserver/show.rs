@@ -1,4 +1,5 @@
-//! Shows objects as a client accepts them: in full, as `PartialObjectMetadata`, or as rows of a `Table`.
+//! Encodes objects in the representation that a client accepts: in full, as `PartialObjectMetadata`, or as
+//! rows of a `Table`.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::{Map, Value, json};
@@ -12,7 +13,7 @@ use super::resource::Resource;
 use super::storage::{Stored, to_json};
 use super::table;
 
-/// Shows objects of a resource.
+/// Encodes objects of a resource.
 #[derive(Clone, Debug)]
 pub(crate) struct ResponseEncoder {
     resource: &'static Resource,
@@ -42,7 +43,7 @@ impl ResponseEncoder {
         }
     }
 
-    /// The object as JSON without its type.
+    /// The object as JSON without `apiVersion` and `kind`.
     fn body(&self, stored: &Stored) -> Bytes {
         if self.resource.is_events_view() {
             return to_json(&event_view::from_core(stored.object.clone()));
@@ -70,7 +71,7 @@ impl ResponseEncoder {
         table::table(self.resource, &self.clock, metadata, objects, shown)
     }
 
-    /// Leaves the columns out of tables from now on.
+    /// Omits the columns from all further tables.
     pub(crate) fn omit_columns(&mut self) {
         self.has_columns = false;
     }
@@ -94,14 +95,14 @@ impl ResponseEncoder {
         }
     }
 
-    /// An object as the body of an answer.
+    /// An object as a response body.
     pub(crate) fn object(&self, stored: &Stored) -> Bytes {
         let mut out = BytesMut::new();
         self.write_object(&mut out, stored);
         out.freeze()
     }
 
-    /// A list as the body of an answer.
+    /// A list as a response body.
     pub(crate) fn list(&self, page: &Page) -> Bytes {
         let mut metadata = Map::new();
         metadata.insert("resourceVersion".into(), page.revision.to_string().into());

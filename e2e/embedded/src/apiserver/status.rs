@@ -6,22 +6,22 @@ use serde_json::{Map, Value, json};
 use super::field::{FieldError, Path, aggregate};
 use super::resource::Resource;
 
-/// An error answer: a `metav1.Status` with `status: Failure`.
+/// An error response: a `metav1.Status` with `status: Failure`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
     /// HTTP status code.
     pub code: StatusCode,
     /// Machine-readable reason, such as `Conflict`.
     pub reason: &'static str,
-    /// Text for people.
+    /// Human-readable message.
     pub message: String,
-    /// `details`, or null. Boxed, as an error should be small.
+    /// `details`, or null. Boxed to keep the error small.
     pub details: Box<Value>,
-    /// `metadata.continue`: a token with which a list can go on.
+    /// `metadata.continue`: a token with which the client can continue a list.
     pub(crate) continue_token: String,
 }
 
-/// Text of a conflict of resource versions.
+/// Message of a resourceVersion conflict.
 const OPTIMISTIC_LOCK: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
@@ -39,7 +39,7 @@ impl Status {
         }
     }
 
-    /// The answer's body.
+    /// The response body.
     pub fn body(&self) -> Value {
         let mut body = Map::new();
         body.insert("kind".into(), "Status".into());
@@ -140,18 +140,18 @@ impl Status {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message, details)
     }
 
-    /// Options of a request that do not validate.
+    /// Invalid options of a request.
     pub(crate) fn invalid_options(kind: &str, errors: &[FieldError]) -> Self {
         Self::invalid("meta.k8s.io", kind, "", errors)
     }
 
-    /// A patch whose result cannot be decoded.
+    /// A patch with a result that cannot be decoded.
     pub(crate) fn invalid_patch(patched: impl Into<String>, why: impl Into<String>) -> Self {
         let error = FieldError::invalid(&Path::new("patch"), patched.into(), why);
         Self::invalid("", "", "", &[error])
     }
 
-    /// What `NewGenericServerResponse` makes of a patch that cannot be applied.
+    /// The error of `NewGenericServerResponse` for a patch that cannot be applied.
     pub(crate) fn unprocessable_patch() -> Self {
         let message = "the server rejected our request due to an error in our request";
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message, json!({}))
@@ -169,7 +169,7 @@ impl Status {
         )
     }
 
-    /// An error without a `Status` of its own.
+    /// An error that is not a `Status`.
     pub(crate) fn unclassified(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message, Value::Null)
     }
@@ -215,7 +215,7 @@ impl Status {
         )
     }
 
-    /// The error of the router for a patch of unknown type.
+    /// The router's error for an unknown patch type.
     pub(crate) fn unsupported_patch_type() -> Self {
         let message = "415: Unsupported Media Type";
         Self::new(
@@ -234,7 +234,7 @@ impl Status {
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message, Value::Null)
     }
 
-    /// The error of the router for a client that accepts none of its media types.
+    /// The router's error for a client that accepts none of its media types.
     pub(crate) fn no_representation(accepted: &[&str], streams: bool) -> Self {
         let mut available = accepted.join(", ");
         if streams {
@@ -256,7 +256,7 @@ impl Status {
         )
     }
 
-    /// Something that kube-apiserver has and this server has not.
+    /// A feature of kube-apiserver that this server lacks.
     pub(crate) fn not_implemented(what: &str) -> Self {
         let message = format!("{what} is not implemented by the embedded API server");
         Self::new(
@@ -276,7 +276,7 @@ impl std::fmt::Display for Status {
 
 impl std::error::Error for Status {}
 
-/// Details that name an object of a resource; `kind` holds the resource, as kube-apiserver has it.
+/// Details that name an object of a resource; `kind` holds the resource, as in kube-apiserver.
 fn details(resource: &Resource, name: &str) -> Value {
     let mut details = json!({ "kind": resource.plural });
     if !name.is_empty() {

@@ -20,17 +20,17 @@ pub(crate) type Key = Arc<str>;
 pub(crate) struct Stored {
     pub(crate) object: Object,
     pub(crate) revision: u64,
-    /// Whether nothing was stored under its key before.
+    /// Whether its key is new in the store.
     pub(crate) is_first: bool,
     json: OnceLock<Bytes>,
 }
 
-/// What a write did.
+/// The result of a write.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) key: Key,
     pub(crate) revision: u64,
-    /// The version before, none for a creation.
+    /// The version before; `None` for a creation.
     pub(crate) before: Option<Arc<Stored>>,
     /// The version after; for a deletion the last version under the deletion's revision.
     pub(crate) after: Arc<Stored>,
@@ -51,9 +51,9 @@ pub(crate) struct Store {
 pub(crate) struct Table {
     objects: BTreeMap<Key, Arc<Stored>>,
     log: Log,
-    /// Field by whose values changes are indexed, as by the indexers of kube-apiserver's watch cache.
+    /// Field by which changes are indexed, like the indexers of kube-apiserver's watch cache.
     indexed_field: Option<&'static str>,
-    /// The part of the log for each value of that field that has watches.
+    /// A partial log for each value of that field that has watches.
     indexed: BTreeMap<String, Log>,
 }
 
@@ -70,7 +70,7 @@ impl Stored {
         }
     }
 
-    /// An object that is not in the store: the result of a dry run, or one that was just removed.
+    /// An object that is not in the store: the result of a dry run, or a removed object.
     pub(crate) fn unsaved(object: Object) -> Self {
         Self {
             object,
@@ -80,7 +80,7 @@ impl Stored {
         }
     }
 
-    /// The same object under another revision.
+    /// The same object at another revision.
     pub(crate) fn at_revision(&self, revision: u64) -> Self {
         Self::new(self.object.clone(), revision)
     }
@@ -110,7 +110,7 @@ pub(crate) fn key(namespace: &str, name: &str) -> String {
 // === impl Store ===
 
 impl Store {
-    /// Tables with their indexed fields; each remembers `window` changes.
+    /// Tables with their indexed fields; the log of each keeps `window` changes.
     pub(crate) fn new(indexed_fields: impl IntoIterator<Item = Option<&'static str>>, window: usize) -> Self {
         let table = |indexed_field| Table {
             objects: BTreeMap::new(),
@@ -119,7 +119,7 @@ impl Store {
             indexed: BTreeMap::new(),
         };
         Self {
-            // etcd begins with revision 1.
+            // etcd's first revision is 1.
             revision: 1,
             volume_limit_scaling: false,
             tables: indexed_fields.into_iter().map(table).collect(),
@@ -158,7 +158,7 @@ impl Store {
         after
     }
 
-    /// Removes an object and returns its last version, under the deletion's revision.
+    /// Removes an object and returns its last version at the deletion's revision.
     pub(crate) fn delete(&mut self, table: usize, key: &str) -> Option<Arc<Stored>> {
         let table = self.tables.get_mut(table).expect("a table's number must exist");
         let (key, before) = table.objects.remove_entry(key)?;
@@ -174,7 +174,7 @@ impl Store {
         Some(after)
     }
 
-    /// Forgets all changes so far, as etcd's compaction does.
+    /// Removes all changes so far, like etcd's compaction.
     pub(crate) fn compact(&mut self) {
         for table in &mut self.tables {
             table.log.compact(self.revision);
@@ -184,8 +184,8 @@ impl Store {
         }
     }
 
-    /// A receiver that gets a message after each change of a table; with a value of its indexed field, only after those of
-    /// objects that have or had the value.
+    /// A receiver that gets a message after each change of a table; with a value of the indexed field, only after changes
+    /// of objects that have or had this value.
     pub(crate) fn subscribe(&mut self, table: usize, value: Option<&str>) -> broadcast::Receiver<()> {
         let table = self.table_mut(table);
         let Some(value) = value.filter(|_| table.indexed_field.is_some()) else {
@@ -230,12 +230,12 @@ impl Table {
         self.log.push(change);
     }
 
-    /// Field by whose values changes are indexed.
+    /// Field by which changes are indexed.
     pub(crate) fn indexed_field(&self) -> Option<&'static str> {
         self.indexed_field
     }
 
-    /// Changes after `revision`, oldest first; those of other values of the indexed field may be left out.
+    /// Changes after `revision`, oldest first; changes with other values of the indexed field may be omitted.
     pub(crate) fn changes_after(
         &self,
         revision: u64,
@@ -261,7 +261,7 @@ impl Table {
         self.objects.len()
     }
 
-    /// Objects whose key begins with `prefix`, in order, from `start` on.
+    /// Objects whose key begins with `prefix`, in order, starting at `start`.
     pub(crate) fn range<'a>(
         &'a self,
         prefix: &'a str,
@@ -310,7 +310,7 @@ impl Table {
         Ok(std::iter::from_fn(next))
     }
 
-    /// Whether nothing changed after `revision`.
+    /// Whether the table has no changes after `revision`.
     pub(crate) fn is_unchanged_since(&self, revision: u64) -> bool {
         self.log.newest() <= revision
     }

@@ -18,15 +18,15 @@ const SET_ORDER: &str = "$setElementOrder/";
 pub(crate) enum Error {
     /// The patch itself is malformed.
     Malformed(String),
-    /// Kubernetes has no error class for it: an internal error.
+    /// An error that Kubernetes reports as an internal error.
     Other(String),
 }
 
-/// What is known of the struct or map at one place of the object.
+/// The schema of the struct or map at one path of the object.
 #[derive(Clone, Copy)]
 enum Shape {
     Struct(usize),
-    /// A map, or something that the schema does not know.
+    /// A map, or a value that the schema does not describe.
     Free,
 }
 
@@ -194,7 +194,7 @@ impl Patcher<'_> {
         Ok(ordered(merged, &patch, &original, key))
     }
 
-    /// Lists whose order the patch gives by `$setElementOrder`.
+    /// Merges lists in the order of the patch's `$setElementOrder`.
     fn merge_ordered_lists(
         &self,
         original: &mut Map<String, Value>,
@@ -285,7 +285,7 @@ fn delete_from_list(original: &mut Map<String, Value>, name: &str, value: &Value
     Ok(())
 }
 
-/// Applies `$patch` directives in a list; what remains of the patch is merged.
+/// Applies the `$patch` directives of a list; the rest of the patch is merged.
 fn special_elements(
     mut original: Vec<Value>,
     patch: Vec<Value>,
@@ -329,7 +329,8 @@ fn same_item(a: &Value, b: &Value, key: &str) -> bool {
     }
 }
 
-/// Items of the patch in the patch's order, the others in the server's, mixed as `mergeSortedSlice` does.
+/// Items of the patch in the patch's order, the others in the server's, interleaved as `mergeSortedSlice`
+/// does.
 fn ordered(merged: Vec<Value>, order: &[Value], server: &[Value], key: &str) -> Vec<Value> {
     let place = |list: &[Value], item: &Value| list.iter().position(|found| same_item(found, item, key));
     let (mut patched, mut others): (Vec<Value>, Vec<Value>) =
@@ -352,11 +353,11 @@ fn ordered(merged: Vec<Value>, order: &[Value], server: &[Value], key: &str) -> 
     }
 }
 
-/// A value without directives; none if it is nothing but one.
+/// A value without directives; `None` if it consists only of directives.
 fn without_directives(value: Value) -> Option<Value> {
     match value {
         Value::Object(mut fields) => {
-            // `removeDirectives` drops what has one of these directives.
+            // `removeDirectives` drops values with one of these directives.
             let directive = fields.remove(DIRECTIVE);
             if matches!(
                 directive.as_ref().and_then(Value::as_str),
@@ -403,7 +404,7 @@ mod tests {
         apply(schema, &mut object, patch).map(|()| Value::Object(object))
     }
 
-    /// Object, patch and result, as kube-apiserver 1.36 answers.
+    /// Object, patch and kube-apiserver 1.36's result.
     #[test]
     fn merges_lists_by_their_keys() {
         let schema = Schema::of::<Pod>();

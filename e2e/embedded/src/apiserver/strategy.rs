@@ -1,4 +1,4 @@
-//! What a kind's REST strategy does to an object before validation (`PrepareForCreate`, `PrepareForUpdate`).
+//! Prepares an object for validation according to its kind's REST strategy (`PrepareForCreate`, `PrepareForUpdate`).
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::object::{self, Object, copy, list, set, text};
 use super::resource::Kind;
 use super::schema::Schema;
 
-/// The part of an object that an update is about.
+/// The part of an object that an update may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// The main resource.
@@ -37,7 +37,7 @@ pub(crate) fn prepare_for_create(kind: Kind, object: &mut Object, now: &str) {
             set(object, "/status", status);
         }
         Kind::PersistentVolumeClaim => {
-            // Defaulting of what is read from the store adds the phase.
+            // Defaulting of stored objects adds the phase.
             set(object, "/status", json!({ "phase": "Pending" }));
             drop_unknown_data_source(object, &Object::new());
             normalize_data_sources(object);
@@ -60,7 +60,7 @@ pub(crate) fn prepare_for_create(kind: Kind, object: &mut Object, now: &str) {
     }
 }
 
-/// Prepares a new version of an object: takes from the old one what this part must not change.
+/// Prepares an update: restores the old values of fields that an update of this part must not change.
 pub(crate) fn prepare_for_update(
     kind: Kind,
     part: Part,
@@ -221,8 +221,7 @@ fn drop_coordinated_election(object: &mut Object, old: Option<&Object>) {
     }
 }
 
-/// A claim without a data source gets none through `dataSource` of a kind that it does not know, while `dataSourceRef`
-/// takes anything.
+/// Drops a `dataSource` of unknown kind, unless the old claim has a data source; `dataSourceRef` accepts any kind.
 fn drop_unknown_data_source(object: &mut Object, old: &Object) {
     let has_reference = |object: &Object| object::has(object, "/spec/dataSourceRef");
     if has_reference(object) || has_reference(old) || object::has(old, "/spec/dataSource") {
@@ -241,7 +240,7 @@ fn drop_unknown_data_source(object: &mut Object, old: &Object) {
     }
 }
 
-/// A claim's `dataSource` and `dataSourceRef` follow one another.
+/// Copies a claim's `dataSource` to `dataSourceRef`, or the reverse.
 fn normalize_data_sources(object: &mut Object) {
     let source = object::at(object, "/spec/dataSource").clone();
     let reference = object::at(object, "/spec/dataSourceRef").clone();
@@ -266,7 +265,7 @@ fn scheduling_gated(object: &mut Object, now: &str) {
     set(object, "/status/conditions", json!([condition]));
 }
 
-/// The quality-of-service class: what of CPU and memory the containers request and limit.
+/// The quality-of-service class, from the CPU and memory requests and limits of the containers.
 fn qos_class(object: &Object) -> &'static str {
     let mut any = false;
     let mut guaranteed = true;

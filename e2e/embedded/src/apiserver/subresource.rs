@@ -14,11 +14,11 @@ use super::status::Status;
 use super::storage::key;
 use super::strategy::Part;
 
-/// How long a token lasts that does not say.
+/// Default lifetime of a token.
 const TOKEN_SECONDS: i64 = 3600;
 
-/// Answers a request for a subresource.
-pub(crate) fn answer(call: &mut Call<'_>, method: &Method) -> Result<Reply, Status> {
+/// Handles a request for a subresource.
+pub(crate) fn handle(call: &mut Call<'_>, method: &Method) -> Result<Reply, Status> {
     let location = call.location;
     let name = location.subresource.as_str();
     if !location.resource.subresources.contains(&name) {
@@ -64,7 +64,7 @@ fn document(call: &Call<'_>, api_version: &str, kind: &str) -> Result<Value, Sta
     })
 }
 
-/// Admits the creation of a subresource: its namespace must be that of the request, and exist.
+/// Admits the creation of a subresource: its namespace must exist and be the request's.
 fn admit(call: &Call<'_>, document: &Value) -> Result<(), Status> {
     let location = call.location;
     location.check_namespace(document["metadata"]["namespace"].as_str().unwrap_or_default())?;
@@ -226,7 +226,7 @@ fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
     Ok(success(StatusCode::CREATED))
 }
 
-/// Issues a token of a ServiceAccount. It proves nothing: the server asks for none.
+/// Issues a token of a ServiceAccount. The server does not authenticate, so it accepts requests without it.
 fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
     let request = document(call, "authentication.k8s.io/v1", "TokenRequest")?;
     admit(call, &request)?;
@@ -269,7 +269,7 @@ fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
         Some(audiences) if !audiences.is_empty() => json!(audiences),
         _ => json!(["https://kubernetes.default.svc"]),
     };
-    let answer = json!({
+    let response = json!({
         "kind": "TokenRequest",
         "apiVersion": "authentication.k8s.io/v1",
         "metadata": {
@@ -288,7 +288,7 @@ fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
             "expirationTimestamp": until,
         },
     });
-    Ok(Reply::json(StatusCode::CREATED, answer.to_string()))
+    Ok(Reply::json(StatusCode::CREATED, response.to_string()))
 }
 
 impl Status {

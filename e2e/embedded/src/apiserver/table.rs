@@ -1,4 +1,4 @@
-//! `Table` answers, which `kubectl get` prints (`pkg/printers/internalversion` of Kubernetes).
+//! `Table` responses, which `kubectl get` prints (`pkg/printers/internalversion` of Kubernetes).
 
 mod cells;
 

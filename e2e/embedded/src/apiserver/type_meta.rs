@@ -5,10 +5,10 @@ use super::object::Object;
 use super::resource::{self, Resource};
 use super::schema;
 
-/// Checks that `apiVersion` and `kind` are texts.
+/// Checks that `apiVersion` and `kind` are strings.
 ///
 /// # Errors
-/// The text of Go's decoder for the first that is not.
+/// The error text of Go's decoder for the first one that is not.
 pub(crate) fn check(document: &Object) -> Result<(), String> {
     let named = document
         .iter()
@@ -24,7 +24,8 @@ pub(crate) fn check(document: &Object) -> Result<(), String> {
     Ok(())
 }
 
-/// Why Kubernetes' scheme cannot convert a document of a kind into an object of the resource.
+/// The error of Kubernetes' scheme if it cannot convert a document of this kind into an object of the
+/// resource.
 pub(crate) fn conversion_error(
     resource: &Resource,
     kind: &str,
@@ -41,7 +42,7 @@ pub(crate) fn conversion_error(
     if registered.kind == resource.kind {
         return None;
     }
-    // It is decoded before it is converted.
+    // Kubernetes decodes before it converts.
     if let Err(error) = schema::decode(&registered.schema, document.clone(), schema::Codec::Json) {
         return Some(error);
     }

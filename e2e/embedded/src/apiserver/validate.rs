@@ -1,5 +1,5 @@
-//! Validation of objects (`pkg/apis/*/validation` of Kubernetes): every rule in the order in which kube-apiserver
-//! applies it, for the order of the errors is a part of the answer.
+//! Validation of objects (`pkg/apis/*/validation` of Kubernetes). The rules run in kube-apiserver's order, so
+//! that the response lists the errors in the same order.
 //!
 //! Not validated, because nothing of the attach/detach path uses it: security contexts, probes, stop signals, affinity between
 //! pods, topology spread, DNS configuration, resource claims, Windows and pod-level resources of a pod.
@@ -95,14 +95,14 @@ pub(crate) fn update(resource: &Resource, part: Part, object: &Object, old: &Obj
     })
 }
 
-/// What every new object must fulfil besides the rules of its kind.
+/// Validates the fields that all kinds share in a new object.
 pub(crate) fn common(resource: &Resource, object: &Object) -> Errors {
     collect(object, |object| {
         metadata::validate_apimachinery(object, resource.namespaced, names::path_segment_name);
     })
 }
 
-/// The same for a new version of an object.
+/// Validates the fields that all kinds share in an update.
 pub(crate) fn common_update(resource: &Resource, object: &Object, old: &Object) -> Errors {
     let mut errors = common(resource, object);
     errors.extend(collect(object, |object| {

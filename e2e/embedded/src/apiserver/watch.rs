@@ -1,4 +1,4 @@
-//! Watches: a stream of the changes of a table from a version on.
+//! Watches: a stream of the changes of a table after a resource version.
 //!
 //! A watch keeps no queue: it remembers the revision up to which it has sent, and reads the table's log from there.
 //! One that falls behind the log's window ends, and its client resumes or lists again, as with kube-apiserver.
@@ -23,13 +23,13 @@ use super::show::ResponseEncoder;
 use super::status::Status;
 use super::storage::{Change, Stored};
 
-/// How often a watch gets a bookmark.
+/// Period of bookmarks.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
-/// How long before its timeout a watch gets the last bookmark.
+/// Time between the last bookmark and the watch's timeout.
 const BOOKMARK_BEFORE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Most changes that are sent at once.
+/// Maximum number of changes per batch.
 const BATCH: usize = 500;
-/// How long a watch lasts that names no timeout, at least; twice as long at most.
+/// Minimum timeout of a watch without `timeoutSeconds`; the maximum is twice this.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// A watch.
@@ -45,15 +45,15 @@ struct Watch {
     changed: broadcast::Receiver<()>,
     deadline: Instant,
     next_bookmark: Option<Instant>,
-    /// Only bookmarks of later versions are sent.
+    /// Bookmarks up to this revision are not sent.
     started_at: u64,
-    /// Events for the objects that were there at the start.
+    /// Events for the objects that existed at the start.
     initial: Option<Bytes>,
     ended: bool,
     fault: WatchFault,
 }
 
-/// What a watch found to do.
+/// The next step of a watch.
 enum Step {
     Send(Bytes),
     Wait,
@@ -62,7 +62,7 @@ enum Step {
 /// Starts a watch.
 ///
 /// # Errors
-/// Only for options that do not parse; a version that is too old is an event of the stream.
+/// Malformed options. A resource version that is too old becomes an event of the stream.
 pub(crate) fn watch(
     server: &Arc<Server>,
     location: &Location,
@@ -123,7 +123,7 @@ pub(crate) fn watch(
 // === impl Watch ===
 
 impl Watch {
-    /// The next bytes to send; none ends the stream.
+    /// The next bytes to send; `None` ends the stream.
     async fn next(mut self) -> Option<(Bytes, Self)> {
         loop {
             if self.ended || self.fault.drops_now() {
@@ -211,7 +211,7 @@ impl Watch {
         }
     }
 
-    /// Takes the changes as sent that are not in the watch's part of the log.
+    /// Marks changes as sent that are not in the watch's partial log.
     fn skip_other_changes(&mut self) {
         let store = self.server.store();
         let table = store.table(self.location.resource.table());
@@ -221,7 +221,7 @@ impl Watch {
         }
     }
 
-    /// Whether the watch is about the object.
+    /// Whether the watch selects the object.
     fn selects(&self, stored: &Stored) -> bool {
         let namespace = &self.location.namespace;
         let here = namespace.is_empty() || super::object::namespace(&stored.object) == namespace;
@@ -236,7 +236,7 @@ impl Watch {
             (Some(_), Some(after)) => self.write_event(frames, "MODIFIED", after),
             (Some(_), None) if change.is_deletion => self.write_event(frames, "DELETED", &change.after),
             (Some(before), None) => {
-                // The object left the selection: its last selected state, under the version of the change.
+                // The object left the selection: send its last selected state with the revision of the change.
                 let departed = before.at_revision(change.revision);
                 self.write_event(frames, "DELETED", &departed);
             }

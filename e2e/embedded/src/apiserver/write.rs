@@ -17,11 +17,11 @@ use super::validate;
 use super::warnings;
 use super::{defaults, event_view};
 
-/// How often a name is generated if the one before is taken.
+/// Maximum number of attempts to generate an unused name.
 const NAME_ATTEMPTS: usize = 8;
-/// Longest `generateName` that is kept.
+/// Maximum length of the prefix in a generated name.
 const PREFIX_LIMIT: usize = 63 - 5;
-/// Letters of generated names: no vowels, so that no words come out.
+/// Letters of generated names: without vowels, to avoid words.
 const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// One write.
@@ -31,9 +31,9 @@ pub(crate) struct Writer<'a> {
     /// `metav1.Time` of the write.
     pub(crate) now: String,
     pub(crate) resource: &'static Resource,
-    /// Namespace of the request, empty for objects without one.
+    /// Namespace of the request; empty for cluster-scoped objects.
     pub(crate) namespace: &'a str,
-    /// Whether nothing is stored.
+    /// Whether the write is a dry run, which stores nothing.
     pub(crate) dry_run: bool,
     /// Warnings for the client.
     pub(crate) warnings: Vec<String>,
@@ -67,7 +67,7 @@ fn new_uid(rng: &mut Rng) -> String {
 // === impl Writer ===
 
 impl Writer<'_> {
-    /// Creates an object that was decoded and defaulted; `name` is the one of the request's path, if any.
+    /// Creates a decoded and defaulted object; `name` is the name in the request's path, if any.
     pub(crate) fn create(&mut self, mut object: Object) -> Result<Written, Status> {
         let resource = self.resource;
         for name in [
@@ -143,7 +143,7 @@ impl Writer<'_> {
         Ok(self.put(&key, object))
     }
 
-    /// Replaces an object by what `updated` makes of it.
+    /// Replaces an object by the result of `updated`.
     ///
     /// `uid` is the UID that the stored object must have. The boolean tells whether the object was created.
     pub(crate) fn update(
@@ -181,12 +181,13 @@ impl Writer<'_> {
         let mut object = updated(&existing.object)?;
         self.check_version(&mut object, &existing, name)?;
         self.before_update(&mut object, &existing.object, part)?;
-        // A namespace has finalizers in its spec, too.
+        // A namespace also has finalizers in its spec.
         let finalized = object::list(&object, "/spec/finalizers").is_empty();
         if finalized && should_delete(&object, &existing.object) {
             return Ok((self.delete_finalized(&key, object, existing.revision), false));
         }
-        // A new claim is stored without the phase that is read, so that the first update always writes.
+        // A new claim is stored without a phase, which defaulting adds on reads, so the first update always
+        // writes.
         let is_stored = !(existing.is_first && resource.kind == Kind::PersistentVolumeClaim);
         if object == existing.object && is_stored {
             return Ok((existing, false));
@@ -232,7 +233,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// `rest.BeforeUpdate`, and admission before it.
+    /// Admission, then `rest.BeforeUpdate`.
     fn before_update(&mut self, object: &mut Object, old: &Object, part: Part) -> Result<(), Status> {
         let resource = self.resource;
         self.match_namespace(object)?;
@@ -254,7 +255,7 @@ impl Writer<'_> {
         if !object::has(object, "/metadata/deletionGracePeriodSeconds") {
             object::copy(object, old, "/metadata/deletionGracePeriodSeconds");
         }
-        // Kubernetes' check of immutable Secrets tells an empty map from none.
+        // Kubernetes' check of immutable Secrets distinguishes an empty map from a missing one.
         let has_empty_data = resource.kind == Kind::Secret && is_empty_map(object, DATA);
         self.canonicalize(object);
         if has_empty_data {
@@ -297,7 +298,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Brings the object into the form in which it is stored.
+    /// Converts the object to its stored form.
     fn canonicalize(&self, object: &mut Object) {
         if self.resource.kind == Kind::Namespace {
             defaults::apply(self.resource.kind, object);
@@ -305,13 +306,13 @@ impl Writer<'_> {
         let schema = &super::resource::of_kind(self.resource.kind).schema;
         schema.normalize(object);
         if self.resource.kind == Kind::Node {
-            // An empty map is stored as none, and defaulted when it is read.
+            // An empty map is not stored, and defaulting adds it on reads.
             defaults::apply(self.resource.kind, object);
             schema.normalize(object);
         }
     }
 
-    /// Stores the object, or shows what would be stored.
+    /// Stores the object; in a dry run only returns it.
     pub(crate) fn put(&mut self, key: &str, object: Object) -> Written {
         if self.dry_run {
             return Arc::new(Stored::unsaved(object));
@@ -319,7 +320,7 @@ impl Writer<'_> {
         self.store.put(self.resource.table(), key, object)
     }
 
-    /// Removes an object whose last finalizer an update removed; the answer is the updated object.
+    /// Deletes an object after an update removed its last finalizer; returns the updated object.
     fn delete_finalized(&mut self, key: &str, object: Object, revision: u64) -> Written {
         if !self.dry_run {
             self.store.delete(self.resource.table(), key);
@@ -333,7 +334,7 @@ impl Writer<'_> {
 /// Field of a Secret.
 const DATA: &str = "data";
 
-/// The group that errors name: events are core events, whichever API they come through.
+/// The group in errors: events are core events in both event APIs.
 fn kind_group(resource: &Resource) -> &'static str {
     super::resource::of_kind(resource.kind).group
 }
@@ -349,7 +350,7 @@ fn parse_version(object: &Object) -> Result<u64, Status> {
     }
 }
 
-/// Whether an update of an object that is being deleted ends in its removal.
+/// Whether an update of a terminating object completes its deletion.
 fn should_delete(object: &Object, old: &Object) -> bool {
     let grace = object::at(old, "/metadata/deletionGracePeriodSeconds").as_i64();
     object::list(object, "/metadata/finalizers").is_empty()
@@ -357,7 +358,7 @@ fn should_delete(object: &Object, old: &Object) -> bool {
         && grace.is_none_or(|grace| grace == 0)
 }
 
-/// Decodes a JSON document into an object of the resource, in the form in which it is stored, and defaults it.
+/// Decodes a JSON document into an object of the resource in its stored form, and defaults it.
 ///
 /// # Errors
 /// If a field has the wrong type. Unknown fields are returned beside the object.

@@ -1,7 +1,7 @@
 //! ActualStateOfWorld: the nodes of each attached volume, and the volumes that each node reports as attached.
 //!
-//! Invariants: a volume that is uncertain is not reported as attached; a volume whose detach was decided has left
-//! the report before the detach starts.
+//! Invariants: an uncertain volume is not reported as attached; a volume is removed from the report before its detach
+//! starts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) enum AttachState {
 pub(crate) struct AttachedVolume {
     pub volume_name: UniqueVolumeName,
     pub node_name: String,
-    /// Unknown if it comes from a node's status and no pod named it since.
+    /// `None` if the volume comes from a node's status and no pod has referenced it since.
     pub spec: Option<Arc<VolumeSpec>>,
     pub mounted_by_node: bool,
     pub attach_state: AttachState,
@@ -36,7 +36,7 @@ pub(crate) struct AttachedVolume {
 pub(crate) struct ActualStateOfWorld {
     volumes: BTreeMap<UniqueVolumeName, Volume>,
     nodes_to_update_status_for: BTreeMap<String, NodeReport>,
-    /// `volumesInUse` of each node as last seen; a volume is mounted until the node proved otherwise.
+    /// The last observed `volumesInUse` of each node. A volume counts as mounted until the node reports otherwise.
     in_use: BTreeMap<String, BTreeSet<UniqueVolumeName>>,
 }
 
@@ -59,7 +59,7 @@ struct NodeReport {
     volumes: BTreeSet<UniqueVolumeName>,
 }
 
-// === impl ActualStateOfWorld: what operations report ===
+// === impl ActualStateOfWorld: updates from operations ===
 
 impl ActualStateOfWorld {
     /// The volume is attached to the node.
@@ -89,7 +89,7 @@ impl ActualStateOfWorld {
         self.remove_volume_from_report_as_attached(name, node);
     }
 
-    /// Takes the volume out of what the node reports, before it is detached.
+    /// Removes the volume from the node's `volumesAttached` before the detach.
     pub(crate) fn remove_volume_from_report_as_attached(&mut self, name: &str, node: &str) {
         if let Some(report) = self.nodes_to_update_status_for.get_mut(node)
             && report.volumes.remove(name)
@@ -98,7 +98,8 @@ impl ActualStateOfWorld {
         }
     }
 
-    /// Puts a volume that is or may be attached back into what the node reports; as upstream, also if that is not confirmed.
+    /// Adds a volume that is or may be attached to the node's `volumesAttached` again; as upstream, also if the attach is
+    /// not confirmed.
     pub(crate) fn add_volume_to_report_as_attached(&mut self, name: &str, node: &str) {
         if self.attach_state(name, node) == AttachState::Detached {
             return;
@@ -139,7 +140,7 @@ impl ActualStateOfWorld {
                         detach_requested: None,
                     },
                 );
-                // Assume mounted until the node proves otherwise.
+                // Assume mounted until the node reports otherwise.
                 self.in_use
                     .entry(node.to_owned())
                     .or_default()
@@ -152,10 +153,10 @@ impl ActualStateOfWorld {
     }
 }
 
-// === impl ActualStateOfWorld: what nodes report ===
+// === impl ActualStateOfWorld: updates from nodes ===
 
 impl ActualStateOfWorld {
-    /// Takes in a node's `volumesInUse`, and returns whether it changed.
+    /// Stores a node's `volumesInUse`; returns whether it changed.
     pub(crate) fn set_volumes_mounted_by_node(&mut self, volumes: &[UniqueVolumeName], node: &str) -> bool {
         let volumes: BTreeSet<_> = volumes.iter().cloned().collect();
         let previous = self.in_use.insert(node.to_owned(), volumes.clone());
@@ -169,7 +170,7 @@ impl ActualStateOfWorld {
         }
     }
 
-    /// Starts the wait for the unmount, if it is not running, and returns for how long it has been running.
+    /// Sets the detach request time, unless it is set; returns the time since then.
     pub(crate) fn set_detach_request_time(
         &mut self,
         name: &str,
@@ -181,7 +182,7 @@ impl ActualStateOfWorld {
         Some(now.saturating_duration_since(requested))
     }
 
-    /// The volume is needed again.
+    /// Resets the detach request time: a pod needs the volume again.
     pub(crate) fn reset_detach_request_time(&mut self, name: &str, node: &str) {
         if let Some(attached) = self
             .volumes
@@ -192,7 +193,7 @@ impl ActualStateOfWorld {
         }
     }
 
-    /// What to write into `volumesAttached` of the nodes that need it: name and device path. The need is reset.
+    /// The `volumesAttached` (name and device path) of the nodes whose status needs an update; marks them as updated.
     pub(crate) fn get_volumes_to_report_attached(
         &mut self,
     ) -> Vec<(String, Vec<(UniqueVolumeName, String)>)> {
@@ -246,7 +247,7 @@ impl ActualStateOfWorld {
             .map_or(AttachState::Detached, NodeAttachedTo::state)
     }
 
-    /// The volumes that are or may be attached and for which `wanted`, of name and node, holds.
+    /// The volumes that are or may be attached and for which `wanted(name, node)` holds.
     pub(crate) fn get_attached_volumes(
         &self,
         mut wanted: impl FnMut(&str, &str) -> bool,
@@ -269,7 +270,7 @@ impl ActualStateOfWorld {
         volumes
     }
 
-    /// The nodes that surely have the volume.
+    /// The nodes to which the volume is attached for certain.
     pub(crate) fn get_nodes_for_attached_volume(&self, name: &str) -> Vec<String> {
         self.volumes
             .get(name)
@@ -346,7 +347,7 @@ mod tests {
         actual.remove_volume_from_report_as_attached(&name, "a");
         assert_eq!(actual.get_volumes_to_report_attached_for_node("a"), Some(vec![]));
 
-        // A failed detach leaves the volume uncertain, and unreported.
+        // After a failed detach the volume is uncertain and not reported.
         actual.mark_volume_as_uncertain(&name, None, "a");
         assert_eq!(actual.get_volumes_to_report_attached_for_node("a"), None);
         assert_eq!(actual.attach_state(&name, "a"), AttachState::Uncertain);

@@ -1,4 +1,4 @@
-//! Puts the controller together and feeds it from the informers.
+//! Assembles the controller and handles the events of the informers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,26 +44,24 @@ pub(crate) struct AttachDetachController {
 pub struct AttachDetachOptions {
     /// When to force-detach a volume that is still mounted.
     pub force_detach: ForceDetach,
-    /// `--attach-detach-reconcile-sync-period`: interval between verifications of the attached volumes.
+    /// `--attach-detach-reconcile-sync-period`: period of verifying the attached volumes.
     pub reconcile_sync_period: Duration,
-    /// How long to wait for the external-attacher.
+    /// Timeout of waiting for the external-attacher.
     pub csi_timeout: Duration,
-    /// `DesiredStateOfWorldPopulatorLoopSleepPeriod`: interval of removing deleted pods from the
-    /// desired state of world.
+    /// `DesiredStateOfWorldPopulatorLoopSleepPeriod`: period of removing deleted pods from the desired state of world.
     pub populator_loop_sleep_period: Duration,
-    /// `DesiredStateOfWorldPopulatorListPodsRetryDuration`: interval of adding pods to it
-    /// whose events the controller missed.
+    /// `DesiredStateOfWorldPopulatorListPodsRetryDuration`: period of adding pods whose events the controller missed.
     pub populator_list_pods_retry_duration: Duration,
-    /// A bug to plant.
+    /// A bug to inject.
     pub injected_bug: Option<InjectedBug>,
 }
 
-/// Takes in what the informers report.
+/// Handles the events of the informers.
 struct EventHandlers {
     informers: Informers,
     plugin: Arc<CsiPlugin>,
     state: Arc<SharedState>,
-    /// The pods that name a claim.
+    /// The pods that use a claim.
     pods_by_claim: BTreeMap<Key, BTreeSet<Key>>,
     injected_bug: Option<InjectedBug>,
 }
@@ -104,12 +102,12 @@ impl AttachDetachController {
         }
     }
 
-    /// What others may see of it.
+    /// A view of the controller's state.
     pub(crate) fn view(&self) -> AttachDetachView {
         AttachDetachView::new(self.state.clone(), self.informers.clone())
     }
 
-    /// Runs for ever. Call before the informers run, so that no change is missed.
+    /// Runs until the future is dropped. Call this before the informers start, so that the controller misses no change.
     pub(crate) fn run(self) -> BoxFuture<'static, ()> {
         let pods = self.informers.pods.subscribe();
         let nodes = self.informers.nodes.subscribe();
@@ -178,7 +176,8 @@ impl EventHandlers {
             let name = node.metadata.name.as_deref().unwrap_or_default();
             let status = node.status.clone().unwrap_or_default();
             for volume in status.volumes_attached.unwrap_or_default() {
-                // The spec follows with the pod that uses the volume; without one it is detached, which needs none.
+                // A pod that uses the volume adds the spec. Without such a pod the volume is detached, which needs no
+                // spec.
                 state
                     .actual
                     .mark_volume_as_attached(&volume.name, None, name, &volume.device_path);
@@ -191,8 +190,8 @@ impl EventHandlers {
         state.changed = true;
     }
 
-    /// A volume that has a VolumeAttachment and is not reported as attached may be attached: the reconciler attaches
-    /// or detaches it.
+    /// Marks volumes as uncertain that have a VolumeAttachment and are not reported as attached: the reconciler attaches
+    /// or detaches them.
     fn process_volume_attachments(&self, state: &mut State) {
         for attachment in self.informers.attachments.list() {
             let Some(volume) = &attachment.spec.source.persistent_volume_name else {
@@ -217,8 +216,8 @@ impl EventHandlers {
         }
     }
 
-    /// With the injected bug, adds the pods of now to the desired state a few seconds later, as a controller does that has
-    /// many pods to go through.
+    /// With the injected bug, adds the current pods to the desired state a few seconds later, as a controller with many
+    /// pods does.
     fn late_population(&self) -> BoxFuture<'static, ()> {
         if self.injected_bug != Some(InjectedBug::DeletedPodStaysDesired) {
             return std::future::ready(()).boxed();
@@ -321,7 +320,7 @@ impl EventHandlers {
         }
     }
 
-    /// A claim that is bound brings its volume to the pods that wait for it.
+    /// Adds the volume of a bound claim to the pods that wait for it.
     fn claim_changed(&self, change: &Change<PersistentVolumeClaim>) {
         let Change::Applied { new: claim, .. } = change else {
             return;
@@ -354,7 +353,7 @@ impl EventHandlers {
             Change::Applied { old, .. } => {
                 add_node(&mut state, node);
                 if old.is_none() {
-                    // A node that was re-created has lost its report.
+                    // A re-created node has lost its `volumesAttached`.
                     state.actual.set_node_status_update_needed(name);
                     state.changed = true;
                 }
@@ -369,7 +368,8 @@ impl EventHandlers {
             .status
             .as_ref()
             .and_then(|status| status.volumes_in_use.as_deref());
-        // As long as a volume waits for its detach, rounds are due anyway: health and taints need no look here.
+        // While a volume waits for its detach, the reconciler syncs anyway, so changes of health and taints need no
+        // handling here.
         let in_use_changed = state
             .actual
             .set_volumes_mounted_by_node(in_use.unwrap_or_default(), name);
@@ -377,7 +377,7 @@ impl EventHandlers {
     }
 }
 
-/// Only a node that leaves attach and detach to the controller is managed by it.
+/// Adds a node if it has controller-managed attach and detach.
 fn add_node(state: &mut State, object: &Node) {
     if node::annotation(object, node::CONTROLLER_MANAGED_ATTACH).is_some() {
         let name = object.metadata.name.as_deref().unwrap_or_default();

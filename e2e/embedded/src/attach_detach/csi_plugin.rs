@@ -1,8 +1,8 @@
-//! How kube-controller-manager attaches CSI volumes: it creates and deletes VolumeAttachments and waits for the
-//! external-attacher, polling its informer's store.
+//! kube-controller-manager's CSI attacher: creates and deletes VolumeAttachments and waits for the external-attacher,
+//! polling the informer's store.
 //!
-//! Cancellation: an attach or detach that is dropped leaves the VolumeAttachment as it is; a restarted controller
-//! takes it up as uncertain.
+//! Cancellation: dropping an attach or detach leaves the VolumeAttachment unchanged; a restarted controller marks the
+//! volume as uncertain.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -17,14 +17,14 @@ use tokio::time::{Instant, sleep_until};
 use crate::informers::Informers;
 use crate::volume::{UniqueVolumeName, VolumeSpec, attachment_name, split_unique_name};
 
-/// First delay between two looks at the VolumeAttachment.
+/// First delay between two polls of the VolumeAttachment.
 const INITIAL_POLL: Duration = Duration::from_millis(500);
-/// Longest delay, reached after about two minutes.
+/// Maximum delay, reached after about two minutes.
 const MAX_POLL: Duration = Duration::from_secs(7);
 const POLL_FACTOR: f64 = 1.05;
 const POLL_JITTER: f64 = 0.1;
 
-/// Why a volume was not attached or detached; the texts are upstream's.
+/// An error of an attach or detach, with upstream's text.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("kubernetes.io/csi: attacher.Attach failed: {0}")]
@@ -54,7 +54,7 @@ pub(crate) struct CsiPlugin {
     client: Client,
     informers: Informers,
     jitter: Mutex<fastrand::Rng>,
-    /// How long an attach or detach may take before it counts as failed.
+    /// Timeout of an attach or detach.
     timeout: Duration,
 }
 
@@ -70,7 +70,7 @@ impl CsiPlugin {
         }
     }
 
-    /// Whether volumes of the driver need a VolumeAttachment; a driver without CSIDriver object does.
+    /// Whether volumes of the driver need a VolumeAttachment; true for a driver without CSIDriver object.
     pub(crate) fn can_attach(&self, driver: &str) -> bool {
         self.informers
             .csi_drivers
@@ -79,8 +79,9 @@ impl CsiPlugin {
             .unwrap_or(true)
     }
 
-    /// Whether a VolumeAttachment says that the volume is attached to the node. Reads it from the API server if the
-    /// informer lacks it; as upstream, a failed read counts as detached. A volume that needs no attach counts as attached.
+    /// Whether the volume is attached to the node according to its VolumeAttachment. Reads it from the API server if the
+    /// informer's store lacks it; as upstream, a failed read counts as detached. A volume that needs no attach counts as
+    /// attached.
     pub(crate) async fn is_attached(&self, spec: &VolumeSpec, node: &str) -> bool {
         if !self.can_attach(&spec.driver) {
             return true;
@@ -97,11 +98,11 @@ impl CsiPlugin {
         status.is_some_and(|status| status.attached)
     }
 
-    /// Creates the VolumeAttachment, if there is none, and waits until it is attached.
+    /// Creates the VolumeAttachment, unless it exists, and waits until the volume is attached.
     ///
     /// # Errors
-    /// The API server refused it, the driver failed, or the attacher did not answer in time. The volume may be
-    /// attached all the same.
+    /// The API server rejected it, the driver failed, or the attacher timed out. The volume may be attached
+    /// nevertheless.
     pub(crate) async fn attach(&self, spec: &VolumeSpec, node: &str) -> Result<(), Error> {
         let name = attachment_name(&spec.handle, &spec.driver, node);
         if self.informers.attachments.get("", &name).is_none() {
@@ -115,7 +116,7 @@ impl CsiPlugin {
                 Err(error) => return Err(Error::Create(message_of(&error))),
             }
         }
-        // A VolumeAttachment that was just created may not be in the store yet.
+        // The store may not have a new VolumeAttachment yet.
         let attached =
             |attachment: Option<&VolumeAttachment>| attachment.map_or(Ok(false), verify_attachment_status);
         self.wait(&name, &spec.driver, &spec.handle, "attach", attached)
@@ -125,7 +126,7 @@ impl CsiPlugin {
     /// Deletes the VolumeAttachment and waits until it is gone.
     ///
     /// # Errors
-    /// The API server refused it, the driver failed, or the attacher did not answer in time.
+    /// The API server rejected it, the driver failed, or the attacher timed out.
     pub(crate) async fn detach(&self, volume: &UniqueVolumeName, node: &str) -> Result<(), Error> {
         let (driver, handle) = split_unique_name(volume).ok_or(Error::VolumeName)?;
         let name = attachment_name(handle, driver, node);
@@ -146,10 +147,11 @@ impl CsiPlugin {
         self.wait(&name, "unknown", handle, "detach", detached).await
     }
 
-    /// Whether the node still reports the volume as in use. Asks the API server, as the informer may be late.
+    /// Checks that the node does not report the volume as in use. Reads from the API server, because the informer may be
+    /// stale.
     ///
     /// # Errors
-    /// The volume is in use, or the node could not be read. A node that is gone uses nothing.
+    /// The volume is in use, or the node could not be read. A node that does not exist uses no volume.
     pub(crate) async fn verify_safe_to_detach(
         &self,
         volume: &UniqueVolumeName,

@@ -55,12 +55,12 @@ pub(crate) struct NodeHasVolumes {
 // === impl DesiredStateOfWorld ===
 
 impl DesiredStateOfWorld {
-    /// Adds a node that leaves attach and detach to the controller.
+    /// Adds a node with controller-managed attach and detach.
     pub(crate) fn add_node(&mut self, node: &str) {
         self.nodes.entry(node.to_owned()).or_default();
     }
 
-    /// Adds a pod that needs a volume on a node; a node that is not managed is ignored.
+    /// Adds a pod that needs a volume on a node; ignores a node that is not managed.
     pub(crate) fn add_pod(&mut self, pod: PodToAdd, spec: Arc<VolumeSpec>, node: &str) -> bool {
         let Some(node) = self.nodes.get_mut(node) else {
             return false;
@@ -113,7 +113,7 @@ impl DesiredStateOfWorld {
             .is_some_and(|managed| managed.volumes.contains_key(volume_name))
     }
 
-    /// The multi-attach error of the volume on the node was reported, and is not reported again.
+    /// Records that the multi-attach error of the volume on the node was reported.
     pub(crate) fn set_multi_attach_error(&mut self, volume_name: &str, node: &str) {
         if let Some(volume) = self
             .nodes
@@ -124,7 +124,7 @@ impl DesiredStateOfWorld {
         }
     }
 
-    /// The volumes that should be attached and for which `needed`, of name and node, holds.
+    /// The volumes that should be attached and for which `needed(name, node)` holds.
     pub(crate) fn get_volumes_to_attach(
         &self,
         mut needed: impl FnMut(&str, &str) -> bool,

@@ -1,5 +1,5 @@
-//! Repairs the desired state from the informers: by default pods that are gone leave it every minute, and pods that were
-//! missed enter it every three minutes.
+//! Syncs the desired state with the informers: by default, removes deleted pods every minute, and adds missed pods every
+//! three minutes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::informers::Informers;
 use crate::injected_bug::InjectedBug;
 use crate::pod;
 
-/// The loop.
+/// The populator's loop.
 pub(crate) struct DesiredStateOfWorldPopulator {
     pub state: Arc<SharedState>,
     pub informers: Informers,
@@ -24,7 +24,7 @@ pub(crate) struct DesiredStateOfWorldPopulator {
 // === impl DesiredStateOfWorldPopulator ===
 
 impl DesiredStateOfWorldPopulator {
-    /// Populates for ever.
+    /// Runs until the future is dropped.
     pub(crate) async fn run(self) {
         let mut ticks = interval(self.options.populator_loop_sleep_period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -40,7 +40,7 @@ impl DesiredStateOfWorldPopulator {
         }
     }
 
-    /// Removes pods that are gone, terminated or re-created, and volumes that need no attach any more.
+    /// Removes deleted, terminated and re-created pods, and volumes that no longer need an attach.
     pub(crate) fn find_and_remove_deleted_pods(&self) {
         let mut state = self.state.lock();
         for (known, volume, node) in state.desired.get_pod_to_add() {
@@ -71,7 +71,7 @@ impl DesiredStateOfWorldPopulator {
         }
     }
 
-    /// Adds pods whose volumes could not be resolved when the pod changed last.
+    /// Adds pods with volumes that could not be resolved at the pod's last change.
     pub(crate) fn find_and_add_active_pods(&self) {
         let mut state = self.state.lock();
         for pod in self.informers.pods.list() {

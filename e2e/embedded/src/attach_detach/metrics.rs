@@ -1,4 +1,4 @@
-//! The controller's metrics, named as upstream names them.
+//! The controller's metrics, with upstream's names.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 /// Upstream's name repeats the subsystem.
 const FORCED_DETACHES: &str = "attach_detach_controller_attachdetach_controller_forced_detaches";
 
-/// Why a volume was detached although its node may still use it.
+/// The reason of a forced detach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ForceDetachReason {
     /// The node was unhealthy and did not unmount in time.
@@ -43,8 +43,8 @@ impl Metrics {
         self.forced_detaches.get(&reason).copied().unwrap_or_default()
     }
 
-    /// Prometheus text format; the arguments are the number of volumes by driver in either state, and by node and
-    /// driver.
+    /// The metrics in Prometheus text format; the arguments are the numbers of volumes by driver in each state of
+    /// world, and by node and driver.
     pub(crate) fn render(
         &self,
         desired: &BTreeMap<String, usize>,

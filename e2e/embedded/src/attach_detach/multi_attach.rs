@@ -2,8 +2,8 @@
 
 use super::desired_state_of_world::{PodToAdd, VolumeToAttach};
 
-/// What to tell each pod that waits for a volume that other nodes have. A user must not see the names of pods in
-/// other namespaces.
+/// The event's message for each pod that waits for a volume attached to other nodes. A user must not see the
+/// names of pods in other namespaces.
 pub(crate) fn messages(volume: &VolumeToAttach, pods_on_other_nodes: &[PodToAdd]) -> Vec<(PodToAdd, String)> {
     let name = &volume.spec.name;
     let message = |pod: &PodToAdd| {
@@ -71,10 +71,10 @@ mod tests {
             ),
         ];
         for (pods, expected) in cases {
-            let told = messages(&volume, &pods);
-            assert_eq!(told.len(), 1);
+            let messages = messages(&volume, &pods);
+            assert_eq!(messages.len(), 1);
             assert_eq!(
-                told[0].1,
+                messages[0].1,
                 format!("Multi-Attach error for volume \"pv-v\" {expected}")
             );
         }

@@ -11,7 +11,7 @@ use super::SharedState;
 use crate::informer::Informer;
 use crate::volume::UniqueVolumeName;
 
-/// Patches the nodes whose report changed.
+/// Patches the nodes whose `volumesAttached` changed.
 #[derive(Clone)]
 pub(crate) struct NodeStatusUpdater {
     client: Client,
@@ -26,10 +26,10 @@ impl NodeStatusUpdater {
         Self { client, nodes, state }
     }
 
-    /// Writes the report of every node that needs it.
+    /// Writes `volumesAttached` of every node that needs an update.
     ///
     /// # Errors
-    /// The last of the patches that the API server refused; these nodes are marked for another try.
+    /// The last error of a patch; the nodes of failed patches are marked for a retry.
     pub(crate) async fn update_node_statuses(&self) -> kube::Result<()> {
         let reports = self.state.lock().actual.get_volumes_to_report_attached();
         let mut result = Ok(());
@@ -42,7 +42,7 @@ impl NodeStatusUpdater {
         result
     }
 
-    /// Writes the report of one node if it needs it.
+    /// Writes `volumesAttached` of one node if it needs an update.
     ///
     /// # Errors
     /// As those of [`Self::update_node_statuses`].
@@ -60,7 +60,7 @@ impl NodeStatusUpdater {
 
     async fn update(&self, node: &str, volumes: &[(UniqueVolumeName, String)]) -> kube::Result<()> {
         if self.nodes.get("", node).is_none() {
-            // A node that does not exist has no status; it is written when the node is created.
+            // The node does not exist; its status is written when the node is created.
             return Ok(());
         }
         let patch = Patch::Strategic(json!({"status": {"volumesAttached": report(volumes)}}));
@@ -76,7 +76,7 @@ impl NodeStatusUpdater {
     }
 }
 
-/// An empty list is written as null: an omitted field would be left as it is.
+/// An empty list is written as null, because a patch does not change omitted fields.
 fn report(volumes: &[(UniqueVolumeName, String)]) -> Value {
     if volumes.is_empty() {
         return Value::Null;

@@ -1,5 +1,5 @@
-//! Runs attach and detach operations beside the reconciler, at most one per volume, or per volume and node if the
-//! volume may be attached to several.
+//! Runs attach and detach operations concurrently with the reconciler, at most one per volume, or per volume and
+//! node if the volume may be attached to several nodes.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::volume::VolumeSpec;
 pub(crate) const ATTACH_OPERATION: &str = "volume_attach";
 pub(crate) const DETACH_OPERATION: &str = "volume_detach";
 
-/// Starts operations; [`run_operations`] carries them out.
+/// Starts operations; [`run_operations`] executes them.
 #[derive(Clone)]
 pub(crate) struct OperationExecutor {
     state: Arc<SharedState>,
@@ -35,8 +35,8 @@ pub(crate) struct OperationExecutor {
 // === impl OperationExecutor ===
 
 impl OperationExecutor {
-    /// The executor, and the operations it starts. At most one is queued per volume, so the queue is bounded by
-    /// the number of volumes.
+    /// The executor, and a receiver of the operations it starts. At most one is queued per volume, so the queue
+    /// is bounded by the number of volumes.
     pub(crate) fn new(
         state: Arc<SharedState>,
         plugin: Arc<CsiPlugin>,
@@ -69,7 +69,7 @@ impl OperationExecutor {
         Ok(())
     }
 
-    /// Starts to detach a volume; `verify` that the node does not use it, unless the detach is forced.
+    /// Starts to detach a volume. `verify`: check that the node does not use it; false for a forced detach.
     pub(crate) fn detach_volume(&self, volume: AttachedVolume, verify: bool) -> Result<(), NotStarted> {
         let key = operation_key(&volume.volume_name, volume.spec.as_deref(), &volume.node_name);
         self.start(&key, DETACH_OPERATION)?;
@@ -148,7 +148,7 @@ impl OperationExecutor {
                 if self.injected_bug == Some(InjectedBug::AttachedAfterFailedDetach) {
                     actual.add_volume_to_report_as_attached(name, node);
                 } else {
-                    // Only a successful attach puts the volume back into the node's report.
+                    // Only a successful attach adds the volume to the node's `volumesAttached` again.
                     actual.mark_volume_as_uncertain(name, volume.spec.clone(), node);
                 }
                 false
@@ -167,14 +167,14 @@ impl OperationExecutor {
     }
 
     fn enqueue(&self, operation: BoxFuture<'static, ()>) {
-        // The receiver goes only with the controller, and its operations with it.
+        // The send fails only if the controller, and so its operations, were dropped.
         drop(self.queue.send(operation));
     }
 }
 
 // === functions ===
 
-/// Carries out operations for ever.
+/// Executes operations until the channel is closed.
 pub(crate) async fn run_operations(mut operations: mpsc::UnboundedReceiver<BoxFuture<'static, ()>>) {
     let mut running = FuturesUnordered::new();
     loop {
@@ -187,7 +187,7 @@ pub(crate) async fn run_operations(mut operations: mpsc::UnboundedReceiver<BoxFu
     }
 }
 
-/// Volumes for a single node must not be attached and detached at once anywhere.
+/// A volume for a single node must not be attached and detached concurrently, on any nodes.
 pub(crate) fn operation_key(volume: &str, spec: Option<&VolumeSpec>, node: &str) -> OperationKey {
     if spec.is_none_or(VolumeSpec::is_multi_attach_allowed) {
         OperationKey::on_node(volume, node)

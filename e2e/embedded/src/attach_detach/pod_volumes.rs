@@ -1,4 +1,4 @@
-//! From a pod to the volumes that must be attached for it: upstream's `util.ProcessPodVolumes`.
+//! Determines the volumes to attach for a pod: upstream's `util.ProcessPodVolumes`.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::informers::Informers;
 use crate::pod;
 use crate::volume::{VolumeSpec, claim_name};
 
-/// The volume behind a pod's volume, or `None` if it is not attachable, or not bound yet.
+/// The spec of a pod's volume; `None` if it is not attachable or not bound yet.
 pub(crate) fn create_volume_spec(
     pod: &Pod,
     volume: &Volume,
@@ -21,7 +21,7 @@ pub(crate) fn create_volume_spec(
     plugin.can_attach(&spec.driver).then(|| Arc::new(spec))
 }
 
-/// The driver of a pod's volume, also of one that needs no attach.
+/// The driver of a pod's volume, even if the volume needs no attach.
 pub(crate) fn driver_of(pod: &Pod, volume: &Volume, informers: &Informers) -> Option<String> {
     let inline = volume.csi.as_ref().map(|csi| csi.driver.clone());
     inline.or_else(|| find_volume_spec(pod, volume, informers).map(|spec| spec.driver))
@@ -37,7 +37,7 @@ fn find_volume_spec(pod: &Pod, volume: &Volume, informers: &Informers) -> Option
 fn bound_volume(pod: &Pod, volume: &Volume, claim: &str, informers: &Informers) -> Option<VolumeSpec> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let claim = informers.claims.get(namespace, claim)?;
-    // The claim of an ephemeral volume must belong to this very pod.
+    // The claim of an ephemeral volume must be owned by this pod.
     if volume.ephemeral.is_some() && !pod::owns(pod, &claim.metadata) {
         return None;
     }

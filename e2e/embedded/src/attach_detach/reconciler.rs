@@ -1,5 +1,5 @@
-//! Compares desired and actual state and starts what is missing: detaches first, so that a volume whose pod moved
-//! leaves the old node before it is attached to the new one.
+//! Compares the desired with the actual state of world and starts the missing operations. Detaches come first, so
+//! that a volume whose pod moved is detached from the old node before it is attached to the new one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,26 +19,26 @@ use crate::informer::Informer;
 use crate::injected_bug::InjectedBug;
 use crate::node;
 
-/// Delay between two rounds.
+/// Delay between two syncs.
 const LOOP_PERIOD: Duration = Duration::from_millis(100);
 
-/// When a volume that is still mounted is detached all the same.
+/// When a volume that is still mounted is force-detached.
 #[derive(Clone, Copy, Debug)]
 pub struct ForceDetach {
-    /// How long to wait for the unmount before a volume is taken from an unhealthy node.
+    /// Maximum wait for the unmount before a volume is detached from an unhealthy node.
     pub max_wait_for_unmount: Duration,
     /// Never detach by timeout; only the out-of-service taint forces a detach.
     pub disable_on_timeout: bool,
 }
 
-/// What is known of the node that a volume should leave.
+/// Health of the node from which a volume should be detached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeHealth {
     pub ready: bool,
     pub out_of_service: bool,
 }
 
-/// What to do about a volume that is attached and not desired.
+/// The decision on a volume that is attached and not desired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DetachDecision {
     WaitForUnmount,
@@ -46,7 +46,7 @@ pub(crate) enum DetachDecision {
     ForceDetach(ForceDetachReason),
 }
 
-/// The loop.
+/// The reconciler's loop.
 pub(crate) struct Reconciler {
     pub state: Arc<SharedState>,
     pub nodes: Informer<Node>,
@@ -70,7 +70,7 @@ impl Default for ForceDetach {
 // === impl NodeHealth ===
 
 impl NodeHealth {
-    /// A node that is gone is unhealthy and has no taint.
+    /// A node that does not exist is unhealthy and has no taint.
     pub(crate) fn of(node: Option<&Node>) -> Self {
         Self {
             ready: node.is_some_and(node::is_ready),
@@ -82,7 +82,7 @@ impl NodeHealth {
 // === impl DetachDecision ===
 
 impl DetachDecision {
-    /// Decides about a volume whose detach was requested `elapsed` ago.
+    /// Decides on a volume whose detach was requested `elapsed` ago.
     pub(crate) fn new(mounted: bool, elapsed: Duration, health: NodeHealth, policy: ForceDetach) -> Self {
         let timed_out = elapsed > policy.max_wait_for_unmount && !policy.disable_on_timeout;
         let forced = (timed_out && !health.ready) || health.out_of_service;
@@ -102,7 +102,7 @@ impl DetachDecision {
 // === impl Reconciler ===
 
 impl Reconciler {
-    /// Reconciles for ever. A round without anything to do is skipped.
+    /// Runs until the future is dropped. Skips a sync if the state has not changed.
     pub(crate) async fn run(self) {
         let mut ticks = interval(LOOP_PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -127,7 +127,7 @@ impl Reconciler {
         }
     }
 
-    /// What is attached and not desired. As long as there is any, the next round is due.
+    /// The volumes that are attached and not desired. If there are any, the next sync is due.
     fn volumes_to_detach(&self) -> Vec<AttachedVolume> {
         let mut state = self.state.lock();
         let desired = &state.desired;
@@ -138,7 +138,7 @@ impl Reconciler {
         volumes
     }
 
-    /// What is desired and not attached. What is attached is not to be detached any more.
+    /// The volumes that are desired and not attached. Resets the detach request time of the attached ones.
     fn volumes_to_attach(&self) -> Vec<VolumeToAttach> {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -198,7 +198,7 @@ impl Reconciler {
         }
     }
 
-    /// For how long the detach has been requested; `None` if it cannot be started now.
+    /// Time since the detach was requested; `None` if it cannot be started now.
     fn request_detach(&self, volume: &AttachedVolume) -> Option<Duration> {
         let now = Instant::now();
         let (name, node) = (&volume.volume_name, &volume.node_name);
@@ -210,7 +210,7 @@ impl Reconciler {
         {
             return None;
         }
-        // The operation may have ended since the list was made.
+        // An operation may have ended since the list was built.
         if state.actual.attach_state(name, node) == AttachState::Detached {
             return None;
         }
@@ -245,7 +245,7 @@ impl Reconciler {
             }
         }
         drop(state);
-        // A volume in its backoff is tried again in a later round.
+        // A later sync retries a volume in backoff.
         if let Ok(()) = self.executor.attach_volume(volume.clone()) {
             tracing::debug!(volume = %volume.volume_name, node = %volume.node_name, "AttachVolume started");
         }

@@ -1,5 +1,5 @@
-//! Verifies periodically that attached volumes still are, as `syncStates` of the real controller does: a volume whose
-//! VolumeAttachment was deleted by someone else is attached again.
+//! Verifies periodically that attached volumes are still attached, as upstream's `syncStates`: if another client
+//! deleted the VolumeAttachment, the volume is attached again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::operation_executor::operation_key;
 use super::{SharedState, State};
 use crate::volume::VolumeSpec;
 
-/// The loop.
+/// The verification loop.
 pub(crate) struct StateSync {
     pub state: Arc<SharedState>,
     pub plugin: Arc<CsiPlugin>,
@@ -43,10 +43,10 @@ impl StateSync {
             if !was_settled || self.plugin.is_attached(spec, node).await {
                 continue;
             }
-            // An operation may have begun meanwhile.
+            // An operation may have started meanwhile.
             let mut state = self.state.lock();
             if is_settled(&state, name, spec, node) {
-                tracing::info!(volume = %name, %node, "attached volume has no VolumeAttachment that says so");
+                tracing::info!(volume = %name, %node, "attached volume has no attached VolumeAttachment");
                 state.actual.mark_volume_as_detached(name, node);
                 state.changed = true;
             }

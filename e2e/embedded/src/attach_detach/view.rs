@@ -1,4 +1,4 @@
-//! What others may see of the controller: desired beside actual state, and its metrics.
+//! A read-only view of the controller: desired and actual state of world, and metrics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use crate::informers::Informers;
 use crate::pod;
 use crate::volume::UniqueVolumeName;
 
-/// A handle on the state of a running controller.
+/// A read-only handle to the state of a running controller.
 #[derive(Clone, Debug)]
 pub struct AttachDetachView {
     state: Arc<SharedState>,
     informers: Informers,
 }
 
-/// A volume on a node, as both states see it.
+/// A volume on a node in the desired and the actual state of world.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeView {
-    /// Namespace and name of the pods that need it there.
+    /// Namespace and name of the pods that need the volume on the node.
     pub desired_by: Vec<String>,
     /// `attached`, `uncertain`, or nothing.
     pub actual: Option<&'static str>,
-    /// The node says that it uses the volume, or has not said yet that it does not.
+    /// The node reports the volume as in use, or has not reported yet.
     pub mounted_by_node: bool,
     /// An attach or detach is running.
     pub operation_pending: bool,
@@ -39,7 +39,7 @@ impl AttachDetachView {
         Self { state, informers }
     }
 
-    /// Every volume and node of either state.
+    /// Every volume and node of both states.
     pub fn volumes(&self) -> BTreeMap<(UniqueVolumeName, String), VolumeView> {
         let state = self.state.lock();
         let mut views: BTreeMap<_, VolumeView> = BTreeMap::new();
@@ -67,7 +67,7 @@ impl AttachDetachView {
         views
     }
 
-    /// How many detaches were forced.
+    /// Number of forced detaches.
     pub fn forced_detaches(&self, reason: ForceDetachReason) -> u64 {
         self.state.lock().metrics.forced_detaches(reason)
     }

@@ -1,4 +1,4 @@
-//! Carries out mount and unmount operations through the driver's Node service.
+//! Executes mount and unmount operations through the driver's Node service.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,27 +19,28 @@ use crate::driver_connection::{CALL_TIMEOUT, DriverConnection, describe, is_fina
 use crate::pod;
 use crate::volume::attachment_name;
 
-/// gRPC code of an attach that failed because the node is full, as the external-attacher reports it.
+/// gRPC code that the external-attacher reports for an attach that failed because the node is at its attach
+/// limit.
 const RESOURCE_EXHAUSTED: i32 = 8;
 
-/// What an operation came to, and what to tell the pod.
+/// The result of an operation, and the event for the pod.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub outcome: Outcome,
-    /// The text of a FailedMount event.
+    /// Message of a FailedMount event.
     pub message: Option<String>,
-    /// The attach failed because the node is full.
+    /// The attach failed because the node is at its attach limit.
     pub attach_limit_exceeded: bool,
 }
 
-/// What a driver's Node service can do.
+/// Capabilities of a driver's Node service.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeCapabilities {
     pub stages: bool,
     pub single_node_multi_writer: bool,
 }
 
-/// Access to one node's driver.
+/// A client of one node's driver.
 #[derive(Clone)]
 pub(crate) struct CsiMounter {
     client: Client,
@@ -84,10 +85,10 @@ impl CsiMounter {
         }
     }
 
-    /// Runs one operation to its end. `pod` is the pod of a mount.
+    /// Executes one operation. `pod` is the pod of a mount.
     ///
-    /// Cancellation: a call that is dropped may have taken effect; the disk has it, so that a restarted kubelet
-    /// cleans it up.
+    /// Cancellation: a dropped call may have taken effect; the disk has a record of it, so that a restarted
+    /// kubelet cleans it up.
     pub(crate) async fn run(&self, operation: &Operation, pod: Option<&Pod>) -> Finished {
         match operation {
             Operation::VerifyControllerAttachedVolume(spec) => self.verify_attached(spec).await,
@@ -100,7 +101,8 @@ impl CsiMounter {
         }
     }
 
-    /// Asks the API server, not a watch: the answer must be newer than the write of `volumesInUse`.
+    /// Reads from the API server instead of a watch: the response must be newer than the write of
+    /// `volumesInUse`.
     async fn verify_attached(&self, spec: &MountSpec) -> Finished {
         if !spec.attachable {
             return Finished::new(Outcome::Done);
@@ -261,7 +263,7 @@ impl CsiMounter {
         }
     }
 
-    /// The publish context, from the VolumeAttachment that must be attached.
+    /// The publish context from the VolumeAttachment, which must be attached.
     async fn wait_for_attach(&self, spec: &MountSpec) -> Result<HashMap<String, String>, String> {
         if !spec.attachable {
             return Ok(HashMap::new());
@@ -329,9 +331,9 @@ impl CsiMounter {
 
 pub(super) async fn capabilities(driver: &DriverConnection) -> Result<NodeCapabilities, tonic::Status> {
     let request = with_timeout(v1::NodeGetCapabilitiesRequest {});
-    let answer = driver.node().node_get_capabilities(request).await?.into_inner();
+    let response = driver.node().node_get_capabilities(request).await?.into_inner();
     let has = |wanted: Rpc| {
-        answer
+        response
             .capabilities
             .iter()
             .any(|capability| matches!(&capability.r#type, Some(Type::Rpc(rpc)) if rpc.r#type() == wanted))

@@ -1,5 +1,5 @@
-//! What a node's disk keeps of mounted volumes, kubelet's `vol_data.json` files: it survives kubelet, and a
-//! restarted kubelet reconstructs its volumes from it.
+//! The state of mounted volumes on a node's disk, like kubelet's `vol_data.json` files: a restarted kubelet
+//! reconstructs its volumes from it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,27 +8,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::mount_spec::MountSpec;
 use crate::volume::{CSI_PLUGIN, sha256_hex};
 
-/// The directories that kubelet keeps for volumes.
+/// kubelet's volume directories.
 #[derive(Clone, Debug)]
 pub struct NodeDisk {
     root: PathBuf,
-    /// Whether directories are made for real, for a driver that mounts.
+    /// Whether directories are created in the filesystem, for a driver that mounts.
     real: bool,
     entries: Arc<Mutex<BTreeMap<PathBuf, VolumeData>>>,
 }
 
-/// The volume behind a directory.
+/// The volume of a directory.
 #[derive(Clone, Debug)]
 pub(crate) struct VolumeData {
     pub spec: MountSpec,
-    /// UID of the pod, or none for a staging directory.
+    /// UID of the pod; `None` for a staging directory.
     pub pod: Option<String>,
 }
 
 // === impl NodeDisk ===
 
 impl NodeDisk {
-    /// Directories under `root` that exist only in memory, for a driver that mounts nothing.
+    /// Directories under `root` that exist only in memory, for a driver that does not mount.
     pub fn in_memory(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
@@ -74,10 +74,10 @@ impl NodeDisk {
             .join("mount")
     }
 
-    /// Notes the volume before the driver is called, so that a restarted kubelet finds it.
+    /// Records the volume. Must precede the driver's call, so that a restarted kubelet finds the volume.
     pub(crate) fn save(&self, path: &Path, data: VolumeData) -> std::io::Result<()> {
         if self.real {
-            // The staging directory is kubelet's; the target is made by the driver, in a directory of kubelet's.
+            // kubelet creates the staging directory and the parent of the target; the driver creates the target.
             let directory = if data.pod.is_none() {
                 Some(path)
             } else {
@@ -91,11 +91,11 @@ impl NodeDisk {
         Ok(())
     }
 
-    /// Forgets the volume after it was unmounted.
+    /// Removes the record of an unmounted volume.
     pub(crate) fn remove(&self, path: &Path) {
         let removed = self.lock().remove(path);
         if self.real && removed.is_some() {
-            // The driver may have removed the directory, and the parent holds nothing of value.
+            // The driver may have removed the directory, and the parent holds no data.
             drop(std::fs::remove_dir(path));
             if let Some(parent) = path.parent() {
                 drop(std::fs::remove_dir(parent));
@@ -103,7 +103,7 @@ impl NodeDisk {
         }
     }
 
-    /// Everything that may be mounted.
+    /// All volumes that may be mounted.
     pub(crate) fn volumes(&self) -> Vec<VolumeData> {
         self.lock().values().cloned().collect()
     }

@@ -1,5 +1,5 @@
-//! Kubelet's checks before a mount (node affinity, ReadWriteOncePod), and the rejection of pods beyond the attach
-//! limit.
+//! Kubelet's checks before a mount (node affinity, ReadWriteOncePod), and the rejection of pods that exceed the
+//! attach limit.
 
 use futures::FutureExt;
 
@@ -13,7 +13,7 @@ use crate::node_selector;
 // === impl Kubelet ===
 
 impl Kubelet {
-    /// The failure of a mount that must not begin.
+    /// The failure of a mount that must not start.
     pub(super) fn refuse_mount(&self, spec: &MountSpec, pod: &str) -> Option<Finished> {
         let failed = |step, error| Some(Finished::failed(Outcome::Failed, step, spec, error));
         let affinity = spec.node_affinity.as_ref();
@@ -29,8 +29,8 @@ impl Kubelet {
         None
     }
 
-    /// The node is full, although its CSINode said otherwise: the pods fail, so that their owners make others, and
-    /// the limit is read again.
+    /// The node is at its attach limit, although its CSINode allows more: the pods fail, so that their controllers
+    /// create new ones, and kubelet reads the limit again.
     pub(super) fn reject_pods(&mut self, volume: &str) {
         const REASON: &str = "VolumeAttachmentLimitExceeded";
         const MESSAGE: &str = "Volume attachment limit exceeded";

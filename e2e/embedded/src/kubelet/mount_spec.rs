@@ -1,4 +1,4 @@
-//! What kubelet needs to know of a volume to mount it.
+//! Kubelet's specification of a volume to mount.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ pub(crate) struct MountSpec {
     pub name: String,
     pub driver: String,
     pub handle: String,
-    /// Whether the attach/detach controller attaches it.
+    /// Whether the attach/detach controller attaches the volume.
     pub attachable: bool,
-    /// A CSI inline volume, which lives and dies with its pod.
+    /// A CSI inline volume, whose lifetime is that of its pod.
     pub ephemeral: bool,
     pub block: bool,
     pub fs_type: String,
@@ -30,7 +30,7 @@ pub(crate) struct MountSpec {
     pub read_only: bool,
     pub attributes: BTreeMap<String, String>,
     pub pod_info: bool,
-    /// The driver takes part in updates of the attach limit: a pod whose volume is over the limit fails.
+    /// The driver supports updates of the attach limit: a pod whose volume exceeds the limit fails.
     pub reports_attach_limit: bool,
     pub stage_secret: Option<SecretReference>,
     pub publish_secret: Option<SecretReference>,
@@ -101,7 +101,7 @@ impl MountSpec {
         })
     }
 
-    /// The capability that kubelet asks for: the first access mode, as upstream.
+    /// The capability in kubelet's requests: the first access mode, as upstream.
     pub(crate) fn capability(&self, single_node_multi_writer: bool) -> VolumeCapability {
         let access_type = if self.block {
             AccessType::Block(BlockVolume {})

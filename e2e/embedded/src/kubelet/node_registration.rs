@@ -20,16 +20,16 @@ use crate::node::CONTROLLER_MANAGED_ATTACH;
 
 /// Namespace in which kubelets keep their heartbeat leases.
 pub(crate) const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
-/// Annotation of a CSINode: the in-tree plugins whose volumes this kubelet uses through CSI.
+/// Annotation of a CSINode: the in-tree plugins that are migrated to CSI on this node.
 const MIGRATED_PLUGINS: (&str, &str) = (
     "storage.alpha.kubernetes.io/migrated-plugins",
     "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder,\
      kubernetes.io/gce-pd,kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume",
 );
-/// How long a node's lease is valid.
+/// `leaseDurationSeconds` of a node's lease.
 const LEASE_DURATION_SECONDS: i32 = 40;
 
-/// One node's identity at the API server.
+/// The API objects of one node.
 #[derive(Clone)]
 pub(crate) struct NodeRegistration {
     pub client: Client,
@@ -41,10 +41,10 @@ pub(crate) struct NodeRegistration {
 // === impl NodeRegistration ===
 
 impl NodeRegistration {
-    /// Creates Node and Lease, or takes over those that a previous kubelet left.
+    /// Creates Node and Lease, or adopts those of a previous kubelet.
     ///
     /// # Errors
-    /// The API server refused an object; kubelet tries again.
+    /// The API server rejected an object; kubelet retries.
     pub(crate) async fn register(&self) -> kube::Result<Node> {
         let nodes = Api::<Node>::all(self.client.clone());
         let now = self.clock.now();
@@ -73,10 +73,10 @@ impl NodeRegistration {
         Ok(node)
     }
 
-    /// Puts what the driver says of the node into CSINode and the node's labels.
+    /// Writes the driver's NodeGetInfo response into CSINode and the node's labels.
     ///
     /// # Errors
-    /// The driver does not answer, or the API server refused an object; kubelet tries again.
+    /// The driver's call failed, or the API server rejected an object; kubelet retries.
     pub(crate) async fn register_driver(
         &self,
         node: &Node,
@@ -100,7 +100,7 @@ impl NodeRegistration {
             name: name.clone(),
             node_id: info.node_id,
             topology_keys: Some(segments.into_keys().collect()),
-            // No limit is no limit, not zero volumes.
+            // 0 means no limit, not zero volumes.
             allocatable: (info.max_volumes_per_node > 0).then(|| VolumeNodeResources {
                 count: i32::try_from(info.max_volumes_per_node).ok(),
             }),
@@ -130,7 +130,7 @@ impl NodeRegistration {
         if known.spec.drivers.contains(&entry) {
             return Ok(());
         }
-        // The entry of a driver may not be changed: kubelet removes the old one first.
+        // The entry of a driver is immutable: kubelet removes the old one first.
         let others = known
             .spec
             .drivers
@@ -154,7 +154,7 @@ impl NodeRegistration {
     /// Renews the lease and the node's conditions.
     ///
     /// # Errors
-    /// The API server refused a write; the next heartbeat tries again.
+    /// The API server rejected a write; the next heartbeat retries.
     pub(crate) async fn heartbeat(&self, ready_since: Timestamp) -> kube::Result<()> {
         let now = self.clock.now();
         let leases = Api::<Lease>::namespaced(self.client.clone(), NODE_LEASE_NAMESPACE);

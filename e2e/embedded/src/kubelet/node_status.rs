@@ -23,8 +23,8 @@ impl Kubelet {
         };
         let status = node.status.clone().unwrap_or_default();
         self.node = node;
-        // After a restore of etcd the Node may lack our last volumesInUse: write it again. A late event repeats the
-        // write, which is harmless.
+        // After a restore of etcd the Node may lack the last volumesInUse: write it again. A stale event also
+        // repeats the write, which is harmless.
         let in_use: BTreeSet<_> = status.volumes_in_use.into_iter().flatten().collect();
         if self.stored_in_use.as_ref() != Some(&in_use) {
             self.stored_in_use = None;

@@ -1,5 +1,5 @@
-//! What kubelet writes about its pods. Every write names the pod's UID, so that a re-created pod of the same name is
-//! never touched; a write that fails is repeated until it succeeds.
+//! Kubelet's writes of pod statuses. Every write has the pod's UID as a precondition, so it never changes a
+//! re-created pod of the same name; a failed write is retried until it succeeds.
 
 use std::time::Duration;
 
@@ -23,21 +23,21 @@ use crate::volume::claim_name;
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const MAX_RETRY: Duration = Duration::from_secs(5);
 
-/// Reads and writes about pods.
+/// Reads and writes pods.
 #[derive(Clone)]
 pub(crate) struct PodStatusManager {
     pub client: Client,
     pub clock: Clock,
 }
 
-/// The names of a pod's volumes that were not found, and why.
+/// The names of a pod's volumes that could not be resolved, and the reasons.
 #[derive(Debug)]
 pub(crate) struct ResolveError(pub Vec<(String, String)>);
 
 // === impl ResolveError ===
 
 impl ResolveError {
-    /// The text of a FailedMount event.
+    /// Message of a FailedMount event.
     pub(crate) fn message(&self, pod: &Pod) -> String {
         let list = |mut names: Vec<&str>| {
             names.sort_unstable();
@@ -85,7 +85,7 @@ impl PodStatusManager {
     /// The CSI volumes of the pod.
     ///
     /// # Errors
-    /// Some of them were not found, or are not bound yet.
+    /// Some volumes do not exist or are not bound yet.
     pub(crate) async fn resolve(&self, pod: &Pod) -> Result<Vec<MountSpec>, ResolveError> {
         let mut specs = Vec::new();
         let mut failed = Vec::new();
@@ -200,7 +200,7 @@ impl PodStatusManager {
         let now = Time(self.clock.now());
         let started = pod.status.as_ref().and_then(|status| status.start_time.clone());
         let started = started.unwrap_or_else(|| now.clone());
-        // The containers of a pod that the node lifecycle controller marked as not ready have run all the time.
+        // The containers of a pod that the node lifecycle controller marked as not ready did not stop.
         let is_marked = pod::phase(pod) == Some("Running") && pod::ready_status(pod) == Some("False");
         let started_at = if is_marked { &started } else { &now };
         let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": now});
@@ -220,7 +220,7 @@ impl PodStatusManager {
         self.patch(pod, status).await;
     }
 
-    /// Reports that the pod's containers ended with this code. Its volumes are still mounted then.
+    /// Reports that the pod's containers exited with this code. Its volumes are still mounted at this time.
     pub(crate) async fn report_stopped(&self, pod: &Pod, exit_code: i32) {
         let (phase, reason, pod_reason) = match exit_code {
             0 => ("Succeeded", "Completed", "PodCompleted"),
@@ -257,7 +257,7 @@ impl PodStatusManager {
         .await;
     }
 
-    /// Removes the pod's object.
+    /// Deletes the Pod object.
     pub(crate) async fn remove(&self, pod: &Pod) {
         let pods = self.pods(pod);
         let name = pod.metadata.name.as_deref().unwrap_or_default();
@@ -281,7 +281,7 @@ impl PodStatusManager {
             match write().await {
                 Ok(()) => return,
                 Err(kube::Error::Api(status)) if [404, 422].contains(&status.code) => return,
-                // A pod of the same name, or a write that lost a race.
+                // A re-created pod of the same name, or a conflicting write.
                 Err(kube::Error::Api(status)) if status.code == 409 && !self.exists(pod).await => return,
                 Err(error) => tracing::debug!(%error, "call failed, trying again"),
             }
@@ -290,7 +290,7 @@ impl PodStatusManager {
         }
     }
 
-    /// Whether the pod exists with this UID, or may exist.
+    /// Whether a pod with this UID exists; true also if the read failed.
     async fn exists(&self, pod: &Pod) -> bool {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         match self.pods(pod).get_opt(name).await {

@@ -1,4 +1,4 @@
-//! The life of the pods on one node, as a pure state machine beside the volume manager.
+//! The lifecycle of the pods on one node, as a pure state machine beside the volume manager.
 //!
 //! Invariants: a pod starts only with all its volumes mounted; its volumes are unmounted only after its containers
 //! ended; its object is removed only after its volumes were unmounted.
@@ -14,24 +14,24 @@ use super::pod_status::ResolveError;
 use super::volume_manager::VolumeManager;
 use crate::pod;
 
-/// Minimum delay between two events about volumes that were not found.
+/// Minimum delay between two events about volumes that could not be resolved.
 const REPORT_PERIOD: Duration = Duration::from_secs(10);
-/// Delay before the volumes of a pod are looked for again.
+/// Delay before the volumes of a pod are resolved again.
 const RESOLVE_RETRY: Duration = Duration::from_millis(100);
 
-/// What has to be done for a pod next.
+/// The next action for a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PodAction {
-    /// Find out which volumes it has; answered by [`PodWorkers::resolved`].
+    /// Resolve its volumes; completed by [`PodWorkers::resolved`].
     Resolve(Box<Pod>),
-    /// Report that it runs; answered by [`PodWorkers::started`].
+    /// Report that it runs; completed by [`PodWorkers::started`].
     Start(Box<Pod>),
-    /// Stop its containers, or record that they exited with this code, and report the status; answered by
+    /// Stop its containers, or record that they exited with this code, and report the status; completed by
     /// [`PodWorkers::stopped`].
     Stop(Box<Pod>, i32),
-    /// Remove its object; the watch answers.
+    /// Delete the Pod object; completed by the watch event.
     Remove(Box<Pod>),
-    /// Record that volumes of it were not found. A timeout alone is not recorded, as upstream.
+    /// Record an event about volumes that could not be resolved. As upstream, a timeout alone is not recorded.
     ReportFailedMount(Box<Pod>, String),
 }
 
@@ -45,14 +45,14 @@ pub(crate) struct PodWorkers {
 struct PodState {
     pod: Pod,
     phase: Phase,
-    /// The code that its containers exited with.
+    /// Exit code of its containers.
     exited: Option<i32>,
     /// The node lifecycle controller marked the running pod as not ready.
     marked_not_ready: bool,
     resolve_attempts: u32,
-    /// When to look for volumes again.
+    /// When to resolve the volumes again.
     due: Option<Instant>,
-    /// What to record about volumes that were not found.
+    /// Message of the event about volumes that could not be resolved.
     report: Option<String>,
     next_report: Option<Instant>,
 }
@@ -95,13 +95,13 @@ impl PodWorkers {
         state.pod = pod;
     }
 
-    /// The pod's object is gone; its containers end with it.
+    /// The Pod object was deleted; its containers end.
     pub(crate) fn remove(&mut self, uid: &str, volumes: &mut VolumeManager) {
         self.pods.remove(uid);
         volumes.delete_pod(uid);
     }
 
-    /// Pods that are not in `listed` are gone.
+    /// Removes pods that are not in `listed`.
     pub(crate) fn keep_only(&mut self, listed: &[String], volumes: &mut VolumeManager) {
         let gone: Vec<String> = self
             .pods
@@ -114,7 +114,7 @@ impl PodWorkers {
         }
     }
 
-    /// The pod's volumes are known, or not yet.
+    /// The pod's volumes were resolved, or resolving them failed.
     pub(crate) fn resolved(
         &mut self,
         uid: &str,
@@ -152,7 +152,7 @@ impl PodWorkers {
         self.set_phase(uid, Phase::Starting, Phase::Running);
     }
 
-    /// The containers of a running pod exited by themselves; a pod that restarts them goes on.
+    /// The containers of a running pod exited; the pod continues if its restart policy restarts them.
     pub(crate) fn exited(&mut self, uid: &str, code: i32) {
         if let Some(state) = self.pods.get_mut(uid)
             && !pod::restarts_containers(&state.pod, code)
@@ -171,14 +171,14 @@ impl PodWorkers {
         self.pods.get(uid).map(|state| &state.pod)
     }
 
-    /// Whether the volumes of every pod were looked for at least once.
+    /// Whether the volumes of every pod were resolved at least once, or failed to.
     pub(crate) fn all_resolved_once(&self) -> bool {
         self.pods
             .values()
             .all(|state| state.resolve_attempts > 0 || !matches!(state.phase, Phase::New | Phase::Resolving))
     }
 
-    /// Fails a pod that cannot run here: it is reported as failed and keeps no volumes.
+    /// Rejects a pod that cannot run on this node: it is reported as failed and keeps no volumes.
     pub(crate) fn reject(&mut self, uid: &str, volumes: &mut VolumeManager) -> Option<&Pod> {
         let state = self.pods.get_mut(uid)?;
         if !matches!(
@@ -192,7 +192,7 @@ impl PodWorkers {
         Some(&state.pod)
     }
 
-    /// Everything that can be done now; each action is given out once.
+    /// All actions that are possible now; each is returned once.
     pub(crate) fn actions(&mut self, volumes: &mut VolumeManager, now: Instant) -> Vec<PodAction> {
         let mut actions = Vec::new();
         for (uid, state) in &mut self.pods {
@@ -203,7 +203,7 @@ impl PodWorkers {
         actions
     }
 
-    /// When [`Self::actions`] must be asked again although nothing happened.
+    /// When [`Self::actions`] must be called again if no event occurs.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.pods
             .values()
@@ -246,7 +246,7 @@ impl PodState {
                 self.marked_not_ready = false;
                 (Phase::Starting, PodAction::Start(pod()))
             }
-            // Without containers there is nothing to stop.
+            // The pod has no running containers to stop.
             Phase::New | Phase::Resolving | Phase::WaitsForVolumes | Phase::Stopped if leaving => {
                 volumes.delete_pod(uid);
                 if volumes.has_mounts(uid) {

@@ -12,7 +12,7 @@ use crate::driver_connection::DriverConnection;
 use crate::event_recorder::EventBroadcaster;
 use crate::injected_bug::InjectedBug;
 
-/// What a kubelet is started with.
+/// Configuration of a kubelet.
 #[derive(Clone)]
 pub struct KubeletConfig {
     /// A client with the permissions of a kubelet.
@@ -21,17 +21,17 @@ pub struct KubeletConfig {
     pub clock: Clock,
     /// Name of the Node.
     pub name: String,
-    /// Labels of the Node besides those that kubelet sets itself.
+    /// Labels of the Node in addition to those that kubelet sets.
     pub labels: BTreeMap<String, String>,
     /// The node's CSI driver.
     pub driver: Option<DriverConnection>,
-    /// Where it keeps what is mounted.
+    /// State of mounted volumes on the node's disk.
     pub disk: NodeDisk,
-    /// A bug to plant.
+    /// A bug to inject.
     pub injected_bug: Option<InjectedBug>,
 }
 
-/// A running kubelet. Dropping it is a crash: nothing is unmounted or reported any more.
+/// A running kubelet. Dropping it simulates a crash: it unmounts and reports nothing any more.
 #[derive(Debug)]
 pub struct KubeletProcess {
     commands: UnboundedSender<Command>,
@@ -53,12 +53,12 @@ impl KubeletProcess {
         Self { commands, task }
     }
 
-    /// Has kubelet call NodeGetInfo again, as after a restart of the driver.
+    /// Makes kubelet call NodeGetInfo again, as after a restart of the driver.
     pub fn register_driver(&self) {
         self.send(Command::RegisterDriver);
     }
 
-    /// Has the containers of a running pod exit with this code.
+    /// Makes the containers of a running pod exit with this code.
     pub fn exit_containers(&self, pod_uid: &str, code: i32) {
         self.send(Command::ExitContainers(pod_uid.to_owned(), code));
     }
@@ -69,7 +69,7 @@ impl KubeletProcess {
         }
     }
 
-    /// Ends the kubelet as a crash does.
+    /// Stops the kubelet without a shutdown, simulating a crash.
     ///
     /// # Errors
     /// It panicked.

@@ -1,7 +1,7 @@
 //! Kubelet's volume manager as a pure state machine: desired and actual state of world, and the reconciler that
-//! starts operations between them.
+//! starts operations.
 //!
-//! Invariants: a volume is mounted only after the API server has it in this node's `volumesInUse`, and after that
+//! Invariants: a volume is mounted only after the API server has stored it in this node's `volumesInUse`, and then
 //! in `volumesAttached`; it leaves `volumesInUse` only after it was unmounted from all pods and unstaged.
 
 mod queries;
@@ -16,10 +16,10 @@ use super::mount_spec::MountSpec;
 use crate::pending_operations::{OperationKey, PendingOperations};
 use crate::volume::UniqueVolumeName;
 
-/// What kubelet has to do next; [`VolumeManager::finish`] takes the result.
+/// An operation for kubelet to execute; its result goes to [`VolumeManager::finish`].
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Operation {
-    /// Look for the volume in the node's `volumesAttached`.
+    /// Check that the volume is in the node's `volumesAttached`.
     VerifyControllerAttachedVolume(Arc<MountSpec>),
     /// Stage the volume, unless it is staged, and publish it to the pod.
     MountVolume {
@@ -37,7 +37,7 @@ pub(crate) enum Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
-    /// The volume is not attached yet; look again soon.
+    /// The volume is not attached yet; check again soon.
     NotAttachedYet,
     /// Nothing was mounted or unmounted.
     Failed,
@@ -51,13 +51,13 @@ pub(crate) enum Outcome {
     PublishUncertain,
 }
 
-/// Whether something is mounted.
+/// The state of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MountState {
     Mounted,
-    /// A call ended without a final answer.
+    /// A call ended without a final error.
     Uncertain,
-    /// Found on the disk after a restart. A mount that fails does not prove the contrary.
+    /// Found on the disk after a restart. A failed mount call does not prove that it is unmounted.
     Reconstructed,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct VolumeManager {
     desired_of_pod: BTreeMap<String, BTreeSet<UniqueVolumeName>>,
     actual: BTreeMap<UniqueVolumeName, AttachedVolume>,
     pending: PendingOperations,
-    /// The node's `volumesAttached` as the watch last had it.
+    /// The node's `volumesAttached` in the last watch event.
     reported_attached: BTreeSet<UniqueVolumeName>,
     /// Volume and pod of the mounts that are running.
     mounting: BTreeSet<(UniqueVolumeName, String)>,
@@ -78,7 +78,7 @@ pub(crate) struct VolumeManager {
 #[derive(Debug)]
 struct VolumeToMount {
     spec: Arc<MountSpec>,
-    /// The API server stored a `volumesInUse` with the volume in it.
+    /// The API server has stored the volume in `volumesInUse`.
     reported_in_use: bool,
     pods: BTreeSet<String>,
 }
@@ -104,7 +104,7 @@ impl Operation {
         }
     }
 
-    /// Only unmounts of one volume may run side by side, for different pods.
+    /// Only unmounts of one volume for different pods may run concurrently.
     fn key(&self) -> OperationKey {
         match self {
             Self::VerifyControllerAttachedVolume(spec)
@@ -163,7 +163,7 @@ impl VolumeManager {
         }
     }
 
-    /// The watch of the node has this `volumesAttached`: what is new in it need not wait for the end of a backoff.
+    /// The node's watch has reported this `volumesAttached`: volumes that are new in it skip their backoff.
     pub(crate) fn mark_volumes_as_reported_attached(&mut self, attached: BTreeSet<UniqueVolumeName>) {
         for name in attached.difference(&self.reported_attached) {
             self.pending
@@ -194,7 +194,7 @@ impl VolumeManager {
         }
     }
 
-    /// Takes in the end of an operation.
+    /// Handles the result of an operation.
     pub(crate) fn finish(&mut self, operation: &Operation, outcome: Outcome, now: Instant) {
         let key = operation.key();
         if outcome == Outcome::NotAttachedYet && self.reported_attached.contains(&key.volume) {
@@ -247,7 +247,7 @@ impl VolumeManager {
             Outcome::StageUncertain if volume.device != Some(MountState::Reconstructed) => {
                 volume.device = Some(MountState::Uncertain);
             }
-            // A final error after an uncertain one proves that nothing is staged.
+            // A final error after an uncertain one proves that the volume is not staged.
             Outcome::NotStaged => {
                 if volume.device == Some(MountState::Uncertain) {
                     volume.device = None;
@@ -303,7 +303,7 @@ impl VolumeManager {
         started
     }
 
-    /// When an operation that failed may be tried again.
+    /// When a failed operation may be retried.
     pub(crate) fn next_retry(&self, now: Instant) -> Option<Instant> {
         self.pending.next_retry(now)
     }
@@ -329,7 +329,8 @@ impl VolumeManager {
         let mut operations = Vec::new();
         for (name, volume) in &self.desired {
             let Some(actual) = self.actual.get(name) else {
-                // Not before the node says so may the controller believe that the volume is in use.
+                // The attach/detach controller knows that the volume is in use only after the node has reported
+                // it.
                 if volume.reported_in_use || !volume.spec.attachable {
                     let spec = volume.spec.clone();
                     operations.push(Operation::VerifyControllerAttachedVolume(spec));
@@ -362,7 +363,7 @@ impl VolumeManager {
             .collect()
     }
 
-    /// A volume that nothing is mounted of and that no pod needs is left to the controller.
+    /// Removes volumes that are not mounted and that no pod needs; the attach/detach controller may detach them.
     fn forget_detached(&mut self) {
         let (desired, pending) = (&self.desired, &self.pending);
         self.actual.retain(|name, volume| {

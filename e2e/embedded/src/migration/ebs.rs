@@ -4,12 +4,12 @@ use std::net::Ipv6Addr;
 
 const SCHEME: &str = "aws://";
 
-/// The id of a volume. An id that is no URL is taken as it is.
+/// The id of a volume. An id that is not a URL is returned unchanged.
 pub(super) fn volume_id(id: &str) -> Result<String, String> {
     let Some(rest) = id.strip_prefix(SCHEME) else {
         return Ok(id.to_owned());
     };
-    // Go's reason in detail is left out.
+    // Go's detailed reason is omitted.
     let path = url_path(rest).ok_or_else(|| format!("Invalid disk name ({id}): parse {id:?}"))?;
     let path = String::from_utf8_lossy(&path);
     let volume = path.trim_matches('/');
@@ -20,7 +20,7 @@ pub(super) fn volume_id(id: &str) -> Result<String, String> {
     }
 }
 
-/// The unescaped path of a URL after its scheme; `None` if Go's `net/url` refuses the URL.
+/// The unescaped path of a URL after its scheme; `None` if Go's `net/url` rejects the URL.
 fn url_path(rest: &str) -> Option<Vec<u8>> {
     let (url, fragment) = rest.split_once('#').unwrap_or((rest, ""));
     if url.bytes().any(|byte| byte.is_ascii_control()) {
@@ -49,7 +49,7 @@ fn is_host(host: &str) -> bool {
     }
 }
 
-/// Whether all characters may stand in a host name. Of ASCII, only the percent sign may be escaped.
+/// Whether all characters are valid in a host name. Of ASCII, only the percent sign may be escaped.
 fn is_host_name(name: &str) -> bool {
     let may_stand = |c: char| {
         c.is_ascii_alphanumeric() || !c.is_ascii() || c == '%' || "-_.~!$&'()*+,;=:[]<>\"".contains(c)

@@ -1,4 +1,5 @@
-//! GCE persistent disks: the handle has a zone, or the region of several zones. The driver fills in the rest.
+//! GCE persistent disks: the handle has a zone, or the region of several zones. The driver completes the
+//! handle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +39,7 @@ pub(super) fn translate(source: &GCEPersistentDiskVolumeSource, zones: &[&str]) 
     Ok(csi)
 }
 
-/// The in-tree plugin took every volume that is not for readers only as ReadWriteOnce.
+/// The in-tree plugin treated every volume that is not read-only as ReadWriteOnce.
 pub(super) fn access_modes(modes: Option<Vec<String>>) -> Option<Vec<String>> {
     let modes = modes?;
     let has = |mode: &str| modes.iter().any(|own| own == mode);

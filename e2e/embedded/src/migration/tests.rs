@@ -1,4 +1,4 @@
-//! Translations that the comparison with Go's library does not name one by one.
+//! Translations that the comparison with Go's library does not list individually.
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! Binds claims to volumes and keeps the phases of both: the PV controller of kube-controller-manager.
 //!
-//! [`super::decision`] says what to do; every write carries the resourceVersion that the decision was made on, so
-//! that a stale decision is refused and made again.
+//! [`super::decision`] makes the decisions. Every write carries the resourceVersion that its decision is based on, so
+//! the API server rejects a stale decision and the controller decides again.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub(crate) struct PersistentVolumeController {
 // === impl PersistentVolumeController ===
 
 impl PersistentVolumeController {
-    /// Runs for ever. Subscribes at the call, so that no change is missed.
+    /// Runs until the future is dropped. The call subscribes, so that the controller misses no change.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
         let mut claims = self.informers.claims.subscribe();
         let mut volumes = self.informers.volumes.subscribe();
@@ -109,7 +109,7 @@ impl PersistentVolumeController {
             let bound = find_matching_volume(claim, volumes.iter().map(|volume| &**volume), None, false);
             if bound.is_none() {
                 let patch = json!({"spec": {"storageClassName": default.metadata.name}});
-                // The change brings it back into the queue.
+                // The change enqueues the item again.
                 return self.patch_claim(claim, patch).await.map(drop);
             }
         }
@@ -164,8 +164,7 @@ impl PersistentVolumeController {
         self.set_claim_phase(claim, "Pending").await
     }
 
-    /// The four steps of a binding. Each is skipped if it is done, so that a controller that died between two steps
-    /// goes on where it was.
+    /// The four steps of a binding. It skips completed steps, so that a restarted controller resumes between two steps.
     async fn bind(&self, volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> kube::Result<()> {
         let name = volume.metadata.name.clone().unwrap_or_default();
         let claim_ref = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
@@ -212,8 +211,8 @@ impl PersistentVolumeController {
         self.patch_claim_status(claim, status).await
     }
 
-    /// Hands a volume that an in-tree plugin provisioned over to the CSI driver that took over from the plugin; returns
-    /// whether that changed the volume.
+    /// Annotates a volume of a migrated in-tree plugin with the CSI driver that replaced the plugin; returns whether
+    /// the volume changed.
     async fn mark_as_migrated(&self, volume: &PersistentVolume) -> kube::Result<bool> {
         let annotations = volume.metadata.annotations.as_ref();
         let annotation = |key: &str| annotations?.get(key).map(String::as_str);
@@ -228,7 +227,7 @@ impl PersistentVolumeController {
 
     async fn sync_volume(&self, volume: &PersistentVolume, queue: &mut KeyQueue<Item>) -> kube::Result<()> {
         if self.mark_as_migrated(volume).await? {
-            // The change brings it back into the queue.
+            // The change enqueues the item again.
             return Ok(());
         }
         let owner = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
@@ -248,7 +247,7 @@ impl PersistentVolumeController {
         if action == VolumeAction::SetPhase("Released")
             && let Some((namespace, name)) = &key
         {
-            // The informer may lack the claim, or have an earlier claim of this name.
+            // The informer may lack the claim, or still have an earlier claim of this name.
             let claims = Api::<PersistentVolumeClaim>::namespaced(self.client.clone(), namespace);
             let claim = claims.get_opt(name).await?;
             action = decide_volume(volume, claim.as_ref());
@@ -261,7 +260,7 @@ impl PersistentVolumeController {
                     let annotations = json!({ANN_BOUND_BY_CONTROLLER: null});
                     json!({"metadata": {"annotations": annotations}, "spec": {"claimRef": null}})
                 } else {
-                    // A user bound the volume in advance.
+                    // A user pre-bound the volume.
                     json!({"spec": {"claimRef": {"uid": null}}})
                 };
                 let freed = self.patch_volume(volume, patch).await?;
@@ -316,7 +315,7 @@ impl PersistentVolumeController {
             .await
     }
 
-    /// Statuses are written without a version: an annotation that came meanwhile does not matter to them.
+    /// Statuses are written without a resourceVersion: a concurrent change of an annotation does not affect them.
     async fn patch_claim_status(&self, claim: &PersistentVolumeClaim, status: Value) -> kube::Result<()> {
         let name = claim.metadata.name.as_deref().unwrap_or_default();
         let patch = json!({"metadata": {"uid": claim.metadata.uid}, "status": status});

@@ -1,4 +1,4 @@
-//! What binds claims and volumes: annotations and the matching rules.
+//! Annotations and matching rules for binding claims and volumes.
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 
@@ -12,7 +12,7 @@ pub(crate) const ANN_BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 /// Names the provisioner of a volume.
 pub(crate) const ANN_MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
 pub(crate) const ANN_PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-/// Names the provisioner that a claim waits for.
+/// The provisioner that a claim waits for.
 pub(crate) const ANN_STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 pub(crate) const ANN_BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
 /// Marks the default class.
@@ -20,10 +20,10 @@ pub(crate) const ANN_IS_DEFAULT_CLASS: [&str; 2] = [
     "storageclass.kubernetes.io/is-default-class",
     "storageclass.beta.kubernetes.io/is-default-class",
 ];
-/// Names the node that the scheduler chose for the first consumer.
+/// The node that the scheduler chose for the first consumer.
 pub(crate) const ANN_SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// The claim's class; empty for none.
+/// The claim's class; empty if it has none.
 pub(crate) fn class_name(claim: &PersistentVolumeClaim) -> &str {
     claim
         .spec
@@ -57,7 +57,7 @@ pub(crate) fn requested_bytes(claim: &PersistentVolumeClaim) -> i64 {
         .unwrap_or_default()
 }
 
-/// Whether the volume names this very claim, or a claim of this name without a UID.
+/// Whether the volume's claimRef has this claim's name, and its UID or no UID.
 pub(crate) fn is_volume_bound_to_claim(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let Some(owner) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else {
         return false;
@@ -70,8 +70,8 @@ pub(crate) fn is_volume_bound_to_claim(volume: &PersistentVolume, claim: &Persis
             .is_none_or(|uid| uid.is_empty() || Some(uid) == claim.metadata.uid.as_ref())
 }
 
-/// The best volume for the claim: one that names it, else the smallest that fits. With a node, only volumes that
-/// the node can reach.
+/// The best volume for the claim: one pre-bound to it, else the smallest that fits. With a node, only volumes
+/// that the node can access.
 pub(crate) fn find_matching_volume<'a>(
     claim: &PersistentVolumeClaim,
     volumes: impl IntoIterator<Item = &'a PersistentVolume>,
@@ -103,7 +103,7 @@ pub(crate) fn find_matching_volume<'a>(
     best.map(|(_, volume)| volume)
 }
 
-/// Whether the node can reach the volume, by the volume's node affinity.
+/// Whether the node can access the volume, by the volume's node affinity.
 pub(crate) fn is_reachable(volume: &PersistentVolume, node: &Node) -> bool {
     volume
         .spec
@@ -121,7 +121,7 @@ fn capacity(volume: &PersistentVolume) -> i64 {
         .unwrap_or_default()
 }
 
-/// Why the volume does not satisfy the claim, if it does not (`checkVolumeSatisfyClaim`).
+/// The reason that the volume does not satisfy the claim; `None` if it does (`checkVolumeSatisfyClaim`).
 pub(crate) fn mismatch(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<String> {
     let wanted = claim.spec.clone().unwrap_or_default();
     let offered = volume.spec.clone().unwrap_or_default();

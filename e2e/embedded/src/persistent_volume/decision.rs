@@ -1,4 +1,4 @@
-//! What the PV controller does about a claim or a volume, as pure functions over one look at the stores.
+//! The PV controller's decision on a claim or a volume, as pure functions of a snapshot of the stores.
 
 use std::sync::Arc;
 
@@ -11,29 +11,29 @@ use super::claims::{
 };
 use crate::event_recorder::EventType;
 
-/// What to do about a claim.
+/// The action for a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ClaimAction {
     Nothing,
     Bind(String),
-    /// Leave the claim to a provisioner.
+    /// Wait for a provisioner.
     Provision(String),
-    /// Nothing to bind yet: the event's type, reason and text.
+    /// No volume to bind yet: the event's type, reason and message.
     Wait(EventType, &'static str, String),
-    /// Its volume is chosen together with the node of its pod.
+    /// The scheduler chooses the volume and the node of its pod together.
     WaitForFirstConsumer,
-    /// The volume that the claim names is not there yet.
+    /// The volume that the claim names does not exist yet.
     WaitForVolume,
-    /// The volume is gone or taken: the event's reason and text.
+    /// The volume was deleted or is bound to another claim: the event's reason and message.
     Lost(&'static str, &'static str),
 }
 
-/// What to do about a volume.
+/// The action for a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VolumeAction {
     Nothing,
     SetPhase(&'static str),
-    /// Free the volume: its claim took another.
+    /// Unbind the volume: its claim is bound to another one.
     Unbind,
 }
 
@@ -80,7 +80,7 @@ fn decide_unbound_claim(
     }
     let late = class.and_then(|class| class.volume_binding_mode.as_deref()) == Some("WaitForFirstConsumer");
     let delayed = late && annotation(claim, ANN_SELECTED_NODE).is_none();
-    // With a late binding the scheduler chooses the volume.
+    // With WaitForFirstConsumer the scheduler chooses the volume.
     let candidates = volumes.iter().map(|volume| &**volume);
     if let Some(volume) = find_matching_volume(claim, candidates, None, late) {
         return ClaimAction::Bind(volume.metadata.name.clone().unwrap_or_default());
@@ -158,7 +158,7 @@ pub(crate) fn decide_volume(
     let Some(owner) = owner else {
         return phase("Available");
     };
-    // Bound in advance by a user; the claim follows.
+    // Pre-bound by a user; the claim will be bound.
     let Some(uid) = owner.uid.as_deref().filter(|uid| !uid.is_empty()) else {
         return phase("Available");
     };

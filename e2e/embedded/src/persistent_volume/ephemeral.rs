@@ -1,5 +1,5 @@
-//! Makes the claims of generic ephemeral volumes, and removes them with their pods, which the garbage collector does
-//! in a real cluster.
+//! Creates the claims of generic ephemeral volumes, and deletes them with their pods, in place of the garbage
+//! collector.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::informers::Informers;
 use crate::pod;
 use crate::volume::claim_name;
 
-/// How often claims without a pod are looked for, and claims that could not be made are tried again.
+/// Period of deleting claims without a pod and of retrying claims that could not be created.
 const RESYNC_PERIOD: Duration = Duration::from_secs(5);
 
 /// The ephemeral volume controller.
@@ -30,7 +30,7 @@ pub(crate) struct EphemeralVolumeController {
 // === impl EphemeralVolumeController ===
 
 impl EphemeralVolumeController {
-    /// Runs for ever. Subscribes at the call, so that no change is missed.
+    /// Runs until the future is dropped. The call subscribes, so that the controller misses no change.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
         let mut pods = self.informers.pods.subscribe();
         async move {

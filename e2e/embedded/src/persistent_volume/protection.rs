@@ -1,5 +1,4 @@
-//! Keeps claims that pods use and volumes that are bound from being removed: the pvc-protection and pv-protection
-//! controllers.
+//! The pvc-protection and pv-protection controllers: finalizers protect claims in use by pods, and bound volumes.
 
 use std::borrow::Borrow;
 use std::time::Duration;
@@ -29,7 +28,7 @@ enum Item {
     Volume(String),
 }
 
-/// What to do about an object's finalizer.
+/// The action for an object's finalizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Decision {
     Keep,
@@ -46,7 +45,7 @@ pub(crate) struct ProtectionController {
 // === impl ProtectionController ===
 
 impl ProtectionController {
-    /// Runs for ever. Subscribes at the call, so that no change is missed.
+    /// Runs until the future is dropped. The call subscribes, so that the controllers miss no change.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
         let mut claims = self.informers.claims.subscribe();
         let mut volumes = self.informers.volumes.subscribe();
@@ -106,7 +105,7 @@ impl ProtectionController {
 
 // === functions ===
 
-/// A pod uses its claims from the moment it is scheduled until its object is gone.
+/// A pod uses its claims from its scheduling until its object is deleted.
 fn is_used<P: Borrow<Pod>>(claim: &PersistentVolumeClaim, pods: &[P]) -> bool {
     pods.iter().map(Borrow::borrow).any(|pod| {
         pod.metadata.namespace == claim.metadata.namespace
@@ -132,14 +131,14 @@ fn volume_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolume>)
     }
 }
 
-/// The claims of a pod that is gone, that is not scheduled or that terminated may be free now (`podAddedDeletedUpdated`).
+/// Enqueues the claims of a deleted, unscheduled or terminated pod, which may be unused now (`podAddedDeletedUpdated`).
 fn pod_changed(queue: &mut KeyQueue<Item>, change: &Change<Pod>) {
     match change {
         Change::Applied { old, new } => {
             if pod::node_name(new).is_none() || pod::is_terminated(new) {
                 enqueue_claims(queue, new);
             }
-            // A watch that was interrupted shows the deletion of a pod and the creation of another one as an update.
+            // An interrupted watch reports the deletion of a pod and the creation of another one as an update.
             if let Some(old) = old.as_ref().filter(|old| pod::uid(old) != pod::uid(new)) {
                 enqueue_claims(queue, old);
             }

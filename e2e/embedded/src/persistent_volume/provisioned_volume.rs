@@ -1,4 +1,4 @@
-//! From a claim and its class to a CreateVolume call, and from its answer to a PersistentVolume.
+//! Builds the CreateVolume request for a claim and its class, and the PersistentVolume from the response.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::claims::{ANN_PROVISIONED_BY, requested_bytes};
 use crate::kubelet::access_mode;
 
-/// Keeps a volume's object until the driver has deleted the volume.
+/// Finalizer of a PersistentVolume until the driver has deleted the volume.
 pub(crate) const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 /// Parameters with this prefix are for the sidecars, not for the driver.
 const RESERVED_PREFIX: &str = "csi.storage.k8s.io/";
@@ -24,12 +24,12 @@ pub(crate) const ANN_DELETION_SECRET_NAME: &str = "volume.kubernetes.io/provisio
 pub(crate) const ANN_DELETION_SECRET_NAMESPACE: &str =
     "volume.kubernetes.io/provisioner-deletion-secret-namespace";
 
-/// The name of the volume, for Kubernetes and for the driver: stable over retries.
+/// The name of the volume in Kubernetes and in CreateVolume; stable over retries.
 pub(crate) fn volume_name(claim: &PersistentVolumeClaim) -> String {
     format!("pvc-{}", claim.metadata.uid.as_deref().unwrap_or_default())
 }
 
-/// The secret that a class names for `purpose`, such as `provisioner`.
+/// The Secret for `purpose`, such as `provisioner`, in a class's parameters.
 pub(crate) fn secret_reference(
     class: &StorageClass,
     claim: &PersistentVolumeClaim,
@@ -98,7 +98,7 @@ pub(crate) fn create_request(
     }
 }
 
-/// Where the volume may be: the topologies of all nodes with the driver, the selected node's first.
+/// The accessibility requirements: the topologies of all nodes with the driver, the selected node's first.
 pub(crate) fn topology_requirement<'a>(
     driver: &str,
     nodes: impl IntoIterator<Item = (&'a Node, &'a CSINode)>,
@@ -154,7 +154,7 @@ pub(crate) fn node_segments(
     segments.filter(|segments| !segments.is_empty())
 }
 
-/// The PersistentVolume of what the driver made.
+/// The PersistentVolume of a volume that the driver created.
 pub(crate) fn new_volume(
     driver: &str,
     claim: &PersistentVolumeClaim,

@@ -1,8 +1,7 @@
-//! The external-provisioner: makes a volume for a claim that waits for this driver, and deletes volumes that were
-//! released.
+//! The external-provisioner: creates a volume for a claim that waits for this driver, and deletes released volumes.
 //!
-//! Cancellation: names are stable, so a call whose answer was lost is repeated with the same name and finds the same
-//! volume; a PersistentVolume keeps a finalizer until the driver has deleted its volume.
+//! Cancellation: names are stable, so after a lost response a retry with the same name returns the same volume; a
+//! PersistentVolume keeps a finalizer until the driver has deleted its volume.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -36,17 +35,17 @@ use crate::kubelet::with_timeout;
 
 const RETRY_START: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(300);
-/// Delay before a driver that did not answer is asked again for its name.
+/// Delay before a failed GetPluginInfo call is retried.
 const PROBE_RETRY: Duration = Duration::from_secs(1);
 
-/// What the provisioner works on.
+/// A work item of the provisioner.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Item {
     Claim(Key),
     Volume(String),
 }
 
-/// Why a claim has no volume yet, or a volume is not deleted yet.
+/// An error of provisioning or deleting a volume.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("{}", describe(.0))]
@@ -68,19 +67,19 @@ pub(crate) struct Provisioner {
     pub driver: DriverConnection,
 }
 
-/// A provisioner that knows its driver.
+/// A provisioner that has connected to its driver.
 #[derive(Clone)]
 pub(super) struct Worker {
     pub(super) provisioner: Provisioner,
     pub(super) name: String,
-    /// The driver wants to know where a volume must be reachable.
+    /// The driver has the capability VOLUME_ACCESSIBILITY_CONSTRAINTS.
     topology: bool,
 }
 
 // === impl Provisioner ===
 
 impl Provisioner {
-    /// Runs for ever. Subscribes at the call, so that no change is missed.
+    /// Runs until the future is dropped. The call subscribes, so that the provisioner misses no change.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
         let mut claims = self.informers.claims.subscribe();
         let mut volumes = self.informers.volumes.subscribe();
@@ -144,7 +143,7 @@ impl Provisioner {
         loop {
             match self.try_probe().await {
                 Ok(worker) => return worker,
-                Err(status) => tracing::debug!(error = %describe(&status), "CSI driver does not answer"),
+                Err(status) => tracing::debug!(error = %describe(&status), "CSI driver does not respond"),
             }
             sleep(PROBE_RETRY).await;
         }
@@ -174,7 +173,7 @@ impl Provisioner {
 // === impl Worker ===
 
 impl Worker {
-    /// Returns whether nothing is left to do.
+    /// Returns false if the item must be requeued.
     async fn sync(&self, item: &Item) -> bool {
         let informers = &self.provisioner.informers;
         match item {
@@ -243,7 +242,7 @@ impl Worker {
         }
     }
 
-    /// There is no room where the selected node is: the scheduler may choose another one.
+    /// The selected node's topology has no capacity left: lets the scheduler choose another node.
     async fn reschedule(&self, claim: &PersistentVolumeClaim) {
         let patch = json!({"metadata": {
             "resourceVersion": claim.metadata.resource_version,

@@ -1,4 +1,4 @@
-//! Deletes provisioned volumes whose claim is gone: the driver's volume first, then the object.
+//! Deletes provisioned volumes whose claim was deleted: the driver's volume first, then the PersistentVolume.
 
 use csi_proto::v1;
 use k8s_openapi::api::core::v1::{PersistentVolume, SecretReference};

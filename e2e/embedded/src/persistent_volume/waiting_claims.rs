@@ -1,4 +1,4 @@
-//! What the PV controller looks up for a claim that waits for a class or for a pod.
+//! Queries of the PV controller for a claim that waits for a class or for a pod.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::informers::Informers;
 use crate::pod;
 use crate::volume::claim_name;
 
-/// The default class, for an unbound claim that was created without any class before there was a default one.
+/// The default class for an unbound claim without a class, created before the cluster had a default class.
 pub(super) fn default_class_for(
     claim: &PersistentVolumeClaim,
     informers: &Informers,
@@ -25,12 +25,13 @@ pub(super) fn default_class_for(
             .clone()
             .any(|(key, value)| ANN_IS_DEFAULT_CLASS.contains(&key.as_str()) && value == "true")
     };
-    // The newest class wins, then the first by name: `max_by_key` returns the last maximum, so the list is reversed.
+    // The newest class takes precedence, then the first by name: `max_by_key` returns the last maximum, so the list
+    // is reversed.
     let classes = informers.classes.list().into_iter().rev().filter(is_default);
     classes.max_by_key(|class| class.metadata.creation_timestamp.clone())
 }
 
-/// Reason and text of the event of a claim whose volume is chosen together with the node of its pod.
+/// Reason and message of the event of a claim with WaitForFirstConsumer.
 pub(super) fn consumers_text(claim: &PersistentVolumeClaim, informers: &Informers) -> (&'static str, String) {
     let pods = informers.pods.list();
     let waiting = pods.iter().filter(|pod| {

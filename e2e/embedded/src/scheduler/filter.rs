@@ -1,4 +1,5 @@
-//! Which nodes a pod fits on, as pure functions over one look at the stores. The texts are the scheduler's.
+//! The nodes that a pod fits on, as pure functions of a snapshot of the stores. The messages are
+//! kube-scheduler's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::pod;
 use crate::quantity;
 use crate::volume::{UniqueVolumeName, VolumeSpec, claim_name, unique_volume_name};
 
-/// What the scheduler sees of the cluster.
+/// The scheduler's snapshot of the cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
     pub nodes: Vec<Arc<Node>>,
@@ -26,25 +27,25 @@ pub(crate) struct Snapshot {
     pub csi_drivers: BTreeMap<String, Arc<CSIDriver>>,
     pub attachments: Vec<Arc<VolumeAttachment>>,
     pub capacities: Vec<Arc<CSIStorageCapacity>>,
-    /// Volumes that pods were assumed to bring to a node, before the informer shows them there.
+    /// Nodes of assumed pods by UID, until the informer shows the pods there.
     pub assumed: BTreeMap<String, String>,
 }
 
-/// The claims of a pod, by how they will get their volumes.
+/// The claims of a pod by binding mode.
 #[derive(Debug, Default)]
 pub(crate) struct PodClaims {
     pub bound: Vec<(Arc<PersistentVolumeClaim>, Arc<PersistentVolume>)>,
-    /// Claims whose volume is chosen together with the node.
+    /// Unbound claims with WaitForFirstConsumer.
     pub late: Vec<Arc<PersistentVolumeClaim>>,
 }
 
 // === impl PodClaims ===
 
 impl PodClaims {
-    /// Looks up the pod's claims.
+    /// Resolves the pod's claims.
     ///
     /// # Errors
-    /// No node will do as long as one of them is missing or not bound: the text says which.
+    /// A claim is missing, or unbound with immediate binding, so no node fits: the message names it.
     pub(crate) fn of(pod: &Pod, snapshot: &Snapshot) -> Result<Self, String> {
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
         let mut claims = Self::default();
@@ -120,7 +121,7 @@ impl Snapshot {
         volumes
     }
 
-    /// The driver's volumes with a VolumeAttachment of the node.
+    /// The driver's volumes with a VolumeAttachment for the node.
     fn attached_to(&self, node: &str, driver: &str) -> BTreeSet<UniqueVolumeName> {
         let specs = self.attachments.iter().map(|attachment| &attachment.spec);
         let specs = specs.filter(|spec| spec.node_name == node && spec.attacher == driver);
@@ -155,7 +156,7 @@ impl Snapshot {
 
 // === filters ===
 
-/// Why the pod does not fit on the node; `None` if it does.
+/// The reason that the pod does not fit on the node; `None` if it does.
 pub(crate) fn reject(pod: &Pod, claims: &PodClaims, node: &Node, snapshot: &Snapshot) -> Option<String> {
     rejected_by_node(pod, node)
         .or_else(|| rejected_by_bound_volumes(pod, claims, node, snapshot))
@@ -251,8 +252,8 @@ fn has_other_user(pod: &Pod, claim: &PersistentVolumeClaim, snapshot: &Snapshot)
     })
 }
 
-/// A driver with `preventPodSchedulingIfMissing` that the node lacks, and the attach limit of each driver, from
-/// CSINode.
+/// Rejects a node that lacks a driver with `preventPodSchedulingIfMissing`, or that exceeds a driver's attach
+/// limit in CSINode.
 fn rejected_by_limits(pod: &Pod, node: &Node, snapshot: &Snapshot) -> Option<String> {
     let wanted = snapshot.volumes_of(pod);
     let name = node.metadata.name.as_deref().unwrap_or_default();
@@ -278,14 +279,15 @@ fn rejected_by_limits(pod: &Pod, node: &Node, snapshot: &Snapshot) -> Option<Str
         };
         let used = snapshot.volumes_on(name).remove(&entry.name).unwrap_or_default();
         new.retain(|volume| !used.contains(*volume));
-        // As upstream: a new volume that has a VolumeAttachment already counts twice.
+        // As upstream, a new volume that already has a VolumeAttachment counts twice.
         let present = used.union(&snapshot.attached_to(name, &entry.name)).count();
         !new.is_empty() && present + new.len() > usize::try_from(limit).unwrap_or_default()
     });
     exceeded.then(|| "node(s) exceed max volume count".to_owned())
 }
 
-/// Whether a claim with late binding finds a volume for the node, or can have one provisioned there.
+/// Whether a claim with WaitForFirstConsumer has a matching volume for the node, or a volume can be
+/// provisioned for it.
 pub(crate) fn can_get_volume(claim: &PersistentVolumeClaim, node: &Node, snapshot: &Snapshot) -> bool {
     let volumes = snapshot.volumes.iter().map(|volume| &**volume);
     if find_matching_volume(claim, volumes, Some(node), false).is_some() {
@@ -345,14 +347,14 @@ fn has_capacity(
     })
 }
 
-/// A capacity without topology is nowhere.
+/// A capacity without topology applies to no node.
 fn reaches(topology: Option<&LabelSelector>, node: &Node) -> bool {
     topology.is_some_and(|topology| {
         node_selector::label_selector_matches(Some(topology), node.metadata.labels.as_ref())
     })
 }
 
-/// The volume that a late claim takes on the node, if there is one that need not be provisioned.
+/// The existing volume that a claim with WaitForFirstConsumer would bind on the node.
 pub(crate) fn volume_for_node(
     claim: &PersistentVolumeClaim,
     node: &Node,

@@ -1,4 +1,4 @@
-//! One look at the informers.
+//! Snapshots of the informers' stores.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::informers::Informers;
 // === impl Snapshot ===
 
 impl Snapshot {
-    /// What the informers show now.
+    /// A snapshot of the informers' stores.
     pub(super) fn of(informers: &Informers, assumed: &BTreeMap<String, String>) -> Self {
         let name = |meta: &ObjectMeta| meta.name.clone().unwrap_or_default();
         Self {

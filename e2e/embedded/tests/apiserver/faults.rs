@@ -26,7 +26,7 @@ async fn create_breaks(server: &ApiServer, name: &str) -> bool {
 #[tokio::test(start_paused = true)]
 async fn loses_an_answer_after_the_write() {
     let server = mk_server(1);
-    let rule = Rule::always(Fault::LostAnswer).verbs(&["create"]).times(1);
+    let rule = Rule::always(Fault::LostResponse).verbs(&["create"]).times(1);
     server.set_faults(vec![rule]);
     assert!(create_breaks(&server, "a").await);
     let path = format!("{ATTACHMENTS}/a");

@@ -35,10 +35,10 @@ impl Call<'_> {
         })
     }
 
-    /// The body, in JSON or protobuf, as JSON; a protobuf body may leave out its type, which then is this one.
+    /// The body, in JSON or protobuf, as JSON; a protobuf body without a type gets this one.
     ///
     /// # Errors
-    /// The text of Kubernetes' decoder, from the step that finds the type.
+    /// The error text of the step in which Kubernetes' decoder determines the type.
     pub(crate) fn typed_document(&self, api_version: &str, kind: &str) -> Result<Value, String> {
         if request::is_protobuf(self.headers) {
             return protobuf::decode(&self.body, api_version, kind);
@@ -114,7 +114,7 @@ pub(crate) fn no_type(why: impl Display) -> String {
     format!("couldn't get version/kind; json parse error: {why}")
 }
 
-/// The beginning of a body that is no object, as errors show it.
+/// The beginning of a body that is not a JSON object, as errors show it.
 fn summary(body: &[u8]) -> String {
     const LIMIT: usize = 30;
     let shown = &body[..body.len().min(LIMIT)];

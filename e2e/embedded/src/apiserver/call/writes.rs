@@ -1,4 +1,4 @@
-//! Answers writes.
+//! Executes writes.
 
 use http::{StatusCode, header};
 use serde_json::Value;
@@ -91,7 +91,7 @@ impl Call<'_> {
                 if old.is_empty() {
                     return Err(Status::not_found(resource, name));
                 }
-                // Only where Kubernetes looks for unknown fields it decodes the patch first.
+                // Kubernetes decodes the patch first only if it validates unknown fields.
                 let document = document.map_err(|why| match (kind, validation) {
                     (PatchType::Merge, FieldValidation::Ignore) => Status::bad_request("Invalid JSON Patch"),
                     (PatchType::Strategic, _) | (PatchType::Json, FieldValidation::Ignore) => {

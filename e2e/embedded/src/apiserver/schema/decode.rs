@@ -1,4 +1,4 @@
-//! Decodes a JSON object as Go's decoder does: unknown fields are dropped and reported, wrong types are errors.
+//! Decodes a JSON object like Go's decoder: it drops and reports unknown fields, and returns an error for a wrong type.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -23,25 +23,25 @@ pub(crate) struct Decoded {
 pub(crate) enum Codec {
     /// Go's JSON decoder.
     Json,
-    /// `runtime.DefaultUnstructuredConverter`, which strategic merge patches go through.
+    /// `runtime.DefaultUnstructuredConverter`, which strategic merge patches use.
     Converter,
 }
 
 struct Decoder<'a> {
     schema: &'a Schema,
     codec: Codec,
-    /// The first field of a wrong type. Go's decoder decodes the rest all the same, and an error of a type that decodes
-    /// itself (times and quantities) takes precedence; the converter stops at the first error.
+    /// The first field with a wrong type. Go's decoder still decodes the rest, and an error of a type with its own
+    /// decoder (times and quantities) takes precedence; the converter stops at the first error.
     mismatch: Option<String>,
-    /// Field names down to the current one.
+    /// Field names from the root to the current field.
     path: Vec<String>,
     unknown: Vec<String>,
 }
 
-/// Decodes `value`; `apiVersion` and `kind` of the root are left out.
+/// Decodes `value` without the root's `apiVersion` and `kind`.
 ///
 /// # Errors
-/// The text of the codec if a field has the wrong type.
+/// The codec's error text if a field has the wrong type.
 pub(crate) fn decode(schema: &Schema, object: Map<String, Value>, codec: Codec) -> Result<Decoded, String> {
     let fields = object.into_iter();
     let object = fields
@@ -83,7 +83,7 @@ impl Decoder<'_> {
             self.path.push(name.clone());
             let value = self.value(known.name, field.ty, value)?;
             self.path.pop();
-            // The zero value of a field that is no pointer is the same as none.
+            // For a field that is not a pointer, the zero value means unset.
             let is_empty =
                 !matches!(field.ty, Type::List(_) | Type::Map(_)) && super::is_zero(field.ty, &value);
             if !(is_empty && field.presence == Presence::OmitEmpty) {
@@ -120,7 +120,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// An element of a list or a map, where null stands for the zero value.
+    /// An element of a list or a map; null decodes to the zero value.
     fn item(&mut self, owner: &'static str, ty: Type, value: Value) -> Result<Value, String> {
         if value.is_null() {
             return Ok(super::zero(ty));
@@ -201,7 +201,7 @@ impl Decoder<'_> {
         )
     }
 
-    /// The current field with the structs that are embedded on the way to it.
+    /// The path of the current field, including embedded structs.
     fn go_path(&self) -> String {
         let mut path = Vec::new();
         let mut current = Some(self.schema.get(0));
@@ -353,7 +353,7 @@ fn converter_mismatch(ty: Type, value: &Value, named: Option<&str>) -> String {
     format!("unrecognized type: {wanted}")
 }
 
-/// The same text if the value of a text is none.
+/// The same error for a string field whose value is not a string.
 pub(crate) fn type_error_of_text(value: &Value) -> Option<String> {
     let is_text = value.is_string() || value.is_null();
     (!is_text).then(|| converter_mismatch(Type::String, value, None))

@@ -1,6 +1,6 @@
-//! Names that Go gives to types of texts and maps, which the errors of its JSON decoder show.
+//! Go's named string and map types, which the errors of its JSON decoder show.
 
-/// Structs with their fields of a named type, without the package.
+/// Structs and their fields with a named type; names are without the package.
 const NAMED: &[(&str, &str)] = &[
     ("DeleteOptions", "propagationPolicy=DeletionPropagation"),
     ("Preconditions", "uid=types.UID"),

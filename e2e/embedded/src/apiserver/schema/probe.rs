@@ -1,7 +1,7 @@
 //! Reads field names and types from a type's `Deserialize` implementation.
 //!
-//! Each visitor is offered a value for every field that it names, one level after the other, and what it asks the
-//! deserializer for is its type. Kubernetes' types have no cycles among the kinds that are served.
+//! The probe passes a deserializer to every field, one level after the other; the method that the visitor calls
+//! on it determines the field's type. The types of the served kinds have no cycles.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ type Error = serde::de::value::Error;
 pub(super) fn probe<T: DeserializeOwned>() -> Schema {
     let mut schema = Schema::default();
     let mut found = Type::Any;
-    // The values are no valid objects; only the requested fields count.
+    // The values are not valid objects; only the requested fields matter.
     let _ignored = T::deserialize(Probe {
         schema: &mut schema,
         found: &mut found,
@@ -26,13 +26,13 @@ pub(super) fn probe<T: DeserializeOwned>() -> Schema {
     schema
 }
 
-/// Notes the type that a visitor asks for.
+/// Records the type that a visitor requests.
 struct Probe<'a> {
     schema: &'a mut Schema,
     found: &'a mut Type,
 }
 
-/// Offers a value for each field of a struct.
+/// Provides a value for each field of a struct.
 struct Fields<'a> {
     schema: &'a mut Schema,
     struct_name: &'static str,
@@ -42,7 +42,7 @@ struct Fields<'a> {
     found: &'a mut BTreeMap<&'static str, Field>,
 }
 
-/// Offers one entry of a list or of a map.
+/// Provides one entry of a list or of a map.
 struct Element<'a> {
     schema: &'a mut Schema,
     found: &'a mut Type,
@@ -180,7 +180,7 @@ impl<'de> MapAccess<'de> for Fields<'_> {
     type Error = Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Error> {
-        // A kind checks its own name and version, and these are no part of its schema.
+        // A kind checks its own `kind` and `apiVersion`, which are not part of its schema.
         let is_kind = self.is_root;
         let next = self
             .names

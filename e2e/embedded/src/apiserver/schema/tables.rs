@@ -1,8 +1,8 @@
-//! What the types of `k8s-openapi` do not say about Go's types of the served kinds.
+//! Properties of Go's types of the served kinds that the types of `k8s-openapi` lack.
 
 use super::Presence;
 
-/// Scalar fields that are pointers: their zero value is kept.
+/// Scalar fields that are pointers: their zero value is serialized.
 const POINTERS: [(&str, &str); 67] = [
     ("AppArmorProfile", "localhostProfile"),
     ("AzureDiskVolumeSource", "cachingMode fsType readOnly kind"),
@@ -106,7 +106,7 @@ const POINTERS: [(&str, &str); 67] = [
     ),
 ];
 
-/// Fields without `omitempty`, and structs that are no pointers: they are always written.
+/// Fields without `omitempty`, and structs that are not pointers: they are always serialized.
 const ALWAYS: [(&str, &str); 66] = [
     ("AttachedVolume", "name devicePath"),
     ("CSIDriver", "metadata spec"),
@@ -228,14 +228,14 @@ const MERGE_KEYS: [(&str, &str, &str); 32] = [
     ("ServiceAccount", "secrets", "name"),
 ];
 
-/// Merged lists of which a patch's elements name the members that stay.
+/// Merged lists with the patch strategy `retainKeys`: a patch's element lists the keys to retain.
 const RETAIN_KEYS: [(&str, &str); 3] = [
     ("PodSpec", "resourceClaims"),
     ("PodSpec", "volumes"),
     ("PodStatus", "resourceClaimStatuses"),
 ];
 
-/// `k8s-openapi` gives a struct its Go name.
+/// The Go name of a struct of `k8s-openapi`.
 pub(super) fn go_name(name: &'static str) -> &'static str {
     name.rsplit('.').next().unwrap_or(name)
 }

@@ -1,4 +1,4 @@
-//! The order of a list's elements that a patch gives by `$setElementOrder`.
+//! The order of a list's elements in a patch's `$setElementOrder`.
 
 use serde_json::Value;
 

@@ -261,7 +261,7 @@ fn claim(object: &Object, name: Value, age: Value) -> Vec<Value> {
     ]
 }
 
-/// The statuses of init containers are not looked at: nothing in the attach/detach path has any.
+/// The statuses of init containers are ignored: no pod of the attach/detach path has any.
 fn pod(clock: &Clock, object: &Object, name: Value, age: Value) -> Vec<Value> {
     let mut reason = match text(object, "/status/reason") {
         "" => text(object, "/status/phase"),
@@ -323,7 +323,7 @@ fn pod(clock: &Clock, object: &Object, name: Value, age: Value) -> Vec<Value> {
     ]
 }
 
-/// How long ago something was (`duration.HumanDuration`).
+/// Age of a timestamp (`duration.HumanDuration`).
 fn since(clock: &Clock, time: &str) -> String {
     let Ok(time) = time.parse::<Timestamp>() else {
         return "<unknown>".to_owned();

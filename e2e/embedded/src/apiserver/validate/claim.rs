@@ -122,7 +122,7 @@ pub(super) fn claim_update(object: &Fields<'_>, old: &Object) {
         .immutable(object::struct_at(old, "spec"), "volumeMode");
 }
 
-/// Makes a field of `spec` the same as in `other`.
+/// Copies a field of `spec` from `other`.
 fn take(spec: &mut Value, other: &Value, name: &str) {
     if let Value::Object(spec) = spec {
         match other.get(name) {

@@ -32,7 +32,8 @@ pub(super) fn containers(spec: &Fields<'_>, volumes: &Volumes<'_>) {
     host_ports(spec.structs("containers"));
     for item in spec.structs("initContainers") {
         container(&item);
-        // One after the other, so that they may have the same ports; the path has the first index for all of them.
+        // Init containers run one after the other, so several may use the same port; as upstream, all errors have
+        // the path of the first one.
         let first = spec.path("initContainers").index(0);
         host_ports([item.at_path(first)].into_iter());
         if item.text("restartPolicy") == "Always" {
@@ -64,7 +65,7 @@ fn host_network_ports(spec: &Fields<'_>) {
     }
 }
 
-/// No port of the node is used twice.
+/// Rejects a host port that is used twice.
 fn host_ports<'a>(containers: impl Iterator<Item = Fields<'a>>) {
     let mut used = HashSet::new();
     for port in containers.flat_map(|container| container.structs("ports")) {
@@ -132,7 +133,7 @@ fn ports(container: &Fields<'_>) {
             port.required("containerPort", "");
         }
         for field in ["containerPort", "hostPort"] {
-            // 0 stands for none.
+            // 0 means unset.
             port.in_range(field, 0..=65535, "must be between 1 and 65535, inclusive");
         }
         port.one_of("protocol", &["SCTP", "TCP", "UDP"]);
@@ -163,7 +164,7 @@ fn mounts(container: &Fields<'_>, volumes: &Volumes<'_>) {
     }
 }
 
-/// As upstream, errors of these fields do not say in which mount they are.
+/// As upstream, the errors' paths do not name the mount.
 fn mount_options(container: &Fields<'_>, mount: &Fields<'_>) {
     let unindexed = mount.at_path(container.path("volumeMounts"));
     descending_path(&unindexed, "subPath");

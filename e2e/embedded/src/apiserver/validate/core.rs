@@ -10,9 +10,9 @@ use super::fields::Fields;
 use super::metadata::{self, qualified_finalizer};
 
 const SECRET_LIMIT: usize = 1024 * 1024;
-/// Longest `reportingInstance`, `action` and `reason` of an event.
+/// Maximum length of an event's `reportingInstance`, `action` and `reason`.
 const EVENT_TEXT_LIMIT: usize = 128;
-/// Longest message of an event.
+/// Maximum length of an event's message.
 const EVENT_NOTE_LIMIT: usize = 1024;
 
 pub(super) fn service_account(object: &Fields<'_>) {
@@ -249,7 +249,7 @@ fn legacy_event(resource: &Resource, object: &Fields<'_>) {
     object.found("namespace", namespace, names::dns1123_subdomain(namespace));
 }
 
-/// What an event with `eventTime` must have.
+/// Validates an event with `eventTime`.
 fn timed_event(resource: &Resource, object: &Fields<'_>) {
     let name = if resource.group.is_empty() {
         "reportingComponent"

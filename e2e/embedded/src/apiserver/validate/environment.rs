@@ -5,7 +5,7 @@ use super::super::names;
 use super::fields::Fields;
 use super::volume::no_backsteps;
 
-/// Fields of a pod that a variable may have.
+/// Pod fields that an environment variable may reference.
 const POD_FIELDS: [&str; 9] = [
     "metadata.name",
     "metadata.namespace",
@@ -17,7 +17,7 @@ const POD_FIELDS: [&str; 9] = [
     "status.podIP",
     "status.podIPs",
 ];
-/// Other fields of a pod with a name for the downward API.
+/// Other pod fields of the downward API.
 const OTHER_POD_FIELDS: [&str; 5] = [
     "metadata.annotations",
     "metadata.labels",
@@ -115,7 +115,7 @@ fn resource_field_ref(reference: &Fields<'_>) {
     divisor(reference, resource);
 }
 
-/// The unit of the value: a power of ten or two, or for processors one or a thousandth.
+/// The divisor of the value: a power of ten or two; for CPU, 1 or 1m.
 fn divisor(reference: &Fields<'_>, resource: &str) {
     let divisor = reference.text("divisor");
     if matches!(divisor, "" | "0") {

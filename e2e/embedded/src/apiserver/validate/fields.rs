@@ -9,7 +9,7 @@ use super::super::field::{Errors, FieldError, IMMUTABLE, Path};
 use super::super::object::{self, NULL, Object};
 use super::super::quantity::Quantity;
 
-/// A struct, its path, and the errors so far.
+/// A struct, its path, and the errors found so far.
 #[derive(Clone)]
 pub(super) struct Fields<'a> {
     pub(super) object: &'a Object,
@@ -34,7 +34,7 @@ impl<'a> Fields<'a> {
         Self { path, ..self.clone() }
     }
 
-    /// A struct in a field; one without fields if it is missing.
+    /// A struct in a field; an empty one if the field is missing.
     pub(super) fn child(&self, name: &str) -> Self {
         Self {
             object: object::struct_at(self.object, name),
@@ -108,7 +108,7 @@ impl<'a> Fields<'a> {
         self.get(name).as_object().into_iter().flatten()
     }
 
-    /// How many errors there are.
+    /// Number of errors.
     pub(super) fn error_count(&self) -> usize {
         self.errors.borrow().len()
     }
@@ -146,7 +146,7 @@ impl<'a> Fields<'a> {
         text
     }
 
-    /// An error for each text that a check of a value found.
+    /// Adds an error for each message of a check.
     pub(super) fn found(&self, name: &str, value: &str, found: Vec<String>) {
         for why in found {
             self.invalid(name, value, why);
@@ -182,26 +182,26 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// An error if a number is given that is not in the range.
+    /// Adds an error if the number is set and out of range.
     pub(super) fn in_range(&self, name: &str, range: impl RangeBounds<i64>, why: &str) {
         if let Some(number) = self.integer(name).filter(|number| !range.contains(number)) {
             self.invalid(name, number, why);
         }
     }
 
-    /// An error if a text is none of `supported`.
+    /// Adds an error if the text is not in `supported`.
     pub(super) fn one_of(&self, name: &str, supported: &[&str]) {
         self.supported(name, self.text(name), supported);
     }
 
-    /// An error if a value in a field is none of `supported`.
+    /// Adds an error if the value is not in `supported`.
     pub(super) fn supported(&self, name: &str, value: &str, supported: &[&str]) {
         if !supported.contains(&value) {
             self.push(FieldError::not_supported(&self.path(name), value, supported));
         }
     }
 
-    /// An error if the field is another than in the struct's old version.
+    /// Adds an error if the field differs from the old version.
     pub(super) fn immutable(&self, old: &Object, name: &str) {
         let value = self.get(name);
         if value != old.get(name).unwrap_or(&NULL) {

@@ -4,7 +4,7 @@ use super::super::field::FieldError;
 use super::super::names;
 use super::fields::Fields;
 
-/// The kinds of handlers in the order in which they are looked at.
+/// The kinds of handlers in the order of validation.
 const KINDS: [&str; 4] = ["exec", "httpGet", "tcpSocket", "sleep"];
 
 /// Handlers of the container's start and end, within the pod's grace period. The stop signal is not validated.

@@ -7,12 +7,12 @@ use super::super::names::{self, NameFn};
 use super::super::object::{self, Object, list};
 use super::fields::Fields;
 
-/// All annotations together.
+/// Maximum total size of the annotations in bytes.
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// `ValidateObjectMeta` of the core group, which also asks for qualified finalizers.
+/// `ValidateObjectMeta` of the core group, which also requires qualified finalizer names.
 pub(super) fn validate(object: &Fields<'_>, namespaced: bool, name: NameFn) {
     validate_apimachinery(object, namespaced, name);
     qualified_finalizers(object);

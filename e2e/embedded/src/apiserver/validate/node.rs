@@ -44,7 +44,7 @@ fn pod_cidrs(spec: &Fields<'_>) {
     }
 }
 
-/// Whether a range of addresses is one of IPv6; none if it is no range.
+/// Whether a CIDR is IPv6; `None` if the text is not a CIDR.
 fn is_ipv6_cidr(text: &str) -> Option<bool> {
     let (address, bits) = text.split_once('/')?;
     let address: IpAddr = address.parse().ok()?;
@@ -86,7 +86,7 @@ fn resources(object: &Fields<'_>) {
     }
 }
 
-/// An amount of a resource.
+/// Validates a quantity of a resource.
 pub(super) fn resource_quantity(owner: &Fields<'_>, path: &Path, name: &str, value: &Value) {
     let Some(parsed) = amount(value) else {
         return;

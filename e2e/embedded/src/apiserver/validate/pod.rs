@@ -10,7 +10,7 @@ use super::node::EFFECTS;
 use super::volume::host_path;
 use super::{claim, csi_driver_name, metadata, node_selector};
 
-/// Volume sources of a pod in the order in which they are looked at, and the field that each requires.
+/// Volume sources of a pod in the order of validation, and the field that each requires.
 const SOURCES: [(&str, &str); 29] = [
     ("emptyDir", ""),
     ("hostPath", "path"),
@@ -178,7 +178,7 @@ fn volume_source(pod: &Fields<'_>, volume: &Fields<'_>) {
         }
     }
     let (pod_name, name) = (pod.child("metadata").text("name"), volume.text("name"));
-    // A missing name is an error of its own.
+    // A missing name gets its own error.
     if volume.has("ephemeral") && !pod_name.is_empty() && !name.is_empty() {
         let claim = format!("{pod_name}-{name}");
         for why in names::dns1123_subdomain(&claim) {

@@ -57,7 +57,7 @@ fn added_gates(spec: &Fields<'_>, old: &Object) {
     }
 }
 
-/// Whether validation goes on.
+/// Validates `activeDeadlineSeconds`; returns whether validation continues.
 fn deadline(spec: &Fields<'_>, old: &Object) -> bool {
     let field = "activeDeadlineSeconds";
     match (
@@ -150,7 +150,7 @@ fn gated(spec: &Fields<'_>, old: &Object, fixed: &mut Object) {
     }
 }
 
-/// Whether a term of a node selector has all requirements of the old one first.
+/// Whether a node selector term begins with all requirements of the old one.
 fn only_adds(old: &Value, new: &Value) -> bool {
     let requirements = |term: &Value, name: &str| term[name].as_array().cloned().unwrap_or_default();
     let names = ["matchExpressions", "matchFields"];
@@ -163,7 +163,7 @@ fn only_adds(old: &Value, new: &Value) -> bool {
         .all(|name| requirements(new, name).starts_with(&requirements(old, name)))
 }
 
-/// The new spec with all that may change set back.
+/// The new spec with all mutable fields reset to their old values.
 fn fixed_spec(object: &Object, old: &Object) -> Object {
     let mut fixed = object::struct_at(object, "spec").clone();
     for field in ["containers", "initContainers"] {

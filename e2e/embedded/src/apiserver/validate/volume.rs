@@ -17,7 +17,7 @@ const ACCESS_MODES: [&str; 4] = [
 ];
 pub(super) const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];
 
-/// Volume sources in the order in which they are looked at, with their required fields.
+/// Volume sources in the order of validation, with their required fields.
 const SOURCES: [(&str, &[&str]); 22] = [
     ("hostPath", &["path"]),
     ("gcePersistentDisk", &["pdName"]),
@@ -156,7 +156,7 @@ fn capacity(spec: &Fields<'_>) {
     }
 }
 
-/// An error if an amount is negative, which shows it as Go's `Quantity.Value`.
+/// Adds an error if a quantity is negative; the error shows it as Go's `Quantity.Value`.
 pub(super) fn not_negative(owner: &Fields<'_>, path: &Path, value: &Value) {
     if let Some(amount) = amount(value).filter(|amount| amount.cmp_zero().is_lt()) {
         let why = "must be a valid resource quantity";
@@ -270,7 +270,7 @@ fn attributes_class(spec: &Fields<'_>) {
 }
 
 pub(super) fn persistent_volume_update(object: &Fields<'_>, old: &Object) {
-    // Kubernetes validates the new object twice: once by itself, once as a part of the update.
+    // Kubernetes validates the new object twice: once alone, once as part of the update.
     persistent_volume(object);
     persistent_volume(object);
     let spec = object.child("spec");

@@ -17,7 +17,7 @@ impl VolumeManager {
         pods.is_some_and(|pods| pods.keys().any(|other| other != pod))
     }
 
-    /// Whether anything is, may be or is about to be mounted for the pod.
+    /// Whether a volume is, may be or is about to be mounted for the pod.
     pub(crate) fn has_mounts(&self, pod: &str) -> bool {
         self.actual.values().any(|volume| volume.pods.contains_key(pod))
             || self.mounting.iter().any(|(_, mounting)| mounting == pod)
@@ -36,7 +36,7 @@ impl VolumeManager {
             .is_some_and(|volume| volume.device.is_some())
     }
 
-    /// The state of the volume's mount for the pod, if there may be one.
+    /// The state of the volume's mount for the pod; `None` if it is certainly not mounted.
     pub(crate) fn mount_state(&self, name: &str, pod: &str) -> Option<MountState> {
         self.actual.get(name)?.pods.get(pod).copied()
     }

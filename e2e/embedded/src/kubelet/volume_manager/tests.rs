@@ -18,7 +18,7 @@ impl Node {
         }
     }
 
-    /// The names of the operations that are started now.
+    /// Starts all possible operations.
     fn started(&mut self) -> Vec<Operation> {
         self.manager.reconcile(self.now)
     }
@@ -28,7 +28,7 @@ impl Node {
         self.manager.mark_volumes_as_reported_in_use(&in_use);
     }
 
-    /// Lets the only operation that is started now end with `outcome`.
+    /// Starts the only possible operation and finishes it with `outcome`.
     fn run(&mut self, outcome: Outcome) -> &'static str {
         let started = self.started();
         assert_eq!(started.len(), 1, "{started:?}");
@@ -104,7 +104,7 @@ fn volume_stays_desired_until_its_last_pod_is_deleted() {
 
 #[test]
 fn outcome_of_a_failed_mount_decides_what_is_cleaned_up() {
-    // outcome of the mount, what follows when the pod is deleted
+    // outcome of the mount, operations after the pod is deleted
     let cases: [(Outcome, &[&str]); 5] = [
         (Outcome::Failed, &[]),
         (Outcome::NotStaged, &[]),

@@ -66,7 +66,7 @@ fn add_claim(snapshot: &mut Snapshot, claim: Arc<PersistentVolumeClaim>) {
     snapshot.claims.insert(("default".to_owned(), name), claim);
 }
 
-/// Why each node rejects the pod.
+/// The reason for each node that rejects the pod.
 fn reasons(snapshot: &Snapshot, pod: &Pod) -> Vec<Option<String>> {
     let claims = PodClaims::of(pod, snapshot).unwrap();
     snapshot
