@@ -45,7 +45,7 @@ struct Args {
     /// concurrent volumes or workers, ours-default, earlier-default, go-default.
     #[arg(long, value_delimiter = ',')]
     implementations: Option<Vec<Implementation>>,
-    /// Executable of an earlier build of csi-attacher, measured beside today's.
+    /// Executable of an earlier build of csi-attacher, measured beside the current one.
     #[arg(long)]
     earlier: Option<PathBuf>,
     /// Socket of a running driver to use instead of the mock driver.

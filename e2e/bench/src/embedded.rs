@@ -97,7 +97,7 @@ impl Connect for InProcess {
     async fn connect(&self) -> Result<DuplexStream, OpenError> {
         let (client, server) = tokio::io::duplex(IN_FLIGHT);
         let services = self.0.clone();
-        // It ends with the attacher's end of the connection.
+        // The task ends when the attacher closes the connection.
         tokio::spawn(async move {
             let service = service_fn(move |request: http::Request<Incoming>| {
                 services.clone().call(request.map(Body::new))
@@ -148,7 +148,7 @@ async fn measure_start() -> Result<Duration> {
     process_age()
 }
 
-/// How long this process has been running, to 10 ms.
+/// Uptime of this process, with a resolution of 10 ms.
 fn process_age() -> Result<Duration> {
     let started = Process::myself()?.stat()?.starttime as f64 / procfs::ticks_per_second() as f64;
     let now = procfs::Uptime::current()?.uptime;
@@ -173,7 +173,7 @@ async fn measure_api_server(scale: Scale) -> Result<(f64, f64, f64)> {
     let started = Instant::now();
     patch_status(&attachments, &scale.names(), json!({"attached": true})).await?;
     let status_patches = rate(scale.volumes, started);
-    // A watch of the whole collection from its first version on sends each object.
+    // A watch from the collection's first version sends an event for each object.
     let started = Instant::now();
     let mut watches = JoinSet::new();
     for _ in 0..WATCHES {
@@ -196,7 +196,7 @@ async fn measure_api_server(scale: Scale) -> Result<(f64, f64, f64)> {
     Ok((creations, status_patches, rate(WATCHES * scale.volumes, started)))
 }
 
-/// How long binding, attaching and detaching take.
+/// Durations of binding, attaching and detaching.
 async fn measure_whole_path(scale: Scale) -> Result<[Duration; 3]> {
     let array = mk_array(scale)?;
     let mut cluster = EmbeddedCluster::start(ClusterOptions::default());
@@ -258,7 +258,7 @@ async fn measure_whole_path(scale: Scale) -> Result<[Duration; 3]> {
     }
 }
 
-/// Waits until `count` objects are as `wanted`.
+/// Waits until `wanted` holds for `count` objects.
 async fn wait<K>(what: &str, client: &Client, count: usize, wanted: impl Fn(&K) -> bool) -> Result<()>
 where
     K: kube::Resource<DynamicType = ()> + Clone + fmt::Debug + DeserializeOwned + Send + 'static,

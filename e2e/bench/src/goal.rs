@@ -57,8 +57,8 @@ const GOALS: [(&str, Reached, Bound); 17] = {
         ("MB with many foreign objects", Worst("foreign-many", Q::Memory), AtMost(20.0)),
         ("s for all attaches of one second", Worst("slow", Q::AllAttached), AtMost(3.0)),
         ("ms until an attach behind slow detaches starts", Worst("behind", Q::PublishStart), AtMost(100.0)),
-        ("s of hand-over on SIGTERM", Worst("handover-term", Q::Recovery), AtMost(1.0)),
-        ("s until an attach after the driver's return", Worst("restart", Q::Recovery), AtMost(1.0)),
+        ("s of failover after SIGTERM", Worst("handover-term", Q::Recovery), AtMost(1.0)),
+        ("s until an attach after the driver's restart", Worst("restart", Q::Recovery), AtMost(1.0)),
         ("MB of binary", Worst("size", Q::Size), AtMost(12.0)),
     ]
 };

@@ -60,7 +60,7 @@ pub struct Plan {
     pub rounds: usize,
     /// Implementations, if not the default ones of each row.
     pub implementations: Option<Vec<Implementation>>,
-    /// Executable of an earlier build of csi-attacher, measured beside today's.
+    /// Executable of an earlier build of csi-attacher, measured beside the current one.
     pub earlier: Option<PathBuf>,
     /// Socket of a running driver to use instead of the mock driver.
     pub csi_address: Option<PathBuf>,

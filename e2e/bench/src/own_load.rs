@@ -32,7 +32,7 @@ impl OwnLoad {
             self.env = Some(env);
         }
         let env = self.env.as_mut().context("it was prepared")?;
-        // Those of an implementation that failed.
+        // Left by an implementation that failed.
         env.wipe_attachments(harness, 0..SAMPLES + 1).await?;
         if attached > self.attached {
             tracing::info!(from = self.attached, to = attached, "creating attached volumes");

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// Maximum bytes per read.
 const CHUNK: usize = 16 << 10;
-/// Maximum chunks in transit per direction; a sender waits beyond that, as on a real line.
+/// Maximum chunks in transit per direction; beyond that a sender blocks, as on a real network.
 const ON_THE_WAY: usize = 256;
 
 /// A proxy that runs until it is dropped.
@@ -168,9 +168,9 @@ mod tests {
     #[tokio::test]
     async fn a_target_that_is_away_ends_the_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen");
-        let nobody = listener.local_addr().expect("a port");
+        let unused = listener.local_addr().expect("a port");
         drop(listener);
-        let proxy = Proxy::start(nobody.to_string(), Duration::ZERO)
+        let proxy = Proxy::start(unused.to_string(), Duration::ZERO)
             .await
             .expect("a proxy");
         let mut stream = TcpStream::connect(proxy.address()).await.expect("connect");

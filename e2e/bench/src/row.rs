@@ -135,9 +135,9 @@ impl Row {
             }
             Self::Slow => format!("{slow} attaches, driver calls of 1 s"),
             Self::Behind => format!("One attach behind {slow} detaches of 2 s"),
-            Self::Restart => "The driver was away and is back".to_owned(),
-            Self::HandoverTerm => "Hand-over when the leader is stopped (SIGTERM)".to_owned(),
-            Self::HandoverKill => "Hand-over when the leader is killed (SIGKILL)".to_owned(),
+            Self::Restart => "Restart of the driver".to_owned(),
+            Self::HandoverTerm => "Failover: the leader receives SIGTERM".to_owned(),
+            Self::HandoverKill => "Failover: the leader is killed (SIGKILL)".to_owned(),
             Self::Foreign => format!("{foreign} foreign VolumeAttachments and PersistentVolumes"),
             Self::ForeignMany => format!("{many} foreign VolumeAttachments and PersistentVolumes"),
             Self::Own => format!("Started with {own} attached volumes of its driver"),
@@ -186,7 +186,7 @@ impl Row {
         (self == Self::LatencyFar).then_some(Duration::from_millis(10))
     }
 
-    /// What is in the cluster before the attachers start.
+    /// Objects that are in the cluster before the attachers start.
     pub(super) fn load(self, sizes: &Sizes) -> Load {
         match self {
             Self::Size
@@ -230,7 +230,7 @@ impl FromStr for Row {
 // === impl Sizes ===
 
 impl Sizes {
-    /// The sizes behind the figures in the documentation.
+    /// The sizes used for the figures in the documentation.
     pub fn full() -> Self {
         Self {
             few: 30,

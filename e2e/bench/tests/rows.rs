@@ -1,4 +1,4 @@
-//! The benchmark measures what it says, on sizes that say nothing.
+//! Smoke test of all rows: checks results that do not depend on the speed of the machine.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -57,7 +57,8 @@ async fn rows_have_their_figures(run: &Arc<Run>) -> Result<()> {
             .copied()
             .with_context(|| format!("{row:?} lacks {quantity:?}"))
     };
-    // What does not hang on the machine: the writes of an attach and a detach, and the length of a socket proxy.
+    // Machine-independent results: the writes per attach and detach, and the minimum latency with a network
+    // delay.
     ensure!(
         ours(Row::Burst, Quantity::AttachWrites)? == 2.0,
         "{}",
@@ -74,7 +75,7 @@ async fn rows_have_their_figures(run: &Arc<Run>) -> Result<()> {
         report.markdown()
     );
     ensure!(ours(Row::Own, Quantity::Ready)? > 0.0, "{}", report.markdown());
-    // An event, a write and its answer, a write: four ways of 10 ms.
+    // A watch event, a write, its response, and a second write: four one-way delays of 10 ms.
     ensure!(
         ours(Row::LatencyFar, Quantity::AttachP50)? >= 40.0,
         "{}",

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Scale, WATCHES};
 use crate::goal::{Bound, Goal};
 
-/// What was measured.
+/// The measurements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measured {
     pub(super) scale: Scale,

@@ -1,4 +1,4 @@
-//! A handover between two replicas.
+//! Failover between two replicas.
 
 use std::time::Instant;
 
@@ -69,7 +69,7 @@ fn replica(
         ]))
 }
 
-/// Waits until the standby has logged the present leader.
+/// Waits until the standby has logged the current leader.
 async fn wait_for_lease_read(implementation: Implementation, standby: &Process) -> Result<()> {
     let message = match implementation.is_go() {
         true => "New leader detected",

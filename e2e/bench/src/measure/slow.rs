@@ -81,7 +81,7 @@ pub(super) async fn behind(
         tracker
             .reached(detaches, burst_timeout(detaches), |life| life.attached)
             .await
-            .context("attach what is to be detached")?;
+            .context("attach the volumes to detach")?;
         env.detach(harness, 0..detaches).await?;
         under_way(&env, at_once.min(detaches)).await?;
         let created = Timestamp::now();
