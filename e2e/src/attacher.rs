@@ -1,9 +1,9 @@
-//! The attacher under test: ours, or the Go one, run the same way.
+//! The attacher under test: csi-attacher or the Go sidecar, run the same way.
 //!
-//! An [`AttacherProcess`] runs under the ServiceAccount and the permissions of `deploy/`, never as cluster admin, and with
-//! the same flags whichever it is. As in a pod with restart policy Always, it is started again when it ends
-//! by itself (the Go one does so when it loses its driver); an attacher that was crashed or stopped on purpose
-//! stays down until it is revived.
+//! An [`AttacherProcess`] runs with the ServiceAccount and the permissions of `deploy/`, never as cluster admin, and both
+//! kinds run with the same flags. As in a pod with restart policy Always, it is restarted when it exits by itself (the Go
+//! sidecar does so when it loses its driver). An attacher that the scenario crashed or stopped stays down until the
+//! scenario revives it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,20 +20,20 @@ use tokio::time::sleep;
 use crate::process::log::wait_for_lines;
 use crate::process::{self, Exit, Process, Run, Spec};
 
-/// First and longest pause before an attacher that ended by itself is started again, as kubelet does but in
-/// fast motion. The very first restart has no pause, as kubelet's has not.
+/// Initial and maximum backoff before an attacher that exited by itself is restarted, as kubelet does but shorter. As
+/// with kubelet, the first restart has no backoff.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// How long an attacher may take to end when asked to.
+/// Timeout of an attacher's shutdown.
 const STOP: Duration = Duration::from_secs(20);
-/// How long a revived attacher may take to be a process again.
+/// Timeout of starting a revived attacher.
 const START: Duration = Duration::from_secs(20);
 
-/// How long a replica's lease lasts without a sign of life of its holder.
+/// Lease duration of a replica.
 pub const LEASE_DURATION: Duration = Duration::from_secs(3);
 const RENEW_DEADLINE: Duration = Duration::from_secs(2);
 const RETRY_PERIOD: Duration = Duration::from_millis(500);
 
-/// Which attacher.
+/// The kind of attacher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// csi-attacher of this workspace.
@@ -42,10 +42,10 @@ pub enum Kind {
     Go,
 }
 
-/// How an attacher is run.
+/// Configuration of an attacher process.
 #[derive(Clone, Debug)]
 pub struct AttacherSpec {
-    /// Which attacher.
+    /// The kind of attacher.
     pub kind: Kind,
     /// Its program.
     pub binary: PathBuf,
@@ -57,18 +57,18 @@ pub struct AttacherSpec {
     pub socket: PathBuf,
     /// Deadline of its driver calls.
     pub timeout: Duration,
-    /// How often it asks the driver where its volumes are.
+    /// Interval of its ListVolumes calls.
     pub reconcile_sync: Duration,
-    /// More flags, as both kinds take them.
+    /// More flags that both kinds accept.
     pub flags: &'static [&'static str],
-    /// More flags, which ours alone takes.
+    /// More flags that only csi-attacher accepts.
     pub own_flags: &'static [&'static str],
-    /// How it is one of several, if it is.
+    /// Its leader election, if it is one of several replicas.
     pub replica: Option<Replica>,
 }
 
-/// One of several attachers that elect a leader. As a pod has, it has a host name of its own, which is its
-/// identity in the lease.
+/// One of several attachers that elect a leader. Like a pod, it has its own host name, which is its identity in the
+/// lease.
 #[derive(Clone, Debug)]
 pub struct Replica {
     /// Its host name.
@@ -89,7 +89,7 @@ pub struct AttacherProcess {
 #[derive(Debug)]
 struct Shared {
     desired_up: watch::Sender<bool>,
-    /// Processes that were ended on purpose.
+    /// Process ids that the harness stopped or killed.
     ended: Mutex<BTreeSet<u32>>,
     /// Exits that the harness did not request.
     unexpected_exits: watch::Sender<Vec<Exit>>,
@@ -98,7 +98,7 @@ struct Shared {
 // === impl Kind ===
 
 impl Kind {
-    /// Short name, as it stands in test names.
+    /// Short name, used in test names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ours => "ours",
@@ -135,13 +135,13 @@ impl AttacherSpec {
         }
         .dir(&self.dir);
         for (flag, value) in shared {
-            // One word each: Go's flags take `-v 5` too, but not for booleans.
+            // As `--flag=value`: Go also accepts `-v 5`, but not for boolean flags.
             command = command.arg(format!("{flag}={value}"));
         }
         command = command.args(self.flags);
         match self.kind {
             Kind::Ours => command.args(self.own_flags),
-            // Ours has no client-side rate limit unless asked for one.
+            // csi-attacher has no client-side rate limit by default.
             Kind::Go => command.args(["--kube-api-qps=1000", "--kube-api-burst=1000"]),
         }
     }
@@ -150,8 +150,8 @@ impl AttacherSpec {
 // === impl Replica ===
 
 impl Replica {
-    /// The program with the replica's host name and its part in the election. The process stays the one that is
-    /// started: every step on the way there replaces itself by the next.
+    /// The program with the replica's host name and leader election flags. Each wrapper executes the next one by exec, so
+    /// the process id stays the same.
     fn command(&self, binary: &Path) -> Spec {
         let command = with_host_name(&format!("attacher-{}", self.name));
         let seconds = |time: Duration| format!("{}ms", time.as_millis());
@@ -168,9 +168,9 @@ impl Replica {
     }
 }
 
-/// The beginning of a command that may choose its own host name, which is an attacher's identity in a lease. Others
-/// than root need user namespaces for that, which some systems forbid by default (Ubuntu 24.04:
-/// `sysctl kernel.apparmor_restrict_unprivileged_userns=0`).
+/// The beginning of a command in its own UTS namespace, which can set its host name, an attacher's identity in a lease.
+/// Without root this needs user namespaces, which some systems disable by default (Ubuntu 24.04: `sysctl
+/// kernel.apparmor_restrict_unprivileged_userns=0`).
 pub fn with_host_name(name: &str) -> Spec {
     let command = Spec::new(name, "unshare").arg("--uts");
     if rustix::process::geteuid().is_root() {
@@ -183,7 +183,7 @@ pub fn with_host_name(name: &str) -> Spec {
 // === impl AttacherProcess ===
 
 impl AttacherProcess {
-    /// Starts the attacher and keeps it up.
+    /// Starts the attacher and restarts it when it exits.
     pub async fn start(run: Arc<Run>, spec: AttacherSpec) -> Result<Self> {
         let shared = Arc::new(Shared {
             desired_up: watch::Sender::new(true),
@@ -204,15 +204,15 @@ impl AttacherProcess {
         Ok(attacher)
     }
 
-    /// Which attacher it is.
+    /// The kind of attacher.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Kills the attacher (-9) and leaves it dead until [`Self::revive`].
+    /// Kills the attacher (SIGKILL); it stays down until [`Self::revive`].
     ///
     /// # Errors
-    /// It was not running: the crash would not have been at the moment the scenario is about.
+    /// It was not running, so the crash would not have happened at the intended moment.
     pub async fn crash(&mut self) -> Result<()> {
         let process = self.process()?;
         process.ensure_alive()?;
@@ -221,12 +221,12 @@ impl AttacherProcess {
         Ok(())
     }
 
-    /// Stops it where it stands (SIGSTOP), until [`Self::resume`].
+    /// Suspends the attacher (SIGSTOP) until [`Self::resume`].
     pub fn suspend(&self) -> Result<()> {
         self.process()?.signal(Signal::STOP)
     }
 
-    /// Lets it go on after [`Self::suspend`].
+    /// Resumes the attacher after [`Self::suspend`].
     pub fn resume(&self) -> Result<()> {
         self.process()?.signal(Signal::CONT)
     }
@@ -237,16 +237,16 @@ impl AttacherProcess {
         self.wait_until_up().await
     }
 
-    /// Asks the attacher to end (SIGTERM), as kubelet does.
+    /// Stops the attacher by SIGTERM, as kubelet does.
     ///
     /// # Errors
-    /// It did not end in time, or ours ended with another code than 0. The Go one has no handler and dies of
-    /// the signal (docs/go-sidecar.md#issue-14).
+    /// It did not exit in time, or csi-attacher exited with a code other than 0. The Go sidecar has no handler and is
+    /// killed by the signal (docs/go-sidecar.md#issue-14).
     pub async fn stop(&mut self) -> Result<()> {
         let process = self.process()?;
         self.shared.end(&process);
         if self.kind == Kind::Ours {
-            // A replica that was restarted a moment ago would die of the signal.
+            // The signal would kill a replica that was just restarted and has no handler yet.
             tokio::time::timeout(START, process.wait_for_sigterm_handler())
                 .await
                 .context("our attacher has no handler for SIGTERM")?;
@@ -262,7 +262,7 @@ impl AttacherProcess {
             if self.kind == Kind::Ours {
                 ensure!(
                     exit.status.success(),
-                    "our attacher ended with {} when asked to stop",
+                    "our attacher ended with {} after SIGTERM",
                     exit.status
                 );
             }
@@ -271,7 +271,7 @@ impl AttacherProcess {
         Ok(())
     }
 
-    /// Fails if ours ended by itself at any time. The Go one may: it does when its driver goes away.
+    /// Fails if csi-attacher exited by itself at any time. The Go sidecar may: it exits when it loses its driver.
     pub fn ensure_no_unexpected_exits(&self) -> Result<()> {
         let unexpected_exits = self.shared.unexpected_exits.borrow();
         if self.kind == Kind::Ours && !unexpected_exits.is_empty() {
@@ -288,12 +288,12 @@ impl AttacherProcess {
         Ok(())
     }
 
-    /// How often it ended by itself and was started again.
+    /// Number of times that it exited by itself and was restarted.
     pub fn unexpected_exit_count(&self) -> usize {
         self.shared.unexpected_exits.borrow().len()
     }
 
-    /// Waits until it has ended by itself at least `count` times.
+    /// Waits until it has exited by itself at least `count` times.
     pub async fn wait_for_unexpected_exits(&self, count: usize, within: Duration) -> Result<()> {
         let mut unexpected_exits = self.shared.unexpected_exits.subscribe();
         let enough = unexpected_exits.wait_for(|unexpected_exits| unexpected_exits.len() >= count);
@@ -316,7 +316,7 @@ impl AttacherProcess {
         wait_for_lines(&program, words, 1, within, read).await
     }
 
-    /// Files with what the attacher wrote.
+    /// The attacher's log files.
     pub fn log_files(&self) -> Vec<PathBuf> {
         let process = self.current.borrow();
         process

@@ -190,14 +190,14 @@ impl Cluster {
         let mut applied = Vec::with_capacity(objects.len());
         for object in objects.iter().filter(|object| self.serves(object)) {
             let api = self.api_for(object).await?;
-            let answer = match self.running.has_server_side_apply() {
+            let result = match self.running.has_server_side_apply() {
                 true => {
                     api.patch(&object.name_any(), &params, &Patch::Apply(object))
                         .await
                 }
                 false => create_or_patch(&api, object, dry_run).await,
             };
-            applied.push(answer.with_context(|| format!("apply {}", object.name_any()))?);
+            applied.push(result.with_context(|| format!("apply {}", object.name_any()))?);
         }
         Ok(applied)
     }

@@ -1,12 +1,10 @@
-//! A real Kubernetes control plane on loopback: etcd, kube-apiserver, kube-controller-manager and, if asked
-//! for, kube-scheduler, all out of one executable.
+//! A real Kubernetes control plane on loopback: etcd, kube-apiserver, kube-controller-manager and optionally
+//! kube-scheduler, all in one executable.
 //!
 //! Owns their processes, ports, keys and files. Invariants:
 //! - a program listens on a port that was reserved for it before it started, also after a restart;
-//! - a program that exits unexpectedly fails everything that goes through
-//!   [`ControlPlane::while_alive`], with its last log lines;
-//! - programs end in the reverse order of their dependence: an API server whose etcd is gone hangs in its
-//!   graceful stop.
+//! - if a program exits unexpectedly, [`ControlPlane::while_alive`] fails with its last log lines;
+//! - programs are stopped in reverse dependency order: without etcd, the API server's graceful shutdown hangs.
 
 mod audit;
 mod component;
@@ -33,40 +31,40 @@ use crate::process::{self, Process, Run, Usage};
 use crate::toolchain::Toolchain;
 use component::Layout;
 
-/// How long a program may take to get ready: seconds on an idle machine, more when tests share its cores.
+/// Timeout of a program's readiness: seconds on an idle machine, longer when tests share the cores.
 const READY: Duration = Duration::from_secs(120);
-/// How long an answer to one question for readiness may take.
+/// Timeout of one readiness probe.
 const PROBE: Duration = Duration::from_secs(5);
-/// Pause between two questions for readiness; there is nothing to wait on before a program listens.
+/// Pause between two readiness probes; before a program listens, there is no event to wait for.
 const PROBE_PAUSE: Duration = Duration::from_millis(50);
-/// Short enough for a test to wait for the lease of a killed replica to expire.
+/// Short enough for a test to wait until the lease of a killed replica expires.
 const LEADER_ELECTION: [&str; 4] = [
     "--leader-elect=true",
     "--leader-elect-lease-duration=6s",
     "--leader-elect-renew-deadline=4s",
     "--leader-elect-retry-period=1s",
 ];
-/// How many lines of the log of a program that does not get ready are shown.
+/// Number of log lines in the error about a program that does not become ready.
 const TAIL_LINES: usize = 25;
 
-/// What to start, and how it differs from the usual.
+/// Options of a control plane.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Start etcd and kube-apiserver only.
     pub api_server_only: bool,
     /// Start kube-scheduler too.
     pub scheduler: bool,
-    /// Log what service accounts ask the API server for, for [`ControlPlane::audited`].
+    /// Write an audit log of the ServiceAccounts' requests, for [`ControlPlane::audited`].
     pub audit: bool,
-    /// Timers of the attach/detach controller that differ.
+    /// Non-default timers of the attach/detach controller.
     pub timers: Timers,
-    /// Run a second kube-controller-manager, which takes over when the first is killed.
+    /// Run a second kube-controller-manager as standby.
     pub standby_controller_manager: bool,
-    /// Flags on top of, or instead of, the usual ones, such as `--disable-force-detach-on-timeout`.
+    /// Flags that are added to or override the default ones, such as `--disable-force-detach-on-timeout`.
     pub extra_flags: BTreeMap<Component, Vec<String>>,
 }
 
-/// Timers of the attach/detach controller that are no flags; the control-plane program takes them from its environment.
+/// Timers of the attach/detach controller that have no flags; the control-plane program reads them from its environment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Timers {
     /// `ReconcilerMaxWaitForUnmountDuration`, 6 minutes.
@@ -76,18 +74,18 @@ pub struct Timers {
     pub populator_period: Option<Duration>,
 }
 
-/// A control plane that was started.
+/// A running control plane.
 ///
-/// Dropping it kills its programs; [`ControlPlane::stop`] ends them in order.
+/// Dropping it kills its programs; [`ControlPlane::stop`] stops them in order.
 #[derive(Debug)]
 pub struct ControlPlane {
     run: Arc<Run>,
     layout: Layout,
     options: Options,
     kubeconfig: PathBuf,
-    /// The programs that are meant to run.
+    /// The programs that should run.
     alive: Mutex<BTreeMap<Component, Arc<Process>>>,
-    /// Changes before a program is ended on purpose and after one was started.
+    /// Notified before a program is stopped intentionally and after one was started.
     changed: watch::Sender<()>,
 }
 
@@ -112,10 +110,10 @@ impl ControlPlane {
     /// Starts everything and waits until it is ready.
     ///
     /// # Errors
-    /// The error holds the last log lines of a program that died or did not get ready in time.
+    /// A program exited or did not become ready in time; the error contains its last log lines.
     pub async fn start(run: &Arc<Run>, toolchain: &Toolchain, options: &Options) -> Result<Self> {
         let executable = toolchain.control_plane().await?;
-        // A run may have several, and an etcd waits for ever for the data of another one.
+        // A run may have several control planes, and an etcd blocks endlessly on another one's data directory.
         let layout = Layout::prepare(executable, run.new_subdir("control-plane")?)?;
         let mut options = options.clone();
         if options.audit {
@@ -137,7 +135,7 @@ impl ControlPlane {
             .into_iter()
             .filter(|component| plane.is_wanted(*component));
         try_join_all(wanted.map(|component| plane.start_component(component))).await?;
-        // The other replica leads by now.
+        // The other replica is the leader by now.
         if plane.is_wanted(Component::StandbyControllerManager) {
             plane.start_component(Component::StandbyControllerManager).await?;
         }
@@ -149,8 +147,8 @@ impl ControlPlane {
         &self.kubeconfig
     }
 
-    /// Runs `work` and gives it up, with last log lines, if a program dies meanwhile. One that is ended through
-    /// this type does not count as dying.
+    /// Runs `work`, and cancels it with an error with the last log lines if a program exits meanwhile. Programs that this
+    /// type stops do not count.
     pub async fn while_alive<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
@@ -159,12 +157,12 @@ impl ControlPlane {
         }
     }
 
-    /// Kills a program as a crash would (SIGKILL) and leaves it dead until [`ControlPlane::start_component`].
+    /// Kills a program by SIGKILL; it stays down until [`ControlPlane::start_component`].
     pub async fn kill(&self, component: Component) -> Result<()> {
         self.take(component)?.kill().await.map(drop)
     }
 
-    /// Starts a program that was killed, on its old port and with its old data, and waits until it is ready.
+    /// Starts a killed program on the same port with its data, and waits until it is ready.
     pub async fn start_component(&self, component: Component) -> Result<()> {
         if self.process(component).is_some() {
             bail!("{} runs already", component.name());
@@ -206,8 +204,8 @@ impl ControlPlane {
         self.process(component).map(|process| process.pid())
     }
 
-    /// What service accounts asked the API server for so far, those of kube-system apart; `None` without an audit log
-    /// count ([`Options::audit`]).
+    /// The requests of ServiceAccounts so far, except those in kube-system; `None` without an audit log count
+    /// ([`Options::audit`]).
     pub fn audited(&self) -> Result<Option<BTreeSet<Request>>> {
         self.options
             .audit
@@ -215,7 +213,7 @@ impl ControlPlane {
             .transpose()
     }
 
-    /// File with the log of a program, which goes on after a restart.
+    /// File with the log of a program; a restarted program appends to it.
     pub fn log(&self, component: Component) -> PathBuf {
         self.layout.log(component)
     }
@@ -235,10 +233,10 @@ impl ControlPlane {
         process::tail(&self.log(component), lines).unwrap_or_default()
     }
 
-    /// Ends everything in the order in which nothing hangs; what does not end in time is killed.
+    /// Stops all programs in order; kills those that do not exit in time.
     ///
     /// # Errors
-    /// A program that had died before is an error; the others are ended all the same.
+    /// A program exited earlier; the others are stopped nevertheless.
     pub async fn stop(&self) -> Result<()> {
         let died = self
             .lock()
@@ -276,20 +274,20 @@ impl ControlPlane {
         self.alive.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The program, if it is meant to run and does.
+    /// The program, if it should run and does.
     fn process(&self, component: Component) -> Option<Arc<Process>> {
         let process = self.lock().get(&component).map(Arc::clone);
         process.filter(|process| process.try_exit().is_none())
     }
 
-    /// Removes a program from those that are meant to run, before it is ended.
+    /// Removes a program from those that should run, before it is stopped.
     fn take(&self, component: Component) -> Result<Arc<Process>> {
         let process = self.lock().remove(&component);
         self.changed.send_replace(());
         process.with_context(|| format!("{} does not run", component.name()))
     }
 
-    /// Waits for a program to die that was meant to run.
+    /// Waits until a program exits that should run.
     async fn death(&self) -> anyhow::Error {
         let mut changed = self.changed.subscribe();
         loop {
@@ -297,7 +295,7 @@ impl ControlPlane {
             let exit = async { select_all(processes.iter().map(|process| Box::pin(process.exited()))).await };
             tokio::select! {
                 biased;
-                // A program is taken out before it is ended, so this is seen first.
+                // A program is removed before it is stopped, so this notification comes first.
                 _ = changed.changed() => {}
                 _ = exit, if !processes.is_empty() => {
                     if let Some(error) = processes.iter().find_map(|process| process.ensure_alive().err()) {
@@ -311,7 +309,8 @@ impl ControlPlane {
     /// Probes a component until it is ready.
     async fn readiness(&self, component: Component, process: &Process) -> Result<()> {
         let client = self.probe_client(component).await?;
-        // With leader election the controllers are built when the replica leads, which it may not while the standby runs.
+        // With leader election the controllers are built when the replica becomes leader, which may not happen while the
+        // standby runs.
         let standby = Component::StandbyControllerManager;
         let may_be_standby = component == Component::ControllerManager && self.process(standby).is_some();
         let (path, word) = match may_be_standby {
@@ -320,32 +319,32 @@ impl ControlPlane {
         };
         let mut pause = interval(PROBE_PAUSE);
         pause.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut answer = String::from("nothing yet");
-        let ask = async {
+        let mut response = String::from("nothing yet");
+        let probe = async {
             loop {
                 pause.tick().await;
                 let request = http::Request::get(path)
                     .body(Vec::new())
-                    .context("ask for readiness")?;
-                answer = match timeout(PROBE, client.request_text(request)).await {
+                    .context("build the readiness request")?;
+                response = match timeout(PROBE, client.request_text(request)).await {
                     Ok(Ok(text)) if text.contains(word) => return Ok(()),
                     Ok(Ok(text)) => text,
                     Ok(Err(error)) => format!("{:#}", anyhow::Error::from(error)),
-                    Err(_) => format!("no answer within {PROBE:?}"),
+                    Err(_) => format!("no response within {PROBE:?}"),
                 }
             }
         };
-        let asked = timeout(READY, ask).await;
-        asked.unwrap_or_else(|_| {
+        let result = timeout(READY, probe).await;
+        result.unwrap_or_else(|_| {
             let tail = process.log_tail(TAIL_LINES);
             bail!(
-                "{} was not ready after {READY:?}; it last answered: {answer}; the end of its log:\n{tail}",
+                "{} was not ready after {READY:?}; last response: {response}; the end of its log:\n{tail}",
                 component.name()
             )
         })
     }
 
-    /// A client that talks to the component itself, with the admin's token where there are users.
+    /// A client of the component itself, with the admin's token if the component authenticates.
     async fn probe_client(&self, component: Component) -> Result<Client> {
         let mut config = kubeconfig::config(&self.kubeconfig).await?;
         config.cluster_url = self

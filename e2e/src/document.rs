@@ -1,4 +1,4 @@
-//! Code blocks of the repository's documents, and a shell that runs their commands as a reader does.
+//! Code blocks of the repository's documents, and a shell that runs their commands.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,8 @@ use anyhow::{Context, Result, ensure};
 use crate::process::{Process, Run, Spec, write_script};
 use crate::toolchain::workspace_root;
 
-/// Programs that the shell replaces by one that does nothing, and why. A recipe that names one is run in part only.
+/// Programs that the shell replaces by a no-op, with the reasons. A recipe with such a program is tested only in
+/// part.
 pub const NOT_RUN: [(&str, &str); 3] = [
     (
         "cargo",
@@ -23,15 +24,16 @@ pub const NOT_RUN: [(&str, &str); 3] = [
     ),
     ("kind", "the two real kubelets are the cluster"),
 ];
-/// Real nodes need root, so this shell has it. Recipes replace the directories that commands of `sudo` would change.
+/// Real nodes need root, so this shell already runs as root. Recipes replace the directories that commands with
+/// `sudo` would change.
 const SUDO: &str = "#!/bin/sh\nexec \"$@\"\n";
-/// Longer than any block takes on a busy machine.
+/// Timeout of a block, longer than any block takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(400);
 
 /// A fenced block of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// What follows the fence, such as `console`.
+    /// Info string of the fence, such as `console`.
     pub language: String,
     /// Its lines.
     pub text: String,
@@ -40,11 +42,11 @@ pub struct Block {
 struct Replacement {
     text: String,
     by: String,
-    /// Whether commands had the text.
+    /// Whether the text occurred in commands.
     is_used: AtomicBool,
 }
 
-/// Runs commands with bash in the root of the repository.
+/// Runs commands with bash in the repository's root directory.
 pub struct Shell {
     run: Arc<Run>,
     dir: PathBuf,
@@ -118,7 +120,7 @@ impl Shell {
         Ok(shell)
     }
 
-    /// Where a reader would have files of their own.
+    /// The shell's home directory.
     pub fn home(&self) -> PathBuf {
         self.dir.join("home")
     }
@@ -141,7 +143,7 @@ impl Shell {
         self
     }
 
-    /// Replaces a text of the documents that names something of the reader's, such as an address.
+    /// Replaces a placeholder of the documents, such as an address.
     #[must_use]
     pub fn replacing(mut self, text: &str, by: &str) -> Self {
         self.replacements.push(Replacement {
@@ -152,7 +154,7 @@ impl Shell {
         self
     }
 
-    /// Checks that each text that is to be replaced was in commands that ran. If one was not, a document has changed.
+    /// Checks that each text to replace occurred in commands that ran. Otherwise a document has changed.
     pub fn ensure_all_replaced(&self) -> Result<()> {
         let unused = self
             .replacements

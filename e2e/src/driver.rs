@@ -1,7 +1,7 @@
-//! The mock CSI driver as running processes: one with controller and array, and one for each node.
+//! The processes of the mock CSI driver: one with controller and array, and one for each node.
 //!
-//! Invariants: the driver keeps its state directory, journal and socket path over restarts, so a restart is
-//! what a node's driver pod goes through; [`Driver::set_faults`] answers only when the rules are in force.
+//! Invariants: the driver keeps its state directory, journal and socket path over restarts, like the driver's pod;
+//! [`Driver::set_faults`] returns only when the rules are active.
 
 pub(crate) mod array;
 pub mod fault;
@@ -35,25 +35,25 @@ use crate::nodes::RealNode;
 use crate::process::{Run, Spec};
 use crate::wait::Progress;
 
-/// How long new fault rules may take to come into force.
+/// Timeout of activating new fault rules.
 const RELOAD: Duration = Duration::from_secs(10);
-/// Pause between two requests where there is no event to wait for.
+/// Pause between two polls if there is no event to wait for.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Deadline of the harness's own calls.
+/// Deadline of the harness's calls.
 const CALL: Duration = Duration::from_secs(30);
-/// Size of every volume made.
+/// Size of every created volume.
 const VOLUME_BYTES: i64 = 1 << 30;
 
-/// How a driver is set up.
+/// Configuration of a driver.
 #[derive(Clone, Debug)]
 pub struct DriverSpec {
-    /// Name it calls itself.
+    /// Name of the driver.
     pub name: String,
-    /// Number of the array's nodes: `node-0` and so on.
+    /// Number of the array's nodes, `node-0` and so on.
     pub nodes: usize,
     /// Time each publish and unpublish takes.
     pub latency: Duration,
-    /// What it cannot do, as its flag takes it; empty for a driver that can do everything.
+    /// Capabilities that it lacks, in the format of its flag; empty: it has all.
     pub capabilities: String,
     /// More flags.
     pub flags: Vec<String>,
@@ -67,17 +67,17 @@ pub struct Driver {
     dir: PathBuf,
     spec: DriverSpec,
     instance: Instance,
-    /// Ids of all rules ever in force that let a call have its effect before they make it fail.
+    /// Ids of all rules set so far that fail a call after its effect.
     after_effect_rules: BTreeSet<String>,
 }
 
 // === impl Driver ===
 
 impl Driver {
-    /// Starts a driver in `dir` and waits until it answers.
+    /// Starts a driver in `dir` and waits until it is ready.
     ///
     /// # Errors
-    /// The program cannot be started, ends at once, or does not answer in time.
+    /// The program cannot be started, exits, or is not ready in time.
     pub async fn start(run: Arc<Run>, binary: &Path, dir: &Path, spec: DriverSpec) -> Result<Self> {
         std::fs::create_dir_all(dir.join("driver-state")).context("make the driver's state directory")?;
         std::fs::write(dir.join(FAULTS), "[]").context("write the driver's fault file")?;
@@ -114,7 +114,7 @@ impl Driver {
         self.dir.join(ADMIN)
     }
 
-    /// Name the driver calls itself.
+    /// Name of the driver.
     pub fn name(&self) -> &str {
         &self.spec.name
     }
@@ -147,12 +147,12 @@ impl Driver {
         self.instance.journal()
     }
 
-    /// All calls so far, put together from the journal.
+    /// All calls so far, from the journal.
     pub fn calls(&self) -> Result<Vec<Call>> {
         Ok(self.calls_of(&self.journal().lines()?))
     }
 
-    /// How often the method was called for the volume so far.
+    /// Number of calls of the method for the volume so far.
     pub fn calls_to(&self, method: &str, handle: &str) -> Result<usize> {
         let calls = self.calls()?;
         let of_volume = calls.iter().filter(|call| call.volume == handle);
@@ -176,7 +176,7 @@ impl Driver {
             .await
     }
 
-    /// Makes a volume that one or many nodes may have.
+    /// Creates a volume with this access.
     pub async fn create_volume(&self, name: &str, access: Access) -> Result<Volume> {
         let mode = match access {
             Access::OnePod => Mode::SingleNodeSingleWriter,
@@ -191,9 +191,9 @@ impl Driver {
         .await
     }
 
-    /// Makes a volume for block and mount use in any access mode.
+    /// Creates a volume for block and mount access in all access modes.
     pub async fn create_volume_with_all_access_modes(&self, name: &str) -> Result<Volume> {
-        // What serves many writers on many nodes serves any fewer.
+        // A multi-node multi-writer volume supports all other modes.
         let mode = Mode::MultiNodeMultiWriter;
         let uses = vec![
             capability(AccessType::Mount(MountVolume::default()), mode),
@@ -212,17 +212,18 @@ impl Driver {
             volume_capabilities,
             ..CreateVolumeRequest::default()
         };
-        let answer = timeout(CALL, self.controller().create_volume(request))
+        let response = timeout(CALL, self.controller().create_volume(request))
             .await
-            .with_context(|| format!("CreateVolume {name} had no answer in {CALL:?}"))?
+            .with_context(|| format!("CreateVolume {name} had no response in {CALL:?}"))?
             .with_context(|| format!("CreateVolume {name}"))?;
-        answer
+        response
             .into_inner()
             .volume
-            .with_context(|| format!("CreateVolume {name} answered without a volume"))
+            .with_context(|| format!("CreateVolume {name} returned no volume"))
     }
 
-    /// Deletes a volume, after a call that runs for it: a provisioner may delete it, too.
+    /// Deletes a volume. Retries while another call for it is pending, because a provisioner may delete it
+    /// concurrently.
     pub async fn delete_volume(&self, handle: &str) -> Result<()> {
         let request = DeleteVolumeRequest {
             volume_id: handle.to_owned(),
@@ -231,30 +232,29 @@ impl Driver {
         let deleted = async {
             loop {
                 match self.controller().delete_volume(request.clone()).await {
-                    // The CSI specification asks callers to repeat it.
+                    // The CSI specification asks callers to retry.
                     Err(status) if status.code() == Code::Aborted => sleep(POLL_INTERVAL).await,
-                    answer => return answer,
+                    result => return result,
                 }
             }
         };
         timeout(CALL, deleted)
             .await
-            .with_context(|| format!("DeleteVolume {handle} had no answer in {CALL:?}"))?
+            .with_context(|| format!("DeleteVolume {handle} had no response in {CALL:?}"))?
             .with_context(|| format!("DeleteVolume {handle}"))?;
         Ok(())
     }
 
-    /// Puts these fault rules into force in place of any others. A driver that is down takes them when it is
-    /// started again.
+    /// Replaces all fault rules by these. A stopped driver loads them at its next start.
     ///
     /// # Errors
-    /// The driver refused the rules or did not take them in time.
+    /// The driver rejected the rules or did not load them in time.
     pub async fn set_faults(&mut self, rules: &[FaultRule]) -> Result<()> {
         let spares = rules.iter().filter(|rule| rule.acts_after_effect());
         self.after_effect_rules
             .extend(spares.map(|rule| rule.id().to_owned()));
         let known = self.journal().lines()?.len();
-        // JSON is YAML. Renamed into place, so that the driver never reads half a file.
+        // JSON is YAML. The file is renamed into place, so that the driver never reads a partial file.
         let log_files = self.dir.join("faults.new");
         std::fs::write(&log_files, serde_json::to_string(rules)?).context("write the fault rules")?;
         std::fs::rename(&log_files, self.dir.join(FAULTS)).context("put the fault rules into place")?;
@@ -288,32 +288,31 @@ impl Driver {
         Ok(())
     }
 
-    /// Takes all fault rules out of force.
+    /// Removes all fault rules.
     pub async fn clear_faults(&mut self) -> Result<()> {
         self.set_faults(&[]).await
     }
 
-    /// Kills the driver as a crash would.
+    /// Kills the driver by SIGKILL.
     pub async fn kill(&mut self) -> Result<()> {
         self.instance.kill().await
     }
 
-    /// Starts it again, with the state it had, and waits until it answers.
+    /// Starts it again with its state, and waits until it is ready.
     pub async fn restart(&mut self) -> Result<()> {
         let command = command(&self.binary, &self.dir, &self.spec);
         self.instance.restart(command).await
     }
 
-    /// Kills the driver and starts it again as one that goes without these capabilities, in the form of its
-    /// flag.
+    /// Kills the driver and starts it again without these capabilities, in the format of its flag.
     pub async fn restart_without(&mut self, capabilities: &str) -> Result<()> {
         self.kill().await?;
         capabilities.clone_into(&mut self.spec.capabilities);
         self.restart().await
     }
 
-    /// Kills the driver, if it runs, and starts it again with the state it had and with one of its scenarios of faults,
-    /// drawn from `seed`. `after_effect_rules` names the rules of it that fail a call after its effect.
+    /// Kills the driver, if it runs, and starts it again with its state and one of its fault scenarios, with this seed.
+    /// `after_effect_rules`: the scenario's rules that fail a call after its effect.
     pub async fn restart_with_scenario(
         &mut self,
         name: &str,
@@ -329,15 +328,15 @@ impl Driver {
         self.restart().await
     }
 
-    /// Asks the driver to end.
+    /// Stops the driver by SIGTERM.
     ///
     /// # Errors
-    /// It did not end in time or ended with an error.
+    /// It did not exit in time, or with an error.
     pub async fn stop(&self) -> Result<()> {
         self.instance.stop().await
     }
 
-    /// A channel to its socket, which connects again after a restart.
+    /// A channel to its socket, which reconnects after a restart.
     pub fn channel(&self) -> Channel {
         self.instance.channel()
     }
@@ -378,7 +377,7 @@ fn capability(access_type: AccessType, mode: Mode) -> VolumeCapability {
     }
 }
 
-/// A channel that connects on its first call, and again after the driver was restarted.
+/// A channel that connects on its first call, and reconnects after a restart of the driver.
 pub fn connect(socket: PathBuf) -> Channel {
     Endpoint::from_static("http://driver.invalid").connect_with_connector_lazy(tower::service_fn(move |_| {
         let socket = socket.clone();

@@ -1,4 +1,4 @@
-//! What is kept of a scenario that failed: enough to find out why without running it again.
+//! Dumps of failed scenarios, which contain enough to find the cause without running the scenario again.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use crate::invariant::observations::MountEvent;
 use crate::scenario::TestEnv;
 use crate::toolchain::workspace_root;
 
-/// How many of the latest calls and mounts the summary shows.
+/// Number of the latest calls and mounts in the summary.
 const LATEST: usize = 30;
 
-/// Writes everything known of the test environment into the directory of its prefix and returns a summary.
+/// Writes all objects, logs and journals of the test environment into the directory of its prefix, and returns a summary.
 ///
-/// A part that cannot be collected is replaced by the error: a dump must not fail because of the fault that it documents.
+/// The error replaces a part that cannot be collected: a dump must not fail because of the failure that it documents.
 pub async fn write(env: &TestEnv<'_>, failure: &anyhow::Error) -> Result<String> {
     let dir = &dir_of(env.prefix());
     discard(env.prefix())?;
@@ -96,7 +96,7 @@ fn latest_calls(calls: &[Call]) -> String {
         .iter()
         .fold(String::new(), |mut text, call| {
             let end = call.end.as_ref().map_or_else(
-                || "no answer".to_owned(),
+                || "no response".to_owned(),
                 |end| format!("{} {} at {}", end.code, end.message, end.at),
             );
             let line = format!(
@@ -146,7 +146,7 @@ fn save(dir: &Path, name: &str, text: &str) -> Result<()> {
 }
 
 fn copy(dir: &Path, from: &Path) -> Result<()> {
-    // Node drivers have a directory of their own each.
+    // Each node driver has its own directory.
     let parts: Vec<_> = from
         .iter()
         .rev()
@@ -160,12 +160,12 @@ fn copy(dir: &Path, from: &Path) -> Result<()> {
     }
 }
 
-/// Where the dump of a failed scenario is kept.
+/// Directory of the dump of a failed scenario.
 fn dir_of(prefix: &str) -> PathBuf {
     workspace_root().join("target/e2e-failures").join(prefix)
 }
 
-/// Removes the dump of a scenario, if there is one: it is of another run, or of an expected failure.
+/// Removes the dump of an earlier run or of an expected failure, if any.
 pub fn discard(prefix: &str) -> Result<()> {
     let dir = dir_of(prefix);
     match std::fs::remove_dir_all(&dir) {

@@ -1,8 +1,8 @@
 //! Builders of the smallest valid Kubernetes objects on the attach path.
 //!
-//! Every builder returns an object the API server accepts as it is and that carries nothing the path does
-//! not need, so that a scenario shows only what it is about. Names come from the caller: a scenario derives
-//! them from its own name, which keeps scenarios apart on one control plane.
+//! Every builder returns a valid object with only the fields that the path needs, so that a scenario sets only
+//! the fields that it tests. Names come from the caller: a scenario derives them from its own name, so that
+//! scenarios do not conflict on one control plane.
 
 use std::collections::BTreeMap;
 
@@ -19,44 +19,44 @@ use k8s_openapi::api::storage::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-/// Label every object of the harness carries; its value is the scenario's prefix.
+/// Label of every object of the harness; its value is the scenario's prefix.
 pub const SCENARIO_LABEL: &str = "csi-e2e/scenario";
 
-/// Label that pods select their node by.
+/// Label by which pods select their node.
 pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 
-/// Annotation by which the PersistentVolume controller marks a claim it has bound.
+/// Annotation with which the PersistentVolume controller marks a bound claim.
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 
-/// Annotation by which a provisioner marks the volumes it made.
+/// Annotation with which a provisioner marks its volumes.
 pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 
 /// The in-tree plugin for EBS volumes.
 pub const EBS_PLUGIN: &str = "kubernetes.io/aws-ebs";
 
-/// The CSI driver that took over from it.
+/// The CSI driver that replaced the in-tree plugin.
 pub const EBS_DRIVER: &str = "ebs.csi.aws.com";
 
 /// Namespace in which kubelets keep their heartbeat leases.
 pub const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// Size of every volume: no byte of it is ever written, but the API wants one.
+/// Size of every volume, which the API requires; no data is written.
 pub const CAPACITY: &str = "1Gi";
 
-/// How many nodes may have a volume at the same time.
+/// Access mode of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// `ReadWriteOncePod`: one pod at a time.
     OnePod,
     /// `ReadWriteOnce`: one node at a time.
     OneNode,
-    /// `ReadOnlyMany`: any number of nodes, which only read.
+    /// `ReadOnlyMany`: any number of nodes, read-only.
     ManyReaders,
     /// `ReadWriteMany`: any number of nodes.
     ManyNodes,
 }
 
-/// What a PersistentVolume is made from.
+/// Parameters of a PersistentVolume.
 #[derive(Clone, Debug)]
 pub struct VolumeSource {
     /// Name of the CSI driver.
@@ -65,9 +65,9 @@ pub struct VolumeSource {
     pub handle: String,
     /// The driver's volume context, kept in `volumeAttributes`.
     pub attributes: BTreeMap<String, String>,
-    /// How many nodes may have the volume at once.
+    /// Access mode.
     pub access: Access,
-    /// Namespace and name of the secret given to ControllerPublish and ControllerUnpublish.
+    /// Namespace and name of the publish Secret.
     pub publish_secret: Option<(String, String)>,
 }
 
@@ -96,7 +96,7 @@ pub fn mk_meta(prefix: &str, name: &str) -> ObjectMeta {
     }
 }
 
-/// A registration of `driver`, whose volumes need a VolumeAttachment or not.
+/// The CSIDriver of `driver`; `attach_required`: whether its volumes need a VolumeAttachment.
 pub fn mk_csi_driver(prefix: &str, driver: &str, attach_required: bool) -> CSIDriver {
     CSIDriver {
         metadata: mk_meta(prefix, driver),
@@ -115,7 +115,7 @@ pub fn mk_node(prefix: &str, name: &str) -> Node {
     }
 }
 
-/// The CSINode of `node`: `driver` knows the node as `node_id`.
+/// The CSINode of `node`, with the node id `node_id` of `driver`.
 pub fn mk_csi_node(prefix: &str, node: &Node, driver: &str, node_id: &str) -> CSINode {
     let mut metadata = mk_meta(prefix, node.metadata.name.as_deref().unwrap_or_default());
     metadata.owner_references = Some(vec![mk_node_owner(node)]);
@@ -131,7 +131,7 @@ pub fn mk_csi_node(prefix: &str, node: &Node, driver: &str, node_id: &str) -> CS
     }
 }
 
-/// A claim that asks for the volume `pv` and for no other.
+/// A claim that is pre-bound to the volume `pv`.
 pub fn mk_claim(prefix: &str, name: &str, pv: &str, access: Access) -> PersistentVolumeClaim {
     PersistentVolumeClaim {
         metadata: mk_meta(prefix, name),
@@ -144,7 +144,7 @@ pub fn mk_claim(prefix: &str, name: &str, pv: &str, access: Access) -> Persisten
                 )])),
                 ..VolumeResourceRequirements::default()
             }),
-            // An empty class keeps dynamic provisioning and any default class out of it.
+            // An empty class disables dynamic provisioning and the default class.
             storage_class_name: Some(String::new()),
             volume_name: Some(pv.to_owned()),
             ..PersistentVolumeClaimSpec::default()
@@ -191,7 +191,7 @@ pub fn mk_storage_class(
     }
 }
 
-/// A volume of `source` bound in advance to `claim`, which must come from the API server (its UID counts).
+/// A volume of `source` pre-bound to `claim`, which must come from the API server because its UID matters.
 pub fn mk_persistent_volume(
     prefix: &str,
     name: &str,
@@ -234,7 +234,7 @@ pub fn mk_persistent_volume(
     }
 }
 
-/// The same volume as one of the in-tree plugin for EBS, which knows neither attributes nor secrets.
+/// The same volume as an in-tree EBS volume, which has neither attributes nor secrets.
 pub fn into_ebs_volume(mut volume: PersistentVolume, annotation: Option<(&str, &str)>) -> PersistentVolume {
     let own = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
     volume.metadata.annotations = annotation.map(|annotation| BTreeMap::from([own(annotation)]));
@@ -247,7 +247,7 @@ pub fn into_ebs_volume(mut volume: PersistentVolume, annotation: Option<(&str, &
     volume
 }
 
-/// A secret with one key.
+/// A Secret with one key.
 pub fn mk_secret(prefix: &str, name: &str, key: &str, value: &str) -> Secret {
     Secret {
         metadata: mk_meta(prefix, name),
@@ -265,11 +265,11 @@ pub fn mk_pod(prefix: &str, name: &str, node: &str, claims: &[String]) -> Pod {
             containers: vec![Container {
                 name: "app".to_owned(),
                 image: Some("registry.k8s.io/pause:3.10".to_owned()),
-                // kubelet mounts only what containers use.
+                // kubelet mounts only volumes that containers use.
                 volume_mounts: Some(claims.iter().map(|claim| mk_volume_mount(claim)).collect()),
                 ..Container::default()
             }],
-            // A pod whose containers exit is completed.
+            // The pod completes when its containers exit.
             restart_policy: Some("Never".to_owned()),
             node_selector: Some(BTreeMap::from([(HOSTNAME_LABEL.to_owned(), node.to_owned())])),
             volumes: Some(
@@ -299,7 +299,7 @@ fn mk_volume_mount(claim: &str) -> VolumeMount {
     }
 }
 
-/// A VolumeAttachment made by hand, for scenarios that leave the attach/detach controller out.
+/// A VolumeAttachment for scenarios without the attach/detach controller.
 pub fn mk_attachment(prefix: &str, name: &str, driver: &str, pv: &str, node: &str) -> VolumeAttachment {
     VolumeAttachment {
         metadata: mk_meta(prefix, name),
@@ -325,7 +325,7 @@ fn mk_node_owner(node: &Node) -> OwnerReference {
     }
 }
 
-/// The finalizer an attacher of `driver` puts on its VolumeAttachments and PersistentVolumes.
+/// The finalizer that an attacher of `driver` sets on VolumeAttachments and PersistentVolumes.
 pub fn attacher_finalizer(driver: &str) -> String {
     let mut name: String = driver
         .chars()

@@ -13,8 +13,8 @@ use serde_json::json;
 /// Name of the one cluster, user and context in a file.
 const NAME: &str = "csi-e2e";
 
-/// Writes a kubeconfig of one user, who is known by `token`, of one cluster, whose entry `cluster` is, to a
-/// file that only this user may read.
+/// Writes a kubeconfig with one user, with this token, and one cluster, with this entry, to a file that only
+/// the current user may read.
 pub(crate) fn write(path: &Path, cluster: impl Serialize, token: &str) -> Result<()> {
     let kubeconfig = json!({
         "apiVersion": "v1",
@@ -27,7 +27,7 @@ pub(crate) fn write(path: &Path, cluster: impl Serialize, token: &str) -> Result
     save(path, &kubeconfig)
 }
 
-/// Writes a kubeconfig to a file that only this user may read.
+/// Writes a kubeconfig to a file that only the current user may read.
 pub fn save(path: &Path, kubeconfig: &impl Serialize) -> Result<()> {
     let text = serde_saphyr::to_string(kubeconfig).context("serialise a kubeconfig")?;
     let mut file = std::fs::OpenOptions::new()
@@ -46,16 +46,16 @@ pub async fn client(path: &Path) -> Result<Client> {
     Client::try_from(config(path).await?).with_context(|| format!("make a client of {}", path.display()))
 }
 
-/// How to talk to the cluster with the permissions of the file's user.
+/// The client configuration of the file's user.
 pub(crate) async fn config(path: &Path) -> Result<kube::Config> {
     let cluster = current_cluster(path)?;
     let mut config = kube::Config::from_custom_kubeconfig(read(path)?, &KubeConfigOptions::default())
         .await
         .with_context(|| format!("understand {}", path.display()))?;
-    // Its waits, of up to a quarter of an hour, would hide behind the deadlines of scenarios.
+    // kube's retries, which can take a quarter of an hour, would exceed the deadlines of scenarios.
     config.default_retry = false;
     if cluster.proxy_url.is_none() {
-        // Then it is from the environment, meant for the way out of this machine.
+        // The proxy comes from the environment and is for remote hosts.
         config.proxy_url = None;
     }
     Ok(config)

@@ -166,7 +166,7 @@ impl Narrator {
         });
     }
 
-    /// Seconds since the narrator began.
+    /// Seconds since the narrator started.
     pub(crate) fn elapsed(&self) -> f64 {
         self.buffer().since(Timestamp::now())
     }

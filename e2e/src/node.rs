@@ -1,8 +1,8 @@
 //! Nodes of a test environment: a simulated or a real kubelet against the cluster's API server, and the node's driver
 //! process, whose socket the kubelet calls.
 //!
-//! The journal of NodeStage and NodePublish calls of that process says what is mounted on the node, whichever kubelet made
-//! them.
+//! The journal of that process records NodeStage and NodePublish calls, and thus the mounts of the node, for both kinds of
+//! kubelet.
 
 mod kubelet;
 mod mountless_driver;
@@ -26,7 +26,7 @@ use crate::nodes::RealNode;
 use crate::wait::{self, Progress};
 use kubelet::Kubelet;
 
-/// How long a kubelet may take to register its node and driver, or to deregister the driver.
+/// Timeout of a kubelet's registration of its node and driver, and of deregistering the driver.
 const REGISTERED: Duration = Duration::from_secs(60);
 
 /// A node of a test environment.
@@ -39,7 +39,7 @@ pub struct Node {
     kubelet: Kubelet,
 }
 
-/// How a node is set up.
+/// Configuration of a node.
 pub struct NodeSpec<'a> {
     /// Prefix of the scenario.
     pub prefix: &'a str,
@@ -49,9 +49,9 @@ pub struct NodeSpec<'a> {
     pub driver_name: &'a str,
     /// The driver's id of the node.
     pub node_id: &'a str,
-    /// The node's driver process; without one nothing is mounted.
+    /// The node's driver process; without it no volume is mounted.
     pub driver: Option<NodeDriver>,
-    /// The real node of this name; without one the kubelet is simulated.
+    /// The real node of this name; without it the kubelet is simulated.
     pub real: Option<Arc<RealNode>>,
 }
 
@@ -97,7 +97,7 @@ impl Node {
         &self.name
     }
 
-    /// The driver's id of the node; never the same as [`Self::name`], so that a mix-up fails.
+    /// The driver's id of the node; always different from [`Self::name`], so that confusing them fails.
     pub fn node_id(&self) -> &str {
         &self.node_id
     }
@@ -107,7 +107,7 @@ impl Node {
         self.driver.as_ref()
     }
 
-    /// What the node's driver mounted and unmounted so far, in order.
+    /// Mounts and unmounts of the node's driver so far, in order.
     pub fn mount_events(&self) -> Result<Vec<MountEvent>> {
         self.driver()
             .map_or_else(|| Ok(Vec::new()), |driver| driver.mount_events(self.name()))
@@ -117,7 +117,7 @@ impl Node {
     /// entry before it adds the new one, because a nodeID is immutable.
     ///
     /// # Errors
-    /// The API server refused the CSINode.
+    /// The API server rejected the CSINode.
     pub async fn reregister(&self, node_id: &str) -> Result<()> {
         let csi_nodes = Api::<CSINode>::all(self.client.clone());
         let entry = json!({"name": self.driver_name, "nodeID": node_id});
@@ -133,10 +133,10 @@ impl Node {
         Ok(())
     }
 
-    /// Removes the driver from the node: its process ends, and CSINode loses its entry.
+    /// Removes the driver from the node: stops its process and removes its CSINode entry.
     ///
     /// # Errors
-    /// The process failed, the API server refused the CSINode, or a real kubelet kept the driver.
+    /// The process failed, the API server rejected the CSINode, or a real kubelet kept the driver.
     pub async fn uninstall_driver(&self) -> Result<()> {
         self.stop_driver().await?;
         if self.kubelet.is_simulated() {
@@ -157,7 +157,7 @@ impl Node {
         self.wait_for_registration(true).await
     }
 
-    /// As kubelet does when the driver's registration socket is gone.
+    /// Removes the CSINode entry, as kubelet does when the driver's registration socket is removed.
     async fn remove_registration(&self) -> Result<()> {
         let csi_nodes = Api::<CSINode>::all(self.client.clone());
         let mut csi_node = csi_nodes.get(&self.name).await?;
@@ -172,12 +172,12 @@ impl Node {
         Ok(())
     }
 
-    /// From now on the driver's id of the node is this one.
+    /// Sets the driver's id of the node.
     pub fn set_node_id(&mut self, node_id: &str) {
         node_id.clone_into(&mut self.node_id);
     }
 
-    /// Has the containers of a running pod exit with this code.
+    /// Makes the containers of a running pod exit with this code.
     ///
     /// # Errors
     /// The kubelet does not run, or is real.
@@ -186,7 +186,7 @@ impl Node {
         exited.with_context(|| format!("on node {}", self.name))
     }
 
-    /// Ends the kubelet at once: nothing is unmounted or reported any more, and the heartbeat ends.
+    /// Stops the kubelet without a shutdown: it no longer unmounts, reports or sends heartbeats.
     pub async fn crash(&mut self) -> Result<()> {
         self.kubelet.crash().await
     }
@@ -196,10 +196,10 @@ impl Node {
         self.kubelet.recover()
     }
 
-    /// Stops the node's driver, and a simulated kubelet, whose objects it deletes. Its pods must be gone by then.
+    /// Stops the node's driver and a simulated kubelet, whose objects it deletes. Its pods must be deleted before.
     ///
     /// # Errors
-    /// The API server refused to delete an object, the kubelet panicked or kept the driver, or the driver process failed.
+    /// The API server rejected a deletion, the kubelet panicked or kept the driver, or the driver process failed.
     pub async fn deregister(mut self) -> Result<()> {
         let process = match &mut self.kubelet {
             Kubelet::Simulated { process, .. } => process.take(),
@@ -214,7 +214,7 @@ impl Node {
         }
         self.stop_driver().await?;
         let delete = DeleteParams::default();
-        // The garbage collector may delete what the Node owns first.
+        // The garbage collector may delete the Node's dependents first.
         let leases = Api::<Lease>::namespaced(self.client.clone(), NODE_LEASE_NAMESPACE);
         ignore_not_found(leases.delete(&self.name, &delete).await)?;
         let csi_nodes = Api::<CSINode>::all(self.client.clone());

@@ -1,9 +1,9 @@
-//! Real nodes: two kubelets with containerd, each in namespaces of its own, on the real control plane, with driver, attacher
+//! Real nodes: two kubelets with containerd, each in its own namespaces, on the real control plane, with driver, attacher
 //! and sidecars as pods from `deploy/`.
 //!
-//! Owns their processes, network and images. Invariants: the machine's own mounts, interfaces, cgroups of others and loop
-//! devices of others stay as they are; what a node made is gone when [`RealNodes::stop`] returns, and when the harness is
-//! killed (see [`process`](crate::process) and [`init_main_if_requested`]).
+//! Owns their processes, network and images. Invariants: the machine's mounts and interfaces, and cgroups and loop devices
+//! that do not belong to the run, stay unchanged; the kernel objects of a node are removed when [`RealNodes::stop`]
+//! returns, and when the harness is killed (see [`process`](crate::process) and [`init_main_if_requested`]).
 
 mod image;
 mod init;
@@ -50,11 +50,11 @@ pub const NODES: [&str; 2] = ["node-a", "node-b"];
 pub const DRIVER: &str = "mock.csi.local";
 /// Namespace of driver and attacher.
 pub const DRIVER_NAMESPACE: &str = "csi-mock-driver";
-/// What is deployed for scenarios.
+/// The overlay for scenarios.
 pub const OVERLAY: &str = "deploy/overlays/mock-driver-nodes";
 /// kubelet's default `--root-dir`.
 pub const ROOT_DIR: &str = "/var/lib/kubelet";
-/// How long a node or a pod of the driver may take to get ready when other work shares the cores.
+/// Timeout of the readiness of a node or a driver pod on busy cores.
 const READY: Duration = Duration::from_secs(180);
 
 /// A cluster of real nodes.
@@ -70,10 +70,11 @@ pub struct RealNodes {
 // === impl RealNodes ===
 
 impl RealNodes {
-    /// Starts control plane and nodes with the images of `overlay`, and waits until the nodes are ready. `root_dir` is kubelet's.
+    /// Starts control plane and nodes with the images of `overlay`, and waits until the nodes are ready. `root_dir`:
+    /// kubelet's `--root-dir`.
     ///
     /// # Errors
-    /// The error holds the last log lines of a program that ended.
+    /// A program exited; the error contains its last log lines.
     pub async fn start(
         run: &Arc<Run>,
         toolchain: &Toolchain,
@@ -133,7 +134,8 @@ impl RealNodes {
         Ok(real)
     }
 
-    /// Applies the overlay as it is, and waits until its pods are ready and kubelet has registered the driver on each node.
+    /// Applies the overlay unchanged, and waits until its pods are ready and kubelet has registered the driver on each
+    /// node.
     pub async fn deploy(&self) -> Result<()> {
         self.cluster.apply(&self.manifests).await?;
         self.wait_until_deployed().await
@@ -180,7 +182,7 @@ impl RealNodes {
         Ok(())
     }
 
-    /// Waits until kubelet has registered the driver, as its CSINode says.
+    /// Waits until the node's CSINode shows that kubelet has registered the driver.
     async fn wait_until_registered(&self, node: &str) -> Result<()> {
         let csi_nodes = Api::<CSINode>::all(self.client());
         let what = format!("kubelet of {node} to register {DRIVER}");
@@ -193,12 +195,12 @@ impl RealNodes {
         .await
     }
 
-    /// Waits until the control plane takes the node for ready.
+    /// Waits until the Node's Ready condition is True.
     pub async fn wait_until_ready(&self, node: &RealNode) -> Result<()> {
         self.while_alive(self.wait_for_readiness(node.name(), true)).await
     }
 
-    /// Waits until the control plane takes the node for not ready.
+    /// Waits until the Node's Ready condition is not True.
     pub async fn wait_until_not_ready(&self, node: &RealNode) -> Result<()> {
         self.wait_for_readiness(node.name(), false).await
     }
@@ -286,7 +288,7 @@ impl RealNodes {
         loop_devices(self.run.dir())
     }
 
-    /// Kills the nodes and stops the control plane. [`Run::finish`] removes what they left in the kernel.
+    /// Kills the nodes and stops the control plane. [`Run::finish`] removes their remaining kernel objects.
     pub async fn stop(&self) -> Result<()> {
         let alive = self.ensure_alive();
         try_join_all(self.nodes.iter().map(|node| node.crash())).await?;
@@ -309,7 +311,7 @@ fn admin(dir: &Path) -> Result<AdminClient> {
     ))
 }
 
-/// What differs from the control plane of other backends.
+/// Options that differ from those of other control planes.
 fn options(kubelets_ca: &Path, egress: &Path, dir: &Path, gates: &[&str]) -> Result<Options> {
     let selector = json!({
         "apiVersion": "apiserver.k8s.io/v1beta1",
@@ -356,7 +358,7 @@ fn address_of_api_server(cluster: &Cluster) -> Result<SocketAddr> {
     address.parse().with_context(|| format!("understand {address}"))
 }
 
-/// The images that the manifests name.
+/// The images in the manifests.
 fn images(manifests: &str) -> BTreeSet<String> {
     let fields = manifests.lines().map(|line| line.trim_start_matches([' ', '-']));
     fields

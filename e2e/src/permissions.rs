@@ -1,4 +1,5 @@
-//! Permissions (RBAC) that `deploy/` grants an attacher, and permissions it uses: none may be missing, none superfluous.
+//! Compares the RBAC permissions that `deploy/` grants an attacher with those that it uses: none may be missing or
+//! superfluous.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,7 +22,7 @@ pub struct Permission {
     pub resource: String,
 }
 
-/// A permission that may go unused.
+/// A permission that scenarios need not use.
 #[derive(Clone, Copy, Debug)]
 pub struct UnusedPermission {
     /// Verbs.
@@ -30,7 +31,7 @@ pub struct UnusedPermission {
     pub group: &'static str,
     /// Resource, with its subresource after a slash.
     pub resource: &'static str,
-    /// Why it is granted all the same.
+    /// The reason that it is granted nevertheless.
     pub why: &'static str,
 }
 
@@ -40,13 +41,13 @@ pub const ALLOWED_UNUSED: &[UnusedPermission] = &[
         verbs: &["get"],
         group: "storage.k8s.io",
         resource: "volumeattachments",
-        why: "read only after a write was refused or its answer lost",
+        why: "read only after a rejected write or a lost response",
     },
     UnusedPermission {
         verbs: &["get"],
         group: "",
         resource: "persistentvolumes",
-        why: "read only after a write was refused or its answer lost",
+        why: "read only after a rejected write or a lost response",
     },
     UnusedPermission {
         verbs: &["create", "patch"],
@@ -56,10 +57,10 @@ pub const ALLOWED_UNUSED: &[UnusedPermission] = &[
     },
 ];
 
-/// The scenario in which an attacher asks for a secret that it may not read any more.
+/// The scenario in which an attacher reads a Secret without permission.
 pub const SECRET_NAMESPACE_GONE: &str = "secret-namespace-gone";
 
-/// Whether a scenario has seen to it that the API server refuses the request.
+/// Whether a scenario expects the API server to deny the request.
 pub fn is_refused_on_purpose(request: &Request) -> bool {
     request.namespace.ends_with(SECRET_NAMESPACE_GONE)
         && request.verb == "get"
@@ -91,10 +92,10 @@ impl fmt::Display for Permission {
 
 // === granted and used ===
 
-/// What the roles among `objects` grant.
+/// The permissions that the roles in `objects` grant.
 ///
 /// # Errors
-/// A rule grants more than can be listed, or what no attacher needs: wildcards, paths.
+/// A rule has wildcards or non-resource URLs, which no attacher needs.
 pub fn granted<'a>(objects: impl IntoIterator<Item = &'a DynamicObject>) -> Result<BTreeSet<Permission>> {
     let mut permissions = BTreeSet::new();
     for object in objects {
@@ -132,7 +133,7 @@ pub fn granted<'a>(objects: impl IntoIterator<Item = &'a DynamicObject>) -> Resu
     Ok(permissions)
 }
 
-/// What was asked for by the requests that `wanted` picks.
+/// The permissions that the requests selected by `wanted` used.
 pub fn used(requests: &BTreeSet<Request>, wanted: impl Fn(&Request) -> bool) -> BTreeSet<Permission> {
     let wanted = requests.iter().filter(|request| wanted(request));
     wanted
@@ -140,22 +141,22 @@ pub fn used(requests: &BTreeSet<Request>, wanted: impl Fn(&Request) -> bool) -> 
         .collect()
 }
 
-/// What is wrong with the permissions: those that were wanting, and, if everything was run that can need one, those
-/// that were not used and are no [`ALLOWED_UNUSED`].
+/// Errors in the permissions: those used but not granted and, if all scenarios ran, those granted but neither used
+/// nor in [`ALLOWED_UNUSED`].
 pub fn permission_errors(
     granted: &BTreeSet<Permission>,
     used: &BTreeSet<Permission>,
     all_scenarios_ran: bool,
 ) -> Vec<String> {
-    let wanting = used
+    let missing = used
         .difference(granted)
         .map(|permission| format!("{permission}: used, but not granted"));
-    let mut permission_errors: Vec<_> = wanting.collect();
+    let mut permission_errors: Vec<_> = missing.collect();
     let reserves = reserves();
     permission_errors.extend(
         reserves
             .difference(granted)
-            .map(|permission| format!("{permission}: held in reserve, but not granted")),
+            .map(|permission| format!("{permission}: allowed to be unused, but not granted")),
     );
     if all_scenarios_ran {
         let idle = granted

@@ -1,4 +1,4 @@
-//! What the playground plays: scripts that narrate what they do and check what they announce.
+//! The playground's scripts, which narrate their steps and check the results.
 
 pub mod action;
 mod observer;
@@ -21,16 +21,16 @@ use crate::scenario::{ScenarioConfig, TestEnv};
 
 pub use tour::TOUR;
 
-/// Time each publish and unpublish takes at the driver: slow enough to be watched.
+/// Latency of each publish and unpublish at the driver: slow enough to watch.
 const LATENCY: Duration = Duration::from_millis(300);
 
-/// A script. Every step waits for what its heading announces, so a step that does not come about fails the script.
+/// A script. Every step waits for the result that its heading announces, and fails the script otherwise.
 pub struct Script {
-    /// Name, as `--story` takes it.
+    /// Name, the argument of `--story`.
     pub name: &'static str,
-    /// What it shows, in a sentence.
+    /// Summary in one sentence.
     pub about: &'static str,
-    /// What it wants to find set up.
+    /// Setup.
     pub config: ScenarioConfig,
     /// Whether it runs replicas of the attacher.
     has_replicas: bool,
@@ -40,7 +40,7 @@ pub struct Script {
 // === impl Script ===
 
 impl Script {
-    /// Plays the script, then deletes everything and checks the invariants before and after.
+    /// Plays the script, then deletes all objects, and checks the invariants before and after the deletion.
     ///
     /// # Errors
     /// The expected end state was not observed, or an invariant was violated.
@@ -59,7 +59,7 @@ impl Script {
         env.clear().await?;
         narrator
             .heading(
-                "Checked: it happened as described. Nothing is attached, published or held by a finalizer any more, \
+                "Checked: all steps succeeded. Nothing is attached, published or held by a finalizer any more, \
                  and no secret was written anywhere.",
             )
             .await

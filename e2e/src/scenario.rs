@@ -255,9 +255,7 @@ impl Scenario {
         env.settle().await?;
         invariant::enforce(&invariant::check_running(&env.observations().await?))?;
         tracing::info!(prefix = env.prefix(), "invariants hold");
-        env.clear()
-            .await
-            .context("after the scenario, when everything was taken back")
+        env.clear().await.context("delete all objects after the scenario")
     }
 }
 

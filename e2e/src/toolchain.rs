@@ -1,11 +1,9 @@
-//! Where the programs of a run come from: Go builds, our own binaries, and the settings that name others.
+//! The programs of a run: Go builds, this workspace's binaries, and programs from settings.
 //!
-//! Owns the builds under `target/csi-e2e/` and everything the harness reads from its environment
-//! ([`Settings`]).
+//! Owns the builds in `target/csi-e2e/` and the harness's environment variables ([`Settings`]).
 //!
-//! Invariants: a build becomes visible under its final name only when it is complete; the name holds a hash of
-//! all that goes into it, so what is found there is never outdated; two processes never build the same
-//! thing at once.
+//! Invariants: a build gets its final name only when it is complete; the name contains a hash of all inputs, so an
+//! existing build is never outdated; two processes never build the same program concurrently.
 
 mod cargo;
 mod go;
@@ -35,42 +33,44 @@ pub use node_programs::{NodePrograms, SuitePrograms};
 pub use peer::Peer;
 use peer::SNAPSHOTTER;
 
-/// What a person can set through the environment.
+/// Settings from environment variables.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// `CSI_ATTACHER_BIN`: an attacher to be used as it is, instead of one built from this tree.
+    /// `CSI_ATTACHER_BIN`: the attacher's executable, instead of one built from this tree.
     pub attacher: Option<PathBuf>,
     /// `CSI_ATTACHER_PREVIOUS_BIN`: an earlier build of our attacher, for the scenario that updates it.
     pub previous_attacher: Option<PathBuf>,
-    /// `CSI_MOCK_DRIVER_BIN`: a driver to be used as it is, instead of one built from this tree.
+    /// `CSI_MOCK_DRIVER_BIN`: the driver's executable, instead of one built from this tree.
     pub mock_driver: Option<PathBuf>,
-    /// `KUBECTL_CSI_ATTACH_BIN`: a plugin to be used as it is, instead of one built from this tree.
+    /// `KUBECTL_CSI_ATTACH_BIN`: the plugin's executable, instead of one built from this tree.
     pub explain_plugin: Option<PathBuf>,
-    /// `CARGO_TARGET_DIR`: where builds go, instead of `target/` in the workspace.
+    /// `CARGO_TARGET_DIR`: directory of builds, instead of `target/` in the workspace.
     pub target_dir: Option<PathBuf>,
-    /// `CSI_E2E_KUBECONFIG`: a cluster for the scenarios to use as it is, instead of starting a control plane.
+    /// `CSI_E2E_KUBECONFIG`: kubeconfig of an existing cluster for the scenarios, instead of starting a control
+    /// plane.
     pub kubeconfig: Option<PathBuf>,
-    /// `CSI_E2E_BACKENDS`: what scenarios run on, `embedded` (the default) or `control-plane` or both, with a comma.
+    /// `CSI_E2E_BACKENDS`: backends of the scenarios, `embedded` (the default), `control-plane`, or both separated
+    /// by a comma.
     pub backends: Option<OsString>,
-    /// `CSI_E2E_KEEP` is set: the run's files stay after its end.
+    /// `CSI_E2E_KEEP` is set: the run's files are kept.
     pub keep_files: bool,
-    /// `CSI_E2E_SEED`: what chance comes from in scenarios that it writes, to repeat a run; a number.
+    /// `CSI_E2E_SEED`: seed of randomized scenarios, to repeat a run; a number.
     pub seed: Option<OsString>,
-    /// `CSI_E2E_ATTACHMENTS`: how many attachments such a scenario makes; a number.
+    /// `CSI_E2E_ATTACHMENTS`: number of attachments in a randomized scenario.
     pub attachments: Option<OsString>,
-    /// `PATH`: where `go` and `cargo` are looked for.
+    /// `PATH`, to find `go` and `cargo`.
     pub path: Option<OsString>,
-    /// `CSI_E2E_PYTHON`: the interpreter that has grpcio, instead of `python3`.
+    /// `CSI_E2E_PYTHON`: a Python interpreter with grpcio, instead of `python3`.
     pub python: Option<PathBuf>,
-    /// `CSI_E2E_REQUIRE_GRPCIO` is set: a test that needs grpcio fails without it; else it is left out.
+    /// `CSI_E2E_REQUIRE_GRPCIO` is set: a test that needs grpcio fails without it; otherwise it is skipped.
     pub require_grpcio: bool,
-    /// `CSI_MOCK_REQUIRE_ROOT_TESTS` is set: a test that needs root fails without it; else it is left out.
+    /// `CSI_MOCK_REQUIRE_ROOT_TESTS` is set: a test that needs root fails without it; otherwise it is skipped.
     pub need_privileges: bool,
-    /// `CSI_E2E_REQUIRE_NODES` is set: a test on real kubelets fails where they cannot run; else it is left out.
+    /// `CSI_E2E_REQUIRE_NODES` is set: a test on real kubelets fails if they cannot run; otherwise it is skipped.
     pub require_nodes: bool,
     /// `CSI_E2E_NODES_SHORT` is set: only some tests on real kubelets run.
     pub nodes_short: bool,
-    /// `CSI_E2E_SKIP_NODES`: why no test on real kubelets runs.
+    /// `CSI_E2E_SKIP_NODES`: reason to skip all tests on real kubelets.
     pub skip_nodes: Option<String>,
 }
 
@@ -95,17 +95,17 @@ const CONTROL_PLANE: GoProgram = GoProgram {
 
 /// Serialised `google.protobuf.FileDescriptorProto` of the official csi.proto, from its Go module.
 pub fn csi_descriptors() -> Result<Vec<u8>> {
-    answer_of(Peer::CsiDescriptors, &[])
+    output_of(Peer::CsiDescriptors, &[])
 }
 
-/// What Kubernetes' library answers to `questions` about in-tree volumes: a line of JSON for each line of JSON.
-/// The requests are described in `e2e/peers/csi-translation`.
+/// The results of Kubernetes' translation library for requests about in-tree volumes: a line of JSON for each line
+/// of JSON. `e2e/peers/csi-translation` describes the requests.
 pub fn csi_translations(questions: &[u8]) -> Result<Vec<u8>> {
-    answer_of(Peer::CsiTranslation, questions)
+    output_of(Peer::CsiTranslation, questions)
 }
 
-/// What a peer writes to stdout for `input` on stdin.
-fn answer_of(peer: Peer, input: &[u8]) -> Result<Vec<u8>> {
+/// The peer's output on stdout for `input` on stdin.
+fn output_of(peer: Peer, input: &[u8]) -> Result<Vec<u8>> {
     without_run(async |toolchain| {
         let program = toolchain.peer(peer).await?;
         let run = async {
@@ -115,7 +115,8 @@ fn answer_of(peer: Peer, input: &[u8]) -> Result<Vec<u8>> {
                 .stdout(Stdio::piped())
                 .spawn()?;
             let mut stdin = child.stdin.take().expect("stdin must be piped");
-            // Both at once: a peer that answers while it reads would fill its pipe, and wait for us.
+            // Write and read concurrently: otherwise a peer that writes while it reads would fill the pipe and
+            // block.
             let write = async move { stdin.write_all(input).await };
             let (_, output) = tokio::try_join!(write, child.wait_with_output())?;
             std::io::Result::Ok(output)
@@ -131,8 +132,8 @@ fn answer_of(peer: Peer, input: &[u8]) -> Result<Vec<u8>> {
     })
 }
 
-/// Lends a toolchain to a test that has no [`Run`]. Should the test be killed, a build that it may have
-/// begun ends by itself.
+/// Runs `work` with a toolchain for a test without a [`Run`]. If the test is killed, a running build ends by
+/// itself.
 pub fn without_run<T>(work: impl AsyncFnOnce(&Toolchain) -> Result<T>) -> Result<T> {
     let toolchain = Toolchain {
         run: None,
@@ -148,7 +149,7 @@ pub fn without_run<T>(work: impl AsyncFnOnce(&Toolchain) -> Result<T>) -> Result
 // === impl Settings ===
 
 impl Settings {
-    /// Reads the environment; an empty variable counts as not set.
+    /// Reads the environment; an empty variable counts as unset.
     #[expect(
         clippy::disallowed_methods,
         reason = "the one place that reads settings from the environment"
@@ -184,7 +185,7 @@ impl Settings {
     /// Whether the scenarios run on the embedded cluster, and whether on the control plane.
     ///
     /// # Errors
-    /// A name is no backend's.
+    /// A name is not a backend.
     pub fn backends(&self) -> Result<(bool, bool)> {
         let names = self.backends.clone().unwrap_or("embedded".into());
         let names = names.to_string_lossy();
@@ -219,7 +220,7 @@ impl Toolchain {
         }
     }
 
-    /// The settings it was made with.
+    /// The toolchain's settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -255,7 +256,8 @@ impl Toolchain {
         Ok(definitions)
     }
 
-    /// Our attacher: the one the settings name, else built from this tree in the caller's profile (`--release`: a benchmark).
+    /// csi-attacher: the executable in the settings, otherwise built from this tree in the caller's profile
+    /// (`--release` for a benchmark).
     pub async fn csi_attacher(&self) -> Result<PathBuf> {
         match &self.settings.attacher {
             Some(path) => named_program("CSI_ATTACHER_BIN", path),
@@ -263,7 +265,7 @@ impl Toolchain {
         }
     }
 
-    /// An earlier build of our attacher, which only a person can name.
+    /// An earlier build of csi-attacher, from the settings.
     pub(crate) fn previous_attacher(&self) -> Result<PathBuf> {
         match &self.settings.previous_attacher {
             Some(path) => named_program("CSI_ATTACHER_PREVIOUS_BIN", path),
@@ -271,7 +273,7 @@ impl Toolchain {
         }
     }
 
-    /// Our mock driver, found as [`Toolchain::csi_attacher`] is.
+    /// The mock driver, like [`Toolchain::csi_attacher`].
     pub async fn csi_mock_driver(&self) -> Result<PathBuf> {
         match &self.settings.mock_driver {
             Some(path) => named_program("CSI_MOCK_DRIVER_BIN", path),
@@ -279,7 +281,7 @@ impl Toolchain {
         }
     }
 
-    /// The kubectl plugin that explains stuck volumes, found as [`Toolchain::csi_attacher`] is.
+    /// The kubectl plugin that explains stuck volumes, like [`Toolchain::csi_attacher`].
     pub async fn explain_plugin(&self) -> Result<PathBuf> {
         match &self.settings.explain_plugin {
             Some(path) => named_program("KUBECTL_CSI_ATTACH_BIN", path),
@@ -287,7 +289,7 @@ impl Toolchain {
         }
     }
 
-    /// A command that is killed when it is dropped, and by the run's reaper when the harness is killed.
+    /// A command that is killed when it is dropped; if the harness is killed, the run's reaper kills it.
     pub(crate) fn command(&self, program: &Path, dir: &Path) -> Command {
         let mut command = Command::new(program);
         command.current_dir(dir).stdin(Stdio::null()).kill_on_drop(true);
@@ -298,8 +300,8 @@ impl Toolchain {
         command
     }
 
-    /// Where builds go: what the settings say, else the target directory this executable was built into
-    /// (cargo's configuration can move it), else `target/` in the workspace.
+    /// Directory of builds: from the settings, otherwise the target directory of this executable (which cargo's
+    /// configuration can change), otherwise `target/` in the workspace.
     pub(crate) fn target_dir(&self) -> Result<PathBuf> {
         if let Some(dir) = &self.settings.target_dir {
             return std::path::absolute(dir).context("resolve CARGO_TARGET_DIR");
@@ -310,7 +312,7 @@ impl Toolchain {
     }
 }
 
-/// What a variable says that must be a number.
+/// Parses a variable as a number.
 fn number<N: FromStr>(variable: &str, value: Option<&OsStr>) -> Result<Option<N>> {
     let Some(value) = value else {
         return Ok(None);
@@ -321,7 +323,7 @@ fn number<N: FromStr>(variable: &str, value: Option<&OsStr>) -> Result<Option<N>
         .with_context(|| format!("{variable} must be a whole number, not {value:?}"))
 }
 
-/// The root of the workspace this harness was compiled in.
+/// Root of the workspace in which this harness was compiled.
 pub fn workspace_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()

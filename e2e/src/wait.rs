@@ -1,7 +1,7 @@
-//! Conditions with deadlines, awaited on watch streams, or polled where there is no event to await.
+//! Waits for conditions with deadlines, on watch streams, or by polling if there is no event.
 //!
 //! Invariants: a wait always ends (by its deadline at the latest), and the error of a failed wait names the condition,
-//! what the last evaluation lacked, and the last watch error.
+//! the missing part in the last evaluation, and the last watch error.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -24,7 +24,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 pub enum Progress<T> {
     /// The condition holds; the wait returns this.
     Reached(T),
-    /// It does not hold yet: what is missing, for the error of a wait that runs out of time.
+    /// It does not hold yet; the text describes the missing part in the error of a timeout.
     Pending(String),
 }
 
@@ -37,7 +37,7 @@ pub type Seen<K> = BTreeMap<Key, K>;
 // === impl Progress ===
 
 impl Progress<()> {
-    /// Reached when `held`, else pending with what `missing` says.
+    /// Reached if `held`, otherwise pending with the text of `missing`.
     pub fn of(held: bool, missing: impl FnOnce() -> String) -> Self {
         if held {
             Self::Reached(())
@@ -100,7 +100,7 @@ where
     .await
 }
 
-/// Polls `condition` until it holds, where there is no event to await.
+/// Polls `condition` until it holds, if there is no event to wait for.
 ///
 /// # Errors
 /// The condition failed, or did not hold in time.
@@ -159,7 +159,7 @@ where
     }
 }
 
-/// Brings `seen` up to date; returns whether it is now a complete list.
+/// Applies the event to `seen`; returns whether `seen` is now complete.
 pub(crate) fn absorb<K: Resource>(seen: &mut Seen<K>, event: Event<K>, listed: bool) -> bool {
     match event {
         Event::Init => {
@@ -178,7 +178,7 @@ pub(crate) fn absorb<K: Resource>(seen: &mut Seen<K>, event: Event<K>, listed: b
     }
 }
 
-/// The key an object is kept under.
+/// The key of an object.
 pub fn key_of<K: Resource>(object: &K) -> Key {
     (object.namespace().unwrap_or_default(), object.name_any())
 }

@@ -38,7 +38,7 @@ async fn in_run(idle: bool) -> Result<()> {
     let toolchain = Toolchain::new(&run, Settings::from_env());
     let ctx = TestContext::open(&run, &toolchain, Backend::Embedded(ClusterSettings::DEFAULT)).await?;
     let attached = ctx.cluster().while_alive(attach(&ctx, idle)).await;
-    // The attacher has ended; what is left is removed without it.
+    // The attacher has exited, so the remaining objects are force-deleted.
     force_cleanup(&ctx, PREFIX).await?;
     ctx.close().await?;
     run.finish().await?;

@@ -15,7 +15,7 @@ use csi_e2e::nodes::{
 use csi_e2e::process::{Run, reaper_main_if_requested};
 use csi_e2e::toolchain::{NodePrograms, Settings, SuitePrograms, Toolchain, workspace_root};
 
-/// Where the results are written to.
+/// File with the results.
 const RESULTS: &str = "docs/conformance.md";
 
 /// Runs Kubernetes' storage suite on two real kubelets.
@@ -27,16 +27,17 @@ struct Args {
     /// Families of tests; all by default.
     #[arg(long = "suite", value_delimiter = ',')]
     families: Vec<Family>,
-    /// Some tests of each family, with programs that are built already; without them none.
+    /// Run some tests of each family, with programs that are already built; otherwise none.
     #[arg(long, conflicts_with_all = ["focus", "families", "write"])]
     smoke: bool,
-    /// Tests at a time.
+    /// Number of concurrent tests.
     #[arg(long, default_value_t = 4)]
     processes: u16,
-    /// Zones of the array, to which the nodes belong by turns.
+    /// Number of zones of the array, to which the nodes are assigned round-robin.
     #[arg(long, default_value_t = 1, conflicts_with = "write")]
     zones: u8,
-    /// Write the table to docs/conformance.md, without a focus: it replaces the results of whole families.
+    /// Write the table to docs/conformance.md; not with a focus, because it replaces the results of whole
+    /// families.
     #[arg(long, conflicts_with = "focus")]
     write: bool,
 }

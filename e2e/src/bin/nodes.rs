@@ -1,5 +1,5 @@
-//! A cluster of two real kubelets with the mock driver and csi-attacher from `deploy/`, until Ctrl-C; with `--build` only
-//! builds what it runs.
+//! A cluster of two real kubelets with the mock driver and csi-attacher from `deploy/`, until Ctrl-C; with `--build` it
+//! only builds the programs.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -43,7 +43,7 @@ struct Args {
     /// Do not serve the web page.
     #[arg(long, conflicts_with = "web")]
     no_web: bool,
-    /// What runs the cluster.
+    /// Implementation of the cluster.
     #[arg(long, value_enum, default_value_t = ClusterKind::Embedded)]
     cluster: ClusterKind,
 }
@@ -58,10 +58,10 @@ enum ClusterKind {
     Kubeconfig,
 }
 
-/// Programs that are real with every backend.
+/// Programs that are the same with every backend.
 const NODES: &str = "\
 The driver and the attacher are the real programs, started with each round; the driver emulates disks and mounts.
-Kubelets are simulated in this process: no container runs.";
+Kubelets are simulated in this process; no containers run.";
 /// Default address of the web page.
 const FREE_PORT: &str = "127.0.0.1:0";
 /// Time to read between two rounds.
@@ -165,13 +165,13 @@ async fn tour(args: &Args, started: Instant) -> Result<()> {
     let toured = tokio::select! {
         toured = in_run(&run, &settings, args, started) => toured,
         () = interrupts.next() => {
-            say("\nStopping; once more to stop at once.");
+            say("\nStopping; interrupt again to stop immediately.");
             if args.ends() { Err(anyhow!("interrupted before the end")) } else { Ok(()) }
         }
     };
     tokio::select! {
         finished = run.finish() => finished?,
-        () = interrupts.next() => bail!("stopped at once"),
+        () = interrupts.next() => bail!("stopped immediately"),
     }
     if !settings.keep_files {
         say("Stopped; processes and files are removed.");
@@ -184,7 +184,7 @@ async fn in_run(run: &Arc<Run>, settings: &Settings, args: &Args, started: Insta
     let toolchain = Toolchain::new(run, settings.clone());
     let cluster = Cluster::start(run, &toolchain, args.cluster.backend()).await?;
     say(&format!(
-        "{} Ready after {:.2} s.\n{NODES}\nkubectl, if you have it, looks in from another terminal:\n  \
+        "{} Ready after {:.2} s.\n{NODES}\nTo watch the objects with kubectl in another terminal:\n  \
          kubectl --kubeconfig {} get pods,volumeattachments -A -w",
         args.cluster.about(),
         started.elapsed().as_secs_f64(),
@@ -216,7 +216,7 @@ async fn print_rounds(ctx: &TestContext, args: &Args) -> Result<()> {
             return Ok(());
         }
         round += 1;
-        say("\nAll back where it was. The next round begins in a moment; Ctrl-C ends the tour.");
+        say("\nAll objects are deleted. The next round starts soon; Ctrl-C ends the tour.");
         tokio::time::sleep(PAUSE).await;
     }
 }

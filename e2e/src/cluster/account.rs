@@ -31,8 +31,8 @@ const NODES_STATUS: &str = "nodes/status";
 // === impl Cluster ===
 
 impl Cluster {
-    /// Makes a service account for an attacher in `namespace` and gives it exactly what `deploy/` gives its
-    /// own; with `publish_secrets`, what its opt-in component adds too, for secrets in this namespace.
+    /// Creates an attacher's ServiceAccount in `namespace` and grants it exactly the permissions of `deploy/`; with
+    /// `publish_secrets`, also those of the opt-in component, for Secrets in this namespace.
     pub async fn create_attacher_account(
         &self,
         namespace: &str,
@@ -46,7 +46,7 @@ impl Cluster {
         self.create_account(namespace, name, &objects).await
     }
 
-    /// Creates a service account for the driver's other sidecars in `namespace`, with their rights in `deploy/`.
+    /// Creates a ServiceAccount for the driver's other sidecars in `namespace`, with their permissions in `deploy/`.
     pub async fn create_sidecar_account(&self, namespace: &str, name: &str) -> Result<()> {
         self.create_account(namespace, name, &self.sidecars).await
     }
@@ -65,7 +65,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Deletes what an account has outside of its namespace; the rest goes with the namespace.
+    /// Deletes the cluster-scoped objects of an account; the others are deleted with its namespace.
     pub async fn delete_account(&self, namespace: &str, name: &str) -> Result<()> {
         let mut objects = manifest::for_account(&self.deploy, namespace, name)?;
         objects.extend(manifest::for_account(&self.sidecars, namespace, name)?);
@@ -78,7 +78,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Writes `<service account>.kubeconfig` into `dir`, with which a program acts as the service account.
+    /// Writes `<service account>.kubeconfig` into `dir`, with the credentials of the ServiceAccount.
     pub async fn service_account_kubeconfig(
         &self,
         namespace: &str,
@@ -105,13 +105,13 @@ impl Cluster {
         Ok(path)
     }
 
-    /// Whether the API server authorizes requests. Without it every account may do everything.
+    /// Whether the API server authorizes requests. Without authorization every request is allowed.
     pub fn has_authorization(&self) -> bool {
         self.running.serves("rbac.authorization.k8s.io")
     }
 
-    /// Waits until the API server lets the account read secrets in `of_namespace`, or does not any more.
-    /// Without authorization there is nothing to wait for.
+    /// Waits until the API server allows, or denies, the account to read Secrets in `of_namespace`. Returns at once without
+    /// authorization.
     pub async fn wait_until_secrets_are(
         &self,
         readable: bool,
@@ -128,7 +128,7 @@ impl Cluster {
             .await
     }
 
-    /// Lets the attach/detach controller patch node statuses, or not any more.
+    /// Allows or denies the attach/detach controller to patch node statuses.
     pub async fn allow_node_status_patches(&self, allowed: bool) -> Result<()> {
         if self.deny_by_fault(NODES_STATUS, !allowed) {
             return Ok(());
@@ -166,8 +166,8 @@ impl Cluster {
             .await
     }
 
-    /// Waits until the API server, which learns of roles and bindings by a watch, grants the account a permission, or denies
-    /// it if `granted` is false.
+    /// Waits until the API server, which watches roles and bindings, grants the account a permission, or denies it if
+    /// `granted` is false.
     pub async fn wait_until_granted(
         &self,
         namespace: &str,
@@ -188,7 +188,7 @@ impl Cluster {
         .await
     }
 
-    /// Whether the API server would let the account use a permission in `of_namespace`, or everywhere if there is none.
+    /// Whether the API server grants the account a permission in `of_namespace`; `None`: cluster-wide.
     pub async fn grants(
         &self,
         namespace: &str,
@@ -226,7 +226,7 @@ impl Cluster {
     }
 }
 
-/// Each binding among `own` with the role it names, which is among `own` or `installed`.
+/// Each binding in `own` with its role, which is in `own` or `installed`.
 fn bindings<'a>(
     own: &'a [DynamicObject],
     installed: &'a [DynamicObject],

@@ -1,5 +1,5 @@
-//! What runs a cluster. Nothing outside this folder asks which backend it is: to add one, add a variant of [`Backend`]
-//! and of [`Running`], and answer its methods.
+//! Backends of a cluster. Code outside this folder does not depend on the backend: to add one, add a variant of
+//! [`Backend`] and of [`Running`], and implement their methods.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,27 +20,27 @@ use crate::process::log::{lines_with, wait_for_lines};
 use crate::toolchain::{Peer, Toolchain};
 use crate::wait::{self, Progress};
 
-/// What a cluster is made of.
+/// A backend of a cluster.
 #[derive(Clone, Debug)]
 pub enum Backend {
     /// API server and controllers of the crate `embedded-cluster`, in this process.
     Embedded(ClusterSettings),
     /// The real control plane, started and stopped by the harness.
     ControlPlane(control_plane::Options),
-    /// A cluster that runs already.
+    /// A running cluster.
     Kubeconfig {
-        /// The file; the usual places if not given.
+        /// The file; default: `KUBECONFIG` or `~/.kube/config`.
         path: Option<PathBuf>,
-        /// The context; the file's current one if not given.
+        /// The context; default: the file's current context.
         context: Option<String>,
     },
 }
 
-/// An external-provisioner, and how it is started.
+/// An external-provisioner.
 pub enum Provisioner {
-    /// It provisions volumes as long as it is polled.
+    /// A future that provisions volumes while it is polled.
     Future(BoxFuture<'static, ()>),
-    /// A program with these flags besides those of every sidecar.
+    /// A program with these flags in addition to those of every sidecar.
     Program {
         /// The program.
         peer: Peer,
@@ -64,8 +64,8 @@ impl Backend {
         Self::ControlPlane(settings.control_plane())
     }
 
-    /// What to start for a cluster of this kind with these settings; `None` if any cluster of this kind will do, or if the
-    /// harness cannot start one.
+    /// The backend to start for a scenario with these settings; `None` if the shared cluster has them, or if the harness
+    /// cannot start one.
     pub fn own_cluster(&self, settings: ClusterSettings) -> Option<Self> {
         match self {
             Self::Embedded(_) => Some(Self::Embedded(settings)),
@@ -80,7 +80,7 @@ impl Backend {
 // === impl Running ===
 
 impl Running {
-    /// Starts or finds the cluster; returns a client and the kubeconfig of its admin, too.
+    /// Starts or finds the cluster; also returns an admin client and kubeconfig.
     pub(super) async fn start(
         run: &Arc<Run>,
         toolchain: &Toolchain,
@@ -105,8 +105,8 @@ impl Running {
         Ok((running, kubeconfig::client(&admin).await?, admin))
     }
 
-    /// Whether the API server serves this API group. The embedded one does not authorize requests, and has no kinds
-    /// that say how.
+    /// Whether the API server serves this API group. The embedded one does not authorize requests and does not serve the
+    /// RBAC group.
     pub(super) fn serves(&self, group: &str) -> bool {
         match self {
             Self::Embedded(_) => !["policy", "rbac.authorization.k8s.io"].contains(&group),
@@ -114,7 +114,7 @@ impl Running {
         }
     }
 
-    /// Whether the API server has server-side apply.
+    /// Whether the API server supports server-side apply.
     pub(super) fn has_server_side_apply(&self) -> bool {
         !matches!(self, Self::Embedded(_))
     }
@@ -149,7 +149,7 @@ impl Cluster {
         }
     }
 
-    /// Stops what [`Cluster::start`] started.
+    /// Stops the components that [`Cluster::start`] started.
     pub async fn stop(&self) -> Result<()> {
         match &self.running {
             Running::Embedded(embedded) => embedded.stop().await,
@@ -195,7 +195,7 @@ impl Cluster {
     /// Saves a snapshot of etcd.
     ///
     /// # Errors
-    /// The backend has no etcd of its own.
+    /// The backend does not run etcd.
     pub async fn save_snapshot(&self) -> Result<PathBuf> {
         match &self.running {
             Running::ControlPlane(plane) => plane.save_snapshot().await,
@@ -207,7 +207,7 @@ impl Cluster {
     /// Restores a snapshot of etcd and starts the API server again; the controllers keep running.
     ///
     /// # Errors
-    /// The backend has no etcd of its own.
+    /// The backend does not run etcd.
     pub async fn restore_snapshot(&self, snapshot: &Path) -> Result<()> {
         match &self.running {
             Running::ControlPlane(plane) => plane.restore_snapshot(snapshot).await,
@@ -216,7 +216,7 @@ impl Cluster {
         }
     }
 
-    /// Process id of a component that runs as a process of its own.
+    /// Process id of a component that runs as a separate process.
     pub fn component_pid(&self, component: Component) -> Result<Option<u32>> {
         match &self.running {
             Running::Embedded(_) => Ok(None),
@@ -225,7 +225,7 @@ impl Cluster {
         }
     }
 
-    /// The last `lines` of the log of each component that may log a scenario's objects, by the component's name.
+    /// The last `lines` of the log of each component that logs about a scenario's objects, by the component's name.
     pub fn component_logs(&self, lines: usize) -> Vec<(&'static str, String)> {
         match &self.running {
             Running::Embedded(embedded) => vec![("embedded-controllers", embedded.log_tail(lines))],
@@ -238,8 +238,8 @@ impl Cluster {
         }
     }
 
-    /// The metrics of a component, in Prometheus' text format. Of an embedded cluster there are those of the
-    /// attach/detach controller.
+    /// The metrics of a component, in Prometheus' text format. An embedded cluster has only those of the attach/detach
+    /// controller.
     async fn component_metrics(&self, component: Component) -> Result<String> {
         match &self.running {
             Running::Embedded(embedded) => Ok(embedded.metrics()),
@@ -299,7 +299,7 @@ impl Cluster {
         .await
     }
 
-    /// Both states of world of the attach/detach controller, where it runs in this process.
+    /// The desired and actual state of world of the attach/detach controller, if it runs in this process.
     pub fn attach_detach_volumes(&self) -> Option<AttachDetachVolumes> {
         match &self.running {
             Running::Embedded(embedded) => Some(embedded.attach_detach_volumes()),
@@ -318,7 +318,7 @@ impl Cluster {
         }
     }
 
-    /// Has the API server refuse the controllers' patches of a resource, or not any more, where the backend does so by a
+    /// Makes the API server reject, or allow, the controllers' patches of a resource, if the backend does this by a
     /// fault rule instead of a permission.
     pub(super) fn deny_by_fault(&self, resource: &str, denied: bool) -> bool {
         match &self.running {
@@ -328,7 +328,7 @@ impl Cluster {
         true
     }
 
-    /// What service accounts requested of the API server so far; `None` without an audit log.
+    /// The requests of ServiceAccounts so far; `None` without an audit log.
     pub fn audited_requests(&self) -> Result<Option<BTreeSet<Request>>> {
         match &self.running {
             Running::ControlPlane(plane) => plane.audited(),

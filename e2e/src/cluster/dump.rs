@@ -20,7 +20,7 @@ const CLUSTER_WIDE: &[(&str, &str)] = &[
 
 impl Cluster {
     /// The objects on the attach path, and the events, as YAML: those in `namespace`, and the cluster-scoped ones
-    /// that `keep` wants. Secrets are never listed; managed fields are left out.
+    /// that `keep` selects. Secrets are never listed; managed fields are omitted.
     pub async fn dump(
         &self,
         namespace: &str,
@@ -34,8 +34,8 @@ impl Cluster {
         for (group, kind) in CLUSTER_WIDE {
             self.dump_kind(&mut text, group, kind, None, keep).await?;
         }
-        // Events about objects without a namespace are kept in the default one, under a name that begins with
-        // the object's.
+        // Events about cluster-scoped objects are in the namespace `default`, and their names begin with the
+        // object's name.
         self.dump_kind(&mut text, "", "Event", Some("default"), keep)
             .await?;
         Ok(text)

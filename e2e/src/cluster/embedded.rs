@@ -1,4 +1,5 @@
-//! The embedded cluster as a backend: API server and controllers in this process, the API server on a loopback port, too.
+//! The embedded cluster as a backend: API server and controllers in this process. The API server also listens on a
+//! loopback port.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -24,10 +25,10 @@ use crate::control_plane::Component;
 use crate::kubeconfig;
 use crate::process::{self, Run};
 
-/// How long the lease of a killed kube-controller-manager lasts before the standby takes over.
+/// Lease duration of kube-controller-manager, after which the standby replaces a killed one.
 const LEASE_DURATION: Duration = Duration::from_secs(2);
 
-/// Each volume on each node, as both states of world of the attach/detach controller see it.
+/// Each volume on each node in the desired and actual state of world of the attach/detach controller.
 pub type AttachDetachVolumes = BTreeMap<(UniqueVolumeName, String), VolumeView>;
 
 /// A running embedded cluster.
@@ -37,21 +38,21 @@ pub(super) struct Embedded {
     client: Client,
     has_standby: bool,
     state: Arc<Mutex<State>>,
-    /// Serves the API on loopback, and has the standby take over.
+    /// The API server's listener, and the start of the standby.
     tasks: Mutex<JoinSet<()>>,
 }
 
 struct State {
     cluster: EmbeddedCluster,
-    /// The replica of kube-controller-manager that leads.
+    /// The leading replica of kube-controller-manager.
     leader: Option<Component>,
     is_api_server_down: bool,
     is_store_down: bool,
-    /// Resources that the controllers may not patch.
+    /// Resources whose patches by the controllers are rejected.
     denied: BTreeSet<String>,
 }
 
-/// Without etcd, kube-apiserver serves no request but watches, from its watch cache.
+/// Without etcd, kube-apiserver serves only watches, from its watch cache.
 const VERBS_OF_STORE: &[&str] = &[
     "get",
     "list",
@@ -65,10 +66,10 @@ const VERBS_OF_STORE: &[&str] = &[
 // === impl Embedded ===
 
 impl Embedded {
-    /// Starts everything; it is ready at once.
+    /// Starts the cluster, which is ready immediately.
     ///
     /// # Errors
-    /// There is no port, or a file could not be written.
+    /// No port could be bound, or a file could not be written.
     pub(super) async fn start(run: &Run, settings: ClusterSettings) -> Result<Self> {
         let dir = run.new_subdir("embedded-cluster")?;
         let log = dir.join("controllers.log");
@@ -126,10 +127,10 @@ impl Embedded {
         }
     }
 
-    /// Ends the leader, breaks all connections to the API server, or has its store fail.
+    /// Stops the leader, breaks all connections to the API server, or makes its storage fail.
     ///
     /// # Errors
-    /// It does not run, or is no component of an embedded cluster.
+    /// It does not run, or is not a component of an embedded cluster.
     pub(super) fn kill(&self, component: Component) -> Result<()> {
         let mut state = self.state();
         match component {
@@ -167,7 +168,7 @@ impl Embedded {
     /// Starts a killed component again.
     ///
     /// # Errors
-    /// It runs, or is no component of an embedded cluster.
+    /// It already runs, or is not a component of an embedded cluster.
     pub(super) fn start_component(&self, component: Component) -> Result<()> {
         let mut state = self.state();
         match component {
@@ -190,7 +191,7 @@ impl Embedded {
         Ok(())
     }
 
-    /// Refuses the controllers' patches of a resource, or not any more.
+    /// Rejects, or allows, the controllers' patches of a resource.
     pub(super) fn deny_patches(&self, resource: &str, denied: bool) {
         let mut state = self.state();
         if denied {
@@ -206,12 +207,12 @@ impl Embedded {
         process::tail(&self.log, lines).unwrap_or_default()
     }
 
-    /// Both states of world of the attach/detach controller.
+    /// The desired and actual state of world of the attach/detach controller.
     pub(super) fn attach_detach_volumes(&self) -> AttachDetachVolumes {
         self.state().cluster.attach_detach().volumes()
     }
 
-    /// The attach/detach controller's metrics; none while no replica leads.
+    /// The attach/detach controller's metrics; empty while no replica leads.
     pub(super) fn metrics(&self) -> String {
         let state = self.state();
         match state.leader {
@@ -220,12 +221,12 @@ impl Embedded {
         }
     }
 
-    /// An external-provisioner of this process.
+    /// An external-provisioner in this process.
     pub(super) fn provisioner(&self, driver: DriverConnection) -> BoxFuture<'static, ()> {
         self.state().cluster.provisioner(driver)
     }
 
-    /// Ends everything.
+    /// Stops all components.
     pub(super) async fn stop(&self) {
         let mut tasks = std::mem::take(&mut *lock(&self.tasks));
         self.state().cluster.crash_controllers();
@@ -281,7 +282,7 @@ fn attach_detach_options(settings: ClusterSettings, default: AttachDetachOptions
     }
 }
 
-/// A log of its own for the controllers.
+/// A separate log for the controllers.
 fn file_log(path: &Path) -> Result<Dispatch> {
     let file = std::fs::File::create(path).with_context(|| format!("create {}", path.display()))?;
     let subscriber = tracing_subscriber::fmt()
@@ -292,7 +293,7 @@ fn file_log(path: &Path) -> Result<Dispatch> {
     Ok(Dispatch::new(subscriber))
 }
 
-/// A panic while the lock was held leaves whole values behind.
+/// A panic while the lock is held leaves no partial values behind.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

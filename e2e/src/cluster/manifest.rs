@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::toolchain::workspace_root;
 
-/// Name of the service account that `deploy/` makes for the attacher, and of the roles' holder.
+/// Name of the attacher's ServiceAccount in `deploy/`, which is the subject of its role bindings.
 const ATTACHER: &str = "csi-attacher";
 
 /// A kustomization that only lists files. Any other field is an error, as it could change objects without the harness's
@@ -71,9 +71,9 @@ pub(super) fn is_kind(object: &DynamicObject, kind: &str) -> bool {
     object.types.as_ref().is_some_and(|types| types.kind == kind)
 }
 
-/// What gives `account` in `namespace` all that `objects` give to their own attacher's account: the account,
-/// roles of the namespace, and bindings. Bindings of the whole cluster get the name of
-/// [`cluster_binding`], so that any number of accounts have theirs.
+/// Objects that grant `account` in `namespace` all permissions of the attacher's account in `objects`: the
+/// ServiceAccount, Roles and bindings. ClusterRoleBindings are renamed by [`cluster_binding`], so that several accounts
+/// do not conflict.
 pub(super) fn for_account(
     objects: &[DynamicObject],
     namespace: &str,
@@ -109,7 +109,7 @@ pub(super) fn for_account(
     Ok(derived)
 }
 
-/// Name of the copy that an account has of a ClusterRoleBinding.
+/// Name of an account's copy of a ClusterRoleBinding.
 fn cluster_binding(original: &str, namespace: &str, account: &str) -> String {
     format!("{original}-{namespace}-{account}")
 }

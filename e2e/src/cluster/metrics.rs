@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 
-/// The counter of answered requests.
+/// The counter of completed requests.
 const REQUESTS: &str = "apiserver_request_total";
 
 /// A counter or gauge with its labels.
@@ -19,20 +19,20 @@ pub struct Series {
 /// Values of labels by name.
 type Labels = BTreeMap<String, String>;
 
-/// Requests that the API server has answered, by verb, resource and code.
+/// Completed requests of the API server by verb, resource and code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metrics {
     requests: BTreeMap<Request, u64>,
 }
 
-/// What a request asked for and how it ended, as the API server labels it.
+/// The API server's labels of a request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Request {
     /// `GET`, `LIST`, `WATCH`, `POST`, `PUT`, `PATCH`, `APPLY`, `DELETE`, ...
     pub verb: String,
     /// Plural of the kind, such as `volumeattachments`.
     pub resource: String,
-    /// `status` and the like; empty for the object itself.
+    /// Subresource, such as `status`; empty for the object itself.
     pub subresource: String,
     /// HTTP status.
     pub code: String,
@@ -65,7 +65,7 @@ impl Series {
 // === impl Metrics ===
 
 impl Metrics {
-    /// Picks the counters out of the text that `/metrics` answers.
+    /// Parses the counters in the text of `/metrics`.
     pub fn parse(text: &str) -> Result<Self> {
         let mut requests = BTreeMap::new();
         for (mut labels, count) in samples(text, |name| name == REQUESTS)? {
@@ -81,7 +81,7 @@ impl Metrics {
         Ok(Self { requests })
     }
 
-    /// Requests of any outcome.
+    /// Number of requests with any code.
     pub fn requests(&self, verb: &str, resource: &str, subresource: &str) -> u64 {
         let asked = |request: &&Request| {
             request.verb == verb && request.resource == resource && request.subresource == subresource
@@ -93,13 +93,13 @@ impl Metrics {
             .sum()
     }
 
-    /// Every kind of request and how often it was answered.
+    /// Every kind of request and its count.
     pub fn iter(&self) -> impl Iterator<Item = (&Request, u64)> {
         self.requests.iter().map(|(request, count)| (request, *count))
     }
 
-    /// What was counted between `earlier` and `self`. A counter that went back was that of an API server which
-    /// has been restarted since, so all it shows is new.
+    /// The increase of the counters from `earlier` to `self`. A counter that decreased belongs to a restarted
+    /// API server, so its whole value is new.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let new = self.requests.iter().filter_map(|(request, count)| {
@@ -145,7 +145,7 @@ fn parse_sample(line: &str) -> Option<(Labels, u64)> {
     Some((labels, parse_count(rest.split_ascii_whitespace().next()?)?))
 }
 
-/// A label's value up to its closing quote, and what follows it.
+/// A label's value up to its closing quote, and the text after it.
 fn parse_quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();

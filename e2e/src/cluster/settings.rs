@@ -1,19 +1,19 @@
-//! How a cluster that the harness starts differs from the usual.
+//! Settings of a cluster that the harness starts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::control_plane::{Component, Options, Timers};
 
-/// Settings of kube-controller-manager, whichever backend plays it.
+/// Non-default settings of the control plane, for all backends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClusterSettings {
-    /// After how long the attach/detach controller force-detaches a volume from an unhealthy node, instead of 6 minutes.
+    /// Time after which the attach/detach controller force-detaches a volume from an unhealthy node; default: 6 minutes.
     pub max_wait_for_unmount: Option<Duration>,
-    /// Periods of the populator's two loops; by default 1 minute and 3 minutes.
+    /// Period of the populator's two loops; default: 1 minute and 3 minutes.
     pub populator_period: Option<Duration>,
-    /// How long the attach/detach controller waits for the external-attacher; by default 2 minutes, which the real
-    /// controller cannot change.
+    /// Timeout of the attach/detach controller for the external-attacher; default: 2 minutes, which is a constant in the
+    /// real controller.
     pub csi_timeout: Option<Duration>,
     /// `--disable-force-detach-on-timeout`.
     pub disable_force_detach_on_timeout: bool,
@@ -21,18 +21,18 @@ pub struct ClusterSettings {
     pub reconcile_sync_period: Option<Duration>,
     /// `--node-monitor-grace-period`.
     pub node_monitor_grace_period: Option<Duration>,
-    /// Whether there is a second kube-controller-manager, which takes over when the first is killed.
+    /// Whether a second kube-controller-manager runs as standby.
     pub standby_controller_manager: bool,
     /// Feature gate VolumeLimitScaling of kube-apiserver and kube-scheduler.
     pub volume_limit_scaling: bool,
-    /// Whether the controllers log what they wait for.
+    /// Whether the controllers log at a high verbosity.
     pub verbose_log: bool,
 }
 
 // === impl ClusterSettings ===
 
 impl ClusterSettings {
-    /// Nothing differs.
+    /// Default settings.
     pub const DEFAULT: Self = Self {
         max_wait_for_unmount: None,
         populator_period: None,

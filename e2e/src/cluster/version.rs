@@ -8,16 +8,16 @@ use anyhow::{Context, Error, Result};
 /// Major and minor version of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KubernetesVersion {
-    /// 1 so far.
+    /// Major version, 1 so far.
     pub major: u32,
-    /// Number of the minor release.
+    /// Minor version.
     pub minor: u32,
 }
 
 // === impl KubernetesVersion ===
 
 impl KubernetesVersion {
-    /// The reason to skip what needs this version on a cluster with the version `server`.
+    /// The reason to skip a scenario that needs this version on a cluster with the version `server`.
     pub fn unmet_by(self, server: Self) -> Option<String> {
         (server < self).then(|| format!("needs Kubernetes {self}"))
     }

@@ -1,7 +1,7 @@
-//! The API server's audit log: who asked for what.
+//! The API server's audit log.
 //!
-//! Only requests of service accounts are logged, and of those not what the controllers of the control plane ask
-//! for, which act under accounts of kube-system. Logged are names, never contents.
+//! Only requests of ServiceAccounts outside kube-system are logged; the controllers of the control plane use
+//! accounts in kube-system. The log contains metadata, never bodies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -12,26 +12,26 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::json;
 
-/// What authorisation decided. The status would not do: admission answers 403, too, to a write into a namespace
-/// that is being deleted.
+/// The decision of authorization. The status code is ambiguous: admission also returns 403 for a write into a
+/// terminating namespace.
 const DECISION: (&str, &str) = ("authorization.k8s.io/decision", "forbid");
 
-/// Who asked for what, and whether it was granted. The same from the same is there once.
+/// A request, its user, and whether it was allowed. Equal requests of a user are deduplicated.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Request {
     /// Namespace of the service account.
     pub namespace: String,
     /// Its name.
     pub account: String,
-    /// The program, as it calls itself.
+    /// The program's User-Agent.
     pub user_agent: String,
-    /// The verb, as roles name it.
+    /// The RBAC verb.
     pub verb: String,
     /// The API group; empty for the core.
     pub group: String,
-    /// The resource with its subresource, as roles name them.
+    /// The RBAC resource with its subresource.
     pub resource: String,
-    /// Whether it was refused for want of a right.
+    /// Whether authorization denied it.
     pub forbidden: bool,
 }
 
@@ -66,7 +66,7 @@ struct Object {
 // === impl Request ===
 
 impl Request {
-    /// `None` for what no role of ours is about: users who are no service accounts, and paths such as `/version`.
+    /// `None` for users that are not ServiceAccounts, and for non-resource paths such as `/version`.
     fn from_event(event: Event) -> Option<Self> {
         let account = event.user.username.strip_prefix("system:serviceaccount:")?;
         let (namespace, account) = account.split_once(':')?;
@@ -91,15 +91,15 @@ impl Request {
     }
 }
 
-// === the API server's side ===
+// === flags and log of the API server ===
 
-/// Writes the policy into `dir` and says with which flags the API server logs by it, to a file there.
+/// Writes the audit policy into `dir`, and returns the API server's flags for it and for a log in `dir`.
 pub(super) fn flags(dir: &Path) -> Result<Vec<String>> {
     let policy = dir.join("audit-policy.yaml");
     let rules = json!({
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
-        // A watch is logged when it starts, for it may never end.
+        // A watch is logged when it starts, because it may never end.
         "omitStages": ["RequestReceived"],
         "rules": [
             {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
@@ -112,19 +112,19 @@ pub(super) fn flags(dir: &Path) -> Result<Vec<String>> {
     Ok(vec![
         format!("--audit-policy-file={}", policy.display()),
         format!("--audit-log-path={}", log(dir).display()),
-        // Larger than any run's log: a file that was rotated away would have to be looked for.
+        // Larger than any run's log, because rotated files are not read.
         "--audit-log-maxsize=10000".to_owned(),
     ])
 }
 
-/// All requests that were logged to the file in `dir` so far.
+/// All requests in the log in `dir` so far.
 pub(super) fn read(dir: &Path) -> Result<BTreeSet<Request>> {
     let path = log(dir);
     let file = File::open(&path).with_context(|| format!("open {}", path.display()))?;
     let mut requests = BTreeSet::new();
     for line in BufReader::new(file).lines() {
         let line = line.with_context(|| format!("read {}", path.display()))?;
-        // The last line may be half written.
+        // The last line may be incomplete.
         if let Ok(event) = serde_json::from_str::<Event>(&line) {
             requests.extend(Request::from_event(event));
         }

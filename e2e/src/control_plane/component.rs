@@ -1,4 +1,4 @@
-//! The programs of the control plane and the flags they are started with.
+//! The programs of the control plane and their flags.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ pub enum Component {
     ApiServer,
     /// The controllers, the attach/detach controller among them.
     ControllerManager,
-    /// A second replica of them.
+    /// A second replica of kube-controller-manager.
     StandbyControllerManager,
     /// The scheduler.
     Scheduler,
 }
 
-/// Files and ports of one control plane; they outlive a restart of its programs.
+/// Files and ports of one control plane, which stay the same over restarts of its programs.
 #[derive(Debug)]
 pub(super) struct Layout {
     executable: PathBuf,
@@ -40,7 +40,7 @@ pub(super) struct Layout {
 // === impl Component ===
 
 impl Component {
-    /// All of them, in the order in which they are started.
+    /// All components, in start order.
     pub const ALL: [Self; 5] = [
         Self::Etcd,
         Self::ApiServer,
@@ -60,10 +60,10 @@ impl Component {
         }
     }
 
-    /// Path at which the program says that it is ready, and a word that its answer must hold.
+    /// Path of the program's readiness endpoint, and a word that the response must contain.
     ///
-    /// The controller manager says that it is healthy before it has built its controllers, and ends if it loses the
-    /// API server while it does; each controller has a line of its own once all are built.
+    /// kube-controller-manager is healthy before it has built its controllers, and exits if it loses the API server
+    /// meanwhile; once all are built, the response has a line for each controller.
     pub(super) fn readiness(self) -> (&'static str, &'static str) {
         match self {
             Self::Etcd | Self::ApiServer | Self::Scheduler => ("/readyz", "ok"),
@@ -75,7 +75,7 @@ impl Component {
         }
     }
 
-    /// How long the program may take to end by itself. The API server first answers the requests in flight.
+    /// Timeout of the program's graceful shutdown. The API server first completes the requests in flight.
     pub(super) fn grace(self) -> Duration {
         match self {
             Self::ApiServer => Duration::from_secs(20),
@@ -90,7 +90,7 @@ impl Component {
         matches!(self, Self::ControllerManager | Self::StandbyControllerManager)
     }
 
-    /// The program behind the component, by the name it is called by.
+    /// Name of the component's program.
     fn program(self) -> &'static str {
         if self.is_controller_manager() {
             return Self::ControllerManager.name();
@@ -153,7 +153,7 @@ impl Layout {
         self.dir.join(format!("{}.log", component.name()))
     }
 
-    /// Where the component listens.
+    /// URL of the component.
     pub(super) fn url(&self, component: Component) -> String {
         let scheme = if component == Component::Etcd {
             "http"
@@ -163,8 +163,8 @@ impl Layout {
         format!("{scheme}://{}", self.port(component).address())
     }
 
-    /// How to start the component. Flags are as near to their defaults, and to what installers set, as one
-    /// machine allows; later flags win, so `extra` can change any of them.
+    /// The process specification of the component. Flags are close to their defaults and to those that installers set;
+    /// later flags override earlier ones, so `extra` can change any of them.
     pub(super) fn spec(&self, component: Component, extra: &[String]) -> Spec {
         let flags = match component {
             Component::Etcd => self.etcd_flags(),
@@ -181,7 +181,7 @@ impl Layout {
             .dir(&self.dir)
     }
 
-    /// How to start the program that saves and restores snapshots of etcd.
+    /// The process specification of etcd-snapshot, which saves and restores snapshots.
     pub(super) fn etcd_snapshot(&self, args: &[&str]) -> Spec {
         Spec::new("etcd-snapshot", &self.executable)
             .arg0("etcd-snapshot")
@@ -194,7 +194,7 @@ impl Layout {
         self.dir.join("etcd")
     }
 
-    /// Where etcd listens for other members.
+    /// URL on which etcd listens for other members.
     pub(super) fn etcd_peers_url(&self) -> String {
         format!("http://{}", self.etcd_peers.address())
     }
@@ -216,7 +216,7 @@ impl Layout {
             flag("initial-advertise-peer-urls", &peers),
             flag("initial-cluster", &format!("default={peers}")),
             flag("socket-reuse-port", "true"),
-            // The data need not survive a crash of the machine, and waiting for disks says nothing about us.
+            // The data need not survive a crash of the machine, and fsync would only slow the tests down.
             flag("unsafe-no-fsync", "true"),
             flag("log-level", "warn"),
         ]
@@ -258,9 +258,10 @@ impl Layout {
             flag("controllers", "*"),
             flag("service-account-private-key-file", path(service_account_key)),
             flag("root-ca-file", path(ca)),
-            // Each controller acts under its own service account and roles, as installers set it up.
+            // Each controller uses its own ServiceAccount and roles, as installers configure it.
             flag("use-service-account-credentials", "true"),
-            // The default of 20 requests a second would hide what the attacher does behind its wait.
+            // With the default of 20 requests per second, the controller's throttling would dominate the attacher's
+            // latency.
             flag("kube-api-qps", "500"),
             flag("kube-api-burst", "1000"),
         ]);

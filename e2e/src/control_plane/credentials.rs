@@ -10,18 +10,18 @@ use rcgen::{
 };
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// Where the files lie; tokens are written into kubeconfigs too.
+/// Paths of the files; tokens are also written into kubeconfigs.
 #[derive(Debug)]
 pub(super) struct Credentials {
-    /// Certificate of the authority that signed the serving certificate.
+    /// Certificate of the CA that signed the serving certificate.
     pub(super) ca: PathBuf,
-    /// Certificate all components serve with: they all listen on 127.0.0.1.
+    /// Serving certificate of all components, which listen on 127.0.0.1.
     pub(super) serving_certificate: PathBuf,
     /// Key of that certificate.
     pub(super) serving_key: PathBuf,
-    /// Key that signs the tokens of service accounts.
+    /// Key that signs ServiceAccount tokens.
     pub(super) service_account_key: PathBuf,
-    /// Key by which those tokens are verified.
+    /// Key that verifies these tokens.
     pub(super) service_account_public_key: PathBuf,
     /// The API server's static tokens.
     pub(super) tokens: PathBuf,
@@ -71,8 +71,8 @@ impl Credentials {
         Ok(credentials)
     }
 
-    /// Token, user, uid and groups. The admin's group passes every authorisation; the components get their
-    /// permissions from the roles that every cluster has for their user names.
+    /// Token, user, uid and groups. The admin's group is authorized for everything; the components get their
+    /// permissions from the default roles for their user names.
     fn token_file(&self) -> String {
         format!(
             "{},admin,admin,\"system:masters\"\n\
@@ -94,7 +94,7 @@ fn authority() -> CertificateParams {
 }
 
 fn serving() -> Result<CertificateParams> {
-    // The last is the first address of the service range, which pods know the API server by.
+    // The last one is the first address of the service range, at which pods reach the API server.
     let names = ["127.0.0.1", "localhost", "kubernetes.default.svc", "10.96.0.1"].map(str::to_owned);
     let mut params = CertificateParams::new(names).context("name the serving certificate")?;
     params

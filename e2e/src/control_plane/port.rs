@@ -1,10 +1,10 @@
 //! Ports on loopback that no other process can take before or while a component listens on them.
 //!
-//! Asking the kernel for a free port, closing it and telling a program its number leaves a gap in which
-//! another process may get it. Instead the port stays bound here, without listening, and the component binds
-//! it a second time: `SO_REUSEPORT` allows that to processes of the same user, and the etcd and Kubernetes flags
-//! for it are documented. A socket that does not listen gets no connections, so until the component
-//! listens, and while it is restarted, clients are refused at once.
+//! If the harness bound a free port, closed it and passed its number to a program, another process could bind it
+//! in between. Instead the port stays bound here, without listening, and the component binds it a second time:
+//! `SO_REUSEPORT` allows this for processes of the same user, and etcd and Kubernetes have documented flags for
+//! it. A socket that does not listen gets no connections, so until the component listens, and while it restarts,
+//! connections are refused at once.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ pub(super) struct Port {
 // === impl Port ===
 
 impl Port {
-    /// Lets the kernel choose a free port. It never chooses one that is bound.
+    /// Binds a free port, which the kernel chooses.
     pub(super) fn reserve() -> Result<Self> {
         let socket = rustix::net::socket_with(
             AddressFamily::INET,
@@ -44,7 +44,7 @@ impl Port {
         }
     }
 
-    /// Its number.
+    /// The port number.
     pub(super) fn number(&self) -> u16 {
         self.address.port()
     }
@@ -69,7 +69,7 @@ mod tests {
             TcpStream::connect(port.address()).unwrap_err().kind(),
             ErrorKind::ConnectionRefused
         );
-        // std binds without SO_REUSEPORT, as programs do that know nothing of the reservation.
+        // std binds without SO_REUSEPORT, like programs that do not share the port.
         assert_eq!(
             TcpListener::bind(port.address()).unwrap_err().kind(),
             ErrorKind::AddrInUse

@@ -1,4 +1,4 @@
-//! Snapshots of etcd, and their restoration: what an administrator does after a disaster.
+//! Saves and restores snapshots of etcd, as an administrator does for disaster recovery.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use super::{Component, ControlPlane};
 use crate::process::Process;
 
-/// How long etcd-snapshot may take.
+/// Timeout of etcd-snapshot.
 const SNAPSHOT: Duration = Duration::from_secs(60);
 
 // === impl ControlPlane ===
@@ -23,11 +23,11 @@ impl ControlPlane {
         Ok(file)
     }
 
-    /// Restores a snapshot: etcd goes back to its state and on to a later revision than any client has seen, and the older
-    /// revisions count as compacted, so that no watch goes on with the lost history.
+    /// Restores a snapshot: etcd returns to its state at a revision later than any that clients have seen, and earlier
+    /// revisions are marked as compacted, so that no watch resumes in the lost history.
     ///
     /// kube-scheduler and kube-controller-manager restart, as [Kubernetes recommends]: with a cache of the lost history the
-    /// attach/detach controller may detach a mounted volume, or leave `volumesAttached` out of a Node for ever.
+    /// attach/detach controller may detach a mounted volume, or never restore `volumesAttached` of a Node.
     ///
     /// [Kubernetes recommends]: https://kubernetes.io/docs/tasks/administer-cluster/configure-upgrade-etcd/#restoring-an-etcd-cluster
     pub async fn restore_snapshot(&self, snapshot: &Path) -> Result<()> {

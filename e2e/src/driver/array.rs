@@ -1,4 +1,4 @@
-//! The array behind the driver, through its admin API.
+//! The driver's array, through its admin API.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,13 +19,13 @@ impl Driver {
         Ok(Client::new(endpoint.parse().context("parse the admin endpoint")?).within(CALL))
     }
 
-    /// The nodes to which the array has each volume published. Volumes without any are left out.
+    /// The nodes to which the array has each volume published. Unpublished volumes are omitted.
     pub async fn published(&self) -> Result<BTreeMap<String, BTreeSet<String>>> {
         published(&self.admin()?).await
     }
 
-    /// Waits until the array has the volume published to the node, or not if `wanted` is false, whether the call was
-    /// answered or not.
+    /// Waits until the array has the volume published to the node, or unpublished if `wanted` is false, even if the
+    /// call has not returned.
     pub async fn wait_until_published(
         &self,
         handle: &str,
@@ -54,7 +54,7 @@ impl Driver {
         .await
     }
 
-    /// Detaches a volume at the array, without the attacher, as a storage administrator does.
+    /// Unpublishes a volume at the array, without the attacher, as a storage administrator does.
     pub async fn unpublish_out_of_band(&self, handle: &str, node_id: &str) -> Result<()> {
         let detached = self.admin()?.detach(handle, node_id).await;
         detached.with_context(|| format!("detach {handle} from {node_id} at the array"))

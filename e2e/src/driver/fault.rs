@@ -1,4 +1,4 @@
-//! Fault rules of the mock driver, in the form of its fault file.
+//! Fault rules of the mock driver, in the format of its fault file.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ impl FaultRule {
         self.0["id"].as_str().unwrap_or_default()
     }
 
-    /// Whether a call that the rule made fail had its effect all the same.
+    /// Whether the rule fails calls after their effect.
     pub(super) fn acts_after_effect(&self) -> bool {
         self.0["phase"] == "after"
     }

@@ -15,9 +15,9 @@ use super::{CALL, connect};
 use crate::process::{Process, Run, Spec};
 use crate::wait::{self, Progress};
 
-/// How long the driver may take to answer its first Probe.
+/// Timeout of the driver's first Probe.
 const START: Duration = Duration::from_secs(20);
-/// How long it may take to end when asked to.
+/// Timeout of its shutdown.
 const STOP: Duration = Duration::from_secs(10);
 
 /// A process of the mock driver, running or not. Socket and journal stay the same over restarts.
@@ -73,7 +73,7 @@ impl Instance {
         self.process.try_exit().is_none()
     }
 
-    /// Kills the process as a crash would.
+    /// Kills the process by SIGKILL.
     pub(super) async fn kill(&self) -> Result<()> {
         self.process.kill().await.map(drop)
     }
@@ -87,7 +87,7 @@ impl Instance {
         let exit = self.process.stop(STOP).await?;
         ensure!(
             exit.status.success(),
-            "{} ended with {} when asked to stop",
+            "{} ended with {} after SIGTERM",
             self.process.name(),
             exit.status
         );

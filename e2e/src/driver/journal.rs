@@ -1,8 +1,8 @@
 //! The driver's journal of calls, read back.
 //!
-//! The driver writes a line before its client can see the answer in that line, so a client that has seen an
-//! answer finds the call here. [`Journal`] reads the file, [`calls`] puts the lines of each call together and
-//! says what the call did to the array.
+//! The driver writes a line before it sends the response in that line, so a client that has received a
+//! response finds the call here. [`Journal`] reads the file; [`calls`] combines the lines of each call and
+//! determines its effect on the array.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -27,26 +27,26 @@ pub const UNPUBLISH: &str = "ControllerUnpublishVolume";
 /// A line of the journal.
 pub type Line = csi_mock_driver::journal::Line<'static>;
 
-/// A call, put together from its lines.
+/// A call, combined from its lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// Name of the RPC.
     pub method: String,
-    /// The volume it is about; empty for calls about none.
+    /// Volume id of the request; empty if it has none.
     pub volume: String,
-    /// The driver's id of the node it is about; empty for none, or for an unpublish from all nodes.
+    /// Node id of the request; empty if it has none, or for an unpublish from all nodes.
     pub node: String,
-    /// The staging or target path it is about; empty for controller calls.
+    /// Staging or target path of the request; empty for controller calls.
     pub path: String,
-    /// Keys of the secrets that came with it.
+    /// Keys of the request's secrets.
     pub secrets: BTreeSet<String>,
     /// When it arrived.
     pub start: Timestamp,
-    /// How it ended; nothing while it runs or if the driver died in it.
+    /// Its end; `None` while it runs, or if the driver exited during it.
     pub end: Option<End>,
-    /// What it did to the array.
+    /// Its effect on the array.
     pub effect: Effect,
-    /// When at the latest it had done that: its end, or later if its client left before.
+    /// The latest time of its effect: its end, or later if the client cancelled it.
     pub effect_by: Option<Timestamp>,
 }
 
@@ -57,20 +57,20 @@ pub struct End {
     pub at: Timestamp,
     /// Name of the gRPC code.
     pub code: String,
-    /// Text of the error.
+    /// Error message.
     pub message: String,
-    /// The answer's `publish_context`.
+    /// `publish_context` of the response.
     pub context: BTreeMap<String, String>,
 }
 
-/// What a call did to the array.
+/// The effect of a call on the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// It succeeded.
     Done,
-    /// It did nothing.
+    /// It had no effect.
     Nothing,
-    /// Unknown: it is still running, or the driver died in it.
+    /// Unknown: it is still running, or the driver exited during it.
     Unknown,
 }
 
@@ -80,7 +80,7 @@ pub struct Journal {
     path: PathBuf,
 }
 
-/// A reader that sees each line once, as it is written.
+/// A reader that returns each line once, as it is written.
 #[derive(Debug)]
 pub struct Tail {
     file: File,
@@ -91,7 +91,7 @@ pub struct Tail {
 // === impl Call ===
 
 impl Call {
-    /// Whether the driver answered OK.
+    /// Whether the call returned OK.
     pub fn succeeded(&self) -> bool {
         self.end.as_ref().is_some_and(|end| end.code == "OK")
     }
@@ -128,7 +128,7 @@ impl Call {
 // === impl Journal ===
 
 impl Journal {
-    /// The journal at `path`, which is created so that it can be followed before the driver writes to it.
+    /// The journal at `path`. Creates the file, so that it can be followed before the driver writes to it.
     pub fn create(path: &Path) -> Result<Self> {
         File::options()
             .create(true)
@@ -150,7 +150,7 @@ impl Journal {
         self.tail()?.read()
     }
 
-    /// A reader from the first line on.
+    /// A reader that starts at the first line.
     pub fn tail(&self) -> Result<Tail> {
         Tail::open(&self.path)
     }
@@ -192,13 +192,13 @@ impl Tail {
         let file = File::open(path).with_context(context)?;
         Ok(Self {
             file,
-            // To the runtime an inotify descriptor is like a pipe's: readable when something happened.
+            // The runtime handles an inotify descriptor like a pipe: it is readable after an event.
             changes: pipe::Receiver::from_file_unchecked(File::from(watch)).with_context(context)?,
             rest: Vec::new(),
         })
     }
 
-    /// The whole lines written since the last read.
+    /// The complete lines written since the last read.
     pub fn read(&mut self) -> Result<Vec<Line>> {
         self.file
             .read_to_end(&mut self.rest)
@@ -222,7 +222,7 @@ impl Tail {
 
     /// Waits until the file was written to since the last call.
     pub async fn changed(&mut self) -> Result<()> {
-        // What the events say does not matter, only that there were some.
+        // The content of the events does not matter, only their occurrence.
         let mut events = [0; 4096];
         loop {
             self.changes.readable().await.context("wait for the journal")?;
@@ -242,10 +242,11 @@ pub fn name_of(method: &str) -> &str {
     method.rsplit_once('/').map_or(method, |(_, name)| name)
 }
 
-/// Puts calls together, in the order they arrived. `sparing` names the fault rules that act after the effect.
+/// Combines the lines of each call, in the order of arrival. `after_effect_rules`: the fault rules that fail
+/// a call after its effect.
 pub fn calls(lines: &[Line], after_effect_rules: &BTreeSet<String>) -> Vec<Call> {
     let mut calls: Vec<Call> = Vec::new();
-    // Call numbers restart with the driver: a number means its latest call.
+    // Call numbers restart with the driver: a number refers to its latest call.
     let mut places: BTreeMap<u64, usize> = BTreeMap::new();
     for line in lines {
         match line {
@@ -276,7 +277,7 @@ pub fn calls(lines: &[Line], after_effect_rules: &BTreeSet<String>) -> Vec<Call>
                     .is_some_and(|rule| after_effect_rules.contains(rule));
                 known.effect = match &**code {
                     "OK" => Effect::Done,
-                    // Whether the array finishes what its client left is in a later line.
+                    // A later line tells whether the array completes a call that its client cancelled.
                     "CANCELLED" => Effect::Unknown,
                     _ if spared => Effect::Done,
                     _ => Effect::Nothing,

@@ -26,7 +26,7 @@ pub struct NodeDriver {
     kubelet_dir: PathBuf,
 }
 
-/// How a node's driver is started.
+/// Configuration of a node's driver.
 #[derive(Clone)]
 pub(super) struct NodeDriverSpec<'a> {
     /// Name of the driver.
@@ -35,11 +35,11 @@ pub(super) struct NodeDriverSpec<'a> {
     pub(super) node_id: &'a str,
     /// Admin socket of the process with the array.
     pub(super) array: &'a Path,
-    /// Where the volumes' bytes are.
+    /// Directory of the volumes' data.
     pub(super) media: &'a Path,
-    /// What the driver cannot do, as its flag takes it.
+    /// Capabilities that the driver lacks, in the format of its flag.
     pub(super) capabilities: &'a str,
-    /// The real node it runs on, if it is one.
+    /// The real node it runs on, if any.
     pub(super) real: Option<&'a RealNode>,
 }
 
@@ -66,7 +66,7 @@ impl NodeDriver {
                 format!("--registration-dir={REGISTRATION_DIR}"),
                 format!("--registration-endpoint={}", socket.display()),
             ]),
-            // Loop devices need privileges, and what is verified here is order, not data.
+            // Loop devices need root, and scenarios verify the order of calls, not data.
             None => Spec::new(name, binary).arg("--devices=emulated"),
         };
         let command = command.dir(dir).args([
@@ -87,7 +87,7 @@ impl NodeDriver {
         })
     }
 
-    /// A channel to its socket, which connects again after a restart.
+    /// A channel to its socket, which reconnects after a restart.
     pub fn channel(&self) -> Channel {
         self.instance.channel()
     }
@@ -97,7 +97,7 @@ impl NodeDriver {
         self.instance.journal()
     }
 
-    /// Where a simulated kubelet keeps staging and target paths.
+    /// Directory of a simulated kubelet's staging and target paths.
     pub fn kubelet_dir(&self) -> PathBuf {
         self.kubelet_dir.clone()
     }
@@ -107,8 +107,8 @@ impl NodeDriver {
         self.instance.log_files()
     }
 
-    /// When each volume was mounted first and unmounted last on the node, which is called `node`: a volume is mounted
-    /// while it is staged or published at any path.
+    /// First mount and last unmount of each volume on the node `node`: a volume is mounted while it is staged or published
+    /// at any path.
     pub fn mount_events(&self, node: &str) -> Result<Vec<MountEvent>> {
         let calls = journal::calls(&self.journal().lines()?, &BTreeSet::new());
         let mut paths: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -141,10 +141,10 @@ impl NodeDriver {
         Ok(events)
     }
 
-    /// Starts the process again after [`Self::stop`], with the state it had.
+    /// Starts the process again after [`Self::stop`], with its state.
     ///
     /// # Errors
-    /// It runs, exits, or is not ready in time.
+    /// It already runs, exits, or is not ready in time.
     pub async fn restart(&mut self) -> Result<()> {
         self.instance.restart(self.command.clone()).await
     }

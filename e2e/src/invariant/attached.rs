@@ -36,7 +36,7 @@ pub fn check(observations: &Observations) -> Vec<Violation> {
             ));
             continue;
         };
-        if let Some(call) = taken_away(calls, claim.place, published, claim.deletion_asked) {
+        if let Some(call) = early_unpublish(calls, claim.place, published, claim.deletion_asked) {
             violations.push(Violation::new(
                 2,
                 format!(
@@ -50,7 +50,7 @@ pub fn check(observations: &Observations) -> Vec<Violation> {
     violations
 }
 
-/// The time during which one attachment (by UID) claimed to be attached.
+/// The time during which one attachment (by UID) had `attached: true`.
 struct Claim<'a> {
     attachment: &'a VolumeAttachment,
     place: (&'a str, &'a str),
@@ -95,7 +95,7 @@ fn concerns(call: &Call, method: &str, (volume, node): (&str, &str)) -> bool {
         && (call.node == node || call.node.is_empty())
 }
 
-/// When the last publish to `place` was answered that counts for a claim first seen at `seen`.
+/// Time of the response to the last publish to `place` before `seen`, when the claim was first observed.
 fn last_publish(calls: &[&Call], place: (&str, &str), seen: Timestamp) -> Option<Timestamp> {
     calls
         .iter()
@@ -108,7 +108,7 @@ fn last_publish(calls: &[&Call], place: (&str, &str), seen: Timestamp) -> Option
 
 /// An unpublish after the publish and before the attachment's deletionTimestamp, which the API server rounds down to seconds, so
 /// that a correct unpublish is never too early.
-fn taken_away<'a>(
+fn early_unpublish<'a>(
     calls: &[&'a Call],
     place: (&str, &str),
     published: Timestamp,

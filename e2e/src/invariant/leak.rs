@@ -22,7 +22,7 @@ pub fn check_running(observations: &Observations) -> Vec<Violation> {
             .map(|(volume, node)| {
                 Violation::new(
                     3,
-                    format!("{volume} is published to {node} but no attachment says so"),
+                    format!("{volume} is published to {node} without a VolumeAttachment"),
                 )
             }),
     );

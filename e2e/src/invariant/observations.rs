@@ -180,7 +180,7 @@ pub(super) mod samples {
         }
     }
 
-    /// The attachment of `vol` to `a`, with nothing said about it yet.
+    /// The attachment of `vol` to `a`, without a status.
     pub(in crate::invariant) fn attachment() -> VolumeAttachment {
         let mut attachment = mk_attachment("s", "va", "d", "pv-vol", "a");
         attachment.metadata.uid = Some("uid-1".to_owned());

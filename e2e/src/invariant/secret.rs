@@ -2,14 +2,14 @@
 
 use super::{Observations, Violation};
 
-/// Finds secret values in logs, journals, events and objects, as they are and in base64.
+/// Finds secret values in logs, journals, events and objects, in plain text and in base64.
 pub fn check(observations: &Observations) -> Vec<Violation> {
     let mut violations = Vec::new();
     for secret in observations.secrets.iter().filter(|secret| !secret.is_empty()) {
         let forms = [secret.clone(), base64(secret.as_bytes())];
         for (place, text) in &observations.texts {
             if forms.iter().any(|form| text.contains(form.as_str())) {
-                // The value is left out here too: this text goes into a log.
+                // The value is omitted here, too, because this text is logged.
                 violations.push(Violation::new(5, format!("a secret value is in {place}")));
             }
         }
@@ -21,7 +21,7 @@ pub fn check(observations: &Observations) -> Vec<Violation> {
 fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
-    // Only whole groups: the last, partial one depends on what follows.
+    // Only complete groups: the last, partial one depends on the following bytes.
     for group in bytes.chunks_exact(3) {
         let bits = group
             .iter()

@@ -102,7 +102,8 @@ impl Record {
     fn handle(&mut self, event: Event<VolumeAttachment>) {
         match &event {
             Event::Init => {
-                // The state before a re-listing is kept until the listing is whole: what it lacks is gone.
+                // During a relist the old state is kept until the list is complete; then objects that are not
+                // in the list count as deleted.
                 self.listed.clear();
                 return;
             }
@@ -129,7 +130,7 @@ impl Record {
     fn note(&self, attachment: &VolumeAttachment, gone: bool) {
         if attachment.spec.attacher == self.driver {
             let mut attachment = attachment.clone();
-            // Most of its size, and no validator reads it.
+            // Managed fields are most of an object's size, and no validator reads them.
             attachment.metadata.managed_fields = None;
             let event = WatchEvent {
                 at: Timestamp::now(),

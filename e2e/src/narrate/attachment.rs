@@ -1,4 +1,4 @@
-//! VolumeAttachments: what changed from one state to the next, and who did it.
+//! VolumeAttachments: describes the change between two states and the component that made it.
 
 use jiff::Timestamp;
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, VolumeError};
@@ -51,7 +51,7 @@ pub fn describe(before: Option<&VolumeAttachment>, now: &WatchEvent, names: &Nam
     }
     if before.metadata.deletion_timestamp.is_none() && attachment.metadata.deletion_timestamp.is_some() {
         let pending = if holds > 0 {
-            ", which the finalizer holds"
+            ", which waits for the finalizer"
         } else {
             ""
         };
@@ -69,21 +69,21 @@ pub fn describe(before: Option<&VolumeAttachment>, now: &WatchEvent, names: &Nam
         say(
             now.at,
             Actor::Attacher,
-            format!("reports on {name} why it is not attached: {text}"),
+            format!("reports attachError on {name}: {text}"),
         );
     }
     if let Some(text) = news(old.detach_error.as_ref(), new.detach_error.as_ref()) {
         say(
             now.at,
             Actor::Attacher,
-            format!("reports on {name} why it is not detached: {text}"),
+            format!("reports detachError on {name}: {text}"),
         );
     }
     if now.gone {
         say(
             now.at,
             Actor::Attacher,
-            format!("removes its finalizer: {name} is gone, the volume is detached"),
+            format!("removes its finalizer: {name} is deleted, the volume is detached"),
         );
     }
     lines
@@ -93,7 +93,7 @@ fn status(attachment: &VolumeAttachment) -> VolumeAttachmentStatus {
     attachment.status.clone().unwrap_or_default()
 }
 
-/// The new message, if there is one and it says something else than before.
+/// The new message, if it differs from the old one.
 fn news<'a>(old: Option<&VolumeError>, new: Option<&'a VolumeError>) -> Option<&'a str> {
     let message = new?.message.as_deref()?;
     (old.and_then(|old| old.message.as_deref()) != Some(message)).then_some(message)
@@ -180,6 +180,6 @@ mod tests {
             "{lines:?}"
         );
         let lines = described(Some(&deleting), deleting.clone(), true);
-        assert!(lines[0].1.contains("is gone"), "{lines:?}");
+        assert!(lines[0].1.contains("is deleted"), "{lines:?}");
     }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{Actor, Line, Names};
 use crate::driver::journal::{self, PUBLISH, UNPUBLISH};
 
-/// Describes a line of the driver's journal; nothing for calls that are not about attaching.
+/// Describes a line of the driver's journal; `None` for calls other than publish and unpublish.
 pub fn describe(line: &journal::Line, names: &Names) -> Option<Line> {
     match line {
         journal::Line::Begin {
@@ -46,11 +46,11 @@ pub fn describe(line: &journal::Line, names: &Names) -> Option<Line> {
             );
             let text = match &**code {
                 "OK" if method == PUBLISH => {
-                    format!("answers OK after {took} ms: {volume} is on {node} now")
+                    format!("responds OK after {took} ms: {volume} is published to {node}")
                 }
-                "OK" => format!("answers OK after {took} ms: {volume} is not on {node} any more"),
+                "OK" => format!("responds OK after {took} ms: {volume} is unpublished from {node}"),
                 "CANCELLED" => format!("call cancelled by its client after {took} ms, without a response"),
-                code => format!("answers {code} after {took} ms: {message}"),
+                code => format!("responds {code} after {took} ms: {message}"),
             };
             Some(Line {
                 at: *end,
@@ -63,7 +63,7 @@ pub fn describe(line: &journal::Line, names: &Names) -> Option<Line> {
     }
 }
 
-/// Describes what the driver mounted or unmounted for the kubelet of `node`.
+/// Describes a mount or unmount of the driver for the kubelet of `node`.
 pub fn describe_mount(line: &journal::Line, node: &str, names: &Names) -> Option<Line> {
     let journal::Line::End {
         method,
@@ -89,7 +89,7 @@ pub fn describe_mount(line: &journal::Line, node: &str, names: &Names) -> Option
     })
 }
 
-/// What a call does with a volume, and the preposition of the node.
+/// The verb for a call, and the preposition before the node.
 fn verb(method: &str) -> Option<(&'static str, &'static str)> {
     match method {
         PUBLISH => Some(("attach", "to")),
@@ -128,7 +128,7 @@ mod tests {
         };
         assert_eq!(
             described(&end("OK")).as_deref(),
-            Some("answers OK after 300 ms: vol-1 is on node-0 now")
+            Some("responds OK after 300 ms: vol-1 is published to node-0")
         );
         assert_eq!(
             described(&end("CANCELLED")).as_deref(),
@@ -136,7 +136,7 @@ mod tests {
         );
         assert_eq!(
             described(&end("RESOURCE_EXHAUSTED")).as_deref(),
-            Some("answers RESOURCE_EXHAUSTED after 300 ms: no slot")
+            Some("responds RESOURCE_EXHAUSTED after 300 ms: no slot")
         );
     }
 

@@ -1,5 +1,4 @@
-//! Names as a reader wants them: without what all of them have in common, and volumes by the name their
-//! owner gave them instead of the driver's id.
+//! Short names: without the common prefix, and volumes by their Kubernetes name instead of the driver's id.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
 
-/// How many characters of an attachment's name, a long hash, are printed.
+/// Number of printed characters of an attachment's name, a long hash.
 const HASH: usize = 8;
 
 /// The names of one test environment.
@@ -20,7 +19,7 @@ pub struct Names {
 // === impl Names ===
 
 impl Names {
-    /// The names on a test environment whose names begin with `prefix`.
+    /// The names of a test environment with this prefix.
     pub fn with_prefix(prefix: &str) -> Self {
         Self {
             prefix: format!("{prefix}-"),
@@ -28,7 +27,7 @@ impl Names {
         }
     }
 
-    /// Learns which of the driver's ids belongs to a volume.
+    /// Records the driver's id of a volume.
     pub fn learn(&self, volume: &PersistentVolume) {
         if let Some(csi) = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref()) {
             let name = self.short(&volume.name_any());
@@ -37,7 +36,7 @@ impl Names {
         }
     }
 
-    /// The name of the volume with this id, or the id while it is not known.
+    /// The name of the volume with this id; the id if the name is unknown.
     pub fn volume(&self, handle: &str) -> String {
         let volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
         volumes
@@ -108,7 +107,7 @@ mod tests {
                 "AttachVolume.Attach failed for volume \"s-data\" : full",
                 &["data"],
             ),
-            ("puts pod database on a", &[]),
+            ("binds pod database to node a", &[]),
         ] {
             assert_eq!(names.mentioned(text), expected, "{text}");
         }

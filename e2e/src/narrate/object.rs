@@ -27,7 +27,7 @@ pub fn pod(before: Option<&Pod>, now: Option<&Pod>, names: &Names) -> Vec<Narrat
     };
     let mut described = Vec::new();
     if before.and_then(node).is_none() {
-        described.push((Actor::Scheduler, format!("puts pod {name} on {node_name}")));
+        described.push((Actor::Scheduler, format!("binds pod {name} to node {node_name}")));
     }
     let (old, new) = (before.and_then(phase), phase(now));
     match new.as_deref() {
@@ -106,7 +106,7 @@ pub fn volume(
             let held = |volume: &PersistentVolume| volume.finalizers().iter().any(|name| is_attachers(name));
             if held(now) && !before.is_some_and(held) {
                 let text = format!(
-                    "adds its finalizer to volume {}, so that it stays while attached",
+                    "adds its finalizer to volume {}, so that it is not removed while attached",
                     names.short(&now.name_any())
                 );
                 return vec![(Actor::Attacher, text)];
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(
             described,
             [
-                (Actor::Scheduler, "puts pod web on a".to_owned()),
+                (Actor::Scheduler, "binds pod web to node a".to_owned()),
                 (kubelet(), "pod web runs".to_owned()),
                 (kubelet(), "ends the containers of pod web".to_owned()),
                 (kubelet(), "removes pod web".to_owned()),

@@ -155,9 +155,9 @@ fn journal(
     Ok(())
 }
 
-/// Follows a watch and reports each change by `describe`, which gets the states before and after; `volumes` names the
-/// volumes that a sentence about an object is about. What others may have acted on by the time it is seen is dated
-/// back by `lag`.
+/// Follows a watch and reports each change by `describe`, which gets the old and the new state; `volumes` returns the
+/// volumes of an object. Timestamps are moved back by `lag`, because components may act on a change before this watch
+/// reports it.
 fn watched<K>(
     narrator: &Narrator,
     tasks: &mut JoinSet<()>,

@@ -1,4 +1,4 @@
-//! What runs pods on a node and calls the node's driver.
+//! The kubelet of a node: simulated or real.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,20 +17,20 @@ use crate::nodes::RealNode;
 
 /// The kubelet of a node.
 pub(super) enum Kubelet {
-    /// That of `embedded-cluster`, in this process, with a Node object of its own.
+    /// The kubelet of `embedded-cluster` in this process, with its own Node object.
     Simulated {
         config: Box<KubeletConfig>,
         /// `None` after a crash.
         process: Option<KubeletProcess>,
     },
-    /// kubelet with containerd, which outlives the scenario.
+    /// kubelet with containerd, which keeps running after the scenario.
     Real(Arc<RealNode>),
 }
 
 // === impl Kubelet ===
 
 impl Kubelet {
-    /// Starts a simulated kubelet. A real one runs already.
+    /// Starts a simulated kubelet. A real one is already running.
     pub(super) fn start(client: Client, spec: &NodeSpec<'_>) -> Self {
         if let Some(node) = &spec.real {
             return Self::Real(Arc::clone(node));
@@ -60,7 +60,7 @@ impl Kubelet {
         }
     }
 
-    /// Has the containers of a running pod exit with this code.
+    /// Makes the containers of a running pod exit with this code.
     pub(super) fn exit_containers(&self, pod_uid: &str, code: i32) -> Result<()> {
         match self {
             Self::Simulated { process, .. } => {
@@ -76,7 +76,7 @@ impl Kubelet {
         matches!(self, Self::Simulated { .. })
     }
 
-    /// Has a simulated kubelet register the driver. A real one watches the driver's registration socket.
+    /// Makes a simulated kubelet register the driver. A real one watches the driver's registration socket.
     pub(super) fn register_driver(&self) {
         if let Self::Simulated {
             process: Some(process),
@@ -87,7 +87,7 @@ impl Kubelet {
         }
     }
 
-    /// Ends it at once: nothing is unmounted or reported any more, and the heartbeat ends.
+    /// Stops it without a shutdown: it no longer unmounts, reports or sends heartbeats.
     pub(super) async fn crash(&mut self) -> Result<()> {
         match self {
             Self::Simulated { process, .. } => {

@@ -1,5 +1,5 @@
-//! The Node service of a driver that mounts nothing, in process: for scenarios that end at the attachment. A mock driver
-//! without ControllerPublish attaches what it mounts, which some of them must not see.
+//! The Node service of a driver that does not mount, in process, for scenarios that end at the attachment. A mock driver
+//! without ControllerPublish would attach volumes when it mounts them, which would disturb some scenarios.
 
 use csi_proto::v1;
 use csi_proto::v1::identity_server::{Identity, IdentityServer};
@@ -13,7 +13,7 @@ struct Plugin {
     node_id: String,
 }
 
-/// The services of a driver that calls itself `name` and its node `node_id`.
+/// The services of the driver `name` on the node `node_id`.
 pub(super) fn driver_without_mounts(name: &str, node_id: &str) -> Routes {
     let plugin = Plugin {
         name: name.to_owned(),

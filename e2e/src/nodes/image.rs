@@ -1,5 +1,5 @@
-//! Images of everything that pods on real nodes run, under the names by which `deploy/` and tests ask for them: one OCI
-//! image layout, made without a container engine. No image is pulled from a registry.
+//! Images of all pods on real nodes, with the names that `deploy/` and tests use: one OCI image layout, built without a
+//! container engine. No image is pulled from a registry.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
-/// An image layout that grows.
+/// An image layout under construction.
 pub(super) struct Layout {
     dir: PathBuf,
     manifests: Vec<Value>,
@@ -54,7 +54,7 @@ struct Blob {
 // === impl Layout ===
 
 impl Layout {
-    /// Makes the images in `dir` that the objects of `deploy/` name, the sandbox's, [`BUSYBOX`] and [`GO_ATTACHER`].
+    /// Builds the images of the objects in `deploy/`, the sandbox image, [`BUSYBOX`] and [`GO_ATTACHER`] in `dir`.
     pub(super) fn make(dir: &Path, named: &BTreeSet<String>, programs: &NodePrograms) -> Result<PathBuf> {
         let layout = dir.join("layout");
         let blobs = layout.join("blobs/sha256");
@@ -193,7 +193,7 @@ impl Blob {
     }
 }
 
-/// The name that a container runtime makes of one in a manifest.
+/// The fully qualified name of an image in a manifest.
 fn full_name(name: &str) -> String {
     match name.split_once('/') {
         Some((registry, _)) if registry.contains('.') => name.to_owned(),

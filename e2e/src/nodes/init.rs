@@ -1,8 +1,8 @@
-//! The first process of a node, in mount, PID, network, UTS and IPC namespaces of its own.
+//! The init process of a node, in its own mount, PID, network, UTS and IPC namespaces.
 //!
-//! The harness starts this executable again by `unshare --kill-child`, so that the process is killed with its parent,
-//! and the kernel kills all other processes of the PID namespace with it. The kernel removes the mounts and interfaces
-//! with the last process.
+//! The harness executes this executable by `unshare --kill-child`, so that the kernel kills the process with its
+//! parent, and all other processes of the PID namespace with it. The kernel removes the mounts and interfaces with the
+//! last process.
 
 use std::fs;
 use std::io::Write;
@@ -13,20 +13,20 @@ use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_
 use rustix::process::WaitOptions;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Variable that turns the executable into the first process of a node; its value is the node's directory.
+/// Variable that makes the executable run as the init process of a node; its value is the node's directory.
 pub(super) const INIT: &str = "CSI_E2E_NODE_INIT";
 /// Variable with kubelet's `--root-dir`.
 pub(super) const ROOT_DIR: &str = "CSI_E2E_NODE_ROOT_DIR";
-/// File in the node's directory: everything is mounted.
+/// File in the node's directory that exists once all mounts are done.
 pub(super) const READY: &str = "ready";
 /// kubelet's files, in the node's directory.
 pub(super) const KUBELET: &str = "kubelet";
-/// What the nodes share, beside their directories.
+/// Directory that all nodes share, beside their own directories.
 pub(super) const ARRAY: &str = "array";
 
-/// Turns this process into the first process of a node if the harness asked for one, and does not return then.
+/// Runs as the init process of a node, and does not return, if the harness requested it.
 ///
-/// Must be in the `main` of every executable that starts real nodes, before it starts threads.
+/// Must be called in the `main` of every executable that starts real nodes, before it starts threads.
 #[expect(
     clippy::disallowed_methods,
     reason = "asked through the environment: arguments belong to main"
@@ -38,7 +38,7 @@ pub fn init_main_if_requested() {
     };
     let root_dir = std::env::var_os(ROOT_DIR).map(PathBuf::from);
     let Err(error) = run(&dir, root_dir.as_deref());
-    // The harness may be gone, and with it the reader of stderr.
+    // The harness, which reads stderr, may have exited.
     drop(writeln!(
         std::io::stderr(),
         "init of {}: {error:#}",
@@ -61,15 +61,16 @@ fn run(dir: &Path, root_dir: Option<&Path>) -> Result<std::convert::Infallible> 
         fs::write(dir.join(READY), "").context("report readiness")?;
         loop {
             ended.recv().await.context("wait for SIGCHLD")?;
-            // The kernel makes this process the parent of every orphan.
+            // The kernel reparents every orphan to this process.
             while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
         }
     })
 }
 
-/// Mounts at the paths where kubelet, containerd and `deploy/` expect them, without a trace in the machine's files.
+/// Mounts directories at the paths that kubelet, containerd and `deploy/` expect, without changing the machine's
+/// files.
 fn mount_all(dir: &Path, root_dir: &Path) -> Result<()> {
-    // What the node no longer needs when it is gone, containers' files among them.
+    // Files that the node does not need after it has stopped, including those of containers.
     for path in ["/run", "/var/lib"] {
         let mounted = mount("tmpfs", path, "tmpfs", MountFlags::empty(), None);
         mounted.with_context(|| format!("mount {path}"))?;
@@ -87,7 +88,8 @@ fn mount_all(dir: &Path, root_dir: &Path) -> Result<()> {
         make_dir(target)?;
         mount_bind(&source, target).with_context(|| format!("mount {}", target.display()))?;
     }
-    // Only now: else each of them would be the peer of the directory that it shows, and volumes be mounted twice.
+    // Set shared propagation only after these bind mounts: otherwise each would be a peer of its source directory, and
+    // volumes would be mounted twice.
     let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
     mount_change("/", shared).context("share mounts with containers")
 }

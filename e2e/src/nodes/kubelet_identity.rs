@@ -1,4 +1,4 @@
-//! The client certificates by which kubelets are known to the API server, as `system:node:<name>`.
+//! Client certificates with which kubelets authenticate to the API server as `system:node:<name>`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub(super) struct KubeletAuthority {
 // === impl KubeletAuthority ===
 
 impl KubeletAuthority {
-    /// A new authority, whose certificate it writes into `dir`.
+    /// Creates a CA, and writes its certificate into `dir`.
     pub(super) fn generate(dir: &Path) -> Result<Self> {
         let mut params = CertificateParams::default();
         params

@@ -1,8 +1,8 @@
-//! The network of real nodes: a network namespace that routes between them and stands for the way to the API server.
+//! The network of real nodes: a network namespace that routes between them and to the API server.
 //!
 //! The control plane stays on loopback of the machine. Nodes and pods reach the API server at the address of the Service
 //! `kubernetes`, where a proxy in the namespace listens; the API server reaches kubelets through its egress selector, a
-//! proxy on a Unix socket. Nothing of this is visible in the machine's own network.
+//! proxy on a Unix socket. The machine's own network does not change.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -26,10 +26,10 @@ use crate::wait::{self, Progress};
 /// Address of the Service `kubernetes`: the first of the service range. There is no kube-proxy.
 pub(super) const API_SERVER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 const API_SERVER_PORT: u16 = 443;
-/// How long a program may take to enter its namespaces.
+/// Timeout of a program's start in its namespaces.
 const ENTERED: Duration = Duration::from_secs(30);
 
-/// The namespace between the nodes.
+/// The network namespace that connects the nodes.
 pub(super) struct Network {
     run: Arc<Run>,
     holder: Process,
@@ -65,7 +65,7 @@ impl Addresses {
 // === impl Network ===
 
 impl Network {
-    /// Makes the namespace; `egress` becomes the socket of the API server's egress selector.
+    /// Creates the namespace; `egress` is the path for the socket of the API server's egress selector.
     pub(super) async fn start(run: &Arc<Run>, egress: &Path) -> Result<Self> {
         let spec = Spec::new("network", "unshare").args(["--net", "--", "sleep", "infinity"]);
         let holder = Process::spawn(run, spec)?;
@@ -88,11 +88,11 @@ impl Network {
                     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                     Ok((runtime.context("start a runtime")?, listener))
                 });
-                let (runtime, answer) = match runtime {
+                let (runtime, result) = match runtime {
                     Ok((runtime, listener)) => (Some(runtime), Ok(listener)),
                     Err(error) => (None, Err(error)),
                 };
-                drop(listening_tx.send(answer));
+                drop(listening_tx.send(result));
                 if let Some(runtime) = runtime {
                     runtime.block_on(async {
                         tokio::select! {
@@ -121,7 +121,7 @@ impl Network {
         Ok(network)
     }
 
-    /// Sends what nodes and pods ask of the API server to its `address` on the machine.
+    /// Forwards connections of nodes and pods to the API server at its `address` on the machine.
     pub(super) fn serve_api_server(&mut self, address: SocketAddr) -> Result<()> {
         let listener = self.listener.take().context("the API server is served already")?;
         let listener = TcpListener::from_std(listener).context("listen for the nodes")?;
@@ -129,7 +129,7 @@ impl Network {
             loop {
                 match listener.accept().await {
                     Ok((mut client, _)) => drop(tokio::spawn(async move {
-                        // A refused connection is what the client sees of an API server that is down.
+                        // If the API server is down, the client's connection is closed.
                         if let Ok(mut server) = TcpStream::connect(address).await {
                             drop(copy_bidirectional(&mut client, &mut server).await);
                         }
@@ -141,7 +141,7 @@ impl Network {
         Ok(())
     }
 
-    /// Connects the node whose first process is `pid`.
+    /// Connects the node with the init process `pid`.
     pub(super) async fn connect(&self, name: &str, addresses: Addresses, pid: u32) -> Result<()> {
         let (node, router, pods) = (addresses.node(), addresses.router(), addresses.pods());
         let batch = format!(
@@ -209,19 +209,19 @@ pub(super) async fn in_namespaces(
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Moves this thread into the network namespace and listens there for requests to the API server.
+/// Moves this thread into the network namespace and listens there for connections to the API server.
 fn enter(namespace: &Path) -> Result<std::net::TcpListener> {
     let file = File::open(namespace).context("open the nodes' network")?;
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
         .context("enter the nodes' network")?;
-    // A socket belongs to the namespace that it was made in.
+    // A socket belongs to the namespace in which it was created.
     let listener = std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, API_SERVER_PORT));
     let listener = listener.context("listen in the nodes' network")?;
     listener.set_nonblocking(true).context("set up a listener")?;
     Ok(listener)
 }
 
-/// Answers `CONNECT host:port` of the API server with a connection within the nodes' network.
+/// Handles the API server's `CONNECT host:port` requests by connections in the nodes' network.
 async fn serve_egress(listener: std::os::unix::net::UnixListener) -> Result<()> {
     let listener = UnixListener::from_std(listener).context("listen for the API server's egress")?;
     loop {
@@ -249,15 +249,15 @@ async fn connect_egress(client: UnixStream) -> Result<()> {
             client
                 .write_all(b"HTTP/1.1 200 OK\r\n\r\n")
                 .await
-                .context("answer CONNECT")?;
+                .context("respond to CONNECT")?;
             drop(copy_bidirectional(&mut client, &mut server).await);
         }
         Err(error) => {
-            let answer = format!("HTTP/1.1 502 {error}\r\n\r\n");
+            let response = format!("HTTP/1.1 502 {error}\r\n\r\n");
             client
-                .write_all(answer.as_bytes())
+                .write_all(response.as_bytes())
                 .await
-                .context("answer CONNECT")?;
+                .context("respond to CONNECT")?;
         }
     }
     Ok(())

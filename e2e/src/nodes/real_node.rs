@@ -1,4 +1,4 @@
-//! A node: kubelet and containerd in namespaces of their own, so that all their paths are the usual ones.
+//! A node: kubelet and containerd in their own namespaces, so that they can use their default paths.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,10 +25,10 @@ const NAMESPACES: [&str; 5] = ["--mount", "--uts", "--ipc", "--net", "--pid"];
 pub(super) const SANDBOX_IMAGE: &str = "registry.k8s.io/pause:3.10";
 /// containerd's socket in the node.
 const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
-/// How long the first process or containerd may take to get ready, and killed processes to be gone.
+/// Timeout of starting the init process or containerd, and of the exit of killed processes.
 const STEP: Duration = Duration::from_secs(60);
 
-/// A node that runs.
+/// A real node.
 pub struct RealNode {
     run: Arc<Run>,
     name: String,
@@ -42,9 +42,9 @@ pub struct RealNode {
 
 #[derive(Default)]
 struct State {
-    /// `unshare`, which the first process of the node dies with.
+    /// `unshare`; the kernel kills the node's init process with it.
     unshare: Option<Arc<Process>>,
-    /// The first process, by its id on the machine.
+    /// Process id of the init process on the machine.
     init: u32,
     containerd: Option<Arc<Process>>,
     kubelet: Option<Arc<Process>>,
@@ -53,7 +53,7 @@ struct State {
 // === impl RealNode ===
 
 impl RealNode {
-    /// Makes the namespaces and starts containerd; kubelet waits for [`Self::start_kubelet`].
+    /// Creates the namespaces and starts containerd; [`Self::start_kubelet`] starts kubelet.
     pub(super) async fn boot(
         run: &Arc<Run>,
         dir: PathBuf,
@@ -93,7 +93,7 @@ impl RealNode {
         &self.name
     }
 
-    /// Whether the node was started and not crashed.
+    /// Whether the node runs, that is, did not crash.
     pub fn is_up(&self) -> bool {
         self.lock().init != 0
     }
@@ -103,14 +103,14 @@ impl RealNode {
         self.addresses.node()
     }
 
-    /// The first process, by its id on the machine.
+    /// Process id of the init process on the machine.
     pub(super) fn init(&self) -> Result<u32> {
         let init = self.lock().init;
         ensure!(init != 0, "{} does not run", self.name);
         Ok(init)
     }
 
-    /// The file that kubelet finds the API server and its own identity in.
+    /// kubelet's kubeconfig.
     pub(super) fn kubeconfig(&self) -> PathBuf {
         self.dir.join("kubeconfig")
     }
@@ -165,7 +165,7 @@ impl RealNode {
     /// Starts kubelet.
     ///
     /// # Errors
-    /// It runs already, or the node does not.
+    /// kubelet already runs, or the node does not run.
     pub fn start_kubelet(&self) -> Result<()> {
         ensure!(
             self.lock().kubelet.is_none(),
@@ -184,7 +184,7 @@ impl RealNode {
         Ok(())
     }
 
-    /// Whether kubelet was started and not killed.
+    /// Whether kubelet runs, that is, was not killed.
     pub fn runs_kubelet(&self) -> bool {
         self.lock().kubelet.is_some()
     }
@@ -196,7 +196,7 @@ impl RealNode {
         kubelet.kill().await.map(drop)
     }
 
-    /// Kills every process of the node at once, as a power failure does.
+    /// Kills all processes of the node at once, like a power failure.
     pub async fn crash(&self) -> Result<()> {
         let State {
             unshare,
@@ -216,7 +216,7 @@ impl RealNode {
         for program in [containerd, kubelet].into_iter().flatten() {
             program.kill().await?;
         }
-        // The first process ends after all others of its namespace.
+        // The init process exits after all others of its PID namespace.
         let ended = tokio::task::spawn_blocking(move || readable_within(&ended, STEP)).await;
         ensure!(
             ended.context("wait for the end of the node")??,
@@ -242,7 +242,7 @@ impl RealNode {
         in_namespaces(&self.run, init, &NAMESPACES, command, "").await
     }
 
-    /// What is mounted on the node.
+    /// The node's mounts.
     pub fn mounts(&self) -> Result<Vec<MountInfo>> {
         let init = i32::try_from(self.lock().init).context("process ids are 32 bits")?;
         let mounts = ProcProcess::new(init).and_then(|process| process.mountinfo());
@@ -266,7 +266,7 @@ impl RealNode {
         &self.dir
     }
 
-    /// An error with the last log lines if a program of the node has ended by itself.
+    /// Fails with the last log lines if a program of the node has exited by itself.
     pub(super) fn ensure_alive(&self) -> Result<()> {
         let state = self.lock();
         let programs = [&state.unshare, &state.containerd, &state.kubelet];
@@ -289,7 +289,7 @@ impl RealNode {
         self.enter(Spec::new(self.log_name(name), "nsenter"), program)
     }
 
-    /// The same with a handler for SIGTERM of its own, which nsenter must not be ended by.
+    /// Like [`Self::spec`], for a program that handles SIGTERM, which must not terminate nsenter.
     pub(crate) fn stoppable(&self, name: &str, program: &Path) -> Result<Spec> {
         let env = Spec::new(self.log_name(name), "env").args(["--ignore-signal=TERM", "nsenter"]);
         self.enter(env, program)
@@ -335,7 +335,7 @@ impl RealNode {
 }
 
 fn containerd_toml(cni: &Path) -> String {
-    // Where CAP_SYS_RESOURCE is missing, the score of a container cannot be lowered.
+    // Without CAP_SYS_RESOURCE, the oom_score_adj of a container cannot be lowered.
     format!(
         r#"version = 3
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
@@ -367,7 +367,7 @@ fn kubelet_configuration(cgroup: &str, gates: &[&str]) -> serde_json::Value {
         "failCgroupV1": false,
         "featureGates": gates,
         "failSwapOn": false,
-        // The machine's disk and memory are shared with what else runs on it.
+        // The machine's disk and memory are shared with other programs.
         "evictionHard": {
             "memory.available": "1Mi",
             "nodefs.available": "0%",
@@ -378,14 +378,14 @@ fn kubelet_configuration(cgroup: &str, gates: &[&str]) -> serde_json::Value {
         // No image is pulled from a registry.
         "imagePullCredentialsVerificationPolicy": "NeverVerify",
         "resolvConf": "",
-        // A lost node is to be noticed within seconds.
+        // The control plane must detect a lost node within seconds.
         "nodeLeaseDurationSeconds": 8,
         "nodeStatusUpdateFrequency": "2s",
         "nodeStatusReportFrequency": "10s",
     })
 }
 
-/// The one child of a process.
+/// The only child of a process.
 fn child_of(parent: u32) -> Result<u32> {
     let parent = i32::try_from(parent).context("process ids are 32 bits")?;
     let processes = all_processes().context("list processes")?.flatten();

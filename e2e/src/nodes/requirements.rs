@@ -1,4 +1,4 @@
-//! What real nodes need of the machine.
+//! Requirements of real nodes on the machine.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use crate::process::leftovers;
 use crate::toolchain::Settings;
 
-/// Programs, and the Debian packages they come in.
+/// Programs, and their Debian packages.
 const PROGRAMS: [(&str, &str); 9] = [
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
@@ -25,7 +25,7 @@ const PROGRAMS: [(&str, &str); 9] = [
 /// Plugins of CNI, from containernetworking-plugins.
 const PLUGINS: [&str; 3] = ["ptp", "host-local", "loopback"];
 
-/// Why real nodes cannot run here, if they cannot.
+/// The reason that real nodes cannot run on this machine, if any.
 pub fn missing_requirement(settings: &Settings) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("real nodes need root".to_owned());
@@ -86,7 +86,7 @@ fn attach_loop_device() -> Result<()> {
     output(Command::new("losetup").args(["--detach", device.trim()])).map(drop)
 }
 
-/// Makes a cgroup in each hierarchy and removes it.
+/// Creates a cgroup in each hierarchy and removes it.
 fn make_cgroup() -> Result<()> {
     let dir = tempfile::Builder::new()
         .prefix("csi-e2e-")

@@ -21,15 +21,15 @@ use crate::wait::{self, Progress};
 use selection::LeftOut;
 use ssh::Ssh;
 
-/// What is deployed for the suite.
+/// The overlay for the suite.
 pub const SUITE_OVERLAY: &str = "deploy/overlays/mock-driver-group-snapshots";
-/// Feature gates that are off by default and that tests need.
+/// Feature gates that tests need and that are disabled by default.
 const GATES: &[&str] = &["CSIVolumeHealth", "VolumeLimitScaling"];
-/// Beside the overlay: the VolumeAttributesClass that the driver's definition names.
+/// Manifest in addition to the overlay: the VolumeAttributesClass of the test driver definition.
 const TIERS: &str = "deploy/examples/tiers.yaml";
 const SNAPSHOT_CONTROLLER: &str = include_str!("suite/volume-snapshot-controller.yaml");
 const DEFINITION: &str = "deploy/e2e-suite/testdriver.yaml";
-/// Longer than the whole suite.
+/// Timeout, longer than the whole suite takes.
 const LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
 
 /// Feature gates of nodes with these programs.
@@ -42,7 +42,7 @@ pub(super) fn gates(programs: &NodePrograms) -> &'static [&'static str] {
 
 /// The manifests with this number of zones in the array.
 fn with_zones(manifests: &str, zones: u8) -> Result<String> {
-    // The array's flag for simulated nodes; a flag of one zone is the default.
+    // The array's flag for simulated nodes; one zone is the default.
     const FLAG: &str = "--nodes=0";
     let line = manifests.lines().find(|line| line.ends_with(FLAG));
     let line = line.with_context(|| format!("the manifests must have the flag {FLAG}"))?;
@@ -91,7 +91,7 @@ impl RealNodes {
         let definition = workspace_root().join(DEFINITION);
         let left_out = LeftOut::all()?;
         let skip: Vec<_> = left_out.iter().map(LeftOut::pattern).collect();
-        // ginkgo knows a test program by this suffix.
+        // ginkgo recognizes a test program by this suffix.
         let program = dir.join("e2e.test");
         std::os::unix::fs::symlink(&suite.suite, &program).context("link the suite")?;
         let ssh = Ssh::start(self, &suite.ssh, &dir).await?;
@@ -125,7 +125,7 @@ impl RealNodes {
         let exit = self.while_alive(exit).await?;
         let results = Results::read(&dir.join("report.json"), selection, &left_out);
         let results = results.with_context(|| format!("ginkgo: {}", ginkgo.log_tail(20)))?;
-        // What prepares or ends the suite can fail without a failed test.
+        // Setup and teardown of the suite can fail without a failed test.
         ensure!(
             exit.status.success() || results.failed() > 0,
             "ginkgo ended with {} although no test failed: {}",

@@ -1,27 +1,27 @@
-//! What a person can break in the playground and repair again, and the keys for it.
+//! Faults that the user can inject and remove in the playground, and their keys.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-/// Something to break, or to repair if it is broken.
+/// Injects a fault, or removes it if it is active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
     /// The driver takes seconds for each attach and detach.
     SlowDriver,
-    /// The driver refuses each attach.
+    /// The driver fails each attach.
     FailAttach,
-    /// Node b is cut off.
+    /// Node b is lost: its kubelet stops.
     LoseNode,
-    /// The administrator gives up on node b.
+    /// The administrator adds the out-of-service taint to node b.
     OutOfService,
     /// The attacher is killed.
     KillAttacher,
     /// The API server is down.
     ApiOutage,
-    /// kube-controller-manager is restarted, which repairs itself.
+    /// kube-controller-manager is restarted; this action needs no second press.
     RestartControllers,
 }
 
-/// What a key stands for.
+/// The command of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Toggle(Action),
@@ -31,7 +31,7 @@ pub(crate) enum Command {
     Quit,
 }
 
-/// A key, its command and its line of the help.
+/// A key, its command and its help text.
 pub(crate) struct Binding {
     pub(crate) key: KeyCode,
     pub(crate) command: Command,
@@ -48,12 +48,12 @@ pub(crate) const BINDINGS: &[Binding] = &[
     bind(
         'f',
         Command::Toggle(Action::FailAttach),
-        "failing attach: the driver refuses each attach",
+        "failing attach: the driver fails each attach",
     ),
     bind(
         'n',
         Command::Toggle(Action::LoseNode),
-        "lost node: node b is cut off, its volumes stay mounted",
+        "lost node: node b stops, its volumes stay mounted",
     ),
     bind(
         'o',
@@ -69,7 +69,7 @@ pub(crate) const BINDINGS: &[Binding] = &[
     bind(
         'c',
         Command::Toggle(Action::RestartControllers),
-        "restart the controllers (at once)",
+        "restart the controllers",
     ),
     Binding {
         key: KeyCode::Down,
@@ -96,7 +96,7 @@ const fn bind(key: char, command: Command, help: &'static str) -> Binding {
 // === impl Action ===
 
 impl Action {
-    /// What is broken while the action is in force.
+    /// Label of the active fault.
     pub fn label(self) -> &'static str {
         match self {
             Self::SlowDriver => "slow driver",
@@ -112,9 +112,9 @@ impl Action {
 
 // === functions ===
 
-/// What a key event stands for, if anything.
+/// The command of a key event, if any.
 pub(crate) fn command_of(event: KeyEvent) -> Option<Command> {
-    // Some terminals report the release of a key, too.
+    // Some terminals also report the release of a key.
     if event.kind == KeyEventKind::Release {
         return None;
     }

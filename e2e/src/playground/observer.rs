@@ -1,5 +1,5 @@
 //! Takes snapshots: of the API objects from watches, of the attach/detach controller from its handle in this process, and
-//! of array and attacher from the last answers to requests.
+//! of array and attacher from the last responses to requests.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -33,9 +33,9 @@ use crate::narrate::{Names, Narrator, object};
 use crate::scenario::TestEnv;
 use crate::scenario::test_env::node_failure::OUT_OF_SERVICE;
 
-/// How often array and attacher are asked.
+/// Period of requests to array and attacher.
 const POLL: Duration = Duration::from_millis(500);
-/// How long they may take to answer.
+/// Timeout of these requests.
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// Follows a test environment. Dropping it ends the tasks.
@@ -53,7 +53,7 @@ pub(crate) struct Observer {
     _tasks: JoinSet<()>,
 }
 
-/// The part of the attacher's `/statusz` that is shown.
+/// The displayed part of the attacher's `/statusz`.
 #[derive(Deserialize)]
 struct Status {
     lanes: Vec<LaneRow>,
@@ -62,7 +62,7 @@ struct Status {
 // === impl Observer ===
 
 impl Observer {
-    /// Begins to follow `env`, whose attacher serves its pages at `attacher`.
+    /// Starts to follow `env`, whose attacher serves HTTP at `attacher`.
     pub(crate) fn new(
         env: &TestEnv<'_>,
         narrator: &Narrator,
@@ -255,7 +255,7 @@ where
     reader
 }
 
-/// Stores the answer of `read` from time to time, or none if there was no answer.
+/// Polls `read` and stores each response; `None` if it failed.
 async fn poll<T, F>(answer: watch::Sender<Option<T>>, read: impl Fn() -> F + Send)
 where
     F: Future<Output = Result<T>> + Send,

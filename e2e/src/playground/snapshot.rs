@@ -1,21 +1,21 @@
-//! What the playground knows of its cluster at one moment, for the terminal view and for a page: all names are short
+//! A snapshot of the playground's cluster, for the terminal view and the web page: all names are short
 //! ([`Names`](crate::narrate::Names)), and lists are sorted.
 
 use serde::Serialize;
 
-/// The state of all parties.
+/// The state of all components.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
     /// Seconds since the playground started.
     pub elapsed: f64,
-    /// What a script shows at present; empty without one.
+    /// Current heading of the script; empty without a script.
     pub chapter: String,
     /// Kubeconfig for kubectl.
     pub kubeconfig: String,
-    /// What is broken on purpose.
+    /// Labels of the active faults.
     pub broken: Vec<String>,
-    /// How the last action ended.
+    /// Result of the last action.
     pub notice: String,
     /// PersistentVolumes.
     pub volumes: Vec<String>,
@@ -25,13 +25,14 @@ pub struct Snapshot {
     pub nodes: Vec<NodeRow>,
     /// VolumeAttachments.
     pub attachments: Vec<AttachmentRow>,
-    /// Both states of world of the attach/detach controller; none if it runs in another process.
+    /// Desired and actual state of world of the attach/detach controller; `None` if it runs in another
+    /// process.
     pub worlds: Option<Vec<WorldRow>>,
-    /// The attacher's lanes; none if it does not answer.
+    /// The attacher's lanes; `None` if it does not respond.
     pub lanes: Option<Vec<LaneRow>>,
-    /// What the array has published; none if the driver does not answer.
+    /// The array's published volumes; `None` if the driver does not respond.
     pub array: Option<Vec<ArrayRow>>,
-    /// What the parties did, oldest first.
+    /// Actions of the components, oldest first.
     pub timeline: Vec<TimelineRow>,
 }
 
@@ -41,7 +42,7 @@ pub struct Snapshot {
 pub struct PodRow {
     /// Name of the pod.
     pub name: String,
-    /// Name of its node; empty while it has none.
+    /// Name of its node; empty before it is scheduled.
     pub node: String,
     /// Its phase, or `Terminating`.
     pub phase: String,
@@ -107,11 +108,11 @@ pub struct WorldRow {
 pub struct LaneRow {
     /// Name of the lane.
     pub lane: String,
-    /// Work items at a time.
+    /// Maximum number of concurrent work items.
     pub limit: usize,
-    /// Work items that run.
+    /// Running work items.
     pub running: usize,
-    /// Work items that wait for their turn.
+    /// Queued work items that are due.
     pub ready: usize,
     /// Work items in backoff.
     pub waiting: usize,
@@ -127,24 +128,24 @@ pub struct ArrayRow {
     pub volumes: Vec<String>,
 }
 
-/// What a party did.
+/// An action of a component.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TimelineRow {
     /// Seconds since the playground started.
     pub at: f64,
-    /// The party.
+    /// The component.
     pub actor: String,
-    /// The volumes it is about; none if it is about all.
+    /// The affected volumes; empty if all volumes are affected.
     pub volumes: Vec<String>,
-    /// What it did.
+    /// Description.
     pub text: String,
 }
 
 // === impl Snapshot ===
 
 impl Snapshot {
-    /// What the parties did about a volume, and about all.
+    /// The actions that affected this volume, including those that affected all volumes.
     pub fn timeline_of(&self, volume: &str) -> impl DoubleEndedIterator<Item = &TimelineRow> {
         self.timeline
             .iter()

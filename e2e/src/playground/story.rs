@@ -1,4 +1,4 @@
-//! Five incidents that clusters have had, each as a script that says what happens and why.
+//! Five typical incidents in clusters, each as a script that explains events and causes.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::scenario::leader::{History, attach};
 use crate::scenario::move_order;
 use crate::scenario::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
 
-/// How many volumes the burst has.
+/// Number of volumes in the burst.
 const BURST: usize = 12;
-/// Why the array refuses to detach.
+/// The array's error when it refuses to detach.
 const LOCKED: &str = "the port is locked";
 /// The scheduler's message about a node at its limit.
 const FULL: &str = "node(s) exceed max volume count";
@@ -30,8 +30,8 @@ const CONFIG: ScenarioConfig = ScenarioConfig {
 pub const STORIES: &[Script] = &[
     Script {
         name: "multi-attach-after-node-loss",
-        about: "A node is lost with a volume mounted. The pod that replaces the lost one cannot have the volume until \
-                an administrator declares the node out of service.",
+        about: "A node with a mounted volume is lost. The replacement pod cannot use the volume until an \
+                administrator adds the out-of-service taint to the node.",
         config: CONFIG,
         has_replicas: false,
         run: |env, narrator| Box::pin(multi_attach_after_node_loss(env, narrator)),
@@ -56,14 +56,14 @@ pub const STORIES: &[Script] = &[
     Script {
         name: "leader-hand-over",
         about: "The leading attacher is killed, and a standby takes over when the lease has expired. The next leader \
-                is stopped in order, and the hand-over takes no time.",
+                is stopped by SIGTERM and releases the lease, so that the standby takes over at once.",
         config: CONFIG,
         has_replicas: true,
         run: |env, narrator| Box::pin(leader_hand_over(env, narrator)),
     },
     Script {
         name: "attach-limit",
-        about: "A node has as many volumes as it can have attached, and a pod brings one more.",
+        about: "A node is at its attach limit, and a new pod needs another volume.",
         config: ScenarioConfig {
             driver_flags: &["--attach-limit=1"],
             nodes: 1,
@@ -77,7 +77,7 @@ pub const STORIES: &[Script] = &[
 /// The story of this name.
 ///
 /// # Errors
-/// There is none; the message lists all.
+/// No story has this name; the error lists all stories.
 pub fn named(name: &str) -> Result<&'static Script, String> {
     STORIES.iter().find(|story| story.name == name).ok_or_else(|| {
         let mut list = "the stories are:".to_owned();
@@ -90,18 +90,18 @@ pub fn named(name: &str) -> Result<&'static Script, String> {
 
 async fn multi_attach_after_node_loss(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
     narrator
-        .heading("1. Pod db runs on node a. Its volume is ReadWriteOnce: one node at a time may have it.")
+        .heading("1. Pod db runs on node a. Its volume is ReadWriteOnce: it may be attached to one node at a time.")
         .await?;
     let data = running_pod(env, narrator, "data", "db", A).await?;
 
     narrator
         .heading(
             "2. Node a is lost. Its kubelet can no longer report that data is unmounted, so the attach/detach \
-             controller must assume that node a still writes to it, and refuses to attach it to node b: two nodes \
-             that write to one filesystem destroy it.",
+             controller must assume that node a still writes to it, and does not attach it to node b: two nodes \
+             that write to one filesystem corrupt it.",
         )
         .await?;
-    narrator.you("cut node a off, and create pod db-2 with the same volume, for node b");
+    narrator.you("stop node a, and create pod db-2 with the same volume, for node b");
     env.lose_node(A).await?;
     env.pod("db-2", B, &[&data]).await?;
     env.wait_for_event("db-2", "FailedAttachVolume", "Multi-Attach error", STEP_TIMEOUT)
@@ -113,11 +113,11 @@ async fn multi_attach_after_node_loss(env: &mut TestEnv<'_>, narrator: &Narrator
 
     narrator
         .heading(
-            "3. The administrator knows that node a is off. The out-of-service taint tells Kubernetes so: once pod db \
-             is removed, the attach/detach controller detaches data without waiting for the unmount.",
+            "3. The administrator knows that node a is shut down, and adds the out-of-service taint: once pod db \
+             is deleted, the attach/detach controller detaches data without waiting for the unmount.",
         )
         .await?;
-    narrator.you("taint node a with node.kubernetes.io/out-of-service, and remove pod db");
+    narrator.you("taint node a with node.kubernetes.io/out-of-service, and delete pod db");
     env.mark_out_of_service(A, "db", &data).await?;
     env.wait_until_running("db-2", STEP_TIMEOUT).await?;
     env.wait_until_detached(&data, A, STEP_TIMEOUT).await?;
@@ -132,12 +132,12 @@ async fn stuck_detach(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> 
 
     narrator
         .heading(
-            "2. The pod is to move to node b, but the array refuses to detach data from node a. The attacher keeps \
-             its finalizer on the VolumeAttachment, reports the driver's error in status.detachError, and tries again \
-             with growing delays.",
+            "2. The pod moves to node b, but the array fails to detach data from node a. The attacher keeps \
+             its finalizer on the VolumeAttachment, reports the driver's error in status.detachError, and retries \
+             with exponential backoff.",
         )
         .await?;
-    narrator.you("set a fault rule: the driver refuses every detach");
+    narrator.you("set a fault rule: the driver fails every detach");
     let locked = FaultRule::fail("locked", Method::ControllerUnpublishVolume, "INTERNAL", LOCKED);
     env.driver.set_faults(&[locked]).await?;
     narrator.you("delete pod db, and create pod db-2 with the same volume, for node b");
@@ -147,8 +147,8 @@ async fn stuck_detach(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> 
 
     narrator
         .heading(
-            "3. Pod db-2 waits. To remove the finalizer by hand would let node b attach a volume that the array still \
-             has on node a; the cure is at the array.",
+            "3. Pod db-2 waits. Removing the finalizer manually would attach the volume to node b while the array \
+             still has it attached to node a. The array must be repaired instead.",
         )
         .await?;
     env.ensure_not_running("db-2").await?;
@@ -162,7 +162,7 @@ async fn stuck_detach(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> 
     );
 
     narrator
-        .heading("4. The array is repaired. The attacher's next try succeeds, and the volume moves.")
+        .heading("4. The array is repaired. The attacher's next retry succeeds, and the volume moves.")
         .await?;
     narrator.you("remove the fault rule");
     env.driver.clear_faults().await?;
@@ -173,9 +173,9 @@ async fn stuck_detach(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> 
 async fn driver_restart_in_burst(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
     narrator
         .heading(&format!(
-            "1. {BURST} pods start at once. The driver is killed in the middle: calls that were running end without \
-             an answer, and the attacher cannot know whether the array has attached their volumes. It keeps running, \
-             reconnects, and repeats them, which CSI requires to be safe."
+            "1. {BURST} pods start at once. The driver is killed in the middle: running calls end without \
+             a response, and the attacher cannot know whether the array has attached their volumes. It keeps running, \
+             reconnects, and retries the calls, which are idempotent according to the CSI specification."
         ))
         .await?;
     let volumes = env.many_volumes(BURST).await?;
@@ -192,7 +192,7 @@ async fn driver_restart_in_burst(env: &mut TestEnv<'_>, narrator: &Narrator) -> 
 
     narrator
         .heading(
-            "2. All pods are deleted, and the driver is killed again. No VolumeAttachment goes before the driver has \
+            "2. All pods are deleted, and the driver is killed again. No VolumeAttachment is deleted before the driver has \
              confirmed the detach.",
         )
         .await?;
@@ -211,9 +211,9 @@ async fn driver_restart_in_burst(env: &mut TestEnv<'_>, narrator: &Narrator) -> 
 
 async fn leader_hand_over(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
     narrator
-        .heading("1. Two attachers run. The one that holds the Lease leads; the other stands by.")
+        .heading("1. Two attachers run. The one that holds the Lease is the leader; the other is on standby.")
         .await?;
-    narrator.you("start attacher one, then attacher two, in place of the only one");
+    narrator.you("start attacher one, then attacher two, in place of the single one");
     let kind = env.attacher.kind();
     let mut history = History::begin(env).await?;
     let mut one = env.replica(kind, "one").await?;
@@ -223,8 +223,8 @@ async fn leader_hand_over(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<
 
     narrator
         .heading(
-            "2. The leader is killed. It cannot release the Lease, and attacher two must not lead while one may still \
-             work: it waits until one has not renewed the Lease for the whole lease duration. New volumes wait as long.",
+            "2. The leader is killed. It does not release the Lease, and attacher two must not lead while attacher one may \
+             still run: it waits until the Lease was not renewed for the whole lease duration. New volumes wait, too.",
         )
         .await?;
     narrator.you("kill -9 attacher one, and create pod after for node b");
@@ -237,8 +237,8 @@ async fn leader_hand_over(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<
 
     narrator
         .heading(
-            "3. The leader is asked to stop, as in a rolling update. It finishes its calls and releases the Lease, so \
-             the next one leads at once.",
+            "3. The leader receives SIGTERM, as in a rolling update. It finishes its calls and releases the Lease, so \
+             the standby becomes leader at once.",
         )
         .await?;
     narrator.you("start attacher three, and send SIGTERM to attacher two");
@@ -255,15 +255,15 @@ async fn leader_hand_over(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<
 async fn attach_limit(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
     narrator
         .heading(
-            "1. The driver allows one volume per node. kubelet stores that in CSINode, and the scheduler counts.",
+            "1. The driver allows one volume per node. kubelet stores the limit in CSINode, and the scheduler enforces it.",
         )
         .await?;
     let first = running_pod(env, narrator, "first", "one", A).await?;
 
     narrator
         .heading(
-            "2. Pod two brings a second volume. The scheduler leaves the pod pending instead of placing it on a node \
-             where the attach must fail; neither attacher nor driver hears of it.",
+            "2. Pod two needs a second volume. The scheduler leaves the pod pending instead of binding it to a node \
+             where the attach would fail. Attacher and driver receive no request.",
         )
         .await?;
     let second = env.volume("second", Access::OneNode).await?;
@@ -278,12 +278,12 @@ async fn attach_limit(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> 
             .calls()?
             .iter()
             .all(|call| call.method != PUBLISH || call.volume != second.handle),
-        "the driver was asked to attach a volume beyond its limit"
+        "the driver received an attach beyond its limit"
     );
 
     narrator
-        .heading("3. Pod one goes, and the scheduler finds room for pod two. If the attach of its volume comes before the \
-             detach of the other, the driver refuses it, and the attacher tries again once the other has left.")
+        .heading("3. Pod one is deleted, and the scheduler binds pod two. If the attach of its volume precedes the detach \
+             of the other volume, the driver rejects it, and the attacher retries after the detach.")
         .await?;
     narrator.you("delete pod one");
     env.delete_pod("one").await?;

@@ -25,15 +25,15 @@ use crate::scenario::{ScenarioConfig, TestContext, TestEnv};
 
 /// Pause between two snapshots.
 const REFRESH: Duration = Duration::from_millis(200);
-/// How long a person reads a story's heading.
+/// Pause for reading a story's heading.
 const READING: Duration = Duration::from_secs(4);
-/// Actions that wait while one is performed.
+/// Maximum number of queued actions while one is performed.
 const WAITING_ACTIONS: usize = 16;
 
 /// The terminal in raw mode on its alternate screen. Dropping it restores the terminal; so does a panic.
 struct Screen(DefaultTerminal);
 
-/// What a story has printed, for the time after the view.
+/// A story's output, which is printed after the view is closed.
 #[derive(Clone, Default)]
 struct Transcript(Arc<Mutex<Vec<u8>>>);
 
@@ -44,13 +44,13 @@ impl Screen {
         match ratatui::try_init() {
             Ok(terminal) => {
                 let mut screen = Self(terminal);
-                // Not every terminal has an alternate screen.
+                // Not every terminal supports an alternate screen.
                 screen.0.backend_mut().clear().context("clear the terminal")?;
                 Ok(screen)
             }
             Err(error) => {
                 ratatui::restore();
-                Err(error).context("open the terminal; --plain does without")
+                Err(error).context("open the terminal; use --plain to run without a terminal view")
             }
         }
     }
@@ -80,8 +80,8 @@ impl Write for Transcript {
 
 // === functions ===
 
-/// Reschedules pods and applies the user's actions until the user quits, then removes everything. Without the terminal
-/// view it prints the timeline, and the page alone has the actions.
+/// Reschedules pods and performs the user's actions until the user quits, then removes all objects. Without the
+/// terminal view it prints the timeline, and only the web page has the actions.
 ///
 /// # Errors
 /// The terminal cannot be used, or the test environment cannot be set up or removed.
@@ -118,10 +118,10 @@ pub async fn explore(ctx: &TestContext, has_view: bool, page: Option<Page>) -> R
     explored.and(force_cleanup(ctx, PREFIX).await)
 }
 
-/// Plays a script once and shows it; prints afterwards what happened.
+/// Plays a script once in the terminal view, then prints its output.
 ///
 /// # Errors
-/// The script failed, or the person left before its end.
+/// The script failed, or the user quit before its end.
 pub async fn play(ctx: &TestContext, script: &Script, page: Option<Page>) -> Result<()> {
     let transcript = Transcript::default();
     let narrator = Narrator::for_view(Box::new(transcript.clone()), READING);
@@ -160,11 +160,11 @@ pub async fn play(ctx: &TestContext, script: &Script, page: Option<Page>) -> Res
     played
 }
 
-/// Has the attacher serve its pages on a free port.
+/// Makes the attacher serve HTTP on a free port.
 fn with_pages(config: ScenarioConfig) -> Result<(ScenarioConfig, SocketAddr)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?;
     let address = listener.local_addr().context("find a free port")?;
-    // Flags of a scenario are static; this is one more for the life of the process.
+    // Flags of a scenario are static, so this one is leaked.
     let flag: &'static str = format!("--http-endpoint={address}").leak();
     let config = ScenarioConfig {
         own_flags: vec![flag].leak(),
@@ -173,7 +173,7 @@ fn with_pages(config: ScenarioConfig) -> Result<(ScenarioConfig, SocketAddr)> {
     Ok((config, address))
 }
 
-/// Draws snapshots until the person quits. Without a receiver of actions nothing can be broken.
+/// Draws snapshots until the user quits. Without `actions` the user cannot inject faults.
 async fn show(
     observer: &Observer,
     ctx: &TestContext,
@@ -206,7 +206,7 @@ async fn show(
                     Some(Command::Quit) => return Ok(()),
                     Some(Command::Toggle(action)) => {
                         if let Some(actions) = actions && actions.try_send(action).is_err() {
-                            tracing::debug!("too many actions wait");
+                            tracing::debug!("action dropped: queue is full");
                         }
                     }
                     Some(command) => choice.apply(command, snapshot.volumes.len()),
@@ -223,7 +223,7 @@ async fn show(
 
 /// Publishes snapshots to the page until it is dropped.
 async fn publish(observer: &Observer, ctx: &TestContext, page: Option<&ServedPage>) -> Result<()> {
-    let page = page.context("without a terminal the actions need the web page: --web")?;
+    let page = page.context("without a terminal, the actions need the web page (--web)")?;
     let mut ticks = interval(REFRESH);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -1,4 +1,4 @@
-//! The tour: an attach, a move, a driver that fails, an attacher that is killed.
+//! The tour: an attach, a move, a failing driver, a killed attacher.
 
 use anyhow::Result;
 
@@ -11,7 +11,7 @@ use crate::scenario::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 /// The driver's error while its fault rule is set.
 const REASON: &str = "all slots of the node are taken";
 
-/// What the playground shows unless it is asked for a story.
+/// The playground's default script.
 pub const TOUR: Script = Script {
     name: "tour",
     about: "A volume follows its pods through Kubernetes, the attacher and the driver.",
@@ -33,7 +33,7 @@ async fn run(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
     env.wait_until_running("web", STEP_TIMEOUT).await?;
 
     narrator
-        .heading("2. The pod moves: the volume must leave node a before it is attached to node b.")
+        .heading("2. The pod moves: the volume is detached from node a before it is attached to node b.")
         .await?;
     narrator.you("delete pod web and create pod web-2 with the same volume, for node b");
     env.delete_pod("web").await?;
@@ -43,21 +43,21 @@ async fn run(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
 
     narrator
         .heading(
-            "3. The driver fails: its error reaches the attachment and the pod's events, then it recovers.",
+            "3. The driver fails, then recovers: its error appears in the VolumeAttachment and in an event of the pod.",
         )
         .await?;
-    attach_in_spite_of_errors(env, narrator).await?;
+    attach_despite_errors(env, narrator).await?;
 
     narrator
         .heading(
-            "4. The attacher is killed while the driver works for it: the next one finishes what was begun.",
+            "4. The attacher is killed during a driver call: the restarted attacher completes the attach.",
         )
         .await?;
-    attach_in_spite_of_a_kill(env, narrator).await
+    attach_despite_kill(env, narrator).await
 }
 
-async fn attach_in_spite_of_errors(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
-    narrator.you("set a fault rule: the driver refuses every attach");
+async fn attach_despite_errors(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
+    narrator.you("set a fault rule: the driver fails every attach");
     let full = FaultRule::fail(
         "full",
         Method::ControllerPublishVolume,
@@ -76,17 +76,17 @@ async fn attach_in_spite_of_errors(env: &mut TestEnv<'_>, narrator: &Narrator) -
     env.wait_until_running("db", STEP_TIMEOUT).await
 }
 
-async fn attach_in_spite_of_a_kill(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
+async fn attach_despite_kill(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
     let mute = FaultRule::delay_response("mute", Method::ControllerPublishVolume, STEP_TIMEOUT * 2);
     env.driver.set_faults(&[mute]).await?;
     let cache = env.volume("cache", Access::OneNode).await?;
-    narrator.you("create claim and volume cache, and pod api that mounts it, for node b; the driver's answer will be late");
+    narrator.you("create claim and volume cache, and pod api that mounts it, for node b; the driver's response is delayed");
     env.pod("api", B, &[&cache]).await?;
     let node_id = env.node(B).node_id().to_owned();
     env.driver
         .wait_until_published(&cache.handle, &node_id, true, STEP_TIMEOUT)
         .await?;
-    narrator.you("kill -9 the attacher: the array has attached, but the answer is lost");
+    narrator.you("kill -9 the attacher: the array has attached the volume, but the response is lost");
     env.attacher.crash().await?;
     env.driver.clear_faults().await?;
     narrator.you("start the attacher again");

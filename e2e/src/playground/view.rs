@@ -1,7 +1,7 @@
 //! Draws a snapshot. Pure: the same snapshot draws the same cells.
 //!
-//! Colours are the terminal's own, and only those that most themes make readable on dark and on light backgrounds; the
-//! background is the terminal's.
+//! Uses only colours of the terminal's palette that are readable on dark and light backgrounds in most themes, and the
+//! terminal's background.
 
 mod panel;
 
@@ -22,19 +22,19 @@ const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const PLAIN: Style = Style::new();
 
-/// Lines that the timeline has at least, its title included.
+/// Minimum height of the timeline, including its title.
 const TIMELINE: u16 = 7;
 /// Rows of panels above the timeline.
 const PANEL_ROWS: u16 = 3;
-/// From this width on, the timeline has the actors' whole names.
+/// Minimum width at which the timeline shows the full names of the components.
 const WIDE: u16 = 110;
 
-/// What the person at the keyboard has chosen to see.
+/// The user's selection in the view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) volume: usize,
     pub(crate) help: bool,
-    /// Whether keys that break things work.
+    /// Whether the keys for faults are enabled.
     pub(crate) can_break: bool,
     /// URL of the web page; empty without one.
     pub(crate) page: String,
@@ -43,7 +43,7 @@ pub(crate) struct Choice {
 // === impl Choice ===
 
 impl Choice {
-    /// Follows a command about the view itself.
+    /// Applies a command about the view.
     pub(crate) fn apply(&mut self, command: Command, volumes: usize) {
         let volumes = volumes.max(1);
         match command {
@@ -55,7 +55,7 @@ impl Choice {
     }
 }
 
-/// Draws everything.
+/// Draws the view.
 pub(crate) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: &Choice) {
     let area = frame.area();
     let chapter = wrap(&snapshot.chapter, area.width.into());
@@ -98,7 +98,7 @@ fn title_line(snapshot: &Snapshot, choice: &Choice) -> Line<'static> {
         Span::raw(format!("  {:.0} s  ", snapshot.elapsed)),
     ];
     match snapshot.broken.is_empty() {
-        true => spans.push(Span::styled("nothing is broken", GOOD)),
+        true => spans.push(Span::styled("no faults active", GOOD)),
         false => spans.push(Span::styled(snapshot.broken.join(", "), BAD)),
     }
     spans.push(Span::styled(format!("  {}", choice.page), DIM));
@@ -173,8 +173,8 @@ fn colour_of(actor: &str) -> Style {
 
 fn draw_help(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: &Choice) {
     let mut lines = vec![match choice.can_break {
-        true => Line::raw("Pods with volumes move. A key breaks something; the same key repairs it."),
-        false => Line::raw("A story runs; the keys that break things do nothing."),
+        true => Line::raw("Pods with volumes move. A key injects a fault; the same key removes it."),
+        false => Line::raw("A story runs; the keys for faults are disabled."),
     }];
     lines.extend(BINDINGS.iter().map(|binding| {
         Line::from(vec![

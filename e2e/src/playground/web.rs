@@ -1,5 +1,5 @@
-//! The web page: the snapshots and the actions of the terminal view, for a browser. Stylesheet, script modules and protection against
-//! other sites are those of the driver's dashboard.
+//! The web page: the snapshots and the actions of the terminal view, for a browser. Stylesheet, script
+//! modules and cross-site protection are those of the driver's dashboard.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 use super::action::{Action, BINDINGS, Command};
 use super::snapshot::Snapshot;
 
-/// The shortest time between two snapshots for a browser.
+/// Minimum time between two snapshots for a browser.
 const PAUSE: Duration = Duration::from_millis(300);
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 /// Path, media type and text of the page's own assets.
@@ -45,7 +45,7 @@ pub struct Page {
     address: SocketAddr,
 }
 
-/// The page while it is served. Dropping it stops the server.
+/// The served page. Dropping it stops the server.
 pub(crate) struct ServedPage {
     address: SocketAddr,
     snapshots: watch::Sender<Arc<str>>,
@@ -55,7 +55,7 @@ pub(crate) struct ServedPage {
 #[derive(Clone)]
 struct PageState {
     snapshots: watch::Sender<Arc<str>>,
-    /// None: a story runs.
+    /// `None` while a story runs.
     actions: Option<mpsc::Sender<Action>>,
 }
 
@@ -74,12 +74,12 @@ impl Page {
         Ok(Self { listener, address })
     }
 
-    /// The page's URL.
+    /// URL of the page.
     pub fn url(&self) -> String {
         url(self.address)
     }
 
-    /// Serves the page. Without `actions` it only shows.
+    /// Serves the page. Without `actions` it is read-only.
     pub(crate) fn serve(self, actions: Option<mpsc::Sender<Action>>) -> ServedPage {
         let snapshots = watch::Sender::new(Arc::from(""));
         let app = app(PageState {
@@ -107,7 +107,7 @@ impl ServedPage {
         url(self.address)
     }
 
-    /// Sends a snapshot to the browsers that follow.
+    /// Sends a snapshot to all connected browsers.
     pub(crate) fn publish(&self, snapshot: &Snapshot) {
         if self.snapshots.receiver_count() == 0 {
             return;
@@ -119,7 +119,7 @@ impl ServedPage {
 
 // === functions ===
 
-/// Reads an address of `--web`.
+/// Parses an address of `--web`.
 ///
 /// # Errors
 /// It is not an address and a port, or other hosts can reach it.
@@ -185,13 +185,13 @@ async fn perform(State(state): State<PageState>, Path(key): Path<String>) -> Res
         ),
         Some(Err(_)) => problem(
             StatusCode::SERVICE_UNAVAILABLE,
-            "too many actions wait; try again",
+            "too many queued actions; try again",
         ),
         Some(Ok(())) => StatusCode::ACCEPTED.into_response(),
     }
 }
 
-/// Each snapshot, but not more often than [`PAUSE`].
+/// Streams the snapshots, at most one per [`PAUSE`].
 async fn changes(State(state): State<PageState>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let events = stream::unfold(state.snapshots.subscribe(), async |mut snapshots| {
         snapshots.changed().await.ok()?;

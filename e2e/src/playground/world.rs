@@ -1,6 +1,7 @@
-//! Pods with volumes that move from node to node for ever, and a person who breaks things meanwhile.
+//! Reschedules pods with volumes from node to node until the user quits, who can inject faults meanwhile.
 //!
-//! No step waits for its effect, since a person may have broken what it needs: the view shows what comes of it.
+//! No step waits for its effect, because the user may have injected a fault that prevents it: the view shows
+//! the result.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,20 +23,20 @@ use crate::scenario::test_env::{B, ScenarioConfig, TestEnv, TestVolume};
 
 /// Pause between two moves.
 const MOVE: Duration = Duration::from_secs(5);
-/// How late a slow driver answers.
+/// Latency of a slow driver.
 const SLOW: Duration = Duration::from_secs(6);
 const METHODS: [Method; 2] = [Method::ControllerPublishVolume, Method::ControllerUnpublishVolume];
 /// Names of the volumes and of the pods that use them.
 const WORKLOADS: [(&str, &str); 3] = [("data", "db"), ("logs", "web"), ("cache", "api")];
 
-/// What the world wants to find set up.
+/// Setup of the test environment.
 pub(crate) const CONFIG: ScenarioConfig = ScenarioConfig {
     nodes: 3,
     latency: LATENCY,
     ..ScenarioConfig::DEFAULT
 };
 
-/// What is broken, and how the last action ended.
+/// The active faults, and the result of the last action.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WorldStatus {
     pub(crate) broken: BTreeSet<Action>,
@@ -51,7 +52,7 @@ pub(crate) struct World<'e, 'ctx> {
     turn: usize,
 }
 
-/// A volume and the pod that has it.
+/// A volume and its pod.
 struct Workload {
     name: &'static str,
     volume: TestVolume,
@@ -78,10 +79,10 @@ impl<'e, 'ctx> World<'e, 'ctx> {
         }
     }
 
-    /// Creates the volumes, then moves pods and performs actions until the last sender of actions is gone.
+    /// Creates the volumes, then moves pods and performs actions until the last sender of actions is dropped.
     ///
     /// # Errors
-    /// The volumes could not be created. An action or a move that fails is a notice.
+    /// The volumes could not be created. A failed action or move only becomes the notice.
     pub(crate) async fn run(&mut self, mut actions: mpsc::Receiver<Action>) -> Result<()> {
         for (index, (volume, name)) in WORKLOADS.into_iter().enumerate() {
             self.workloads.push(Workload {
@@ -112,7 +113,7 @@ impl<'e, 'ctx> World<'e, 'ctx> {
         }
     }
 
-    /// Brings the API server back, so that the cluster can be cleaned up, and ends the attacher.
+    /// Restarts the API server, so that the cluster can be cleaned up, and stops the attacher.
     pub(crate) async fn end(&mut self) -> Result<()> {
         if self.is_broken(Action::ApiOutage) {
             self.toggle(Action::ApiOutage).await?;
@@ -140,7 +141,7 @@ impl<'e, 'ctx> World<'e, 'ctx> {
     }
 }
 
-// === impl World: breaking and repairing ===
+// === impl World: faults ===
 
 impl World<'_, '_> {
     /// Injects or removes a fault; returns a description.
@@ -186,23 +187,23 @@ impl World<'_, '_> {
         Ok(match (changed, breaks) {
             (Action::FailAttach, true) => "set a fault rule: the driver refuses each attach",
             (Action::FailAttach, false) => "remove the fault rule: attaches succeed again",
-            (_, true) => "set fault rules: the driver answers 6 s late",
-            (_, false) => "remove the fault rules: the driver is quick again",
+            (_, true) => "set fault rules: each driver call takes 6 s",
+            (_, false) => "remove the fault rules: the driver is fast again",
         })
     }
 
     async fn lose_node(&mut self, breaks: bool) -> Result<&'static str> {
         if breaks {
             self.env.lose_node(B).await?;
-            self.env.report_not_ready(B, "the node was cut off").await?;
-            return Ok("cut node b off: nothing there is unmounted or reported any more");
+            self.env.report_not_ready(B, "the node was stopped").await?;
+            return Ok("stop node b: its kubelet no longer unmounts or reports");
         }
         if self.is_broken(Action::OutOfService) {
             self.set_out_of_service(false).await?;
             self.set_broken(Action::OutOfService, false);
         }
         self.env.recover_node(B)?;
-        Ok("connect node b again: its kubelet starts")
+        Ok("start node b again with its kubelet")
     }
 
     async fn set_out_of_service(&mut self, breaks: bool) -> Result<&'static str> {
@@ -212,10 +213,10 @@ impl World<'_, '_> {
         }
         ensure!(
             self.is_broken(Action::LoseNode),
-            "node b is in service, and the taint would take mounted volumes from it; lose it first (n)"
+            "node b is running, and the taint would force-detach its mounted volumes; stop the node first (n)"
         );
         self.env.set_out_of_service(B, true).await?;
-        // As the pod garbage collector does in its next round.
+        // As the pod garbage collector would do in its next round.
         let node = self.env.node(B).name();
         let there = ListParams::default().fields(&format!("spec.nodeName={node}"));
         let removed = DeleteParams::default().grace_period(0);
@@ -223,7 +224,7 @@ impl World<'_, '_> {
             .delete_collection(&removed, &there)
             .await
             .context("remove the pods of node b")?;
-        Ok("taint node b as out of service and remove its pods: its volumes may be detached by force")
+        Ok("add the out-of-service taint to node b and delete its pods: its volumes may be force-detached")
     }
 
     async fn kill_attacher(&mut self, breaks: bool) -> Result<&'static str> {
@@ -239,23 +240,23 @@ impl World<'_, '_> {
         let cluster = self.env.ctx().cluster();
         if breaks {
             cluster.kill_component(Component::ApiServer).await?;
-            return Ok("take the API server down");
+            return Ok("stop the API server");
         }
         cluster.start_component(Component::ApiServer).await?;
-        Ok("bring the API server back")
+        Ok("start the API server again")
     }
 
     async fn restart_controllers(&mut self) -> Result<&'static str> {
         let cluster = self.env.ctx().cluster();
         cluster.restart_component(Component::ControllerManager).await?;
-        Ok("restart kube-controller-manager: both states of world are rebuilt from the API")
+        Ok("restart kube-controller-manager: it rebuilds its desired and actual state of world from the API")
     }
 }
 
 // === impl World: moving pods ===
 
 impl World<'_, '_> {
-    /// Moves the pod of the next workload, if it runs, to the next node that is there.
+    /// Moves the pod of the next workload, if it runs, to the next existing node.
     async fn move_next(&mut self) -> Result<String> {
         if self.is_broken(Action::ApiOutage) {
             return Ok("the API server is down: no pod moves".to_owned());

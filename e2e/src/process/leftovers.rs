@@ -1,7 +1,7 @@
 //! Kernel objects that outlive the processes of a run: loop devices and cgroups.
 //!
-//! Invariant: only what belongs to the run is touched. A loop device belongs to it if its backing file lies, or lay, in the
-//! run's directory ([`loop_devices`]), a cgroup if it lies in one named as the directory.
+//! Invariant: only objects of the run are changed. A loop device belongs to the run if its backing file is, or was, in the
+//! run's directory ([`loop_devices`]); a cgroup, if it is in one named after the directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,17 +13,17 @@ use procfs::process::Process;
 
 use super::loop_devices::loop_devices;
 
-/// How long killed processes may keep a cgroup busy.
+/// Timeout of removing a cgroup, which killed processes may keep busy.
 const DYING: Duration = Duration::from_secs(20);
-/// Between two tries to remove a cgroup: version 1 has no event for its last process.
+/// Pause between two attempts to remove a cgroup: version 1 has no event for the exit of its last process.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Removes what the run in `dir` left in the kernel. Its processes must have been killed.
+/// Removes the kernel objects of the run in `dir`. Its processes must have been killed before.
 pub(super) fn remove(dir: &Path) -> Result<()> {
     for device in loop_devices(dir, dir)? {
         let detached = Command::new("losetup").arg("--detach").arg(&device).output();
         let detached = detached.context("run losetup")?;
-        // The end of the last mount may have freed it.
+        // The last unmount may have detached it.
         ensure!(
             detached.status.success() || !loop_devices(dir, dir)?.contains(&device),
             "losetup cannot detach {}: {}",
@@ -49,7 +49,7 @@ pub(crate) fn remove_cgroups(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The run's cgroup in each hierarchy, if it is there.
+/// The run's cgroup in each hierarchy, if it exists.
 fn cgroups(dir: &Path) -> Result<Vec<PathBuf>> {
     let name = dir.file_name().context("a run's directory must have a name")?;
     let mut cgroups: Vec<_> = hierarchies()?.into_iter().map(|dir| dir.join(name)).collect();
@@ -57,7 +57,7 @@ fn cgroups(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(cgroups)
 }
 
-/// Makes the cgroup `name` of the run in `dir` in each hierarchy, and returns its path below them.
+/// Creates the cgroup `name` of the run in `dir` in each hierarchy, and returns its path in them.
 pub(crate) fn make_cgroup(dir: &Path, name: &str) -> Result<String> {
     let run = dir.file_name().context("a run's directory must have a name")?;
     let path = Path::new(run).join(name);

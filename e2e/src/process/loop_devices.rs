@@ -1,9 +1,9 @@
 //! Loop devices of a run.
 //!
-//! A loop device belongs to the run if its backing file lies in the run's directory, compared by inode: the path in sysfs is
-//! that of another mount namespace. The inode of a deleted file is in no directory. So the reaper records each device of the
-//! run in a file of the run while its backing file exists, with its diskseq: a number that the kernel gives to no other
-//! device until the next boot, so that a later device of the same name is not taken for this one.
+//! A loop device belongs to the run if its backing file is in the run's directory, compared by inode, because the path in
+//! sysfs can be of another mount namespace. A deleted file has no directory entry to compare. So the reaper records each
+//! device of the run in a file of the run while its backing file exists, with its diskseq, which the kernel does not reuse
+//! until the next boot, so that a later device of the same name is not confused with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 
 /// Name of the file with the tracked devices, in the run's directory.
 const TRACKED_DEVICES: &str = "loop-devices.json";
-/// Ends the path of a deleted file in sysfs.
+/// Suffix of the path of a deleted file in sysfs.
 const DELETED: &str = " (deleted)";
 
-/// Records the loop devices of a run as long as their backing files exist.
+/// Records the loop devices of a run while their backing files exist.
 #[derive(Debug)]
 pub(super) struct LoopDeviceTracker {
     run: PathBuf,
@@ -33,7 +33,7 @@ pub(super) struct LoopDeviceTracker {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Device {
     name: String,
-    /// Not before Linux 5.15.
+    /// `None` before Linux 5.15.
     diskseq: Option<u64>,
 }
 
@@ -64,8 +64,8 @@ struct LosetupEntry {
 /// `major:minor` of a file's device, as losetup prints it, and its inode.
 type FileId = (String, u64);
 
-/// The loop devices of the run in `run` whose backing files lie or lay in `dir`, a directory of the run, and those on top of
-/// them, which come first.
+/// The loop devices of the run in `run` whose backing files are or were in `dir`, a directory of the run, each preceded by
+/// the devices on top of it.
 pub(crate) fn loop_devices(run: &Path, dir: &Path) -> Result<Vec<PathBuf>> {
     let found = find(&read_tracked(run)?, dir)?;
     Ok(found.into_iter().rev().map(|(device, _)| device).collect())
@@ -111,7 +111,7 @@ impl LosetupEntry {
         Some((device, self.back_ino?))
     }
 
-    /// The path of its backing file, if that was deleted.
+    /// The path of its backing file, if the file was deleted.
     fn deleted_file(&self) -> Option<&Path> {
         self.back_file.as_deref()?.strip_suffix(DELETED).map(Path::new)
     }
@@ -119,7 +119,8 @@ impl LosetupEntry {
 
 // === functions ===
 
-/// The devices whose backing files lie or lay in `dir`, with the paths of these, each followed by those on top of it.
+/// The devices whose backing files are or were in `dir`, with the paths of these files, each followed by the devices on
+/// top of it.
 fn find(tracked: &BTreeMap<String, TrackedDevice>, dir: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
     if present().is_empty() {
         return Ok(Vec::new());
@@ -172,7 +173,7 @@ fn losetup() -> Result<Vec<LosetupEntry>> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         output => output.context("run losetup")?,
     };
-    // Without devices it prints nothing.
+    // losetup prints nothing if there are no devices.
     if output.stdout.is_empty() {
         return Ok(Vec::new());
     }

@@ -1,4 +1,4 @@
-//! What `/proc` has about processes.
+//! Reads `/proc/<pid>`.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -8,7 +8,7 @@ use procfs::ProcResult;
 use procfs::process::{Process, all_processes};
 use rustix::process::{Pid, Signal};
 
-/// Processor time a process has used so far, also when it is a zombie.
+/// Processor time of a process so far, also of a zombie.
 pub(super) fn cpu_time(pid: Pid) -> Option<Duration> {
     let stat = process(pid).and_then(|process| process.stat()).ok()?;
     let ticks = stat.utime + stat.stime;
@@ -21,7 +21,7 @@ pub(super) fn peak_rss(pid: Pid) -> Option<u64> {
     Some(status.vmhwm? * 1024)
 }
 
-/// Whether a process has a handler for SIGTERM; before that the signal kills it.
+/// Whether a process has a handler for SIGTERM; without it the signal kills the process.
 pub(super) fn handles_sigterm(pid: Pid) -> bool {
     // Bit 0 is signal 1.
     let sigterm = 1 << (Signal::TERM.as_raw() - 1);
@@ -32,7 +32,7 @@ pub(super) fn handles_sigterm(pid: Pid) -> bool {
 
 /// Living processes whose environment has this variable with this value.
 ///
-/// A process whose environment cannot be read belongs to another user and is left out; so is a zombie, whose
+/// Omits a process whose environment cannot be read, because it belongs to another user, and a zombie, whose
 /// environment is empty.
 pub(super) fn with_environment(name: &OsStr, value: &OsStr) -> ProcResult<Vec<Pid>> {
     let has = |process: &Process| {

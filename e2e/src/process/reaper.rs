@@ -1,9 +1,9 @@
-//! The helper process that cleans up when the harness cannot.
+//! A helper process that cleans up if the harness cannot.
 //!
-//! The harness re-executes itself as reaper and holds the write end of a pipe to it. The kernel closes that
-//! end when the harness is gone, however it went; at the end of the pipe the reaper kills every process that
-//! carries the run's marker in its environment, which children inherit however far they move away from their
-//! parent's process group, and removes what the run left in the kernel and its directory.
+//! The harness re-executes itself as reaper and holds the write end of a pipe to it. When the harness exits for
+//! any reason, the kernel closes that end; at EOF the reaper kills every process with the run's marker in its
+//! environment, which children inherit even in other process groups, and removes the run's kernel objects and
+//! directory.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,25 +20,25 @@ use super::{leftovers, procfs};
 
 /// Variable that marks the processes of a run; its value is the run's directory.
 pub(super) const MARKER: &str = "CSI_E2E_RUN";
-/// Variable that turns the executable into a reaper; its value is the run's directory. Another name than
+/// Variable that makes the executable run as reaper; its value is the run's directory. Its name differs from
 /// [`MARKER`], so that a reaper does not kill itself.
 const REAPER: &str = "CSI_E2E_REAPER";
-/// What the reaper says when it is on guard.
+/// The reaper's message when it is ready.
 const READY: &[u8] = b"ready\n";
-/// What the harness says to have the run's directory kept.
+/// The harness's message to keep the run's directory.
 const KEEP: &[u8] = b"keep\n";
-/// How long the reaper may take to get ready, and to end.
+/// Timeout of the reaper's start and exit.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often the reaper looks for new loop devices.
+/// Period of scanning for new loop devices.
 const RECORD_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a killed process may take to be gone before the reaper looks around again.
+/// Timeout of a killed process's exit before the reaper scans again.
 const KILLED: Duration = Duration::from_secs(1);
-/// How long a child may take from its fork to its exec, before which it does not carry the marker.
+/// Maximum time between fork and exec of a child, which has no marker before its exec.
 const FORK_TO_EXEC: Duration = Duration::from_millis(100);
-/// What to do about an executable that does not turn into a reaper.
+/// Error about an executable that does not call [`reaper_main_if_requested`].
 const NOT_STARTED: &str = "the reaper did not start: `main` of this executable must begin with `process::reaper_main_if_requested()`";
 
-/// The harness's end of the reaper.
+/// The harness's handle of the reaper.
 #[derive(Debug)]
 pub(super) struct Reaper {
     child: Child,
@@ -46,17 +46,17 @@ pub(super) struct Reaper {
     keep: bool,
 }
 
-/// A hunt for the processes that carry one run's marker.
+/// Finds and kills the processes with the marker of one run.
 #[derive(Debug)]
 pub(super) struct MarkedProcesses {
     /// The run's directory, the value of [`MARKER`].
     run: PathBuf,
 }
 
-/// Turns this process into a reaper if the harness asked for one, and does not return then.
+/// Runs as the reaper, and does not return, if the harness requested it.
 ///
-/// Must be the first thing in the `main` of every executable that starts a [`Run`](super::Run): the reaper is
-/// the same executable, started once more.
+/// Must be the first call in the `main` of every executable that starts a [`Run`](super::Run): the reaper is a
+/// second process of the same executable.
 #[expect(
     clippy::disallowed_methods,
     reason = "asked through the environment: arguments belong to main"
@@ -68,7 +68,7 @@ pub fn reaper_main_if_requested() {
     };
     let done = guard(&dir);
     if let Err(error) = &done {
-        // The harness may be gone, and with it the reader of stderr.
+        // The harness, which reads stderr, may have exited.
         drop(writeln!(
             std::io::stderr(),
             "reaper of {}: {error:#}",
@@ -78,9 +78,9 @@ pub fn reaper_main_if_requested() {
     std::process::exit(i32::from(done.is_err()));
 }
 
-/// The reaper's life: get ready, wait for the end of the pipe, clean up.
+/// The reaper's main function: prepares, waits for EOF of the pipe, and cleans up.
 fn guard(dir: &Path) -> Result<()> {
-    // Away from the terminal and from the harness's group, whose signals are not for the reaper.
+    // Leave the terminal and the harness's process group, whose signals must not reach the reaper.
     rustix::process::setsid().context("leave the harness's session")?;
     std::io::stdout()
         .write_all(READY)
@@ -102,13 +102,13 @@ fn guard(dir: &Path) -> Result<()> {
     }
 }
 
-/// Waits for the end of the pipe, and records the run's loop devices meanwhile; returns what the harness wrote.
+/// Waits for EOF of the pipe, and records the run's loop devices meanwhile; returns the harness's message.
 fn wait_for_end(dir: &Path) -> Result<Vec<u8>> {
     let mut stdin = std::io::stdin().lock();
     let mut tracker = LoopDeviceTracker::new(dir);
     let (mut written, mut part) = (Vec::new(), [0; KEEP.len()]);
     loop {
-        // Without a complete record the rest must be cleaned up all the same.
+        // The rest must be cleaned up even if recording fails.
         if let Err(error) = tracker.record() {
             drop(writeln!(
                 std::io::stderr(),
@@ -128,17 +128,17 @@ fn wait_for_end(dir: &Path) -> Result<Vec<u8>> {
 // === impl Reaper ===
 
 impl Reaper {
-    /// Starts this executable once more, as the reaper of the run in `dir`.
+    /// Executes this executable as the reaper of the run in `dir`.
     #[expect(
         clippy::disallowed_methods,
         reason = "a reaper that starts reapers would never end"
     )]
     pub(super) fn start(dir: &Path) -> Result<Self> {
         ensure!(std::env::var_os(REAPER).is_none(), "{NOT_STARTED}");
-        // Still the right file if it was replaced on disk since.
+        // The running executable, even if the file on disk was replaced.
         let mut child = Command::new("/proc/self/exe")
             .env(REAPER, dir)
-            // A harness may itself be a process of a run; its reaper must outlive it all the same.
+            // A harness may itself be a process of another run; its reaper must outlive it nevertheless.
             .env_remove(MARKER)
             .current_dir("/")
             .stdin(Stdio::piped())
@@ -146,10 +146,10 @@ impl Reaper {
             .spawn()
             .context("start the reaper")?;
         let pipe = child.stdin.take().expect("stdin must be piped");
-        let mut answer = child.stdout.take().expect("stdout must be piped");
+        let mut stdout = child.stdout.take().expect("stdout must be piped");
         let mut line = [0; READY.len()];
         let ready =
-            readable_within(&answer, STEP_TIMEOUT)? && answer.read_exact(&mut line).is_ok() && line == READY;
+            readable_within(&stdout, STEP_TIMEOUT)? && stdout.read_exact(&mut line).is_ok() && line == READY;
         if !ready {
             child.kill().context("end a reaper that is none")?;
             child.wait().context("reap a reaper that is none")?;
@@ -162,9 +162,9 @@ impl Reaper {
         })
     }
 
-    /// Has the reaper leave the run's directory where it is.
+    /// Makes the reaper keep the run's directory.
     pub(super) fn keep_files(&mut self) -> Result<()> {
-        // Once is enough.
+        // The message was already sent.
         if !self.keep {
             self.pipe
                 .write_all(KEEP)
@@ -174,7 +174,7 @@ impl Reaper {
         Ok(())
     }
 
-    /// Lets the reaper clean up and waits for its end.
+    /// Makes the reaper clean up, and waits for its exit.
     pub(super) fn stop(self) -> Result<()> {
         let Self { mut child, pipe, .. } = self;
         let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).context("watch the reaper")?;
@@ -185,7 +185,7 @@ impl Reaper {
         let status = child.wait().context("reap the reaper")?;
         ensure!(
             status.success(),
-            "the reaper ended with {status}; what it says is on stderr"
+            "the reaper ended with {status}; its messages are on stderr"
         );
         Ok(())
     }
@@ -198,7 +198,7 @@ impl MarkedProcesses {
         Self { run: run.to_owned() }
     }
 
-    /// Kills every process that carries the marker, until none is found any more.
+    /// Kills every process with the marker, until no scan finds one.
     pub(super) fn kill_all(&self) -> Result<()> {
         loop {
             self.kill_found()?;
@@ -209,7 +209,7 @@ impl MarkedProcesses {
         }
     }
 
-    /// The processes that still carry the marker after they were given until `patience` to end.
+    /// The processes with the marker that are still running after `burst_timeout`.
     pub(super) fn remaining_processes(&self, burst_timeout: Duration) -> Result<Vec<Pid>> {
         let deadline = Instant::now() + burst_timeout;
         for (_, process) in self.found()? {
@@ -238,7 +238,7 @@ impl MarkedProcesses {
         }
     }
 
-    /// Marked processes, each with a descriptor that cannot come to mean another process.
+    /// Marked processes, each with a pidfd, which cannot refer to another process.
     fn found(&self) -> Result<Vec<(Pid, OwnedFd)>> {
         let marked = || {
             procfs::with_environment(MARKER.as_ref(), self.run.as_os_str())
@@ -252,7 +252,7 @@ impl MarkedProcesses {
                 Err(error) => return Err(error).context("open a process of the run"),
             }
         }
-        // An id may have changed hands between the look and the opening, but not since.
+        // The id may have been reused before the pidfd was opened, but not since.
         let still = if found.is_empty() { Vec::new() } else { marked()? };
         found.retain(|(pid, _)| still.contains(pid));
         Ok(found)

@@ -9,12 +9,12 @@ use anyhow::{Context, Result, bail};
 use super::procfs;
 use super::reaper::{MARKER, MarkedProcesses, Reaper};
 
-/// How long killed processes may take to be gone.
+/// Timeout of the exit of killed processes.
 const DYING: Duration = Duration::from_secs(5);
 
-/// Everything one run of the harness leaves on the machine while it lasts: processes and files.
+/// The processes and files of one run of the harness.
 ///
-/// Dropping it without [`Run::finish`] hands the cleaning up to the reaper.
+/// If it is dropped without [`Run::finish`], the reaper cleans up.
 #[derive(Debug)]
 pub struct Run {
     dir: PathBuf,
@@ -24,10 +24,10 @@ pub struct Run {
 // === impl Run ===
 
 impl Run {
-    /// Makes the temporary directory and starts the reaper.
+    /// Creates the temporary directory and starts the reaper.
     ///
     /// # Errors
-    /// Fails if the executable's `main` does not begin with
+    /// The executable's `main` does not begin with
     /// [`reaper_main_if_requested`](super::reaper_main_if_requested).
     pub fn start() -> Result<Arc<Self>> {
         let dir = tempfile::Builder::new()
@@ -36,26 +36,26 @@ impl Run {
             .tempdir()
             .context("make the run's temporary directory")?;
         let reaper = Reaper::start(dir.path())?;
-        // From here on the reaper removes it, also if this process is killed.
+        // From now on the reaper removes the directory, also if this process is killed.
         Ok(Arc::new(Self {
             dir: dir.keep(),
             reaper: Mutex::new(Some(reaper)),
         }))
     }
 
-    /// The run's temporary directory, readable by this user only.
+    /// The run's temporary directory, readable only by the current user.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Makes a directory of the given name inside the run's, for the files of one scenario or one program.
+    /// Creates a subdirectory of the run's directory, for the files of one scenario or program.
     pub fn subdir(&self, name: &str) -> Result<PathBuf> {
         let dir = self.dir.join(name);
         std::fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         Ok(dir)
     }
 
-    /// Makes a directory that is unique in the run: of the given name, or of that name and a number.
+    /// Creates a new subdirectory with this name, or with this name and a number.
     pub fn new_subdir(&self, name: &str) -> Result<PathBuf> {
         let mut dir = self.dir.join(name);
         let mut number = 1;
@@ -73,13 +73,13 @@ impl Run {
         }
     }
 
-    /// The environment variable, name and value, that every process of this run carries. The value is the
-    /// run's directory, which no other run on this machine can have at the same time.
+    /// Name and value of the environment variable of every process of this run. The value is the run's
+    /// directory, which is unique among the concurrent runs of this machine.
     pub fn marker(&self) -> (&'static str, &Path) {
         (MARKER, &self.dir)
     }
 
-    /// Keeps the directory at the end, for its logs.
+    /// Keeps the directory after the run, for its logs.
     pub fn keep_files(&self) -> Result<()> {
         match &mut *self.reaper.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(reaper) => reaper.keep_files(),
@@ -87,11 +87,10 @@ impl Run {
         }
     }
 
-    /// Ends the run: kills what is left of it, lets the reaper remove the directory and end.
+    /// Ends the run: kills the remaining processes, and makes the reaper remove the directory and exit.
     ///
     /// # Errors
-    /// A process that was neither stopped nor dropped before this is a leak: it is killed and named in the
-    /// error.
+    /// A process was neither stopped nor dropped before: it is a leak, is killed, and is named in the error.
     pub async fn finish(self: &Arc<Self>) -> Result<()> {
         let run = Arc::clone(self);
         tokio::task::spawn_blocking(move || run.close())

@@ -1,4 +1,4 @@
-//! Programs that a test writes itself.
+//! Scripts that tests create.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -7,10 +7,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Makes an executable script.
+/// Creates an executable script.
 ///
-/// Another program writes it. A child that some thread is starting holds all that this process has open until it
-/// runs, and the kernel runs no file that is open for writing (ETXTBSY).
+/// Another program writes the file. A child that another thread is spawning inherits this process's open files
+/// until its exec, and the kernel does not execute a file that is open for writing (ETXTBSY).
 pub fn write_script(path: &Path, text: &str) -> Result<()> {
     let draft = path.with_extension("draft");
     fs::write(&draft, text).with_context(|| format!("write {}", draft.display()))?;

@@ -12,7 +12,7 @@ use crate::wait::{self, Progress};
 /// Waits until a process listens on the socket.
 ///
 /// # Errors
-/// None does in time.
+/// No process listens in time.
 pub async fn wait_until_listening(socket: &Path, within: Duration) -> Result<()> {
     let what = format!("a process to listen on {}", socket.display());
     wait::poll(within, &what, || async {
@@ -22,10 +22,10 @@ pub async fn wait_until_listening(socket: &Path, within: Duration) -> Result<()>
     .await
 }
 
-/// Asks processes to end, the last first, as those that were started later depend on the earlier ones.
+/// Stops processes by SIGTERM in reverse order, because later ones depend on earlier ones.
 ///
 /// # Errors
-/// One had died, did not end in time, or ended with an error.
+/// A process had already exited, did not exit in time, or exited with an error.
 pub async fn stop_in_reverse(processes: &[Process], grace: Duration) -> Result<()> {
     for process in processes.iter().rev() {
         process.ensure_alive()?;

@@ -1,9 +1,9 @@
-//! What to run as a child.
+//! Specifications of child processes.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-/// What to run, and under which name.
+/// The specification of a child process.
 #[derive(Clone, Debug)]
 pub struct Spec {
     pub(super) name: String,
@@ -17,7 +17,7 @@ pub struct Spec {
 // === impl Spec ===
 
 impl Spec {
-    /// A program to be run under `name`, which becomes the name of its log and of the process in messages.
+    /// A program with the name `name`, which is used for its log and in messages.
     pub fn new(name: impl Into<String>, program: impl Into<PathBuf>) -> Self {
         Self {
             name: name.into(),
@@ -29,21 +29,21 @@ impl Spec {
         }
     }
 
-    /// The name the program is to see itself called by.
+    /// Sets `argv[0]`.
     #[must_use]
     pub fn arg0(mut self, arg0: impl AsRef<OsStr>) -> Self {
         self.arg0 = Some(arg0.as_ref().to_owned());
         self
     }
 
-    /// One more argument.
+    /// Adds an argument.
     #[must_use]
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.args.push(arg.as_ref().to_owned());
         self
     }
 
-    /// More arguments.
+    /// Adds arguments.
     #[must_use]
     pub fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args
@@ -51,7 +51,7 @@ impl Spec {
         self
     }
 
-    /// A variable on top of the harness's own environment.
+    /// Sets a variable in addition to the harness's environment.
     #[must_use]
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.env
@@ -59,7 +59,7 @@ impl Spec {
         self
     }
 
-    /// The working directory, in which the logs are written too; the run's directory if not given.
+    /// Sets the working directory, which also contains the logs; default: the run's directory.
     #[must_use]
     pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.dir = Some(dir.into());

@@ -11,7 +11,7 @@ use crate::fixture::Access;
 const RESOURCE_EXHAUSTED: i32 = 8;
 const REASON: &str = "no free slot on this node";
 
-/// With the feature gate for codes as it is by default.
+/// With the feature gate for error codes at its default.
 pub(super) const CODED: Scenario = Scenario {
     name: "attach-fails",
     about: "The driver's error and its code reach attachError and the pod's Events; the retry attaches.",
@@ -45,7 +45,7 @@ async fn run(env: &mut TestEnv<'_>, code: Option<i32>) -> Result<()> {
 
     let (_, error) = env.wait_for_attach_error(&volume, A).await?;
     let message = error.message.context("the attachError must have a message")?;
-    ensure!(message.contains(REASON), "the attachError says \"{message}\"");
+    ensure!(message.contains(REASON), "the attachError is \"{message}\"");
     ensure!(
         error.error_code == code,
         "its errorCode is {:?}",

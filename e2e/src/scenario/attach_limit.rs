@@ -13,7 +13,7 @@ use crate::fixture::Access;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "attach-limit",
-    about: "A pod whose volume is one too many for its node is scheduled when another volume has left.",
+    about: "A pod whose volume exceeds its node's attach limit is scheduled when another volume is detached.",
     config: ScenarioConfig {
         driver_flags: &["--attach-limit=1"],
         ..ScenarioConfig::ONE_NODE

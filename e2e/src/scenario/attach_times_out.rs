@@ -36,7 +36,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let status = attachment.status.clone().context("it was found by its status")?;
     ensure!(
         !status.attached,
-        "it says attached without an answer from the driver"
+        "attached is true without a response from the driver"
     );
     ensure!(
         attachment.finalizers().contains(&env.finalizer()),

@@ -60,7 +60,7 @@ async fn after_publish(env: &mut TestEnv<'_>) -> Result<()> {
     );
     ensure!(
         !attachment.status.as_ref().is_some_and(|status| status.attached),
-        "it says attached already"
+        "the VolumeAttachment is attached already"
     );
 
     env.driver.clear_faults().await?;

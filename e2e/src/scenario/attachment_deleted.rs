@@ -13,7 +13,7 @@ use crate::wait::Progress;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "attachment-deleted",
-    about: "A volume whose VolumeAttachment is deleted by hand is detached, and attached again for its pod.",
+    about: "A volume whose VolumeAttachment is deleted manually is detached, and attached again for its pod.",
     config: ScenarioConfig {
         // The volume is detached while the pod uses it.
         node_drivers: false,

@@ -48,7 +48,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     }
     env.wait_for_volumes_attached(A, &[&shared]).await?;
 
-    // The completed pod does not hold its volume.
+    // The completed pod does not keep its volume attached.
     env.pod("next", B, &[&first]).await?;
     env.wait_until_running("next", STEP_TIMEOUT).await?;
     move_order::ensure_moved_in_order(env, &first, A, B)?;

@@ -36,7 +36,7 @@ const HELD: Duration = Duration::from_secs(120);
 /// The same process starts again.
 pub(super) const RESTART: Scenario = Scenario {
     name: "controllers-restart",
-    about: "A restarted attach/detach controller finishes attaches and detaches, keeps what is attached, and attaches nothing twice.",
+    about: "A restarted attach/detach controller finishes attaches and detaches, keeps volumes attached, and attaches no volume twice.",
     config: CONFIG,
     // The retry of the call that timed out can succeed from a cache without the error.
     go: ExpectedOutcome::Fails {
@@ -50,7 +50,7 @@ pub(super) const RESTART: Scenario = Scenario {
 /// Another replica takes over.
 pub(super) const FAIL_OVER: Scenario = Scenario {
     name: "controllers-fail-over",
-    about: "A standby attach/detach controller finishes attaches and detaches, keeps what is attached, and attaches nothing twice.",
+    about: "A standby attach/detach controller finishes attaches and detaches, keeps volumes attached, and attaches no volume twice.",
     config: WITH_STANDBY,
     run: |env| Box::pin(run(env, Component::StandbyControllerManager)),
     ..RESTART
@@ -112,7 +112,7 @@ async fn run(env: &mut TestEnv<'_>, next: Component) -> Result<()> {
     env.driver.clear_faults().await?;
     env.wait_until_attached(&env.attachment_name(&coming, B)).await?;
     env.wait_until_detached(&leaving, A, STEP_TIMEOUT).await?;
-    // No controller sees this pod go.
+    // No controller observes the deletion of this pod.
     env.delete_pod("released").await?;
     env.wait_until_pod_gone("released", STEP_TIMEOUT).await?;
 

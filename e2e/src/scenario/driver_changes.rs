@@ -47,7 +47,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let published = env.driver.published().await?;
     ensure!(
         published.contains_key(&early.handle) && !published.contains_key(&late.handle),
-        "a driver without calls changed what is published: {published:?}"
+        "a driver without publish calls changed the published volumes: {published:?}"
     );
 
     env.driver.restart_without("").await?;

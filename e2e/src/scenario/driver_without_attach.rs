@@ -49,7 +49,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let asked = ["ControllerGetCapabilities", PUBLISH, UNPUBLISH];
     let calls = env.driver.calls()?;
     match calls.iter().find(|call| asked.contains(&call.method.as_str())) {
-        Some(call) => anyhow::bail!("the driver was asked for {}", call.method),
+        Some(call) => anyhow::bail!("the driver was called: {}", call.method),
         None => Ok(()),
     }
 }

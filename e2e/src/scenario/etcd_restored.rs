@@ -45,7 +45,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let started = started_at(&pods.get("detached").await.context("read a pod")?);
     let snapshot = env.ctx().cluster().save_snapshot().await?;
     env.delete_pod("detached").await?;
-    // Else kubelet could still repeat its removal after the restore.
+    // Otherwise kubelet could repeat the pod's deletion after the restore.
     env.wait_until_pod_gone("detached", STEP_TIMEOUT).await?;
     env.wait_until_detached(&detached, A, STEP_TIMEOUT).await?;
     env.pod("attached", B, &[&attached]).await?;
@@ -63,7 +63,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.driver
         .wait_until_published(&detached.handle, &node_id, true, STEP_TIMEOUT)
         .await?;
-    // The restored status says Running, of the time before.
+    // The restored status is the old one, Running.
     wait::for_object(
         &pods,
         "detached",
@@ -86,7 +86,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         again.metadata.uid.as_ref() != Some(&lost),
         "the snapshot has a VolumeAttachment that is younger than it"
     );
-    // The restore ended the recorder's watch, too. It records nothing before it has listed again.
+    // The restore also ended the recorder's watch. It records nothing before its relist.
     let mut recorded = env.recorder().follow();
     let has_again = |events: &Vec<WatchEvent>| {
         let mut uids = events.iter().map(|event| &event.attachment.metadata.uid);

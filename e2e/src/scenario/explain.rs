@@ -1,4 +1,4 @@
-//! A pod's volume gets stuck for several causes in turn, and `kubectl csi-attach explain` names the component that must act
+//! A pod's volume gets stuck by several causes in turn, and `kubectl csi-attach explain` names the component that must act
 //! and the reason.
 //!
 //! The attacher is ours or the Go one; the plugin runs with no more permissions than `deploy/components/explain` gives.
@@ -23,7 +23,7 @@ use crate::fixture::{Access, SCENARIO_LABEL, attacher_finalizer};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "explain",
-    about: "kubectl csi-attach explain names the component that must act next and why, or that nothing is wrong.",
+    about: "kubectl csi-attach explain names the component that must act next and the reason, or reports that no volume is stuck.",
     config: ScenarioConfig::DEFAULT,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env)),
@@ -207,7 +207,7 @@ async fn without_permissions(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<
     }
     ensure!(
         answer.code == 0,
-        "what is attached as far as can be seen is not stuck: {answer:?}"
+        "a volume that is attached according to the readable objects must not be stuck: {answer:?}"
     );
     let refused = cli.ask(Reader::Unprivileged, env, "pod/third").await?;
     ensure!(
@@ -222,7 +222,7 @@ async fn without_object(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
         let absent = cli.ask(Reader::Explain, env, nowhere).await?;
         ensure!(
             absent.code == 2 && absent.stderr.contains("there is no such object"),
-            "what is not there cannot be explained: {absent:?}"
+            "an absent object must end with code 2: {absent:?}"
         );
     }
     Ok(())

@@ -40,7 +40,10 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     for (kind, name) in objects {
         let event = wait_for_event(env, kind, name, "AttachFailed", FAILURES).await?;
         let message = event.message.context("an Event must have a message")?;
-        ensure!(message.contains(REASON), "{kind}: the Event says \"{message}\"");
+        ensure!(
+            message.contains(REASON),
+            "{kind}: the Event has the message \"{message}\""
+        );
         ensure!(
             event.type_.as_deref() == Some("Warning"),
             "{kind}: it is no warning"

@@ -98,7 +98,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
 
     let held: BTreeSet<_> = workers.iter().flat_map(Worker::held).collect();
     wait_until_attached(env, &held).await?;
-    array_has_what_attachments_say(env, &held).await?;
+    verify_array_matches_attachments(env, &held).await?;
     try_join_all(workers.iter_mut().map(Worker::delete_all)).await?;
     env.wait_until_all_detached(LONG).await?;
     report(env, &killer, attachments, held.len())
@@ -172,7 +172,10 @@ async fn wait_until_attached(env: &TestEnv<'_>, held: &BTreeSet<(String, String)
 }
 
 /// Compares the array's list with the VolumeAttachments and with the requested attachments.
-async fn array_has_what_attachments_say(env: &TestEnv<'_>, held: &BTreeSet<(String, String)>) -> Result<()> {
+async fn verify_array_matches_attachments(
+    env: &TestEnv<'_>,
+    held: &BTreeSet<(String, String)>,
+) -> Result<()> {
     let observations = env.observations().await?;
     let mut expected: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut attached = BTreeSet::new();

@@ -17,7 +17,7 @@ const C: usize = 2;
 
 const SETTINGS: ClusterSettings = ClusterSettings {
     max_wait_for_unmount: Some(Duration::from_secs(5)),
-    // Heartbeats that end do not make a node unhealthy during the test, only its Ready condition does.
+    // Missing heartbeats do not make a node unhealthy during the test; only its Ready condition does.
     node_monitor_grace_period: Some(Duration::from_secs(30 * 60)),
     verbose_log: true,
     ..ClusterSettings::DEFAULT
@@ -51,7 +51,7 @@ pub(super) const DISABLED: Scenario = Scenario {
     run: |env| Box::pin(disabled(env)),
 };
 
-/// The Node object goes with the machine.
+/// The Node object is deleted with the machine.
 pub(super) const NODE_DELETED: Scenario = Scenario {
     name: "node-deleted-in-use",
     about: "A volume in use on a node that is deleted is detached after maxWaitForUnmount, and only then attached to another.",
@@ -70,7 +70,7 @@ async fn enabled(env: &mut TestEnv<'_>) -> Result<()> {
     env.pod("unhealthy", B, &[&unhealthy]).await?;
     env.wait_until_all_running(2, STEP_TIMEOUT).await?;
 
-    // Neither kubelet unmounts anything any more; only one of the nodes says that it is not ready.
+    // Neither kubelet unmounts volumes any more; only one of the nodes reports that it is not ready.
     env.lose_node(A).await?;
     env.lose_node(B).await?;
     env.report_not_ready(B, "container runtime is down").await?;
@@ -82,7 +82,7 @@ async fn enabled(env: &mut TestEnv<'_>) -> Result<()> {
     wait_for_log(env, &waits).await?;
     env.allow_force_detach(&unhealthy, B);
     env.remove_pod("unhealthy").await?;
-    // The wait for the healthy node's volume began before this one's and is over, too.
+    // The wait for the healthy node's volume started earlier, so it is over, too.
     env.wait_until_detached(&unhealthy, B, STEP_TIMEOUT).await?;
 
     env.ensure_calls(UNPUBLISH, &healthy, 0)?;

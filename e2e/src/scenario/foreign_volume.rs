@@ -11,14 +11,14 @@ use crate::driver::journal::{PUBLISH, UNPUBLISH};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "foreign-volume",
-    about: "A volume of another driver is refused without a driver call, even if this driver has the same volume handle.",
+    about: "A volume of another driver is rejected without a driver call, even if this driver has the same volume handle.",
     config: ScenarioConfig {
         node_drivers: false,
         ..ScenarioConfig::ONE_NODE
     },
     go: ExpectedOutcome::Fails {
         issue: KnownIssue(9),
-        expected_error: "the driver was asked for a volume of another",
+        expected_error: "the driver was called for a volume of another driver",
         always: true,
     },
     run: |env| Box::pin(run(env)),
@@ -70,7 +70,10 @@ fn never_asked(env: &TestEnv<'_>, handle: &str) -> Result<()> {
         .iter()
         .find(|call| call.volume == handle && [PUBLISH, UNPUBLISH].contains(&&*call.method));
     if let Some(call) = call {
-        bail!("the driver was asked for a volume of another: {}", call.method);
+        bail!(
+            "the driver was called for a volume of another driver: {}",
+            call.method
+        );
     }
     Ok(())
 }

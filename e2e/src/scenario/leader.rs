@@ -54,7 +54,7 @@ pub(super) const KILLED: Scenario = Scenario {
 
 pub(super) const LOSES_DRIVER: Scenario = Scenario {
     name: "leader-loses-driver",
-    about: "The leader loses its driver, the standby has one: the standby takes over; our attacher does not exit.",
+    about: "The leader loses the connection to its driver and the standby takes over; our attacher does not exit.",
     config: CONFIG,
     // The Go attacher exits when the connection is lost; the scenario restarts it.
     go: ExpectedOutcome::Passes,
@@ -90,7 +90,7 @@ async fn stops(env: &mut TestEnv<'_>) -> Result<()> {
     // The Go attacher does not release the Lease, so the other replica waits for its expiry.
     ensure!(
         kind == Kind::Go || took < LEASE_DURATION,
-        "the lease changed hands only {took:?} after its holder was asked to stop"
+        "the lease changed hands only {took:?} after its holder received SIGTERM"
     );
     attach(env, "after", B).await?;
     history.ensure_one_at_a_time(2)?;
@@ -162,7 +162,7 @@ async fn loses_driver(env: &mut TestEnv<'_>) -> Result<()> {
 
     // The Go attacher does not release the Lease, so the other replica waits for its expiry.
     ensure!(
-        kind == Kind::Go || history.was_given_back(),
+        kind == Kind::Go || history.was_released(),
         "the leader without a driver did not give the lease back"
     );
 
@@ -185,7 +185,7 @@ async fn suspended(env: &mut TestEnv<'_>) -> Result<()> {
     attach(env, "before", A).await?;
 
     first.suspend()?;
-    // Changes that it gets after it is resumed, and must leave to the leader.
+    // Changes that it receives after it is resumed and must leave to the leader.
     let volume = env.volume("during", Access::OneNode).await?;
     env.pod("during", B, &[&volume]).await?;
     env.delete_pod("before").await?;
@@ -274,7 +274,7 @@ impl History {
             Progress::of(held_by == holder, || format!("{held_by:?} holds it"))
         })
         .await?;
-        // So that the history includes it.
+        // Wait until the history includes it.
         let seen = |states: &Vec<(Instant, Lease)>| {
             states.last().is_some_and(|(_, lease)| holder_of(lease) == holder)
         };
@@ -295,7 +295,7 @@ impl History {
     }
 
     /// Whether a holder released it.
-    fn was_given_back(&self) -> bool {
+    fn was_released(&self) -> bool {
         let states = self.states.borrow();
         states.iter().any(|(_, lease)| holder_of(lease).is_empty())
     }

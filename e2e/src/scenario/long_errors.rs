@@ -93,7 +93,7 @@ async fn error_status(
 /// Fails unless the error was cut to the maximum length between characters.
 fn is_cut(error: &VolumeError) -> Result<()> {
     let message = error.message.as_deref().context("it has no message")?;
-    ensure!(message.contains(REASON), "it says \"{message}\"");
+    ensure!(message.contains(REASON), "the error is \"{message}\"");
     ensure!(
         message.len() <= LONGEST,
         "it has {} bytes, and the API server took it",

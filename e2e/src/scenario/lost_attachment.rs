@@ -58,7 +58,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         let status = attachment.status.unwrap_or_default();
         ensure!(
             status.attached && status.attach_error.is_none() && status.detach_error.is_none(),
-            "an attachment says {status:?}"
+            "an attachment has the status {status:?}"
         );
     }
     Ok(())

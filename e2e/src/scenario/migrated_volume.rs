@@ -11,7 +11,7 @@ use crate::wait::Progress;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "migrated-volume",
-    about: "Volumes of a plugin that is no longer in tree are attached through the CSI driver that took over; our finalizer stays only on the one that was handed over.",
+    about: "Volumes of a removed in-tree plugin are attached by the CSI driver that replaced it; our finalizer stays only on the volume with the annotation migrated-to.",
     config: ScenarioConfig {
         driver: Some(EBS_DRIVER),
         ..ScenarioConfig::ONE_NODE

@@ -40,7 +40,7 @@ pub(super) fn ensure_moved_in_order(
     Ok(())
 }
 
-/// When a volume moved, as the driver saw it.
+/// Times of a volume's move, from the driver's journal.
 pub(crate) struct Moved {
     detach_start: Timestamp,
     attach_end: Timestamp,

@@ -26,7 +26,7 @@ pub(super) const ATTACHED: Scenario = Scenario {
 /// While the result of the attach is unknown.
 pub(super) const HALF_ATTACHED: Scenario = Scenario {
     name: "node-reregistered-half",
-    about: "A publish to the node's previous id that may have succeeded is undone before the volume is published to the new id.",
+    about: "A publish to the node's previous id that may have succeeded is unpublished before the volume is published to the new id.",
     config: ScenarioConfig {
         timeout: Duration::from_secs(2),
         ..ScenarioConfig::ONE_NODE
@@ -82,21 +82,21 @@ async fn half_attached(env: &mut TestEnv<'_>) -> Result<()> {
     );
     ensure!(nodes.contains(&new), "the volume is published to {nodes:?}");
     let calls = env.driver.calls()?;
-    let taken_back = calls
+    let unpublished = calls
         .iter()
         .filter(|call| call.method == UNPUBLISH && call.node == old && call.succeeded())
         .filter_map(|call| call.end.as_ref())
         .map(|end| end.at)
         .max()
         .with_context(|| format!("no unpublish from {old}"))?;
-    let given = calls
+    let published = calls
         .iter()
         .find(|call| call.method == PUBLISH && call.node == new)
         .with_context(|| format!("no publish to {new}"))?;
     ensure!(
-        taken_back <= given.start,
-        "published to {new} at {} before it was taken back from {old} at {taken_back}",
-        given.start
+        unpublished <= published.start,
+        "published to {new} at {} before it was unpublished from {old} at {unpublished}",
+        published.start
     );
     Ok(())
 }

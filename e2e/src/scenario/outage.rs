@@ -13,7 +13,7 @@ use crate::driver::fault::FaultRule;
 use crate::driver::journal::{PUBLISH, UNPUBLISH};
 use crate::fixture::Access;
 
-/// kube-apiserver may hold a write for its whole request timeout, a minute.
+/// kube-apiserver may block a write for its whole request timeout, a minute.
 const WRITE_FAILS: Duration = Duration::from_secs(120);
 
 pub(super) const API_SERVER: Scenario = Scenario {
@@ -25,7 +25,7 @@ pub(super) const API_SERVER: Scenario = Scenario {
         timeout: Duration::from_secs(120),
         ..ScenarioConfig::DEFAULT
     },
-    // It publishes again when the status write fails.
+    // The Go attacher publishes again when the status write fails.
     go: ExpectedOutcome::Fails {
         issue: KnownIssue(2),
         expected_error: "was called",

@@ -12,7 +12,7 @@ use crate::fixture::Access;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "pod-attaches",
-    about: "A pod's volume is published once, its VolumeAttachment has node id and attachmentMetadata, and nothing is left after the pod.",
+    about: "A pod's volume is published once, its VolumeAttachment has node id and attachmentMetadata, and nothing remains after the pod's deletion.",
     config: ScenarioConfig::ONE_NODE,
     // From a cache that does not show its own success yet, the Go attacher may publish a second time.
     go: ExpectedOutcome::Fails {

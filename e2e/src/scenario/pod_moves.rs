@@ -1,4 +1,5 @@
-//! A workload moves: its pod on one node is deleted and a new one is made on another, as a Deployment does.
+//! A workload moves: its pod on one node is deleted and a new one is created on another node, as a Deployment
+//! does.
 
 use anyhow::{Result, ensure};
 
@@ -19,7 +20,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.pod("before", A, &[&volume]).await?;
     env.wait_until_running("before", STEP_TIMEOUT).await?;
 
-    // Both at once: the new pod does not wait for the old one to be gone.
+    // Both at once: the new pod is created before the old one is deleted.
     env.delete_pod("before").await?;
     env.pod("after", B, &[&volume]).await?;
     env.wait_until_running("after", STEP_TIMEOUT).await?;

@@ -89,7 +89,7 @@ pub(super) const READERS: Scenario = Scenario {
 
 pub(super) const ONE_POD: Scenario = Scenario {
     name: "read-write-once-pod",
-    about: "The scheduler keeps a second pod off a ReadWriteOncePod volume until the first is gone.",
+    about: "The scheduler does not schedule a second pod with a ReadWriteOncePod volume until the first is deleted.",
     config: ScenarioConfig::ONE_NODE,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(one_pod(env)),

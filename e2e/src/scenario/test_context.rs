@@ -18,7 +18,7 @@ pub struct TestContext {
     run: Arc<Run>,
     toolchain: Toolchain,
     cluster: Arc<Cluster>,
-    /// The nodes of scenarios where they are real.
+    /// The scenarios' real nodes; empty if nodes are simulated.
     real_nodes: Vec<Arc<RealNode>>,
     driver: PathBuf,
     ours: OnceCell<PathBuf>,
@@ -32,7 +32,7 @@ pub struct TestContext {
 pub enum Build {
     /// The one under test.
     Current(Kind),
-    /// An earlier one of ours.
+    /// An earlier build of csi-attacher.
     Previous,
 }
 
@@ -65,20 +65,20 @@ impl From<Kind> for Build {
 // === impl TestContext ===
 
 impl TestContext {
-    /// Starts or finds the cluster and builds what every scenario needs.
+    /// Starts or finds the cluster and builds the programs that every scenario needs.
     pub async fn open(run: &Arc<Run>, toolchain: &Toolchain, backend: Backend) -> Result<Self> {
         let cluster = Cluster::start(run, toolchain, backend).await?;
         Self::on(run, toolchain, Arc::new(cluster)).await
     }
 
-    /// Runs scenarios on real nodes, which the caller stops.
+    /// A context for scenarios on real nodes, which the caller stops.
     pub async fn on_real_nodes(run: &Arc<Run>, toolchain: &Toolchain, nodes: &RealNodes) -> Result<Self> {
         let mut ctx = Self::on(run, toolchain, Arc::clone(nodes.cluster())).await?;
         ctx.real_nodes = nodes.nodes().to_vec();
         Ok(ctx)
     }
 
-    /// Builds what every scenario needs.
+    /// Builds the programs that every scenario needs.
     pub async fn on(run: &Arc<Run>, toolchain: &Toolchain, cluster: Arc<Cluster>) -> Result<Self> {
         let settings = toolchain.settings();
         let randomness = Randomness {
@@ -107,12 +107,12 @@ impl TestContext {
         &self.cluster
     }
 
-    /// The `index`th node of a scenario, where nodes are real.
+    /// The `index`th real node of a scenario, if nodes are real.
     pub(super) fn real_node(&self, index: usize) -> Option<&Arc<RealNode>> {
         self.real_nodes.get(index)
     }
 
-    /// The run its processes belong to.
+    /// The run of its processes.
     pub fn run(&self) -> &Arc<Run> {
         &self.run
     }
@@ -175,7 +175,7 @@ impl TestContext {
         self.randomness
     }
 
-    /// Waits until no other test environment uses a driver name that Kubernetes knows.
+    /// Waits until no other test environment uses a driver name that is built into Kubernetes.
     pub(super) async fn lock_well_known_driver_name(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.lock_well_known_driver_name).lock_owned().await
     }

@@ -84,8 +84,9 @@ pub struct ScenarioConfig {
     pub capabilities: &'static str,
     /// More flags of the driver's controller.
     pub driver_flags: &'static [&'static str],
-    /// Whether the nodes' kubelets mount volumes, for which each node needs a driver process. Without it they only
-    /// report. A mock driver without ControllerPublish attaches what it mounts, which some scenarios must not see.
+    /// Whether the nodes' kubelets mount volumes, for which each node needs a driver process. Without it they only report.
+    /// A mock driver without ControllerPublish would attach volumes when it mounts them, which would disturb some
+    /// scenarios.
     pub node_drivers: bool,
     /// More flags of the attacher.
     pub flags: &'static [&'static str],

@@ -41,7 +41,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
             Some(pv) => Progress::of(pv.finalizers() == ours, || {
                 format!("it is held by {:?}", pv.finalizers())
             }),
-            None => Progress::Pending("it is gone although its volume is attached".to_owned()),
+            None => Progress::Pending("it is deleted although its volume is attached".to_owned()),
         },
     )
     .await?;

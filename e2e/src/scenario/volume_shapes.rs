@@ -25,7 +25,7 @@ pub(super) const ALL: Scenario = Scenario {
     run: |env| Box::pin(run(env, Driver::Complete)),
 };
 
-/// A driver that can do neither.
+/// A driver with neither capability.
 pub(super) const PLAIN: Scenario = Scenario {
     name: "volume-shapes-plain",
     about: "A driver without SINGLE_NODE_MULTI_WRITER and PUBLISH_READONLY gets only access modes and flags that it supports.",
@@ -44,7 +44,7 @@ enum Driver {
     Plain,
 }
 
-/// A volume as Kubernetes knows it, and what comes of it.
+/// A PersistentVolume, and the expected result.
 struct Shape {
     name: &'static str,
     /// The PersistentVolume's spec, without the source.
@@ -249,8 +249,8 @@ async fn verify(env: &TestEnv<'_>, shape: &Shape, name: &str, handle: &str) -> R
             );
             return Ok(());
         }
-        (Outcome::Refused(_), Some(request)) => bail!("the driver was asked: {request}"),
-        (Outcome::Published(_), None) => bail!("the driver was not asked; the error is {reported:?}"),
+        (Outcome::Refused(_), Some(request)) => bail!("the driver was called: {request}"),
+        (Outcome::Published(_), None) => bail!("the driver was not called; the error is {reported:?}"),
         (Outcome::Published(wanted), Some(request)) => (wanted, request),
     };
     let (wanted, request) = wanted;

@@ -16,7 +16,7 @@ const REASON: &str = "the port is locked";
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "volumes-attached",
-    about: "volumesAttached loses a volume before its VolumeAttachment is deleted, and a failed detach does not bring it back.",
+    about: "A volume is removed from volumesAttached before its VolumeAttachment is deleted, and is not added again after a failed detach.",
     config: ScenarioConfig {
         own_cluster: Some(ClusterSettings::DEFAULT),
         ..ScenarioConfig::ONE_NODE
@@ -89,7 +89,7 @@ fn ensure_removed_before_deletion(
     Ok(())
 }
 
-/// Without the right to patch node statuses.
+/// Without the permission to patch node statuses.
 pub(super) const PATCH_FAILS: Scenario = Scenario {
     name: "node-status-patch-fails",
     about: "A volume is not detached while the attach/detach controller cannot remove it from volumesAttached, and a pod that returns uses it.",

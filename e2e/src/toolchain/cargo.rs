@@ -1,4 +1,4 @@
-//! Our own programs, built by a cargo of our own so that a run never meets an outdated one.
+//! Builds this workspace's programs by a separate cargo process, so that a run never uses outdated ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use tokio::time::Instant;
 use super::{Toolchain, is_executable, lock, progress, workspace_root};
 use crate::process;
 
-/// How many lines of a failed build are shown.
+/// Number of log lines in the error of a failed build.
 const TAIL_LINES: usize = 60;
 
-/// The caller's profile, and the folder of the target directory it builds into. Debug assertions distinguish the two
-/// apart: only the release profile is without.
+/// The caller's profile, and its subdirectory of the target directory. Debug assertions distinguish the two
+/// profiles: only the release profile disables them.
 const PROFILE: (&str, &str) = if cfg!(debug_assertions) {
     ("dev", "debug")
 } else {
     ("release", "release")
 };
 
-/// The variables that cargo sets for a test or `cargo run`. Inherited by another cargo, build scripts that watch
-/// these variables (ring's does) would see them change, and all that is built on them would be compiled again, here
-/// and then at the caller's next build.
-pub(super) const OF_THE_CALLERS_PACKAGE: &[&str] = &[
+/// The variables that cargo sets for a test or `cargo run`. If another cargo inherited them, build scripts that
+/// watch these variables (such as ring's) would run again, and cargo would recompile all dependents, here and again
+/// in the caller's next build.
+pub(super) const CALLERS_PACKAGE_VARIABLES: &[&str] = &[
     "CARGO_MANIFEST_DIR",
     "CARGO_MANIFEST_LINKS",
     "CARGO_MANIFEST_PATH",
@@ -38,11 +38,10 @@ pub(super) const OF_THE_CALLERS_PACKAGE: &[&str] = &[
 ];
 
 impl Toolchain {
-    /// Builds a program of the workspace, which costs a second when nothing has changed.
+    /// Builds a program of the workspace, which takes a second if nothing has changed.
     ///
-    /// For tests the whole workspace is selected, because cargo then settles on the same features of the
-    /// dependencies as it did for the caller and has little to build twice. What is measured is what is
-    /// shipped: the program's package alone.
+    /// For tests cargo builds the whole workspace, because it then selects the same features of dependencies as for
+    /// the caller and rebuilds little. For benchmarks it builds only the program's package, as for a release.
     pub(super) async fn own_binary(&self, name: &str) -> Result<PathBuf> {
         let (profile, folder) = PROFILE;
         let selected: &[&str] = if profile == "dev" {
@@ -60,7 +59,7 @@ impl Toolchain {
         let log = logs.join(format!("{name}.log"));
         let since = Instant::now();
         let mut command = self.command(&cargo, workspace_root());
-        for name in OF_THE_CALLERS_PACKAGE {
+        for name in CALLERS_PACKAGE_VARIABLES {
             command.env_remove(name);
         }
         let mut child = command
@@ -89,7 +88,7 @@ impl Toolchain {
     }
 }
 
-/// A program that a variable names instead of a build.
+/// A program from a variable, instead of a build.
 pub(super) fn named_program(variable: &str, path: &Path) -> Result<PathBuf> {
     ensure!(
         is_executable(path),

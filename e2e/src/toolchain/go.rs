@@ -1,4 +1,4 @@
-//! Go programs, built on first use and kept under a name that holds a hash of their sources.
+//! Go programs, built on first use and cached under a name that contains a hash of their sources.
 
 mod recipe;
 
@@ -15,10 +15,10 @@ use super::{Settings, Toolchain, is_executable, lock, progress, workspace_root};
 use crate::process;
 use recipe::{BUILD_ENV, Go, Recipe, needed_version, release};
 
-/// How many lines of a failed build are shown.
+/// Number of log lines in the error of a failed build.
 const TAIL_LINES: usize = 30;
 
-/// There is no `go`, so no Go program can be built. Tests that need one are skipped.
+/// `go` is not installed, so Go programs cannot be built. Tests that need one are skipped.
 #[derive(Clone, Copy, Debug)]
 pub struct MissingGo;
 
@@ -31,10 +31,10 @@ impl fmt::Display for MissingGo {
 impl std::error::Error for MissingGo {}
 
 impl MissingGo {
-    /// Why a test is skipped, if it failed for want of Go.
+    /// The reason to skip a test that failed because Go is missing.
     ///
     /// # Errors
-    /// The test's, if it failed for another reason.
+    /// The test's error, if it has another cause.
     pub fn skips(outcome: Result<()>) -> Result<Option<String>> {
         match outcome {
             Err(error) if error.is::<Self>() => Ok(Some(format!("{Self}"))),
@@ -46,7 +46,7 @@ impl MissingGo {
 // === impl Settings ===
 
 impl Settings {
-    /// Whether there is a `go`.
+    /// Checks that `go` is installed.
     ///
     /// # Errors
     /// [`MissingGo`].
@@ -65,23 +65,23 @@ impl Settings {
 /// A program of one of the harness's Go modules.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GoProgram {
-    /// Folder of the module, from the workspace's root.
+    /// Folder of the module, relative to the workspace's root.
     pub(super) module: &'static str,
     /// The main package.
     pub(super) package: &'static str,
     /// Name of the executable.
     pub(super) name: &'static str,
-    /// Variables that are to hold the version of a module go.mod names: variable and module. Programs that are
-    /// not built by their own project's scripts do not know their version otherwise.
+    /// Variables to set to the version of a module in go.mod at link time: variable and module. Without them,
+    /// programs that are not built by their project's scripts do not know their version.
     pub(super) stamps: &'static [(&'static str, &'static str)],
-    /// What it is, for progress lines.
+    /// Description for progress lines.
     pub(super) what: &'static str,
-    /// How long the first build may take, for progress lines.
+    /// Duration of the first build, for progress lines.
     pub(super) expectation: &'static str,
 }
 
 impl Toolchain {
-    /// The executable of `program`, built if there is none for the sources as they are.
+    /// The executable of `program`, built if there is none for the current sources.
     pub(super) async fn go_program(&self, program: &GoProgram) -> Result<PathBuf> {
         let (recipe, finished) = self.go_recipe(program).await?;
         let executable = finished.join(program.name);
@@ -94,7 +94,7 @@ impl Toolchain {
         if executable.is_file() {
             return Ok(executable);
         }
-        // Only the holder of the lock uses this name; what lies there is of a build that was killed.
+        // Only the holder of the lock uses this name; an existing directory is from a killed build.
         let unfinished = builds.join(format!("{}-unfinished", program.name));
         if unfinished.exists() {
             fs::remove_dir_all(&unfinished).with_context(|| format!("remove {}", unfinished.display()))?;
@@ -105,14 +105,14 @@ impl Toolchain {
         Ok(executable)
     }
 
-    /// The executable of `program`, if it is built for the sources as they are.
+    /// The executable of `program`, if it is built for the current sources.
     pub(super) async fn built_go_program(&self, program: &GoProgram) -> Result<Option<PathBuf>> {
         let (_, finished) = self.go_recipe(program).await?;
         let executable = finished.join(program.name);
         Ok(executable.is_file().then_some(executable))
     }
 
-    /// How to build `program`, and the folder that the finished build lies in.
+    /// The recipe of `program`, and the folder of the finished build.
     async fn go_recipe<'a>(&self, program: &'a GoProgram) -> Result<(Recipe<'a>, PathBuf)> {
         let module = workspace_root().join(program.module);
         let go = self.go(&module).await?;
@@ -160,7 +160,7 @@ impl Toolchain {
         Ok(Go { executable, identity })
     }
 
-    /// Builds into the folder `into`, with the log beside the executable.
+    /// Builds into the folder `into`, with the log next to the executable.
     async fn go_build(&self, recipe: &Recipe<'_>, into: &Path) -> Result<()> {
         let program = recipe.program;
         progress::say(&format!(
@@ -199,7 +199,7 @@ impl Toolchain {
         Ok(())
     }
 
-    /// Downloads the modules and counts the packages that Go has no cached build of.
+    /// Downloads the modules and counts the packages without a cached build.
     async fn outdated_packages(&self, recipe: &Recipe<'_>) -> Result<usize> {
         let program = recipe.program;
         let mut child = self
@@ -221,13 +221,13 @@ impl Toolchain {
                 stdout
                     .read_to_string(&mut listed)
                     .await
-                    .context("read what `go list` says")
+                    .context("read the output of `go list`")
             },
             async {
                 stderr
                     .read_to_string(&mut permission_errors)
                     .await
-                    .context("read what `go list` says")
+                    .context("read the output of `go list`")
             },
         )?;
         ensure!(
@@ -247,7 +247,7 @@ impl Toolchain {
         self.downloaded(&workspace_root().join(folder), required).await
     }
 
-    /// The sources of a released module, as in `k8s.io/api@v0.36.3`, in Go's module cache.
+    /// The sources of a released module, such as `k8s.io/api@v0.36.3`, in Go's module cache.
     ///
     /// # Errors
     /// The release does not exist, its sources cannot be fetched, or their checksum differs.

@@ -1,7 +1,7 @@
-//! What real nodes and the pods on them run: kubelet, containerd, the sidecars of `deploy/`, our own programs as static
-//! executables, and Debian's programs for devices and filesystems.
+//! The programs of real nodes and their pods: kubelet, containerd, the sidecars of `deploy/`, this workspace's programs
+//! as static executables, and Debian's programs for devices and filesystems.
 //!
-//! Cold builds take half an hour, so tests use what is built, and only `--bin nodes -- --build` builds.
+//! Cold builds take half an hour, so tests only use existing builds; `--bin nodes -- --build` builds the programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,22 +11,22 @@ use anyhow::{Context, Result, ensure};
 use ring::digest::{SHA256, digest};
 use tokio::time::Instant;
 
-use super::cargo::OF_THE_CALLERS_PACKAGE;
+use super::cargo::CALLERS_PACKAGE_VARIABLES;
 use super::go::GoProgram;
 use super::{Peer, Toolchain, is_executable, lock, progress, workspace_root};
 use crate::process;
 
-/// How many lines of a failed build are shown.
+/// Number of log lines in the error of a failed build.
 const TAIL_LINES: usize = 30;
 
-/// What a node's root filesystem is made of, as in `deploy/images/Containerfile`.
+/// Debian packages of a node's root filesystem, as in `deploy/images/Containerfile`.
 const DEBIAN: [&str; 3] = [
     "--variant=minbase",
     "--include=mount,e2fsprogs,xfsprogs",
     "bookworm",
 ];
 
-/// What the driver needs none of: half of Debian's size.
+/// Directories that the driver does not need: half of Debian's size.
 const UNUSED: [&str; 5] = [
     "usr/share/doc",
     "usr/share/locale",
@@ -64,7 +64,7 @@ const GINKGO: GoProgram = suite_program("github.com/onsi/ginkgo/v2/ginkgo", "gin
 const NODE_SIDECAR: GoProgram = suite_program("./sidecar", "suite-sidecar");
 /// The bastion through which the suite reaches nodes by SSH.
 const SUITE_SSH: GoProgram = suite_program("./ssh", "suite-ssh");
-/// Images of the suite that tests of CSI drivers use.
+/// The suite's images that tests of CSI drivers use.
 const SUITE_IMAGES: [&str; 12] = [
     "/e2e-test-images/agnhost:",
     "/e2e-test-images/busybox:",
@@ -80,7 +80,7 @@ const SUITE_IMAGES: [&str; 12] = [
     "/sig-storage/livenessprobe:",
 ];
 
-/// The programs of real nodes and of the images on them.
+/// The programs of real nodes and their images.
 #[derive(Clone, Debug)]
 pub struct NodePrograms {
     pub(crate) kubelet: PathBuf,
@@ -105,14 +105,14 @@ pub struct NodePrograms {
     pub suite: Option<SuitePrograms>,
 }
 
-/// What Kubernetes' storage suite needs.
+/// The programs and images of Kubernetes' storage suite.
 #[derive(Clone, Debug)]
 pub struct SuitePrograms {
     pub(crate) suite: PathBuf,
     pub(crate) ginkgo: PathBuf,
     pub(crate) agnhost: PathBuf,
     pub(crate) ssh: PathBuf,
-    /// Names of the images that it asks for.
+    /// Names of the suite's images.
     pub(crate) images: Vec<String>,
 }
 
@@ -176,7 +176,7 @@ impl Toolchain {
         Ok(true)
     }
 
-    /// The programs, if all are built; our own are brought up to date.
+    /// The programs, if all are built; this workspace's programs are rebuilt if they changed.
     pub async fn built_node_programs(&self) -> Result<Option<NodePrograms>> {
         let sidecars = SIDECARS.map(Peer::program);
         let nodes = [KUBELET, CONTAINERD, SHIM, CTR, NODE_SIDECAR];
@@ -213,7 +213,7 @@ impl Toolchain {
         })
     }
 
-    /// Attacher and driver, as `deploy/images/binaries` builds them, or as the settings name them.
+    /// Attacher and driver, built like `deploy/images/binaries`, or from the settings.
     fn static_binaries(&self) -> Result<[PathBuf; 2]> {
         let architecture = match std::env::consts::ARCH {
             "x86_64" => "amd64",
@@ -226,7 +226,7 @@ impl Toolchain {
         Ok([attacher, named(&self.settings.mock_driver, "csi-mock-driver")])
     }
 
-    /// A second when nothing has changed.
+    /// Takes a second if nothing has changed.
     async fn build_static_binaries(&self) -> Result<[PathBuf; 2]> {
         let binaries = self.static_binaries()?;
         if self.settings.attacher.is_some() && self.settings.mock_driver.is_some() {
@@ -239,7 +239,7 @@ impl Toolchain {
         let script = workspace_root().join("deploy/images/binaries");
         let out = builds.join("images");
         let mut command = self.command(&script, workspace_root());
-        for name in OF_THE_CALLERS_PACKAGE {
+        for name in CALLERS_PACKAGE_VARIABLES {
             command.env_remove(name);
         }
         command.arg(&out).env("CARGO_TARGET_DIR", &target);
@@ -300,7 +300,7 @@ impl Toolchain {
             fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
         }
         let mut tar = self.command("tar".as_ref(), &unfinished);
-        // Container runtimes make the devices.
+        // Container runtimes create the devices.
         tar.args([
             "--create",
             "--file=layer.tar",

@@ -1,4 +1,4 @@
-//! The Go programs that the tests run beside those of this workspace.
+//! Go programs that the tests run beside those of this workspace.
 
 use super::go::GoProgram;
 
@@ -8,7 +8,7 @@ pub(super) const SNAPSHOTTER: &str = "e2e/snapshotter";
 /// A Go program of the modules `e2e/peers`, `e2e/sidecars` and `e2e/snapshotter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// The Go sidecar we are compared with, external-attacher.
+    /// external-attacher, the Go sidecar to which csi-attacher is compared.
     ExternalAttacher,
     /// The sidecar that provisions volumes.
     ExternalProvisioner,
@@ -16,17 +16,17 @@ pub enum Peer {
     ExternalResizer,
     /// The sidecar that takes snapshots.
     ExternalSnapshotter,
-    /// The controller of VolumeSnapshots, one for all drivers.
+    /// The controller of VolumeSnapshots for all drivers.
     SnapshotController,
     /// The CSI conformance tests.
     CsiSanity,
-    /// Our own writer of the official descriptor of csi.proto.
+    /// Prints the official descriptor of csi.proto.
     CsiDescriptors,
-    /// Our own clients of the mock driver, which dial as kubelet and sidecars do.
+    /// Clients of the mock driver that connect like kubelet and the sidecars.
     GrpcClients,
-    /// Our own grpc-go client and server, which tell what they see of calls through a proxy.
+    /// A grpc-go client and server that report the calls that they observe through a proxy.
     GrpcProxied,
-    /// Our own questioner of Kubernetes' library that translates in-tree volumes.
+    /// Calls Kubernetes' library that translates in-tree volumes.
     CsiTranslation,
 }
 
@@ -38,7 +38,7 @@ impl Peer {
         self.program().name
     }
 
-    /// Folder of the Go module that it is built from.
+    /// Folder of its Go module.
     fn module(self) -> &'static str {
         match self {
             // The Go attacher keeps the versions of its own go.mod.

@@ -8,9 +8,9 @@ use anyhow::{Context, Result};
 use tokio::process::Child;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// How often a line that can be drawn over is drawn.
+/// Period of redrawing the line on a terminal.
 const REDRAW: Duration = Duration::from_secs(1);
-/// How often a new line is written where lines stay.
+/// Period of new lines if stderr is not a terminal.
 const REPEAT: Duration = Duration::from_secs(15);
 
 /// Writes one line of progress to stderr. A closed stderr is no error.
@@ -50,7 +50,7 @@ pub(super) async fn watch(
     }
 }
 
-/// A duration as people say it.
+/// A duration as human-readable text.
 pub(super) fn elapsed(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds / 60 {

@@ -1,6 +1,6 @@
-//! The Go programs of `e2e/validators`, which validate `deploy/`: kustomize itself, Prometheus' own parser, and readers of
-//! what Kubernetes' storage tests and the sidecars beside the attacher accept; and kubectl and Helm, for the commands of the
-//! documents.
+//! The Go programs of `e2e/validators`, which validate `deploy/`: kustomize, Prometheus' parser, and readers of the
+//! definitions and flags that Kubernetes' storage tests and the other sidecars accept; and kubectl and Helm for the commands
+//! of the documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -65,12 +65,12 @@ const HELM: GoProgram = GoProgram {
     ..KUBECTL
 };
 
-/// What a sidecar takes on its command line.
+/// The flags of a sidecar.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct SidecarFlags {
-    /// Names of flags.
+    /// Names of the flags.
     pub flags: BTreeSet<String>,
-    /// Names of feature gates.
+    /// Names of the feature gates.
     pub gates: BTreeSet<String>,
 }
 
@@ -83,11 +83,11 @@ pub struct StorageSuite {
     pub capabilities: Vec<String>,
 }
 
-/// Fields by their names, with the fields of those that have some.
+/// Fields by name, with their subfields.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct Fields(pub BTreeMap<String, Option<Self>>);
 
-/// What a PromQL expression asks for.
+/// The selectors and groupings of a PromQL expression.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct Query {
     /// The series it selects.
@@ -96,12 +96,12 @@ pub struct Query {
     pub grouping: Vec<String>,
 }
 
-/// A selection of series.
+/// A series selector.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct Selector {
     /// Name of the metric.
     pub metric: String,
-    /// Names of the labels that are looked at.
+    /// Names of the labels in its matchers.
     pub labels: Vec<String>,
 }
 
@@ -109,7 +109,7 @@ impl Toolchain {
     /// The objects of the kustomization in `dir`, as a YAML stream.
     ///
     /// # Errors
-    /// What kustomize has to say.
+    /// kustomize's error.
     pub async fn kustomize(&self, dir: &Path) -> Result<String> {
         let dir = dir.to_str().context("the folder must have a UTF-8 name")?;
         self.run_validator(&KUSTOMIZE, &[dir], "").await
@@ -125,14 +125,14 @@ impl Toolchain {
         self.go_program(&HELM).await
     }
 
-    /// What each of the expressions asks for, in their order.
+    /// The query of each expression, in order.
     ///
     /// # Errors
     /// An expression is not PromQL.
     pub async fn promql(&self, expressions: &[String]) -> Result<Vec<Query>> {
         let asked = serde_json::to_string(expressions).context("serialise expressions")?;
         let answer = self.run_validator(&PROMQL, &[], &asked).await?;
-        serde_json::from_str(&answer).context("understand what the parser says")
+        serde_json::from_str(&answer).context("parse the output of the PromQL parser")
     }
 
     /// The test driver definition's fields in the control plane's version of Kubernetes.
@@ -168,7 +168,7 @@ impl Toolchain {
             .spawn()
             .with_context(|| format!("run {}", program.what))?;
         let mut input = child.stdin.take().expect("stdin must be piped");
-        // The programs read all of their input before they write.
+        // The programs read their whole input before they write.
         input
             .write_all(stdin.as_bytes())
             .await
@@ -177,7 +177,7 @@ impl Toolchain {
         let output = child
             .wait_with_output()
             .await
-            .with_context(|| format!("read what {} says", program.what))?;
+            .with_context(|| format!("read the output of {}", program.what))?;
         ensure!(
             output.status.success(),
             "{} {args:?} ended with {}: {}",

@@ -37,7 +37,7 @@ fn plays_to_its_end(name: &str) -> Result<(), Failed> {
     let output = playground(&["--story", name])?;
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    let ended = output.status.success() && text.contains("Checked: it happened as described.");
+    let ended = output.status.success() && text.contains("Checked: all steps succeeded.");
     if !ended {
         return Err(format!("{}\n{text}\n{errors}", output.status).into());
     }

@@ -152,7 +152,7 @@ async fn interrupt_the_api(browser: &Browser) {
     browser.press("a").await;
     browser.until(&pressed("a", false)).await;
     browser
-        .until(&shows("timeline", "bring the API server back"))
+        .until(&shows("timeline", "start the API server again"))
         .await;
 }
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::selection::{Family, LeftOut, Selection};
 
-/// Why a test of a whole family counts as failed that neither ran nor has a reason not to.
+/// Error of a test of a complete family that neither ran nor has a reason to be skipped.
 const UNACCOUNTED: &str =
     "unaccounted: the test did not run, and neither ginkgo nor the harness has a reason";
 
@@ -21,7 +21,7 @@ pub struct Results(BTreeMap<Family, FamilyResults>);
 #[derive(Debug, Default)]
 struct FamilyResults {
     groups: BTreeMap<String, Counts>,
-    /// Names of the tests that did not pass, by the reason.
+    /// Names of the tests that did not pass, by state and reason.
     others: BTreeMap<(State, String), BTreeSet<String>>,
 }
 
@@ -34,7 +34,7 @@ struct Counts {
     left_out: usize,
 }
 
-/// What became of a test that did not pass.
+/// State of a test that did not pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
     Failed,
@@ -71,10 +71,10 @@ struct Failure {
 // === impl Results ===
 
 impl Results {
-    /// Reads ginkgo's report of a run without the tests in `left_out`.
+    /// Reads ginkgo's report of a run that excluded the tests in `left_out`.
     ///
     /// # Errors
-    /// No test of the selection ran, or none of a required name, or none of a family of which all tests or required ones are
+    /// No selected test ran, or no test with a required name, or no test of a family of which all or required tests are
     /// selected.
     pub(super) fn read(file: &Path, selection: &Selection, left_out: &[LeftOut]) -> Result<Self> {
         let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
@@ -145,7 +145,7 @@ impl FamilyResults {
                 self.groups.entry(spec.group()).or_default().passed += 1;
                 return;
             }
-            // One that was not chosen has no message.
+            // A test that was not selected has no message.
             "skipped" | "pending" if message.is_empty() => match left_out {
                 Some(left_out) => (State::LeftOut, left_out.reason),
                 None if selection.focus.is_empty() => (State::Failed, UNACCOUNTED),
@@ -212,7 +212,7 @@ impl Counts {
 // === impl TestSpec ===
 
 impl TestSpec {
-    /// The whole name.
+    /// The full name.
     fn name(&self) -> String {
         let containers = self.container_hierarchy_texts.iter().flatten();
         let texts: Vec<_> = containers

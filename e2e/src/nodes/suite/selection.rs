@@ -1,4 +1,4 @@
-//! Which tests of the suite are run, and why the others of the same families are not.
+//! Selects the tests of the suite, with reasons for the excluded ones.
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -13,16 +13,16 @@ pub enum Family {
     External,
     /// CSI Volumes: csi-driver-host-path's manifests.
     Volumes,
-    /// CSI Mock: the suite answers most calls itself, through the driver as a proxy.
+    /// CSI Mock: the suite implements most calls itself, with the driver as a proxy.
     Mock,
 }
 
-/// Tests that are not run.
+/// Excluded tests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeftOut {
-    /// Why.
+    /// The reason.
     pub(super) reason: &'static str,
-    /// Names: each is parts of a test's name, in their order.
+    /// Test names, each as a list of its parts in order.
     names: &'static [&'static [&'static str]],
 }
 
@@ -31,9 +31,9 @@ pub(super) struct LeftOut {
 pub struct Selection {
     /// Families.
     pub families: Vec<Family>,
-    /// A regular expression that a test's name must match after its family's; empty: all tests.
+    /// A regular expression for the part of a test's name after its family's; empty: all tests.
     pub focus: String,
-    /// Parts of names: of each, a test must run.
+    /// Parts of names: for each, at least one matching test must run.
     pub(super) required: &'static [&'static str],
 }
 
@@ -78,14 +78,14 @@ const GROWTH: LeftOut = LeftOut {
     ],
 };
 
-/// Some tests of each family that take minutes together.
+/// Some tests of each family, which take minutes in total.
 const SMOKE: &[&str] = &[
-    // Of the two drivers.
+    // For the two drivers.
     "[Testpattern: Dynamic PV (default fs)] volumes should store data",
     "[Testpattern: Dynamic PV (block volmode)] volumes should store data",
     "[Testpattern: Dynamic PV (default fs)] subPath should support existing directory",
     "[Testpattern: Generic Ephemeral-volume (default fs) (late-binding)] ephemeral should create read/write inline",
-    // Of the suite's own driver.
+    // For the suite's own driver.
     "should require VolumeAttach for drivers with attachment",
     "should not require VolumeAttach for drivers without attachment",
     "should preserve attachment policy when no CSIDriver present",
@@ -110,7 +110,7 @@ impl Family {
         }
     }
 
-    /// What the names of its tests contain, any of it.
+    /// Texts, one of which the names of its tests contain.
     fn names(self) -> &'static [&'static str] {
         match self {
             Self::External => &["External Storage [Driver: mock.csi.local]"],
@@ -131,7 +131,7 @@ impl Family {
 // === impl LeftOut ===
 
 impl LeftOut {
-    /// Those that this machine cannot or the harness does not run.
+    /// All tests that this machine cannot run or that the harness does not support.
     pub(super) fn all() -> Result<Vec<Self>> {
         let mut all = LEFT_OUT.to_vec();
         if !may_grow_mounted_ext4()? {
@@ -140,7 +140,7 @@ impl LeftOut {
         Ok(all)
     }
 
-    /// Whether it names the test.
+    /// Whether it matches the test.
     pub(super) fn matches(&self, test: &str) -> bool {
         self.names.iter().any(|parts| {
             let mut rest = Some(test);
@@ -151,7 +151,7 @@ impl LeftOut {
         })
     }
 
-    /// A regular expression of Go for the same.
+    /// The same as a Go regular expression.
     pub(super) fn pattern(&self) -> String {
         let patterns = self.names.iter().map(|parts| {
             let parts: Vec<_> = parts.iter().map(|part| literal(part)).collect();
@@ -182,7 +182,7 @@ impl Selection {
         }
     }
 
-    /// A regular expression of Go for the names of its tests.
+    /// A Go regular expression for the names of its tests.
     pub(super) fn pattern(&self) -> String {
         let names = self.families.iter().flat_map(|family| family.names());
         let names: Vec<_> = names.map(|name| literal(name)).collect();
@@ -190,12 +190,12 @@ impl Selection {
     }
 }
 
-/// A regular expression of Go that matches only this.
+/// A Go regular expression that matches this text literally.
 fn literal(text: &str) -> String {
     format!(r"\Q{text}\E")
 }
 
-/// Whether the nodes have CAP_SYS_RESOURCE, which they take over from this process.
+/// Whether the nodes have CAP_SYS_RESOURCE, which they inherit from this process.
 fn may_grow_mounted_ext4() -> Result<bool> {
     let status = procfs::process::Process::myself()
         .and_then(|process| process.status())

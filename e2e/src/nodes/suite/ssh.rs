@@ -1,4 +1,5 @@
-//! SSH to the nodes, for tests that stop and start kubelet: a bastion outside of them that answers for each node.
+//! SSH access to the nodes, for tests that stop and start kubelet: a bastion outside the nodes that handles the
+//! commands for all of them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,13 +14,13 @@ use super::super::{RealNode, RealNodes};
 use crate::process::{Process, Spec};
 use crate::wait::{self, Progress};
 
-/// How long the bastion may take to listen.
+/// Timeout of the bastion's start.
 const READY: Duration = Duration::from_secs(60);
 
 /// A bastion that runs until it is dropped.
 pub(super) struct Ssh {
     pub(super) bastion: Process,
-    /// Of the bastion.
+    /// Address of the bastion.
     pub(super) address: String,
     /// File with the private key of its clients.
     pub(super) key: PathBuf,
@@ -67,29 +68,29 @@ impl Ssh {
     }
 }
 
-/// Answers each connection's line, node and verb of systemctl, with an exit code and a text.
+/// Handles one line per connection, a node and a systemctl verb, and responds with an exit code and a text.
 async fn serve(listener: UnixListener, nodes: Vec<Arc<RealNode>>) {
     while let Ok((connection, _)) = listener.accept().await {
-        if let Err(error) = answer(connection, &nodes).await {
+        if let Err(error) = serve_command(connection, &nodes).await {
             tracing::warn!(error = format!("{error:#}"), "systemctl failed");
         }
     }
 }
 
-async fn answer(mut connection: UnixStream, nodes: &[Arc<RealNode>]) -> Result<()> {
+async fn serve_command(mut connection: UnixStream, nodes: &[Arc<RealNode>]) -> Result<()> {
     let mut line = String::new();
     BufReader::new(&mut connection)
         .read_line(&mut line)
         .await
         .context("read a command")?;
-    let answer = match systemctl(line.trim(), nodes).await {
+    let response = match systemctl(line.trim(), nodes).await {
         Ok(text) => format!("0 {text}"),
         Err(error) => format!("1 {error:#}"),
     };
     connection
-        .write_all(answer.as_bytes())
+        .write_all(response.as_bytes())
         .await
-        .context("answer a command")
+        .context("respond to a command")
 }
 
 async fn systemctl(command: &str, nodes: &[Arc<RealNode>]) -> Result<&'static str> {
@@ -100,7 +101,7 @@ async fn systemctl(command: &str, nodes: &[Arc<RealNode>]) -> Result<&'static st
         ("start", false) => node.start_kubelet().map(|()| ""),
         ("stop", true) => node.kill_kubelet().await.map(|()| ""),
         ("start" | "stop", _) => Ok(""),
-        // The suite asks only for ActiveState.
+        // The suite only reads ActiveState.
         ("show", true) => Ok("active"),
         ("show", false) => Ok("inactive"),
         _ => bail!("systemctl {verb} is not served"),

@@ -1,4 +1,4 @@
-//! The panels above the timeline: a table for each party.
+//! The panels above the timeline: a table for each component.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
@@ -14,7 +14,7 @@ pub(super) struct Panel {
     title: &'static str,
     header: &'static [&'static str],
     widths: Vec<Constraint>,
-    /// None: the party does not answer, for this reason.
+    /// The rows, or the reason that there are none.
     rows: Result<Vec<Vec<Span<'static>>>, &'static str>,
 }
 
@@ -93,7 +93,7 @@ impl Panel {
             }
         };
         let room = usize::from(area.height.saturating_sub(1));
-        // A row more is worth more than the header.
+        // One more row is more useful than the header.
         let header = rows.len() < room;
         let shown = rows.len().min(if header { room - 1 } else { room });
         let title = match rows.len() - shown {
@@ -182,7 +182,7 @@ fn world(world: &WorldRow) -> Vec<Span<'static>> {
 }
 
 fn lanes(snapshot: &Snapshot) -> Result<Vec<Vec<Span<'static>>>, &'static str> {
-    let lanes = snapshot.lanes.as_ref().ok_or("the attacher does not answer")?;
+    let lanes = snapshot.lanes.as_ref().ok_or("the attacher does not respond")?;
     let count =
         |count: usize, style: Style| Span::styled(count.to_string(), if count == 0 { PLAIN } else { style });
     let row = |lane: &LaneRow| {
@@ -200,7 +200,7 @@ fn lanes(snapshot: &Snapshot) -> Result<Vec<Vec<Span<'static>>>, &'static str> {
 }
 
 fn array(snapshot: &Snapshot) -> Result<Vec<Vec<Span<'static>>>, &'static str> {
-    let array = snapshot.array.as_ref().ok_or("the driver does not answer")?;
+    let array = snapshot.array.as_ref().ok_or("the driver does not respond")?;
     let row = |row: &ArrayRow| {
         vec![
             Span::raw(row.node_id.clone()),

@@ -9,7 +9,7 @@ fn mk_strings(names: &[&str]) -> Vec<String> {
     names.iter().map(|&name| name.to_owned()).collect()
 }
 
-/// A cluster in which the volume data is stuck on the lost node b.
+/// A cluster in which volume `data` is stuck on the lost node b.
 fn mk_snapshot() -> Snapshot {
     let pod = |name: &str, node: &str, phase: &str, volume: &str| PodRow {
         name: name.to_owned(),
@@ -81,8 +81,8 @@ fn mk_snapshot() -> Snapshot {
                 &["data"],
                 "deletes VolumeAttachment csi-1",
             ),
-            line(2.5, "driver", &["cache"], "answers OK after 300 ms"),
-            line(3.5, "you", &[], "cut node b off"),
+            line(2.5, "driver", &["cache"], "responds OK after 300 ms"),
+            line(3.5, "you", &[], "stop node b"),
         ],
         ..Snapshot::default()
     }
@@ -115,7 +115,7 @@ fn text_of(terminal: &Terminal<TestBackend>) -> String {
         .collect()
 }
 
-/// Checks that each line's words stand in one line of the screen, in this order.
+/// Checks that the words of each line occur in one line of the screen, in this order.
 #[track_caller]
 fn assert_shows(screen: &str, lines: &[&[&str]]) {
     for words in lines {
@@ -161,7 +161,7 @@ fn every_panel_has_its_content_at_both_sizes() {
                 &["detach", "1/10", "2", "3", "node-1", "data"],
                 &["Timeline of", "cache", "data"],
                 &["1.50", "attach/detach", "deletes VolumeAttachment csi-1"],
-                &["3.50", "you", "cut node b off"],
+                &["3.50", "you", "stop node b"],
                 &[
                     "s slow",
                     "f fail",
@@ -175,7 +175,7 @@ fn every_panel_has_its_content_at_both_sizes() {
             ],
         );
         assert!(
-            !screen.contains("answers OK"),
+            !screen.contains("responds OK"),
             "a line about another volume:\n{screen}"
         );
     }
@@ -186,10 +186,7 @@ fn timeline_follows_the_chosen_volume() {
     let screen = text_of(&drawn(80, 24, &mk_snapshot(), &mk_choice(0)));
     assert_shows(
         &screen,
-        &[
-            &["2.50", "driver", "answers OK after 300 ms"],
-            &["cut node b off"],
-        ],
+        &[&["2.50", "driver", "responds OK after 300 ms"], &["stop node b"]],
     );
     assert!(!screen.contains("deletes VolumeAttachment"), "{screen}");
 }
@@ -208,7 +205,7 @@ fn newest_lines_of_a_long_timeline_are_shown() {
     let screen = text_of(&drawn(80, 24, &snapshot, &mk_choice(0)));
     assert_shows(&screen, &[&["99.00", "driver", "does step 99"]]);
     assert!(!screen.contains("does step 50 "), "{screen}");
-    // Wrapped, not cut off.
+    // Wrapped, not truncated.
     assert_eq!(screen.matches("slowly").count() % 12, 0, "{screen}");
 }
 
@@ -234,7 +231,7 @@ fn parties_that_do_not_answer_are_named() {
         &screen,
         &[
             &["only on the embedded cluster"],
-            &["the attacher does not answer", "the driver does not answer"],
+            &["the attacher does not respond", "the driver does not respond"],
         ],
     );
 }
@@ -253,7 +250,7 @@ fn chapter_of_a_story_is_shown_whole() {
         &[&["2. Node a is lost."], &["still writes to it."], &["? help"]],
     );
     assert!(!screen.contains("k kill"), "{screen}");
-    assert_shows(&screen, &[&["web-1"], &["cut node b off"]]);
+    assert_shows(&screen, &[&["web-1"], &["stop node b"]]);
 }
 
 #[test]

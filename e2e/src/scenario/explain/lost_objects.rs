@@ -10,7 +10,7 @@ use crate::wait::Progress;
 
 pub(in crate::scenario) const SCENARIO: Scenario = Scenario {
     name: "explain-lost-objects",
-    about: "A pod without a node, a deleted volume, a node that is down and one that is gone are distinguished, with the next step.",
+    about: "kubectl csi-attach explain distinguishes a pod without a node, a deleted volume, a node that is down and a deleted node, and names the next step.",
     config: ScenarioConfig::ONE_NODE,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env)),

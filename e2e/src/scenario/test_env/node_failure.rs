@@ -47,12 +47,12 @@ impl TestEnv<'_> {
         Ok(new)
     }
 
-    /// From now on invariants expect the node's volumes to be published to this id.
+    /// Makes the invariants expect the node's volumes to be published to this id.
     pub fn expect_node_id(&mut self, node: usize, node_id: &str) {
         self.nodes[node].set_node_id(node_id);
     }
 
-    /// Ends the node's kubelet at once: no heartbeat, no unmount.
+    /// Stops the node's kubelet without a shutdown: no heartbeat, no unmount.
     pub async fn lose_node(&mut self, node: usize) -> Result<()> {
         self.nodes[node].crash().await
     }
@@ -62,7 +62,7 @@ impl TestEnv<'_> {
         self.nodes[node].recover()
     }
 
-    /// Has a node that went down report that it is not ready, as its kubelet does in its last status update.
+    /// Reports that a stopped node is not ready, as its kubelet does in its last status update.
     pub async fn report_not_ready(&self, node: usize, message: &str) -> Result<()> {
         let name = self.node(node).name();
         let now = Timestamp::now().to_string();
@@ -78,14 +78,14 @@ impl TestEnv<'_> {
         Ok(())
     }
 
-    /// Does what a cloud's controller does about a machine that is gone: removes the node. Once its pods are removed
-    /// too, the volume is detached from it although it was not unmounted.
+    /// Deletes the Node, as a cloud controller manager does for a deleted machine. Once its pods are deleted too, the
+    /// volume is detached from it although it was not unmounted.
     pub async fn remove_node(&mut self, node: usize, volume: &TestVolume) -> Result<()> {
         let name = self.node(node).name().to_owned();
         self.force_detached.insert((volume.handle.clone(), name.clone()));
         let nodes = Api::<Node>::all(self.client());
-        // The attach/detach controller goes by the last status of a node that is gone, and would wait for it to
-        // unmount the volume: six minutes.
+        // The attach/detach controller uses the last status of a deleted node, and would wait six minutes for the
+        // unmount.
         let unused = Patch::Strategic(json!({"status": {"volumesInUse": []}}));
         nodes
             .patch_status(&name, &PatchParams::default(), &unused)
@@ -132,14 +132,14 @@ impl TestEnv<'_> {
         self.force_detached.insert((volume.handle.clone(), node));
     }
 
-    /// Does what an administrator does about a node that is down: adds the out-of-service taint and removes the pod that
-    /// was there. From now on the volume may be detached from it by force.
+    /// Handles a node that is down as an administrator does: adds the out-of-service taint and deletes the node's pod.
+    /// From then on the volume may be force-detached from the node.
     pub async fn mark_out_of_service(&mut self, node: usize, pod: &str, volume: &TestVolume) -> Result<()> {
         self.taint_out_of_service(node, volume).await?;
         self.remove_pod(pod).await
     }
 
-    /// Adds the out-of-service taint. From now on the volume may be detached from the node by force.
+    /// Adds the out-of-service taint. From then on the volume may be force-detached from the node.
     pub async fn taint_out_of_service(&mut self, node: usize, volume: &TestVolume) -> Result<()> {
         self.allow_force_detach(volume, node);
         self.set_out_of_service(node, true).await

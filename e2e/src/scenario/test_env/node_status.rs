@@ -1,4 +1,4 @@
-//! What the attach/detach controller reports in `node.status.volumesAttached`.
+//! Checks of `node.status.volumesAttached`, which the attach/detach controller reports.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -75,7 +75,7 @@ impl TestEnv<'_> {
 // === impl VolumesAttached ===
 
 impl VolumesAttached {
-    /// Waits until the volume was listed, not listed and so on, as `wanted` says.
+    /// Waits until the volume's history (listed or not) equals `wanted`.
     pub async fn wait_for(&self, volume: &TestVolume, wanted: &[bool]) -> Result<()> {
         let name = unique_volume_name(&self.driver, &volume.handle);
         let mut states = self.states.clone();
@@ -85,7 +85,7 @@ impl VolumesAttached {
             .context("the watch of a node ended")
     }
 
-    /// Whether the volume was listed, each change once.
+    /// The volume's history: whether it was listed, one value per change.
     pub fn history(&self, volume: &TestVolume) -> Vec<bool> {
         let name = unique_volume_name(&self.driver, &volume.handle);
         listed(&self.states.borrow(), &name)

@@ -43,7 +43,7 @@ impl SocketProxy {
 
 impl Drop for SocketProxy {
     fn drop(&mut self) {
-        // Connections to a remaining file would be refused, too.
+        // Clients' connections would also be refused if the file remained.
         std::fs::remove_file(&self.socket).ok();
     }
 }

@@ -29,7 +29,7 @@ impl TestEnv<'_> {
     /// Starts the cluster's external-provisioner.
     ///
     /// # Errors
-    /// It is a program that cannot be built or started.
+    /// The provisioner is a program that cannot be built or started.
     pub async fn start_provisioner(&mut self) -> Result<()> {
         let driver = DriverConnection::new(self.driver.channel());
         match self.ctx.cluster().provisioner(driver) {

@@ -1,4 +1,4 @@
-//! What goes into a Go build, and the key by which a finished one is found again.
+//! The inputs of a Go build, and their hash as the key of the cached build.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use ring::digest::{SHA256, digest};
 
 use super::GoProgram;
 
-/// Flags of every build: go.mod and go.sum are committed and must do as they are, and the program must not depend
-/// on where the tree lies or which commit it is at.
+/// Flags of every build: the build must not change the committed go.mod and go.sum, and the program must not
+/// depend on the tree's path or commit.
 const BUILD_FLAGS: &[&str] = &["-mod=readonly", "-trimpath", "-buildvcs=false"];
-/// Settings of every build: no C compiler is needed, and no go.work of a parent folder is looked at.
+/// Settings of every build: without a C compiler, and without a go.work of a parent folder.
 pub(super) const BUILD_ENV: &[(&str, &str)] = &[("CGO_ENABLED", "0"), ("GOWORK", "off")];
 
 /// A Go installation that can build a module.
@@ -22,7 +22,7 @@ pub(super) struct Go {
     pub(super) identity: String,
 }
 
-/// A program with all that goes into its build.
+/// A program with all inputs of its build.
 #[derive(Debug)]
 pub(super) struct Recipe<'a> {
     pub(super) program: &'a GoProgram,
@@ -34,10 +34,10 @@ pub(super) struct Recipe<'a> {
 // === impl Recipe ===
 
 impl<'a> Recipe<'a> {
-    /// Fails if go.mod does not name a module whose version the program is to know.
+    /// Fails if go.mod lacks a module whose version is linked into the program.
     pub(super) fn new(program: &'a GoProgram, module: PathBuf, go: Go) -> Result<Self> {
         let manifest = read_manifest(&module)?;
-        // Without symbols the control plane is half the size.
+        // Without symbols the control plane's executable is half the size.
         let mut linking = vec!["-s".to_owned(), "-w".to_owned()];
         for (variable, of) in program.stamps {
             let version = required_version(&manifest, of)
@@ -54,7 +54,7 @@ impl<'a> Recipe<'a> {
         })
     }
 
-    /// A hash of everything the build depends on: the sources, the versions they name, compiler and flags.
+    /// A hash of all inputs of the build: the sources, the versions in go.mod, compiler and flags.
     pub(super) fn key(&self) -> Result<String> {
         let mut files = Vec::new();
         source_files(&self.module, &mut files)?;
@@ -93,7 +93,7 @@ pub(super) fn needed_version(module: &Path) -> Result<String> {
         .to_owned())
 }
 
-/// Major, minor and patch of a version, to be compared: `1.26rc1` and `1.26` are `(1, 26, 0)`.
+/// Major, minor and patch of a version, for comparisons: `1.26rc1` and `1.26` are `(1, 26, 0)`.
 pub(super) fn release(version: &str) -> (u32, u32, u32) {
     let mut numbers = version.split('.').map(|part| {
         let digits: String = part.chars().take_while(char::is_ascii_digit).collect();
@@ -108,7 +108,7 @@ fn read_manifest(module: &Path) -> Result<String> {
     fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))
 }
 
-/// The version of a module that go.mod requires, which stands behind its name.
+/// The version of a module that go.mod requires, which follows its name.
 fn required_version<'a>(manifest: &'a str, module: &str) -> Option<&'a str> {
     let requirement = |line: &'a str| {
         let mut words = line
