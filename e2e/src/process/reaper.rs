@@ -27,8 +27,10 @@ const REAPER: &str = "CSI_E2E_REAPER";
 const READY: &[u8] = b"ready\n";
 /// The harness's message to keep the run's directory.
 const KEEP: &[u8] = b"keep\n";
-/// Timeout of the reaper's start and exit.
-const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout of the reaper's start.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout of the reaper's clean-up: on a busy disk, removing the data of dozens of etcds takes minutes.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(300);
 /// Period of scanning for new loop devices.
 const RECORD_INTERVAL: Duration = Duration::from_millis(100);
 /// Timeout of a killed process's exit before the reaper scans again.
@@ -149,7 +151,7 @@ impl Reaper {
         let mut stdout = child.stdout.take().expect("stdout must be piped");
         let mut line = [0; READY.len()];
         let ready =
-            readable_within(&stdout, STEP_TIMEOUT)? && stdout.read_exact(&mut line).is_ok() && line == READY;
+            readable_within(&stdout, START_TIMEOUT)? && stdout.read_exact(&mut line).is_ok() && line == READY;
         if !ready {
             child.kill().context("end a reaper that is none")?;
             child.wait().context("reap a reaper that is none")?;
@@ -179,8 +181,10 @@ impl Reaper {
         let Self { mut child, pipe, .. } = self;
         let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).context("watch the reaper")?;
         drop(pipe);
-        if !readable_within(&ended, STEP_TIMEOUT)? {
-            child.kill().context("end a reaper that hangs")?;
+        if !readable_within(&ended, CLEANUP_TIMEOUT)? {
+            child.kill().context("kill a reaper that hangs")?;
+            child.wait().context("wait for a killed reaper")?;
+            bail!("the reaper did not clean up within {CLEANUP_TIMEOUT:?}");
         }
         let status = child.wait().context("reap the reaper")?;
         ensure!(
