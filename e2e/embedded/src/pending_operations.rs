@@ -92,6 +92,15 @@ impl PendingOperations {
         self.find(key).is_some_and(|operation| operation.pending)
     }
 
+    /// As [`Self::is_operation_pending`] for a key without pod; an empty node matches any.
+    pub(crate) fn is_pending_on_node(&self, volume: &str, node: &str) -> bool {
+        let operations = self.by_volume.get(volume).into_iter().flatten();
+        operations.filter(|operation| operation.pending).any(|operation| {
+            let pending_on = operation.key.node.as_str();
+            pending_on.is_empty() || node.is_empty() || pending_on == node
+        })
+    }
+
     /// Whether `name` could be started: no operation is running for the key, and its own backoff has expired.
     pub(crate) fn is_operation_safe_to_retry(
         &self,

@@ -182,14 +182,15 @@ impl ActualStateOfWorld {
         Some(now.saturating_duration_since(requested))
     }
 
-    /// Resets the detach request time: a pod needs the volume again.
-    pub(crate) fn reset_detach_request_time(&mut self, name: &str, node: &str) {
-        if let Some(attached) = self
-            .volumes
-            .get_mut(name)
-            .and_then(|volume| volume.nodes.get_mut(node))
-        {
-            attached.detach_requested = None;
+    /// Resets the detach request time of a volume that a pod needs again. Returns whether the volume is attached.
+    pub(crate) fn reset_detach_request_time(&mut self, name: &str, node: &str) -> bool {
+        let volume = self.volumes.get_mut(name);
+        match volume.and_then(|volume| volume.nodes.get_mut(node)) {
+            Some(attached) if attached.attached_confirmed => {
+                attached.detach_requested = None;
+                true
+            }
+            Some(_) | None => false,
         }
     }
 
@@ -247,15 +248,15 @@ impl ActualStateOfWorld {
             .map_or(AttachState::Detached, NodeAttachedTo::state)
     }
 
-    /// The volumes that are or may be attached and for which `wanted(name, node)` holds.
+    /// The volumes that are or may be attached and for which `wanted(name, node, spec)` holds.
     pub(crate) fn get_attached_volumes(
         &self,
-        mut wanted: impl FnMut(&str, &str) -> bool,
+        mut wanted: impl FnMut(&str, &str, Option<&VolumeSpec>) -> bool,
     ) -> Vec<AttachedVolume> {
         let mut volumes = Vec::new();
         for (name, volume) in &self.volumes {
             for (node, attached) in &volume.nodes {
-                if wanted(name, node) {
+                if wanted(name, node, volume.spec.as_deref()) {
                     let in_use = self.in_use.get(node);
                     volumes.push(AttachedVolume {
                         volume_name: name.clone(),
@@ -328,11 +329,11 @@ mod tests {
     #[test]
     fn volume_counts_as_mounted_until_the_node_proves_otherwise() {
         let (mut actual, name) = attached("v", "a");
-        assert!(actual.get_attached_volumes(|_, _| true)[0].mounted_by_node);
+        assert!(actual.get_attached_volumes(|_, _, _| true)[0].mounted_by_node);
         actual.set_volumes_mounted_by_node(&[], "a");
-        assert!(!actual.get_attached_volumes(|_, _| true)[0].mounted_by_node);
+        assert!(!actual.get_attached_volumes(|_, _, _| true)[0].mounted_by_node);
         actual.set_volumes_mounted_by_node(std::slice::from_ref(&name), "a");
-        assert!(actual.get_attached_volumes(|_, _| true)[0].mounted_by_node);
+        assert!(actual.get_attached_volumes(|_, _, _| true)[0].mounted_by_node);
     }
 
     #[test]
@@ -394,7 +395,7 @@ mod tests {
             actual.set_detach_request_time(&name, "a", later),
             Some(Duration::from_secs(5))
         );
-        actual.reset_detach_request_time(&name, "a");
+        assert!(actual.reset_detach_request_time(&name, "a"));
         assert_eq!(
             actual.set_detach_request_time(&name, "a", later),
             Some(Duration::ZERO)

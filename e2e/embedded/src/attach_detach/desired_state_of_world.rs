@@ -124,15 +124,15 @@ impl DesiredStateOfWorld {
         }
     }
 
-    /// The volumes that should be attached and for which `needed(name, node)` holds.
+    /// The volumes that should be attached and for which `needed(name, node, spec)` holds.
     pub(crate) fn get_volumes_to_attach(
         &self,
-        mut needed: impl FnMut(&str, &str) -> bool,
+        mut needed: impl FnMut(&str, &str, &VolumeSpec) -> bool,
     ) -> Vec<VolumeToAttach> {
         let mut volumes = Vec::new();
         for (node, managed) in &self.nodes {
             for (name, volume) in &managed.volumes {
-                if needed(name, node) {
+                if needed(name, node, &volume.spec) {
                     volumes.push(VolumeToAttach {
                         volume_name: name.clone(),
                         node_name: node.clone(),
@@ -218,7 +218,7 @@ pub(super) mod tests {
         assert!(desired.add_pod(mk_pod("q"), spec.clone(), "a"));
         assert!(!desired.add_pod(mk_pod("q"), spec, "a"), "already there");
         assert_eq!(
-            desired.get_volumes_to_attach(|_, _| true).len(),
+            desired.get_volumes_to_attach(|_, _, _| true).len(),
             1,
             "one volume for both pods"
         );
@@ -240,9 +240,9 @@ pub(super) mod tests {
         desired.add_node("a");
         desired.add_pod(mk_pod("p"), spec.clone(), "a");
         desired.set_multi_attach_error(&name, "a");
-        assert!(desired.get_volumes_to_attach(|_, _| true)[0].multi_attach_error_reported);
+        assert!(desired.get_volumes_to_attach(|_, _, _| true)[0].multi_attach_error_reported);
         desired.delete_pod("uid-p", &name, "a");
         desired.add_pod(mk_pod("p"), spec, "a");
-        assert!(!desired.get_volumes_to_attach(|_, _| true)[0].multi_attach_error_reported);
+        assert!(!desired.get_volumes_to_attach(|_, _, _| true)[0].multi_attach_error_reported);
     }
 }

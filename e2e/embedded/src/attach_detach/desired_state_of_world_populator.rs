@@ -58,7 +58,7 @@ impl DesiredStateOfWorldPopulator {
             }
         }
         let mut not_attachable = BTreeSet::new();
-        for volume in state.desired.get_volumes_to_attach(|_, _| true) {
+        for volume in state.desired.get_volumes_to_attach(|_, _, _| true) {
             if !self.plugin.can_attach(&volume.spec.driver) {
                 tracing::info!(volume = %volume.volume_name, "Volume changes from attachable to non-attachable");
                 for pod in volume.scheduled_pods {

@@ -16,7 +16,7 @@ use super::csi_plugin::CsiPlugin;
 use super::desired_state_of_world::{PodToAdd, VolumeToAttach};
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::injected_bug::InjectedBug;
-use crate::pending_operations::{NotStarted, OperationKey};
+use crate::pending_operations::{NotStarted, OperationKey, PendingOperations};
 use crate::volume::VolumeSpec;
 
 pub(crate) const ATTACH_OPERATION: &str = "volume_attach";
@@ -189,10 +189,24 @@ pub(crate) async fn run_operations(mut operations: mpsc::UnboundedReceiver<BoxFu
 
 /// A volume for a single node must not be attached and detached concurrently, on any nodes.
 pub(crate) fn operation_key(volume: &str, spec: Option<&VolumeSpec>, node: &str) -> OperationKey {
-    if spec.is_none_or(VolumeSpec::is_multi_attach_allowed) {
-        OperationKey::on_node(volume, node)
-    } else {
-        OperationKey::of_volume(volume)
+    OperationKey::on_node(volume, key_node(spec, node))
+}
+
+/// Whether an operation of this key is pending; does not allocate.
+pub(crate) fn is_operation_pending(
+    pending: &PendingOperations,
+    volume: &str,
+    spec: Option<&VolumeSpec>,
+    node: &str,
+) -> bool {
+    pending.is_pending_on_node(volume, key_node(spec, node))
+}
+
+/// The node of an operation's key; empty, which matches any, for a volume of a single node.
+fn key_node<'a>(spec: Option<&VolumeSpec>, node: &'a str) -> &'a str {
+    match spec {
+        Some(spec) if !spec.is_multi_attach_allowed() => "",
+        Some(_) | None => node,
     }
 }
 

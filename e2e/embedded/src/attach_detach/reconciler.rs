@@ -13,7 +13,7 @@ use super::desired_state_of_world::VolumeToAttach;
 use super::metrics::ForceDetachReason;
 use super::multi_attach;
 use super::node_status_updater::NodeStatusUpdater;
-use super::operation_executor::{DETACH_OPERATION, OperationExecutor, operation_key};
+use super::operation_executor::{DETACH_OPERATION, OperationExecutor, is_operation_pending, operation_key};
 use crate::event_recorder::EventType;
 use crate::informer::Informer;
 use crate::injected_bug::InjectedBug;
@@ -127,28 +127,27 @@ impl Reconciler {
         }
     }
 
-    /// The volumes that are attached and not desired. If there are any, the next sync is due.
+    /// The volumes that are attached, not desired, and without a pending operation. If there are any, the next sync is due;
+    /// the end of an operation makes it due, too.
     fn volumes_to_detach(&self) -> Vec<AttachedVolume> {
         let mut state = self.state.lock();
-        let desired = &state.desired;
-        let volumes = state
-            .actual
-            .get_attached_volumes(|name, node| !desired.volume_exists(name, node));
+        let (desired, pending) = (&state.desired, &state.pending);
+        let volumes = state.actual.get_attached_volumes(|name, node, spec| {
+            !desired.volume_exists(name, node) && !is_operation_pending(pending, name, spec, node)
+        });
         state.changed |= !volumes.is_empty();
         volumes
     }
 
-    /// The volumes that are desired and not attached. Resets the detach request time of the attached ones.
+    /// The volumes that are desired, not attached, and without a pending operation. Resets the detach request time of the
+    /// attached ones.
     fn volumes_to_attach(&self) -> Vec<VolumeToAttach> {
         let mut state = self.state.lock();
         let state = &mut *state;
-        let actual = &mut state.actual;
-        let volumes = state.desired.get_volumes_to_attach(|name, node| {
-            let attached = actual.attach_state(name, node) == AttachState::Attached;
-            if attached {
-                actual.reset_detach_request_time(name, node);
-            }
-            !attached
+        let (actual, pending) = (&mut state.actual, &state.pending);
+        let volumes = state.desired.get_volumes_to_attach(|name, node, spec| {
+            !actual.reset_detach_request_time(name, node)
+                && !is_operation_pending(pending, name, Some(spec), node)
         });
         state.changed |= !volumes.is_empty();
         volumes

@@ -36,8 +36,11 @@ impl Kubelet {
 
     /// Writes `volumesInUse` if it changed; one write at a time, so that they arrive in order.
     pub(super) fn store_in_use(&mut self) {
+        if self.storing_in_use {
+            return;
+        }
         let in_use = self.volumes.volumes_in_use();
-        if self.storing_in_use || self.stored_in_use.as_ref() == Some(&in_use) {
+        if self.stored_in_use.as_ref() == Some(&in_use) {
             return;
         }
         self.storing_in_use = true;
