@@ -31,6 +31,16 @@ pub(crate) struct AttachedVolume {
     pub attach_state: AttachState,
 }
 
+/// As [`AttachedVolume`], borrowed from the state.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttachedVolumeRef<'a> {
+    pub volume_name: &'a str,
+    pub node_name: &'a str,
+    pub spec: Option<&'a VolumeSpec>,
+    pub mounted_by_node: bool,
+    pub detach_requested: Option<Instant>,
+}
+
 /// Volume -> nodes.
 #[derive(Debug, Default)]
 pub(crate) struct ActualStateOfWorld {
@@ -248,21 +258,29 @@ impl ActualStateOfWorld {
             .map_or(AttachState::Detached, NodeAttachedTo::state)
     }
 
-    /// The volumes that are or may be attached and for which `wanted(name, node, spec)` holds.
+    /// The volumes that are or may be attached and that are `wanted`.
     pub(crate) fn get_attached_volumes(
         &self,
-        mut wanted: impl FnMut(&str, &str, Option<&VolumeSpec>) -> bool,
+        mut wanted: impl FnMut(AttachedVolumeRef<'_>) -> bool,
     ) -> Vec<AttachedVolume> {
         let mut volumes = Vec::new();
         for (name, volume) in &self.volumes {
             for (node, attached) in &volume.nodes {
-                if wanted(name, node, volume.spec.as_deref()) {
-                    let in_use = self.in_use.get(node);
+                let in_use = self.in_use.get(node);
+                let mounted_by_node = in_use.is_some_and(|in_use| in_use.contains(name));
+                let found = AttachedVolumeRef {
+                    volume_name: name,
+                    node_name: node,
+                    spec: volume.spec.as_deref(),
+                    mounted_by_node,
+                    detach_requested: attached.detach_requested,
+                };
+                if wanted(found) {
                     volumes.push(AttachedVolume {
                         volume_name: name.clone(),
                         node_name: node.clone(),
                         spec: volume.spec.clone(),
-                        mounted_by_node: in_use.is_some_and(|in_use| in_use.contains(name)),
+                        mounted_by_node,
                         attach_state: attached.state(),
                     });
                 }
@@ -329,11 +347,11 @@ mod tests {
     #[test]
     fn volume_counts_as_mounted_until_the_node_proves_otherwise() {
         let (mut actual, name) = attached("v", "a");
-        assert!(actual.get_attached_volumes(|_, _, _| true)[0].mounted_by_node);
+        assert!(actual.get_attached_volumes(|_| true)[0].mounted_by_node);
         actual.set_volumes_mounted_by_node(&[], "a");
-        assert!(!actual.get_attached_volumes(|_, _, _| true)[0].mounted_by_node);
+        assert!(!actual.get_attached_volumes(|_| true)[0].mounted_by_node);
         actual.set_volumes_mounted_by_node(std::slice::from_ref(&name), "a");
-        assert!(actual.get_attached_volumes(|_, _, _| true)[0].mounted_by_node);
+        assert!(actual.get_attached_volumes(|_| true)[0].mounted_by_node);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Compares the desired with the actual state of world and starts the missing operations. Detaches come first, so
 //! that a volume whose pod moved is detached from the old node before it is attached to the new one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,16 +128,43 @@ impl Reconciler {
         }
     }
 
-    /// The volumes that are attached, not desired, and without a pending operation. If there are any, the next sync is due;
-    /// the end of an operation makes it due, too.
+    /// The volumes that are attached, not desired, without a pending operation, and not known to wait for their unmount. If
+    /// there are any, or any that wait, the next sync is due; the end of an operation makes it due, too.
     fn volumes_to_detach(&self) -> Vec<AttachedVolume> {
+        let now = Instant::now();
         let mut state = self.state.lock();
         let (desired, pending) = (&state.desired, &state.pending);
-        let volumes = state.actual.get_attached_volumes(|name, node, spec| {
-            !desired.volume_exists(name, node) && !is_operation_pending(pending, name, spec, node)
+        let mut next_is_due = false;
+        let mut health = BTreeMap::new();
+        let volumes = state.actual.get_attached_volumes(|volume| {
+            let (name, node) = (volume.volume_name, volume.node_name);
+            if desired.volume_exists(name, node) || is_operation_pending(pending, name, volume.spec, node) {
+                return false;
+            }
+            next_is_due = true;
+            let Some(requested) = volume.detach_requested.filter(|_| volume.mounted_by_node) else {
+                return true;
+            };
+            let health = match health.get(node) {
+                Some(health) => *health,
+                None => *health.entry(node.to_owned()).or_insert(self.node_health(node)),
+            };
+            let elapsed = now.saturating_duration_since(requested);
+            DetachDecision::new(true, elapsed, health, self.force_detach) != DetachDecision::WaitForUnmount
+                || self.is_timeout_disabled_after(elapsed)
         });
-        state.changed |= !volumes.is_empty();
+        state.changed |= next_is_due;
         volumes
+    }
+
+    fn is_timeout_disabled_after(&self, elapsed: Duration) -> bool {
+        self.force_detach.disable_on_timeout && elapsed > self.force_detach.max_wait_for_unmount
+    }
+
+    fn node_health(&self, node: &str) -> NodeHealth {
+        let mut health = NodeHealth::of(self.nodes.get("", node).as_deref());
+        health.ready &= self.injected_bug != Some(InjectedBug::ForcedDetachFromHealthyNode);
+        health
     }
 
     /// The volumes that are desired, not attached, and without a pending operation. Resets the detach request time of the
@@ -158,10 +186,9 @@ impl Reconciler {
         let Some(elapsed) = self.request_detach(&volume) else {
             return;
         };
-        let mut health = NodeHealth::of(self.nodes.get("", &node).as_deref());
-        health.ready &= self.injected_bug != Some(InjectedBug::ForcedDetachFromHealthyNode);
+        let health = self.node_health(&node);
         let decision = DetachDecision::new(volume.mounted_by_node, elapsed, health, self.force_detach);
-        if self.force_detach.disable_on_timeout && elapsed > self.force_detach.max_wait_for_unmount {
+        if self.is_timeout_disabled_after(elapsed) {
             tracing::debug!(
                 volume = %name, %node, "Drain timeout expired for volume but disableForceDetachOnTimeout was set"
             );

@@ -33,7 +33,7 @@ impl StateSync {
     }
 
     async fn sync_states(&self) {
-        let volumes = self.state.lock().actual.get_attached_volumes(|_, _, _| true);
+        let volumes = self.state.lock().actual.get_attached_volumes(|_| true);
         for volume in volumes {
             let (name, node) = (&volume.volume_name, &volume.node_name);
             let Some(spec) = volume.spec.as_deref() else {

@@ -53,7 +53,7 @@ impl AttachDetachView {
                 .collect();
             view.operation_pending = state.pending.is_operation_pending(&key);
         }
-        for volume in state.actual.get_attached_volumes(|_, _, _| true) {
+        for volume in state.actual.get_attached_volumes(|_| true) {
             let key = operation_key(&volume.volume_name, volume.spec.as_deref(), &volume.node_name);
             let view = views.entry((volume.volume_name, volume.node_name)).or_default();
             view.actual = match volume.attach_state {
