@@ -1,5 +1,5 @@
-//! Reads from the API server. Every request has a deadline; what may not or cannot be read becomes a gap in the
-//! explanation, not its end.
+//! Reads from the API server. Every request has a deadline; an object that is forbidden or unreadable becomes a gap in
+//! the explanation and does not abort it.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -19,7 +19,7 @@ const PAGE_SIZE: u32 = 500;
 /// Bounds a list to 100,000 objects.
 const MAX_PAGES: u32 = 200;
 
-/// A client that records what it could not read.
+/// A client that records unreadable objects as gaps.
 pub(crate) struct ApiReader {
     client: Client,
     gaps: Mutex<BTreeSet<String>>,
@@ -52,7 +52,7 @@ impl ApiReader {
         self.client.clone()
     }
 
-    /// What could not be read so far.
+    /// The gaps so far.
     pub(crate) fn into_gaps(self) -> Vec<String> {
         let gaps = self.gaps.into_inner().unwrap_or_else(PoisonError::into_inner);
         gaps.into_iter().collect()
@@ -69,7 +69,7 @@ impl ApiReader {
         within_timeout(api.get(name)).await
     }
 
-    /// Reads one object, or notes a gap; `resources` names the kind in the plural.
+    /// Reads one object, or records a gap; `resources` is the plural name of its kind.
     pub(crate) async fn lookup<T>(&self, resources: &str, api: &Api<T>, name: &str) -> Lookup<T>
     where
         T: Clone + DeserializeOwned + Debug,
@@ -135,7 +135,7 @@ async fn within_timeout<T>(request: impl Future<Output = kube::Result<T>>) -> Re
     match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
         Ok(Ok(object)) => Ok(object),
         Ok(Err(kube::Error::Api(status))) => Err(match status.code {
-            // A proxy in between answers 404, too, but without the API server's Status.
+            // A proxy in between may respond 404, too, but without the API server's Status.
             404 if status.reason == "NotFound"
                 || status.message.contains("could not find the requested resource") =>
             {
@@ -165,11 +165,11 @@ mod tests {
     use super::*;
     use crate::objects::ObjectExt;
 
-    /// A reader of an API server that responds to a path and query with `answer`.
-    fn mk_reader(answer: fn(&str) -> (StatusCode, Value)) -> (ApiReader, Api<Node>) {
+    /// A reader of an API server that responds to a path and query with the result of `response`.
+    fn mk_reader(response: fn(&str) -> (StatusCode, Value)) -> (ApiReader, Api<Node>) {
         let service = tower::service_fn(move |request: Request<Body>| async move {
             let path = request.uri().path_and_query().unwrap().as_str();
-            let (status, body) = answer(path);
+            let (status, body) = response(path);
             let body = Body::from(body.to_string().into_bytes());
             Ok::<_, Infallible>(Response::builder().status(status).body(body).unwrap())
         });

@@ -44,8 +44,8 @@ async fn load_config(args: &ExplainArgs) -> Result<Config, Error> {
     })
 }
 
-/// kube is built without its proxy features: HTTPS_PROXY in the environment, which may be meant for other hosts, must
-/// not fail the plugin. A proxy that the kubeconfig names does, and the error says so.
+/// Ignores HTTPS_PROXY of the environment, which may be set for other hosts: kube is built without its proxy features
+/// and would fail. A `proxy-url` in the kubeconfig fails the plugin with an error that names it.
 fn without_proxy(mut config: Config) -> Config {
     config.proxy_url = None;
     config

@@ -1,7 +1,7 @@
 //! Reads the objects that one explanation needs, starting from the object to explain.
 //!
-//! The number of requests is bounded: of each page of a list only what is concerned is kept, and at most
-//! [`MAX_OBJECTS`] objects of a kind are read one by one.
+//! Memory and requests are bounded: only the relevant objects of each list page are kept, and at most [`MAX_OBJECTS`]
+//! objects of a kind are read one by one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +34,7 @@ struct Collector<'r> {
     snapshot: Snapshot,
 }
 
-/// Reads everything that concerns `resource`.
+/// Reads `resource` and all related objects.
 ///
 /// # Errors
 ///
@@ -55,7 +55,7 @@ pub(crate) async fn collect(
     collector.read_claims_and_volumes().await;
     collector.read_pods().await;
     collector.read_attachments().await;
-    // Attachments to a node name volumes that no pod does any more.
+    // Attachments to a node may name volumes that no pod uses any more.
     collector.read_claims_and_volumes().await;
     collector.read_nodes().await;
     if collector.is_unknown_node() {
@@ -109,7 +109,7 @@ impl Collector<'_> {
                 self.snapshot.attachments.push(attachment);
             }
             ResourceKind::Node => {
-                // Attachments outlive their node, and then they are what is to be explained.
+                // Attachments may outlive their Node object; then they are explained.
                 let node = match self.reader.get(&self.cluster_api(), &name).await {
                     Err(ReadError::NotFound) => Lookup::NotFound,
                     node => Lookup::Found(node?),
@@ -120,7 +120,7 @@ impl Collector<'_> {
         Ok(())
     }
 
-    /// Whether a node is to be explained of which there is no trace.
+    /// Whether the resource is a node of which no object exists.
     fn is_unknown_node(&self) -> bool {
         let Snapshot {
             resource,
@@ -310,7 +310,7 @@ impl Collector<'_> {
         let mut namespaces: BTreeSet<&str> = LIKELY_LEASE_NAMESPACES.into();
         namespaces.extend(Some(self.snapshot.resource.namespace.as_str()).filter(|name| !name.is_empty()));
         for namespace in namespaces {
-            // The gap is noted already.
+            // The gap is recorded already.
             if let Ok(lease) = self.reader.get(&self.api(namespace), &name).await {
                 return Lookup::Found(vec![lease]);
             }

@@ -1,7 +1,7 @@
-//! From a snapshot to a report. Pure, so that every situation is a row in a table test.
+//! Derives the report from a snapshot. Pure, so that every situation is a row in a table test.
 //!
-//! Each volume and node is judged on its own, in Kubernetes's order: claim and volume, scheduling, attachment, node
-//! status, mount, and back. The first step that has not happened decides who must act.
+//! Each pair of volume and node is diagnosed separately, in Kubernetes's order: claim and volume, scheduling,
+//! attachment, node status, mount, and the reverse. The first incomplete step determines the actor.
 
 mod attach;
 mod attacher;
@@ -32,7 +32,7 @@ use crate::report::{Actor, Cause, Finding, Names, PathReport, Report, State};
 use crate::resource::ResourceKind;
 use crate::snapshot::{NamespacedName, Snapshot};
 
-/// Explains the snapshot's resource, with `driver` only the volumes of that driver.
+/// Explains the snapshot's resource; if `driver` is set, only the volumes of that driver.
 pub(crate) fn diagnose(
     snapshot: &Snapshot,
     driver: Option<&str>,
@@ -46,7 +46,7 @@ pub(crate) fn diagnose(
     };
     let is_selected = |path: &VolumePath<'_>| match (driver, path.driver()) {
         (Some(selected), Some(driver)) => selected == driver,
-        // A volume that is not provisioned yet may become any driver's.
+        // The driver of an unprovisioned volume is unknown.
         (Some(_), None) | (None, _) => true,
     };
     let paths = paths(view).into_iter().filter(is_selected);
@@ -64,7 +64,7 @@ pub(crate) fn diagnose(
     }
 }
 
-/// The paths that concern the resource.
+/// The paths of the resource.
 fn paths(view: ClusterView<'_>) -> Vec<VolumePath<'_>> {
     let snapshot = view.snapshot;
     let resource = &snapshot.resource;
@@ -159,8 +159,8 @@ fn report(path: &VolumePath<'_>) -> PathReport {
 
 /// What the path is waiting for.
 fn finding(path: &VolumePath<'_>) -> Finding {
-    // The attachment to another node, if the volume waits for that, is diagnosed without regard to others: two
-    // attachments may wait for each other.
+    // If the volume waits for the detach from another node, that attachment is diagnosed without a holder of its own:
+    // two attachments may wait for each other.
     let holder = path.attachments_elsewhere().next().map(|va| {
         let path = VolumePath::of_attachment(path.view, va);
         let finding = of_attachment(&path, va, None);

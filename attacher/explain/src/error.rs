@@ -1,4 +1,4 @@
-//! Why there is no explanation.
+//! Errors of the plugin.
 
 use kube::config::{InClusterError, KubeconfigError};
 

@@ -1,9 +1,9 @@
 //! `kubectl csi-attach explain`: how far a volume is on its way to or from a node, who must act next, since when,
 //! why, and what to do.
 //!
-//! Read only. `collect` reads the objects concerned with the user's own rights into a `snapshot`, `diagnose` turns
-//! that into a `report` without I/O, and `printer` writes it. The attacher need not be ours: the plugin explains any
-//! version, the Go sidecar included. Only `rules` uses the attacher's code (see there).
+//! Read only. `collect` reads the related objects with the user's permissions into a `snapshot`, `diagnose` derives a
+//! `report` from it without I/O, and `printer` prints that. The plugin works with any version of the attacher and with
+//! the Go sidecar. Only `rules` uses the attacher's code (see there).
 
 mod api;
 mod args;
@@ -61,7 +61,7 @@ pub async fn run(line: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(State::Fine | State::Progressing) => ExitCode::SUCCESS,
         Ok(State::Stuck) => ExitCode::from(STUCK),
         Err(error) => {
-            // A closed stderr is no reason to fail differently.
+            // Ignore a closed stderr; the exit code stays the same.
             drop(writeln!(std::io::stderr(), "error: {}", chain(&error)));
             ExitCode::from(FAILED)
         }

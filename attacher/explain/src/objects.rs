@@ -31,7 +31,7 @@ pub(crate) trait PodExt {
     fn phase(&self) -> &str;
     /// The claims that the pod mounts, each with the pod's name for the volume.
     fn claims(&self) -> impl Iterator<Item = (&str, NamespacedName)>;
-    /// Whether the pod is in a terminal phase, so that it needs no volume any more.
+    /// Whether the pod is in a terminal phase and needs no volume any more.
     fn is_terminated(&self) -> bool;
     fn condition(&self, kind: &str) -> Option<&PodCondition>;
     /// Init containers, then containers.
@@ -148,7 +148,7 @@ impl PodExt for Pod {
         volumes.iter().filter_map(|volume| {
             let claim = match (&volume.persistent_volume_claim, &volume.ephemeral) {
                 (Some(claim), _) => claim.claim_name.clone(),
-                // The claim of a generic ephemeral volume is named for its pod.
+                // The claim of a generic ephemeral volume is named after its pod and volume.
                 (None, Some(_)) => format!("{}-{}", self.name(), volume.name),
                 (None, None) => return None,
             };

@@ -16,7 +16,7 @@ use crate::rules::{self, CsiSource, Refusal};
 use crate::snapshot::{Lookup, NamespacedName, Snapshot};
 use crate::time;
 
-/// A snapshot, the time it is judged at, and the duration after which a step counts as stuck.
+/// A snapshot, the current time, and the duration after which a step counts as stuck.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClusterView<'s> {
     pub(crate) snapshot: &'s Snapshot,
@@ -117,7 +117,7 @@ impl<'s> ClusterView<'s> {
         events
     }
 
-    /// The leader by the newest lease: attachers may have moved between namespaces.
+    /// The leader by the newest lease; the attacher may have been moved to another namespace.
     pub(crate) fn leader(&self, driver: &str) -> Leader<'s> {
         let Some(leases) = self.snapshot.leases.get(driver).and_then(Lookup::found) else {
             return Leader::Unknown;
@@ -134,7 +134,7 @@ impl<'s> ClusterView<'s> {
         }
     }
 
-    /// The released or expired lease, unless the attacher wrote after its end: then an attacher runs without leader
+    /// The released or expired lease; `None` if the attacher has written since, because then it runs without leader
     /// election.
     pub(crate) fn ended_lease(&self, driver: &str, last_write: Option<Timestamp>) -> Option<Leader<'s>> {
         let leader = self.leader(driver);
@@ -306,7 +306,7 @@ impl<'s> VolumePath<'s> {
         node.lists_in_use(&name)
     }
 
-    /// Why the attacher will not attach or detach as things are, if enough was read to apply its rules.
+    /// The reason why the attacher refuses to attach or detach, if enough was read to apply its rules.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         let volume = match self.volume_name.as_deref().map(|name| self.view.volume(name)) {
             Some(Lookup::Found(volume)) => Some(volume),

@@ -14,7 +14,7 @@ pub(crate) struct Report {
     pub(crate) paths: Vec<PathReport>,
     /// Facts beside the paths.
     pub(crate) notes: Vec<String>,
-    /// What could not be read.
+    /// Objects that could not be read.
     pub(crate) gaps: Vec<String>,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Report {
 pub(crate) struct PathReport {
     pub(crate) title: String,
     pub(crate) names: Names,
-    /// In the order in which Kubernetes takes them.
+    /// In Kubernetes' order.
     pub(crate) steps: Vec<Step>,
     pub(crate) finding: Finding,
 }
@@ -51,12 +51,12 @@ pub(crate) struct Names {
 pub(crate) struct Step {
     pub(crate) done: bool,
     pub(crate) text: String,
-    /// When it was done.
+    /// When it completed.
     #[serde(serialize_with = "time", skip_serializing_if = "Option::is_none")]
     pub(crate) since: Option<Timestamp>,
 }
 
-/// What a path is waiting for, who must act, and the cure.
+/// The condition that blocks a path, the actor, and the remedy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) cause: Cause,
@@ -67,7 +67,7 @@ pub(crate) struct Finding {
     /// Since when the actor's step is due.
     #[serde(serialize_with = "time", skip_serializing_if = "Option::is_none")]
     pub(crate) since: Option<Timestamp>,
-    /// The finding in one sentence.
+    /// One sentence.
     pub(crate) summary: String,
     /// The reasons.
     pub(crate) why: Vec<String>,
@@ -81,7 +81,7 @@ pub(crate) struct Advice {
     /// The command line that does it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) command: Option<String>,
-    /// The damage that it can do.
+    /// The possible damage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) danger: Option<&'static str>,
 }
@@ -158,7 +158,7 @@ pub(crate) enum Cause {
     SecretUnreadable,
     AttachLimit,
     AttachFails,
-    /// ControllerPublishVolume has not been answered, or the answer was lost.
+    /// ControllerPublishVolume is pending, or its response was lost.
     Attaching,
     /// `node.status.volumesAttached` lacks the volume.
     NotInVolumesAttached,
@@ -244,7 +244,7 @@ impl Finding {
         self
     }
 
-    /// The damage that the last advice can do.
+    /// Sets the possible damage of the last advice.
     pub(crate) fn danger(mut self, danger: &'static str) -> Self {
         if let Some(last) = self.advice.last_mut() {
             last.danger = Some(danger);

@@ -26,7 +26,7 @@ pub(crate) struct Resource {
 ///
 /// # Errors
 ///
-/// What is wrong, and what would be right.
+/// The usage error, with the correct syntax.
 pub(crate) fn parse(arguments: &[String]) -> Result<(ResourceKind, &str), String> {
     let (kind, name) = match arguments {
         [both] => both
@@ -55,8 +55,8 @@ pub(crate) fn parse(arguments: &[String]) -> Result<(ResourceKind, &str), String
     Ok((kind, name))
 }
 
-/// Whether `name` can name an object and may stand in a URL's path and in a field selector as it is. Fields of other
-/// objects, which the plugin follows, may hold anything.
+/// Whether `name` is a valid object name, which is safe in a URL path and in a field selector without escaping. The
+/// plugin takes names from fields of other objects, which may contain any text.
 pub(crate) fn is_object_name(name: &str) -> bool {
     let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':');
     !name.is_empty() && name != "." && name != ".." && name.chars().all(is_valid)

@@ -1,6 +1,6 @@
-//! The attacher's own rules, applied to the objects of a snapshot: how a volume is named for its driver (CSI migration
-//! included), and which VolumeAttachments the attacher refuses. They are used, not copied, so that an explanation
-//! cannot differ from what the attacher does; this module is the only one that depends on the `csi-attacher` crate.
+//! The attacher's rules, applied to the objects of a snapshot: a volume's driver and handle (CSI migration included),
+//! and which VolumeAttachments the attacher refuses. It calls the attacher's code, so that explanations cannot differ
+//! from the attacher's behaviour; this module is the only one that depends on the `csi-attacher` crate.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ pub(crate) fn lease_name(driver_name: &str) -> String {
     finalizer(driver_name).replace("external-attacher/", "external-attacher-leader-")
 }
 
-/// Why the attacher will not attach or detach as things are; `None` if it will.
+/// The reason why the attacher refuses to attach or detach; `None` if it does not.
 pub(crate) fn refusal(
     attachment: &VolumeAttachment,
     volume: Option<&PersistentVolume>,
@@ -71,7 +71,7 @@ pub(crate) fn refusal(
     plan::refusal(&inputs, &driver)
 }
 
-/// The capabilities of the driver cannot be read from the API server; the rules that depend on them refuse nothing.
+/// The API server does not store the driver's capabilities; the rules that depend on them refuse nothing.
 fn driver(name: &str) -> Driver {
     let capabilities = Capabilities {
         publish: true,

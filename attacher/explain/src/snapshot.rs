@@ -1,4 +1,4 @@
-//! The objects that were read for one explanation, and what could not be read.
+//! The objects that were read for one explanation, and the gaps.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,21 +26,21 @@ pub(crate) enum Lookup<T> {
     Unknown,
 }
 
-/// Everything that was read. Diagnoses are made from this alone.
+/// All objects that were read: the only input of `diagnose`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
     /// The object to explain.
     pub(crate) resource: Resource,
     /// Pods that use one of the volumes.
     pub(crate) pods: Vec<Pod>,
-    /// Whether some pods could not be read, so that a volume without a pod may have one.
+    /// Whether some pods could not be read, so that a pod may use a seemingly unused volume.
     pub(crate) pods_incomplete: bool,
     pub(crate) claims: BTreeMap<NamespacedName, Lookup<PersistentVolumeClaim>>,
     pub(crate) volumes: BTreeMap<String, Lookup<PersistentVolume>>,
     pub(crate) classes: BTreeMap<String, Lookup<StorageClass>>,
     /// Attachments of one of the volumes, or to the node.
     pub(crate) attachments: Vec<VolumeAttachment>,
-    /// Whether all VolumeAttachments were listed, so that one that is not here does not exist.
+    /// Whether the list of VolumeAttachments is complete, so that others do not exist.
     pub(crate) attachments_complete: bool,
     pub(crate) nodes: BTreeMap<String, Lookup<Node>>,
     pub(crate) csi_nodes: BTreeMap<String, Lookup<CSINode>>,
@@ -51,7 +51,7 @@ pub(crate) struct Snapshot {
     pub(crate) holders: BTreeMap<NamespacedName, Lookup<Pod>>,
     /// Warning events about the objects above.
     pub(crate) events: Vec<Event>,
-    /// What could not be read, in sentences.
+    /// Messages about objects that could not be read.
     pub(crate) gaps: Vec<String>,
 }
 

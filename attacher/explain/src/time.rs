@@ -1,4 +1,4 @@
-//! Times as the explanation prints them.
+//! Formats of times and ages.
 
 use std::time::Duration;
 

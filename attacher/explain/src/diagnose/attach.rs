@@ -9,7 +9,7 @@ use crate::objects::{AttachmentExt, ObjectExt};
 use crate::path::{Leader, VolumePath};
 use crate::report::{Actor, Cause, Finding, State};
 
-/// The VolumeAttachment is not deleted and not attached.
+/// The VolumeAttachment is not attached and not being deleted.
 pub(super) fn not_attached(
     path: &VolumePath<'_>,
     va: &VolumeAttachment,

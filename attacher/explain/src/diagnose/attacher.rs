@@ -38,8 +38,8 @@ pub(super) fn down(
     Some(with_leader(view, driver, finding))
 }
 
-/// Adds what the lease says and how to inspect an attacher that is not [`down`]. If the lease is expired or released
-/// then, an attacher without leader election has written since.
+/// Adds the lease's state and how to inspect an attacher that is not [`down`]. A lease that is expired or released here
+/// is obsolete: an attacher without leader election has written since.
 pub(super) fn with_lease(view: ClusterView<'_>, driver: &str, finding: Finding) -> Finding {
     let leader = view.leader(driver);
     match leader {
@@ -62,7 +62,7 @@ pub(super) fn with_retry(view: ClusterView<'_>, driver: &str, finding: Finding) 
     with_lease(view, driver, finding)
 }
 
-/// Adds what the driver's gRPC code means.
+/// Adds the meaning of the driver's gRPC code.
 pub(super) fn with_code(code: Option<&Code>, finding: Finding) -> Finding {
     let Some(code) = code else {
         return finding;

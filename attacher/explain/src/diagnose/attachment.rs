@@ -1,4 +1,4 @@
-//! What the fields of a VolumeAttachment show.
+//! Queries on the fields of a VolumeAttachment.
 
 use jiff::Timestamp;
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeError};
@@ -21,7 +21,7 @@ pub(super) fn recorded_at(va: &VolumeAttachment) -> Option<Timestamp> {
     va.written_by(MANAGER, "")
 }
 
-/// When the attacher last wrote the status, which it does not write again once the volume is attached.
+/// When the attacher last wrote the status; it does not rewrite the status of an attached volume.
 pub(super) fn attached_at(va: &VolumeAttachment) -> Option<Timestamp> {
     va.written_by(MANAGER, "status").or(va.created_at())
 }

@@ -1,4 +1,4 @@
-//! Before any attach: the claim and the volume.
+//! The claim and the volume, before any attach.
 
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -10,7 +10,7 @@ use crate::path::VolumePath;
 use crate::report::{Actor, Cause, Finding, State};
 use crate::snapshot::{Lookup, NamespacedName};
 
-/// By this annotation the scheduler tells the provisioner for which node to create the volume.
+/// Annotation in which the scheduler sets the node for which the provisioner creates the volume.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const CLAIM_PROTECTION: &str = "kubernetes.io/pvc-protection";
 const VOLUME_PROTECTION: &str = "kubernetes.io/pv-protection";
@@ -18,7 +18,7 @@ const ATTACHER_PREFIX: &str = "external-attacher/";
 /// The finalizer of the provisioner, which deletes the volume at the storage first.
 const PROVISIONER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
-/// What is wrong with the claim or the volume, if anything is.
+/// The problem of the claim or the volume, if any.
 pub(super) fn problem(path: &VolumePath<'_>, holder: Option<&Holder<'_>>) -> Option<Finding> {
     let claim = match &path.claim {
         None => return unclaimed(path, path.volume()?, holder),

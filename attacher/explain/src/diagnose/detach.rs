@@ -1,4 +1,4 @@
-//! On the way from a node: VolumeAttachments that are being deleted, or that no pod needs.
+//! Detaches: VolumeAttachments that are being deleted, or that no pod needs.
 
 use jiff::Timestamp;
 use k8s_openapi::api::storage::v1::VolumeAttachment;

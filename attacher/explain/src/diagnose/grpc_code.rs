@@ -1,5 +1,5 @@
-//! gRPC codes: what they mean for ControllerPublishVolume and ControllerUnpublishVolume by CSI's error scheme, and
-//! the cure.
+//! gRPC codes: their meaning for ControllerPublishVolume and ControllerUnpublishVolume by CSI's error scheme, and the
+//! remedy.
 
 use k8s_openapi::api::storage::v1::VolumeError;
 
@@ -13,7 +13,7 @@ pub(super) struct Code {
 }
 
 pub(super) const RESOURCE_EXHAUSTED: i32 = 8;
-/// Drivers answer it when the volume is attached to another node.
+/// Drivers return it when the volume is attached to another node.
 pub(super) const FAILED_PRECONDITION: i32 = 9;
 
 const READ_LOG: &str = "Look at the driver's log.";
@@ -113,8 +113,8 @@ const CODES: [Code; 17] = [
     ),
 ];
 
-/// The code of an error: `errorCode` where the attacher wrote one, else the name in the message, which is all that
-/// older sidecars write.
+/// The code of an error: `errorCode` if the attacher wrote it, else the name in the message, because older sidecars
+/// write only that.
 pub(super) fn of(error: &VolumeError) -> Option<&'static Code> {
     let number = error.error_code;
     let by_number = number.and_then(|number| CODES.iter().find(|code| code.number == number));

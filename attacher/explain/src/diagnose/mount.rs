@@ -13,7 +13,7 @@ use crate::report::{Actor, Cause, Finding, State};
 /// Reasons of events by which kubelet reports that a mount failed.
 const MOUNT_FAILED: [&str; 3] = ["FailedMount", "FailedMapVolume", "FailedAttachVolume"];
 
-/// The volume is attached, and a pod on the node uses it as far as can be seen.
+/// The volume is attached, and as far as is known a pod on the node uses it.
 pub(super) fn attached(path: &VolumePath<'_>, va: &VolumeAttachment) -> Finding {
     let since = attachment::attached_at(va);
     let node = &va.spec.node_name;

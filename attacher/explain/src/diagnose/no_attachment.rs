@@ -9,7 +9,7 @@ use crate::objects::ObjectExt;
 use crate::path::VolumePath;
 use crate::report::{Actor, Cause, Finding, State};
 
-/// By this annotation a kubelet leaves attaching to the attach/detach controller.
+/// Annotation by which a kubelet delegates attaching to the attach/detach controller.
 const CONTROLLER_MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 
 /// There is no VolumeAttachment to the pod's node.

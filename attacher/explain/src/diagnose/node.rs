@@ -1,4 +1,4 @@
-//! What Node and CSINode objects show, and pods without a node.
+//! Findings from Node and CSINode objects, and pods without a node.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -85,7 +85,7 @@ pub(super) fn lost(path: &VolumePath<'_>, since: Option<Timestamp>, message: &st
     with_out_of_service(path, finding)
 }
 
-/// How an administrator confirms that the node is shut down, or what follows if that was done.
+/// How an administrator confirms that the node is shut down, or the consequence if the taint is set.
 pub(super) fn with_out_of_service(path: &VolumePath<'_>, mut finding: Finding) -> Finding {
     let node = path.node_name.unwrap_or_default();
     let is_tainted = path
@@ -106,7 +106,7 @@ pub(super) fn with_out_of_service(path: &VolumePath<'_>, mut finding: Finding) -
         .danger("If the machine is still running, two nodes write to the same volume and its data is destroyed. Remove the taint when the node comes back.")
 }
 
-/// How many volumes of the driver the node may have.
+/// The maximum number of the driver's volumes on the node.
 pub(super) fn limit(view: ClusterView<'_>, node: &str, driver: &str) -> Option<String> {
     let driver_on_node = view.csi_node(node).found()?.driver(driver)?;
     let limit = driver_on_node.allocatable.as_ref()?.count?;
@@ -115,7 +115,7 @@ pub(super) fn limit(view: ClusterView<'_>, node: &str, driver: &str) -> Option<S
     ))
 }
 
-/// Facts about the node beside its volumes.
+/// Facts about the node other than its volumes.
 pub(super) fn notes(view: ClusterView<'_>, name: &str) -> Vec<String> {
     let mut notes = Vec::new();
     match view.node(name) {
@@ -159,7 +159,7 @@ pub(super) fn notes(view: ClusterView<'_>, name: &str) -> Vec<String> {
     notes
 }
 
-/// The limit of a driver on a node, and how much of it is used.
+/// The limit of a driver on a node, and its usage.
 fn usage(view: ClusterView<'_>, node: &str, driver: &str) -> Option<String> {
     let limit = limit(view, node, driver)?;
     let attachments = view.snapshot.attachments.iter();

@@ -1,4 +1,4 @@
-//! What a pod's events, conditions and container states show.
+//! Findings from a pod's events, conditions and container states.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -7,10 +7,10 @@ use crate::objects::{EventExt, ObjectExt, PodExt, text};
 use crate::path::VolumePath;
 use crate::snapshot::NamespacedName;
 
-/// What a container waits for while its volumes are being mounted.
+/// Waiting reasons of a container while kubelet mounts the pod's volumes.
 const BEFORE_MOUNT: [&str; 3] = ["", "ContainerCreating", "PodInitializing"];
 
-/// How far kubelet is with the volumes of a pod.
+/// Progress of kubelet with the volumes of a pod.
 pub(super) enum Mount {
     Pending,
     /// All volumes are mounted, which kubelet does before it starts any container.
@@ -20,14 +20,14 @@ pub(super) enum Mount {
     },
 }
 
-/// The pod's newest warning of one of these reasons, if possible one about this volume.
+/// The pod's newest warning with one of these reasons, preferably about this volume.
 pub(super) fn warning(path: &VolumePath<'_>, reasons: &[&str]) -> Option<String> {
     let pod = path.pod?;
     let events = path
         .view
         .events("Pod", &NamespacedName::new(pod.namespace(), pod.name()));
     let mut warnings = events.iter().filter(|event| reasons.contains(&event.reason()));
-    // Events name the volume as the pod does, or the PersistentVolume.
+    // Events contain the pod's name for the volume, or the PersistentVolume's name.
     let names = [path.pod_volume, path.volume_name.as_deref()];
     let is_about = |text: &str| {
         names

@@ -11,9 +11,9 @@ use crate::report::{Actor, Cause, Finding, State};
 use crate::rules::{Refusal, SecretRef};
 use crate::snapshot::Lookup;
 
-/// How the message of an error about a Secret begins, ours and the Go sidecar's.
+/// Prefix of error messages about a Secret, of this attacher and of the Go sidecar.
 const SECRET_ERROR: &str = "failed to load secret";
-/// In the attacher's message about a Secret whose value CSI cannot transport.
+/// Part of the attacher's message about a Secret whose value CSI cannot transport.
 const NOT_UTF8: &str = "is not valid UTF-8";
 
 /// The attacher refuses the VolumeAttachment as it is.

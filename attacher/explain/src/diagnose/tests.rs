@@ -49,7 +49,7 @@ fn check(rows: &[Row]) {
             "{name}:\n{text}"
         );
         assert_eq!(report.state, *state, "{name}");
-        // Regardless of how lines are wrapped.
+        // Ignore line wrapping.
         let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for word in *words {
             assert!(flat.contains(word), "{name}: no {word:?} in\n{text}");
@@ -242,7 +242,7 @@ fn json_has_stable_names() {
     );
 }
 
-/// The volume is attached elsewhere outside Kubernetes: the explanations must not refer to each other forever.
+/// The volume is attached elsewhere outside Kubernetes: the explanations must not recurse into each other endlessly.
 #[test]
 fn attachments_that_block_each_other_are_explained_by_the_driver() {
     let mut world = World::needed_on_another_node();

@@ -1,4 +1,4 @@
-//! The steps of a path, with the times that Kubernetes has kept.
+//! The steps of a path, with their times as far as Kubernetes records them.
 
 use jiff::Timestamp;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
@@ -99,7 +99,7 @@ fn publish(path: &VolumePath<'_>) -> [Step; 4] {
     let va = path.attachment;
     let recorded = va.filter(|va| has_finalizer(path, va));
     let attached = va.filter(|va| va.is_attached());
-    // Without the Node object, the attachment's status is the best knowledge.
+    // Without the Node object, the attachment's status is the best source.
     let is_listed =
         attached.is_some() && !path.node_is_gone() && path.is_in_volumes_attached() != Some(false);
     [
