@@ -36,7 +36,7 @@ struct State {
     /// Requests and calls, in order.
     seen: Vec<&'static str>,
     unpublished: Vec<PublishTarget>,
-    /// Requests and calls that get no response before [`World::answer`].
+    /// Requests and calls that get no response before [`World::respond`].
     silent: Vec<&'static str>,
     /// Failures of requests; others succeed.
     refusals: VecDeque<(&'static str, Error)>,
@@ -46,7 +46,7 @@ struct State {
     panics: bool,
     /// Whether a webhook changes the node id of records.
     changes_records: bool,
-    /// Whether the driver answers NOT_FOUND to its first Unpublish.
+    /// Whether the driver returns NOT_FOUND to its first Unpublish.
     unknown: bool,
     published: Vec<PublishTarget>,
     /// The process crashes after this number of requests and calls.
@@ -59,7 +59,7 @@ struct State {
 struct World {
     state: Arc<Mutex<State>>,
     /// Sends one withheld response.
-    answer: Arc<Notify>,
+    respond: Arc<Notify>,
 }
 
 // === impl World ===
@@ -80,7 +80,7 @@ impl World {
             std::future::pending::<()>().await;
         }
         if silent {
-            self.answer.notified().await;
+            self.respond.notified().await;
         }
         let mut state = self.state();
         match state.refusals.iter().position(|(refused, _)| *refused == request) {

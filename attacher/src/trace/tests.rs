@@ -22,7 +22,7 @@ impl SpanExporter for Capture {
     }
 }
 
-/// What is traced in `act`.
+/// The spans of `act`.
 fn traced(act: impl FnOnce()) -> Vec<SpanData> {
     let capture = Capture::default();
     let provider = export::provider(SimpleSpanProcessor::new(capture.clone()));

@@ -39,7 +39,7 @@ const SOON: Duration = Duration::from_secs(10);
 
 type Seen = Arc<Mutex<Vec<v1::ControllerPublishVolumeRequest>>>;
 
-/// A driver that publishes the volume `ok`, refuses `no` and `verbose`, never answers for unknown volumes, and unpublishes none.
+/// A driver that publishes the volume `ok`, refuses `no` and `verbose`, never responds for unknown volumes, and unpublishes none.
 #[derive(Clone)]
 pub(crate) struct Driver {
     name: &'static str,
@@ -379,7 +379,7 @@ async fn calls_after_goaway_fail_as_not_connected() {
     let late = Caller::new(connection, SOON, Leadership::unopposed());
     let old_call = shut_down_during_a_call(&fixture, &driver).await;
     fixture.connection_is(false).await;
-    // The state is disconnected with the loss of the first of the two connections; the other may take calls for a moment.
+    // The state is disconnected with the loss of the first of the two connections; the other may accept calls for a moment.
     let mut taken = 1;
     for attempt in 0..3 {
         let error = loop {

@@ -30,12 +30,12 @@ struct Fixture {
 // === impl Fixture ===
 
 impl Fixture {
-    /// Starts a recorder with an API server that responds to the request of this number, from 1, with `answer`.
-    fn new(leading: bool, answer: impl Fn(usize) -> StatusCode + Clone + Send + 'static) -> Self {
+    /// Starts a recorder with an API server that responds to the request of this number, from 1, with `response`.
+    fn new(leading: bool, response: impl Fn(usize) -> StatusCode + Clone + Send + 'static) -> Self {
         let requests = Requests::default();
         let seen = requests.clone();
         let service = service_fn(move |request: http::Request<Body>| {
-            let (seen, answer) = (seen.clone(), answer.clone());
+            let (seen, response) = (seen.clone(), response.clone());
             async move {
                 let (head, body) = request.into_parts();
                 let body = body.collect_bytes().await?;
@@ -45,7 +45,7 @@ impl Fixture {
                     seen.push((head.method, head.uri.path().to_owned(), body));
                     seen.len()
                 };
-                let status = answer(number);
+                let status = response(number);
                 let reason = if status == StatusCode::FORBIDDEN {
                     "Forbidden"
                 } else {

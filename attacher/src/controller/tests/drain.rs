@@ -38,7 +38,7 @@ async fn draining_awaits_a_write_that_was_sent() {
         assert!(fixture.seen().contains(&silent));
         fixture.controller.draining.cancel();
         assert!(timeout(FOREVER, run.as_mut()).await.is_err(), "{silent}");
-        fixture.world.answer.notify_one();
+        fixture.world.respond.notify_one();
         assert!(run.await.is_err(), "{silent}");
         let seen = fixture.seen();
         assert!(
@@ -89,7 +89,7 @@ async fn draining_aborts_a_detach_between_its_calls() {
         "the first call runs"
     );
     fixture.controller.draining.cancel();
-    fixture.world.answer.notify_one();
+    fixture.world.respond.notify_one();
     let aborted = timeout(FOREVER, run).await;
     assert!(matches!(aborted, Ok(Err(_))), "{aborted:?}");
     assert_eq!(fixture.world.state().unpublished.len(), 1);
@@ -112,7 +112,7 @@ async fn draining_completes_a_call_and_its_status_write() {
         timeout(FOREVER, run.as_mut()).await.is_err(),
         "the call is still running"
     );
-    fixture.world.answer.notify_one();
+    fixture.world.respond.notify_one();
     assert_eq!(run.await, Ok(()));
     assert!(fixture.attachment().attached);
 }
@@ -149,6 +149,6 @@ async fn drain_needs_no_heartbeat() {
         "the call is running"
     );
     assert_eq!(heartbeat.stalled(tokio::time::Instant::now()), None);
-    fixture.world.answer.notify_one();
+    fixture.world.respond.notify_one();
     run.await;
 }

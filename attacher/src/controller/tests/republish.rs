@@ -335,7 +335,7 @@ async fn detach_unpublishes_an_id_under_which_the_node_registered_during_its_cal
 #[tokio::test]
 async fn detach_unpublishes_an_id_under_which_the_node_registered_before_the_write_is_repeated() {
     let mut fixture = Fixture::new(mk_deleting());
-    fixture.refuse("remove finalizer", Error::Unanswered("no answer".into()));
+    fixture.refuse("remove finalizer", Error::Unanswered("no response".into()));
     fixture.fails().await;
     fixture.register_again();
     for _ in 0..3 {
@@ -368,8 +368,8 @@ async fn undo_of_another_volume_does_not_trust_invalid_argument() {
     assert!(!fixture.seen().contains(&"publish"));
 }
 
-/// The machine may be the same, so that the former volume may be attached under its present id, which the record will not
-/// name any more. The codes are the driver's results for the recorded id and the present one.
+/// The machine may be the same, so the former volume may be attached under the present id, which the record will not contain
+/// any more. The codes are the driver's results for the recorded id and the present one.
 #[tokio::test]
 async fn undo_of_another_volume_unpublishes_both_node_ids() {
     for (recorded_code, present_code, published) in [
@@ -418,7 +418,7 @@ async fn undo_of_another_volume_unpublishes_both_node_ids() {
 #[tokio::test]
 async fn an_abandoned_target_is_unpublished_under_the_present_node_id_too() {
     let mut fixture = Fixture::new(mk_attachment("va"));
-    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    fixture.refuse("mark attached", Error::Unanswered("no response".into()));
     fixture.fails().await;
     fixture.remove_by_hand();
     let refused = ("unpublish", "new-id", "Internal");

@@ -1,4 +1,4 @@
-//! What is stored and read before a call.
+//! Writes and reads before a call.
 
 use super::*;
 use crate::model::Source;
@@ -90,7 +90,7 @@ async fn stores_both_finalizers_concurrently_before_the_call() {
                 .is_some_and(|volume| volume.finalizer),
         };
         assert!(stored, "{other} does not wait for {late}");
-        fixture.world.answer.notify_one();
+        fixture.world.respond.notify_one();
         assert_eq!(run.await, Ok(()));
         assert_eq!(fixture.seen(), ["publish", "mark attached"]);
     }
@@ -106,7 +106,7 @@ async fn stores_each_finalizer_although_the_other_is_refused() {
         let run = fixture.controller.sync(&item);
         let mut run = std::pin::pin!(run);
         assert!(timeout(FOREVER, run.as_mut()).await.is_err());
-        fixture.world.answer.notify_one();
+        fixture.world.respond.notify_one();
         assert!(run.await.is_err());
         let volume = fixture
             .state()
@@ -166,7 +166,7 @@ async fn records_the_handle_of_a_deleted_volume_on_attachments_of_the_go_sidecar
     assert!(fixture.item().is_none());
 }
 
-/// The Go sidecar records no handle, and the PersistentVolume is replaced by one of its name before the attach is certain.
+/// The Go sidecar records no handle, and another PersistentVolume replaces it under the same name before the attach is certain.
 #[tokio::test]
 async fn unpublishes_the_handle_of_a_deleted_volume_before_that_of_its_successor_is_published() {
     let made_by_go = Attachment {
@@ -392,7 +392,7 @@ async fn observes_detach_latency_although_the_following_status_write_fails() {
     if let Some(attachment) = &mut fixture.world.state().attachment {
         attachment.foreign_finalizers = true;
     }
-    fixture.refuse("mark detached", Error::Unanswered("no answer".into()));
+    fixture.refuse("mark detached", Error::Unanswered("no response".into()));
     fixture.fails().await;
     let observed = |fixture: &Fixture| fixture.state().latency.detached.get_sample_count();
     assert_eq!(observed(&fixture), 1);
@@ -419,7 +419,7 @@ async fn does_not_mark_a_deleting_attachment_attached_without_a_call() {
     fixture
         .state()
         .handle(Event::Attachments(Change::Applied(deleting)));
-    fixture.world.answer.notify_one();
+    fixture.world.respond.notify_one();
     assert_eq!(run.await, Ok(()));
     assert_eq!(fixture.seen(), ["ready"]);
     assert!(!fixture.attachment().attached);

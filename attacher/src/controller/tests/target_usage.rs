@@ -43,7 +43,7 @@ async fn detach_rechecks_other_users_after_reading_the_secret() {
         fixture
             .state()
             .handle(Event::Attachments(Change::Applied(active)));
-        fixture.world.answer.notify_one();
+        fixture.world.respond.notify_one();
         let result = run.await;
         assert_eq!(result.is_ok(), done, "{:?}", result);
         assert_eq!(fixture.world.state().unpublished.len(), unpublished);
@@ -70,7 +70,7 @@ async fn detach_holds_the_targets_lock_during_its_call() {
             .now_or_never()
             .is_none()
     );
-    fixture.world.answer.notify_one();
+    fixture.world.respond.notify_one();
     assert_eq!(run.await, Ok(()));
     assert!(
         fixture
@@ -100,12 +100,12 @@ async fn attach_holds_the_targets_lock_until_its_status_is_written() {
         lock.now_or_never().is_some()
     };
     assert!(!is_free());
-    fixture.world.answer.notify_one();
+    fixture.world.respond.notify_one();
     assert_eq!(run.await, Ok(()));
     assert!(is_free());
 }
 
-/// Its finalizer was stored, so other detaches may have left the volume to it.
+/// Its finalizer was stored, so other detaches may have skipped the unpublish because of it.
 #[tokio::test]
 async fn detach_unpublishes_although_the_attach_never_published() {
     let mut fixture = Fixture::new(mk_attachment("va"));
@@ -132,8 +132,9 @@ async fn detach_unpublishes_although_the_attach_never_published() {
     assert_eq!(fixture.world.state().attachment, None);
 }
 
-/// Two VolumeAttachments of one volume on a node that has another id now. The record of the first is being changed to that id,
-/// so the second must not leave the recorded one to it, nor unpublish it while the first may be published on the same machine.
+/// Two VolumeAttachments of one volume on a node that has another id now. The record of the first is being changed to that
+/// id. The second must neither skip the unpublish of the recorded id, nor send it while the first may be published on the same
+/// machine.
 #[tokio::test(start_paused = true)]
 async fn detach_waits_for_an_attachment_whose_record_changes_to_another_node_id() {
     for response in ["in time", "lost"] {
@@ -183,7 +184,7 @@ async fn detach_waits_for_an_attachment_whose_record_changes_to_another_node_id(
             timeout(FOREVER, detach.as_mut()).await.is_err(),
             "it waits for the lock"
         );
-        fixture.world.answer.notify_one();
+        fixture.world.respond.notify_one();
         let (_, detached) = futures::join!(attach.as_mut(), detach.as_mut());
         assert!(detached.is_err(), "{response}");
         assert!(!fixture.seen().contains(&"remove finalizer"), "{response}");
@@ -191,8 +192,8 @@ async fn detach_waits_for_an_attachment_whose_record_changes_to_another_node_id(
     }
 }
 
-/// The node registered again under another id, and may be the same machine: to unpublish one of the ids could take the volume
-/// away from the pod of the other VolumeAttachment, and to release the finalizer without that could leave it published.
+/// The node registered again under another id, and may be the same machine: an unpublish of one of the ids could detach the
+/// volume of the other VolumeAttachment's pod, and removing the finalizer without an unpublish could leave it published.
 #[tokio::test]
 async fn detach_waits_for_an_attachment_that_was_published_under_another_id_of_the_node() {
     for (recorded, others) in [("old-id", "id"), ("id", "old-id"), ("old-id", "older-id")] {

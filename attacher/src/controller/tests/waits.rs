@@ -51,7 +51,7 @@ impl Fixture {
             let mut run = std::pin::pin!(self.controller.sync(&item));
             assert!(timeout(FOREVER, run.as_mut()).await.is_err(), "{silent}");
             change(self);
-            self.world.answer.notify_one();
+            self.world.respond.notify_one();
             self.world.state().silent.clear();
             run.await
         };

@@ -1,4 +1,4 @@
-//! What is written and reported after a call.
+//! Writes and reports after a call.
 
 use super::*;
 
@@ -35,7 +35,7 @@ async fn undoes_an_uncertain_publish_if_the_attachment_is_gone() {
                     Vanishes::Unwatched => fixture.world.state().attachment = None,
                     Vanishes::After => {}
                 }
-                fixture.world.answer.notify_one();
+                fixture.world.respond.notify_one();
                 (gone, run.await)
             };
             assert!(result.is_err());
@@ -60,7 +60,7 @@ async fn undoes_an_uncertain_publish_if_the_attachment_is_gone() {
 #[tokio::test]
 async fn undoes_a_publish_whose_status_write_failed_if_the_attachment_is_gone() {
     let mut fixture = Fixture::new(mk_attachment("va"));
-    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    fixture.refuse("mark attached", Error::Unanswered("no response".into()));
     fixture.fails().await;
     let Attachment { name, uid, .. } = fixture.attachment();
     fixture.world.state().attachment = None;
@@ -96,7 +96,7 @@ async fn does_not_unpublish_an_attached_volume_if_the_attachment_is_gone() {
 async fn does_not_unpublish_an_attached_volume_if_only_the_watch_showed_its_status() {
     for before_finish in [false, true] {
         let mut fixture = Fixture::new(mk_attachment("va"));
-        fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+        fixture.refuse("mark attached", Error::Unanswered("no response".into()));
         let item = fixture.item().expect("an attach");
         let result = fixture.controller.sync(&item).await;
         let show_status = |fixture: &Fixture| {
@@ -123,7 +123,7 @@ async fn does_not_unpublish_an_attached_volume_if_its_status_appears_during_a_pu
     let refused = ("publish", "id", "DeadlineExceeded");
     fixture.world.state().refused_at.push(refused);
     // The response would show the status once more.
-    fixture.refuse("problem", Error::Unanswered("no answer".into()));
+    fixture.refuse("problem", Error::Unanswered("no response".into()));
     fixture.world.state().silent.push("publish");
     let item = fixture.item().expect("an attach");
     let result = {
@@ -132,7 +132,7 @@ async fn does_not_unpublish_an_attached_volume_if_its_status_appears_during_a_pu
         let attached = fixture.world.change(|attachment| attachment.attached = true);
         let change = Change::Applied(attached.expect("it exists"));
         fixture.state().handle(Event::Attachments(change));
-        fixture.world.answer.notify_one();
+        fixture.world.respond.notify_one();
         run.await
     };
     assert!(result.is_err());
@@ -161,7 +161,7 @@ async fn does_not_unpublish_an_attached_volume_if_the_attachment_vanishes_during
                     Vanishes::During => fixture.remove_by_hand(),
                     Vanishes::Unwatched | Vanishes::After => fixture.world.state().attachment = None,
                 }
-                fixture.world.answer.notify_one();
+                fixture.world.respond.notify_one();
                 run.await
             };
             fixture.finish(&item, result);
@@ -174,7 +174,7 @@ async fn does_not_unpublish_an_attached_volume_if_the_attachment_vanishes_during
 #[tokio::test]
 async fn a_repair_does_not_repeat_an_old_status_write() {
     let mut fixture = Fixture::new(mk_attachment("va"));
-    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    fixture.refuse("mark attached", Error::Unanswered("no response".into()));
     fixture.fails().await;
     let attached = fixture.world.change(|attachment| attachment.attached = true);
     let attached = attached.expect("it exists");
@@ -189,7 +189,7 @@ async fn a_repair_does_not_repeat_an_old_status_write() {
 }
 
 #[tokio::test]
-async fn gives_up_an_abandoned_target_if_the_driver_has_no_publish_calls() {
+async fn drops_an_abandoned_target_if_the_driver_has_no_publish_calls() {
     let mut fixture = Fixture::new(mk_attachment("va"));
     let refused = ("publish", "id", "DeadlineExceeded");
     fixture.world.state().refused_at.push(refused);
@@ -202,14 +202,14 @@ async fn gives_up_an_abandoned_target_if_the_driver_has_no_publish_calls() {
     assert!(fixture.state().is_idle());
 }
 
-/// A driver may answer NOT_FOUND to credentials that it does not know, and shutdown begins no call.
+/// A driver may return NOT_FOUND for unknown credentials, and shutdown begins no call.
 #[tokio::test(start_paused = true)]
 async fn an_abandoned_target_waits_for_its_secret() {
     let mut fixture = Fixture::new(mk_attachment("va"));
-    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    fixture.refuse("mark attached", Error::Unanswered("no response".into()));
     fixture.fails().await;
     fixture.remove_by_hand();
-    fixture.refuse("get secret", Error::Unanswered("no answer".into()));
+    fixture.refuse("get secret", Error::Unanswered("no response".into()));
     assert!(fixture.unpublish_abandoned().await.is_err());
     assert_eq!(fixture.world.state().unpublished, []);
 
@@ -231,7 +231,7 @@ async fn an_abandoned_target_waits_for_its_secret() {
 #[tokio::test]
 async fn keeps_pv_finalizer_while_a_target_of_the_volume_is_abandoned() {
     let mut fixture = Fixture::new(mk_attachment("va"));
-    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    fixture.refuse("mark attached", Error::Unanswered("no response".into()));
     fixture.fails().await;
     let deleting = Volume {
         version: Version(3),
@@ -296,7 +296,7 @@ async fn retries_to_unpublish_an_abandoned_target_until_it_works_or_another_atta
             assert!(timeout(FOREVER, run.as_mut()).await.is_err());
             let gone = fixture.attachment();
             fixture.world.state().attachment = None;
-            fixture.world.answer.notify_one();
+            fixture.world.respond.notify_one();
             // It holds neither its lane slot nor the lock of its target during the backoff.
             let result = timeout(Duration::from_millis(500), run.as_mut()).await;
             (gone, result.expect("it must not wait"))
@@ -381,7 +381,7 @@ async fn requeues_a_throttled_status_write_and_frees_lane_and_lock() {
 async fn a_reconnect_drops_pending_publish_results() {
     for during_the_sync in [false, true] {
         let mut fixture = Fixture::new(mk_attachment("va"));
-        fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+        fixture.refuse("mark attached", Error::Unanswered("no response".into()));
         let back = Event::DriverConnected(mk_driver().capabilities);
         let item = fixture.item().expect("an attach");
         let result = fixture.controller.sync(&item).await;
@@ -402,14 +402,14 @@ async fn a_reconnect_drops_pending_publish_results() {
 async fn drops_a_publish_result_of_the_previous_connection() {
     let mut fixture = Fixture::new(mk_attachment("va"));
     fixture.world.state().silent.push("mark attached");
-    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    fixture.refuse("mark attached", Error::Unanswered("no response".into()));
     let item = fixture.item().expect("an attach");
     let result = {
         let mut run = std::pin::pin!(fixture.controller.sync(&item));
         assert!(timeout(FOREVER, run.as_mut()).await.is_err());
         let back = Event::DriverConnected(mk_driver().capabilities);
         fixture.state().handle(back);
-        fixture.world.answer.notify_one();
+        fixture.world.respond.notify_one();
         run.await
     };
     fixture.finish(&item, result);
@@ -461,7 +461,7 @@ async fn retries_the_status_write_after_the_finalizer_is_removed() {
         attachment.foreign_finalizers = true;
     }
     for attempt in 0..3 {
-        fixture.refuse("mark detached", Error::Unanswered("no answer".into()));
+        fixture.refuse("mark detached", Error::Unanswered("no response".into()));
         fixture.fails().await;
         let seen = fixture.seen();
         let called = seen.contains(&"unpublish") || seen.contains(&"remove finalizer");
@@ -568,7 +568,7 @@ async fn clears_an_outdated_error_without_a_call() {
     let item = fixture.item().expect("an attach");
     let known = fixture.attachment();
     fixture.state().keep_pending(&known, PendingStatusWrite::Listed);
-    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    fixture.refuse("mark attached", Error::Unanswered("no response".into()));
     let failed = fixture.controller.sync(&item).await;
     assert!(
         failed.is_err_and(|error| !error.reported),
@@ -578,7 +578,7 @@ async fn clears_an_outdated_error_without_a_call() {
     assert_eq!(fixture.controller.sync(&item).await, Ok(()));
     assert_eq!(fixture.seen(), ["mark attached"]);
     assert_eq!(fixture.attachment().attach_error, None);
-    // ListVolumes returns no publish context, so what is stored is not replaced.
+    // ListVolumes returns no publish context, so the stored one is not replaced.
     assert_eq!(fixture.attachment().metadata_keys, ["path".into()].into());
 }
 
@@ -600,7 +600,7 @@ async fn publishes_a_listed_volume_whose_status_is_detached() {
 #[tokio::test]
 async fn writes_a_pending_result_without_the_driver() {
     let mut fixture = Fixture::new(mk_attachment("va"));
-    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    fixture.refuse("mark attached", Error::Unanswered("no response".into()));
     fixture.fails().await;
     assert!(!fixture.attachment().attached);
     fixture.world.state().disconnected = true;
@@ -625,13 +625,13 @@ async fn writes_a_pending_result_although_an_input_is_missing() {
     ];
     for (missing, change) in inputs {
         let mut fixture = Fixture::new(mk_attachment("va"));
-        fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+        fixture.refuse("mark attached", Error::Unanswered("no response".into()));
         fixture.fails().await;
         change(&fixture);
-        fixture.refuse("get volume", Error::Unanswered("no answer".into()));
+        fixture.refuse("get volume", Error::Unanswered("no response".into()));
         fixture.seen();
         // A failed write keeps the result.
-        fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+        fixture.refuse("mark attached", Error::Unanswered("no response".into()));
         fixture.fails().await;
         assert_eq!(fixture.sync_next().await, Some(Ok(())), "{missing}");
         assert!(fixture.attachment().attached, "{missing}");
@@ -644,7 +644,7 @@ async fn writes_a_pending_result_although_an_input_is_missing() {
 #[tokio::test]
 async fn drops_a_pending_result_without_finalizer_if_an_input_is_missing() {
     let mut fixture = Fixture::new(mk_attachment("va"));
-    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    fixture.refuse("mark attached", Error::Unanswered("no response".into()));
     fixture.fails().await;
     let edited = fixture.world.change(|attachment| attachment.finalizer = false);
     let edited = Change::Applied(edited.expect("it exists"));
@@ -669,7 +669,7 @@ async fn reports_a_panic_in_the_status() {
 #[tokio::test(start_paused = true)]
 async fn retries_an_abandoned_target_after_invalid_argument() {
     let mut fixture = Fixture::new(mk_attachment("va"));
-    fixture.refuse("mark attached", Error::Unanswered("no answer".into()));
+    fixture.refuse("mark attached", Error::Unanswered("no response".into()));
     fixture.fails().await;
     fixture.remove_by_hand();
     let refused = ("unpublish", "id", "InvalidArgument");

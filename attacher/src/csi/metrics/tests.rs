@@ -1,4 +1,4 @@
-//! How calls are counted.
+//! Metrics of calls.
 
 use futures::FutureExt as _;
 use prometheus::core::Collector as _;

@@ -1,4 +1,4 @@
-//! Requests to a real TLS server on loopback, with each kind of credentials that a kubeconfig can hold.
+//! Requests to a real TLS server on loopback, with each kind of credentials of a kubeconfig.
 
 mod credentials;
 mod plugin;

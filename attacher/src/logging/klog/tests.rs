@@ -20,7 +20,7 @@ impl io::Write for Capture {
     }
 }
 
-/// Formats what is logged in `act`, at a fixed time.
+/// The log lines of `act`, at a fixed time.
 fn lines(format: LogFormat, act: impl FnOnce()) -> Vec<String> {
     let capture = Capture::default();
     let klog = Klog {

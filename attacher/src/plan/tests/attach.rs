@@ -1,4 +1,4 @@
-//! What an attach checks, stores and sends.
+//! Checks, writes and requests of an attach.
 
 use csi_proto::v1::volume_capability::{AccessType, BlockVolume, MountVolume};
 

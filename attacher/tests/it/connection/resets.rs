@@ -22,7 +22,7 @@ enum Moment {
     MidResponse,
 }
 
-/// A driver that resets publishes in the order of `resets`, and answers all other calls.
+/// A driver that resets publishes in the order of `resets`, and responds to all other calls.
 #[derive(Clone, Default)]
 struct Resetter {
     resets: Arc<Mutex<VecDeque<(Reason, Moment)>>>,
@@ -63,11 +63,11 @@ impl Resetter {
         while let Some(call) = connection.accept().await {
             // Fails only if the client disconnects.
             let Ok((request, respond)) = call else { return };
-            self.answer(request.uri().path(), respond);
+            self.respond(request.uri().path(), respond);
         }
     }
 
-    fn answer(&self, path: &str, mut respond: SendResponse<Bytes>) {
+    fn respond(&self, path: &str, mut stream: SendResponse<Bytes>) {
         let reset = match path {
             "/csi.v1.Controller/ControllerPublishVolume" => {
                 self.resets.lock().expect("no test panics with it").pop_front()
@@ -75,14 +75,14 @@ impl Resetter {
             _ => None,
         };
         if let Some((reason, Moment::BeforeResponse)) = reset {
-            respond.send_reset(reason);
+            stream.send_reset(reason);
             return;
         }
         let headers = http::Response::builder()
             .header("content-type", "application/grpc")
             .body(())
-            .expect("these headers are headers");
-        let mut body = respond
+            .expect("the headers are valid");
+        let mut body = stream
             .send_response(headers, false)
             .expect("the call waits for a response");
         if let Some((reason, Moment::MidResponse)) = reset {
@@ -90,10 +90,11 @@ impl Resetter {
             return;
         }
         body.send_data(framed(&message(path)), false)
-            .expect("the client takes it");
+            .expect("the client reads the response");
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", HeaderValue::from_static("0"));
-        body.send_trailers(trailers).expect("the client takes it");
+        body.send_trailers(trailers)
+            .expect("the client reads the response");
     }
 }
 

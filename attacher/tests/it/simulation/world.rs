@@ -82,7 +82,7 @@ struct FormerId {
     known_until: Instant,
 }
 
-/// Longer than a detach that read the CSINode before the change takes to send its calls.
+/// Longer than a detach needs to send its calls if it read the CSINode before the change.
 const FORMER_ID_KNOWN: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// An exec plugin that counts its runs in `dir` and prints the file `answer` of `dir`.
+/// An exec plugin that counts its runs in `dir` and prints the file `output` of `dir`.
 fn plugin(dir: &Path) -> Value {
     let script =
-        "echo run >> \"$0/runs\"; printf %s \"$KUBERNETES_EXEC_INFO\" > \"$0/info\"; cat \"$0/answer\"";
+        "echo run >> \"$0/runs\"; printf %s \"$KUBERNETES_EXEC_INFO\" > \"$0/info\"; cat \"$0/output\"";
     json!({ "exec": {
         "apiVersion": "client.authentication.k8s.io/v1",
         "command": "/bin/sh",
@@ -15,13 +15,13 @@ fn plugin(dir: &Path) -> Value {
     }})
 }
 
-fn answer(dir: &Path, status: &Value) {
-    let answer = json!({
+fn set_output(dir: &Path, status: &Value) {
+    let output = json!({
         "kind": "ExecCredential",
         "apiVersion": "client.authentication.k8s.io/v1",
         "status": status,
     });
-    fs::write(dir.join("answer"), answer.to_string()).unwrap();
+    fs::write(dir.join("output"), output.to_string()).unwrap();
 }
 
 fn runs(dir: &Path) -> usize {
@@ -32,7 +32,7 @@ fn runs(dir: &Path) -> usize {
 async fn clients_share_the_token_of_a_plugin() {
     let server = ApiServer::localhost().await;
     let dir = TempDir::new().unwrap();
-    answer(
+    set_output(
         dir.path(),
         &json!({ "token": "one", "expirationTimestamp": "2999-01-01T00:00:00Z" }),
     );
@@ -61,13 +61,13 @@ async fn clients_share_the_token_of_a_plugin() {
 async fn plugin_runs_again_when_its_token_has_expired() {
     let server = ApiServer::localhost().await;
     let dir = TempDir::new().unwrap();
-    answer(
+    set_output(
         dir.path(),
         &json!({ "token": "one", "expirationTimestamp": "2001-01-01T00:00:00Z" }),
     );
     let access = mk_access(server.cluster(), plugin(dir.path())).await.unwrap();
     let client = access.connect(None, Requests::default());
-    answer(
+    set_output(
         dir.path(),
         &json!({ "token": "two", "expirationTimestamp": "2999-01-01T00:00:00Z" }),
     );
@@ -83,7 +83,7 @@ async fn uses_the_client_certificate_of_a_plugin() {
     let server = ApiServer::localhost().await;
     let dir = TempDir::new().unwrap();
     let pair = mk_client_pair(&server.authority);
-    answer(
+    set_output(
         dir.path(),
         &json!({ "clientCertificateData": pair.certificate, "clientKeyData": pair.key }),
     );

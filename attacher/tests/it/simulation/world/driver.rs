@@ -119,7 +119,7 @@ impl ControllerClient for FakeDriver {
         let unknown_id = Err(Status::new(Code::NotFound, "no such node"));
         self.call("publish", &target.clone(), unknown_id, move |state| {
             state.calls.publish += 1;
-            // Crash safety: an attachment with our finalizer must record the target before the publish.
+            // Crash safety: before the publish, an attachment with our finalizer must record the target.
             if !state.is_recorded(&target) {
                 state
                     .violations
