@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::attached::{AttachedVolumes, DriverAlone, Journal, SHARED_SOCKET_DIR};
 use crate::env::{Env, PodSpec, XFS};
-use crate::recipes::{ATTACHER_CHART, nothing_is_left, shell};
+use crate::recipes::{ATTACHER_CHART, assert_nothing_left, shell};
 use crate::shared_nodes::Scenario;
 
 const PODS: &str = "kubectl -n csi-attacher get pods -o jsonpath='{.items[*].metadata.name}'";
@@ -75,7 +75,7 @@ async fn upgrade(env: &Env<'_>, shell: &Shell) -> Result<()> {
         .run("helm -n csi-attacher get manifest csi-attacher >~/objects.yaml")
         .await?;
     shell.run(&block(ATTACHER_CHART, "helm uninstall")?).await?;
-    nothing_is_left(shell, "-f ~/objects.yaml").await?;
+    assert_nothing_left(shell, "-f ~/objects.yaml").await?;
     shell
         .run("kubectl -n csi-attacher wait --for=delete pods --all --timeout=2m")
         .await?;

@@ -124,7 +124,7 @@ async fn install_with_kustomize(shell: Shell) -> Result<()> {
     shell.run(&block(DEPLOY, "kubectl delete")?).await?;
     ensure!(!array.exists(), "the array's directory must be removed");
     shell.ensure_all_replaced()?;
-    nothing_is_left(&shell, &format!("-k {OVERLAY}")).await?;
+    assert_nothing_left(&shell, &format!("-k {OVERLAY}")).await?;
     run_controller_without_nodes(&shell).await
 }
 
@@ -395,7 +395,7 @@ async fn install_the_drivers_chart(shell: Shell) -> Result<()> {
         .run("helm -n csi-mock-driver get manifest csi-mock-driver >~/objects.yaml")
         .await?;
     shell.run(&block(DRIVER_CHART, "kubectl delete")?).await?;
-    nothing_is_left(&shell, "-f ~/objects.yaml").await
+    assert_nothing_left(&shell, "-f ~/objects.yaml").await
 }
 
 /// With a driver in the values. The cluster has roles of the same names for other tests.
@@ -419,12 +419,12 @@ async fn install_the_attachers_chart(shell: Shell) -> Result<()> {
         .run("helm -n csi-attacher get manifest csi-attacher >~/objects.yaml")
         .await?;
     shell.run(&block(ATTACHER_CHART, "helm uninstall")?).await?;
-    nothing_is_left(&shell, "-f ~/objects.yaml").await?;
+    assert_nothing_left(&shell, "-f ~/objects.yaml").await?;
     shell.run("kubectl delete namespace csi-attacher").await.map(drop)
 }
 
 /// None of these objects is left.
-pub(crate) async fn nothing_is_left(shell: &Shell, objects: &str) -> Result<()> {
+pub(crate) async fn assert_nothing_left(shell: &Shell, objects: &str) -> Result<()> {
     let left = shell
         .run(&format!("kubectl get {objects} --ignore-not-found -o name"))
         .await?;

@@ -1,4 +1,4 @@
-//! The admin API over its wire: what it shows, changes, refuses and never reveals.
+//! The admin API over its sockets: state, changes, refusals, and redaction of secrets.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -14,7 +14,7 @@ use http::StatusCode;
 use serde_json::json;
 use tonic::Code;
 
-use crate::server::{Server, give_up_after, mk_create, mk_map, mk_publish, mk_unpublish, published};
+use crate::server::{Server, cancel_after, mk_create, mk_map, mk_publish, mk_unpublish, published};
 
 mod browser;
 mod ctl;
@@ -36,7 +36,7 @@ fn refusal(result: Result<impl std::fmt::Debug, Error>) -> (StatusCode, String, 
 }
 
 #[tokio::test]
-async fn array_is_shown_as_csi_calls_leave_it() {
+async fn array_state_reflects_csi_calls() {
     let (server, client) = administered().await;
     let mut csi = server.controller().await;
     csi.controller_publish_volume(mk_publish("vol-1", "node-2"))
@@ -68,7 +68,7 @@ async fn array_is_shown_as_csi_calls_leave_it() {
 }
 
 #[tokio::test]
-async fn lists_come_in_pages_that_join_to_the_whole() {
+async fn list_pages_together_are_complete() {
     let (_server, client) = Server::start_administered(|_, settings| settings.initial_volumes = 25).await;
     let (mut ids, mut after) = (Vec::new(), None::<String>);
     loop {
@@ -141,7 +141,7 @@ async fn attachments_changed_out_of_band_are_visible_in_csi() {
 }
 
 #[tokio::test]
-async fn volumes_are_made_changed_and_deleted() {
+async fn volumes_are_created_changed_and_deleted() {
     let (server, client) = administered().await;
     let new = VolumeNew {
         name: "pvc-1".into(),
@@ -376,7 +376,7 @@ async fn node_topologies_and_ids_are_validated_before_any_change() {
 }
 
 #[tokio::test]
-async fn nodes_come_go_and_change() {
+async fn nodes_are_added_changed_and_removed() {
     let (server, client) = administered().await;
     let mut csi = server.controller().await;
     let new = NodeNew {
@@ -407,7 +407,7 @@ async fn nodes_come_go_and_change() {
     assert_eq!(
         (gone.registered, gone.attached),
         (false, 2),
-        "what is attached stays"
+        "existing attachments stay"
     );
     let refused = csi
         .controller_publish_volume(mk_publish("vol-2", "late"))
@@ -425,7 +425,7 @@ async fn nodes_come_go_and_change() {
     let gone = client.change_node("node-1", &away).await.unwrap();
     assert!(
         !gone.registered,
-        "reported once more, though it has no volumes and is removed"
+        "registered once more although it has no volumes and is removed"
     );
 
     let rename = NodeChange {
@@ -441,7 +441,7 @@ async fn nodes_come_go_and_change() {
 }
 
 #[tokio::test]
-async fn capabilities_are_switched_while_the_driver_runs() {
+async fn capabilities_change_at_run_time() {
     let (server, client) = administered().await;
     let mut csi = server.controller().await;
     let list = v1::ListVolumesRequest::default;
@@ -462,7 +462,7 @@ async fn capabilities_are_switched_while_the_driver_runs() {
 }
 
 #[tokio::test]
-async fn fault_rule_holds_a_call_that_is_seen_and_released() {
+async fn blocked_call_is_listed_and_released() {
     let (server, client) = administered().await;
     let rule =
         json!({"id": "hold", "match": {"method": "ControllerPublishVolume"}, "action": {"hang": "release"}});
@@ -606,7 +606,7 @@ async fn calls_are_listed_awaited_and_asserted() {
     assert_eq!(
         result.unwrap().status,
         ExpectationStatus::Complete,
-        "what is missing is waited for"
+        "the call waits for the missing calls"
     );
 
     let (status, code, ..) = refusal(client.wait(&Calls::of("DeleteVolume"), 1, "10ms").await);
@@ -682,7 +682,7 @@ async fn calls_are_streamed_as_they_happen() {
         let running = async {
             client.wait(&calls.clone().running(), 1, "20s").await.unwrap();
         };
-        give_up_after(
+        cancel_after(
             running,
             csi.controller_publish_volume(mk_publish("vol-0", "node-0")),
         )
@@ -698,7 +698,7 @@ async fn calls_are_streamed_as_they_happen() {
 }
 
 #[tokio::test]
-async fn driver_stops_while_clients_wait_and_listen() {
+async fn driver_stops_despite_waiting_and_streaming_clients() {
     let (server, client) = administered().await;
     let never = Calls::of("DeleteVolume");
     let waiting = client.wait(&never, 1, "10m");
@@ -728,13 +728,13 @@ async fn no_response_contains_a_secret() {
         ..mk_publish("vol-77", "node-0")
     };
     csi.controller_publish_volume(publish).await.unwrap_err();
-    // A pod's tokens come where nothing is marked as secret.
+    // A pod's tokens are in volume_context, which is not marked as secret.
     let publish = v1::ControllerPublishVolumeRequest {
         volume_context: mk_map(&[("csi.storage.k8s.io/serviceAccount.tokens", SECRET)]),
         ..mk_publish("vol-78", "node-0")
     };
     csi.controller_publish_volume(publish).await.unwrap_err();
-    // A rule for calls with a secret has to have it.
+    // A rule that matches a secret must contain it.
     let rule = json!({"id": "secretive", "match": {"method": "CreateVolume", "secrets": {"password": SECRET}},
         "action": {"code": "INTERNAL"}});
     let put = client.put_fault(&rule).await.unwrap();
@@ -766,12 +766,12 @@ async fn no_response_contains_a_secret() {
     assert_eq!(
         journal.matches(shown).count(),
         4,
-        "equal secrets are shown alike: {journal}"
+        "equal secrets have equal hashes: {journal}"
     );
 }
 
 #[tokio::test]
-async fn metrics_count_what_happened() {
+async fn metrics_count_calls_faults_and_objects() {
     let (server, client) = administered().await;
     let mut csi = server.controller().await;
     csi.controller_publish_volume(mk_publish("vol-0", "node-1"))
@@ -855,7 +855,7 @@ async fn proxy_refuses_requests_for_the_array() {
 }
 
 #[tokio::test]
-async fn ids_of_a_scenario_are_not_taken_over_at_run_time() {
+async fn rule_with_an_id_of_a_scenario_is_refused() {
     let (_server, client) = administered().await;
     client.set_scenario("attach-uncertain", true).await.unwrap();
     let rules = client.faults().await.unwrap().rules;

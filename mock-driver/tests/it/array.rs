@@ -1,5 +1,5 @@
-//! The array's services: snapshots, groups, copies, capacity, topology, health and what can be changed about a
-//! volume. One row or one line for each cell of the specification's error tables.
+//! The array's services: snapshots, groups, copies, capacity, topology, health and changes of volumes. One row or one line
+//! for each cell of the specification's error tables.
 
 mod capacity;
 mod change;
@@ -32,7 +32,7 @@ use crate::server::{Server, mk_create, mk_delete, mk_publish};
 
 const MIB: i64 = 1 << 20;
 
-/// A driver and clients for it.
+/// A driver and its clients.
 struct World {
     server: Server,
     controller: ControllerClient<Channel>,
@@ -178,7 +178,7 @@ fn mk_topology(zone: &str) -> v1::Topology {
     }
 }
 
-/// Asserts that a call was refused with the code, in words that help: the text has all of `words`.
+/// Asserts that a call was refused with the code and a message that contains all of `words`.
 #[track_caller]
 fn assert_refused<T: std::fmt::Debug>(case: &str, outcome: Result<T, Status>, code: Code, words: &[&str]) {
     let status = outcome.expect_err(case);

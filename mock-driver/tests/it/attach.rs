@@ -18,7 +18,7 @@ fn on_node_0() -> Vec<Call> {
 }
 
 #[tokio::test]
-async fn publish_finds_its_volume_and_node_and_may_be_repeated() {
+async fn publish_requires_volume_and_node_and_is_idempotent() {
     let moved = vec![
         Publish("vol-0", "node-0", rwo(), false),
         Unpublish("vol-0", "node-0"),
@@ -37,7 +37,7 @@ async fn publish_finds_its_volume_and_node_and_may_be_repeated() {
 }
 
 #[tokio::test]
-async fn publish_to_the_same_node_in_another_way_is_refused() {
+async fn publish_to_the_same_node_with_other_arguments_is_refused() {
     let way = |capability, readonly| Publish("vol-0", "node-0", capability, readonly);
     let capability = || refused(AlreadyExists, &["volume_capability", "vol-0", "node-0"]);
     #[rustfmt::skip]
@@ -129,7 +129,7 @@ async fn full_node_is_resource_exhausted() {
 }
 
 #[tokio::test]
-async fn unpublish_of_what_is_not_there_is_success() {
+async fn unpublish_of_absent_objects_succeeds() {
     let rows = vec![
         (
             "published there",
@@ -157,7 +157,7 @@ async fn unpublish_of_what_is_not_there_is_success() {
 }
 
 #[tokio::test]
-async fn unpublish_takes_the_volume_off_one_node_or_off_all() {
+async fn unpublish_detaches_from_one_node_or_all_nodes() {
     let server = Server::start().await;
     let mut client = server.controller().await;
     for node in ["node-0", "node-1", "node-2"] {
@@ -174,7 +174,7 @@ async fn unpublish_takes_the_volume_off_one_node_or_off_all() {
 }
 
 #[tokio::test]
-async fn publish_context_leads_to_the_device_and_stays_the_same_when_repeated() {
+async fn publish_context_names_the_device_and_is_stable() {
     let server = Server::start().await;
     let mut client = server.controller().await;
     let mut publish = async |node: &str| {

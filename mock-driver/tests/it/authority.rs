@@ -1,5 +1,5 @@
-//! Clients that send the path of a socket as `:authority`, as kubelet, gRPC's C core and grpc-java do. No Rust client
-//! lets one do so, hence frames made by hand. The real clients are in `e2e/tests/grpc_clients`.
+//! Clients that send the path of a socket as `:authority`, like kubelet, gRPC's C core and grpc-java. No Rust client
+//! supports that, so the frames are built here. `e2e/tests/grpc_clients` tests the real clients.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
 
-/// `h2` says this where RFC 9113 has COMPRESSION_ERROR.
+/// `h2` returns this instead of RFC 9113's COMPRESSION_ERROR.
 const PROTOCOL_ERROR: u32 = 1;
 
 /// As kubelet escapes it.
@@ -27,14 +27,14 @@ const KUBELET: &str = "%2Fvar%2Flib%2Fkubelet%2Fplugins_registry%2Fmock.csi.loca
 /// As grpc-java sends it.
 const BARE: &str = "/run/csi/csi.sock";
 
-/// A connection on which the first call brings the authority and later ones refer to it.
+/// A connection whose first call sends the authority; later calls refer to it by its HPACK index.
 struct Connection {
     socket: UnixStream,
     next_stream: u32,
 }
 
-/// What came of a call: the message, or the frame that ended it and its error code.
-type Answer = Result<Vec<u8>, (u8, u32)>;
+/// The result of a call: the message, or the frame that ended it and its error code.
+type CallResult = Result<Vec<u8>, (u8, u32)>;
 
 // === impl Connection ===
 
@@ -60,10 +60,10 @@ impl Connection {
     }
 
     /// Makes a call without arguments.
-    async fn call(&mut self, authority: &str, path: &str) -> Answer {
+    async fn call(&mut self, authority: &str, path: &str) -> CallResult {
         let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
         let authority = match self.next_stream {
-            // It enters the dynamic table.
+            // Added to the dynamic table.
             1 => [vec![0x41], text(authority)].concat(),
             _ => vec![0xbe],
         };
@@ -78,16 +78,16 @@ impl Connection {
         self.exchange(&block.concat()).await
     }
 
-    async fn exchange(&mut self, block: &[u8]) -> Answer {
+    async fn exchange(&mut self, block: &[u8]) -> CallResult {
         let stream = self.next_stream;
         self.next_stream += 2;
         self.send(HEADERS, 0x4, stream, block).await;
         self.send(DATA, 0x1, stream, &[0; 5]).await;
-        let answer = time::timeout(DEADLINE, self.answer(stream)).await;
-        answer.expect("must be answered")
+        let response = time::timeout(DEADLINE, self.response(stream)).await;
+        response.expect("a response within the deadline")
     }
 
-    async fn answer(&mut self, stream: u32) -> Answer {
+    async fn response(&mut self, stream: u32) -> CallResult {
         let mut message = Vec::new();
         loop {
             let mut head = [0; 9];
@@ -160,7 +160,7 @@ async fn malformed_header_block_ends_its_connection_and_no_other() {
     let mut other = Connection::to(&socket).await;
     let info = "/csi.v1.Identity/GetPluginInfo";
     assert!(other.call(KUBELET, info).await.is_ok());
-    // An index beyond the table, and text that ends too early.
+    // An index beyond the table, and a truncated string.
     for block in [&[0xff, 0x7f][..], &[0x83, 0x04, 9, b'/']] {
         let mut broken = Connection::to(&socket).await;
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The devices of volumes, where they are and where they lead to.
+//! Devices of volumes: paths, links and backing files.
 
 use std::fs;
 use std::io;
@@ -23,7 +23,7 @@ fn mk_disk(directory: &Path, name: &str) -> PathBuf {
     disk
 }
 
-/// Devices that go with the test, also one that fails.
+/// Detaches the devices when dropped, also if the test fails.
 struct Gone(Devices);
 
 impl Drop for Gone {
@@ -40,14 +40,14 @@ impl std::ops::Deref for Gone {
     }
 }
 
-/// Past the page cache, which takes everything.
+/// Bypasses the page cache, which accepts all writes.
 fn write_to(device: &Device) -> io::Result<()> {
     let file = fs::OpenOptions::new().write(true).open(&device.path)?;
     std::os::unix::fs::FileExt::write_all_at(&file, &[1; 4096], 0)?;
     file.sync_all()
 }
 
-/// The rules that both kinds of devices obey.
+/// The rules of both kinds of devices.
 fn obeys_the_rules(kind: Kind) {
     let directory = tempfile::tempdir().unwrap();
     let (disk, other) = (
@@ -118,7 +118,7 @@ fn loop_devices_obey_the_rules() {
 }
 
 #[test]
-fn loop_device_for_reading_takes_no_writes_and_stale_links_are_replaced() {
+fn read_only_loop_device_rejects_writes_and_stale_links_are_replaced() {
     if !privilege::is_there() {
         return;
     }
@@ -135,7 +135,7 @@ fn loop_device_for_reading_takes_no_writes_and_stale_links_are_replaced() {
     let path = device.path.clone();
     drop(device);
 
-    // Another process freed the device, as a reboot does.
+    // Another process freed the device, like a reboot.
     losetup(&[Path::new("--detach"), &path]);
     // The kernel defers it while yet another process has the device open, for example to list all devices.
     let is_freed = (0..6_000).any(|_| {
@@ -156,7 +156,7 @@ fn losetup(args: &[&Path]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The numbers of the file that a loop device is made of, as [`file_numbers`] has them; none if it is free.
+/// [`file_numbers`] of the loop device's backing file; `None` if the device is free.
 fn made_of(device: &Path) -> Option<String> {
     let columns = ["--list", "--noheadings", "--output", "BACK-MAJ:MIN,BACK-INO"].map(Path::new);
     let args = [&columns[..], &[device]].concat();
@@ -166,7 +166,7 @@ fn made_of(device: &Path) -> Option<String> {
 }
 
 #[test]
-fn loop_device_that_was_found_is_no_other_volumes_until_it_is_dropped() {
+fn loop_device_is_not_reused_while_a_handle_is_open() {
     if !privilege::is_there() {
         return;
     }
@@ -188,21 +188,21 @@ fn loop_device_that_was_found_is_no_other_volumes_until_it_is_dropped() {
     );
     let path = device.path.clone();
     drop(device);
-    // A program that starts at this moment has a copy until it has begun.
+    // A child process that is being started has a copy of the descriptor until its exec.
     assert!(
         (0..200).any(|_| made_of(&path) != Some(disk_numbers.clone())),
-        "goes with its last user"
+        "freed with its last descriptor"
     );
 }
 
-/// The numbers of a file and its filesystem, which no other file has as long as it is open.
+/// Inode and device number of a file, which are unique while it is open.
 fn file_numbers(file: &Path) -> String {
     let meta = fs::metadata(file).unwrap();
     let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
     format!("{major}:{minor} {}", meta.ino())
 }
 
-/// Makes this very device of a file; `false` if another process has taken it meanwhile.
+/// Attaches this device to a file; `false` if another process uses the device meanwhile.
 fn take(device: &Path, file: &Path) -> bool {
     let output = Command::new("losetup").arg(device).arg(file).output().unwrap();
     assert!(
@@ -215,7 +215,7 @@ fn take(device: &Path, file: &Path) -> bool {
 }
 
 #[test]
-fn loop_device_that_another_process_has_taken_is_left_alone() {
+fn loop_device_of_another_process_is_not_detached() {
     if !privilege::is_there() {
         return;
     }
@@ -229,7 +229,7 @@ fn loop_device_that_another_process_has_taken_is_left_alone() {
         devices.detach("1").unwrap()
     }];
     for take_away in takes_away {
-        // A process that is faster than this test has the device too, but not for as long as the test needs it.
+        // A faster process may use the device first, but only briefly.
         let device = loop {
             devices.attach("1", &disk, true).unwrap();
             let device = devices.find("1", &disk).unwrap().unwrap().path;
@@ -251,7 +251,7 @@ fn loop_device_that_another_process_has_taken_is_left_alone() {
 }
 
 #[test]
-fn loop_device_goes_although_its_file_was_renamed_or_removed_or_has_another_path() {
+fn loop_device_is_detached_although_its_file_was_renamed_or_removed() {
     if !privilege::is_there() {
         return;
     }
@@ -277,8 +277,8 @@ fn loop_device_goes_although_its_file_was_renamed_or_removed_or_has_another_path
             let device = devices.find("1", &disk).unwrap().unwrap().path;
             fate(&disk);
             take_away();
-            // Another process may have made a device of that number since, of another file. The kernel frees a device when
-            // its last descriptor is closed, and a process that another test starts has ours until its exec.
+            // Another process may have reused the device's number since. The kernel frees a device when its last descriptor is
+            // closed, and a child process that another test is starting has ours until its exec.
             let is_freed = || made_of(&device).as_ref() != Some(&of_disk);
             let freed = (0..1_000).any(|_| {
                 is_freed() || {
@@ -292,7 +292,7 @@ fn loop_device_goes_although_its_file_was_renamed_or_removed_or_has_another_path
     }
 }
 
-/// Makes a `/dev` of its own, as a container may have it, and becomes the program that follows.
+/// Mounts a minimal `/dev`, like a container's, and executes the following program.
 const BARE_DEV: &str = "mount -t tmpfs none /dev && mknod /dev/null c 1 3 && mknod /dev/loop-control c 10 237 \
     && exec \"$0\" \"$@\"";
 
@@ -345,13 +345,13 @@ async fn loop_device_without_a_file_in_dev_gets_one() {
     assert!(files.contains(&made.file_name().unwrap().to_owned()), "{files:?}");
     assert!(
         files.len() > 1,
-        "and one for kubelet, which takes its own: {files:?}"
+        "and one for kubelet, which attaches its own: {files:?}"
     );
     assert_eq!(fs::read_dir(links).unwrap().count(), 0);
 }
 
 #[test]
-fn directory_of_the_links_is_for_one_driver() {
+fn device_directory_is_locked_by_one_driver() {
     let directory = tempfile::tempdir().unwrap();
     let links = directory.path().join("devices");
     let mk_devices = || {
@@ -366,7 +366,7 @@ fn directory_of_the_links_is_for_one_driver() {
     assert!(matches!(refused, Error::InUse { .. }), "{refused}");
     assert!(refused.to_string().contains("--device-dir"), "{refused}");
     drop(first);
-    // A program that another test starts has a copy of the lock until it begins to run.
+    // A child process that another test is starting has a copy of the lock until its exec.
     let second = loop {
         match mk_devices() {
             Err(Error::InUse { .. }) => std::thread::yield_now(),

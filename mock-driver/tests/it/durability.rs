@@ -1,4 +1,4 @@
-//! What survives: everything that was acknowledged, whenever the process dies.
+//! Durability: acknowledged calls survive a kill at any time.
 
 mod calls;
 
@@ -20,15 +20,15 @@ use crate::server::{Server, mk_block, mk_create, mk_delete, mk_map, mk_publish, 
 /// Clients that load the driver while it is killed.
 const CLIENTS: usize = 16;
 
-/// Kills in one test. Each comes at another point of the work.
+/// Kills in one test, each at another point of the work.
 const KILLS: u64 = 4;
 
-/// What one client knows of its own volume.
+/// A client's knowledge of its volume.
 #[derive(Clone, Debug, Default)]
 struct Known {
     id: Option<String>,
     node: Option<String>,
-    /// A call was sent and its answer never seen: it happened or it did not.
+    /// A call was sent and its response not received: it may have taken effect.
     open: bool,
 }
 
@@ -39,7 +39,7 @@ async fn start(directory: &Path) -> Program {
     Program::start(&directory.join("csi.sock"), ["--volumes=3".to_owned(), flag]).await
 }
 
-/// A client that works on one volume after the other.
+/// A client that uses one volume after the other.
 struct Worker {
     client: ControllerClient<Channel>,
     ledger: Ledger,
@@ -55,8 +55,7 @@ impl Worker {
         }
     }
 
-    /// Creates and attaches a volume, and detaches and deletes it or stops before that. None when a
-    /// call fails.
+    /// Creates and attaches a volume, and sometimes detaches and deletes it. `None` if a call fails.
     async fn live(&mut self, name: &str, number: u64) -> Option<()> {
         self.note(name, Known::asked(None));
         let reply = self.client.create_volume(mk_create(name)).await.ok()?;
@@ -94,7 +93,7 @@ impl Worker {
 }
 
 impl Known {
-    /// A call is on its way.
+    /// A call is pending.
     fn asked(id: Option<&str>) -> Self {
         Self {
             id: id.map(str::to_owned),
@@ -113,7 +112,7 @@ impl Known {
     }
 }
 
-/// Compares the array with the acknowledged calls, and repeats the unanswered ones.
+/// Compares the array with the acknowledged calls, and retries those without response.
 async fn settle(client: &mut ControllerClient<Channel>, ledger: &Ledger) {
     let mut listed: BTreeMap<String, Vec<String>> = published(client).await.into_iter().collect();
     let entries: Vec<(String, Known)> = ledger.lock().unwrap().clone().into_iter().collect();
@@ -131,7 +130,7 @@ async fn settle(client: &mut ControllerClient<Channel>, ledger: &Ledger) {
             assert_eq!(nodes, expected, "{name}: acknowledged as {known:?}");
             continue;
         }
-        // It happened or it did not; repeating the creation finds out which volume it is.
+        // Its effect is unknown; the idempotent creation returns the volume.
         let reply = client.create_volume(mk_create(&name)).await.unwrap();
         let id = reply.into_inner().volume.unwrap().volume_id;
         listed.remove(&id);
@@ -174,7 +173,7 @@ async fn every_acknowledged_call_survives_kill_9_under_load() {
             };
             workers.spawn(worker.work(format!("{round}-{number}")));
         }
-        // Enough work must be under way, and then the moment is arbitrary.
+        // Waits until enough calls are running; the exact time of the kill is arbitrary.
         while ledger.lock().unwrap().len() < before + 10 * CLIENTS {
             time::sleep(Duration::from_millis(1)).await;
         }
@@ -190,7 +189,7 @@ async fn every_acknowledged_call_survives_kill_9_under_load() {
 }
 
 #[tokio::test]
-async fn restart_brings_back_volumes_attachments_tokens_and_ids() {
+async fn restart_restores_volumes_attachments_tokens_and_ids() {
     let directory = tempfile::tempdir().unwrap();
     let mut program = start(directory.path()).await;
     let mut client = program.controller().await;

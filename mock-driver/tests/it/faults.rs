@@ -20,7 +20,7 @@ use tonic::Code;
 use tonic::transport::Channel;
 
 use crate::server::{
-    DEADLINE, Server, begun, give_up_after, line_in, lines, mk_create, mk_publish, mk_unpublish, published,
+    DEADLINE, Server, begun, cancel_after, line_in, lines, mk_create, mk_publish, mk_unpublish, published,
 };
 
 /// A driver with these rules, each one a flow mapping.
@@ -94,7 +94,7 @@ async fn phase_before_replaces_the_operation_until_times_is_used_up() {
 }
 
 #[tokio::test]
-async fn phase_after_answers_after_the_operation() {
+async fn phase_after_fails_the_call_after_the_operation() {
     let (_server, mut client) = with_rules(&[
         "{id: lost, match: {method: ControllerPublishVolume}, phase: after, \
           action: {code: DEADLINE_EXCEEDED}, times: 1}",
@@ -117,12 +117,12 @@ async fn phase_after_answers_after_the_operation() {
     assert!(nodes_of(&mut client, "vol-0").await.is_empty());
 }
 
-/// Attaches of which the second fails by itself, and a rule for the second that succeeds. Whether our own driver has
-/// the rule or a proxy in front of it is all the same.
+/// The second attach fails without a rule; the rule acts on the second attach that succeeds. The result is the same for a
+/// rule of the driver and of a proxy in front of it.
 async fn fail_before_the_rule_acts(mut client: ControllerClient<Channel>, faults: &Faults, journal: &Path) {
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
     assert_eq!(publish(&mut client, "vol-9", "node-0").await, Code::NotFound);
-    assert_eq!(&*faults.state(), "start", "nothing was broken yet");
+    assert_eq!(&*faults.state(), "start", "no rule has acted yet");
     assert_eq!(publish(&mut client, "vol-1", "node-0").await, Code::Internal);
     assert_eq!(&*faults.state(), "broken");
     assert_eq!(publish(&mut client, "vol-2", "node-0").await, Code::Unavailable);
@@ -149,7 +149,7 @@ async fn unapplied_rule_is_not_journaled() {
 }
 
 #[tokio::test]
-async fn cancelled_call_returns_the_firing() {
+async fn cancelled_call_does_not_count_as_a_firing() {
     let (server, mut client) = with_rules(&[
         "{id: lost, match: {method: ControllerPublishVolume, call: 1}, phase: after, action: {code: INTERNAL}}",
     ])
@@ -163,7 +163,7 @@ async fn cancelled_call_returns_the_firing() {
         .unwrap();
     let journal = server.path("journal");
     let asked = mk_publish("vol-0", "node-0");
-    give_up_after(begun(&journal), client.controller_publish_volume(asked)).await;
+    cancel_after(begun(&journal), client.controller_publish_volume(asked)).await;
     line_in(&journal, |line| line["event"] == "late").await;
     assert_eq!(nodes_of(&mut client, "vol-0").await, ["node-0"]);
     assert_eq!(publish(&mut client, "vol-1", "node-0").await, Code::Internal);
@@ -223,7 +223,7 @@ async fn rule_without_a_match_is_for_every_call() {
 }
 
 #[tokio::test]
-async fn delay_slows_a_call_down_in_either_phase() {
+async fn delay_slows_a_call_in_either_phase() {
     for phase in ["before", "after"] {
         let (_server, mut client) = with_rules(&[&format!(
             "{{id: slow, match: {{method: ControllerPublishVolume}}, phase: {phase}, action: {{delay: 200ms}}}}"
@@ -236,7 +236,7 @@ async fn delay_slows_a_call_down_in_either_phase() {
 }
 
 #[tokio::test]
-async fn hang_for_a_time_ends_with_the_code_or_goes_on() {
+async fn timed_hang_ends_with_the_code_or_continues() {
     let (_server, mut client) = with_rules(&[
         "{id: coded, match: {volume: vol-0}, action: {hang: 100ms, code: INTERNAL}}",
         "{id: plain, match: {volume: vol-1}, action: {hang: 100ms}}",
@@ -263,7 +263,7 @@ async fn hang_until_the_client_cancels_before_and_after_the_effect() {
             begun(&journal).await;
             while attached && nodes_of(&mut other, "vol-0").await.is_empty() {}
         };
-        give_up_after(
+        cancel_after(
             stuck,
             client.controller_publish_volume(mk_publish("vol-0", "node-0")),
         )
@@ -289,12 +289,12 @@ async fn hang_until_the_client_cancels_before_and_after_the_effect() {
 }
 
 #[tokio::test]
-async fn delayed_attach_happens_although_its_client_has_left() {
+async fn delayed_attach_completes_although_its_client_disconnected() {
     let (server, mut client) =
         with_rules(&["{id: slow, match: {method: ControllerPublishVolume}, action: {delay: 1s}, times: 1}"])
             .await;
     let journal = server.path("journal");
-    give_up_after(
+    cancel_after(
         begun(&journal),
         client.controller_publish_volume(mk_publish("vol-0", "node-0")),
     )
@@ -313,7 +313,7 @@ async fn delayed_attach_happens_although_its_client_has_left() {
 }
 
 #[tokio::test]
-async fn changed_file_comes_into_force_and_a_wrong_one_does_not() {
+async fn changed_fault_file_is_reloaded_unless_invalid() {
     let (server, mut client) =
         with_rules(&["{id: a, match: {volume: vol-0}, action: {code: INTERNAL}}"]).await;
     let (file, journal) = (server.path("faults.yaml"), server.path("journal"));
@@ -342,7 +342,7 @@ async fn changed_file_comes_into_force_and_a_wrong_one_does_not() {
         "the old rules stay"
     );
 
-    // Replaced by rename, as careful writers do.
+    // Replaced atomically, by rename.
     fs::write(server.path("new.yaml"), "[]").unwrap();
     fs::rename(server.path("new.yaml"), &file).unwrap();
     line_in(&journal, |line| line["event"] == "faults" && line["rules"] == 0).await;
@@ -358,7 +358,7 @@ async fn changed_file_comes_into_force_and_a_wrong_one_does_not() {
 }
 
 #[tokio::test]
-async fn unchanged_rule_keeps_its_count_over_a_reload() {
+async fn unchanged_rule_keeps_its_count_after_a_reload() {
     let once = "{id: once, match: {volume: vol-0}, action: {code: INTERNAL}, times: 1}";
     let (server, mut client) = with_rules(&[once]).await;
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Internal);
@@ -370,7 +370,7 @@ async fn unchanged_rule_keeps_its_count_over_a_reload() {
 }
 
 #[tokio::test]
-async fn stopping_does_not_wait_for_a_hanging_call_beyond_the_grace() {
+async fn shutdown_cancels_hanging_calls_after_the_grace_period() {
     use csi_mock_driver::driver::{Driver, Settings};
     use csi_mock_driver::run;
     use csi_mock_driver::socket::Listener;

@@ -1,5 +1,5 @@
-//! The program with command lines that were written for csi-driver-host-path: those of its own manifests and
-//! of Kubernetes' storage tests, which add flags to theirs.
+//! The program with command lines of csi-driver-host-path: of its manifests, and of Kubernetes' storage tests, which add
+//! flags.
 
 use std::process::Command;
 use std::time::Duration;
@@ -27,11 +27,11 @@ struct Manifest {
     args: &'static [&'static str],
     /// The driver's name in them.
     driver: &'static str,
-    /// Whether they ask for attaching.
+    /// Whether attach is enabled.
     attaches: bool,
 }
 
-/// `deploy/kubernetes-1.34` and its likes, which Kubernetes has copies of.
+/// `deploy/kubernetes-1.34` and similar ones, which Kubernetes has copied.
 const PLUGIN: [&str; 4] = [
     "--drivername=hostpath.csi.k8s.io",
     "--v=5",
@@ -128,7 +128,7 @@ const MANIFESTS: [Manifest; 6] = [
     },
 ];
 
-/// Gives the words the values that a pod would: paths are those of a directory of the test's own.
+/// Expands variables as in a pod; paths are in a temporary directory.
 fn in_pod(args: &[&str], directory: &TempDir) -> Vec<String> {
     let path = directory.path().display();
     let substitute = |arg: &&str| {
@@ -141,7 +141,7 @@ fn in_pod(args: &[&str], directory: &TempDir) -> Vec<String> {
 }
 
 async fn start(args: &[&str], directory: &TempDir) -> Program {
-    // Its default is a directory of the machine, if that is there.
+    // By default, a directory of the host if it exists.
     let state = format!("--statedir={}", directory.path().join("state").display());
     let args = [&[state.as_str()], args].concat();
     Program::start(&directory.path().join("csi.sock"), in_pod(&args, directory)).await
@@ -163,7 +163,7 @@ fn mk_kind(name: &str, kind: &str) -> CreateVolumeRequest {
 }
 
 #[tokio::test]
-async fn literal_command_lines_make_a_driver_that_answers() {
+async fn hostpath_command_lines_start_a_working_driver() {
     for manifest in MANIFESTS {
         let directory = tempfile::tempdir().unwrap();
         let program = start(manifest.args, &directory).await;
@@ -194,7 +194,7 @@ async fn literal_command_lines_make_a_driver_that_answers() {
 }
 
 #[tokio::test]
-async fn kinds_of_space_are_named_by_class_parameters_and_run_out_one_by_one() {
+async fn capacity_kinds_are_selected_by_class_parameters() {
     let directory = tempfile::tempdir().unwrap();
     let program = start(MANIFESTS[2].args, &directory).await;
     let mut controller = program.controller().await;
@@ -233,7 +233,7 @@ async fn random_limit_changes_between_calls() {
     assert!(limits.len() > 1, "{limits:?}");
 }
 
-/// Kubernetes' `mock/csi-mock-proxy.yaml`, whose driver is in the test program and comes in by the port.
+/// Kubernetes' `mock/csi-mock-proxy.yaml`, whose driver runs in the test program and connects to the port.
 #[tokio::test]
 async fn proxy_of_kubernetes_tests_pairs_connections() {
     let directory = tempfile::tempdir().unwrap();
@@ -250,8 +250,7 @@ async fn proxy_of_kubernetes_tests_pairs_connections() {
     ];
     let socket = directory.path().join("csi.sock");
     let _program = Program::start(&socket, in_pod(&args, &directory)).await;
-    // That it answers was found out by a connection that has left and takes the first driver. The port comes
-    // after the socket.
+    // The closed connection of the readiness probe is paired with the first driver. The port opens after the socket.
     let dialled = async {
         while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
             time::sleep(Duration::from_millis(5)).await;
@@ -273,7 +272,7 @@ async fn proxy_of_kubernetes_tests_pairs_connections() {
 fn flags_without_effect_are_logged() {
     let directory = tempfile::tempdir().unwrap();
     let state = format!("--statedir={}", directory.path().join("state").display());
-    // There is no such directory, so it ends.
+    // The directory does not exist, so the program exits.
     let socket = directory.path().join("missing/csi.sock");
     let said = output(&socket, &["--nodeid=worker", "--vmodule=server=9", &state]).stderr;
     let said = String::from_utf8_lossy(&said);
@@ -282,7 +281,7 @@ fn flags_without_effect_are_logged() {
 }
 
 #[test]
-fn tcp_endpoint_is_refused_with_the_way_to_have_it() {
+fn tcp_endpoint_is_refused_with_the_alternative() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_csi-mock-driver"));
     let output = command
         .args(["--nodeid=worker", "--endpoint=tcp://127.0.0.1:10000"])

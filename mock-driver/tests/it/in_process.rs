@@ -1,4 +1,4 @@
-//! Drivers without socket, thread or file, as a simulation runs them.
+//! Drivers without sockets, threads and files, for simulations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::server::{mk_create, mk_publish, mk_unpublish};
 
 const LATENCY: Duration = Duration::from_secs(5);
 
-/// A time that no machine has today.
+/// A time in the future.
 const EPOCH: &str = "2031-05-06T07:08:09Z";
 
 fn mk_driver() -> Arc<Driver> {
@@ -59,7 +59,7 @@ fn mk_node_publish(stage: &v1::NodeStageVolumeRequest) -> v1::NodePublishVolumeR
     }
 }
 
-/// The life of a volume, and what it leaves to be compared: its id and the time of its snapshot.
+/// Runs the life cycle of a volume; returns its id and the time of its snapshot, for comparison.
 async fn life(driver: &Arc<Driver>) -> (String, Timestamp) {
     let mut controller = ControllerClient::new(services(driver));
     let (mut here, mut elsewhere) = (node(driver, "node-0"), node(driver, "node-1"));
@@ -197,9 +197,9 @@ async fn fault_rules_and_array_are_shared_with_the_processes_on_nodes() {
         .load(Origin::Admin, Script::read(script).unwrap())
         .unwrap();
     for (id, code) in [("node-0", Code::Ok), ("node-2", Code::Unavailable)] {
-        let answer = node(&driver, id).node_get_info(v1::NodeGetInfoRequest {}).await;
+        let response = node(&driver, id).node_get_info(v1::NodeGetInfoRequest {}).await;
         assert_eq!(
-            answer.map_or_else(|status| status.code(), |_| Code::Ok),
+            response.map_or_else(|status| status.code(), |_| Code::Ok),
             code,
             "{id}"
         );
@@ -207,13 +207,13 @@ async fn fault_rules_and_array_are_shared_with_the_processes_on_nodes() {
 }
 
 #[test]
-fn no_thread_is_needed() {
+fn in_process_driver_needs_no_thread() {
     let runtime = runtime::Builder::new_current_thread()
         .enable_time()
         .max_blocking_threads(1)
         .build()
         .unwrap();
-    // The only thread that the runtime has for work that blocks is taken.
+    // Occupies the only thread of the runtime for blocking work.
     let (done, wait) = std::sync::mpsc::channel::<()>();
     runtime.spawn_blocking(move || wait.recv());
     runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! What the journal records, and what it must not.
+//! Contents of the journal, and redaction of secrets.
 
 use std::fs;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::json;
 use tonic::Code;
 
 use crate::server::{
-    Server, begun, give_up_after, line_in, lines, mk_block, mk_create, mk_map, mk_publish, mk_unpublish,
+    Server, begun, cancel_after, line_in, lines, mk_block, mk_create, mk_map, mk_publish, mk_unpublish,
 };
 
 const SECRET: &str = "hunter2-is-no-good-password";
@@ -24,7 +24,7 @@ async fn journalled() -> Server {
 }
 
 #[tokio::test]
-async fn call_has_a_begin_and_an_end_line_that_tell_everything() {
+async fn call_has_a_begin_and_an_end_line_with_all_fields() {
     let server = journalled().await;
     let mut client = server.controller().await;
     let request = v1::ControllerPublishVolumeRequest {
@@ -44,7 +44,7 @@ async fn call_has_a_begin_and_an_end_line_that_tell_everything() {
     assert_eq!(
         events,
         ["begin", "end", "begin", "end"],
-        "an answer that was seen is written down"
+        "a received response is journaled"
     );
     let (begin, end, refused) = (&lines[0], &lines[1], &lines[3]);
     assert_eq!(begin["request"], end["request"]);
@@ -95,7 +95,7 @@ async fn sizes_are_numbers() {
 }
 
 #[tokio::test]
-async fn no_secret_is_written_whatever_becomes_of_the_call() {
+async fn no_secret_is_journaled_for_any_outcome() {
     let server = journalled().await;
     let mut client = server.controller().await;
     let secrets = || {
@@ -165,7 +165,10 @@ async fn no_secret_is_written_whatever_becomes_of_the_call() {
     for line in &lines {
         let shown = &line["request"]["secrets"];
         assert!(shown["password"].as_str().unwrap().starts_with("hash:"), "{line}");
-        assert_eq!(shown["password"], shown["again"], "equal secrets look equal");
+        assert_eq!(
+            shown["password"], shown["again"],
+            "equal secrets have equal hashes"
+        );
         assert_ne!(shown["password"], shown["user"]);
         assert_eq!(shown, &lines[0]["request"]["secrets"], "in every call");
     }
@@ -181,7 +184,7 @@ async fn journals_cancelled_call_and_later_the_result_of_its_operation() {
     .await;
     let mut client = server.controller().await;
     let attach = client.controller_publish_volume(mk_publish("vol-0", "node-0"));
-    give_up_after(begun(&server.path("journal")), attach).await;
+    cancel_after(begun(&server.path("journal")), attach).await;
     let late = line_in(&server.path("journal"), |line| line["event"] == "late").await;
     let lines = lines(&server.path("journal"));
     let events: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
@@ -191,7 +194,7 @@ async fn journals_cancelled_call_and_later_the_result_of_its_operation() {
 }
 
 #[tokio::test]
-async fn calls_that_are_not_offered_are_journalled_too() {
+async fn unimplemented_calls_are_journaled() {
     let server = Server::start_with(|directory, settings| {
         settings.journal = Some(directory.join("journal"));
         settings.capabilities = "-LIST_SNAPSHOTS".parse().unwrap();

@@ -1,5 +1,4 @@
-//! The driver as its callers meet it: over a socket, in process where that is enough and as a real
-//! process where signals and kills matter.
+//! The driver over a socket: in this process if that suffices, or as a separate process for signals and kills.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 

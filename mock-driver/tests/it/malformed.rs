@@ -1,4 +1,4 @@
-//! Requests that are wrong in themselves: each is refused by the name of its field.
+//! Invalid requests: the error names the field.
 
 use csi_proto::v1::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
 use csi_proto::v1::{self, CapacityRange, TopologyRequirement, VolumeCapability};
@@ -48,11 +48,11 @@ async fn assert_create_refused(table: Vec<(&str, Create, &str)>) {
     for (case, request, field) in table {
         assert_refused(case, client.create_volume(request).await, field);
     }
-    assert!(published(&mut client).await.is_empty(), "nothing was made");
+    assert!(published(&mut client).await.is_empty(), "nothing was created");
 }
 
 #[tokio::test]
-async fn create_names_the_wrong_field() {
+async fn invalid_create_names_the_field() {
     let named = |name: &str| Create {
         name: name.to_owned(),
         ..mk_create("")
@@ -89,7 +89,7 @@ async fn create_names_the_wrong_field() {
 }
 
 #[tokio::test]
-async fn create_names_the_wrong_part_of_a_capability() {
+async fn invalid_capability_names_the_field() {
     let used_as = |volume_capabilities| Create {
         volume_capabilities,
         ..mk_create("a")
@@ -119,7 +119,7 @@ async fn create_names_the_wrong_part_of_a_capability() {
 }
 
 #[tokio::test]
-async fn longest_allowed_texts_are_taken() {
+async fn longest_allowed_texts_are_accepted() {
     let server = Server::start_with(|_, _| {}).await;
     let mut client = server.controller().await;
     let request = Create {
@@ -142,7 +142,7 @@ async fn longest_allowed_texts_are_taken() {
 }
 
 #[tokio::test]
-async fn publish_names_the_wrong_field() {
+async fn invalid_publish_names_the_field() {
     let server = Server::start().await;
     let mut client = server.controller().await;
     let valid = || mk_publish("vol-0", "node-0");
@@ -200,7 +200,7 @@ async fn publish_names_the_wrong_field() {
 }
 
 #[tokio::test]
-async fn the_other_calls_name_the_wrong_field() {
+async fn other_invalid_calls_name_the_field() {
     let server = Server::start().await;
     let mut client = server.controller().await;
     let nameless = Unpublish {

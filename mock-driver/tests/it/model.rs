@@ -1,5 +1,5 @@
-//! The array against a naive model of it: random operations, each one repeated, replies and
-//! listings compared after every step, and the changes replayed at the end.
+//! The array compared with a naive model: random operations, each repeated. Responses and listings are compared after every
+//! step, and the changes are replayed at the end.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use proptest::sample::select;
 const LIMIT: usize = 2;
 const NODES: [&str; 4] = ["node-0", "node-1", "node-2", "gone"];
 
-/// An operation; volumes are chosen among all ids ever seen, dead ones included.
+/// An operation; volumes are selected among all ids so far, including deleted ones.
 #[derive(Clone, Debug)]
 enum Op {
     Create {
@@ -38,7 +38,7 @@ enum Op {
 
 /// The outcome, as far as a caller can distinguish refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum Outcome {
     Done,
     VolumeGone,
     NodeGone,
@@ -50,11 +50,11 @@ enum Verdict {
     Full,
     NoSuchSize,
     Token,
-    /// A refusal that none of these operations can meet.
+    /// A refusal that none of these operations can cause.
     NotHere,
 }
 
-/// Volumes in a list, everything found by looking through all of it.
+/// The naive model: a list of volumes that is searched linearly.
 #[derive(Default)]
 struct Model {
     volumes: Vec<Modelled>,
@@ -64,7 +64,7 @@ struct Modelled {
     id: String,
     name: String,
     bytes: u64,
-    /// None: made for every use.
+    /// `None`: all capabilities.
     capabilities: Option<Vec<Capability>>,
     tier: bool,
     holders: BTreeMap<&'static str, PublishParams>,
@@ -77,8 +77,8 @@ impl Model {
         self.volumes.iter().find(|volume| volume.id == id)
     }
 
-    /// The verdict on an operation; the state is brought up to date by [`Model::follow`].
-    fn judge(&self, op: &Op, ids: &[String]) -> Verdict {
+    /// The expected outcome of an operation; does not change the state, unlike [`Model::apply`].
+    fn expected(&self, op: &Op, ids: &[String]) -> Outcome {
         match op {
             Op::Create {
                 name,
@@ -89,9 +89,9 @@ impl Model {
                 let name = format!("name-{name}");
                 let Some(volume) = self.volumes.iter().find(|volume| volume.name == name) else {
                     return if *mib > 64 {
-                        Verdict::NoSuchSize
+                        Outcome::NoSuchSize
                     } else {
-                        Verdict::Done
+                        Outcome::Done
                     };
                 };
                 let same_uses = volume.capabilities.as_ref().is_some_and(|made| {
@@ -99,42 +99,42 @@ impl Model {
                         && capabilities.iter().all(|use_| made.contains(use_))
                 });
                 if volume.bytes >= mib << 20 && same_uses && volume.tier == *tier {
-                    Verdict::Done
+                    Outcome::Done
                 } else {
-                    Verdict::NameTaken
+                    Outcome::NameTaken
                 }
             }
             Op::Delete { volume } => match self.find(&ids[*volume]) {
-                Some(volume) if !volume.holders.is_empty() => Verdict::InUse,
-                _ => Verdict::Done,
+                Some(volume) if !volume.holders.is_empty() => Outcome::InUse,
+                _ => Outcome::Done,
             },
-            Op::Publish { volume, node, hold } => self.judge_publish(&ids[*volume], node, hold),
-            Op::Unpublish { .. } => Verdict::Done,
+            Op::Publish { volume, node, hold } => self.expected_publish(&ids[*volume], node, hold),
+            Op::Unpublish { .. } => Outcome::Done,
         }
     }
 
-    fn judge_publish(&self, id: &str, node: &str, hold: &PublishParams) -> Verdict {
+    fn expected_publish(&self, id: &str, node: &str, hold: &PublishParams) -> Outcome {
         let Some(volume) = self.find(id) else {
-            return Verdict::VolumeGone;
+            return Outcome::VolumeGone;
         };
         if node == "gone" {
-            return Verdict::NodeGone;
+            return Outcome::NodeGone;
         }
         if let Some(held) = volume.holders.get(node) {
             return if held == hold {
-                Verdict::Done
+                Outcome::Done
             } else {
-                Verdict::OtherWay
+                Outcome::OtherWay
             };
         }
         if let Some(made) = &volume.capabilities
             && !made.iter().any(|made| made.covers(&hold.capability))
         {
-            return Verdict::NotSupported;
+            return Outcome::NotSupported;
         }
         let all: Vec<&PublishParams> = volume.holders.values().chain([hold]).collect();
         if !may_be_held_together(&all) {
-            return Verdict::Elsewhere;
+            return Outcome::Elsewhere;
         }
         let there = self
             .volumes
@@ -142,13 +142,13 @@ impl Model {
             .filter(|volume| volume.holders.contains_key(node))
             .count();
         if there >= LIMIT {
-            Verdict::Full
+            Outcome::Full
         } else {
-            Verdict::Done
+            Outcome::Done
         }
     }
 
-    fn follow(&mut self, op: &Op, ids: &[String], created: Option<String>) {
+    fn apply(&mut self, op: &Op, ids: &[String], created: Option<String>) {
         match op {
             Op::Create {
                 name,
@@ -201,7 +201,7 @@ impl Model {
     }
 }
 
-/// The meaning of the access modes, said once more in other words and for the whole set of nodes.
+/// A second implementation of the access modes' rules, for the whole set of nodes.
 fn may_be_held_together(holds: &[&PublishParams]) -> bool {
     use AccessMode::{MultiNodeMultiWriter, MultiNodeReaderOnly, MultiNodeSingleWriter};
     if holds.len() == 1 {
@@ -258,19 +258,19 @@ fn run(array: &mut Array, op: &Op, ids: &[String]) -> Result<(Option<String>, Op
     }
 }
 
-fn verdict<T>(outcome: &Result<T, Error>) -> Verdict {
+fn to_outcome<T>(outcome: &Result<T, Error>) -> Outcome {
     match outcome {
-        Ok(_) => Verdict::Done,
-        Err(Error::VolumeNotFound { .. }) => Verdict::VolumeGone,
-        Err(Error::NodeNotFound { .. }) => Verdict::NodeGone,
-        Err(Error::NameTaken { .. }) => Verdict::NameTaken,
-        Err(Error::SizeOutOfRange { .. }) => Verdict::NoSuchSize,
-        Err(Error::InUse { .. }) => Verdict::InUse,
-        Err(Error::NotSupported { .. }) => Verdict::NotSupported,
-        Err(Error::AttachedDifferently { .. }) => Verdict::OtherWay,
-        Err(Error::AttachedElsewhere { .. }) => Verdict::Elsewhere,
-        Err(Error::NodeFull { .. }) => Verdict::Full,
-        Err(Error::ForeignToken) => Verdict::Token,
+        Ok(_) => Outcome::Done,
+        Err(Error::VolumeNotFound { .. }) => Outcome::VolumeGone,
+        Err(Error::NodeNotFound { .. }) => Outcome::NodeGone,
+        Err(Error::NameTaken { .. }) => Outcome::NameTaken,
+        Err(Error::SizeOutOfRange { .. }) => Outcome::NoSuchSize,
+        Err(Error::InUse { .. }) => Outcome::InUse,
+        Err(Error::NotSupported { .. }) => Outcome::NotSupported,
+        Err(Error::AttachedDifferently { .. }) => Outcome::OtherWay,
+        Err(Error::AttachedElsewhere { .. }) => Outcome::Elsewhere,
+        Err(Error::NodeFull { .. }) => Outcome::Full,
+        Err(Error::ForeignToken) => Outcome::Token,
         Err(
             Error::SnapshotNotFound { .. }
             | Error::GroupNotFound { .. }
@@ -284,7 +284,7 @@ fn verdict<T>(outcome: &Result<T, Error>) -> Verdict {
             | Error::PoolNotFound { .. }
             | Error::PoolInUse { .. }
             | Error::PoolTooLarge { .. },
-        ) => Verdict::NotHere,
+        ) => Outcome::NotHere,
     }
 }
 
@@ -323,7 +323,7 @@ fn capability() -> impl Strategy<Value = Capability> {
         group: String::new(),
     };
     let access = select(vec![Access::Block, mount(""), mount("ext4")]);
-    // Multi-node modes twice, for they have the richer rules.
+    // Multi-node modes are twice as likely, because they have more rules.
     let multi = &AccessMode::ALL[2..5];
     let modes: Vec<AccessMode> = AccessMode::ALL
         .iter()
@@ -368,7 +368,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn array_does_what_the_model_does(ops in prop::collection::vec(operation(), 1..60)) {
+    fn array_matches_the_model(ops in prop::collection::vec(operation(), 1..60)) {
         let mut array = Array::new(settings(), 7);
         array.premake(2);
         let beginning = array.image();
@@ -388,9 +388,9 @@ proptest! {
         let mut changes = Vec::new();
         for op in ops {
             let op = aimed(op, ids.len());
-            let expected = model.judge(&op, &ids);
+            let expected = model.expected(&op, &ids);
             let outcome = run(&mut array, &op, &ids);
-            prop_assert_eq!(verdict(&outcome), expected, "{:?}", op);
+            prop_assert_eq!(to_outcome(&outcome), expected, "{:?}", op);
 
             match &outcome {
                 Ok((reply, change)) => {
@@ -399,7 +399,7 @@ proptest! {
                     if let Some(id) = created.clone().filter(|id| !ids.contains(id)) {
                         ids.push(id);
                     }
-                    model.follow(&op, &ids, created);
+                    model.apply(&op, &ids, created);
                     let again = run(&mut array, &op, &ids);
                     prop_assert_eq!(again, Ok((reply.clone(), None)), "repeated: {:?}", op);
                 }

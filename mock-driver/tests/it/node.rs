@@ -1,5 +1,5 @@
-//! The Node service, by cells of the specification's tables; each test runs with emulated devices, and
-//! with loop devices where there are privileges.
+//! The Node service, by cells of the specification's error tables. Each test runs with emulated devices, and with loop
+//! devices if privileged.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,15 +35,15 @@ mod topology;
 mod unattached;
 mod unstaged;
 
-/// The node on which the driver under test stands.
+/// The node of the driver under test.
 const HERE: &str = "node-0";
 
 const MIB: i64 = 1 << 20;
 
-/// Changes or removes the node's records while no driver runs, as a crash may leave them.
+/// Changes or removes the node's records while no driver runs, to simulate a crash.
 fn edit_records(directory: &Path, mut edit: impl FnMut(&str) -> Option<String>) {
     let state = directory.join("state");
-    // A program that another test starts has a copy of the lock until it begins to run.
+    // A child process that another test is starting has a copy of the lock until its exec.
     let database = loop {
         match Database::open_existing(&state) {
             Err(OpenError::InUse { .. }) => std::thread::yield_now(),
@@ -59,13 +59,13 @@ fn edit_records(directory: &Path, mut edit: impl FnMut(&str) -> Option<String>) 
     }
 }
 
-/// How many records a running driver's node has.
+/// Number of records of a running driver's node.
 fn count_records(driver: &Driver) -> usize {
     let dump = driver.store.database.as_ref().unwrap().dump().unwrap();
     dump["node_records"].as_object().map_or(0, serde_json::Map::len)
 }
 
-/// The progress of a record whose path is done, and of one whose path is being changed.
+/// The progress of a finished operation, and of an unfinished one.
 const DONE: &str = "\"progress\":\"done\"";
 const DOING: &str = "\"progress\":\"doing\"";
 
@@ -76,7 +76,7 @@ struct TestEnv {
     node: NodeClient<Channel>,
 }
 
-/// A volume on its way to a path.
+/// A volume and its attachment.
 #[derive(Clone)]
 struct Volume {
     id: String,
@@ -84,12 +84,12 @@ struct Volume {
     context: std::collections::HashMap<String, String>,
 }
 
-/// Has a driver keep its state.
+/// Configures a persistent state directory.
 fn keep(directory: &Path, settings: &mut csi_mock_driver::driver::Settings) {
     settings.state_dir = Some(directory.join("state"));
 }
 
-/// Unmounts behind the driver's back, as a reboot does.
+/// Unmounts without the driver, like a reboot.
 fn unmount(path: &Path) {
     rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()).unwrap();
 }
@@ -125,7 +125,7 @@ impl TestEnv {
         }
     }
 
-    /// A volume made and attached to this node.
+    /// A volume that is created and attached to this node.
     async fn attached(&mut self, name: &str, bytes: i64, capability: v1::VolumeCapability) -> Volume {
         let created = self.create(name, bytes, capability).await;
         self.attach(created, false).await
@@ -154,9 +154,9 @@ impl TestEnv {
             readonly,
             ..mk_publish(&volume.id, HERE)
         };
-        let answer = self.controller.controller_publish_volume(request).await.unwrap();
+        let response = self.controller.controller_publish_volume(request).await.unwrap();
         Volume {
-            context: answer.into_inner().publish_context,
+            context: response.into_inner().publish_context,
             ..volume
         }
     }
@@ -240,8 +240,8 @@ impl TestEnv {
             volume_path: text(path),
             ..Default::default()
         };
-        let answer = self.node.node_get_volume_stats(request).await;
-        answer
+        let response = self.node.node_get_volume_stats(request).await;
+        response
             .map(tonic::Response::into_inner)
             .map_err(|status| status.code())
     }
@@ -252,8 +252,8 @@ impl TestEnv {
             volume_publish_path: path.map(text).unwrap_or_default(),
             ..Default::default()
         };
-        let answer = self.node.node_get_volume_health(request).await;
-        let health = answer
+        let response = self.node.node_get_volume_health(request).await;
+        let health = response
             .map_err(|status| status.code())?
             .into_inner()
             .volume_health
@@ -265,7 +265,7 @@ impl TestEnv {
             .collect())
     }
 
-    /// The driver that comes after this one, in the same directory.
+    /// Restarts the driver in the same directory.
     async fn again(self, devices: Choice, between: impl FnOnce(&Path)) -> Self {
         let keep = |directory: &Path, settings: &mut csi_mock_driver::driver::Settings| {
             settings.state_dir = Some(directory.join("state"));
@@ -287,7 +287,7 @@ impl TestEnv {
             change(directory, settings);
         })
         .await;
-        // A response means that the start has done all its work.
+        // A response means that the start is complete.
         server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
         Self {
             controller: server.controller().await,
@@ -296,13 +296,13 @@ impl TestEnv {
         }
     }
 
-    /// Stops the driver and checks that it left nothing on the machine.
+    /// Stops the driver and verifies that it left nothing on the machine.
     async fn end(self) {
         let media = self.server.media();
         let directory = self.server.stop().await;
-        nothing_is_left(directory.path());
-        nothing_is_left(&media);
-        assert!(!media.exists(), "the volumes' bytes are gone");
+        assert_nothing_left(directory.path());
+        assert_nothing_left(&media);
+        assert!(!media.exists(), "the volume files are deleted");
         assert_eq!(
             fs::read_dir(directory.path().join("targets")).unwrap().count(),
             0,
@@ -311,8 +311,8 @@ impl TestEnv {
     }
 }
 
-/// No mount under a directory, and no loop device made of a file under it.
-fn nothing_is_left(directory: &Path) {
+/// Asserts that there is no mount under the directory and no loop device backed by a file in it.
+fn assert_nothing_left(directory: &Path) {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let directory = directory.to_str().unwrap();
     let left: Vec<_> = mounts.lines().filter(|line| line.contains(directory)).collect();
@@ -324,8 +324,8 @@ fn nothing_is_left(directory: &Path) {
             |backing: &PathBuf| fs::read_to_string(backing).is_ok_and(|file| file.starts_with(directory));
         backing.filter(made_of).collect()
     };
-    // The kernel frees a device when its last descriptor is closed, and a process that another test starts has those of
-    // this one until its exec.
+    // The kernel frees a device when its last descriptor is closed, and a child process that another test is starting has
+    // copies of our descriptors until its exec.
     let freed = (0..1_000).any(|_| {
         devices().is_empty() || {
             thread::sleep(Duration::from_millis(10));
@@ -335,7 +335,7 @@ fn nothing_is_left(directory: &Path) {
     assert!(freed, "{:?} are left", devices());
 }
 
-/// The kinds of devices that can be had here.
+/// The kinds of devices that are available here.
 fn kinds() -> Vec<Choice> {
     let mut kinds = vec![Choice::Emulated];
     if privilege::is_there() {
@@ -348,9 +348,9 @@ fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-fn code<T>(answer: Result<T, tonic::Status>) -> Result<(), Code> {
-    answer.map(drop).map_err(|status| {
-        assert!(!status.message().is_empty(), "an error says what is wrong");
+fn code<T>(response: Result<T, tonic::Status>) -> Result<(), Code> {
+    response.map(drop).map_err(|status| {
+        assert!(!status.message().is_empty(), "an error has a message");
         status.code()
     })
 }

@@ -1,4 +1,4 @@
-//! What the driver says it is and can do, and that it does no more and no less.
+//! Identity and capabilities, and their agreement with the served methods.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn identity_service_reports_name_and_readiness() {
 }
 
 #[tokio::test]
-async fn capabilities_are_what_is_served() {
+async fn capabilities_match_the_served_methods() {
     let server = Server::start().await;
     let mut client = server.controller().await;
     let reply = client
@@ -78,7 +78,7 @@ async fn capabilities_are_what_is_served() {
 }
 
 #[tokio::test]
-async fn node_service_is_there_when_the_node_is_known() {
+async fn node_service_is_served_if_the_node_is_known() {
     let server = Server::start().await;
     let unknown = server
         .node()
@@ -107,7 +107,7 @@ async fn node_service_is_there_when_the_node_is_known() {
     assert_eq!(
         stage.code(),
         Code::InvalidArgument,
-        "it is served, and nothing was asked"
+        "it is served, and the request is empty"
     );
 }
 
@@ -180,7 +180,7 @@ async fn probe_is_not_ready_until_ready_after_and_fails_by_fault_rule() {
     assert_eq!(broken.code(), Code::FailedPrecondition);
 }
 
-/// Uses a volume in each way that a node knows: staged, published, inline.
+/// Stages, publishes, and publishes inline with the capability.
 async fn uses(server: &Server, capability: &v1::VolumeCapability) -> [Result<(), tonic::Status>; 3] {
     let (staging, target) = (server.path("staging"), server.path("target"));
     let mut node = server.node().await;
@@ -207,7 +207,7 @@ async fn uses(server: &Server, capability: &v1::VolumeCapability) -> [Result<(),
 }
 
 #[tokio::test]
-async fn uses_of_a_volume_that_the_driver_does_not_know_are_refused_by_every_call() {
+async fn unsupported_volume_capabilities_are_refused_by_every_call() {
     let newer = mk_mount("", Mode::SingleNodeMultiWriter);
     let grouped = v1::VolumeCapability {
         access_type: Some(AccessType::Mount(v1::volume_capability::MountVolume {
@@ -216,7 +216,7 @@ async fn uses_of_a_volume_that_the_driver_does_not_know_are_refused_by_every_cal
         })),
         ..mk_mount("", Mode::SingleNodeWriter)
     };
-    // (what the driver does not have, the use, whether it is confirmed, the field and the capability named)
+    // (disabled capabilities, volume capability, whether it is confirmed, field and capability in the message)
     let table = [
         (
             "-SINGLE_NODE_MULTI_WRITER,-NODE_SINGLE_NODE_MULTI_WRITER",
@@ -259,13 +259,17 @@ async fn uses_of_a_volume_that_the_driver_does_not_know_are_refused_by_every_cal
             ..Default::default()
         };
         let mut controller = server.controller().await;
-        let answer = controller.validate_volume_capabilities(question).await.unwrap();
-        let answer = answer.into_inner();
-        assert_eq!(answer.confirmed.is_some(), is_confirmed, "{offer}: {answer:?}");
+        let response = controller.validate_volume_capabilities(question).await.unwrap();
+        let response = response.into_inner();
         assert_eq!(
-            answer.message.contains("SINGLE_NODE_MULTI_WRITER"),
+            response.confirmed.is_some(),
+            is_confirmed,
+            "{offer}: {response:?}"
+        );
+        assert_eq!(
+            response.message.contains("SINGLE_NODE_MULTI_WRITER"),
             !is_confirmed,
-            "{answer:?}"
+            "{response:?}"
         );
 
         for refused in uses(&server, capability).await {

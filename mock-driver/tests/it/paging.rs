@@ -44,7 +44,7 @@ async fn walk(client: &mut ControllerClient<Channel>, max_entries: i32) -> Vec<S
 }
 
 #[tokio::test]
-async fn pages_of_every_size_join_to_the_whole_in_order() {
+async fn pages_of_any_size_are_complete_and_ordered() {
     let server = Server::start_with(|_, settings| settings.initial_volumes = 23).await;
     let mut client = server.controller().await;
     let all = walk(&mut client, 0).await;
@@ -78,7 +78,7 @@ async fn nodes_are_listed_with_their_volumes() {
 }
 
 #[tokio::test]
-async fn driver_cuts_pages_down_to_its_own_limit() {
+async fn driver_limits_the_page_size() {
     let server = Server::start_with(|_, settings| {
         settings.initial_volumes = 10;
         settings.array.page_limit = Some(4);
@@ -97,7 +97,7 @@ async fn driver_cuts_pages_down_to_its_own_limit() {
 }
 
 #[tokio::test]
-async fn volumes_that_stay_are_seen_once_while_others_come_and_go() {
+async fn volumes_are_listed_once_while_others_are_created_and_deleted() {
     let server = Server::start_with(|_, _| {}).await;
     let mut client = server.controller().await;
     let mut create = async |name: String| {
@@ -127,7 +127,7 @@ async fn volumes_that_stay_are_seen_once_while_others_come_and_go() {
             break;
         }
         token = page.next_token;
-        // Whatever the token names is deleted if it is one of those that leave.
+        // Also deletes the volume that the token refers to, if it is one of the removed ones.
         if let Some(gone) = leaving.pop() {
             client.delete_volume(mk_delete(&gone)).await.unwrap();
         }
@@ -139,7 +139,7 @@ async fn volumes_that_stay_are_seen_once_while_others_come_and_go() {
     assert!(seen.is_sorted());
     let distinct: BTreeSet<_> = seen.iter().cloned().collect();
     assert_eq!(distinct.len(), seen.len(), "no volume twice");
-    assert!(staying.is_subset(&distinct), "none that stayed was missed");
+    assert!(staying.is_subset(&distinct), "no remaining volume was missed");
 }
 
 fn ids_that(seen: &[String], leaving: &[String]) -> Vec<String> {
@@ -147,7 +147,7 @@ fn ids_that(seen: &[String], leaving: &[String]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn tokens_of_others_are_refused() {
+async fn foreign_tokens_are_refused() {
     let server = Server::start().await;
     let mut client = server.controller().await;
     let good = page(&mut client, 2, "").await.unwrap().next_token;

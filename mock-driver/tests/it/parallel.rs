@@ -1,5 +1,4 @@
-//! Many calls at once: different volumes do not wait for one another, one volume is never in two
-//! calls.
+//! Concurrent calls: different volumes do not block each other, and one volume is never in two calls.
 
 use std::fs;
 use std::time::Duration;
@@ -12,14 +11,14 @@ use tokio::time::{self, Instant};
 use tonic::Code;
 
 use crate::server::{
-    DEADLINE, Server, begun, give_up_after, mk_create, mk_delete, mk_mount, mk_publish, mk_unpublish,
+    DEADLINE, Server, begun, cancel_after, mk_create, mk_delete, mk_mount, mk_publish, mk_unpublish,
     published,
 };
 
 const LATENCY: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_attaches_do_not_wait_for_one_another() {
+async fn a_thousand_attaches_run_in_parallel() {
     let server = Server::start_with(|_, settings| {
         settings.initial_volumes = 1000;
         settings.latency = LATENCY;
@@ -36,8 +35,8 @@ async fn a_thousand_attaches_do_not_wait_for_one_another() {
     };
     try_join_all((0..1000).map(attach)).await.unwrap();
     let took = start.elapsed();
-    // One after the other they would take 1,000 s, node by node 333 s. On an idle machine it is 1.1 s;
-    // the rest of the bound is for machines that have other work to do.
+    // Serialized they would take 1,000 s, serialized by node 333 s. On an idle machine they take 1.1 s; the bound has slack
+    // for busy machines.
     assert!(took >= LATENCY && took < LATENCY * 15, "{took:?}");
     let attached = published(&mut client.clone())
         .await
@@ -86,9 +85,9 @@ async fn second_call_for_a_busy_volume_is_aborted() {
         client
             .list_volumes(v1::ListVolumesRequest::default())
             .await
-            .expect("who only looks never waits");
+            .expect("reads never wait");
     };
-    give_up_after(
+    cancel_after(
         others,
         first.controller_publish_volume(mk_publish("vol-0", "node-0")),
     )
@@ -125,7 +124,7 @@ async fn calls_for_a_busy_volume_wait_if_configured() {
         start.elapsed() >= Duration::from_millis(9 * 20),
         "one after the other"
     );
-    // The volume goes to one node; the three calls for that node agree, all others are refused.
+    // The volume is attached to one node; the three calls for that node succeed, all others are refused.
     let won = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
     let lost = outcomes
         .iter()
@@ -134,7 +133,7 @@ async fn calls_for_a_busy_volume_wait_if_configured() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_name_makes_one_volume_however_many_ask() {
+async fn concurrent_creates_of_one_name_create_one_volume() {
     let server = Server::start_with(|_, _| {}).await;
     let client = server.controller().await;
     let create = |_| {
@@ -154,7 +153,7 @@ async fn one_name_makes_one_volume_however_many_ask() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_storm_for_few_volumes_never_attaches_one_twice() {
+async fn concurrent_attaches_never_attach_a_volume_twice() {
     let server = Server::start_with(|_, settings| settings.initial_volumes = 3).await;
     let client = server.controller().await;
     let storm = |number: usize| {
@@ -183,10 +182,10 @@ async fn a_storm_for_few_volumes_never_attaches_one_twice() {
     join_all((0..12).map(storm)).await;
 }
 
-/// Together the waves are more resets than an HTTP/2 server puts up with by default. A last call
-/// that hangs all the while is the witness of the connection.
+/// The waves together exceed the number of resets that an HTTP/2 server allows by default. A call that hangs all the time
+/// shows that the connection stays open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_leave_by_the_hundred_do_not_cost_the_connection() {
+async fn mass_cancellation_does_not_close_the_connection() {
     const CALLS: usize = 500;
     const RULES: &str = "- {id: stuck, action: {hang: client-cancel}}";
     let server = Server::start_with(|directory, settings| {
@@ -217,7 +216,7 @@ async fn clients_that_leave_by_the_hundred_do_not_cost_the_connection() {
     }
 }
 
-/// Waits until the journal says something so many times.
+/// Waits until the journal contains `what` so many times.
 async fn until_journal_has(server: &Server, what: &str, times: usize) {
     let journal = server.path("journal");
     let enough = async {

@@ -1,4 +1,4 @@
-//! What a loss of power leaves: the disk as it is at some moment, without anything that was not flushed to it.
+//! Power loss: the disk at some time, without unflushed data.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use csi_mock_driver::store::volume_files::{FileId, VolumeFiles};
 
 use crate::privilege;
 
-/// A filesystem on a disk of its own, which writes nothing back by itself for longer than a test takes.
+/// A filesystem on a separate disk, whose writeback interval is longer than a test.
 struct Machine {
     disk: PathBuf,
     root: PathBuf,
@@ -38,7 +38,7 @@ impl Machine {
         Self { disk, root }
     }
 
-    /// Another machine with what this one's disk has at this moment.
+    /// Another machine with a copy of this one's disk at this time.
     fn without_power(&self, name: &str) -> Self {
         let disk = self.disk.with_file_name(name);
         fs::copy(&self.disk, &disk).unwrap();
@@ -48,7 +48,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // A program that another test starts has what this one had open until it begins to run.
+        // A child process that another test is starting has copies of our descriptors until its exec.
         let is_unmounted = (0..250).any(|_| {
             let ended = Command::new("umount").arg(&self.root).status();
             let is_done = ended.is_ok_and(|status| status.success());
@@ -66,7 +66,7 @@ fn run(program: &str, args: &[&Path]) {
     assert!(output.status.success(), "{program} {args:?}: {output:?}");
 }
 
-/// All there is below a directory, with what is in it.
+/// All files in a directory tree, with their contents.
 fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     let mut left = vec![directory.to_owned()];
@@ -93,7 +93,7 @@ async fn finished_copy_of_files_and_disk_survives_a_loss_of_power() {
     if !privilege::is_there() {
         return;
     }
-    // (case, how many directories with a file each)
+    // (case, number of directories with a file each)
     for (case, count) in [("few files", 3), ("many files", 200)] {
         let directory = tempfile::tempdir().unwrap();
         let machine = Machine::start(directory.path());
@@ -114,10 +114,7 @@ async fn finished_copy_of_files_and_disk_survives_a_loss_of_power() {
         // The source was not flushed.
         let before = machine.without_power("before");
         let lost = before.root.join(files.strip_prefix(&machine.root).unwrap());
-        assert!(
-            !lost.exists(),
-            "{case}: the machine must forget what is not flushed"
-        );
+        assert!(!lost.exists(), "{case}: the machine must lose unflushed data");
 
         media.copy(&volume, &snapshot, 1 << 20).await.unwrap();
         let after = machine.without_power("after");

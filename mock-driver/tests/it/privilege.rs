@@ -4,18 +4,18 @@ use std::io::Write;
 
 use csi_mock_driver::node::device::{Choice, Kind};
 
-/// Set, it makes a lack of privileges an error: for machines that are known to have them.
+/// Environment variable that makes missing privileges an error, for machines that must have them.
 const REQUIRED: &str = "CSI_MOCK_REQUIRE_ROOT_TESTS";
 
-/// Whether loop devices can be had. Says so loudly if not.
+/// Whether loop devices are available. Prints that the test is skipped if not.
 pub(crate) fn is_there() -> bool {
     let there = Choice::Auto.settle().is_ok_and(|kind| kind == Kind::Loop);
     assert!(
         there || std::env::var_os(REQUIRED).is_none(),
-        "{REQUIRED} is set, and this process cannot have loop devices"
+        "{REQUIRED} is set, and this process cannot use loop devices"
     );
     if !there {
-        // Past the capture of the test harness.
+        // Bypasses the test harness's capture.
         writeln!(
             std::io::stderr(),
             "SKIPPED: needs root and loop devices, see {REQUIRED}"

@@ -1,4 +1,4 @@
-//! Start, stop and mistakes of the program.
+//! Start, stop and usage errors of the program.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -35,7 +35,7 @@ async fn sigterm_finishes_running_calls_removes_the_socket_and_exits_0() {
 }
 
 #[tokio::test]
-async fn second_signal_cuts_running_calls_off() {
+async fn second_signal_aborts_running_calls() {
     let directory = tempfile::tempdir().unwrap();
     let (socket, journal) = (
         directory.path().join("csi.sock"),
@@ -49,7 +49,7 @@ async fn second_signal_cuts_running_calls_off() {
         async {
             line_in(&journal, |line| line["event"] == "begin").await;
             program.signal(Signal::TERM);
-            // The socket goes when the first signal has been taken.
+            // The socket is removed once the first signal is handled.
             while socket.exists() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -79,7 +79,7 @@ async fn killed_driver_leaves_a_socket_that_its_successor_replaces() {
 }
 
 #[tokio::test]
-async fn errors_name_flag_and_cure() {
+async fn errors_name_the_flag_and_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let path = |file: &str| directory.path().join(file);
     let flag = |name: &str, file: &str| format!("--{name}={}", path(file).display());
@@ -145,7 +145,7 @@ async fn errors_name_flag_and_cure() {
 }
 
 #[test]
-fn version_help_and_unknown_flags_end_as_go_programs_do() {
+fn version_help_and_unknown_flags_exit_like_go_programs() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("csi.sock");
     for flag in ["--version", "-version"] {
@@ -171,9 +171,9 @@ fn version_help_and_unknown_flags_end_as_go_programs_do() {
     assert_eq!(output(&socket, &["--nonsense"]).status.code(), Some(2));
 }
 
-/// As by `--help | head -1`.
+/// Like `--help | head -1`.
 #[test]
-fn help_into_a_closed_pipe_is_no_error() {
+fn help_with_a_closed_stdout_succeeds() {
     let directory = tempfile::tempdir().unwrap();
     for words in [&["--help"][..], &["--scenario=help"]] {
         let (reader, writer) = std::io::pipe().unwrap();

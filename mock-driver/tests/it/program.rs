@@ -1,4 +1,4 @@
-//! The driver as a process of its own, gone with its handle.
+//! The driver as a separate process, which is killed when its handle is dropped.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -22,21 +22,21 @@ pub(crate) struct Program {
 // === impl Program ===
 
 impl Program {
-    /// Starts the driver and waits until its socket answers.
+    /// Starts the driver and waits until its socket is ready.
     pub(crate) async fn start<A: AsRef<OsStr>>(socket: &Path, flags: impl IntoIterator<Item = A>) -> Self {
         let mut command = command(socket);
         command.args(flags);
         Self::run(command, socket).await
     }
 
-    /// Runs a command line that ends up as the driver, and waits until its socket answers.
+    /// Runs a command line that executes the driver, and waits until its socket is ready.
     pub(crate) async fn run(mut command: Command, socket: &Path) -> Self {
         let child = command.stderr(Stdio::null()).spawn().unwrap();
         let mut program = Self {
             child,
             socket: socket.to_owned(),
         };
-        let answers = async {
+        let ready = async {
             while UnixStream::connect(socket).await.is_err() {
                 if let Some(status) = program.child.try_wait().unwrap() {
                     panic!("the driver ended with {status}");
@@ -44,9 +44,9 @@ impl Program {
                 time::sleep(Duration::from_millis(5)).await;
             }
         };
-        time::timeout(DEADLINE, answers)
+        time::timeout(DEADLINE, ready)
             .await
-            .expect("must answer in time");
+            .expect("must become ready in time");
         program
     }
 
@@ -75,7 +75,7 @@ impl Program {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for its end.
+    /// Waits until it exits.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         let ended = async {
             loop {
@@ -91,24 +91,24 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Fails only for a process that has ended.
+        // Fails only if the process has exited.
         self.child.kill().ok();
         self.child.wait().ok();
     }
 }
 
-/// The driver's command line on a socket.
+/// The driver's command line with this socket.
 pub(crate) fn command(socket: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_csi-mock-driver"));
     command
-        // A backtrace of a mistake in a flag says nothing and takes a second.
+        // A backtrace of a usage error is useless and takes a second.
         .env_remove("RUST_BACKTRACE")
         .arg(format!("--endpoint=unix://{}", socket.display()))
         .stdin(Stdio::null());
     command
 }
 
-/// Runs a command line that is expected to end by itself.
+/// Runs a command line that must exit.
 pub(crate) fn output(socket: &Path, flags: &[&str]) -> Output {
     command(socket).args(flags).output().unwrap()
 }

@@ -1,4 +1,4 @@
-//! What the README has its readers type, run as it stands but for where files lie and which port is free.
+//! The README's commands, run literally except for paths and ports.
 
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -19,7 +19,7 @@ use crate::server::{DEADLINE, connect};
 const README: &str = include_str!("../../README.md");
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The blocks of a language, with their files in `dir`.
+/// The code blocks of a language, with their files in `dir`.
 fn blocks(language: &str, dir: &Path) -> Vec<String> {
     let fence = format!("\n```{language}\n");
     let blocks = README.split(&fence).skip(1);
@@ -31,12 +31,12 @@ fn blocks(language: &str, dir: &Path) -> Vec<String> {
         .collect()
 }
 
-/// A script with all that it started; gone with its handle.
+/// A script and its child processes, which are killed when the handle is dropped.
 struct Shell(Child);
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // Fails only for a group that has ended.
+        // Fails only if the process group has exited.
         kill_process_group(Pid::from_child(&self.0), Signal::KILL).ok();
         self.0.wait().ok();
     }
@@ -49,9 +49,9 @@ fn driver() -> Command {
 }
 
 #[tokio::test]
-async fn command_lines_work_one_after_the_other() {
+async fn readme_command_lines_work_in_order() {
     let dir = tempfile::tempdir().unwrap();
-    // Free a moment ago.
+    // A port that was just free.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
@@ -64,12 +64,12 @@ async fn command_lines_work_one_after_the_other() {
         match &words[..] {
             ["cargo", "run", "-p", "csi-mock-driver", "--", flags @ ..] => {
                 let flags = flags.iter().filter(|flag| !flag.starts_with("--endpoint="));
-                // It is killed at the end, and leaves what it put elsewhere.
+                // It is killed at the end, and leaves files elsewhere.
                 let media = format!("--media-dir={}", dir.path().join("media").display());
                 let flags = flags.copied().chain([&*media]);
                 running = Some(Program::start(&dir.path().join("csi.sock"), flags).await);
                 let admin = format!("--admin-endpoint={address}");
-                let answers = async {
+                let ready = async {
                     while !driver()
                         .args(["ctl", &admin, "info"])
                         .output()
@@ -80,9 +80,9 @@ async fn command_lines_work_one_after_the_other() {
                         sleep(PAUSE).await;
                     }
                 };
-                timeout(DEADLINE, answers)
+                timeout(DEADLINE, ready)
                     .await
-                    .expect("the admin API must answer");
+                    .expect("the admin API must respond in time");
             }
             ["csi-mock-driver", flags @ ..] => {
                 let output = driver().args(flags).output().unwrap();
@@ -99,16 +99,16 @@ async fn command_lines_work_one_after_the_other() {
     assert!(running.is_some() && ran >= 4, "{ran}");
 }
 
-/// Plays the part of the tests that the script is about, once well and once not at all.
+/// Replaces the tests that the script runs: once with passing calls and once without calls.
 #[tokio::test]
-async fn the_script_for_ci_judges() {
+async fn ci_script_passes_and_fails() {
     for (detaches, code) in [(4, 0), (0, 1)] {
         let dir = tempfile::tempdir().unwrap();
         let path = |file: &str| dir.path().join(file);
         let [script] = &blocks("sh", dir.path())[..] else {
             panic!("there must be one script");
         };
-        // The calls do not come, so do not wait for them.
+        // No calls will arrive, so do not wait for them.
         let script = if detaches == 0 {
             script.replace("--timeout=10s", "--timeout=1ms")
         } else {
@@ -118,8 +118,8 @@ async fn the_script_for_ci_judges() {
         let tests = format!("#!/bin/sh\n: >{}\n", path("begun").display());
         std::fs::write(path("draft"), tests).unwrap();
         std::fs::set_permissions(path("draft"), PermissionsExt::from_mode(0o755)).unwrap();
-        // By another program: what this one writes to is held open by any child that a test beside this one is
-        // starting, and then it cannot be run.
+        // Copied by another process: a child that another test is starting would hold our descriptor open for writing, and exec
+        // would fail with ETXTBSY.
         let copied = Command::new("cp")
             .args([path("draft"), path("my-tests")])
             .status();
@@ -180,7 +180,7 @@ async fn detach(socket: &Path, times: usize) {
             node_id: "node-0".to_owned(),
             ..ControllerUnpublishVolumeRequest::default()
         };
-        let answer = controller.controller_unpublish_volume(detach).await;
-        assert_eq!(answer.is_ok(), number == times, "{number}: {answer:?}");
+        let response = controller.controller_unpublish_volume(detach).await;
+        assert_eq!(response.is_ok(), number == times, "{number}: {response:?}");
     }
 }

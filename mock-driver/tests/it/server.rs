@@ -1,4 +1,4 @@
-//! A driver inside the test process, on a socket in a temporary directory, and clients for it.
+//! A driver in the test process with a socket in a temporary directory, and its clients.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -27,7 +27,7 @@ use tokio::time;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
-/// No condition in these tests takes this long unless something is broken.
+/// Timeout of conditions; only a defect exceeds it.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A driver and its files.
@@ -47,12 +47,12 @@ impl Server {
         Self::start_with(|_, settings| settings.initial_volumes = 5).await
     }
 
-    /// With what `change` makes of the defaults; it also gets the directory for files.
+    /// With the default settings modified by `change`, which also gets the directory for files.
     pub(crate) async fn start_with(change: impl FnOnce(&Path, &mut Settings)) -> Self {
         Self::start_in(tempfile::tempdir().unwrap(), change).await
     }
 
-    /// In a directory that another one left.
+    /// In the directory of a stopped server.
     pub(crate) async fn start_in(directory: TempDir, change: impl FnOnce(&Path, &mut Settings)) -> Self {
         Self::start_all(directory, None, DEADLINE, change).await
     }
@@ -107,7 +107,7 @@ impl Server {
         (server, client)
     }
 
-    /// Where the admin API is, if it is on TCP.
+    /// The TCP address of the admin API.
     pub(crate) fn admin_address(&self) -> SocketAddr {
         match &self.admin {
             admin_api::Endpoint::Tcp(address) => *address,
@@ -149,15 +149,15 @@ impl Server {
         }
     }
 
-    /// Begins to stop in order.
+    /// Begins a graceful shutdown.
     pub(crate) fn begin_stop(&self) {
         self.stop.cancel();
     }
 
-    /// How the driver ends by itself.
+    /// Waits until the driver exits by itself; returns its result.
     pub(crate) async fn ended(&mut self) -> Result<(), run::Error> {
         let ended = time::timeout(DEADLINE, self.serving.join_next()).await;
-        ended.expect("must end in time").unwrap().unwrap()
+        ended.expect("must exit in time").unwrap().unwrap()
     }
 
     pub(crate) async fn channel(&self) -> Channel {
@@ -180,12 +180,12 @@ impl Server {
         &self.driver
     }
 
-    /// Where the volumes' bytes lie.
+    /// The media directory.
     pub(crate) fn media(&self) -> PathBuf {
         self.driver.volume_files.directory().unwrap()
     }
 
-    /// The file with a volume's bytes.
+    /// The volume file.
     pub(crate) fn disk(&self, volume: &str) -> PathBuf {
         self.driver
             .volume_files
@@ -193,7 +193,7 @@ impl Server {
             .unwrap()
     }
 
-    /// Puts a script of faults into force, instead of the one before.
+    /// Replaces the fault file's contents.
     pub(crate) fn set_faults(&self, yaml: &str) {
         let script = Script::read(yaml).unwrap();
         self.driver.faults.load(Origin::Admin, script).unwrap();
@@ -203,7 +203,7 @@ impl Server {
         self.directory.path().join(file)
     }
 
-    /// Stops in order and hands the directory over.
+    /// Stops gracefully and returns the directory.
     pub(crate) async fn stop(mut self) -> TempDir {
         self.stop.cancel();
         let ended = time::timeout(DEADLINE, self.serving.join_next())
@@ -214,8 +214,8 @@ impl Server {
     }
 }
 
-/// A driver on a directory that may still be locked: a program that another test of this process starts has a
-/// copy of every lock until it begins to run.
+/// A driver on a directory that may still be locked: a child process that another test is starting has a copy of each lock
+/// until its exec.
 async fn open(settings: Settings) -> (Arc<Driver>, Option<FaultFile>) {
     let opened = async {
         loop {
@@ -226,10 +226,10 @@ async fn open(settings: Settings) -> (Arc<Driver>, Option<FaultFile>) {
         }
     };
     let opened = time::timeout(DEADLINE, opened).await;
-    opened.expect("a program must have begun to run")
+    opened.expect("the lock must become free")
 }
 
-/// A channel to a socket that is bound already.
+/// A channel to a bound socket.
 pub(crate) async fn connect(socket: &Path) -> Channel {
     Endpoint::from_shared(format!("unix:{}", socket.display()))
         .unwrap()
@@ -265,14 +265,14 @@ pub(crate) async fn line_in(path: &Path, wanted: impl Fn(&Value) -> bool) -> Val
     }
 }
 
-/// Makes a call and gives it up when the other future is done, as a client does whose time is over.
-pub(crate) async fn give_up_after<T: Debug>(
+/// Makes a call and cancels it when `condition` completes.
+pub(crate) async fn cancel_after<T: Debug>(
     condition: impl Future<Output = ()>,
     call: impl Future<Output = T>,
 ) {
     tokio::select! {
         biased;
-        answer = call => panic!("answered before it was given up: {answer:?}"),
+        response = call => panic!("completed before the cancellation: {response:?}"),
         condition = time::timeout(DEADLINE, condition) => condition.expect("must come in time"),
     }
 }

@@ -1,4 +1,4 @@
-//! Tables of calls and answers.
+//! Tables of calls and expected results.
 
 use std::num::NonZeroUsize;
 
@@ -22,14 +22,14 @@ pub(crate) enum Call {
     Create(v1::CreateVolumeRequest),
 }
 
-/// What a call must answer: success, or a code and words of its message.
+/// The expected result of a call: success, or a code and words of its message.
 pub(crate) type Expected = Result<(), (Code, &'static [&'static str])>;
 
-/// Case, calls that prepare it, the call, its answer.
+/// Case, preparing calls, the call, its expected result.
 pub(crate) type Row = (&'static str, Vec<Call>, Call, Expected);
 
-/// Runs each row on a driver of its own with volumes `vol-0` to `vol-4`: the calls before must
-/// succeed, the last one is judged, and a refusal must leave everything as it was.
+/// Runs each row on a new driver with volumes `vol-0` to `vol-4`: the preparing calls must succeed, the call must have the
+/// expected result, and a refused call must not change the state.
 pub(crate) async fn check(limit: Option<NonZeroUsize>, rows: Vec<Row>) {
     for (case, before, call, expected) in rows {
         let server = Server::start_with(|_, settings: &mut Settings| {
@@ -92,7 +92,7 @@ pub(crate) fn refused(code: Code, words: &'static [&'static str]) -> Expected {
     Err((code, words))
 }
 
-/// Makes a volume of that name for [`rwo`], and returns its id.
+/// Creates a volume of that name with [`rwo`], and returns its id.
 pub(crate) async fn created(client: &mut ControllerClient<Channel>, name: &str) -> String {
     client
         .create_volume(mk_create(name))

@@ -20,7 +20,7 @@ fn range(required_bytes: i64, limit_bytes: i64) -> Option<CapacityRange> {
     })
 }
 
-/// A request that uses every field the driver takes.
+/// A request that sets every field that the driver supports.
 fn mk_full() -> CreateVolumeRequest {
     CreateVolumeRequest {
         capacity_range: range(10 * MIB, 20 * MIB),
@@ -117,7 +117,7 @@ async fn create_is_idempotent_by_name_and_compares_everything() {
 }
 
 #[tokio::test]
-async fn create_makes_only_sizes_it_can() {
+async fn create_refuses_impossible_sizes() {
     let sized = |required, limit| {
         Create(CreateVolumeRequest {
             capacity_range: range(required, limit),
@@ -178,7 +178,11 @@ async fn created_volume_matches_request_and_reused_name_gets_new_id() {
     let first = create().await;
     assert_eq!(first.capacity_bytes, 10 * MIB);
     assert_eq!(first.volume_context, mk_map(&[("tier", "gold")]));
-    assert_eq!(create().await, first, "the same request gives the same reply");
+    assert_eq!(
+        create().await,
+        first,
+        "the same request returns the same response"
+    );
 
     server
         .controller()
@@ -194,12 +198,12 @@ async fn created_volume_matches_request_and_reused_name_gets_new_id() {
 }
 
 #[tokio::test]
-async fn volume_serves_what_it_was_created_for_and_nothing_more() {
+async fn volume_supports_only_its_creation_capabilities() {
     let server = Server::start_with(|_, _| {}).await;
     let mut client = server.controller().await;
     let volume = created(&mut client, "a").await;
 
-    // (case, asked, supported)
+    // (case, requested, supported)
     let table = [
         ("as created", rwo(), true),
         ("one workload", mk_mount("", Mode::SingleNodeSingleWriter), true),
@@ -244,7 +248,7 @@ async fn volume_serves_what_it_was_created_for_and_nothing_more() {
 }
 
 #[tokio::test]
-async fn validate_confirms_only_what_is_true() {
+async fn validate_confirms_only_supported_capabilities() {
     type Request = ValidateVolumeCapabilitiesRequest;
     let server = Server::start_with(|_, _| {}).await;
     let mut client = server.controller().await;
@@ -262,7 +266,7 @@ async fn validate_confirms_only_what_is_true() {
         .volume_id;
     let asked = || mk_validate(&volume_id, vec![rwo()]);
     let (gold, tin) = (mk_map(&[("tier", "gold")]), mk_map(&[("tier", "tin")]));
-    // (request, the field the objection names)
+    // (request, the field in the error)
     #[rustfmt::skip]
     let table = [
         (asked(), None),

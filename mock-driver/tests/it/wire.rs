@@ -1,4 +1,4 @@
-//! The wire as other implementations see it: paths spelled out, no generated client.
+//! The wire protocol: literal method paths, without generated clients.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ where
 }
 
 #[tokio::test]
-async fn every_offered_call_is_served_under_its_csi_path() {
+async fn every_implemented_method_is_served_under_its_csi_path() {
     let server = Server::start().await;
     let channel = server.channel().await;
     let info: v1::GetPluginInfoResponse = call(
@@ -143,15 +143,15 @@ async fn reflection_lists_the_services_and_describes_them() {
         host: String::new(),
         message_request: Some(request),
     });
-    let answers = client
+    let responses = client
         .server_reflection_info(futures::stream::iter(asked))
         .await
         .unwrap();
-    let answers: Vec<ServerReflectionResponse> = futures::TryStreamExt::try_collect(answers.into_inner())
+    let responses: Vec<ServerReflectionResponse> = futures::TryStreamExt::try_collect(responses.into_inner())
         .await
         .unwrap();
-    let [services, file] = &answers[..] else {
-        panic!("two answers: {answers:?}");
+    let [services, file] = &responses[..] else {
+        panic!("two responses: {responses:?}");
     };
     let Some(MessageResponse::ListServicesResponse(services)) = &services.message_response else {
         panic!("{services:?}");
@@ -194,7 +194,7 @@ async fn health_follows_readiness() {
     ] {
         let server = Server::start_with(|_, settings| settings.config.ready_after = ready_after).await;
         let mut client = HealthClient::new(server.channel().await);
-        let answer = client.check(HealthCheckRequest::default()).await.unwrap();
-        assert_eq!(answer.into_inner().status(), status, "{ready_after:?}");
+        let response = client.check(HealthCheckRequest::default()).await.unwrap();
+        assert_eq!(response.into_inner().status(), status, "{ready_after:?}");
     }
 }

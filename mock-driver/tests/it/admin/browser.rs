@@ -1,7 +1,7 @@
 //! The dashboard in a real browser: Debian's chromium and chromium-driver, headless.
 //!
-//! Where they are not installed the tests say so and do nothing; with `REQUIRE_BROWSER_TESTS` set they
-//! fail, so that CI cannot lose them unnoticed.
+//! Without these programs the tests print that they are skipped; if `REQUIRE_BROWSER_TESTS` is set they fail, so that CI
+//! cannot skip them unnoticed.
 
 mod session;
 
@@ -31,7 +31,7 @@ async fn browser_shows_attachments_and_injects_faults() {
         .until(&format!("{row}?.innerText.includes('vol-1')"))
         .await;
 
-    // Detach out of band: confirmed first, then done, announced, and seen.
+    // Detach out of band: dialog, detach, announcement, update of the table.
     browser.click("#panel-nodes button.chip").await;
     browser.until("document.querySelector('dialog').open").await;
     assert_eq!(
@@ -48,7 +48,7 @@ async fn browser_shows_attachments_and_injects_faults() {
         .await;
     assert_eq!(client.node("node-2").await.unwrap().attached, 0);
 
-    // What others do is seen without a hand.
+    // Changes by other clients appear without a reload.
     csi.controller_publish_volume(mk_publish("vol-3", "node-2"))
         .await
         .unwrap();
@@ -81,7 +81,7 @@ async fn browser_switches_faults_and_capabilities_and_shows_journal() {
         return;
     };
 
-    // A call that a rule holds up is seen in flight, and let go.
+    // A call that a rule blocks is listed as running, and can be released.
     let rule = json!({"id": "hold", "match": {"method": "DeleteVolume"}, "action": {"hang": "release"}});
     client.put_fault(&rule).await.unwrap();
     browser.click("#tab-faults").await;
@@ -150,7 +150,7 @@ async fn dashboard_works_by_keyboard_and_escapes_names() {
         .until("document.querySelector('#panel-nodes tbody tr')")
         .await;
 
-    // The first stop skips the head; the second one is the chosen tab, and arrows go on from there.
+    // The first tab stop is the skip link; the second one is the selected tab, from which arrow keys move on.
     browser.press(Key::Tab).await;
     assert_eq!(
         browser.run("return document.activeElement.className").await,
@@ -161,7 +161,7 @@ async fn dashboard_works_by_keyboard_and_escapes_names() {
     let outline = browser
         .run("return getComputedStyle(document.activeElement).outlineStyle")
         .await;
-    assert_eq!(outline, "solid", "the focus is seen");
+    assert_eq!(outline, "solid", "the focus is visible");
     browser.press(Key::Right).await;
     assert_eq!(
         browser.run("return document.activeElement.id").await,
@@ -186,7 +186,7 @@ async fn dashboard_works_by_keyboard_and_escapes_names() {
         0
     );
 
-    // Attach by keys: find the button by its name, type the node, say yes with Enter.
+    // Attach by keyboard: find the button by its name, type the node, confirm with Enter.
     browser
         .run("document.querySelector('[aria-label=\"Attach vol-0\"]').focus()")
         .await;
@@ -206,10 +206,10 @@ async fn dashboard_works_by_keyboard_and_escapes_names() {
             .run("return document.activeElement.getAttribute('aria-label')")
             .await,
         "Attach vol-0",
-        "the focus comes back"
+        "the focus returns to the button"
     );
 
-    // A refusal is heard.
+    // A refusal is announced to screen readers.
     browser.press(Key::Enter).await;
     browser.until("document.activeElement.id === 'ask-input'").await;
     browser.press("nowhere").await;
@@ -218,7 +218,7 @@ async fn dashboard_works_by_keyboard_and_escapes_names() {
         .until("document.querySelector('[role=alert]').textContent.includes('nowhere')")
         .await;
 
-    // The browser logs the 404 of the refusal, which is wanted here.
+    // The browser logs the 404 of the refusal, which is expected here.
     let complaints = browser.complaints().await;
     assert!(
         complaints.iter().all(|text| text.contains("404")),
@@ -228,7 +228,7 @@ async fn dashboard_works_by_keyboard_and_escapes_names() {
 }
 
 #[tokio::test]
-async fn people_take_snapshots_and_delete_them() {
+async fn browser_creates_and_deletes_snapshots() {
     let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 3).await;
     let Some(browser) = Browser::open(&url(&server, "snapshots")).await else {
         return;
@@ -273,7 +273,7 @@ async fn people_take_snapshots_and_delete_them() {
     assert_eq!(
         browser.run(&format!("return {fixed}")).await,
         2,
-        "members go with their group"
+        "members are deleted with their group"
     );
     browser.click("[aria-label^='Delete group']").await;
     browser.click("#ask-yes").await;
@@ -360,7 +360,7 @@ async fn browser_refuses_non_numeric_limits() {
     };
     for words in ["many", "-1", "1.5", "  "] {
         ask(words).await;
-        // Neither sent nor thrown away: the dialog stays until it has a number.
+        // The dialog stays open with the input until it is a number.
         let refused =
             "document.querySelector('dialog').open && !document.querySelector('#ask-input').checkValidity()";
         browser.until(refused).await;
@@ -387,7 +387,7 @@ async fn browser_refuses_non_numeric_limits() {
         .await;
     assert_eq!(client.node("node-1").await.unwrap().limit, None);
 
-    // A name of blanks is no name.
+    // A name of blanks is invalid.
     browser.run("[...document.querySelectorAll('#panel-nodes button')].find((b) => b.textContent.startsWith('Register')).click()").await;
     browser.until("document.activeElement.id === 'ask-input'").await;
     browser.press("  ").await;
@@ -406,7 +406,7 @@ async fn browser_refuses_non_numeric_limits() {
 }
 
 #[tokio::test]
-async fn calls_stand_still_while_they_are_read() {
+async fn paused_calls_panel_does_not_scroll_to_new_calls() {
     let (server, _client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 200).await;
     let mut csi = server.controller().await;
     for number in 0..60 {
@@ -426,7 +426,7 @@ async fn calls_stand_still_while_they_are_read() {
         let publish = mk_publish(&format!("vol-{number}"), "node-0");
         csi.controller_publish_volume(publish).await.unwrap();
     }
-    // The page has heard of the later calls, and shows those from before.
+    // The page has received the later calls, and still shows the earlier ones.
     browser
         .until("document.querySelector('#counts').innerText.includes('120')")
         .await;
@@ -448,7 +448,7 @@ async fn calls_stand_still_while_they_are_read() {
             .run(&format!("return {rows}[0].innerText.includes('vol-59')"))
             .await,
         true,
-        "the call whose messages are asked for is still there"
+        "the expanded call is still in place"
     );
     assert_eq!(
         browser.run("return document.activeElement.ariaExpanded").await,
@@ -457,7 +457,7 @@ async fn calls_stand_still_while_they_are_read() {
     browser.press(Key::Enter).await;
     browser.until(&format!("{rows}.length === 50")).await;
 
-    // Two presses before the answer are one step, and the page knows how many there are.
+    // Two presses before the response move one page, and the page shows the number of pages.
     let next = "[...document.querySelectorAll('#panel-calls button')].find((b) => b.textContent === 'Next')";
     browser
         .run(&format!("const next = {next}; next.click(); next.click()"))
@@ -474,7 +474,7 @@ async fn calls_stand_still_while_they_are_read() {
 }
 
 #[tokio::test]
-async fn raw_block_volumes_are_attached_as_what_they_are() {
+async fn browser_attaches_raw_block_volumes_as_block() {
     let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 0).await;
     let new = |name: &str, block, access_mode: Option<&str>| VolumeNew {
         name: name.to_owned(),
@@ -493,7 +493,7 @@ async fn raw_block_volumes_are_attached_as_what_they_are() {
     browser
         .until("document.querySelectorAll('#panel-volumes tbody tr').length === 2")
         .await;
-    // (volume, node, how it is held)
+    // (volume, node, expected access)
     let table = [
         (&raw.id, "node-0", "block MULTI_NODE_MULTI_WRITER"),
         (&raw.id, "node-1", "block MULTI_NODE_MULTI_WRITER"),
@@ -515,7 +515,7 @@ async fn raw_block_volumes_are_attached_as_what_they_are() {
 }
 
 #[tokio::test]
-async fn keys_lead_on_from_where_they_were() {
+async fn keyboard_focus_stays_in_the_panel() {
     let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 2).await;
     let Some(browser) = Browser::open(&url(&server, "volumes")).await else {
         return;
@@ -523,7 +523,7 @@ async fn keys_lead_on_from_where_they_were() {
     browser
         .until("document.querySelectorAll('#panel-volumes tbody tr').length === 2")
         .await;
-    // The way past the head leads to what is shown, not to the first panel.
+    // The skip link leads to the visible panel, not to the first one.
     browser.press(Key::Tab).await;
     assert_eq!(
         browser.run("return document.activeElement.className").await,
@@ -553,7 +553,7 @@ async fn keys_lead_on_from_where_they_were() {
         .await;
     assert!(client.volume("vol-0").await.is_err());
 
-    // Names that only objects of the language have are no panels.
+    // Names of JavaScript object properties are not panels.
     browser.run("location.hash = '#toString'").await;
     browser
         .until("location.hash === '#nodes' && document.querySelector('#panel-nodes tbody tr')")
@@ -562,7 +562,7 @@ async fn keys_lead_on_from_where_they_were() {
 }
 
 #[tokio::test]
-async fn every_control_has_a_name_and_every_table_its_heads() {
+async fn every_control_has_a_name_and_every_table_has_headers() {
     let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 2).await;
     let rule = json!({"id": "idle", "match": {"method": "Probe"}, "action": {"delay": "1ms"}});
     client.put_fault(&rule).await.unwrap();
@@ -601,7 +601,7 @@ async fn every_control_has_a_name_and_every_table_its_heads() {
 }
 
 #[tokio::test]
-async fn a_thousand_nodes_and_ten_thousand_volumes_are_turned_page_by_page() {
+async fn dashboard_pages_through_large_lists() {
     let (server, client) = Server::start_on_tcp(|_, settings| {
         settings.initial_volumes = 10_000;
         settings.array.nodes = csi_mock_driver::array::Settings::numbered_nodes(1000);
@@ -664,7 +664,7 @@ async fn page_adapts_to_narrow_screens_and_color_scheme() {
     for scheme in ["light", "dark"] {
         let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         tools.send_raw("Emulation.setEmulatedMedia", media).await.unwrap();
-        // Each pair of text and ground must differ enough to be read: 4.5 to 1.
+        // Each pair of text and background must have a contrast of at least 4.5 to 1.
         let poor = browser.run(CONTRAST).await;
         assert_eq!(poor, json!([]), "{scheme}");
         backgrounds.push(

@@ -1,4 +1,4 @@
-//! `csi-mock-driver ctl`, as people and scripts use it.
+//! `csi-mock-driver ctl`, interactively and in scripts.
 
 use std::process::{Command, Output, Stdio};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::administered;
 use crate::server::{Server, mk_publish};
 
-/// Runs ctl beside the driver, which lives in this very process.
+/// Runs ctl as a process; the driver runs in this process.
 async fn ctl(server: &Server, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_csi-mock-driver"));
     command
@@ -37,7 +37,7 @@ async fn failed(server: &Server, words: &[&str]) -> (i32, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn people_get_tables_and_programs_get_json() {
+async fn output_is_a_table_or_json() {
     let (server, _client) = administered().await;
     let mut csi = server.controller().await;
     csi.controller_publish_volume(mk_publish("vol-1", "node-2"))
@@ -94,7 +94,7 @@ async fn people_get_tables_and_programs_get_json() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn driver_is_broken_and_mended_by_hand() {
+async fn ctl_adds_and_removes_faults() {
     let (server, client) = administered().await;
     stdout_of(&server, &["attach", "vol-0", "node-0"]).await;
     assert_eq!(client.node("node-0").await.unwrap().attached, 1);
@@ -142,7 +142,7 @@ async fn driver_is_broken_and_mended_by_hand() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fault_file_is_loaded_whole_or_refused() {
+async fn fault_file_is_loaded_atomically() {
     let (server, client) = administered().await;
     let in_force = async || {
         let rules = client
@@ -162,7 +162,7 @@ async fn fault_file_is_loaded_whole_or_refused() {
     };
     let file = server.path("faults.yaml");
     let name = file.to_str().unwrap();
-    // (command, file, what is in force then)
+    // (command, file, active ids afterwards)
     let table = [
         (
             "faults",
@@ -253,7 +253,7 @@ async fn ctl_refuses_ignored_arguments() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_attachments_can_be_listed_part_by_part() {
+async fn attachments_are_listed_in_pages() {
     let (server, client) = administered().await;
     for volume in ["vol-0", "vol-1", "vol-2"] {
         client
@@ -282,7 +282,7 @@ async fn all_attachments_can_be_listed_part_by_part() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn snapshots_space_and_storage_are_changed_by_hand() {
+async fn ctl_changes_snapshots_pools_and_storage_health() {
     let (server, client) = administered().await;
     let json: Value =
         serde_json::from_str(&stdout_of(&server, &["snapshots", "create", "s", "vol-0", "-o", "json"]).await)
@@ -325,7 +325,7 @@ async fn snapshots_space_and_storage_are_changed_by_hand() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn exit_codes_tell_refusal_from_misuse_from_absence() {
+async fn exit_codes_distinguish_refusal_usage_error_and_absent_driver() {
     let (server, _client) = administered().await;
     let mut csi = server.controller().await;
     csi.controller_publish_volume(mk_publish("vol-1", "node-2"))

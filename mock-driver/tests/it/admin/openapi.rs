@@ -1,4 +1,4 @@
-//! The document that describes the API, held against the routes.
+//! The OpenAPI document compared with the routes.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::server::Server;
 const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 
 #[tokio::test]
-async fn every_route_is_described_whole_and_every_description_is_a_route() {
+async fn openapi_document_and_routes_match() {
     let (_server, client) = administered().await;
     let document: Value = serde_json::from_str(&client.text("/openapi.json").await.unwrap()).unwrap();
     assert_eq!(document["openapi"], "3.1.0");
@@ -25,7 +25,7 @@ async fn every_route_is_described_whole_and_every_description_is_a_route() {
             );
             assert!(
                 operation["responses"]["default"].is_object(),
-                "{method} {path}: what a refusal looks like"
+                "{method} {path}: the schema of a refusal"
             );
             let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
             let in_path: BTreeSet<&str> = parameters
@@ -52,7 +52,7 @@ async fn every_route_is_described_whole_and_every_description_is_a_route() {
 }
 
 #[tokio::test]
-async fn methods_that_are_not_described_are_not_served() {
+async fn undocumented_methods_are_not_served() {
     let (server, client) = Server::start_on_tcp(|_, _| ()).await;
     let document: Value = serde_json::from_str(&client.text("/openapi.json").await.unwrap()).unwrap();
     for (path, item) in document["paths"].as_object().unwrap() {
@@ -70,7 +70,7 @@ async fn methods_that_are_not_described_are_not_served() {
         for method in METHODS {
             let has = item.get(method).is_some();
             if has && (real.ends_with("/events") || real.ends_with("/changes")) {
-                continue; // They answer for ever.
+                continue; // Endless streams.
             }
             let real = real.replace("/wait", "/wait?timeout=1ms");
             let status = status(&server, method, &real).await;
@@ -87,13 +87,16 @@ async fn status(server: &Server, method: &str, path: &str) -> u16 {
     ask(server, &request).await.0
 }
 
-/// Every reference leads somewhere.
+/// Every reference resolves.
 fn references(document: &Value, part: &Value) {
     match part {
         Value::Object(fields) => {
             if let Some(Value::String(reference)) = fields.get("$ref") {
                 let pointer = reference.strip_prefix('#').unwrap();
-                assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+                assert!(
+                    document.pointer(pointer).is_some(),
+                    "{reference} does not resolve"
+                );
             }
             fields.values().for_each(|field| references(document, field));
         }

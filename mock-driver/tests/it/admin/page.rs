@@ -1,4 +1,4 @@
-//! The dashboard as it is served.
+//! The dashboard's files over HTTP.
 
 use super::administered;
 
@@ -9,7 +9,7 @@ async fn dashboard_and_its_assets_are_served() {
     let mut unread = vec![("/".to_owned(), page)];
     let mut read = Vec::new();
     while let Some((path, text)) = unread.pop() {
-        // Only a namespace, which is not fetched, may look like an address.
+        // Only XML namespaces, which are not fetched, may look like URLs.
         let text_alone = text.replace("http://www.w3.org/2000/svg", "");
         for foreign in [
             "http://",

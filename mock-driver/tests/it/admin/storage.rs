@@ -47,7 +47,7 @@ fn mk_ailment(status: &str, capability: Option<&str>) -> StorageHealthIssue {
 }
 
 #[tokio::test]
-async fn pools_grow_and_shrink_and_never_below_what_is_promised() {
+async fn pool_cannot_shrink_below_its_allocated_size() {
     let (server, client) = Server::start_administered(small_pool).await;
     let mut csi = server.controller().await;
     let pool = client.pool("small").await.unwrap();
@@ -93,7 +93,7 @@ async fn pools_grow_and_shrink_and_never_below_what_is_promised() {
 }
 
 #[tokio::test]
-async fn pool_keeps_its_size_over_a_restart() {
+async fn pool_keeps_its_size_after_a_restart() {
     let state = tempfile::tempdir().unwrap();
     for expected in [20 * MIB, 30 * MIB] {
         let (server, client) = Server::start_administered(|directory, settings| {
@@ -108,7 +108,7 @@ async fn pool_keeps_its_size_over_a_restart() {
 }
 
 #[tokio::test]
-async fn snapshots_are_taken_shown_and_deleted() {
+async fn snapshots_are_created_listed_and_deleted() {
     let (server, client) = Server::start_administered(|directory, settings| {
         small_pool(directory, settings);
         settings.config.snapshot_delay = std::time::Duration::from_secs(3600);
@@ -156,7 +156,7 @@ async fn snapshots_are_taken_shown_and_deleted() {
 }
 
 #[tokio::test]
-async fn groups_are_taken_shown_and_deleted_with_their_snapshots() {
+async fn groups_are_created_listed_and_deleted_with_their_snapshots() {
     let (server, client) = super::administered().await;
     let new = GroupSnapshotNew {
         name: "g".to_owned(),
@@ -222,7 +222,7 @@ async fn backend_health(server: &Server) -> Vec<StorageBackendHealth> {
 }
 
 #[tokio::test]
-async fn storage_is_sick_behind_one_node_or_behind_all() {
+async fn storage_health_applies_to_one_node_or_to_all() {
     let (server, client) = Server::start_administered(|_, settings| {
         settings.node_id = Some("node-1".to_owned());
     })
@@ -294,7 +294,7 @@ async fn invalid_health_issues_are_refused_by_field() {
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
 
-/// A condition as callers before CSI 1.13 read it, wherever it stands as field 2.
+/// A VolumeCondition as callers before CSI 1.13 decode it, in each message that has it as field 2.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Conditioned {
     #[prost(message, optional, tag = "2")]
@@ -309,7 +309,7 @@ struct Condition {
     message: String,
 }
 
-/// Entries of ListVolumes, and the whole of ControllerGetVolume.
+/// An entry of ListVolumes, or the response of ControllerGetVolume.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Entry {
     #[prost(message, optional, tag = "2")]
@@ -322,7 +322,7 @@ struct List {
     entries: Vec<Entry>,
 }
 
-/// Brings the only volume to a path.
+/// Stages and publishes the only volume at a path.
 async fn bring(server: &Server, target: &std::path::Path) {
     let publish = crate::server::mk_publish("vol-0", "node-0");
     let context = server

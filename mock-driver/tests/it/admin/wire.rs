@@ -1,4 +1,4 @@
-//! What browsers and strangers send.
+//! HTTP requests of browsers and other clients.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 use crate::program::{Program, output};
 use crate::server::Server;
 
-/// Sends what is no business of a client's to send. `HOST` stands for the driver's own address.
+/// Sends a raw request. `HOST` is replaced by the driver's address.
 pub(super) async fn ask(server: &Server, request: &str) -> (u16, String) {
     ask_at(&server.admin_address().to_string(), request).await
 }
@@ -15,14 +15,14 @@ async fn ask_at(address: &str, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = request.replace("HOST", address).replace('\n', "\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
-    (status, answer)
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    let status = response.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, response)
 }
 
 #[tokio::test]
-async fn foreign_pages_are_kept_out() {
+async fn cross_site_requests_are_rejected() {
     let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 1).await;
     // (case, request, status)
     let table = [
@@ -48,7 +48,7 @@ async fn foreign_pages_are_kept_out() {
             403,
         ),
         (
-            "asking whether it may",
+            "a preflight request",
             "OPTIONS /api/v1/volumes HTTP/1.1\nHost: HOST\nOrigin: http://evil.example\nAccess-Control-Request-Method: POST\nConnection: close\n\n",
             405,
         ),
@@ -64,17 +64,17 @@ async fn foreign_pages_are_kept_out() {
         ),
     ];
     for (case, request, expected) in table {
-        let (status, answer) = ask(&server, request).await;
-        assert_eq!(status, expected, "{case}: {answer}");
-        let lower = answer.to_lowercase();
-        assert!(!lower.contains("access-control-allow"), "{case}: {answer}");
+        let (status, response) = ask(&server, request).await;
+        assert_eq!(status, expected, "{case}: {response}");
+        let lower = response.to_lowercase();
+        assert!(!lower.contains("access-control-allow"), "{case}: {response}");
         assert!(
             lower.contains("content-security-policy: default-src 'none'"),
-            "{case}: {answer}"
+            "{case}: {response}"
         );
         assert!(
             lower.contains("x-content-type-options: nosniff"),
-            "{case}: {answer}"
+            "{case}: {response}"
         );
     }
     assert_eq!(
@@ -96,8 +96,8 @@ async fn allowed_host_names_are_accepted() {
         let admin = format!("--admin-endpoint={address}");
         let flags = [&*media, &*admin].into_iter().chain(flags);
         let _driver = Program::start(&directory.path().join("csi.sock"), flags).await;
-        let (status, answer) = ask_at(&address, request).await;
-        assert_eq!(status, expected, "{answer}");
+        let (status, response) = ask_at(&address, request).await;
+        assert_eq!(status, expected, "{response}");
     }
 }
 
@@ -122,25 +122,25 @@ async fn errors_name_the_field() {
         let request = format!(
             "POST /api/v1/volumes HTTP/1.1\nHost: HOST\nContent-Type: application/json\nContent-Length: {length}\nConnection: close\n\n{body}"
         );
-        let (status, answer) = ask(&server, &request).await;
-        assert_eq!(status, 400, "{body}: {answer}");
-        assert!(answer.contains(words), "{body}: {answer}");
+        let (status, response) = ask(&server, &request).await;
+        assert_eq!(status, 400, "{body}: {response}");
+        assert!(response.contains(words), "{body}: {response}");
         assert!(
-            answer.contains("\"code\":\"INVALID_ARGUMENT\""),
-            "{body}: {answer}"
+            response.contains("\"code\":\"INVALID_ARGUMENT\""),
+            "{body}: {response}"
         );
     }
-    let (status, answer) = ask(
+    let (status, response) = ask(
         &server,
         "GET /api/v1/volumes?limt=1 HTTP/1.1\nHost: HOST\nConnection: close\n\n",
     )
     .await;
     assert_eq!(status, 400);
-    assert!(answer.contains("limt"), "{answer}");
+    assert!(response.contains("limt"), "{response}");
 }
 
 #[tokio::test]
-async fn wrong_methods_and_paths_are_problems_too() {
+async fn wrong_methods_and_paths_return_problem_details() {
     let (server, _client) = Server::start_on_tcp(|_, _| ()).await;
     // (the first line, status, code)
     let table = [
@@ -153,18 +153,18 @@ async fn wrong_methods_and_paths_are_problems_too() {
         let request = format!(
             "{line} HTTP/1.1\nHost: HOST\nContent-Type: application/json\nContent-Length: 0\nConnection: close\n\n"
         );
-        let (status, answer) = ask(&server, &request).await;
-        assert_eq!(status, expected, "{line}: {answer}");
+        let (status, response) = ask(&server, &request).await;
+        assert_eq!(status, expected, "{line}: {response}");
         assert!(
-            answer.contains(&format!("{{\"code\":\"{code}\"")),
-            "{line}: {answer}"
+            response.contains(&format!("{{\"code\":\"{code}\"")),
+            "{line}: {response}"
         );
-        assert_eq!(answer.contains("allow:"), expected == 405, "{line}: {answer}");
+        assert_eq!(response.contains("allow:"), expected == 405, "{line}: {response}");
     }
 }
 
 #[test]
-fn addresses_that_others_reach_need_a_word() {
+fn remote_addresses_need_admin_allow_remote() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("csi.sock");
     for endpoint in ["0.0.0.0:0", "[::]:0"] {

@@ -68,7 +68,7 @@ async fn volume_size_limits_are_reported_and_enforced() {
     assert_eq!(
         capacity.maximum_volume_size,
         Some(40 * MIB),
-        "no more than what is left"
+        "at most the available capacity"
     );
     let nowhere = world.capacity(Some("zone-9"), None).await.unwrap();
     assert_eq!(nowhere.maximum_volume_size, Some(0));

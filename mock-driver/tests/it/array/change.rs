@@ -102,7 +102,7 @@ async fn expansion_is_refused_with_the_code_for_the_reason() {
 }
 
 #[tokio::test]
-async fn published_volume_grows_only_where_that_is_offered() {
+async fn published_volume_grows_only_with_online_expansion() {
     let mut world = World::start().await;
     let a = world.volume("a").await;
     world.publish(&a, "node-0").await.unwrap();
@@ -241,5 +241,5 @@ async fn latency_of_a_volume_slows_it_down_and_no_other() {
     let detach = crate::server::mk_unpublish(&a, "node-0");
     let mut client = world.server.controller().await;
     let slow = client.controller_unpublish_volume(detach);
-    crate::server::give_up_after(async { world.publish(&b, "node-0").await.unwrap() }, slow).await;
+    crate::server::cancel_after(async { world.publish(&b, "node-0").await.unwrap() }, slow).await;
 }

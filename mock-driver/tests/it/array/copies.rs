@@ -1,4 +1,4 @@
-//! Volumes made from snapshots and from other volumes.
+//! Volumes restored from snapshots and cloned from other volumes.
 
 use csi_proto::v1::{CreateVolumeRequest, VolumeContentSource};
 use tonic::Code;
@@ -37,7 +37,7 @@ async fn copy_reports_its_source_and_is_idempotent() {
 }
 
 #[tokio::test]
-async fn copy_has_room_for_its_source() {
+async fn copy_is_at_least_as_large_as_its_source() {
     let mut world = World::start().await;
     let a = world.volume("a").await;
     let snapshot = world.snapshot("s", &a).await;
@@ -73,7 +73,7 @@ async fn copy_has_room_for_its_source() {
 #[tokio::test]
 async fn copy_accepts_the_requested_size_of_its_source() {
     let mut world = World::start().await;
-    // (bytes asked for, bytes made of that, bytes too few for a copy)
+    // (requested bytes, actual bytes, bytes too few for a copy)
     let table = [(100_000_000, 100_000_256, 99_999_744), (1000, MIB, 0)];
     for (asked, made, too_few) in table {
         let sized = |name: &str, bytes| CreateVolumeRequest {
@@ -107,7 +107,7 @@ async fn copy_accepts_the_requested_size_of_its_source() {
 }
 
 #[tokio::test]
-async fn source_must_be_there_and_named() {
+async fn absent_and_unnamed_sources_are_refused() {
     let mut world = World::start().await;
     #[rustfmt::skip]
     let table = [
@@ -193,7 +193,7 @@ async fn source_of_linked_copies_cannot_be_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_volumes_are_made_from_one_snapshot_at_the_same_time() {
+async fn one_snapshot_is_restored_to_many_volumes_concurrently() {
     let mut world = World::start().await;
     let a = world.volume("a").await;
     let snapshot = world.snapshot("s", &a).await;
@@ -208,7 +208,7 @@ async fn many_volumes_are_made_from_one_snapshot_at_the_same_time() {
 }
 
 #[tokio::test]
-async fn source_is_left_alone_while_it_is_copied_and_copied_by_others() {
+async fn copied_source_is_locked_except_for_further_copies() {
     let mut world = World::start_with(|directory, settings| {
         let faults = directory.join("faults.yaml");
         let rule = "- {id: slow, match: {method: CreateVolume, name: slow}, action: {hang: client-cancel}}";
@@ -220,7 +220,7 @@ async fn source_is_left_alone_while_it_is_copied_and_copied_by_others() {
     let mut client = world.server.controller().await;
     let slow = client.create_volume(mk_copy("slow", from_volume(&a)));
     let meanwhile = async {
-        // Nothing to do, so it is harmless as long as the copy has not begun.
+        // The copy has not begun: this call has no effect and succeeds.
         while world.expand(&a, 10 * MIB, 0).await.is_ok() {
             tokio::task::yield_now().await;
         }
@@ -235,7 +235,7 @@ async fn source_is_left_alone_while_it_is_copied_and_copied_by_others() {
             .expect("another copy");
         world.snapshot("s", &a).await;
     };
-    crate::server::give_up_after(meanwhile, slow).await;
+    crate::server::cancel_after(meanwhile, slow).await;
     let free_again = async {
         while world.delete(&a).await.is_err() {
             tokio::task::yield_now().await;

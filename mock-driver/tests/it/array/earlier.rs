@@ -1,4 +1,4 @@
-//! State directories that a driver of format 2 wrote: a snapshot, a log of changes, and a file for each record of the node.
+//! State directories of format 2: a snapshot, a log of changes, and a file for each record of the node.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::server::Server;
 
-/// Killed by SIGKILL after its second start, with changes of most kinds before and after it, and `expected.json`
-/// as its admin API had shown it just before.
+/// The state of a driver killed by SIGKILL after its second start, with changes of most kinds before and after that start.
+/// `expected.json` is its admin API's last response.
 const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/array/state-format-2");
 
 /// Copies the directory of an earlier driver.
@@ -93,7 +93,7 @@ async fn node_records_of_format_2_are_migrated() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
     copy_state(&state);
-    // Only opened: serving would notice that nothing is at the paths any more, as after a reboot.
+    // The store is opened without serving: a running driver would detect that nothing is mounted at the paths, as after a reboot.
     let (driver, _) = Driver::open(Settings {
         state_dir: Some(state.clone()),
         node_id: Some("node-0".to_owned()),

@@ -35,7 +35,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn group_is_taken_once_for_its_name_and_compared_in_full() {
+async fn group_creation_is_idempotent_by_name_and_compares_all_fields() {
     let mut world = World::start().await;
     let (a, b, c) = (
         world.volume("a").await,
@@ -46,7 +46,10 @@ async fn group_is_taken_once_for_its_name_and_compared_in_full() {
     assert_eq!(first.snapshots.len(), 2);
     for member in &first.snapshots {
         assert_eq!(member.group_snapshot_id, first.group_snapshot_id);
-        assert_eq!(member.creation_time, first.creation_time, "one moment for all");
+        assert_eq!(
+            member.creation_time, first.creation_time,
+            "one creation time for all"
+        );
     }
     assert!(first.ready_to_use);
     assert_eq!(world.group("g", &[&b, &a]).await.unwrap(), first, "in any order");
@@ -76,7 +79,7 @@ async fn group_is_taken_once_for_its_name_and_compared_in_full() {
 }
 
 #[tokio::test]
-async fn group_is_taken_whole_or_not_at_all() {
+async fn group_creation_is_atomic() {
     let mut world = World::start_with(|_, settings| settings.array.pools[0].capacity = 35 << 20).await;
     let (a, b) = (world.volume("a").await, world.volume("b").await);
     assert_refused(
@@ -97,7 +100,7 @@ async fn group_is_taken_whole_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn group_goes_with_its_snapshots_and_only_by_their_names() {
+async fn group_deletion_requires_exactly_its_snapshot_ids() {
     let mut world = World::start().await;
     let (a, b) = (world.volume("a").await, world.volume("b").await);
     let group = world.group("g", &[&a, &b]).await.unwrap();
@@ -129,7 +132,7 @@ async fn group_goes_with_its_snapshots_and_only_by_their_names() {
         Code::InvalidArgument,
         &["snapshot_ids"],
     );
-    assert_eq!(world.snapshots().await.len(), 3, "nothing has gone");
+    assert_eq!(world.snapshots().await.len(), 3, "nothing is deleted");
 
     snapshots.reverse();
     world.drop_group(&id, &snapshots).await.unwrap();
@@ -140,7 +143,7 @@ async fn group_goes_with_its_snapshots_and_only_by_their_names() {
 }
 
 #[tokio::test]
-async fn requests_without_what_they_need_name_the_field() {
+async fn requests_without_a_required_field_name_it() {
     let mut world = World::start().await;
     let a = world.volume("a").await;
     #[rustfmt::skip]
@@ -165,7 +168,7 @@ async fn requests_without_what_they_need_name_the_field() {
 }
 
 #[tokio::test]
-async fn volumes_of_different_pools_have_no_common_moment() {
+async fn group_of_volumes_in_different_pools_is_refused() {
     let mut world = World::start_with(super::topology::two_zones).await;
     let a = world
         .create(super::topology::mk_in("a", "zone-0"))

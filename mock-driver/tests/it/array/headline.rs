@@ -1,4 +1,4 @@
-//! What other mock drivers get wrong although csi-sanity passes them; here each is right.
+//! Defects of other mock drivers that csi-sanity does not detect.
 
 use csi_mock_driver::store::volume_files::FileId;
 use csi_proto::v1;
@@ -19,7 +19,7 @@ fn page(max_entries: i32, starting_token: &str) -> v1::ListVolumesRequest {
 }
 
 #[tokio::test]
-async fn a_token_of_zero_is_refused_and_the_driver_lives() {
+async fn token_zero_is_refused_without_a_crash() {
     let mut world = world().await;
     for token in ["0", "1", "1000000", "-1"] {
         let outcome = world.controller.list_volumes(page(1, token)).await;
@@ -29,7 +29,7 @@ async fn a_token_of_zero_is_refused_and_the_driver_lives() {
 }
 
 #[tokio::test]
-async fn there_is_a_second_page() {
+async fn list_has_a_second_page() {
     let mut world = world().await;
     let first = world
         .controller
@@ -43,7 +43,7 @@ async fn there_is_a_second_page() {
 }
 
 #[tokio::test]
-async fn there_are_many_nodes() {
+async fn volumes_are_published_to_several_nodes() {
     let mut world = world().await;
     for (volume, node) in [("vol-0", "node-0"), ("vol-1", "node-1"), ("vol-2", "node-2")] {
         world.publish(volume, node).await.expect(node);
@@ -51,7 +51,7 @@ async fn there_are_many_nodes() {
 }
 
 #[tokio::test]
-async fn a_gone_node_holds_nothing() {
+async fn unpublish_from_a_removed_node_leaves_other_attachments() {
     let mut world = world().await;
     world.publish("vol-0", "node-0").await.unwrap();
     let gone = mk_unpublish("vol-0", "node-that-is-gone");
@@ -61,7 +61,7 @@ async fn a_gone_node_holds_nothing() {
 }
 
 #[tokio::test]
-async fn nodes_of_a_volume_are_listed_by_name_and_none_is_no_entry() {
+async fn published_nodes_are_sorted_and_never_blank() {
     let mut world = world().await;
     let nodes = async |world: &mut World| -> Vec<Vec<String>> {
         let listed = published(&mut world.controller).await;
@@ -88,7 +88,7 @@ async fn nodes_of_a_volume_are_listed_by_name_and_none_is_no_entry() {
 }
 
 #[tokio::test]
-async fn a_repeated_clone_is_the_same_clone() {
+async fn clone_is_idempotent_by_name() {
     let mut world = world().await;
     let clone = || v1::CreateVolumeRequest {
         capacity_range: mk_range(1 << 30, 0),
@@ -115,7 +115,7 @@ async fn all_snapshots_of_a_volume_are_listed() {
 }
 
 #[tokio::test]
-async fn an_expansion_that_contradicts_itself_is_refused() {
+async fn expansion_with_limit_below_required_is_refused() {
     let mut world = world().await;
     let outcome = world.expand("vol-0", 3 << 30, 2 << 30).await;
     assert_refused(
@@ -127,7 +127,7 @@ async fn an_expansion_that_contradicts_itself_is_refused() {
 }
 
 #[tokio::test]
-async fn an_expansion_makes_the_bytes_longer() {
+async fn expansion_grows_the_volume_file() {
     let mut world = world().await;
     let request = v1::CreateVolumeRequest {
         capacity_range: mk_range(4 * MIB, 0),

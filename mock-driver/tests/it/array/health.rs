@@ -48,7 +48,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn only_the_sick_are_listed_page_by_page() {
+async fn unhealthy_volumes_are_listed_in_pages() {
     let mut world = World::start_with(|_, settings| settings.initial_volumes = 9).await;
     assert_eq!(world.sick(0, "").await.unwrap(), (vec![], String::new()));
     for volume in ["vol-1", "vol-4", "vol-7"] {
@@ -68,7 +68,7 @@ async fn only_the_sick_are_listed_page_by_page() {
     assert_eq!(
         world.sick(0, "").await.unwrap().0,
         ["vol-1"],
-        "the deleted and the well are gone"
+        "deleted and healthy volumes are not listed"
     );
 
     let (_, of_volumes) = {
@@ -125,7 +125,7 @@ async fn all_health_issues_of_a_volume_are_reported() {
     );
 }
 
-/// What callers before CSI 1.13 read: field 2 of the status.
+/// The status as callers before CSI 1.13 decode it, with the VolumeCondition in field 2.
 #[derive(Clone, PartialEq, prost::Message)]
 struct OlderStatus {
     #[prost(string, repeated, tag = "1")]

@@ -1,4 +1,4 @@
-//! What survives: every kind of change, and what earlier versions stored.
+//! Persistence of every kind of change, and state of earlier versions.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,8 +24,8 @@ fn settings() -> Settings {
     }
 }
 
-/// While another test of this process starts a program, that has a copy of our lock until it begins to run; there is
-/// no event for that.
+/// Retries: a child process that another test is starting has a copy of our lock until its exec, for which there is no
+/// event.
 pub(super) fn try_open(directory: &Path) -> Result<Store, OpenError> {
     let database = || Database::open(directory).map(Arc::new);
     let opened = || match database().and_then(|database| Store::open(database, settings(), 7, 2)) {
@@ -36,7 +36,7 @@ pub(super) fn try_open(directory: &Path) -> Result<Store, OpenError> {
         opened => Some(opened),
     };
     let opened = iter::repeat_with(opened).take(10_000).find_map(|opened| opened);
-    opened.expect("a program must have begun to run")
+    opened.expect("the lock must become free")
 }
 
 pub(super) fn open(directory: &Path) -> Store {
@@ -103,7 +103,7 @@ fn snapshot_id(array: &Array) -> String {
     single.next().expect("a snapshot must be there").id.to_string()
 }
 
-pub(super) fn hold() -> PublishParams {
+pub(super) fn mk_publish_params() -> PublishParams {
     PublishParams {
         capability: capability(),
         readonly: true,
@@ -164,7 +164,7 @@ fn steps_of_volumes() -> Vec<(&'static str, Step)> {
         ),
         (
             "attached",
-            step(|array| quiet(array.publish("vol-0", "node-0", &hold()))),
+            step(|array| quiet(array.publish("vol-0", "node-0", &mk_publish_params()))),
         ),
         (
             "expanded",
@@ -300,7 +300,7 @@ async fn restored_array_continues_unchanged() {
 }
 
 #[tokio::test]
-async fn state_of_an_older_driver_is_taken_over() {
+async fn state_of_an_older_driver_is_loaded() {
     let directory = tempfile::tempdir().unwrap();
     let snapshot = r#"{"format":1,"seq":3,"image":{"epoch":7,"created":1,"attached":1,"premade":1,"volumes":[
         {"spec":{"id":"mock-1","name":"a","capacity_bytes":1048576,"capabilities":[],"parameters":{}},

@@ -1,4 +1,4 @@
-//! Volume files that another array left, or still has.
+//! Volume files of an earlier array, or of one that still runs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +28,7 @@ async fn create(server: &Server) -> FileId {
 }
 
 #[tokio::test]
-async fn a_new_volume_is_empty_although_an_array_before_had_one_of_that_id() {
+async fn new_volume_is_empty_although_an_earlier_array_used_its_id() {
     let server = Server::start_with(same_array).await;
     let (first, stays) = (create(&server).await, FileId::Volume("vol-0".to_owned()));
     for medium in [&first, &stays] {
@@ -39,7 +39,7 @@ async fn a_new_volume_is_empty_although_an_array_before_had_one_of_that_id() {
 
     let server = Server::start_in(directory, same_array).await;
     let media = &server.driver().volume_files;
-    // No call is answered before that is done.
+    // The driver does not respond to calls before that is done.
     server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
     assert!(!media.exists(&first).unwrap(), "moved aside at the start");
     let aside = media
@@ -51,18 +51,18 @@ async fn a_new_volume_is_empty_although_an_array_before_had_one_of_that_id() {
         fs::read_to_string(aside.join("disk"))
             .unwrap()
             .trim_end_matches('\0'),
-        "of the array before"
+        "of the earlier array"
     );
     assert!(media.exists(&stays).unwrap(), "it is there from the start");
-    // Left over by a failed deletion.
+    // Left by a failed deletion.
     media.ensure(&first, 4096).await.unwrap();
     let second = create(&server).await;
-    assert_eq!(second, first, "the seed makes the same ids");
+    assert_eq!(second, first, "the seed produces the same ids");
     assert!(!media.exists(&second).unwrap());
     server.stop().await;
 }
 
-/// A filesystem of its own, unmounted with the test.
+/// A small tmpfs, unmounted when dropped.
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
@@ -152,7 +152,7 @@ async fn second_controller_on_a_media_directory_is_refused_and_removes_nothing()
             if !matches!(refused, OpenError::VolumeFiles(ClaimError::InUse { .. })) {
                 break refused;
             }
-            // A program that another test starts has a copy of the lock until it begins to run.
+            // A child process that another test is starting has a copy of the lock until its exec.
             tokio::task::yield_now().await;
         };
         assert!(
@@ -173,7 +173,7 @@ async fn second_controller_on_a_media_directory_is_refused_and_removes_nothing()
 async fn media_directory_of_an_earlier_version_is_adopted_when_the_state_names_its_contents() {
     let directory = tempfile::tempdir().unwrap();
     earlier::copy_state(&directory.path().join("state"));
-    // Versions before that one did not name the array.
+    // Earlier versions did not store the array's id there.
     fs::remove_file(directory.path().join("state/array.json")).unwrap();
     let volume = FileId::Volume("mock-3d5e866157c2f048".to_owned());
     let disk = directory.path().join("media/volumes/mock-3d5e866157c2f048/disk");

@@ -1,4 +1,4 @@
-//! What an array loses by injected data loss, and what it keeps.
+//! Injected data loss: lost and kept state.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use csi_mock_driver::fault::{Loses, Loss};
 use csi_mock_driver::store::{Database, Store};
 use serde_json::Value;
 
-use super::kept::{hold, open, steps};
+use super::kept::{mk_publish_params, open, steps};
 
-/// How many of the steps are done before the backend fault begins.
+/// Number of steps before the backend fault begins.
 const BEFORE: usize = 10;
 
 fn image(store: &Store) -> Image {
@@ -22,7 +22,7 @@ fn lose(store: &Store, loses: Option<Loses>) {
     store.lose(|| loses.map(|loses| Loss { since, loses })).unwrap();
 }
 
-/// An array at its first start, when the backend fault begins, and when it ends; with the directory it is in.
+/// Images of an array at its first start, when the backend fault begins, and at its end.
 async fn life(directory: &Path, loses: Loses) -> [Image; 3] {
     live(&open(directory), loses).await
 }
@@ -37,14 +37,14 @@ async fn live(store: &Store, loses: Loses) -> [Image; 3] {
     for (case, step) in steps().into_iter().skip(BEFORE) {
         store.change(step).await.expect(case);
     }
-    let attach = |array: &mut Array| array.publish("vol-1", "node-2", &hold());
+    let attach = |array: &mut Array| array.publish("vol-1", "node-2", &mk_publish_params());
     store.change(attach).await.unwrap();
     let end = image(store);
     assert!(first != begun && begun != end && attachments(&end) > 0);
     [first, begun, end]
 }
 
-/// What a database says is lost at the next start.
+/// The loss that the database schedules for the next start.
 fn stored_loss(directory: &Path) -> Value {
     let dump = Database::open(directory).unwrap().dump().unwrap();
     dump["meta"]["loss"].clone()
@@ -54,7 +54,7 @@ fn attachments(image: &Image) -> usize {
     image.volumes.iter().map(|volume| volume.attachments.len()).sum()
 }
 
-/// What is left of a life.
+/// The expected image after the loss.
 fn left([first, begun, mut end]: [Image; 3], loses: Loses) -> Image {
     match loses {
         Loses::Everything => first,
@@ -71,7 +71,7 @@ fn left([first, begun, mut end]: [Image; 3], loses: Loses) -> Image {
 const ALL: [Loses; 3] = [Loses::Changes, Loses::Attachments, Loses::Everything];
 
 #[tokio::test]
-async fn array_comes_back_without_what_is_lost_and_keeps_the_rest_from_then_on() {
+async fn restart_applies_data_loss_once() {
     for loses in ALL {
         let directory = tempfile::tempdir().unwrap();
         let left = left(life(directory.path(), loses).await, loses);
@@ -88,7 +88,7 @@ async fn array_comes_back_without_what_is_lost_and_keeps_the_rest_from_then_on()
 }
 
 #[tokio::test]
-async fn backend_fault_that_ends_before_the_array_does_loses_nothing() {
+async fn backend_fault_removed_before_the_restart_loses_nothing() {
     for loses in ALL {
         let directory = tempfile::tempdir().unwrap();
         life(directory.path(), loses).await;

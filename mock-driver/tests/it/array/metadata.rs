@@ -23,7 +23,7 @@ fn runs(blocks: &[BlockMetadata]) -> Runs {
 }
 
 impl World {
-    /// Writes blocks of the volume as something on a node would.
+    /// Writes blocks of the volume like a process on a node.
     async fn write(&self, volume: &str, blocks: &[u64], byte: u8) {
         let medium = FileId::Volume(volume.to_owned());
         let disk = self
@@ -131,7 +131,7 @@ async fn fixed_block_runs_have_one_block_each() {
 }
 
 #[tokio::test]
-async fn at_the_end_there_is_nothing_more() {
+async fn offset_at_the_end_returns_an_empty_message() {
     let mut world = World::start().await;
     let a = world.volume("a").await;
     world.write(&a, &[0, 7], 1).await;
@@ -167,7 +167,7 @@ async fn requests_are_refused_with_the_code_for_the_reason() {
 }
 
 #[tokio::test]
-async fn copies_carry_the_bytes() {
+async fn copies_have_the_data_of_their_source() {
     let mut world = World::start().await;
     let a = world.volume("a").await;
     world.write(&a, &[7], 1).await;

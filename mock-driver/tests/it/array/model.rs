@@ -1,6 +1,5 @@
-//! Snapshots, groups, copies, growth and limits against a naive model of them: random operations, each one
-//! repeated, restarts in between, what is listed compared after every step and all changes replayed at the
-//! end.
+//! Snapshots, groups, copies, expansion and limits compared with a naive model: random operations, each repeated, and
+//! restarts. Listings are compared after every step, and all changes are replayed at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,11 +12,11 @@ use csi_mock_driver::array::{
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
-/// All the space there is, in MiB.
+/// Total space, in MiB.
 const SPACE: u64 = 40;
 const POOL: &str = "pool";
 
-/// An operation. Numbers choose among all ids of that kind ever seen, dead ones included.
+/// An operation. Numbers select among all ids of that kind so far, including deleted ones.
 #[derive(Clone, Debug)]
 enum Op {
     Create {
@@ -70,9 +69,9 @@ enum Op {
     Restart,
 }
 
-/// What came of it.
+/// The outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum Outcome {
     Done,
     Gone,
     Taken,
@@ -113,7 +112,7 @@ struct ModelGroup {
     volumes: BTreeSet<String>,
 }
 
-/// Everything in lists, looked through from end to end.
+/// The naive model: lists that are searched linearly.
 #[derive(Default)]
 struct Model {
     time: u64,
@@ -121,19 +120,19 @@ struct Model {
     snapshots: Vec<ModelSnapshot>,
     groups: Vec<ModelGroup>,
     limits: BTreeMap<u8, usize>,
-    /// What the pool was given since the start.
+    /// Size of the pool if it was changed since the start.
     space: Option<u64>,
 }
 
-/// All ids ever seen, by kind.
+/// All ids so far, by kind.
 struct Ids {
     volumes: Vec<String>,
     snapshots: Vec<String>,
     groups: Vec<String>,
 }
 
-/// An array and what has happened to it.
-struct Bench {
+/// The array under test and its history.
+struct TestArray {
     array: Array,
     changes: Vec<Change>,
     time: u64,
@@ -183,40 +182,40 @@ impl Model {
         self.snapshots.iter().find(|snapshot| snapshot.id == id)
     }
 
-    fn judge_create(&self, name: u8, mib: u64, source: Option<&(bool, String)>) -> (Verdict, u64) {
+    fn expected_create(&self, name: u8, mib: u64, source: Option<&(bool, String)>) -> (Outcome, u64) {
         if let Some(there) = self.volumes.iter().find(|volume| volume.name == name) {
             let same = there.mib >= mib && there.source.as_ref() == source;
-            return (if same { Verdict::Done } else { Verdict::Taken }, 0);
+            return (if same { Outcome::Done } else { Outcome::Taken }, 0);
         }
         let needs = match source {
             None => 1,
             Some((true, id)) => match self.snapshot(id) {
-                None => return (Verdict::Gone, 0),
-                Some(snapshot) if self.time < snapshot.taken + 2 => return (Verdict::NotReady, 0),
+                None => return (Outcome::Gone, 0),
+                Some(snapshot) if self.time < snapshot.taken + 2 => return (Outcome::NotReady, 0),
                 Some(snapshot) => snapshot.mib,
             },
             Some((false, id)) => match self.volume(id) {
-                None => return (Verdict::Gone, 0),
+                None => return (Outcome::Gone, 0),
                 Some(volume) => volume.mib,
             },
         };
         if source.is_some() && mib != 0 && mib < needs {
-            return (Verdict::Size, 0);
+            return (Outcome::Size, 0);
         }
         let size = mib.max(needs);
         if self.used() + size > self.space() {
-            return (Verdict::Full, 0);
+            return (Outcome::Full, 0);
         }
-        (Verdict::Done, size)
+        (Outcome::Done, size)
     }
 
-    fn judge_publish(&self, id: &str, node: u8) -> Verdict {
+    fn expected_publish(&self, id: &str, node: u8) -> Outcome {
         let Some(volume) = self.volume(id) else {
-            return Verdict::Gone;
+            return Outcome::Gone;
         };
         match volume.node {
-            Some(there) if there == node => return Verdict::Done,
-            Some(_) => return Verdict::Elsewhere,
+            Some(there) if there == node => return Outcome::Done,
+            Some(_) => return Outcome::Elsewhere,
             None => {}
         }
         let there = self
@@ -225,42 +224,42 @@ impl Model {
             .filter(|volume| volume.node == Some(node))
             .count();
         match self.limits.get(&node) {
-            Some(limit) if *limit > 0 && there >= *limit => Verdict::NodeFull,
-            _ => Verdict::Done,
+            Some(limit) if *limit > 0 && there >= *limit => Outcome::NodeFull,
+            _ => Outcome::Done,
         }
     }
 
-    /// What should come of an operation, and the model's state after it.
-    fn act(&mut self, op: &Op, ids: &mut Ids, made: &Made) -> Verdict {
+    /// Applies an operation to the model and returns the expected outcome.
+    fn act(&mut self, op: &Op, ids: &mut Ids, made: &Made) -> Outcome {
         match op {
             Op::Create { name, mib, source } => self.act_create(*name, *mib, *source, ids, made),
             Op::Delete { volume } => {
                 let id = Ids::of(&ids.volumes, *volume);
                 if self.volume(id).is_some_and(|volume| volume.node.is_some()) {
-                    return Verdict::InUse;
+                    return Outcome::InUse;
                 }
                 self.volumes.retain(|volume| volume.id != id);
-                Verdict::Done
+                Outcome::Done
             }
             Op::Snapshot { name, volume } => self.act_snapshot(*name, *volume, ids, made),
             Op::DeleteSnapshot { snapshot } => {
                 let id = Ids::of(&ids.snapshots, *snapshot);
                 if self.snapshot(id).is_some_and(|snapshot| snapshot.group.is_some()) {
-                    return Verdict::Illegal;
+                    return Outcome::Illegal;
                 }
                 self.snapshots.retain(|snapshot| snapshot.id != id);
-                Verdict::Done
+                Outcome::Done
             }
             Op::Group { name, volumes } => self.act_group(*name, volumes, ids, made),
             Op::DeleteGroup { group, complete } => {
                 let id = Ids::of(&ids.groups, *group);
                 if self.groups.iter().any(|group| group.id == id) && !complete {
-                    return Verdict::Illegal;
+                    return Outcome::Illegal;
                 }
                 self.groups.retain(|group| group.id != id);
                 self.snapshots
                     .retain(|snapshot| snapshot.group.as_deref() != Some(id));
-                Verdict::Done
+                Outcome::Done
             }
             Op::Expand { volume, mib, limit } => {
                 let id = Ids::of(&ids.volumes, *volume).to_owned();
@@ -269,45 +268,45 @@ impl Model {
             Op::Modify { volume, iops } => {
                 let id = Ids::of(&ids.volumes, *volume);
                 match self.volumes.iter_mut().find(|volume| volume.id == id) {
-                    None => Verdict::Gone,
-                    Some(_) if *iops == 0 => Verdict::Illegal,
+                    None => Outcome::Gone,
+                    Some(_) if *iops == 0 => Outcome::Illegal,
                     Some(volume) => {
                         volume.iops = Some(*iops);
-                        Verdict::Done
+                        Outcome::Done
                     }
                 }
             }
             Op::Publish { volume, node } => {
                 let id = Ids::of(&ids.volumes, *volume);
-                let verdict = self.judge_publish(id, *node);
+                let outcome = self.expected_publish(id, *node);
                 if let Some(volume) = self.volumes.iter_mut().find(|volume| volume.id == id)
-                    && verdict == Verdict::Done
+                    && outcome == Outcome::Done
                 {
                     volume.node = Some(*node);
                 }
-                verdict
+                outcome
             }
             Op::Unpublish { volume } => {
                 let id = Ids::of(&ids.volumes, *volume);
                 if let Some(volume) = self.volumes.iter_mut().find(|volume| volume.id == id) {
                     volume.node = None;
                 }
-                Verdict::Done
+                Outcome::Done
             }
-            Op::Resize { mib } if *mib < self.used() => Verdict::InUse,
+            Op::Resize { mib } if *mib < self.used() => Outcome::InUse,
             Op::Resize { mib } => {
                 self.space = Some(*mib);
-                Verdict::Done
+                Outcome::Done
             }
             Op::Limit { node, limit } => {
                 self.limits.insert(*node, *limit);
-                Verdict::Done
+                Outcome::Done
             }
             Op::Wait => {
                 self.time += 1;
-                Verdict::Done
+                Outcome::Done
             }
-            Op::Restart => Verdict::Done,
+            Op::Restart => Outcome::Done,
         }
     }
 
@@ -318,13 +317,13 @@ impl Model {
         source: Option<(bool, usize)>,
         ids: &mut Ids,
         made: &Made,
-    ) -> Verdict {
+    ) -> Outcome {
         let source = source.map(|(snapshot, number)| {
             let list = if snapshot { &ids.snapshots } else { &ids.volumes };
             (snapshot, Ids::of(list, number).to_owned())
         });
-        let (verdict, size) = self.judge_create(name, mib, source.as_ref());
-        if let (Verdict::Done, Made::One(id)) = (verdict, made)
+        let (outcome, size) = self.expected_create(name, mib, source.as_ref());
+        if let (Outcome::Done, Made::One(id)) = (outcome, made)
             && self.volume(id).is_none()
         {
             Ids::note(&mut ids.volumes, id);
@@ -337,24 +336,24 @@ impl Model {
                 node: None,
             });
         }
-        verdict
+        outcome
     }
 
-    fn act_snapshot(&mut self, name: u8, volume: usize, ids: &mut Ids, made: &Made) -> Verdict {
+    fn act_snapshot(&mut self, name: u8, volume: usize, ids: &mut Ids, made: &Made) -> Outcome {
         let source = Ids::of(&ids.volumes, volume).to_owned();
         let named = |snapshot: &&ModelSnapshot| snapshot.name == Some(name);
         if let Some(there) = self.snapshots.iter().find(named) {
             return if there.volume == source {
-                Verdict::Done
+                Outcome::Done
             } else {
-                Verdict::Taken
+                Outcome::Taken
             };
         }
         let Some(mib) = self.volume(&source).map(|volume| volume.mib) else {
-            return Verdict::Gone;
+            return Outcome::Gone;
         };
         if self.used() + mib > self.space() {
-            return Verdict::Full;
+            return Outcome::Full;
         }
         if let Made::One(id) = made {
             Ids::note(&mut ids.snapshots, id);
@@ -367,32 +366,32 @@ impl Model {
                 group: None,
             });
         }
-        Verdict::Done
+        Outcome::Done
     }
 
-    fn act_expand(&mut self, id: &str, mib: u64, limit: u64) -> Verdict {
+    fn act_expand(&mut self, id: &str, mib: u64, limit: u64) -> Outcome {
         let free = self.space().saturating_sub(self.used());
         let Some(volume) = self.volumes.iter_mut().find(|volume| volume.id == id) else {
-            return Verdict::Gone;
+            return Outcome::Gone;
         };
         match (mib, limit) {
-            (mib, limit) if limit != 0 && (mib > limit || volume.mib > limit) => Verdict::Size,
-            (mib, _) if mib <= volume.mib => Verdict::Done,
-            (mib, _) if mib - volume.mib > free => Verdict::Full,
+            (mib, limit) if limit != 0 && (mib > limit || volume.mib > limit) => Outcome::Size,
+            (mib, _) if mib <= volume.mib => Outcome::Done,
+            (mib, _) if mib - volume.mib > free => Outcome::Full,
             (mib, _) => {
                 volume.mib = mib;
-                Verdict::Done
+                Outcome::Done
             }
         }
     }
 
-    fn act_group(&mut self, name: u8, volumes: &BTreeSet<usize>, ids: &mut Ids, made: &Made) -> Verdict {
+    fn act_group(&mut self, name: u8, volumes: &BTreeSet<usize>, ids: &mut Ids, made: &Made) -> Outcome {
         let sources: BTreeSet<String> = named(volumes, ids);
         if let Some(there) = self.groups.iter().find(|group| group.name == name) {
             return if there.volumes == sources {
-                Verdict::Done
+                Outcome::Done
             } else {
-                Verdict::Taken
+                Outcome::Taken
             };
         }
         let sizes: Option<Vec<u64>> = sources
@@ -400,10 +399,10 @@ impl Model {
             .map(|source| self.volume(source).map(|volume| volume.mib))
             .collect();
         let Some(sizes) = sizes else {
-            return Verdict::Gone;
+            return Outcome::Gone;
         };
         if self.used() + sizes.iter().sum::<u64>() > self.space() {
-            return Verdict::Full;
+            return Outcome::Full;
         }
         if let Made::Group(id, members) = made {
             Ids::note(&mut ids.groups, id);
@@ -424,11 +423,11 @@ impl Model {
                 volumes: sources,
             });
         }
-        Verdict::Done
+        Outcome::Done
     }
 
-    /// What listings should show.
-    fn shown(&self) -> MountSource {
+    /// The expected listing.
+    fn listing(&self) -> Listing {
         let volume = |volume: &ModelVolume| {
             let node = volume.node.map(|node| format!("node-{node}"));
             (volume.id.clone(), volume.mib * MIB, node, volume.iops)
@@ -442,7 +441,7 @@ impl Model {
                 snapshot.group.clone(),
             )
         };
-        let mut shown = MountSource {
+        let mut shown = Listing {
             volumes: self.volumes.iter().map(volume).collect(),
             snapshots: self.snapshots.iter().map(snapshot).collect(),
             groups: self.groups.iter().map(|group| group.id.clone()).collect(),
@@ -455,7 +454,7 @@ impl Model {
     }
 }
 
-/// The ids that came of an operation.
+/// The ids that an operation returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Made {
     Nothing,
@@ -464,7 +463,7 @@ enum Made {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct MountSource {
+struct Listing {
     volumes: Vec<(String, u64, Option<String>, Option<u64>)>,
     snapshots: Vec<(String, String, bool, Option<String>)>,
     groups: Vec<String>,
@@ -478,9 +477,9 @@ fn named(volumes: &BTreeSet<usize>, ids: &Ids) -> BTreeSet<String> {
         .collect()
 }
 
-// === impl Bench ===
+// === impl TestArray ===
 
-impl Bench {
+impl TestArray {
     fn now(&self) -> UnixTime {
         UnixTime::from_nanos(self.time * 1_000_000_000)
     }
@@ -553,7 +552,7 @@ impl Bench {
             }
             Op::Publish { volume, node } => {
                 let (volume, node) = (Ids::of(&ids.volumes, *volume), format!("node-{node}"));
-                let done = array.publish(volume, &node, &hold())?;
+                let done = array.publish(volume, &node, &mk_publish_params())?;
                 Ok((Made::Nothing, done.change))
             }
             Op::Unpublish { volume } => array.unpublish(Ids::of(&ids.volumes, *volume), None).map(nothing),
@@ -569,7 +568,7 @@ impl Bench {
         }
     }
 
-    fn shown(&self) -> MountSource {
+    fn listing(&self) -> Listing {
         let array = &self.array;
         let volumes = array.list(0, None).unwrap().entries.into_iter().map(|entry| {
             let volume = array.volume(entry.spec.id.as_str()).unwrap();
@@ -587,7 +586,7 @@ impl Bench {
                 group,
             )
         });
-        MountSource {
+        Listing {
             volumes: volumes.collect(),
             snapshots: snapshots.collect(),
             groups: array.groups().map(|group| group.id.to_string()).collect(),
@@ -607,7 +606,7 @@ fn wanted_volume(name: u8, mib: u64, source: Option<(bool, usize)>, ids: &Ids) -
             required: mib * MIB,
             limit: 0,
         },
-        capabilities: vec![hold().capability],
+        capabilities: vec![mk_publish_params().capability],
         source,
         ..CreateVolumeParams::default()
     }
@@ -623,7 +622,7 @@ fn members_of(array: &Array, group: &str, complete: bool) -> Vec<String> {
     members.values().take(count).map(ToString::to_string).collect()
 }
 
-fn hold() -> PublishParams {
+fn mk_publish_params() -> PublishParams {
     PublishParams {
         capability: Capability {
             access: Access::Block,
@@ -650,24 +649,24 @@ fn settings() -> Settings {
     }
 }
 
-fn verdict<T>(outcome: &Result<T, Error>) -> Verdict {
+fn to_outcome<T>(outcome: &Result<T, Error>) -> Outcome {
     match outcome {
-        Ok(_) => Verdict::Done,
+        Ok(_) => Outcome::Done,
         Err(
             Error::VolumeNotFound { .. }
             | Error::NodeNotFound { .. }
             | Error::SnapshotNotFound { .. }
             | Error::GroupNotFound { .. }
             | Error::PoolNotFound { .. },
-        ) => Verdict::Gone,
-        Err(Error::NameTaken { .. }) => Verdict::Taken,
-        Err(Error::InsufficientCapacity { .. }) => Verdict::Full,
-        Err(Error::NotReady { .. }) => Verdict::NotReady,
-        Err(Error::Illegal { .. }) => Verdict::Illegal,
-        Err(Error::SizeOutOfRange { .. }) => Verdict::Size,
-        Err(Error::InUse { .. } | Error::PoolInUse { .. }) => Verdict::InUse,
-        Err(Error::NodeFull { .. }) => Verdict::NodeFull,
-        Err(Error::AttachedElsewhere { .. }) => Verdict::Elsewhere,
+        ) => Outcome::Gone,
+        Err(Error::NameTaken { .. }) => Outcome::Taken,
+        Err(Error::InsufficientCapacity { .. }) => Outcome::Full,
+        Err(Error::NotReady { .. }) => Outcome::NotReady,
+        Err(Error::Illegal { .. }) => Outcome::Illegal,
+        Err(Error::SizeOutOfRange { .. }) => Outcome::Size,
+        Err(Error::InUse { .. } | Error::PoolInUse { .. }) => Outcome::InUse,
+        Err(Error::NodeFull { .. }) => Outcome::NodeFull,
+        Err(Error::AttachedElsewhere { .. }) => Outcome::Elsewhere,
         Err(
             error @ (Error::NotSupported { .. }
             | Error::AttachedDifferently { .. }
@@ -710,13 +709,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn array_does_what_the_model_does(ops in prop::collection::vec(operation(), 1..80)) {
-        let mut bench = Bench { array: Array::new(settings(), 7), changes: Vec::new(), time: 0 };
+    fn array_matches_the_model(ops in prop::collection::vec(operation(), 1..80)) {
+        let mut test_array = TestArray { array: Array::new(settings(), 7), changes: Vec::new(), time: 0 };
         let (mut model, mut ids) = (Model::default(), Ids::new());
         for op in ops {
             match op {
-                Op::Wait => bench.time += 1,
-                Op::Restart => bench.array = Array::from_image(settings(), bench.array.image()),
+                Op::Wait => test_array.time += 1,
+                Op::Restart => test_array.array = Array::from_image(settings(), test_array.array.image()),
                 Op::Create { .. }
                 | Op::Delete { .. }
                 | Op::Snapshot { .. }
@@ -730,11 +729,11 @@ proptest! {
                 | Op::Limit { .. }
                 | Op::Resize { .. } => {}
             }
-            let outcome = bench.run(&op, &ids);
-            let again = bench.run(&op, &ids);
+            let outcome = test_array.run(&op, &ids);
+            let again = test_array.run(&op, &ids);
             match (&outcome, &again) {
                 (Ok((made, change)), Ok((repeated, second))) => {
-                    bench.changes.extend(change.clone());
+                    test_array.changes.extend(change.clone());
                     prop_assert_eq!(made, repeated, "repeated: {:?}", op);
                     prop_assert_eq!(second, &None, "repeated: {:?}", op);
                 }
@@ -743,15 +742,15 @@ proptest! {
             }
             let made = outcome.as_ref().map_or(&Made::Nothing, |(made, _)| made).clone();
             let expected = model.act(&op, &mut ids, &made);
-            prop_assert_eq!(verdict(&outcome), expected, "{:?}", op);
-            prop_assert_eq!(bench.shown(), model.shown(), "after {:?}", op);
+            prop_assert_eq!(to_outcome(&outcome), expected, "{:?}", op);
+            prop_assert_eq!(test_array.listing(), model.listing(), "after {:?}", op);
         }
 
         let mut replayed = Array::new(settings(), 7);
-        for change in &bench.changes {
+        for change in &test_array.changes {
             let text = serde_json::to_string(change).unwrap();
             replayed.apply(serde_json::from_str(&text).unwrap());
         }
-        prop_assert_eq!(replayed.image(), bench.array.image());
+        prop_assert_eq!(replayed.image(), test_array.array.image());
     }
 }

@@ -1,4 +1,4 @@
-//! Credentials that calls must bring.
+//! Required credentials of calls.
 
 use csi_proto::v1;
 use tonic::Code;
@@ -25,7 +25,7 @@ const METHODS: [&str; 16] = [
     "GetVolumeGroupSnapshot",
 ];
 
-/// Without `code`, that the call was done; with it, that it was refused and the answer holds no credential.
+/// Asserts that the call succeeded, or, with `code`, that it was refused and the response contains no credential.
 fn assert_outcome(call: &str, outcome: Result<(), tonic::Status>, code: Option<Code>) {
     let Some(code) = code else {
         return outcome.expect(call);

@@ -17,7 +17,7 @@ fn of(source: &str) -> ListSnapshotsRequest {
 }
 
 #[tokio::test]
-async fn taking_is_idempotent_by_name_and_source() {
+async fn snapshot_creation_is_idempotent_by_name_and_source() {
     let mut world = World::start().await;
     let (a, b) = (world.volume("a").await, world.volume("b").await);
     let first = world.take(mk_snapshot("s", &a)).await.unwrap();
@@ -44,7 +44,7 @@ async fn taking_is_idempotent_by_name_and_source() {
 }
 
 #[tokio::test]
-async fn requests_without_what_they_need_name_the_field() {
+async fn requests_without_a_required_field_name_it() {
     let mut world = World::start().await;
     let a = world.volume("a").await;
     let long = "x".repeat(129);
@@ -85,7 +85,7 @@ async fn requests_without_what_they_need_name_the_field() {
 }
 
 #[tokio::test]
-async fn snapshot_outlives_its_volume_and_goes_when_it_is_deleted() {
+async fn snapshot_outlives_its_volume_until_it_is_deleted() {
     let mut world = World::start().await;
     let a = world.volume("a").await;
     let snapshot = world.snapshot("s", &a).await;
@@ -113,7 +113,7 @@ async fn snapshot_outlives_its_volume_and_goes_when_it_is_deleted() {
 }
 
 #[tokio::test]
-async fn snapshot_is_ready_after_its_time_and_no_volume_is_made_of_it_before() {
+async fn snapshot_is_restored_only_once_it_is_ready() {
     let mut world = World::start_with(|_, settings| {
         settings.config.snapshot_delay = Duration::from_secs(3);
     })
@@ -202,7 +202,7 @@ async fn lists_are_filtered_and_paged() {
 }
 
 #[tokio::test]
-async fn tokens_of_others_are_refused() {
+async fn foreign_tokens_are_refused() {
     let mut world = World::start_with(|_, settings| settings.initial_volumes = 3).await;
     let a = world.volume("a").await;
     for name in ["s", "t", "u"] {
@@ -249,7 +249,7 @@ async fn tokens_of_others_are_refused() {
 }
 
 #[tokio::test]
-async fn snapshot_takes_space_of_its_pool_and_is_refused_without() {
+async fn snapshot_uses_space_of_its_pool_and_is_refused_without() {
     let mut world = World::start_with(|_, settings| settings.array.pools[0].capacity = 25 << 20).await;
     let a = world.volume("a").await;
     let snapshot = world.snapshot("s", &a).await;

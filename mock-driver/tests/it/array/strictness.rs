@@ -8,7 +8,7 @@ use super::{World, assert_refused};
 use crate::server::{mk_create, mk_mount, mk_unpublish};
 
 #[tokio::test]
-async fn lax_array_deletes_what_is_in_use() {
+async fn lax_array_deletes_volumes_in_use() {
     let mut world = World::start_with(|_, settings| {
         settings.array.deviations.delete_in_use = true;
         settings.array.attach_limit = Some(1);
@@ -24,7 +24,7 @@ async fn lax_array_deletes_what_is_in_use() {
 }
 
 #[tokio::test]
-async fn strict_array_finds_nothing_to_detach() {
+async fn strict_unpublish_of_absent_objects_is_not_found() {
     let mut world = World::start_with(|_, settings| {
         settings.array.deviations.unpublish_not_found = true;
         settings.initial_volumes = 1;
@@ -50,9 +50,9 @@ async fn strict_array_finds_nothing_to_detach() {
     }
 }
 
-/// What no node takes is neither made nor confirmed.
+/// CreateVolume refuses filesystems that no node supports, and ValidateVolumeCapabilities does not confirm them.
 #[tokio::test]
-async fn filesystems_are_those_that_nodes_take() {
+async fn filesystems_that_nodes_do_not_support_are_refused() {
     let mut world = World::start().await;
     let used_as = |fs_type| vec![mk_mount(fs_type, Mode::SingleNodeWriter)];
     for fs_type in ["", "ext2", "ext3", "ext4", "xfs"] {

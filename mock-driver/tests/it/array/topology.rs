@@ -1,4 +1,4 @@
-//! Where volumes and snapshots are made, and which nodes reach them.
+//! Topology of volumes and snapshots, and their accessibility from nodes.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::{World, assert_refused, from_snapshot, mk_snapshot, mk_topology, mk_v
 
 type Zones<'a> = &'a [&'a str];
 
-/// Nodes in two zones by turns, and a pool of 100 MiB in each.
+/// Nodes alternate between two zones, each with a pool of 100 MiB.
 pub(super) fn two_zones(_: &Path, settings: &mut Settings) {
     let pool = |zone: &str| Pool {
         name: PoolName::from(zone),
@@ -37,10 +37,10 @@ pub(super) fn mk_in(name: &str, zone: &str) -> CreateVolumeRequest {
 }
 
 #[tokio::test]
-async fn volume_is_made_where_it_is_preferred_and_where_it_must_be() {
+async fn volume_topology_follows_preferred_and_requisite() {
     let mut world = World::start_with(two_zones).await;
     let zones = ["zone-0", "zone-1"];
-    // (case, requisite, preferred, where or the code)
+    // (case, requisite, preferred, topology or the code)
     #[rustfmt::skip]
     let table: [(&str, Zones, Zones, Result<&str, Code>); 9] = [
         ("must", &["zone-1"], &[], Ok("zone-1")),
@@ -111,7 +111,7 @@ async fn full_preferred_zone_is_skipped() {
 }
 
 #[tokio::test]
-async fn node_elsewhere_does_not_get_the_volume() {
+async fn node_outside_the_topology_does_not_get_the_volume() {
     let mut world = World::start_with(two_zones).await;
     let a = world.create(mk_in("a", "zone-1")).await.unwrap().volume_id;
     let outcome = world.publish(&a, "node-0").await;
@@ -182,7 +182,7 @@ async fn snapshot_reports_its_topology_and_volumes_restored_from_it_share_it() {
 }
 
 #[tokio::test]
-async fn topologies_are_checked_in_form() {
+async fn malformed_topologies_are_refused() {
     let mut world = World::start_with(two_zones).await;
     let with = |pairs: &[(&str, &str)]| CreateVolumeRequest {
         accessibility_requirements: Some(TopologyRequirement {
@@ -208,7 +208,7 @@ async fn topologies_are_checked_in_form() {
     assert_eq!(
         volume.accessible_topology,
         [mk_topology("zone-1")],
-        "keys have no case"
+        "keys are case-insensitive"
     );
 }
 

@@ -1,12 +1,12 @@
-//! Every kind of call that changes something, under `kill -9`.
+//! All kinds of mutating calls under `kill -9`.
 //!
-//! Customers work on things of their own, one call after the other, and keep books of the acknowledged calls. The
-//! driver is killed in the middle of it, again and again, each time just after a call of a kind began that no kill
-//! has met yet, until a call of every kind was under way when that happened. Each time all that was acknowledged must be there, and every call that was not must succeed when it
-//! is repeated. What is called and when the driver dies comes from one seed; how the calls of different
-//! customers meet is up to the machine.
+//! Each workload calls for its own objects, one call after the other, and records the acknowledged calls. The driver is
+//! killed repeatedly, each time just after a call of a kind began that no kill has interrupted yet, until a kill has
+//! interrupted every kind. After each kill, the effects of all acknowledged calls must exist, and the retry of each
+//! interrupted call must succeed. The calls and the times of the kills follow from one seed; the interleaving of different
+//! workloads' calls does not.
 
-mod customer;
+mod workload;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
@@ -21,30 +21,30 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time;
 
-use self::customer::{Clients, Customer, KINDS, View};
+use self::workload::{Clients, KINDS, View, Workload};
 use crate::program::Program;
 
-/// Customers at a time: as many calls are under way when the driver dies.
-const CUSTOMERS: u64 = 6;
-/// Kills until all kinds must have been met; a few dozen do.
+/// Number of workloads, and so of calls that a kill interrupts.
+const WORKLOADS: u64 = 6;
+/// Maximum number of kills that interrupt all kinds of calls; usually a few dozen suffice.
 const MOST_KILLS: u32 = 150;
-/// How many calls of each customer are acknowledged between two kills, about.
+/// Approximate number of acknowledged calls of each workload between two kills.
 const CALLS: std::ops::Range<u64> = 3..12;
-/// How late after a call of the wanted kind began the kill comes, at most, in microseconds: longer than a call takes.
-/// Most kills come much sooner.
+/// Maximum delay, in microseconds, between the start of the call and the kill: longer than a call takes. Most delays are
+/// much shorter.
 const LATEST: u64 = 8_000;
-/// How long a call of that kind may be waited for.
+/// Timeout of waiting for a call of the selected kind.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The variable that repeats a run.
+/// Environment variable with the seed, to repeat a run.
 const SEED: &str = "CSI_MOCK_SEED";
 
-/// What happens to the driver, as the customers know it.
-struct CallOutcomes {
-    /// The kind of call that it is to be killed in, once so many calls were acknowledged.
+/// The next kill, shared with the workloads.
+struct KillPlan {
+    /// The kind of call that the kill interrupts, after `enough` acknowledged calls.
     aim: &'static str,
     enough: u64,
     acknowledged: AtomicU64,
-    /// Such a call begins.
+    /// Notified when such a call begins.
     begun: Notify,
     killed: AtomicBool,
 }
@@ -62,94 +62,94 @@ async fn every_kind_of_call_survives_kill_9() {
     println!("to repeat this run, set {SEED}={seed}");
     let directory = tempfile::tempdir().unwrap();
     let mut rng = Rng::with_seed(seed);
-    let mut customers: Vec<_> = (0..CUSTOMERS)
-        .map(|number| Customer::new(&format!("c{number}"), directory.path(), rng.fork()))
+    let mut workloads: Vec<_> = (0..WORKLOADS)
+        .map(|number| Workload::new(&format!("c{number}"), directory.path(), rng.fork()))
         .collect();
     let mut met: BTreeMap<&str, u32> = BTreeMap::new();
     let mut kills = 0;
     while let Some(aim) = KINDS.into_iter().find(|kind| !met.contains_key(kind)) {
-        assert!(kills < MOST_KILLS, "calls that a kill met: {met:?}");
+        assert!(kills < MOST_KILLS, "interrupted calls: {met:?}");
         let program = start(directory.path()).await;
-        settle(&program, &mut customers).await;
-        customers = work_until_killed(program, customers, aim, &mut rng).await;
+        settle(&program, &mut workloads).await;
+        workloads = work_until_killed(program, workloads, aim, &mut rng).await;
         kills += 1;
-        for kind in customers.iter().filter_map(Customer::unanswered) {
+        for kind in workloads.iter().filter_map(Workload::unanswered) {
             *met.entry(kind).or_default() += 1;
         }
     }
     println!("{kills} kills met {met:?}");
     let program = start(directory.path()).await;
-    settle(&program, &mut customers).await;
-    leave_nothing(&program, &mut customers, directory.path()).await;
+    settle(&program, &mut workloads).await;
+    leave_nothing(&program, &mut workloads, directory.path()).await;
 }
 
-/// Has all customers work, kills the driver in the middle of it, and hands the customers back.
+/// Runs all workloads, kills the driver during a call, and returns the workloads.
 async fn work_until_killed(
     mut program: Program,
-    customers: Vec<Customer>,
+    workloads: Vec<Workload>,
     aim: &'static str,
     rng: &mut Rng,
-) -> Vec<Customer> {
-    let fate = Arc::new(CallOutcomes {
+) -> Vec<Workload> {
+    let plan = Arc::new(KillPlan {
         aim,
-        enough: CUSTOMERS * rng.u64(CALLS),
+        enough: WORKLOADS * rng.u64(CALLS),
         acknowledged: AtomicU64::new(0),
         begun: Notify::new(),
         killed: AtomicBool::new(false),
     });
     let mut work = JoinSet::new();
-    for mut customer in customers {
+    for mut workload in workloads {
         let clients = Clients::of(program.channel().await);
-        let fate = fate.clone();
+        let plan = plan.clone();
         work.spawn(async move {
-            customer.work(clients, &fate).await;
-            customer
+            workload.work(clients, &plan).await;
+            workload
         });
     }
     tokio::select! {
         biased;
-        Some(ended) = work.join_next() => panic!("no customer may stop before the kill: {:?}", ended.map(drop)),
-        begun = time::timeout(PATIENCE, fate.begun.notified()) => begun.expect("all kinds of calls come in turn"),
+        Some(ended) = work.join_next() => panic!("no workload may stop before the kill: {:?}", ended.map(drop)),
+        begun = time::timeout(PATIENCE, plan.begun.notified()) => begun.expect("all kinds of calls come in turn"),
     }
     let latest = LATEST >> rng.u32(..8);
     time::sleep(Duration::from_micros(rng.u64(..latest))).await;
-    fate.killed.store(true, Ordering::SeqCst);
+    plan.killed.store(true, Ordering::SeqCst);
     program.signal(Signal::KILL);
     program.ended().await;
-    let mut customers = work.join_all().await;
-    // However they came back, each goes on as the same.
-    customers.sort_by(|one, other| one.name().cmp(other.name()));
+    let mut workloads = work.join_all().await;
+    // In the original order, for reproducibility.
+    workloads.sort_by(|one, other| one.name().cmp(other.name()));
     assert_eq!(
-        customers.len() as u64,
-        CUSTOMERS,
-        "no customer may stop before the kill"
+        workloads.len() as u64,
+        WORKLOADS,
+        "no workload may stop before the kill"
     );
-    customers
+    workloads
 }
 
-/// Compares the driver that came back with the books, repeats the unanswered calls, and compares again.
-async fn settle(program: &Program, customers: &mut [Customer]) {
+/// Compares the restarted driver with the workloads' records, retries the interrupted calls, and compares again.
+async fn settle(program: &Program, workloads: &mut [Workload]) {
     let mut clients = Clients::of(program.channel().await);
     let view = View::of(&mut clients).await;
-    for customer in &mut *customers {
-        customer.check(&mut clients, &view, true).await;
+    for workload in &mut *workloads {
+        workload.check(&mut clients, &view, true).await;
     }
-    for customer in &mut *customers {
-        customer.repeat(&mut clients).await;
+    for workload in &mut *workloads {
+        workload.repeat(&mut clients).await;
     }
     let view = View::of(&mut clients).await;
-    for customer in &mut *customers {
-        customer.check(&mut clients, &view, false).await;
+    for workload in &mut *workloads {
+        workload.check(&mut clients, &view, false).await;
     }
-    let all: BTreeSet<_> = customers.iter().flat_map(Customer::ids).collect();
+    let all: BTreeSet<_> = workloads.iter().flat_map(Workload::ids).collect();
     assert_eq!(view.ids(), all, "unrequested objects");
 }
 
-/// Takes everything back, and looks at the disk.
-async fn leave_nothing(program: &Program, customers: &mut [Customer], directory: &Path) {
+/// Deletes all objects and verifies that no files are left.
+async fn leave_nothing(program: &Program, workloads: &mut [Workload], directory: &Path) {
     let mut clients = Clients::of(program.channel().await);
-    for customer in customers {
-        customer.leave(&mut clients).await;
+    for workload in workloads {
+        workload.leave(&mut clients).await;
     }
     assert_eq!(View::of(&mut clients).await.ids(), BTreeSet::new());
     for folder in ["state/media/volumes", "state/media/snapshots", "targets"] {

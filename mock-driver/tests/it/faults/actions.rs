@@ -1,4 +1,4 @@
-//! What rules do to calls beyond codes and delays: background, edits, connections, sockets and exits.
+//! Actions of rules other than codes and delays: background, edits, connections, sockets and exits.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::program::Program;
 use crate::server::{DEADLINE, Server, connect, line_in, lines, mk_map, mk_publish};
 
 #[tokio::test]
-async fn background_answers_at_once_and_attaches_later() {
+async fn background_rule_responds_immediately_and_attaches_later() {
     let (server, mut client) = with_rules(&[
         "{id: late, match: {method: ControllerPublishVolume}, phase: background, \
           action: {hang: release}, times: 1}",
@@ -60,7 +60,7 @@ async fn background_answers_at_once_and_attaches_later() {
 }
 
 #[tokio::test]
-async fn hang_until_released_goes_on_with_the_call_or_its_code() {
+async fn released_hang_continues_with_the_call_or_its_code() {
     let (server, client) = with_rules(&[
         "{id: held, match: {method: ControllerPublishVolume, volume: vol-0}, action: {hang: release}}",
         "{id: coded, match: {method: ControllerPublishVolume, volume: vol-1}, phase: after, \
@@ -69,7 +69,7 @@ async fn hang_until_released_goes_on_with_the_call_or_its_code() {
     .await;
     for (rule, volume, code) in [("held", "vol-0", Code::Ok), ("coded", "vol-1", Code::Internal)] {
         let mut calling = client.clone();
-        let (answer, ()) = tokio::join!(publish(&mut calling, volume, "node-0"), async {
+        let (response, ()) = tokio::join!(publish(&mut calling, volume, "node-0"), async {
             let faults = &server.driver().faults;
             let holds = || {
                 faults
@@ -82,14 +82,14 @@ async fn hang_until_released_goes_on_with_the_call_or_its_code() {
             }
             assert_eq!(faults.release(Some(rule)), Some(1));
         });
-        assert_eq!(answer, code, "{rule}");
+        assert_eq!(response, code, "{rule}");
         let mut client = client.clone();
         assert_eq!(nodes_of(&mut client, volume).await, ["node-0"], "{rule}");
     }
 }
 
 #[tokio::test]
-async fn edit_changes_the_reply_and_not_the_array() {
+async fn edit_changes_the_response_and_not_the_array() {
     let (_server, mut client) = with_rules(&[
         "{id: device, match: {method: ControllerPublishVolume}, phase: after, \
           action: {edit: {publish_context.device: /dev/other, publish_context.serial: null}}}",
@@ -113,7 +113,7 @@ async fn edit_changes_the_reply_and_not_the_array() {
 }
 
 #[tokio::test]
-async fn dropped_connection_cuts_off_its_caller_alone() {
+async fn dropped_connection_disconnects_only_its_caller() {
     for (phase, attached) in [("before", false), ("after", true)] {
         let (server, mut other) = with_rules(&[&format!(
             "{{id: cut, match: {{method: ControllerPublishVolume}}, phase: {phase}, \
@@ -139,7 +139,7 @@ async fn dropped_connection_cuts_off_its_caller_alone() {
 }
 
 #[tokio::test]
-async fn socket_goes_away_with_all_connections_and_comes_back() {
+async fn socket_closes_with_all_connections_and_reopens() {
     let (server, mut client) = with_rules(&[
         "{id: away, match: {method: ControllerPublishVolume}, phase: after, \
           action: {socket-away: 300ms}, times: 1}",
@@ -156,12 +156,12 @@ async fn socket_goes_away_with_all_connections_and_comes_back() {
             tokio::task::yield_now().await;
         }
     };
-    time::timeout(DEADLINE, back).await.expect("must come back");
+    time::timeout(DEADLINE, back).await.expect("must reopen");
     assert!(start.elapsed() >= Duration::from_millis(300));
     let mut client = ControllerClient::new(connect(&socket).await);
     assert_eq!(nodes_of(&mut client, "vol-0").await, ["node-0"]);
 
-    // Anew while the connection lives on. A file's number may be given again, its time is not.
+    // Recreated while the connection stays open. The inode number may be reused, but the change time differs.
     let identity = |meta: std::fs::Metadata| (meta.ino(), meta.ctime(), meta.ctime_nsec());
     let before = std::fs::metadata(&socket).map(identity).unwrap();
     server.driver().socket_control.renew();
@@ -173,12 +173,12 @@ async fn socket_goes_away_with_all_connections_and_comes_back() {
             }
         }
     };
-    time::timeout(DEADLINE, renewed).await.expect("must be made anew");
+    time::timeout(DEADLINE, renewed).await.expect("must be recreated");
     assert_eq!(nodes_of(&mut client, "vol-0").await, ["node-0"]);
 }
 
 #[tokio::test]
-async fn all_connections_are_cut_on_demand() {
+async fn all_connections_are_closed_on_request() {
     let server = Server::start().await;
     let (mut one, mut two) = (server.controller().await, server.controller().await);
     for client in [&mut one, &mut two] {
@@ -197,7 +197,7 @@ async fn all_connections_are_cut_on_demand() {
 }
 
 #[tokio::test]
-async fn exit_ends_the_driver_with_its_status_some_time_into_a_call() {
+async fn exit_ends_the_driver_with_its_status_after_the_delay() {
     let (mut server, mut client) = with_rules(&[
         "{id: ends, match: {method: ControllerPublishVolume}, action: {delay: 200ms, exit: 7}}",
     ])
@@ -230,7 +230,7 @@ async fn exit_ends_the_driver_with_its_status_some_time_into_a_call() {
 }
 
 #[tokio::test]
-async fn killed_after_the_effect_the_driver_comes_back_with_it() {
+async fn effect_survives_a_kill_after_it() {
     let directory = tempfile::tempdir().unwrap();
     let path = |file: &str| directory.path().join(file);
     let rules = "- {id: dies, match: {method: ControllerPublishVolume}, phase: after, action: {exit: kill}}";
@@ -305,7 +305,7 @@ async fn secrets_parameters_and_locations_of_real_calls_are_matched() {
 }
 
 #[tokio::test]
-async fn rules_put_at_run_time_come_first_and_outlive_a_reload() {
+async fn run_time_rules_take_precedence_and_survive_a_reload() {
     let (server, mut client) =
         with_rules(&["{id: file, match: {volume: vol-0}, action: {code: INTERNAL}}"]).await;
     let rule = json!({"id": "mine", "match": {"volume": "vol-0"}, "action": {"code": "ABORTED"}});
@@ -324,7 +324,7 @@ async fn rules_put_at_run_time_come_first_and_outlive_a_reload() {
     assert!(server.driver().faults.remove(RuleKind::Rule, "mine"));
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
 
-    // A file that takes a rule's name in vain is refused as a whole.
+    // A file with the id of a run-time rule is rejected as a whole.
     let rule = json!({"id": "mine", "action": {"delay": "1ms"}});
     server
         .driver()

@@ -34,7 +34,7 @@ fn inject(server: &Server, text: Value) {
 }
 
 #[tokio::test]
-async fn refusals_are_answered_and_journalled_and_leave_the_array_alone() {
+async fn refusals_are_journaled_and_do_not_change_the_array() {
     let (server, mut client) = start().await;
     assert_eq!(publish(&mut client, "vol-1", "node-0").await, Code::Ok);
     inject(
@@ -53,7 +53,7 @@ async fn refusals_are_answered_and_journalled_and_leave_the_array_alone() {
     );
     let create = client.create_volume(mk_create("x")).await.unwrap_err();
     assert_eq!(create.code(), Code::FailedPrecondition);
-    assert_eq!(published(&mut client).await.len(), 5, "looking is allowed");
+    assert_eq!(published(&mut client).await.len(), 5, "reads are allowed");
     assert!(
         server
             .driver()
@@ -119,7 +119,7 @@ async fn concurrent_calls_do_not_exceed_limits() {
     let codes = futures::future::join_all(creates).await;
     assert_eq!(count(codes.clone(), Code::Ok), 2, "{codes:?}");
 
-    // What a call gives back is free again.
+    // A failed call releases its reservation.
     let mut client = client;
     let attached = published(&mut client).await;
     let held = attached.iter().find(|(_, nodes)| !nodes.is_empty()).unwrap();
@@ -128,7 +128,7 @@ async fn concurrent_calls_do_not_exceed_limits() {
 }
 
 #[tokio::test]
-async fn listing_can_be_frozen_behind_incomplete_and_wrong() {
+async fn list_faults_freeze_delay_truncate_and_corrupt_lists() {
     let (server, mut client) = start().await;
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
     inject(&server, json!({"id": "still", "type": "frozen-list"}));
@@ -144,7 +144,7 @@ async fn listing_can_be_frozen_behind_incomplete_and_wrong() {
     assert_eq!(listed.len(), 6);
     assert_eq!(nodes_of(&mut client, "vol-1").await, ["node-1"]);
 
-    // Behind: the old state first, the new one when it is old enough.
+    // Delayed: the list has the old state until the change is old enough.
     inject(
         &server,
         json!({"id": "behind", "type": "frozen-list", "age": "300ms"}),
@@ -172,7 +172,7 @@ async fn listing_can_be_frozen_behind_incomplete_and_wrong() {
 }
 
 #[tokio::test]
-async fn expired_tokens_end_a_list_in_its_middle_and_a_new_one_begins() {
+async fn expired_token_aborts_a_list_and_a_new_list_works() {
     let (server, mut client) = start().await;
     let page = |token: &str| v1::ListVolumesRequest {
         max_entries: 2,
@@ -196,7 +196,7 @@ async fn expired_tokens_end_a_list_in_its_middle_and_a_new_one_begins() {
 }
 
 #[tokio::test]
-async fn slow_node_serves_its_calls_one_after_the_other() {
+async fn slow_node_serializes_its_calls() {
     let (server, client) = start().await;
     inject(
         &server,
@@ -221,7 +221,7 @@ async fn slow_node_serves_its_calls_one_after_the_other() {
 }
 
 #[tokio::test]
-async fn wrong_device_is_reported_and_probe_is_not_ready_for_its_time() {
+async fn wrong_device_is_returned_and_probe_is_not_ready_for_the_duration() {
     let (server, mut client) = start().await;
     inject(
         &server,
@@ -255,7 +255,7 @@ async fn wrong_device_is_reported_and_probe_is_not_ready_for_its_time() {
 }
 
 #[tokio::test]
-async fn backend_faults_come_from_the_file_too_and_go_with_it() {
+async fn backend_faults_of_the_fault_file_end_with_it() {
     let server = Server::start_with(|directory, settings| {
         let script = "rules: [{id: r, match: {volume: vol-1}, action: {code: ABORTED}}]\n\
                       backend-faults: [{id: t, type: busy, volume: vol-0, code: UNAVAILABLE}]\n";
@@ -291,7 +291,7 @@ async fn start_kept(directory: &Path) -> (Program, Client) {
 
 #[tokio::test]
 async fn state_loss_applies_once_at_restart_to_the_configured_state() {
-    // (backend fault, whether it is there at the end, volumes left of four, nodes of vol-0 and of vol-1)
+    // (backend fault, whether it is active at the end, remaining volumes of four, nodes of vol-0 and of vol-1)
     let table = [
         (json!({"loses": "changes"}), true, 3, [1, 0]),
         (json!({}), true, 3, [1, 0]),
@@ -313,7 +313,7 @@ async fn state_loss_applies_once_at_restart_to_the_configured_state() {
             admin.put_backend_fault(&whole).await.unwrap();
             assert_eq!(publish(&mut client, "vol-1", "node-1").await, Code::Ok);
             client.create_volume(mk_create("new")).await.unwrap();
-            assert_eq!(published(&mut client).await.len(), 4, "nothing is missed yet");
+            assert_eq!(published(&mut client).await.len(), 4, "nothing is lost yet");
             if !stays {
                 admin.set_backend_fault("x", false).await.unwrap();
             }
@@ -333,7 +333,7 @@ async fn state_loss_applies_once_at_restart_to_the_configured_state() {
             assert_eq!(
                 nodes_of(&mut program.controller().await, "vol-2").await,
                 ["node-2"],
-                "{fields}: it forgets once"
+                "{fields}: the state is lost once"
             );
         }
     }
@@ -370,7 +370,7 @@ async fn state_loss_of_the_fault_file_follows_the_file() {
             time::sleep(Duration::from_millis(5)).await;
         }
     };
-    time::timeout(DEADLINE, gone).await.expect("must be taken back");
+    time::timeout(DEADLINE, gone).await.expect("must be removed");
     let server = start(server.stop().await).await;
     let mut client = server.controller().await;
     assert_eq!(nodes_of(&mut client, "vol-0").await, ["node-0"]);

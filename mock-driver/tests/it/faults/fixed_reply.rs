@@ -1,4 +1,4 @@
-//! The fault proxy in front of a driver that answers each call with the same bytes.
+//! The fault proxy in front of a driver that responds to each call with the same bytes.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -18,10 +18,10 @@ use tonic::codegen::{BoxFuture, Service};
 use super::proxy::front;
 use crate::server::{connect, line_in, mk_create};
 
-/// More than the proxy takes.
+/// More than the proxy's limit.
 const LONG: usize = 17 << 20;
 
-/// A driver that answers everything with this message.
+/// A driver that responds to all calls with this message.
 #[derive(Clone)]
 struct FixedReply(Vec<u8>);
 
@@ -65,7 +65,7 @@ fn serve(socket: &Path, reply: Vec<u8>) -> JoinSet<()> {
 }
 
 #[tokio::test]
-async fn reply_that_has_no_json_passes_and_is_in_the_journal() {
+async fn response_without_a_json_form_is_proxied_and_journaled() {
     let directory = tempfile::tempdir().unwrap();
     let snapshot = v1::Snapshot {
         snapshot_id: "snap-0".to_owned(),

@@ -20,9 +20,9 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
 use super::{nodes_of, publish, unpublish};
-use crate::server::{DEADLINE, Server, connect, give_up_after, line_in, lines, mk_map, mk_publish};
+use crate::server::{DEADLINE, Server, cancel_after, connect, line_in, lines, mk_map, mk_publish};
 
-/// A driver, and a proxy in front of it with rules and a journal of its own.
+/// A driver, and a proxy in front of it with its own rules and journal.
 pub(super) struct Fronted {
     directory: TempDir,
     driver: Arc<Driver>,
@@ -56,7 +56,7 @@ impl Fronted {
         ControllerClient::new(connect(&self.directory.path().join("csi.sock")).await)
     }
 
-    /// Where the proxy is called.
+    /// The proxy's socket.
     pub(super) fn socket(&self) -> PathBuf {
         self.directory.path().join("csi.sock")
     }
@@ -109,7 +109,7 @@ pub(super) fn front(
 }
 
 #[tokio::test]
-async fn calls_pass_with_their_answers_and_stand_in_both_journals() {
+async fn calls_are_proxied_and_journaled_on_both_sides() {
     let fronted = Fronted::start(&[]).await;
     let mut client = fronted.client().await;
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
@@ -182,7 +182,7 @@ async fn rules_act_before_after_and_in_the_background() {
     assert_eq!(
         publish(&mut client, "vol-3", "node-0").await,
         Code::Unknown,
-        "the proxy saw it attached"
+        "the proxy recorded the attachment"
     );
     assert_eq!(unpublish(&mut client, "vol-3", "node-0").await, Code::Ok);
     assert_eq!(publish(&mut client, "vol-3", "node-0").await, Code::Ok);
@@ -194,7 +194,7 @@ async fn rules_act_before_after_and_in_the_background() {
         .iter()
         .map(ToString::to_string)
         .collect::<String>();
-    assert!(shown.contains("hash:"), "secrets are hashed on the way, too");
+    assert!(shown.contains("hash:"), "the proxy hashes secrets, too");
 }
 
 #[tokio::test]
@@ -210,7 +210,7 @@ async fn cancellation_and_deadline_reach_the_driver_behind() {
     let begun = async {
         line_in(&behind, |line| line["event"] == "begin").await;
     };
-    give_up_after(
+    cancel_after(
         begun,
         client.controller_publish_volume(mk_publish("vol-0", "node-0")),
     )
@@ -228,7 +228,7 @@ async fn cancellation_and_deadline_reach_the_driver_behind() {
 }
 
 #[tokio::test]
-async fn absent_driver_is_reported_and_found_again() {
+async fn absent_driver_is_unavailable_until_it_returns() {
     let directory = tempfile::tempdir().unwrap();
     let to = directory.path().join("driver.sock");
     let _serving = front(directory.path(), &to, &[]);
@@ -261,7 +261,8 @@ async fn absent_driver_is_reported_and_found_again() {
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
 }
 
-/// A service that the proxy has never heard of: it answers what it got, three times, with all that gRPC has.
+/// A service unknown to the proxy: a bidirectional stream that echoes each message three times, with metadata and status
+/// details.
 mod foreign {
     use std::convert::Infallible;
     use std::task::{Context, Poll};
@@ -335,7 +336,7 @@ mod foreign {
 }
 
 #[tokio::test]
-async fn foreign_streams_pass_both_ways_with_metadata_and_status_details() {
+async fn unknown_streams_are_proxied_with_metadata_and_status_details() {
     let directory = tempfile::tempdir().unwrap();
     let to = directory.path().join("driver.sock");
     let listener = tokio::net::UnixListener::bind(&to).unwrap();
@@ -358,7 +359,7 @@ async fn foreign_streams_pass_both_ways_with_metadata_and_status_details() {
     let mut grpc = tonic::client::Grpc::new(channel);
     let codec = || tonic_prost::ProstCodec::<Vec<u8>, Vec<u8>>::default();
 
-    // The answer to each message comes before the next one is sent.
+    // Each response arrives before the next message is sent.
     let (sender, receiver) = futures::channel::mpsc::unbounded();
     let mut request = Request::new(receiver);
     request
@@ -419,7 +420,7 @@ async fn relay_pairs_connections_of_its_two_ends() {
     let mut running = JoinSet::new();
     running.spawn(relay.run());
 
-    // A driver that dials in instead of listening.
+    // A driver that connects instead of listening.
     let (driver, _) = Driver::open(Settings {
         initial_volumes: 1,
         ..Settings::default()
@@ -457,7 +458,7 @@ fn own_socket(directory: &TempDir) -> std::path::PathBuf {
 }
 
 #[tokio::test]
-async fn conditions_of_an_older_driver_are_shown_and_passed_on() {
+async fn volume_conditions_of_an_older_driver_are_journaled_and_proxied() {
     let fronted = Fronted::start(&[]).await;
     let offer = &fronted.behind.driver().capabilities;
     offer.change("+VOLUME_CONDITION").unwrap();

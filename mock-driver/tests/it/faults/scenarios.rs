@@ -1,4 +1,4 @@
-//! Built-in scenarios: what each does to calls, and the cookbook that describes them.
+//! Built-in scenarios: their effects on calls, and their descriptions in the cookbook.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use tonic::transport::Channel;
 use super::{nodes_of, publish, unpublish};
 use crate::program::{Program, command, output};
 use crate::server::{
-    DEADLINE, Server, connect, give_up_after, line_in, mk_create, mk_publish, mk_unpublish, published,
+    DEADLINE, Server, cancel_after, connect, line_in, mk_create, mk_publish, mk_unpublish, published,
 };
 
 const COOKBOOK: &str = include_str!("../../../docs/faults.md");
@@ -43,9 +43,9 @@ async fn publishes(client: &mut ControllerClient<Channel>, calls: usize) -> Vec<
 }
 
 #[tokio::test]
-async fn attaches_are_refused_as_their_scenarios_say() {
+async fn attach_scenarios_fail_attaches() {
     let (full, busy, ok) = (Code::ResourceExhausted, Code::Aborted, Code::Ok);
-    // (scenario, answers to attaches of one volume after the other)
+    // (scenario, codes of successive attaches)
     let table = [
         ("array-busy", vec![ok, busy, ok, busy]),
         ("attach-full", vec![full, full, ok]),
@@ -60,20 +60,20 @@ async fn attaches_are_refused_as_their_scenarios_say() {
         let (_server, mut client) = play(name).await;
         assert_eq!(publishes(&mut client, expected.len()).await, expected, "{name}");
     }
-    // However slow the machine is, some calls come faster than one in 200 ms.
+    // Even on a slow machine, some calls are less than 200 ms apart.
     let (_server, mut client) = play("rate-limit").await;
-    let mut answers = Vec::new();
-    while !answers.contains(&full) {
-        answers.extend(publishes(&mut client, 12).await);
-        assert!(answers.len() < 1200, "never refused");
+    let mut responses = Vec::new();
+    while !responses.contains(&full) {
+        responses.extend(publishes(&mut client, 12).await);
+        assert!(responses.len() < 1200, "never refused");
     }
-    assert_eq!(answers[..5], [ok; 5]);
+    assert_eq!(responses[..5], [ok; 5]);
     let (_server, mut client) = play("attach-full").await;
     publishes(&mut client, 1).await;
     assert_eq!(
         nodes_of(&mut client, "vol-0").await,
         ["node-0"],
-        "it did the work"
+        "the call took effect"
     );
     let (server, mut client) = play("attach-late").await;
     publishes(&mut client, 1).await;
@@ -83,11 +83,11 @@ async fn attaches_are_refused_as_their_scenarios_say() {
 }
 
 #[tokio::test]
-async fn attach_uncertain_attaches_and_never_answers() {
+async fn attach_uncertain_attaches_without_a_response() {
     let (server, mut client) = play("attach-uncertain").await;
     let mut other = client.clone();
     let attached = async { while nodes_of(&mut other, "vol-0").await.is_empty() {} };
-    give_up_after(
+    cancel_after(
         attached,
         client.controller_publish_volume(mk_publish("vol-0", "node-0")),
     )
@@ -99,12 +99,12 @@ async fn attach_uncertain_attaches_and_never_answers() {
     assert_eq!(
         publish(&mut client, "vol-0", "node-0").await,
         Code::Ok,
-        "asking again finds it attached"
+        "the retry finds it attached"
     );
 }
 
 #[tokio::test]
-async fn detaches_go_wrong_as_their_scenarios_say() {
+async fn detach_scenarios_fail_detaches() {
     let (_server, mut client) = play("detach-fails").await;
     publishes(&mut client, 1).await;
     for expected in [Code::Internal, Code::Internal, Code::Internal, Code::Ok] {
@@ -131,7 +131,7 @@ async fn detaches_go_wrong_as_their_scenarios_say() {
         .unwrap_err();
     assert!(
         nodes_of(&mut client, "vol-0").await.is_empty(),
-        "it was detached all the same"
+        "it was detached nevertheless"
     );
     assert_eq!(unpublish(&mut client, "vol-1", "node-0").await, Code::Ok);
 }
@@ -160,7 +160,7 @@ async fn crash_mid_attach_kills_the_driver_and_keeps_the_attachment() {
 }
 
 #[tokio::test]
-async fn state_lost_kills_the_driver_and_loses_the_attachments_alone() {
+async fn state_lost_kills_the_driver_and_loses_only_attachments() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("csi.sock");
     let state = format!("--state-dir={}", directory.path().join("state").display());
@@ -206,7 +206,7 @@ async fn create_exhausted_fails_each_odd_call() {
 }
 
 #[tokio::test]
-async fn lists_lie_and_lag() {
+async fn list_scenarios_return_wrong_and_old_lists() {
     let (_server, mut client) = play("stale-list").await;
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
     assert!(
@@ -241,7 +241,7 @@ async fn probes_are_not_ready_or_hang() {
                 tokio::task::yield_now().await;
             }
         };
-        give_up_after(held, identity.probe(v1::ProbeRequest {})).await;
+        cancel_after(held, identity.probe(v1::ProbeRequest {})).await;
     }
     assert_eq!(
         identity
@@ -255,7 +255,7 @@ async fn probes_are_not_ready_or_hang() {
 }
 
 #[tokio::test]
-async fn socket_flaps_after_the_tenth_attach() {
+async fn socket_reopens_after_the_tenth_attach() {
     let (server, mut client) = play("socket-flaps").await;
     assert_eq!(publishes(&mut client, 9).await, [Code::Ok; 9]);
     client
@@ -271,14 +271,14 @@ async fn socket_flaps_after_the_tenth_attach() {
             tokio::task::yield_now().await;
         }
     };
-    time::timeout(DEADLINE, back).await.expect("must come back");
+    time::timeout(DEADLINE, back).await.expect("must reopen");
     assert!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
     let mut client = ControllerClient::new(connect(&server.path("csi.sock")).await);
     assert_eq!(nodes_of(&mut client, "vol-9").await, ["node-0"]);
 }
 
 #[tokio::test]
-async fn flaky_calls_fail_at_their_rate_and_trying_again_always_helps() {
+async fn flaky_calls_fail_at_their_rate_and_retries_succeed() {
     let (server, mut client) = play("flaky-10pct").await;
     let mut failed = 0;
     const ROUNDS: usize = 50;
@@ -314,7 +314,7 @@ async fn flaky_calls_fail_at_their_rate_and_trying_again_always_helps() {
 }
 
 #[test]
-fn disks_are_dirty_or_foreign_as_their_scenarios_say() {
+fn disk_scenarios_make_disks_dirty_or_foreign() {
     for (name, expected) in [
         ("disk-dirty", Some(DiskFault::Dirty)),
         (
@@ -329,7 +329,7 @@ fn disks_are_dirty_or_foreign_as_their_scenarios_say() {
 }
 
 #[test]
-fn scenarios_are_listed_on_demand_and_wrong_names_refused() {
+fn scenarios_are_listed_and_unknown_names_refused() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("csi.sock");
     let help = output(&socket, &["--scenario=help"]);
@@ -393,7 +393,7 @@ fn recipes() -> Vec<(&'static str, Vec<&'static str>)> {
 }
 
 #[test]
-fn cookbook_has_a_recipe_for_each_scenario_with_its_sentence() {
+fn cookbook_has_a_recipe_with_the_description_of_each_scenario() {
     let headings: BTreeSet<&str> = recipes().iter().map(|(heading, _)| *heading).collect();
     for scenario in Scenario::ALL {
         assert!(
@@ -403,7 +403,7 @@ fn cookbook_has_a_recipe_for_each_scenario_with_its_sentence() {
         );
         assert!(
             COOKBOOK.contains(scenario.about()),
-            "the recipe for {} says something else",
+            "the recipe for {} has another description",
             scenario.name
         );
     }
@@ -421,8 +421,8 @@ fn cookbook_documents_every_backend_fault() {
     }
 }
 
-/// Each command line is run as it stands, with the paths in a directory of its own: the driver must come up and
-/// answer, with the rules that the recipe is about in force.
+/// Each command line is run literally, with its paths in a temporary directory: the driver must start and become ready,
+/// with the recipe's rules active.
 #[tokio::test]
 async fn every_command_line_of_the_cookbook_works() {
     let mut ran = 0;
@@ -463,7 +463,7 @@ async fn every_command_line_of_the_cookbook_works() {
     assert!(ran >= Scenario::ALL.len(), "{ran}");
 }
 
-/// The fault file a recipe shows.
+/// The fault file of a recipe.
 fn file_of(heading: &str) -> String {
     let recipe = COOKBOOK
         .split("\n## ")

@@ -1,5 +1,4 @@
-//! Rules for calls that answer with a stream: before it, and after some of its messages; by the driver itself
-//! and by the proxy in front of it.
+//! Rules for server-streaming calls, before the stream and after some messages, in the driver and in a proxy in front of it.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -67,7 +66,7 @@ impl Scene {
         driver.faults.put(rule).unwrap();
     }
 
-    /// How many messages came, and how the stream ended.
+    /// Number of messages, and the status of the stream.
     async fn stream(&self, delta: bool) -> (usize, Result<(), Status>) {
         let mut client = SnapshotMetadataClient::new(connect(&self.fronted.socket()).await);
         let mut count = 0;
@@ -116,7 +115,7 @@ impl Scene {
 const STREAM: &str = "GetMetadataAllocated";
 
 #[tokio::test]
-async fn rules_meet_streams_before_their_first_message() {
+async fn rules_fail_streams_before_their_first_message() {
     for by_proxy in [false, true] {
         let scene = Scene::start(by_proxy).await;
         assert!(matches!(scene.stream(false).await, (5, Ok(()))));
@@ -128,7 +127,7 @@ async fn rules_meet_streams_before_their_first_message() {
             assert_eq!((count, ended.unwrap_err().code()), (0, Code::Unavailable));
             assert_eq!(scene.last_outcome(), (json!("UNAVAILABLE"), json!("no")));
         }
-        // After the effect, and so after all of the answer is known: none of it is sent.
+        // `phase: after` acts once all messages are known: none is sent.
         scene.put(
             json!({"id": "late", "match": {"method": STREAM}, "phase": "after", "action": {"code": "ABORTED"}, "times": 1}),
         );
@@ -142,10 +141,10 @@ async fn rules_meet_streams_before_their_first_message() {
 }
 
 #[tokio::test]
-async fn streams_break_off_after_so_many_messages() {
+async fn streams_fail_after_the_given_number_of_messages() {
     for by_proxy in [false, true] {
         let scene = Scene::start(by_proxy).await;
-        // (after so many, so many come, and an error or not)
+        // (after-messages, received messages, whether it fails)
         for (after, count) in [(0, 0), (1, 1), (3, 3), (5, 5), (9, 5)] {
             scene.put(
                 json!({"id": "cut", "match": {"method": STREAM}, "phase": "after", "times": 1,
@@ -165,7 +164,7 @@ async fn streams_break_off_after_so_many_messages() {
 }
 
 #[tokio::test]
-async fn streams_stall_and_go_on_and_lose_their_connection() {
+async fn streams_stall_continue_and_lose_their_connection() {
     for by_proxy in [false, true] {
         let scene = Scene::start(by_proxy).await;
         scene.put(
@@ -185,7 +184,7 @@ async fn streams_stall_and_go_on_and_lose_their_connection() {
         assert_eq!(count, 2, "by proxy: {by_proxy}");
         ended.unwrap_err();
 
-        // A stream that has failed already does not use the rule up.
+        // A stream that fails without the rule does not count as a firing.
         scene.put(
             json!({"id": "cut", "match": {"method": STREAM}, "phase": "after", "times": 1,
             "action": {"after-messages": 2, "code": "INTERNAL"}}),
@@ -203,7 +202,7 @@ async fn streams_stall_and_go_on_and_lose_their_connection() {
 }
 
 #[tokio::test]
-async fn array_that_tracks_no_changes_refuses_deltas_and_nothing_else() {
+async fn without_change_tracking_only_deltas_are_refused() {
     let scene = Scene::start(false).await;
     let fault = json!({"id": "off", "type": "tracking-off"});
     let faults = &scene.fronted.behind().faults;
@@ -222,7 +221,7 @@ async fn array_that_tracks_no_changes_refuses_deltas_and_nothing_else() {
 }
 
 #[test]
-fn messages_are_counted_only_where_there_are_some() {
+fn after_messages_is_refused_for_unary_calls() {
     for (rule, field, word) in [
         (
             json!({"id": "a", "match": {"method": "Probe"}, "phase": "after", "action": {"after-messages": 1, "code": "ABORTED"}}),

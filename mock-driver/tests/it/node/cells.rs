@@ -1,9 +1,9 @@
-//! One test per cell: codes, and what a repeated call does.
+//! One test per cell of the error tables: codes and idempotency.
 
 use super::*;
 
 #[tokio::test]
-async fn every_step_can_be_repeated_and_undone_twice() {
+async fn every_step_and_its_reverse_are_idempotent() {
     for devices in kinds() {
         for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
             let mut env = TestEnv::start(devices).await;
@@ -24,7 +24,10 @@ async fn every_step_can_be_repeated_and_undone_twice() {
             }
             for _ in 0..2 {
                 assert_eq!(env.unstage(&volume).await, Ok(()));
-                assert!(env.staging(&volume).is_dir(), "the staging path is the caller's");
+                assert!(
+                    env.staging(&volume).is_dir(),
+                    "the staging path belongs to the caller"
+                );
             }
             env.detach(&volume).await;
             env.end().await;
@@ -33,7 +36,7 @@ async fn every_step_can_be_repeated_and_undone_twice() {
 }
 
 #[tokio::test]
-async fn second_publish_gets_the_codes_of_the_specification() {
+async fn second_publish_returns_the_codes_of_the_specification() {
     use Mode::{
         MultiNodeMultiWriter, MultiNodeReaderOnly, MultiNodeSingleWriter, SingleNodeMultiWriter,
         SingleNodeReaderOnly, SingleNodeSingleWriter, SingleNodeWriter,
@@ -91,7 +94,7 @@ async fn second_publish_gets_the_codes_of_the_specification() {
 }
 
 #[tokio::test]
-async fn staging_gets_the_codes_of_the_specification() {
+async fn staging_returns_the_codes_of_the_specification() {
     for devices in kinds() {
         let mut env = TestEnv::start(devices).await;
         let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
@@ -123,7 +126,7 @@ async fn staging_gets_the_codes_of_the_specification() {
         assert_eq!(
             env.stage(&old).await,
             Err(Code::AlreadyExists),
-            "another attachment than it was staged with"
+            "another attachment than at the staging"
         );
 
         let detached = env.create("b", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
@@ -140,7 +143,7 @@ async fn staging_gets_the_codes_of_the_specification() {
         assert_eq!(
             env.stage(&old).await,
             Err(Code::FailedPrecondition),
-            "a context of the past"
+            "an outdated publish context"
         );
         for (fs_type, mode) in [
             ("btrfs", Mode::SingleNodeWriter),
@@ -169,7 +172,7 @@ async fn staging_gets_the_codes_of_the_specification() {
     }
 }
 
-/// What ControllerPublishVolume answers is handed on whole and unchanged, or real drivers find no device.
+/// Callers must pass the complete publish context unchanged: real drivers find the device by it.
 #[tokio::test]
 async fn publish_context_that_is_dropped_or_changed_is_refused() {
     let mut env = TestEnv::start(Choice::Emulated).await;
@@ -181,7 +184,7 @@ async fn publish_context_that_is_dropped_or_changed_is_refused() {
         context.extend(value.map(|value| (key.to_owned(), value.to_owned())));
         context
     };
-    // (context, the key that the answer names)
+    // (context, the key in the error message)
     let table = [
         (mk_map(&[]), "publish_context[attachment]"),
         (changed("device", None), "publish_context[device]"),
@@ -219,7 +222,7 @@ async fn publish_context_that_is_dropped_or_changed_is_refused() {
 }
 
 #[tokio::test]
-async fn publish_context_that_a_rule_has_edited_is_noticed_on_the_node() {
+async fn publish_context_edited_by_a_rule_is_refused_by_the_node() {
     let mut env = TestEnv::start(Choice::Emulated).await;
     let rule = serde_json::json!({
         "id": "odd", "match": {"method": "ControllerPublishVolume"}, "phase": "after",
@@ -242,7 +245,7 @@ async fn publish_context_that_a_rule_has_edited_is_noticed_on_the_node() {
 }
 
 #[tokio::test]
-async fn paths_that_the_caller_makes_are_asked_for() {
+async fn missing_parent_directories_of_paths_are_refused() {
     for devices in kinds() {
         for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
             let mut env = TestEnv::start(devices).await;
@@ -269,7 +272,7 @@ async fn paths_that_the_caller_makes_are_asked_for() {
 }
 
 #[tokio::test]
-async fn publishing_gets_the_codes_of_the_specification() {
+async fn publishing_returns_the_codes_of_the_specification() {
     let mut env = TestEnv::start(Choice::Emulated).await;
     let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
     assert_eq!(
@@ -322,14 +325,14 @@ async fn publishing_gets_the_codes_of_the_specification() {
     assert_eq!(
         env.publish(&other, "t").await,
         Err(Code::AlreadyExists),
-        "taken by another volume"
+        "in use by another volume"
     );
     assert_eq!(
         env.unpublish(&other, "t").await,
         Ok(()),
         "it is not published there"
     );
-    assert!(env.target("t").exists(), "and the other volume stays");
+    assert!(env.target("t").exists(), "the other volume stays");
     env.end().await;
 }
 
@@ -416,9 +419,9 @@ async fn malformed_requests_are_refused_by_the_name_of_the_field() {
     env.end().await;
 }
 
-/// Kubelet bind-mounts the published device at a path of its own, and asks for its statistics there.
+/// Kubelet bind-mounts the published device at another path, and requests its statistics there.
 #[tokio::test]
-async fn stats_of_a_device_may_name_a_path_that_leads_to_it() {
+async fn stats_accept_another_path_of_the_device() {
     if !privilege::is_there() {
         return;
     }
@@ -439,14 +442,14 @@ async fn stats_of_a_device_may_name_a_path_that_leads_to_it() {
 }
 
 #[tokio::test]
-async fn stats_and_health_are_of_the_volume_and_its_paths() {
+async fn stats_and_health_accept_only_paths_of_the_volume() {
     for devices in kinds() {
         let mut env = TestEnv::start(devices).await;
         let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
         assert_eq!(
             env.health(&volume, None).await,
             Ok(vec![]),
-            "may be asked before it is staged"
+            "health is available before staging"
         );
         env.stage(&volume).await.unwrap();
         env.publish(&volume, "t").await.unwrap();

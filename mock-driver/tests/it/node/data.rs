@@ -1,4 +1,4 @@
-//! What is written stays, what must not be written is not, and nothing of another process is formatted.
+//! Data persists, read-only volumes reject writes, and foreign data is never formatted.
 
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
@@ -137,15 +137,15 @@ async fn directories_may_be_given_by_relative_paths() {
             env.unpublish(&volume, "t").await.unwrap();
             env.unstage(&volume).await.unwrap();
             env.detach(&volume).await;
-            nothing_is_left(&media);
+            assert_nothing_left(&media);
             let directory = env.server.stop().await;
-            nothing_is_left(directory.path());
+            assert_nothing_left(directory.path());
         }
     }
 }
 
 #[tokio::test]
-async fn blank_volume_for_reading_is_not_formatted() {
+async fn blank_read_only_volume_is_not_formatted() {
     for devices in kinds() {
         let mut env = TestEnv::start(devices).await;
         let volume = env.create("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
@@ -183,7 +183,7 @@ async fn other_filesystem_than_the_one_there_is_refused() {
 }
 
 #[tokio::test]
-async fn device_that_is_absent_or_wrong_is_not_used() {
+async fn absent_or_wrong_device_is_refused() {
     for devices in kinds() {
         let mut env = TestEnv::start(devices).await;
         let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
@@ -254,7 +254,7 @@ async fn foreign_data_of_a_backend_fault_is_not_formatted_and_ends_with_it() {
 }
 
 #[tokio::test]
-async fn filesystem_that_a_backend_fault_makes_dirty_is_repaired_or_reported_and_left() {
+async fn dirty_filesystem_is_repaired_or_refused_unchanged() {
     for devices in kinds() {
         let mut env = TestEnv::start(devices).await;
         let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
@@ -289,10 +289,10 @@ async fn filesystem_that_a_backend_fault_makes_dirty_is_repaired_or_reported_and
     }
 }
 
-/// When no ext filesystem was checked: a second after the beginning of time.
+/// A check time that no real check has: one second after the epoch.
 const NEVER: u32 = 1;
 
-/// Lets a filesystem that is not mounted look as if it had never been checked.
+/// Sets the check time of an unmounted filesystem to [`NEVER`].
 fn never_checked(disk: &Path) {
     let request = format!("set_super_value lastcheck {NEVER}");
     let done = Command::new("/usr/sbin/debugfs")
@@ -304,7 +304,7 @@ fn never_checked(disk: &Path) {
     assert_eq!(checked(disk), NEVER);
 }
 
-/// When a filesystem was checked the last time, in seconds.
+/// The time of a filesystem's last check, in seconds.
 fn checked(disk: &Path) -> u32 {
     let mut bytes = [0; 4];
     let file = fs::File::open(disk).unwrap();
@@ -313,7 +313,7 @@ fn checked(disk: &Path) -> u32 {
 }
 
 #[tokio::test]
-async fn device_that_comes_late_is_waited_for() {
+async fn node_stage_waits_for_a_late_device() {
     let mut env = TestEnv::start_with(Choice::Emulated, |directory, settings| {
         settings.node.device_timeout = crate::server::DEADLINE;
         settings.journal = Some(directory.join("journal"));
@@ -373,7 +373,7 @@ async fn real_mounts_obey_readonly_options_and_group() {
     assert_eq!(
         fs::metadata(env.target("rw").join("file")).unwrap().gid(),
         4711,
-        "files are the group's"
+        "files belong to the group"
     );
 
     let refused = Volume {
@@ -387,9 +387,9 @@ async fn real_mounts_obey_readonly_options_and_group() {
 }
 
 #[tokio::test]
-async fn emulated_filesystems_are_given_to_their_group() {
+async fn emulated_filesystems_belong_to_the_mount_group() {
     let mut env = TestEnv::start(Choice::Emulated).await;
-    // Root may give files to anybody, others to a group of their own.
+    // Root may change a file's group to any, other users only to their own groups.
     let own = fs::metadata(env.server.path("targets")).unwrap();
     let (group, foreign) = match own.uid() {
         0 => (4711, None),
@@ -417,7 +417,7 @@ async fn emulated_filesystems_are_given_to_their_group() {
 }
 
 #[tokio::test]
-async fn loop_device_of_a_readonly_attachment_takes_no_writes() {
+async fn loop_device_of_a_readonly_attachment_rejects_writes() {
     if !privilege::is_there() {
         return;
     }
@@ -435,7 +435,7 @@ async fn loop_device_of_a_readonly_attachment_takes_no_writes() {
 }
 
 #[tokio::test]
-async fn copies_of_mounted_filesystems_are_whole_and_pods_go_on() {
+async fn copies_of_mounted_filesystems_are_consistent_and_pods_continue() {
     if !privilege::is_there() {
         return;
     }
@@ -489,7 +489,7 @@ async fn copies_of_mounted_filesystems_are_whole_and_pods_go_on() {
     let media = &env.server.driver().volume_files;
     for (medium, content) in copies {
         let disk = media.disk(&medium).unwrap();
-        assert!(!needs_recovery(&disk), "{medium:?} is whole");
+        assert!(!needs_recovery(&disk), "{medium:?} is consistent");
         let read = Command::new("debugfs")
             .args(["-R", "cat /file"])
             .arg(&disk)
@@ -504,14 +504,14 @@ async fn copies_of_mounted_filesystems_are_whole_and_pods_go_on() {
         fs::write(env.target(name).join("file"), "goes on").unwrap();
         let medium = FileId::Volume(id.clone());
         let mounted = media.disk(&medium).unwrap();
-        assert!(needs_recovery(&mounted), "as what is mounted does");
+        assert!(needs_recovery(&mounted), "a mounted filesystem does");
         assert!(!media.frozen_mark(&medium).unwrap().exists());
     }
     env.end().await;
 }
 
 #[tokio::test]
-async fn what_a_killed_driver_left_frozen_is_thawed() {
+async fn restart_thaws_filesystems_that_a_killed_driver_froze() {
     if !privilege::is_there() {
         return;
     }
@@ -524,7 +524,7 @@ async fn what_a_killed_driver_left_frozen_is_thawed() {
     let staging = env.staging(&volume);
     let medium = FileId::Volume(volume.id.clone());
     let mark = env.server.driver().volume_files.frozen_mark(&medium).unwrap();
-    // As a process leaves it that is killed in the middle.
+    // The state after a kill during the copy.
     fs::write(&mark, text(&staging)).unwrap();
     let frozen = Command::new("fsfreeze").arg("--freeze").arg(&staging).status();
     assert!(frozen.unwrap().success());
@@ -536,7 +536,7 @@ async fn what_a_killed_driver_left_frozen_is_thawed() {
     env.server.stop().await;
 }
 
-/// Whether an ext4 filesystem was not left as it should be: its journal is to be replayed.
+/// Whether an ext4 filesystem was not unmounted cleanly, so that its journal must be replayed.
 fn needs_recovery(disk: &Path) -> bool {
     const FEATURES: u64 = 1024 + 0x60;
     const RECOVER: u8 = 4;
@@ -576,7 +576,7 @@ async fn block_volume_waits_for_a_mkfs_of_another_node_and_keeps_its_filesystem(
         .await;
     let disk = env.server.disk(&volume.id);
     for step in ["stage", "publish"] {
-        // What another node has while its mkfs runs: the lock, the mark, and a part of a filesystem.
+        // The state during another node's mkfs: the lock, the mark, and a partial filesystem.
         let file = fs::OpenOptions::new().write(true).open(&disk).unwrap();
         file.lock().unwrap();
         let mark = disk.with_file_name("formatting");

@@ -1,4 +1,4 @@
-//! The end of the driver in the middle of work on a node.
+//! Exit of the driver during node operations.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn exit_during_node_stage_leaves_neither_mount_nor_loop_device() {
     let ended = end_during_node_stage(DEADLINE, |server| server.driver().exit.order(Exit::Status(3))).await;
     assert!(
         ended.is_none_or(|ended| ended.is_err()),
-        "an ordered exit is an error"
+        "an injected exit is an error"
     );
 }
 
@@ -90,16 +90,16 @@ async fn second_signal_during_node_stage_leaves_neither_mount_nor_loop_device() 
     program.signal(Signal::TERM);
     until("the first signal must have been handled", || !socket.exists()).await;
     program.signal(Signal::TERM);
-    let answer = calls.join_next().await.unwrap().unwrap();
-    assert!(answer.is_err(), "the call was cut off: {answer:?}");
+    let response = calls.join_next().await.unwrap().unwrap();
+    assert!(response.is_err(), "the call was cut off: {response:?}");
     disk.unlock().unwrap();
     assert_eq!(program.ended().await.code(), Some(1));
     drop(disk);
-    nothing_is_left(&staging);
-    nothing_is_left(&media);
+    assert_nothing_left(&staging);
+    assert_nothing_left(&media);
 }
 
-/// Returns the result of the driver, or `None` without root.
+/// Ends the driver during NodeStageVolume. Returns the driver's result, or `None` without root.
 async fn end_during_node_stage(grace: Duration, end: impl FnOnce(&Server)) -> Option<Result<(), run::Error>> {
     if !privilege::is_there() {
         return None;
@@ -111,7 +111,7 @@ async fn end_during_node_stage(grace: Duration, end: impl FnOnce(&Server)) -> Op
     let mut env = TestEnv::on(server.await).await;
     let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
     let (staging, media) = (env.staging(&volume), env.server.media());
-    // The thread that stages waits for the lock on the disk, as it does for another node of this machine.
+    // The staging thread waits for the lock on the disk, as if another node of this machine had it.
     let disk = fs::File::open(env.server.disk(&volume.id)).unwrap();
     disk.lock().unwrap();
     let (mut node, request) = (env.node.clone(), env.mk_stage(&volume, &staging));
@@ -122,7 +122,7 @@ async fn end_during_node_stage(grace: Duration, end: impl FnOnce(&Server)) -> Op
     end(&env.server);
     let result = {
         let mut ended = std::pin::pin!(env.server.ended());
-        // A driver that does not wait for the call has exited long before this.
+        // A driver that does not wait for the call would have exited long before this.
         let early = tokio::time::timeout(Duration::from_millis(300), &mut ended).await;
         disk.unlock().unwrap();
         match early {
@@ -130,13 +130,13 @@ async fn end_during_node_stage(grace: Duration, end: impl FnOnce(&Server)) -> Op
             Err(_) => ended.await,
         }
     };
-    let answer = calls.join_next().await.unwrap().unwrap();
-    assert!(answer.is_err(), "the call was cut off: {answer:?}");
+    let response = calls.join_next().await.unwrap().unwrap();
+    assert!(response.is_err(), "the call was cut off: {response:?}");
     until("the thread must have gone on", || !is_waited_for(&disk)).await;
     drop(disk);
     for _ in 0..50 {
-        nothing_is_left(&staging);
-        nothing_is_left(&media);
+        assert_nothing_left(&staging);
+        assert_nothing_left(&media);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     Some(result)

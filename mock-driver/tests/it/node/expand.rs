@@ -1,4 +1,4 @@
-//! A volume that grows on the node: device, filesystem, numbers.
+//! NodeExpandVolume: device, filesystem, sizes.
 
 use super::*;
 
@@ -12,14 +12,14 @@ async fn expand(env: &mut TestEnv, volume: &Volume, path: &Path, required: i64) 
         }),
         ..Default::default()
     };
-    let answer = env.node.node_expand_volume(request).await;
-    answer
-        .map(|answer| answer.into_inner().capacity_bytes)
+    let response = env.node.node_expand_volume(request).await;
+    response
+        .map(|response| response.into_inner().capacity_bytes)
         .map_err(|status| status.code())
 }
 
 #[tokio::test]
-async fn expanding_gets_the_codes_of_the_specification() {
+async fn expansion_returns_the_codes_of_the_specification() {
     for devices in kinds() {
         let mut env = TestEnv::start(devices).await;
         let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
@@ -63,7 +63,7 @@ async fn expanding_gets_the_codes_of_the_specification() {
     }
 }
 
-/// As csi-driver-host-path, whose volumes have no limit: the capacity stays as requested.
+/// Like csi-driver-host-path, whose volumes have no limit: the capacity stays as requested.
 #[tokio::test]
 async fn small_volumes_have_a_larger_filesystem_if_configured() {
     for devices in kinds() {
@@ -123,7 +123,7 @@ async fn node_expands_volumes_up_to_max_volume_size_node() {
 }
 
 #[tokio::test]
-async fn what_the_array_grows_is_seen_in_the_filesystem() {
+async fn expansion_grows_device_and_filesystem() {
     for devices in kinds() {
         for fs_type in ["ext4", "xfs"] {
             let mut env = TestEnv::start(devices).await;
@@ -150,8 +150,8 @@ async fn what_the_array_grows_is_seen_in_the_filesystem() {
                 .unwrap()
                 .into_inner();
             assert!(grown.node_expansion_required);
-            // The kernel lets an ext4 filesystem in use grow only with a capability that not every root has;
-            // without it the filesystem grows when the volume is staged again.
+            // Growing a mounted ext4 filesystem needs a capability that root may lack; without it, the filesystem grows at the next
+            // stage.
             let in_use =
                 devices == Choice::Emulated || fs_type == "xfs" || privilege::may_use_all_resources();
             for _ in 0..2 {
@@ -182,7 +182,7 @@ async fn what_the_array_grows_is_seen_in_the_filesystem() {
 }
 
 #[tokio::test]
-async fn volume_that_was_detached_by_force_is_not_waited_for() {
+async fn expansion_of_a_force_detached_volume_fails_immediately() {
     for devices in kinds() {
         let mut env = TestEnv::start(devices).await;
         let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
@@ -210,7 +210,7 @@ async fn volume_that_was_detached_by_force_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn volume_that_grew_while_it_was_unstaged_is_staged_with_its_new_size() {
+async fn volume_expanded_while_unstaged_is_staged_with_its_new_size() {
     for devices in kinds() {
         let mut env = TestEnv::start(devices).await;
         let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
@@ -230,7 +230,7 @@ async fn volume_that_grew_while_it_was_unstaged_is_staged_with_its_new_size() {
         env.stage(&volume).await.unwrap();
         let after = env.stats(&volume, &staging).await.unwrap().usage[0].total;
         assert!(after > before + 100 * MIB, "{devices:?}: {before} to {after}");
-        // Nothing is left to do that would need a capability for filesystems in use.
+        // No step is left that needs the capability.
         assert_eq!(
             expand(&mut env, &volume, &staging, 192 * MIB).await,
             Ok(192 * MIB)

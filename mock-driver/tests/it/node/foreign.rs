@@ -1,11 +1,11 @@
-//! Mounts, links and devices of another process in the driver's way: they stay.
+//! Mounts, links and devices of other processes at the driver's paths: they stay.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use super::*;
 
-/// Something of another process at a path, with a file in it. It goes with the test.
+/// A foreign mount, link or directory at a path, with a file in it. Removed when dropped.
 struct Foreign {
     path: PathBuf,
     is_mount: bool,
@@ -80,7 +80,7 @@ async fn foreign_file_or_mount_at_a_target_blocks_publish_and_stays() {
             };
             assert_eq!(env.publish_as(inline).await, Err(Code::FailedPrecondition));
             assert!(foreign.is_whole(), "{devices:?}");
-            // Nothing of the volume is there, so there is nothing to undo.
+            // Nothing of the volume is at the path, so there is nothing to undo.
             assert_eq!(env.unpublish(&volume, "t").await, Ok(()));
             assert!(foreign.is_whole(), "{devices:?}");
             drop(foreign);
@@ -91,7 +91,7 @@ async fn foreign_file_or_mount_at_a_target_blocks_publish_and_stays() {
 }
 
 #[tokio::test]
-async fn foreign_link_at_an_unpublished_target_is_left_alone() {
+async fn foreign_link_at_an_unpublished_target_stays() {
     for devices in kinds() {
         let mut env = TestEnv::start(devices).await;
         let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
@@ -103,7 +103,7 @@ async fn foreign_link_at_an_unpublished_target_is_left_alone() {
     }
 }
 
-/// Puts something of another process on top of a target, or replaces one that is a link.
+/// Puts a foreign mount over a target, or replaces a target that is a link.
 fn cover(env: &TestEnv, devices: Choice, capability: &v1::VolumeCapability) -> Foreign {
     let (target, home) = (env.target("t"), env.server.path("."));
     if devices == Choice::Emulated {
@@ -113,7 +113,7 @@ fn cover(env: &TestEnv, devices: Choice, capability: &v1::VolumeCapability) -> F
     if capability.access_type == mount(Mode::SingleNodeWriter).access_type {
         return Foreign::at(&target, devices, &home);
     }
-    // On a file goes a file.
+    // Only a file can be mounted over a file.
     let file = home.join("file");
     fs::write(&file, "precious").unwrap();
     run("mount", &["--bind", &text(&file), &text(&target)]);
@@ -238,7 +238,7 @@ async fn target_with_files_keeps_them_and_no_record_is_left() {
             env.unstage(&volume).await.unwrap();
             env.detach(&volume).await;
             let directory = env.server.stop().await;
-            nothing_is_left(directory.path());
+            assert_nothing_left(directory.path());
         }
     }
 }
@@ -287,7 +287,7 @@ async fn foreign_mount_at_an_unstaged_path_blocks_calls_and_stays() {
 }
 
 #[tokio::test]
-async fn filesystem_is_mounted_through_one_device_at_a_time() {
+async fn filesystem_is_mounted_through_one_device_only() {
     if !privilege::is_there() {
         return;
     }
@@ -297,7 +297,7 @@ async fn filesystem_is_mounted_through_one_device_at_a_time() {
         .await;
     env.stage(&volume).await.unwrap();
     env.unstage(&volume).await.unwrap();
-    // As another node of this machine has it.
+    // Like another node of this machine.
     let disk = text(&env.server.disk(&volume.id));
     let other = run("losetup", &["--find", "--show", &disk]).trim().to_owned();
     assert_eq!(env.stage(&volume).await, Ok(()), "it is not mounted yet");
@@ -337,7 +337,7 @@ async fn lock_is_awaited(file: &fs::File) {
 }
 
 #[tokio::test]
-async fn loop_device_is_no_other_volumes_while_a_volume_is_staged() {
+async fn loop_device_is_not_reused_while_a_volume_is_staged() {
     if !privilege::is_there() {
         return;
     }
@@ -353,7 +353,7 @@ async fn loop_device_is_no_other_volumes_while_a_volume_is_staged() {
     }
     let [a, b] = [volumes[0].clone(), volumes[1].clone()];
     let a = env.attach(a, false).await;
-    // The last thing before the disk is looked at and mounted is that nodes of one machine take turns.
+    // Just before it inspects and mounts the disk, a node waits for the other nodes of its machine.
     let turn = fs::File::open(env.server.disk(&a.id)).unwrap();
     turn.lock().unwrap();
     let path = text(&env.staging(&a));
@@ -367,13 +367,13 @@ async fn loop_device_is_no_other_volumes_while_a_volume_is_staged() {
     let mut node = env.server.node().await;
     let taken = async {
         lock_is_awaited(&turn).await;
-        // By force, as of a node that is given up; the device that is free then is the next one's.
+        // A force detach; the freed device is used for the next volume.
         env.detach(&a).await;
         let b = env.attach(b, false).await;
         drop(turn);
         b
     };
-    // However the stage ends.
+    // For any result of the stage.
     let (_, b) = tokio::join!(node.node_stage_volume(stage), taken);
     let found = fs::read_to_string(Path::new(&path).join("name")).ok();
     assert_ne!(found.as_deref(), Some("b"), "another volume's filesystem");
@@ -383,7 +383,7 @@ async fn loop_device_is_no_other_volumes_while_a_volume_is_staged() {
 }
 
 #[tokio::test]
-async fn rest_of_a_mkfs_is_wiped_before_a_volume_is_a_raw_device() {
+async fn partial_mkfs_is_wiped_before_a_volume_is_published_as_block() {
     for devices in kinds() {
         let mut env = TestEnv::start(devices).await;
         let volume = env

@@ -1,4 +1,4 @@
-//! Volumes that cannot be unmounted yet, since a process has files open on them.
+//! Volumes that cannot be unmounted yet because a process has open files on them.
 
 use super::*;
 
@@ -47,7 +47,7 @@ async fn staging_path_in_use_excludes_another_one_and_other_options() {
         Err(Code::FailedPrecondition)
     );
     assert_eq!(env.stage(&otherwise).await, Err(Code::FailedPrecondition));
-    // What is there is what is asked for.
+    // The path has the requested state.
     assert_eq!(env.stage(&volume).await, Ok(()));
     assert_eq!(env.unstage(&volume).await, Err(Code::FailedPrecondition));
     drop(open);
@@ -69,7 +69,7 @@ async fn unpublish_retries_a_briefly_busy_target() {
     env.stage(&volume).await.unwrap();
     env.publish(&volume, "t").await.unwrap();
     let open = fs::File::create(env.target("t").join("file")).unwrap();
-    // As a program does that is being started and inherits the file, until it runs.
+    // Like a child process that has an inherited descriptor until its exec.
     let moment = async {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         drop(open);

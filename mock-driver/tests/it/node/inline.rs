@@ -1,4 +1,4 @@
-//! Volumes that are written into a pod.
+//! CSI ephemeral (inline) volumes.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn volume_of(request: &v1::NodePublishVolumeRequest) -> Volume {
 }
 
 #[tokio::test]
-async fn inline_volume_comes_and_goes_with_its_target() {
+async fn inline_volume_is_created_and_deleted_with_its_target() {
     for devices in kinds() {
         let mut env = TestEnv::start(devices).await;
         let request = mk_inline(&env, "t", "64Mi");
@@ -45,7 +45,7 @@ async fn inline_volume_comes_and_goes_with_its_target() {
         }
         assert!(!target.exists());
         let ephemeral = env.server.media().join("ephemeral");
-        assert_eq!(fs::read_dir(ephemeral).unwrap().count(), 0, "its bytes are gone");
+        assert_eq!(fs::read_dir(ephemeral).unwrap().count(), 0, "its file is deleted");
 
         assert_eq!(env.publish_as(request).await, Ok(()), "made anew");
         assert!(!target.join("file").exists(), "and blank");
@@ -77,7 +77,7 @@ async fn inline_volume_survives_reboot_and_is_deleted_with_its_target() {
             })
             .await;
         if comes_back {
-            // Kubelet has not made the pod's directory yet.
+            // Kubelet has not created the pod's directory yet.
             fs::remove_dir_all(&pod).unwrap();
             assert_ne!(env.publish_as(request.clone()).await, Ok(()));
             fs::create_dir_all(&pod).unwrap();
@@ -89,14 +89,14 @@ async fn inline_volume_survives_reboot_and_is_deleted_with_its_target() {
         assert_eq!(
             fs::read_dir(ephemeral).unwrap().count(),
             0,
-            "its bytes are gone, comes_back={comes_back}"
+            "its file is deleted, comes_back={comes_back}"
         );
-        nothing_is_left(&env.server.path(""));
+        assert_nothing_left(&env.server.path(""));
     }
 }
 
 #[tokio::test]
-async fn inline_volume_of_a_failed_call_is_gone() {
+async fn inline_volume_of_a_failed_call_is_deleted() {
     for devices in kinds() {
         let mut env = TestEnv::start(devices).await;
         fs::create_dir(env.target("t")).unwrap();
@@ -108,7 +108,7 @@ async fn inline_volume_of_a_failed_call_is_gone() {
         );
         assert_eq!(
             fs::read_to_string(env.target("t").join("file")).unwrap(),
-            "in the way"
+            "path in use"
         );
         fs::remove_dir_all(env.target("t")).unwrap();
         let late = v1::NodePublishVolumeRequest {
@@ -118,7 +118,7 @@ async fn inline_volume_of_a_failed_call_is_gone() {
         assert_eq!(
             env.publish_as(late).await,
             Err(Code::FailedPrecondition),
-            "when it has been made"
+            "after its creation"
         );
         assert_eq!(env.unpublish(&volume_of(&request), "t").await, Ok(()));
         let ephemeral = env.server.media().join("ephemeral");
@@ -128,7 +128,7 @@ async fn inline_volume_of_a_failed_call_is_gone() {
 }
 
 #[tokio::test]
-async fn files_of_pods_volumes_that_are_on_no_record_are_removed_at_the_start() {
+async fn inline_volume_files_without_a_record_are_removed_at_the_start() {
     for devices in kinds() {
         let with_media = |directory: &Path, settings: &mut csi_mock_driver::driver::Settings| {
             settings.media_dir = Some(directory.join("media"));
@@ -136,7 +136,7 @@ async fn files_of_pods_volumes_that_are_on_no_record_are_removed_at_the_start() 
         let mut env = TestEnv::start_with(devices, with_media).await;
         let request = mk_inline(&env, "t", "64Mi");
         assert_eq!(env.publish_as(request.clone()).await, Ok(()));
-        // What a kill leaves: the files of this node's volumes, beside those of other nodes and of earlier versions.
+        // The state after a kill: files of this node's volumes, and of other nodes and earlier versions.
         let ephemeral = env.server.media().join("ephemeral");
         let note = fs::read_to_string(ephemeral.join(&request.volume_id).join("node.json")).unwrap();
         for (name, note) in [
@@ -191,7 +191,7 @@ async fn files_of_pods_volumes_that_are_on_no_record_are_removed_at_the_start() 
     }
 }
 
-/// A loop device that another program made.
+/// A loop device of another program.
 struct LoopDevice(String);
 
 // === impl LoopDevice ===
@@ -219,7 +219,7 @@ impl Drop for LoopDevice {
 }
 
 #[tokio::test]
-async fn driver_that_does_not_stage_brings_volumes_to_targets_in_one_step() {
+async fn driver_without_staging_publishes_in_one_step() {
     for devices in kinds() {
         let mut env = TestEnv::start_with(devices, |_, settings| {
             settings.capabilities = "-NODE_STAGE_UNSTAGE_VOLUME".parse().unwrap();

@@ -1,4 +1,4 @@
-//! Raw devices that are published for reading where they are attached for writing.
+//! Raw block volumes that are attached read-write and published read-only.
 
 use std::os::unix::fs::FileExt;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const BLOCK: usize = 4096;
 
-/// Writes past the page cache, which takes everything.
+/// Writes without the page cache, which accepts all writes.
 fn write(device: &Path, byte: u8) -> std::io::Result<()> {
     let file = fs::OpenOptions::new().write(true).open(device)?;
     file.write_all_at(&[byte; BLOCK], 0)?;
@@ -23,7 +23,7 @@ fn read(device: &Path) -> u8 {
     bytes[0]
 }
 
-/// The loop devices that are made of a volume's disk.
+/// The loop devices of a volume's disk.
 fn devices_of(disk: &Path) -> Vec<PathBuf> {
     let disk = fs::canonicalize(disk).unwrap();
     let entries = fs::read_dir("/sys/block")
@@ -52,7 +52,7 @@ fn in_mode(env: &TestEnv, volume: &Volume, mode: Mode, target: &str) -> v1::Node
 }
 
 #[tokio::test]
-async fn device_published_for_reading_takes_no_writes_and_shows_what_others_write() {
+async fn read_only_device_rejects_writes_and_shows_writes_of_others() {
     if !privilege::is_there() {
         return;
     }
@@ -82,18 +82,21 @@ async fn device_published_for_reading_takes_no_writes_and_shows_what_others_writ
     assert_eq!(read(&env.target("rw")), 7);
 
     env.unpublish(&volume, "ro").await.unwrap();
-    assert!(write(&env.target("readers"), 8).is_err(), "others go on");
+    assert!(
+        write(&env.target("readers"), 8).is_err(),
+        "other publishes are unaffected"
+    );
     assert_eq!(devices_of(&disk).len(), 2);
     for _ in 0..2 {
         env.unpublish(&volume, "readers").await.unwrap();
-        assert_eq!(devices_of(&disk).len(), 1, "gone with the last one");
+        assert_eq!(devices_of(&disk).len(), 1, "detached with the last one");
     }
     write(&env.target("rw"), 9).unwrap();
     env.end().await;
 }
 
 #[tokio::test]
-async fn device_attached_for_reading_needs_no_other() {
+async fn device_of_a_read_only_attachment_is_shared() {
     if !privilege::is_there() {
         return;
     }
@@ -112,7 +115,7 @@ async fn device_attached_for_reading_needs_no_other() {
 }
 
 #[tokio::test]
-async fn device_for_reading_goes_with_the_attachment_and_after_a_publish_that_failed() {
+async fn read_only_device_is_detached_with_the_attachment_and_after_a_failed_publish() {
     if !privilege::is_there() {
         return;
     }
@@ -141,7 +144,7 @@ async fn device_for_reading_goes_with_the_attachment_and_after_a_publish_that_fa
 }
 
 #[tokio::test]
-async fn device_for_reading_outlives_the_driver_and_goes_if_its_call_was_cut_off() {
+async fn read_only_device_survives_a_restart_unless_its_publish_was_interrupted() {
     if !privilege::is_there() {
         return;
     }
@@ -165,7 +168,7 @@ async fn device_for_reading_outlives_the_driver_and_goes_if_its_call_was_cut_off
     assert!(write(&env.target("t"), 8).is_err());
     assert_eq!(devices_of(&disk), before);
 
-    // As a kill leaves it between the mount and the note that it is done.
+    // The state after a kill between the mount and the update of the record.
     let env = env
         .again(Choice::Loop, |directory| {
             edit_records(directory, |record| {
@@ -179,11 +182,11 @@ async fn device_for_reading_outlives_the_driver_and_goes_if_its_call_was_cut_off
     let mut env = env;
     env.detach(&volume).await;
     let directory = env.server.stop().await;
-    nothing_is_left(directory.path());
+    assert_nothing_left(directory.path());
 }
 
 #[tokio::test]
-async fn device_for_reading_grows_with_the_volume() {
+async fn read_only_device_grows_with_the_volume() {
     if !privilege::is_there() {
         return;
     }
@@ -218,9 +221,9 @@ async fn device_for_reading_grows_with_the_volume() {
     env.end().await;
 }
 
-/// What stands for a device is the file itself, and a link to it is always writable.
+/// An emulated device is a link to the volume file, and always writable.
 #[tokio::test]
-async fn emulated_device_published_for_reading_is_the_disk() {
+async fn emulated_read_only_device_is_the_volume_file() {
     let mut env = TestEnv::start(Choice::Emulated).await;
     let volume = env
         .attached("a", 64 * MIB, mk_block(Mode::SingleNodeWriter))

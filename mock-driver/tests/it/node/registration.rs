@@ -1,4 +1,4 @@
-//! Kubelet's side of the registration.
+//! Registration with kubelet.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ async fn start() -> TestEnv {
     .await
 }
 
-/// The registration socket, when it is there.
+/// A client of the registration socket, once it exists.
 async fn client(env: &TestEnv) -> RegistrationClient<Channel> {
     let socket = env.server.path("mock.csi.local-reg.sock");
     while !socket.exists() {
@@ -33,7 +33,7 @@ async fn client(env: &TestEnv) -> RegistrationClient<Channel> {
 }
 
 #[tokio::test]
-async fn kubelet_finds_the_driver_and_the_socket_goes_with_it() {
+async fn kubelet_registers_the_driver_and_shutdown_removes_the_socket() {
     let env = start().await;
     let mut kubelet = client(&env).await;
     let info = kubelet.get_info(InfoRequest {}).await.unwrap().into_inner();
@@ -55,7 +55,7 @@ async fn kubelet_finds_the_driver_and_the_socket_goes_with_it() {
 }
 
 #[tokio::test]
-async fn driver_that_kubelet_cannot_find_is_not_healthy() {
+async fn driver_without_its_registration_socket_is_not_healthy() {
     let (server, client) = Server::start_administered(|directory, settings| {
         settings.registration = Some(csi_mock_driver::driver::registration::Settings {
             directory: directory.to_owned(),
@@ -95,7 +95,7 @@ async fn driver_is_ready_once_kubelet_has_registered_it() {
     assert_eq!(
         client.text("/healthz").await.unwrap(),
         "ok\n",
-        "it need not be restarted"
+        "no restart is necessary"
     );
 
     let mut kubelet = RegistrationClient::new(connect(&socket).await);
@@ -108,14 +108,14 @@ async fn driver_is_ready_once_kubelet_has_registered_it() {
 }
 
 #[tokio::test]
-async fn driver_that_kubelet_refuses_ends_with_its_reason() {
+async fn driver_refused_by_kubelet_exits_with_the_reason() {
     let mut env = start().await;
     let mut kubelet = client(&env).await;
     let refused = RegistrationStatus {
         plugin_registered: false,
         error: "no such version".to_owned(),
     };
-    // The answer may be lost with the driver.
+    // The driver may exit before its response arrives.
     kubelet.notify_registration_status(refused).await.ok();
     let error = env.server.ended().await.unwrap_err();
     assert!(

@@ -1,4 +1,4 @@
-//! A driver that is kept: pods go on with what they have, and unfinished operations are undone.
+//! Restart with a state directory: pods keep their volumes, and the driver undoes unfinished operations.
 
 use super::*;
 
@@ -21,17 +21,17 @@ async fn published_volumes_survive_a_driver_restart() {
         assert_eq!(
             env.publish_as(flags).await,
             Err(Code::AlreadyExists),
-            "the arguments are known"
+            "the arguments are recorded"
         );
         env.unpublish(&volume, "t").await.unwrap();
         env.unstage(&volume).await.unwrap();
         env.detach(&volume).await;
-        nothing_is_left(&env.server.path(""));
+        assert_nothing_left(&env.server.path(""));
     }
 }
 
 #[tokio::test]
-async fn unfinished_operations_are_undone_at_the_start() {
+async fn restart_undoes_unfinished_operations() {
     for devices in kinds() {
         let mut env = TestEnv::start_with(devices, keep).await;
         let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
@@ -43,7 +43,7 @@ async fn unfinished_operations_are_undone_at_the_start() {
             ..env.mk_publish(&volume, "inline")
         };
         env.publish_as(inline).await.unwrap();
-        // As a kill leaves it between the mount and the note that it is done.
+        // The state after a kill between the mount and the update of the record.
         let mut env = env
             .again(devices, |directory| {
                 edit_records(directory, |record| {
@@ -70,15 +70,15 @@ async fn unfinished_operations_are_undone_at_the_start() {
         env.unpublish(&volume, "t").await.unwrap();
         env.unstage(&volume).await.unwrap();
         env.detach(&volume).await;
-        nothing_is_left(&env.server.path(""));
+        assert_nothing_left(&env.server.path(""));
     }
 }
 
 #[tokio::test]
-async fn stage_without_a_target_is_undone_at_the_start() {
+async fn restart_undoes_a_stage_without_target() {
     for devices in kinds() {
         for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
-            // Of a target that was begun, and of one that is on record no more.
+            // With an unfinished target, and with a target without a record.
             for is_begun in [true, false] {
                 let set = |directory: &Path, settings: &mut csi_mock_driver::driver::Settings| {
                     keep(directory, settings);
@@ -109,17 +109,17 @@ async fn stage_without_a_target_is_undone_at_the_start() {
                 assert_eq!(
                     count_records(env.server.driver()),
                     0,
-                    "{devices:?} begun={is_begun}: nothing is on record"
+                    "{devices:?} begun={is_begun}: no record is left"
                 );
                 env.detach(&volume).await;
-                nothing_is_left(&env.server.path(""));
+                assert_nothing_left(&env.server.path(""));
             }
         }
     }
 }
 
 #[tokio::test]
-async fn after_a_reboot_devices_come_back_and_mounts_are_made_again() {
+async fn devices_and_mounts_are_restored_after_a_reboot() {
     if !privilege::is_there() {
         return;
     }
@@ -154,11 +154,11 @@ async fn after_a_reboot_devices_come_back_and_mounts_are_made_again() {
     env.unpublish(&volume, "t").await.unwrap();
     env.unstage(&volume).await.unwrap();
     env.detach(&volume).await;
-    nothing_is_left(&env.server.path(""));
+    assert_nothing_left(&env.server.path(""));
 }
 
 #[tokio::test]
-async fn volumes_whose_records_are_lost_are_unpublished_with_what_the_driver_made_for_them() {
+async fn unpublish_works_after_the_records_are_lost() {
     for devices in kinds() {
         for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
             let set = |directory: &Path, settings: &mut csi_mock_driver::driver::Settings| {
@@ -203,7 +203,7 @@ async fn volumes_whose_records_are_lost_are_unpublished_with_what_the_driver_mad
                 assert_eq!(left.count(), 0, "{devices:?} {made}");
             }
             env.detach(&volume).await;
-            nothing_is_left(&env.server.path(""));
+            assert_nothing_left(&env.server.path(""));
         }
     }
 }

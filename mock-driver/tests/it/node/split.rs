@@ -1,4 +1,4 @@
-//! One process with the array, several with a node each, which share the directory of the volumes' bytes.
+//! One array process and several node processes, which share the media directory.
 
 use csi_mock_driver::admin_api::Endpoint;
 use csi_mock_driver::admin_api::client::Client;
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use super::*;
 use crate::server::DEADLINE;
 
-/// A process with a node.
+/// A node process.
 struct Member {
     env: TestEnv,
     name: &'static str,
@@ -90,9 +90,9 @@ async fn attach(controller: &mut ControllerClient<Channel>, volume: &Volume, nod
     };
     let attached = async {
         loop {
-            // The node joins the array by itself; before that the array does not know it.
+            // The node registers itself; before that the array does not know it.
             match controller.controller_publish_volume(request.clone()).await {
-                Ok(answer) => return answer.into_inner().publish_context,
+                Ok(response) => return response.into_inner().publish_context,
                 Err(status) => assert_eq!(status.code(), Code::NotFound, "{status}"),
             }
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -101,13 +101,13 @@ async fn attach(controller: &mut ControllerClient<Channel>, volume: &Volume, nod
     Volume {
         context: tokio::time::timeout(DEADLINE, attached)
             .await
-            .expect("the node must join"),
+            .expect("the node must register"),
         ..volume.clone()
     }
 }
 
 #[tokio::test]
-async fn what_node_a_writes_node_b_reads_after_detach_and_attach() {
+async fn node_b_reads_the_data_of_node_a_after_detach_and_attach() {
     for devices in kinds() {
         let shared = tempfile::tempdir().unwrap();
         let array = array(&shared).await;
@@ -166,16 +166,16 @@ async fn what_node_a_writes_node_b_reads_after_detach_and_attach() {
             };
             tokio::time::timeout(DEADLINE, gone)
                 .await
-                .expect("the device must go");
+                .expect("the device must be detached");
             member.env.server.stop().await;
         }
         array.stop().await;
-        nothing_is_left(shared.path());
+        assert_nothing_left(shared.path());
     }
 }
 
 #[tokio::test]
-async fn first_node_get_info_has_the_topology_assigned_by_the_array() {
+async fn first_node_get_info_returns_the_topology_assigned_by_the_array() {
     let shared = tempfile::tempdir().unwrap();
     let admin = shared.path().join("admin.sock");
     let zone = |number: usize| [("mock.csi.local/zone", format!("zone-{number}"))].into_iter();
@@ -244,7 +244,7 @@ async fn processes_serve_their_services_and_node_needs_an_array() {
     assert_eq!(
         health.unwrap().into_inner().backend_health[0].reason,
         "Cable",
-        "what the array has"
+        "the array's services"
     );
     array.stop().await;
     assert_eq!(member.env.stage(&volume).await, Err(Code::Unavailable));
@@ -273,7 +273,7 @@ async fn removed_node_does_not_rejoin_and_renamed_node_takes_new_id() {
     };
     assert_eq!(info(&mut member.env.node).await, "node-a");
 
-    // It asks again and again, and is not let in.
+    // It keeps retrying, and the array keeps refusing it.
     client.remove_node("node-a").await.unwrap();
     assert_eq!(info(&mut member.env.node).await, "node-a");
     let out = client.node("node-a").await.unwrap();
@@ -300,7 +300,7 @@ async fn removed_node_does_not_rejoin_and_renamed_node_takes_new_id() {
         (false, Some("node-z"))
     );
 
-    // Registered again, the old id is a node of its own.
+    // If registered again, the old id is a separate node.
     let new = NodeNew {
         id: "node-a".to_owned(),
         limit: None,
@@ -356,18 +356,18 @@ async fn node_reports_topology_at_start_and_keeps_later_settings() {
     assert_eq!(info(&mut member).await, mk_map(&[(KEY, "d")]));
     assert!(
         !client.node("node-a").await.unwrap().registered,
-        "out, wherever it is"
+        "removed, whatever its topology"
     );
     member.env.server.stop().await;
     array.stop().await;
 }
 
-/// What the array's process would be if it took requests and answered all but those about one volume: with 404.
-async fn answer_all_but(volume: &str, requests: UnixListener, seen: &Notify) {
+/// A fake array process that responds 404 to all requests except those for `volume`, to which it never responds.
+async fn respond_except_to(volume: &str, requests: UnixListener, seen: &Notify) {
     let body = r#"{"code":"NOT_FOUND","message":"not here"}"#;
     let head = "HTTP/1.1 404 Not Found\r\ncontent-type: application/json\r\nconnection: close";
-    let answer = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-    let mut unanswered = Vec::new();
+    let response = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let mut open = Vec::new();
     loop {
         let (mut stream, _) = requests.accept().await.unwrap();
         let mut request = Vec::new();
@@ -375,16 +375,16 @@ async fn answer_all_but(volume: &str, requests: UnixListener, seen: &Notify) {
             assert!(stream.read_buf(&mut request).await.unwrap() > 0);
         }
         if String::from_utf8_lossy(&request).contains(&format!("/volumes/{volume}")) {
-            unanswered.push(stream);
+            open.push(stream);
             seen.notify_one();
         } else {
-            stream.write_all(answer.as_bytes()).await.ok();
+            stream.write_all(response.as_bytes()).await.ok();
         }
     }
 }
 
 #[tokio::test]
-async fn unanswered_volume_delays_no_other_and_times_out() {
+async fn volume_without_response_times_out_and_delays_no_other() {
     let shared = tempfile::tempdir().unwrap();
     let requests = UnixListener::bind(shared.path().join("admin.sock")).unwrap();
     let seen = Notify::new();
@@ -414,11 +414,11 @@ async fn unanswered_volume_delays_no_other_and_times_out() {
         assert_eq!(refused.code(), Code::Unavailable, "{refused}");
         member.env.server.stop().await;
     };
-    let answers = answer_all_but("silent", requests, &seen);
+    let served = respond_except_to("silent", requests, &seen);
     tokio::select! {
         biased;
         outcome = tokio::time::timeout(DEADLINE, calls) => outcome.expect("no call may hang"),
-        () = answers => {}
+        () = served => {}
     }
 }
 
@@ -482,13 +482,13 @@ async fn unattached(controller: &mut ControllerClient<Channel>, name: &str) -> V
     }
 }
 
-/// How many links to devices a node has.
+/// Number of a node's device links.
 fn links(shared: &TempDir, node: &str) -> usize {
     fs::read_dir(shared.path().join("media/devices").join(node)).map_or(0, Iterator::count)
 }
 
 #[tokio::test]
-async fn volume_without_attachment_has_a_device_while_it_is_used_and_is_not_deleted() {
+async fn volume_without_attachment_is_not_deleted_while_it_is_used() {
     for devices in kinds() {
         let shared = tempfile::tempdir().unwrap();
         let array = array_with(&shared, |settings| {
@@ -536,7 +536,7 @@ async fn volume_without_attachment_has_a_device_while_it_is_used_and_is_not_dele
             member.env.server.stop().await;
         }
         array.stop().await;
-        nothing_is_left(shared.path());
+        assert_nothing_left(shared.path());
     }
 }
 
@@ -574,11 +574,11 @@ async fn volume_that_a_node_cannot_use_is_detached() {
     assert_eq!(a.env.stage(&wrong).await, Err(Code::FailedPrecondition));
     assert_eq!(links(&shared, "node-a"), 0);
 
-    // For it is one node's at a time.
+    // It is a single-node volume.
     b.env.stage(&volume).await.unwrap();
     assert_eq!(a.env.stage(&volume).await, Err(Code::FailedPrecondition));
     assert_eq!(links(&shared, "node-a"), 0);
-    // A graceful end undoes what the process has in memory.
+    // A graceful shutdown undoes the operations in memory.
     let directory = b.env.server.stop().await;
     a.env.stage(&volume).await.unwrap();
     a.env.unstage(&volume).await.unwrap();
@@ -620,7 +620,7 @@ async fn resources_of_a_killed_node_are_released() {
     }
     let path = member.env.staging(&left);
     let directory = member.env.server.stop().await;
-    // As a kill leaves it between the note at the array and the one at the node.
+    // The state after a kill between the updates of the array's and the node's record.
     edit_records(directory.path(), |record| {
         (!record.contains(&text(&path))).then(|| record.to_owned())
     });
@@ -637,9 +637,9 @@ async fn resources_of_a_killed_node_are_released() {
     };
     tokio::time::timeout(DEADLINE, free)
         .await
-        .expect("must be given back");
+        .expect("must be released");
     let still = code(controller.delete_volume(delete(&used)).await);
-    assert_eq!(still, Err(Code::FailedPrecondition), "what is used stays");
+    assert_eq!(still, Err(Code::FailedPrecondition), "a volume in use stays");
     let mut member = member;
     member.env.unstage(&used).await.unwrap();
     controller.delete_volume(delete(&used)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Id and topology of the node: NodeGetInfo and the array agree.
+//! Id and topology of the node in NodeGetInfo and in the array.
 
 use csi_mock_driver::array::{Array, NodeSettings, Pool, PoolName};
 
@@ -18,7 +18,7 @@ async fn volumes_with_the_topology_of_the_flag_are_accessible_from_the_node() {
             capacity: Pool::DEFAULT_CAPACITY,
         };
         settings.array.pools = vec![pool("zone-0"), pool("zone-1")];
-        // Its turn would put the first node into the first zone.
+        // By default, the first node is in the first zone.
         settings.node.topology = [("Zone".to_owned(), "zone-1".to_owned())].into();
     })
     .await;
@@ -88,7 +88,7 @@ async fn node_id_set_at_run_time_and_its_attachments_survive_a_restart() {
         assert_eq!(node_info(&mut env).await.node_id, NOW, "{devices:?}");
         let links = env.server.path("state/media/devices").join(HERE);
         let has_devices = || fs::read_dir(&links).unwrap().next().is_some();
-        assert!(has_devices(), "{devices:?}: what is attached has its device");
+        assert!(has_devices(), "{devices:?}: an attached volume has its device");
         assert_eq!(env.stage(&volume).await, Ok(()));
         assert_eq!(env.publish(&volume, "t").await, Ok(()));
         assert_eq!(fs::read_to_string(env.target("t").join("file")).unwrap(), "text");
@@ -97,6 +97,6 @@ async fn node_id_set_at_run_time_and_its_attachments_survive_a_restart() {
         let detach = mk_unpublish(&volume.id, NOW);
         env.controller.controller_unpublish_volume(detach).await.unwrap();
         assert!(!has_devices(), "{devices:?}");
-        nothing_is_left(&env.server.path(""));
+        assert_nothing_left(&env.server.path(""));
     }
 }

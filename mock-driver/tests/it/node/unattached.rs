@@ -1,4 +1,4 @@
-//! A driver whose volumes are not attached: the node alone knows what is in use.
+//! A driver without ControllerPublishVolume: only the node knows the volumes in use.
 
 use super::*;
 
@@ -42,7 +42,7 @@ async fn volume_in_use_is_not_deleted_and_its_device_goes_with_the_last_path() {
 }
 
 #[tokio::test]
-async fn attaching_is_optional_in_place_of_host_path() {
+async fn attach_is_optional_as_in_csi_driver_host_path() {
     for devices in kinds() {
         let mut env =
             TestEnv::start_with(devices, |_, settings| settings.config.attach_optional = true).await;
@@ -50,7 +50,7 @@ async fn attaching_is_optional_in_place_of_host_path() {
         env.stage(&volume).await.unwrap();
         env.publish(&volume, "t").await.unwrap();
 
-        // attachRequired becomes false: the VolumeAttachment goes although a pod uses the volume.
+        // attachRequired becomes false: the VolumeAttachment is deleted although a pod uses the volume.
         env.detach(&volume).await;
         let file = env.target("t").join("file");
         fs::write(&file, "text").unwrap();
@@ -58,7 +58,7 @@ async fn attaching_is_optional_in_place_of_host_path() {
         env.unstage(&volume).await.unwrap();
         assert_eq!(links(&env), 0, "{devices:?}");
 
-        // The next pod's volume comes without ControllerPublishVolume.
+        // The next pod's volume is published without ControllerPublishVolume.
         let volume = Volume {
             context: mk_map(&[]),
             ..volume
@@ -97,6 +97,6 @@ async fn device_in_use_outlives_the_process() {
         env.unpublish(&volume, "t").await.unwrap();
         env.unstage(&volume).await.unwrap();
         let directory = env.server.stop().await;
-        nothing_is_left(directory.path());
+        assert_nothing_left(directory.path());
     }
 }

@@ -1,4 +1,4 @@
-//! A driver without NODE_STAGE_UNSTAGE_VOLUME, which stages volumes by itself for their targets.
+//! A driver without NODE_STAGE_UNSTAGE_VOLUME, which stages volumes internally at NodePublishVolume.
 
 use super::*;
 
@@ -30,13 +30,13 @@ fn mk_delete(volume: &Volume) -> v1::DeleteVolumeRequest {
     }
 }
 
-/// What the node itself has staged, of whatever volume.
+/// Number of internal stages of all volumes.
 fn own_stages(env: &TestEnv) -> usize {
     fs::read_dir(env.server.media().join("staging").join(HERE)).map_or(0, Iterator::count)
 }
 
 #[tokio::test]
-async fn publish_that_fails_leaves_no_stage_behind() {
+async fn failed_publish_leaves_no_stage() {
     for devices in kinds() {
         for offer in OFFERS {
             for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
@@ -99,7 +99,7 @@ async fn staging_unmounted_by_another_process_is_mounted_again_for_the_next_targ
     fs::write(env.target("t1").join("file"), "text").unwrap();
     let stages = fs::read_dir(env.server.media().join("staging").join(HERE)).unwrap();
     let stage = stages.map(|entry| entry.unwrap().path()).next().unwrap();
-    // As a reboot does, which the driver has not noticed yet.
+    // Like a reboot that the driver has not detected yet.
     for path in [&env.target("t1"), &stage] {
         unmount(path);
     }

@@ -17,10 +17,10 @@ use thirtyfour::session::http::{Body, HttpClient};
 use tokio::net::TcpStream;
 use tokio::time;
 
-/// How long a condition may take.
+/// Timeout of a condition.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// What keeps Chromium quiet, without a sandbox that containers do not allow, and off the network.
+/// Headless, without the sandbox, which containers do not allow, and without network access.
 const FLAGS: [&str; 9] = [
     "--headless",
     "--no-sandbox",
@@ -47,7 +47,7 @@ return [...document.querySelectorAll('h1, h2, p, th, td, dt, dd, button, span, l
   .filter(([ratio]) => ratio < 4.5).map(([ratio, html]) => `${ratio.toFixed(2)} ${html}`);
 ";
 
-/// A browser with a page open. Both programs end with it.
+/// A browser with an open page. Dropping it stops both programs.
 pub(crate) struct Browser {
     pub(crate) driver: WebDriver,
     program: Program,
@@ -59,13 +59,13 @@ struct Program {
     port: u16,
 }
 
-/// One connection a request: this crate's tests need no more of an HTTP client.
+/// An HTTP client with one connection per request.
 struct Plain;
 
 // === impl Browser ===
 
 impl Browser {
-    /// Opens a page; none if there is no browser.
+    /// Opens a page; `None` without a browser.
     pub(crate) async fn open(url: &str) -> Option<Self> {
         let program = Program::start()?;
         let profile = tempfile::tempdir().unwrap();
@@ -91,7 +91,7 @@ impl Browser {
         })
     }
 
-    /// What a script gives.
+    /// The result of a script.
     pub(crate) async fn run(&self, script: &str) -> Value {
         self.driver
             .execute(script, Vec::new())
@@ -101,7 +101,7 @@ impl Browser {
             .clone()
     }
 
-    /// Waits until a script gives true.
+    /// Waits until a script returns true.
     pub(crate) async fn until(&self, condition: &str) {
         let fulfilled = async {
             while self.run(&format!("return Boolean({condition})")).await != json!(true) {
@@ -127,13 +127,13 @@ impl Browser {
             .unwrap();
     }
 
-    /// Sends keys to what has the focus.
+    /// Sends keys to the focused element.
     pub(crate) async fn press(&self, keys: impl Into<TypingData>) {
         let focused = self.driver.active_element().await.unwrap();
         focused.send_keys(keys).await.unwrap();
     }
 
-    /// What the browser complained of: errors of scripts and breaches of the page's policy.
+    /// Errors in the browser's log: script errors and violations of the page's Content-Security-Policy.
     pub(crate) async fn complaints(&self) -> Vec<String> {
         let session = self.driver.session_id().to_string();
         let request = Request::post(format!(
@@ -141,12 +141,12 @@ impl Browser {
             self.program.port
         ));
         let kind = json!({"type": "browser"});
-        let answer = Plain
+        let response = Plain
             .send(request.body(Body::Json(&kind)).unwrap())
             .await
             .unwrap();
-        let answer: Value = serde_json::from_slice(answer.body()).unwrap();
-        let entries = answer["value"].as_array().unwrap().iter();
+        let response: Value = serde_json::from_slice(response.body()).unwrap();
+        let entries = response["value"].as_array().unwrap().iter();
         entries.map(|entry| entry["message"].to_string()).collect()
     }
 
@@ -174,7 +174,7 @@ impl Program {
                 missing.join(" and ")
             );
             assert!(std::env::var_os("REQUIRE_BROWSER_TESTS").is_none(), "{text}");
-            // Past the test harness, which keeps to itself what a test prints that passes.
+            // Bypasses the test harness, which hides the output of tests that pass.
             let notice = format!("\n!!! THE WEB PAGE IS NOT TESTED: {text}\n\n");
             std::io::stderr().write_all(notice.as_bytes()).unwrap();
             return None;
@@ -192,7 +192,7 @@ impl Program {
             let port = line.strip_prefix("ChromeDriver was started successfully on port ")?;
             Some(port.trim_end_matches('.').parse().unwrap())
         });
-        // Without a reader chromedriver fails when it writes.
+        // Without a reader chromedriver fails on writes.
         std::thread::spawn(move || lines.for_each(drop));
         Some(Self {
             child,
@@ -237,8 +237,8 @@ impl HttpClient for Plain {
             let (parts, body) = sender.send_request(plain).await?.into_parts();
             Ok(Response::from_parts(parts, body.collect().await?.to_bytes()))
         };
-        let (answer, _) = tokio::join!(exchange, connection);
-        answer.map_err(|error: hyper::Error| fatal(error.to_string()))
+        let (response, _) = tokio::join!(exchange, connection);
+        response.map_err(|error: hyper::Error| fatal(error.to_string()))
     }
 
     async fn new(&self) -> Arc<dyn HttpClient> {

@@ -1,4 +1,4 @@
-//! One who works on volumes, snapshots and groups of their own, and keeps books.
+//! Random calls for a set of volumes, snapshots and groups, with a record of the expected state.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -15,10 +15,10 @@ use fastrand::Rng;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use super::CallOutcomes;
+use super::KillPlan;
 use crate::server::{mk_create, mk_delete, mk_map, mk_mount, mk_publish, mk_unpublish};
 
-/// All kinds of calls that change something.
+/// All kinds of mutating calls.
 pub(super) const KINDS: [&str; 17] = [
     "create",
     "clone",
@@ -39,11 +39,11 @@ pub(super) const KINDS: [&str; 17] = [
     "node expand",
 ];
 
-/// The node that the driver stands on, and one that it only knows.
+/// The driver's node, and another node of the array.
 const HERE: &str = "node-0";
 const THERE: &str = "node-1";
 const MIB: i64 = 1 << 20;
-/// How many of each a customer has at most.
+/// Maximum numbers of a workload's volumes, snapshots and groups.
 const MOST: (usize, usize, usize) = (5, 3, 2);
 
 pub(super) struct Clients {
@@ -52,7 +52,7 @@ pub(super) struct Clients {
     node: NodeClient<Channel>,
 }
 
-/// All that the array lists.
+/// All objects that the array lists.
 pub(super) struct View {
     /// Size, source and nodes by id.
     volumes: BTreeMap<String, (i64, Option<VolumeContentSource>, Vec<String>)>,
@@ -60,20 +60,20 @@ pub(super) struct View {
     snapshots: BTreeMap<String, (String, String)>,
 }
 
-pub(super) struct Customer {
+pub(super) struct Workload {
     name: String,
     directory: PathBuf,
     rng: Rng,
-    /// How many names were given.
+    /// Number of names used so far.
     names: u64,
     volumes: Vec<Volume>,
     snapshots: Vec<Snapshot>,
     groups: Vec<Group>,
-    /// The call that was not answered.
+    /// The interrupted call.
     open: Option<Call>,
 }
 
-/// A call, whole, so that it can be repeated.
+/// A call with its request, for retries.
 #[derive(Clone, Debug)]
 enum Call {
     Create(v1::CreateVolumeRequest),
@@ -93,7 +93,7 @@ enum Call {
     NodeExpand(v1::NodeExpandVolumeRequest),
 }
 
-/// What a call was answered, as far as it must be known.
+/// The relevant part of a response.
 enum Reply {
     Volume(v1::Volume),
     Context(HashMap<String, String>),
@@ -125,7 +125,7 @@ struct Snapshot {
 #[derive(Debug)]
 struct Group {
     id: String,
-    /// Volumes by the snapshots made of them.
+    /// Snapshots, each with its volume.
     members: BTreeMap<String, String>,
 }
 
@@ -249,7 +249,7 @@ impl View {
         }
     }
 
-    /// Everything there is.
+    /// The ids of all objects.
     pub(super) fn ids(&self) -> BTreeSet<String> {
         self.volumes
             .keys()
@@ -288,7 +288,7 @@ impl Call {
         }
     }
 
-    /// The id of what it changes, so that nothing is known of it before it is answered.
+    /// The id of the object that it changes, whose state is unknown until the response.
     fn subject(&self) -> &str {
         match self {
             Self::Create(_) | Self::TakeSnapshot(_) | Self::TakeGroup(_) => "",
@@ -308,9 +308,9 @@ impl Call {
     }
 }
 
-// === impl Customer ===
+// === impl Workload ===
 
-impl Customer {
+impl Workload {
     pub(super) fn new(name: &str, directory: &Path, rng: Rng) -> Self {
         fs::create_dir_all(directory.join("targets")).unwrap();
         Self {
@@ -329,12 +329,12 @@ impl Customer {
         &self.name
     }
 
-    /// The kind of the call that was not answered.
+    /// The kind of the interrupted call.
     pub(super) fn unanswered(&self) -> Option<&'static str> {
         self.open.as_ref().map(Call::kind)
     }
 
-    /// Everything that it has.
+    /// The ids of its objects.
     pub(super) fn ids(&self) -> BTreeSet<String> {
         let volumes = self.volumes.iter().map(|volume| volume.id.clone());
         let snapshots = self.snapshots.iter().map(|snapshot| snapshot.id.clone());
@@ -342,22 +342,22 @@ impl Customer {
         volumes.chain(snapshots).chain(members).collect()
     }
 
-    /// Works until a call fails, which it may only when the driver is killed.
-    pub(super) async fn work(&mut self, mut clients: Clients, fate: &CallOutcomes) {
+    /// Runs until a call fails, which is allowed only if the driver was killed.
+    pub(super) async fn work(&mut self, mut clients: Clients, plan: &KillPlan) {
         loop {
             let call = self.next();
             self.open = Some(call.clone());
-            if call.kind() == fate.aim && fate.acknowledged.load(Ordering::SeqCst) >= fate.enough {
-                fate.begun.notify_one();
+            if call.kind() == plan.aim && plan.acknowledged.load(Ordering::SeqCst) >= plan.enough {
+                plan.begun.notify_one();
             }
             match clients.call(call.clone()).await {
                 Ok(reply) => {
                     self.enter(call, reply);
                     self.open = None;
-                    fate.acknowledged.fetch_add(1, Ordering::SeqCst);
+                    plan.acknowledged.fetch_add(1, Ordering::SeqCst);
                 }
                 Err(status) => {
-                    let killed = fate.killed.load(Ordering::SeqCst);
+                    let killed = plan.killed.load(Ordering::SeqCst);
                     assert!(killed, "{}: {call:?} failed: {status}", self.name);
                     return;
                 }
@@ -365,7 +365,7 @@ impl Customer {
         }
     }
 
-    /// Repeats the call that was not answered.
+    /// Retries the interrupted call.
     pub(super) async fn repeat(&mut self, clients: &mut Clients) {
         let Some(call) = self.open.take() else { return };
         match clients.call(call.clone()).await {
@@ -374,7 +374,7 @@ impl Customer {
         }
     }
 
-    /// Compares the books with what there is, what the open call changes apart while it is `open`.
+    /// Compares the record with the array's state; if `open`, except for the object of the interrupted call.
     pub(super) async fn check(&self, clients: &mut Clients, view: &View, open: bool) {
         let apart = self.open.as_ref().filter(|_| open).map_or("", Call::subject);
         for volume in self.volumes.iter().filter(|volume| volume.id != apart) {
@@ -430,7 +430,7 @@ impl Customer {
         }
     }
 
-    /// Takes everything back.
+    /// Deletes all its objects.
     pub(super) async fn leave(&mut self, clients: &mut Clients) {
         loop {
             let call = if let Some(volume) = self.volumes.first() {
@@ -451,7 +451,7 @@ impl Customer {
         }
     }
 
-    // === what to do next ===
+    // === the next call ===
 
     fn next(&mut self) -> Call {
         let room = self.volumes.len() < MOST.0;
@@ -461,7 +461,7 @@ impl Customer {
         let volume = self.rng.usize(..self.volumes.len());
         let name = self.new_name();
         let volume = &self.volumes[volume];
-        // The way to a pod is long, so more often on than back.
+        // Publishing takes many steps, so they are more likely than reverse steps.
         let mut calls = [
             self.steps_on(volume),
             self.steps_on(volume),
@@ -517,7 +517,7 @@ impl Customer {
         })
     }
 
-    /// What brings the volume nearer to a pod.
+    /// The next steps towards a published volume.
     fn steps_on(&self, volume: &Volume) -> Vec<Call> {
         let capability = Some(capability());
         match volume.node {
@@ -554,7 +554,7 @@ impl Customer {
         }
     }
 
-    /// What takes it back by a step.
+    /// The next step back.
     fn steps_back(&self, volume: &Volume) -> Vec<Call> {
         vec![match volume.node {
             None => Call::Delete(mk_delete(&volume.id)),
@@ -583,7 +583,7 @@ impl Customer {
         self.directory.join("targets").join(volume)
     }
 
-    // === books ===
+    // === the record ===
 
     fn enter(&mut self, call: Call, reply: Reply) {
         match (call, reply) {
@@ -632,7 +632,7 @@ impl Customer {
             (Call::NodePublish(request), _) => self.volume(&request.volume_id).shown = true,
             (Call::NodeUnpublish(request), _) => self.volume(&request.volume_id).shown = false,
             (Call::NodeExpand(_), _) => {}
-            (call, _) => panic!("{call:?} was answered as another call"),
+            (call, _) => panic!("{call:?} returned the response of another call"),
         }
     }
 
@@ -640,7 +640,7 @@ impl Customer {
         let mut volumes = self.volumes.iter_mut();
         volumes
             .find(|volume| volume.id == id)
-            .expect("a volume must be in the books")
+            .expect("the volume is recorded")
     }
 }
 
@@ -677,7 +677,7 @@ fn members(group: v1::VolumeGroupSnapshot) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What all volumes are made for.
+/// The capability of all volumes.
 fn capability() -> v1::VolumeCapability {
     mk_mount("", Mode::SingleNodeWriter)
 }
