@@ -4,10 +4,10 @@
 //! cargo build --release -p csi-mock-driver --bins --examples
 //! target/release/examples/driver_rate --host-path /path/to/hostpathplugin
 //! ```
-//! Each driver is started by itself on a Unix socket and measured over one connection. Publish and unpublish are counted
-//! with 64 calls in flight, each on a volume of its own; then volumes are made until there are as many as asked for, and
-//! listed at each size. Client and driver share the cores, so the CPU time of both is reported: if the sum
-//! equals the elapsed time of all cores, the CPU is the limit.
+//! The drivers run one after the other on a Unix socket, each measured over one connection. Publish and unpublish are counted
+//! with 64 calls in flight, each for a separate volume. Then volumes are created up to each requested number, and listed.
+//! Client and driver share the cores, so the CPU time of both is reported: if the sum equals the elapsed time of all cores,
+//! the CPU is the limit.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -31,37 +31,37 @@ use tonic::transport::{Channel, Endpoint};
 const IN_FLIGHT: usize = 64;
 /// The size of volumes.
 const BYTES: i64 = 1 << 20;
-/// How long a driver may take to listen.
+/// Timeout until a driver listens.
 const START: Duration = Duration::from_secs(20);
-/// Of processor time in a second, wherever this is built for.
+/// Ticks of CPU time per second on all supported platforms.
 const TICKS: u64 = 100;
-/// Larger than any page here.
+/// Larger than any page.
 const LARGEST_ANSWER: usize = 1 << 30;
 
 /// Measures drivers over a Unix socket.
 #[derive(Parser)]
 struct Args {
-    /// csi-mock-driver; the one beside this program unless given.
+    /// csi-mock-driver. Default: the one in this program's target directory.
     #[arg(long)]
     ours: Option<PathBuf>,
-    /// hostpathplugin of csi-driver-host-path, to be measured in the same run.
+    /// hostpathplugin of csi-driver-host-path, which is measured in the same run.
     #[arg(long)]
     host_path: Option<PathBuf>,
-    /// How many volumes there are when they are listed, smallest number first.
+    /// Numbers of volumes at which they are listed, in ascending order.
     #[arg(long, value_delimiter = ',', default_values_t = [10_000, 50_000, 100_000])]
     volumes: Vec<usize>,
-    /// How many volumes host-path makes, which writes all of its state for each.
+    /// Number of volumes of host-path, which rewrites its whole state for each.
     #[arg(long, value_delimiter = ',', default_values_t = [1_000, 2_000, 4_000])]
     host_path_volumes: Vec<usize>,
     /// Entries of a page of ListVolumes.
     #[arg(long, default_value_t = 1000)]
     page: i32,
-    /// Seconds for which publish calls are counted.
+    /// Duration of the publish calls, in seconds.
     #[arg(long, default_value_t = 5)]
     seconds: u64,
 }
 
-/// A driver to be measured.
+/// A driver under measurement.
 struct Contender {
     name: &'static str,
     command: Command,
@@ -71,7 +71,7 @@ struct Contender {
     page: i32,
 }
 
-/// A driver that runs; gone with its handle.
+/// A running driver, which is killed when dropped.
 struct Running {
     child: Child,
     client: ControllerClient<Channel>,
@@ -206,7 +206,7 @@ impl Running {
                 bail!("{command:?} ended with {status}");
             }
             ensure!(Instant::now() < deadline, "{command:?} does not listen");
-            // Nothing can be awaited: there is no event for the start of listening.
+            // There is no event for the start of listening.
             sleep(Duration::from_millis(20)).await;
         }
         let channel = Endpoint::from_shared(format!("unix:{}", socket.display()))?
@@ -216,7 +216,7 @@ impl Running {
         Ok(Self { child, client })
     }
 
-    /// Publishes and unpublishes each volume, over and over, and counts the calls.
+    /// Repeatedly publishes and unpublishes each volume, and counts the calls.
     async fn publish(&self, handles: &[String], node: &str, window: Duration) -> Result<usize> {
         let end = Instant::now() + window;
         let work = handles.iter().map(|handle| async move {
@@ -241,13 +241,13 @@ impl Running {
             let volume = answer
                 .into_inner()
                 .volume
-                .context("CreateVolume answered without a volume")?;
+                .context("CreateVolume returned no volume")?;
             anyhow::Ok(volume.volume_id)
         });
         made.buffer_unordered(IN_FLIGHT).try_collect().await
     }
 
-    /// Counts all volumes and the pages they came in.
+    /// Counts all volumes and the pages of the list.
     async fn list(&mut self, max_entries: i32) -> Result<(usize, usize)> {
         let (mut listed, mut pages, mut starting_token) = (0, 0, String::new());
         loop {
@@ -265,7 +265,7 @@ impl Running {
         }
     }
 
-    /// Bytes of memory that it has now.
+    /// Current resident memory in bytes.
     fn memory(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let kilobytes = status.lines().find_map(|line| {
@@ -281,7 +281,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Fails only for a process that has ended.
+        // Fails only if the process has exited.
         self.child.kill().ok();
         self.child.wait().ok();
     }
@@ -289,13 +289,13 @@ impl Drop for Running {
 
 // === functions ===
 
-/// Name of the socket that each driver in turn listens on.
+/// Name of the drivers' socket.
 const SOCKET: &str = "csi.sock";
 
 /// Processor time that a process has used.
 fn cpu_time(pid: u32) -> Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // Counted after the command, which may hold spaces and parentheses.
+    // Fields are counted after the command, which may contain spaces and parentheses.
     let (_, fields) = stat.rsplit_once(") ").context("a process must have a command")?;
     let ticks = fields.split(' ').skip(11).take(2).map(str::parse::<u64>);
     let ticks: u64 = ticks.sum::<Result<_, _>>().context("ticks must be numbers")?;

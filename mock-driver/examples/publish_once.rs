@@ -39,7 +39,7 @@ async fn main() -> Result<()> {
         .context("start the driver")?;
     let run = timeout(STEP, run(&socket, is_idle))
         .await
-        .context("the driver does not answer");
+        .context("the driver does not respond");
     let end = end(&mut driver);
     run??;
     end
