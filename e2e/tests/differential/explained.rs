@@ -1,27 +1,27 @@
-//! Differences that are known and accepted. Everything else in which the servers differ is a bug of the embedded one.
+//! Known and accepted differences. Any other difference between the servers is a bug of the embedded one.
 
 use http::Method;
 use serde_json::Value;
 
 use super::request::Request;
-use super::server::Answer;
+use super::server::ServerResponse;
 
 const NOT_IMPLEMENTED_SUFFIX: &str = " is not implemented by the embedded API server";
 
 /// A known difference.
 pub(crate) struct Explained {
     pub(crate) reason: &'static str,
-    /// Removes the difference from both answers.
-    hide: fn(&Request, &mut Answer, &mut Answer),
+    /// Removes the difference from both responses.
+    hide: fn(&Request, &mut ServerResponse, &mut ServerResponse),
 }
 
-/// What the embedded API server does not implement and answers with 501: its name in the answer, and the reason.
+/// Unimplemented features, for which the embedded API server responds with 501: the name in the response, and the reason.
 pub(crate) const NOT_IMPLEMENTED: [(&str, &str); 13] = [
     ("server-side apply", "501: server-side apply"),
     ("application/yaml", "501: YAML"),
     (
         "application/vnd.kubernetes.protobuf",
-        "501: answers in protobuf to clients that do not accept JSON",
+        "501: responses in protobuf to clients that do not accept JSON",
     ),
     ("pods/log", "501: logs of pods"),
     ("pods/resize", "501: resizing of pods"),
@@ -144,7 +144,7 @@ fn version(version: &Value) -> Option<u64> {
     version.strip_prefix("<version ")?.strip_suffix('>')?.parse().ok()
 }
 
-/// Removes the bookmark at the end of a watch, unless it is the one behind the initial events.
+/// Removes the bookmark at the end of a watch, unless it is the one after the initial events.
 fn without_last_bookmark(events: &mut Value) {
     if let Value::Array(events) = events
         && let Some(last) = events.last()
@@ -214,7 +214,7 @@ fn without_descriptions(value: &mut Value) {
     }
 }
 
-/// Cuts what is between two texts out of the texts of an answer.
+/// Removes the text between `before` and `after` from all strings of a response.
 fn without_value(value: &mut Value, before: &str, after: &str) {
     match value {
         Value::String(text) => {
@@ -235,7 +235,7 @@ fn without_value(value: &mut Value, before: &str, after: &str) {
     }
 }
 
-/// Cuts the difference of two specs out of the texts of an answer.
+/// Removes the diff of two specs from all strings of a response.
 fn without_diffs(value: &mut Value) {
     match value {
         Value::String(text) => {
@@ -250,8 +250,8 @@ fn without_diffs(value: &mut Value) {
     }
 }
 
-/// Why the answers of the embedded server and of kube-apiserver differ, if that is known.
-pub(crate) fn find(request: &Request, ours: &Answer, real: &Answer) -> Option<&'static str> {
+/// The known reason why the responses of the embedded server and of kube-apiserver differ, if any.
+pub(crate) fn find(request: &Request, ours: &ServerResponse, real: &ServerResponse) -> Option<&'static str> {
     if ours.code.as_u16() == 501 {
         let name = ours.body["message"]
             .as_str()?

@@ -1,4 +1,4 @@
-//! Generates sequences of requests from a seed; a part of the requests is invalid on purpose.
+//! Generates sequences of requests from a seed; some requests are intentionally invalid.
 
 mod documents;
 mod options;
@@ -13,7 +13,7 @@ use super::request::{Body, Edit, Request};
 use documents::Documents;
 use options::watch;
 
-/// Kinds whose requests meet in a sequence.
+/// Kinds whose requests are combined in a sequence.
 const GROUPS: &[&[(&str, &str)]] = &[
     &[
         ("", "persistentvolumes"),
@@ -72,9 +72,9 @@ pub(crate) fn sequence(seed: u64) -> Sequence {
         let kind = kinds[generator.rng.usize(..kinds.len())];
         generator.request(kind)
     }));
-    // What has become of everything.
+    // Read the final state.
     requests.extend(kinds.iter().map(list));
-    // Watches with selectors see an object come and go.
+    // Watches with selectors return an object's creation and deletion.
     for kind in &kinds {
         requests.extend([json!("x"), json!(null)].map(|label| set_label(kind, label)));
     }
@@ -155,7 +155,7 @@ impl Generator {
         (format!("{}/{name}", kind.collection("$ns")), name)
     }
 
-    /// A request that later ones build on; what it creates need not be new.
+    /// A valid creation on which later requests depend; the object may exist already.
     fn create_valid(&mut self, kind: &Kind, name: &str) -> Request {
         let name = unique_name(kind, name);
         let mut document = Documents::valid(&mut self.rng, kind).create();
@@ -353,7 +353,7 @@ impl Generator {
         }
     }
 
-    /// Makes the body something that is no document of the kind.
+    /// Replaces the body by something that is not a document of the kind.
     fn damage(&mut self, request: &mut Request) {
         if !self.chance(5) {
             return;

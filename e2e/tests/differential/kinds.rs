@@ -43,10 +43,10 @@ pub(crate) static ALL: LazyLock<Vec<Kind>> = LazyLock::new(|| {
     kinds
 });
 
-/// Names of objects; few, so that requests meet.
+/// Names of objects; few, so that requests concern the same objects.
 pub(crate) const NAMES: [&str; 3] = ["a", "b", "c.d"];
 
-/// Name of the object that a sequence creates last, behind all others in lists.
+/// Name of the object that a sequence creates last; it sorts after all others.
 pub(crate) const LAST_NAME: &str = "zz";
 
 /// Metadata, besides name and namespace.

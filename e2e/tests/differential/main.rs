@@ -1,5 +1,5 @@
-//! Differential test of the embedded API server: seeded sequences of requests go to it and to the real kube-apiserver,
-//! and both must answer alike.
+//! Differential test of the embedded API server: it and the real kube-apiserver get the same seeded sequences of requests,
+//! and must return equal responses.
 //!
 //! `DIFFERENTIAL_REQUESTS` sets the number of requests, `DIFFERENTIAL_SEED` the first seed. See e2e/README.md.
 
@@ -42,8 +42,8 @@ fn main() -> Result<ExitCode> {
     let toolchain = Toolchain::new(&run, Settings::from_env());
     let trial = {
         let (run, runtime) = (Arc::clone(&run), Arc::clone(&runtime));
-        Trial::ignorable_test("api servers answer alike", move || {
-            let skipped = MissingGo::skips(runtime.block_on(api_servers_answer_alike(&run, &toolchain)));
+        Trial::ignorable_test("API servers respond equally", move || {
+            let skipped = MissingGo::skips(runtime.block_on(api_servers_respond_equally(&run, &toolchain)));
             let skipped = skipped.map_err(|error| format!("{error:#}"))?;
             Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
         })
@@ -53,11 +53,11 @@ fn main() -> Result<ExitCode> {
     Ok(conclusion.exit_code())
 }
 
-async fn api_servers_answer_alike(run: &Arc<Run>, toolchain: &Toolchain) -> Result<()> {
+async fn api_servers_respond_equally(run: &Arc<Run>, toolchain: &Toolchain) -> Result<()> {
     toolchain.settings().require_go()?;
     let requests = setting("DIFFERENTIAL_REQUESTS")?.unwrap_or(REQUESTS);
     let seed = setting("DIFFERENTIAL_SEED")?.unwrap_or(0);
-    // By default kube-apiserver compacts etcd every five minutes, and answers requests for older versions with 410 Gone.
+    // By default kube-apiserver compacts etcd every five minutes, and responds to requests for older versions with 410 Gone.
     let keep_versions = vec!["--etcd-compaction-interval=0".to_owned()];
     let options = Options {
         api_server_only: true,

@@ -1,29 +1,29 @@
-//! Replaces in answers what two servers cannot have in common: times, generated names, and UIDs and resource versions by
-//! their order of appearance; `managedFields`, which only kube-apiserver has, goes.
+//! Normalizes values that differ between two servers: times, generated names, and UIDs and resource versions (by their order
+//! of appearance). Removes `managedFields`, which only kube-apiserver has.
 
 use std::collections::HashMap;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-/// Requests hold earlier times only.
+/// Requests contain only earlier times.
 const FIRST_YEAR_OF_SERVERS: i16 = 2025;
 /// Prefixes of generated names.
 const GENERATED: [&str; 3] = [NUMBERED, "Not Valid-", "kube-api-access-"];
-/// This one has a number and a hyphen behind it.
+/// This one is followed by a number and a hyphen.
 const NUMBERED: &str = "$ns-g";
 const NUMBER_LENGTH: usize = 4;
 /// Letters that servers append to a prefix.
 const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX_LENGTH: usize = 5;
 const UID_LENGTH: usize = 36;
-/// The longest time in an answer, with microseconds.
+/// The longest time in a response, with microseconds.
 const TIME_LENGTHS: [usize; 2] = [27, 20];
 
 /// The namespace of kube-apiserver's own Lease.
 const CLUSTER_NAMESPACE: &str = "kube-system";
 
-/// What has appeared in a server's answers.
+/// The values that have appeared in a server's responses.
 pub(crate) struct Symbols {
     namespace: String,
     versions: HashMap<String, usize>,
@@ -92,7 +92,7 @@ impl Symbols {
         }
     }
 
-    /// Replaces what is in a text.
+    /// Replaces the values in a text.
     pub(crate) fn text(&mut self, text: &str) -> String {
         let mut text = text.replace(&self.namespace, "$ns");
         for prefix in GENERATED {
@@ -140,8 +140,8 @@ impl Symbols {
     }
 }
 
-/// Whether an item of a list, a row of a table or an event of a watch is of an object that only kube-apiserver has. It must
-/// not take a number.
+/// Whether an item of a list, a row of a table or an event of a watch is about an object that only kube-apiserver has, and
+/// must not get a number.
 fn is_of_cluster(item: &Value) -> bool {
     ["/metadata/namespace", "/object/metadata/namespace"]
         .into_iter()
@@ -173,7 +173,7 @@ fn is_server_time(text: &str, length: usize) -> bool {
     year.is_some_and(|year| year >= FIRST_YEAR_OF_SERVERS) && text.parse::<Timestamp>().is_ok()
 }
 
-/// Replaces the number behind `before`.
+/// Replaces the number after `before`.
 fn without_digits(text: String, before: &str) -> String {
     match text.split_once(before) {
         Some((start, rest)) => {
@@ -184,7 +184,7 @@ fn without_digits(text: String, before: &str) -> String {
     }
 }
 
-/// Replaces what the server appended to a generated name.
+/// Replaces the suffix that the server appended to a generated name.
 fn without_suffixes(text: &str, prefix: &str) -> String {
     let mut parts = text.split(prefix);
     let mut replaced = parts.next().unwrap_or_default().to_owned();

@@ -1,5 +1,4 @@
-//! Compares the OpenAPI schemas of both API servers: the fields of all structs, and by which keys strategic merge patches
-//! merge their lists.
+//! Compares the OpenAPI schemas of both API servers: the fields of all structs, and the merge keys of their lists.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +12,7 @@ use super::session::call;
 /// By struct and field: the strategy of strategic merge patches and the merge key.
 type Merges = BTreeMap<String, BTreeMap<String, [Option<String>; 2]>>;
 
-/// Where the schemas of the embedded server differ from those of kube-apiserver.
+/// The differences between the schemas of the embedded server and of kube-apiserver.
 pub(crate) async fn differences(ours: &Client, real: &Client) -> Result<Vec<String>> {
     let index = call(ours, Method::GET, "/openapi/v3", None).await?;
     let paths = index["paths"].as_object().context("the index must have paths")?;

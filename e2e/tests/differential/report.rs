@@ -10,10 +10,10 @@ use super::generator::Sequence;
 use super::generator::subresources::{NAMED_ONLY, PROTOBUF, SUBRESOURCES};
 use super::kinds::{self, Kind};
 use super::request::{BOOKMARKS, Request};
-use super::server::Answer;
+use super::server::ServerResponse;
 use super::session::Compared;
 
-/// Least share of requests that are refused, in percent.
+/// Minimum percentage of refused requests.
 const INVALID_SHARE: u64 = 30;
 /// From this number of requests on, no cell of the table may be empty.
 const COMPLETE_REQUESTS: u64 = 100_000;
@@ -42,19 +42,19 @@ const STATUS_ACTIONS: [&str; 5] = [
 ];
 
 pub(crate) struct Report {
-    /// Number of answers by kind, action and code.
+    /// Number of responses by kind, action and code.
     counts: BTreeMap<(String, &'static str), BTreeMap<u16, u64>>,
     explained: BTreeMap<&'static str, u64>,
-    /// Number of differences that look alike.
+    /// Number of differences by signature.
     signatures: BTreeMap<String, u64>,
     shown: Vec<String>,
 }
 
-/// Answers to one request that differ.
+/// Different responses to one request.
 pub(crate) struct Difference {
     pub(crate) index: usize,
-    pub(crate) ours: Answer,
-    pub(crate) real: Answer,
+    pub(crate) ours: ServerResponse,
+    pub(crate) real: ServerResponse,
 }
 
 // === impl Report ===
@@ -90,7 +90,7 @@ impl Report {
         }
     }
 
-    /// Counts a difference; whether it is the first of its kind.
+    /// Counts a difference; returns whether it is the first of its kind.
     pub(crate) fn count(&mut self, request: &Request, difference: &Difference) -> bool {
         let count = self.signatures.entry(difference.signature(request)).or_default();
         *count += 1;
@@ -230,8 +230,8 @@ fn shown(seed: u64, request: &Request, difference: &Difference, before: &[Reques
     text
 }
 
-/// Where the answers differ, as `pointer: ours != real`.
-fn differing(ours: &Answer, real: &Answer) -> Vec<String> {
+/// The differences of the responses, as `pointer: ours != real`.
+fn differing(ours: &ServerResponse, real: &ServerResponse) -> Vec<String> {
     let mut found = Vec::new();
     if ours.code != real.code {
         found.push(format!("code: {} != {}", ours.code, real.code));
@@ -254,7 +254,7 @@ fn differing(ours: &Answer, real: &Answer) -> Vec<String> {
     found
 }
 
-/// Where two documents differ.
+/// Collects the differences of two documents.
 pub(crate) fn differing_values(pointer: &str, ours: &Value, real: &Value, found: &mut Vec<String>) {
     match (ours, real) {
         (Value::Object(ours), Value::Object(real)) => {

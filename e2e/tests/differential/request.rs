@@ -34,19 +34,19 @@ pub(crate) enum Body {
     Text(String),
     Json(Value),
     Protobuf(Protobuf),
-    /// The object as the server returned it last, or `fallback`, changed.
+    /// The object as last returned by the server, or `fallback`, with edits.
     Stored {
         fallback: Value,
         edits: Vec<Edit>,
     },
 }
 
-/// An object of the core group with nothing but a name, in protobuf.
+/// An object of the core group with only a name, in protobuf.
 #[derive(Clone, Debug)]
 pub(crate) struct Protobuf {
     pub(crate) kind: &'static str,
     pub(crate) name: String,
-    /// Whether Kubernetes' prefix is before the envelope.
+    /// Whether the envelope has Kubernetes' magic prefix.
     pub(crate) has_prefix: bool,
 }
 
@@ -144,7 +144,7 @@ fn unescaped(token: &str) -> String {
 // === impl Request ===
 
 impl Request {
-    /// Whether the answer is a stream of events.
+    /// Whether the response is a stream of events.
     pub(crate) fn is_watch(&self) -> bool {
         self.action == "WATCH" || self.reads_to_bookmark()
     }

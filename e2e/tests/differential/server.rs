@@ -1,4 +1,4 @@
-//! One of the two API servers: sends requests with its versions and UIDs, and makes its answers comparable.
+//! One of the two API servers: sends requests with its versions and UIDs, and normalizes its responses.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,15 +15,15 @@ use super::kinds::LAST_NAME;
 use super::normalize::Symbols;
 use super::request::{Body, Request};
 
-/// Version and UID of an object that no answer has shown.
+/// Version and UID of an object that was in no response.
 const UNKNOWN_VERSION: &str = "1";
 const UNKNOWN_UID: &str = "00000000-0000-4000-8000-000000000000";
 
-/// An API server, and what its answers have shown in a sequence.
+/// An API server, and the values from its responses in a sequence.
 pub(crate) struct Server {
     client: Client,
     namespace: String,
-    /// Objects as they were returned last, by path.
+    /// The last returned objects, by path.
     objects: HashMap<String, Value>,
     first_versions: HashMap<String, String>,
     continue_tokens: HashMap<String, String>,
@@ -32,9 +32,9 @@ pub(crate) struct Server {
     symbols: Symbols,
 }
 
-/// An answer without anything in which servers may differ.
+/// A normalized response.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Answer {
+pub(crate) struct ServerResponse {
     pub(crate) code: StatusCode,
     pub(crate) content_type: String,
     pub(crate) warnings: Vec<String>,
@@ -60,8 +60,8 @@ impl Server {
         &self.client
     }
 
-    /// Sends the request and returns the answer, normalized.
-    pub(crate) async fn send(&mut self, request: &Request) -> Result<Answer> {
+    /// Sends the request and returns the normalized response.
+    pub(crate) async fn send(&mut self, request: &Request) -> Result<ServerResponse> {
         let (code, headers, bytes) = self.exchange(request).await?;
         let text = |name: &header::HeaderName| {
             let values = headers.get_all(name).into_iter();
@@ -78,7 +78,7 @@ impl Server {
         for warning in &mut warnings {
             *warning = self.symbols.text(warning);
         }
-        Ok(Answer {
+        Ok(ServerResponse {
             code,
             content_type: text(&header::CONTENT_TYPE).concat(),
             warnings,
@@ -103,7 +103,7 @@ impl Server {
         let bytes = body
             .collect()
             .await
-            .context("read an answer")?
+            .context("read a response")?
             .to_bytes()
             .to_vec();
         Ok((parts.status, parts.headers, bytes))
@@ -150,7 +150,7 @@ impl Server {
         built.body(ClientBody::from(body)).context("build a request")
     }
 
-    /// Remembers the objects of an answer.
+    /// Remembers the objects of a response.
     fn remember(&mut self, request: &Request, body: &Value) {
         let path = request.path.trim_end_matches("/status");
         if let Some(items) = body["items"].as_array() {
@@ -308,9 +308,9 @@ fn is_last_object(object: &Value) -> bool {
         .is_some_and(|name| name == LAST_NAME || name.ends_with(&format!("-{LAST_NAME}")))
 }
 
-// === impl Answer ===
+// === impl ServerResponse ===
 
-impl fmt::Display for Answer {
+impl fmt::Display for ServerResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.code.as_u16(), self.content_type, self.body)?;
         if !self.warnings.is_empty() {

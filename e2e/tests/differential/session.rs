@@ -15,11 +15,11 @@ use super::generator::{JSON, Sequence, request};
 use super::kinds::{self, Kind};
 use super::report::Difference;
 use super::request::{Body, Request};
-use super::server::{Answer, Server, encoded};
+use super::server::{Server, ServerResponse, encoded};
 
 /// A StorageClass that sorts before all others.
 const MARKER: &str = "0";
-/// How long the informers of kube-apiserver may lag behind its store.
+/// Timeout of waiting for kube-apiserver's informers.
 const INFORMER_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Session {
@@ -28,9 +28,9 @@ pub(crate) struct Session {
     namespaces: AtomicU64,
 }
 
-/// What became of a sequence.
+/// The result of a sequence.
 pub(crate) struct Compared {
-    /// Codes of the real answers.
+    /// Codes of kube-apiserver's responses.
     pub(crate) codes: Vec<u16>,
     pub(crate) explained: Vec<&'static str>,
     pub(crate) differences: Vec<Difference>,
@@ -91,7 +91,7 @@ impl Session {
                 }),
             }
             if is_success && (request.method != Method::GET || request.is_watch()) {
-                // From here on the servers have different objects, or have shown different numbers of versions.
+                // From now on the servers have different objects, or have returned different numbers of versions.
                 break;
             }
         }
@@ -99,7 +99,7 @@ impl Session {
         Ok(compared)
     }
 
-    /// The requests that are needed for a difference to show, without its own.
+    /// The preceding requests that are necessary to reproduce a difference.
     pub(crate) async fn shorten(&self, sequence: &Sequence, difference: &Difference) -> Result<Vec<Request>> {
         let last = &sequence.requests[difference.index];
         let mut needed = sequence.requests[..difference.index].to_vec();
@@ -139,11 +139,11 @@ impl Session {
     }
 }
 
-fn message(answer: &Answer) -> &Value {
-    &answer.body["message"]
+fn message(response: &ServerResponse) -> &Value {
+    &response.body["message"]
 }
 
-/// Creates the namespace of a sequence, and what a controller would create in it.
+/// Creates the namespace of a sequence, and the objects that a controller would create in it.
 async fn prepare(server: &mut Server) -> Result<()> {
     let namespaces = kinds::find("", "namespaces");
     let accounts = kinds::find("", "serviceaccounts");
@@ -151,8 +151,8 @@ async fn prepare(server: &mut Server) -> Result<()> {
         let mut create = request(kind, "POST", Method::POST, kind.collection("$ns"));
         create.content_type = JSON;
         create.body = Body::Json(json!({ "metadata": { "name": name } }));
-        let answer = server.send(&create).await?;
-        ensure!(answer.code.is_success(), "{create}: {answer}");
+        let response = server.send(&create).await?;
+        ensure!(response.code.is_success(), "{create}: {response}");
     }
     Ok(())
 }
@@ -169,10 +169,10 @@ async fn await_watch_cache(server: &Server, request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// Waits until admission plugins know the StorageClasses that are stored.
+/// Waits until the admission plugins' informers have the stored StorageClasses.
 ///
-/// Those of kube-apiserver read them from an informer, which sees changes in their order: once it has seen a new default
-/// class come and go, it has seen everything before. The embedded server gets the same class, because watches show it.
+/// kube-apiserver's plugins use an informer, which receives changes in order: once it has received the creation and deletion
+/// of a new default class, it has all earlier changes. The embedded server gets the same class, because watches return it.
 async fn await_informer(server: &Server) -> Result<()> {
     let client = server.client();
     let classes = kinds::find("storage.k8s.io", "storageclasses").collection("");
@@ -195,7 +195,7 @@ async fn await_informer(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// The class that admission gives to a claim without one.
+/// The class that admission sets for a claim without one.
 async fn default_class(server: &Server) -> Result<Value> {
     let claims = kinds::find("", "persistentvolumeclaims").collection("$ns");
     let path = format!("{}?dryRun=All", server.path(&claims));
@@ -211,7 +211,7 @@ async fn default_class(server: &Server) -> Result<Value> {
     Ok(claim["spec"]["storageClassName"].clone())
 }
 
-/// Deletes what a sequence may have left.
+/// Deletes the remaining objects of a sequence.
 async fn clean_up(server: &mut Server, kinds: &[&'static Kind]) -> Result<()> {
     let namespaces = kinds::find("", "namespaces");
     let accounts = kinds::find("", "serviceaccounts");
@@ -233,7 +233,7 @@ async fn clean_up(server: &mut Server, kinds: &[&'static Kind]) -> Result<()> {
 async fn remove(client: &Client, path: &str, item: &Value) -> Result<()> {
     let finalizers = &item["metadata"]["finalizers"];
     if finalizers.is_array() {
-        // Updates of a Node check its addresses, which its creation does not.
+        // The API server validates a Node's addresses at updates, but not at its creation.
         let (patch, part) = if path.starts_with("/api/v1/nodes/") {
             let patch = json!({ "metadata": { "finalizers": null }, "status": { "addresses": null } });
             (patch, "/status")
@@ -254,7 +254,7 @@ async fn remove(client: &Client, path: &str, item: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Sends a request without comparing the answer.
+/// Sends a request without a comparison of the response.
 pub(crate) async fn call(client: &Client, method: Method, path: &str, body: Option<Value>) -> Result<Value> {
     let content_type = if method == Method::PATCH {
         "application/merge-patch+json"
@@ -271,6 +271,6 @@ pub(crate) async fn call(client: &Client, method: Method, path: &str, body: Opti
     let response = client.send(request).await.context("send a request")?;
     let body = http_body_util::BodyExt::collect(response.into_body())
         .await
-        .context("read an answer")?;
-    serde_json::from_slice(&body.to_bytes()).context("an answer must be JSON")
+        .context("read a response")?;
+    serde_json::from_slice(&body.to_bytes()).context("a response must be JSON")
 }

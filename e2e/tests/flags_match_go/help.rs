@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// Flags and their defaults from the help of Go's flag package: a line `  -name type`, then an indented text
-/// that may end with `(default X)`. Zero values have no default there.
+/// Flags and their defaults from the help of Go's flag package: a line `  -name type`, then an indented text that may end with
+/// `(default X)`. The help omits defaults that are zero values.
 pub(super) fn of_go(help: &str) -> BTreeMap<String, String> {
     let mut flags: BTreeMap<String, String> = BTreeMap::new();
     let mut current = None;

@@ -11,11 +11,11 @@ use anyhow::{Context as _, Result, ensure};
 use csi_e2e::toolchain::{MissingGo, Peer, without_run};
 use libtest_mimic::{Arguments, Completion, Trial};
 
-/// Flags of the Go sidecar with another default, and why.
+/// Flags of the Go sidecar with another default, and the reason.
 const OTHER_DEFAULTS: &[(&str, &str)] = &[
     (
         "kube-api-qps",
-        "5 a second is two attaches a second; ours has no limit unless asked for one",
+        "5 a second is two attaches a second; ours has no limit by default",
     ),
     ("kube-api-burst", "belongs to --kube-api-qps"),
 ];
@@ -46,7 +46,7 @@ const LINES: &[(&str, Taken, Taken)] = &[
     ("--timeout 1m30s", Yes, Yes),
     ("--timeout=1s --timeout=2s", Yes, Yes),
     ("--timeout=15", No, No),
-    // Of the all-in-one sidecar, which the Go attacher's own binary does not take.
+    // Of the all-in-one sidecar; the Go attacher's own binary does not accept them.
     ("--attacher-timeout=1m", No, Yes),
     ("--statusz=false", No, Yes),
     ("--leader-election", Yes, Yes),

@@ -119,8 +119,8 @@ async fn grpc_go(harness: &Harness) -> Result<()> {
     stop_in_reverse(&drivers.processes, DEADLINE).await
 }
 
-/// Metadata, trailers, status details, compression, streams, unknown methods, deadlines and cancellations, as grpc-go
-/// sees them on both sides: the same with and without the fault proxy in between.
+/// Metadata, trailers, status details, compression, streams, unknown methods, deadlines and cancellations with grpc-go on
+/// both sides: the same with and without the fault proxy in between.
 async fn grpc_go_on_both_sides(harness: &Harness) -> Result<()> {
     let peer = harness.toolchain.peer(Peer::GrpcProxied).await?;
     let binary = harness.toolchain.csi_mock_driver().await?;

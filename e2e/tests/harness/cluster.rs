@@ -63,7 +63,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     ]
 }
 
-/// Every permission of an attacher, and requests that must be forbidden.
+/// All permissions of an attacher, and requests that must be forbidden.
 const PERMISSIONS: &[(bool, &str, &str, &[&str])] = &[
     (true, "", "persistentvolumes", &["get", "list", "watch", "patch"]),
     (true, "storage.k8s.io", "csinodes", &["list", "watch"]),

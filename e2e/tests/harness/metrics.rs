@@ -28,7 +28,7 @@ use crate::{Harness, trial};
 /// Timeout for a process to start, or for the API server to be ready.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Metrics of the Go sidecar that csi-attacher omits, and why.
+/// Metrics of the Go sidecar that csi-attacher omits, and the reason.
 const ABSENT: &[(&str, &str)] = &[
     ("go_", "there is no Go runtime"),
     ("registered_metrics_total", "bookkeeping of its metrics library"),

@@ -18,7 +18,7 @@ use crate::{Harness, trial};
 
 /// Timeout; only reached on failure.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Argument that turns this executable into a harness to be killed.
+/// Argument that makes this executable the harness that a test kills.
 const VICTIM: &str = "--be-the-victim";
 
 /// A script whose child leaves the process group, and then prints its id.

@@ -28,7 +28,7 @@ const VALIDATORS: &str = "e2e/validators/deploy/readme_test.go";
 struct Recipe(&'static str, &'static str, Runner);
 
 enum Runner {
-    /// A file, and the test in it that runs all commands of the block, or checks the whole file that it is.
+    /// A file, and the test in it that runs all commands of the block, or checks the block as a whole file.
     Test(&'static str, &'static str),
     /// As [`Runner::Test`], with the commands that it does not run and the reason. [`NOT_RUN`] names programs that do nothing.
     Partly(&'static str, &'static str, &'static str),
@@ -161,8 +161,8 @@ async fn each_is_run_or_listed(_harness: Arc<Harness>) -> Result<()> {
 // === impl Recipe ===
 
 impl Recipe {
-    /// Checks that the test exists and names the block, and that the row says what it leaves out. `nodes` is the source of the
-    /// tests on real nodes.
+    /// Checks that the test exists and names the block, and that the row lists the omitted commands. `nodes` is the source of
+    /// the tests on real nodes.
     fn check(&self, text: &str, nodes: &str) -> Result<()> {
         let Self(document, begins, runner) = self;
         let (file, test) = match runner {

@@ -1,4 +1,4 @@
-//! Errors of impossible builds name what is missing and how to install it.
+//! Errors of impossible builds name the missing program and how to install it.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -54,7 +54,7 @@ fn is_match(ours: &Outcome, theirs: &Outcome) -> bool {
 
 /// The volume of a pod with this source.
 fn in_pod(field: &str, mut source: Value) -> Value {
-    // The library panics here, as it reads the name of the policy from the wrong object.
+    // The library panics here because it reads the name of the policy from the wrong object.
     if let Some(source) = source.as_object_mut() {
         source.remove("storagePolicyName");
     }

@@ -115,7 +115,7 @@ fn translates_volumes_like_the_library(field: &str, generator: volumes::Generato
     compare(field, outcomes, is_translated, is_match)
 }
 
-/// Fails if our outcome of a volume is not like Go's, or if fewer volumes were translated than the plugin has.
+/// Fails if our outcome for a volume differs from Go's, or if too few volumes were translated.
 fn compare<T: fmt::Debug>(
     field: &str,
     outcomes: impl Iterator<Item = Result<(T, T, Value)>>,
@@ -139,9 +139,8 @@ fn compare<T: fmt::Debug>(
     Ok(())
 }
 
-/// Differing messages: Go explains in brackets why an address is invalid. CSI handles are text, so
-/// csi-attacher rejects at once the bytes with which the Go sidecar fails in each call (here they arrive as
-/// U+FFFD).
+/// Accepted differences: Go adds in brackets why an address is invalid. CSI handles are text, so csi-attacher rejects invalid
+/// bytes (U+FFFD here) immediately, whereas the Go sidecar fails in each call.
 fn is_match(ours: &Outcome, theirs: &Outcome) -> bool {
     match (ours, theirs) {
         (Outcome::Refused(ours), Outcome::Refused(theirs)) => {

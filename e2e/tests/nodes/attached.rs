@@ -1,5 +1,5 @@
-//! Volumes that must stay attached while the attacher is replaced: two pods append to theirs, and watches record what
-//! VolumeAttachments and nodes say about them all the time.
+//! Volumes that must stay attached while the attacher is replaced: two pods write continuously, and watches record all states
+//! of VolumeAttachments and `status.volumesAttached`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,14 +25,14 @@ use crate::env::{Env, PodSpec, STEP};
 
 /// Appends the time to a file on the volume each second, until a write fails.
 const APPEND: &str = "while date +%s >>/data/log; do sleep 1; done &";
-/// Longer than any pause of a process on a busy machine, shorter than a volume that is detached and attached again.
+/// Longer than a pause of a process on a busy machine, shorter than a detach and a new attach.
 const GAP: Duration = Duration::from_secs(10);
 /// The Deployment of `deploy/` with driver, attacher and the other sidecars.
 const DEPLOYED: &str = "csi-attacher";
 /// Directory of the driver's socket on each node while [`DriverAlone`] runs.
 pub(crate) const SHARED_SOCKET_DIR: &str = "/var/lib/csi-mock-driver/csi";
 
-/// Where the driver records its calls.
+/// The location of the driver's journal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Journal {
     /// The admin API of the driver of `deploy/`.
@@ -41,7 +41,7 @@ pub(crate) enum Journal {
     File(&'static str, &'static str),
 }
 
-/// Two attached volumes with pods that write to them, and a record of what happens to them.
+/// Two attached volumes, pods that write to them, and a record of their states.
 pub(crate) struct AttachedVolumes {
     volumes: Vec<Volume>,
     journal: Journal,
@@ -58,12 +58,12 @@ struct Volume {
     node: &'static str,
     persistent_volume: String,
     handle: String,
-    /// As nodes name it in `status.volumesAttached`.
+    /// Its name in `status.volumesAttached`.
     name: String,
     containers: Vec<ContainerStatus>,
 }
 
-/// Records `status.volumesAttached` of all nodes. Dropping it ends the record.
+/// Records `status.volumesAttached` of all nodes until dropped.
 struct NodeRecorder {
     states: watch::Receiver<Vec<(String, BTreeSet<String>)>>,
     task: JoinSet<()>,
@@ -75,7 +75,7 @@ pub(crate) struct DriverAlone(Deployment);
 // === impl AttachedVolumes ===
 
 impl AttachedVolumes {
-    /// Creates a volume of `class` on each of these nodes, and begins to record.
+    /// Creates a volume of `class` on each of these nodes, and starts recording.
     pub(crate) async fn start(
         env: &Env<'_>,
         driver: &str,
@@ -119,7 +119,7 @@ impl AttachedVolumes {
         })
     }
 
-    /// Checks that the volumes were attached all the while and that the driver got no call about it, and deletes the pods.
+    /// Checks that the volumes stayed attached and that the driver got no call for them, and deletes the pods.
     pub(crate) async fn end(self, env: &Env<'_>, shell: &Shell) -> Result<()> {
         let seen = self.attachments.end().await?;
         for volume in &self.volumes {
@@ -165,7 +165,7 @@ impl AttachedVolumes {
 // === impl Volume ===
 
 impl Volume {
-    /// Checks that the pod has never stopped to write.
+    /// Checks that the pod has never stopped writing.
     async fn check_pod(&self, env: &Env<'_>, shell: &Shell) -> Result<()> {
         let (namespace, pod) = (&env.namespace, &self.pod);
         let log = shell

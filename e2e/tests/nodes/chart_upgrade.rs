@@ -1,4 +1,4 @@
-//! csi-attacher's chart beside a driver in another pod, upgraded by the command of its README while volumes are attached.
+//! Upgrade of csi-attacher's chart, with the driver in another pod, by the command of its README while volumes are attached.
 
 use anyhow::{Context, Result};
 use csi_e2e::document::{Shell, block};

@@ -1,11 +1,11 @@
-//! What the trials on real kubelets show, as in the table of `e2e/README.md`.
+//! Descriptions of the trials on real kubelets, as in the table of `e2e/README.md`.
 
 use std::fmt::Write;
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::toolchain::workspace_root;
 
-/// Trials in their order, the scenarios `path::` apart, and what each shows.
+/// Trials in order, except for the scenarios `path::`, and their descriptions.
 const ABOUT: &[(&str, &str)] = &[
     (
         "nothing_survives_a_killed_harness",

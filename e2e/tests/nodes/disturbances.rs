@@ -1,4 +1,4 @@
-//! Programs and nodes that fail while volumes are in use.
+//! Failures of programs and nodes while volumes are in use.
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::document::block;
@@ -44,8 +44,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// A pod is deleted while its kubelet is dead. The next kubelet finds the mounts on disk (reconstruction), unmounts them
-/// and lets the volume be detached, with all that the pod wrote.
+/// A pod is deleted while its kubelet is down. The next kubelet reconstructs the mounts from disk and unmounts them, and the
+/// volume is detached with its data.
 async fn kubelet_is_killed_with_a_volume_mounted(env: &Env<'_>) -> Result<()> {
     env.claim("data", EXT4, "Filesystem").await?;
     env.run_pod(
@@ -68,8 +68,7 @@ async fn kubelet_is_killed_with_a_volume_mounted(env: &Env<'_>) -> Result<()> {
     .await
 }
 
-/// kubelet dies in the middle of NodeStageVolume, which the driver finishes. The next kubelet stages again and starts the
-/// pod.
+/// kubelet is killed during NodeStageVolume, which the driver completes. The next kubelet stages again and starts the pod.
 async fn kubelet_is_killed_while_it_stages(env: &Env<'_>) -> Result<()> {
     let driver = env.nodes.node_driver(A)?;
     let rule = json!({
@@ -99,7 +98,7 @@ async fn kubelet_is_killed_while_it_stages(env: &Env<'_>) -> Result<()> {
     env.wait_until_detached("data").await
 }
 
-/// NodeStageVolume fails twice: kubelet reports it in Events and repeats the call.
+/// NodeStageVolume fails twice: kubelet reports it in Events and retries the call.
 async fn failed_stage_is_repeated(env: &Env<'_>) -> Result<()> {
     let driver = env.nodes.node_driver(A)?;
     let rule = json!({
@@ -128,8 +127,8 @@ async fn failed_stage_is_repeated(env: &Env<'_>) -> Result<()> {
     env.wait_until_detached("data").await
 }
 
-/// NodeStageVolume times out after it has staged the volume, and the pod is deleted before it ever succeeds: kubelet
-/// unstages the volume, which may be staged (uncertain mount).
+/// NodeStageVolume times out after it has staged the volume, and the pod is deleted before a retry succeeds: kubelet unstages
+/// the volume, which may be staged (uncertain mount).
 async fn uncertain_stage_is_unstaged(env: &Env<'_>) -> Result<()> {
     let driver = env.nodes.node_driver(A)?;
     let rule = json!({

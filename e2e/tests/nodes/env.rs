@@ -1,4 +1,4 @@
-//! What a scenario on real nodes works in: a namespace, claims and pods, and checks that nothing is left of them.
+//! The environment of a scenario on real nodes: a namespace, claims and pods, and checks that nothing of them is left.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::leftovers::left_on_nodes;
 
-/// How long one step may take when other work shares the cores; most take seconds.
+/// Timeout of a step when other work shares the cores; most take seconds.
 pub(crate) const STEP: Duration = Duration::from_secs(120);
 /// A class of `deploy/`: ext4, provisioned after scheduling.
 pub(crate) const EXT4: &str = "csi-mock";
@@ -33,7 +33,7 @@ pub(crate) struct Env<'a> {
 pub(crate) struct PodSpec<'a> {
     name: &'a str,
     node: Option<&'a str>,
-    /// It is ready when the script has got to its end.
+    /// The pod becomes ready at the end of the script.
     script: &'a str,
     volumes: Vec<Value>,
     mounts: Vec<Value>,
@@ -191,7 +191,7 @@ impl<'a> Env<'a> {
             .with_context(|| format!("create pod {}", pod.name))
     }
 
-    /// Creates a pod and waits until its script has got to its end.
+    /// Creates a pod and waits until its script has completed.
     pub(crate) async fn run_pod(&self, pod: &PodSpec<'_>) -> Result<()> {
         self.create_pod(pod).await?;
         self.wait_until_ready(pod.name).await
@@ -213,7 +213,7 @@ impl<'a> Env<'a> {
         Ok(())
     }
 
-    /// Deletes a pod and waits until its containers have ended and its volumes are unmounted.
+    /// Deletes a pod and waits until its containers have exited and its volumes are unmounted.
     pub(crate) async fn delete_pod(&self, name: &str) -> Result<()> {
         self.pods()
             .delete(name, &DeleteParams::default())
@@ -239,7 +239,7 @@ impl<'a> Env<'a> {
         volume.with_context(|| format!("claim {claim} is not bound"))
     }
 
-    /// The nodes that a claim's volume is attached to.
+    /// The nodes to which a claim's volume is attached.
     pub(crate) async fn attached_to(&self, claim: &str) -> Result<Vec<String>> {
         let volume = self.volume_of(claim).await?;
         let attachments = self.attachments().list(&ListParams::default()).await?;

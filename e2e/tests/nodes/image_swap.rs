@@ -1,5 +1,5 @@
-//! The attacher's image is exchanged in manifests of the kubernetes-csi projects by the commands of `deploy/README.md`, and
-//! back again, while volumes are attached.
+//! The commands of `deploy/README.md` replace the attacher's image in manifests of the kubernetes-csi projects, and restore
+//! it, while volumes are attached.
 
 mod manifests;
 
@@ -41,7 +41,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// The workload of upstream, and how its image is exchanged.
+/// The workload of upstream, and the commands that replace its image.
 struct Swap {
     workload: Value,
     /// Beginnings of the blocks with the commands, and the image afterwards.
@@ -52,7 +52,7 @@ struct Swap {
     journal: Journal,
 }
 
-/// Three replicas and a rolling update, as upstream has them. The driver outlives the pods.
+/// Three replicas and a rolling update, as upstream. The driver keeps running.
 async fn swap_in_attachers_deployment(env: &Env<'_>) -> Result<()> {
     let toolchain = Toolchain::new(env.nodes.run(), Settings::from_env());
     let (objects, workload) = manifests::read(
@@ -91,7 +91,7 @@ async fn swap_in_attachers_deployment(env: &Env<'_>) -> Result<()> {
     swapped.and(removed)
 }
 
-/// All containers in one pod, which runs on one node: the driver is restarted with the attacher.
+/// All containers are in one pod: the driver is restarted with the attacher.
 async fn swap_in_hostpaths_stateful_set(env: &Env<'_>) -> Result<()> {
     let toolchain = Toolchain::new(env.nodes.run(), Settings::from_env());
     let (objects, workload) = manifests::read(
@@ -133,7 +133,7 @@ async fn swap_in_hostpaths_stateful_set(env: &Env<'_>) -> Result<()> {
     let swapped = swap.run(env, &shell, &objects).await;
     let removed = remove(&shell, &env.namespace).await;
     let undefined = shell.run(&format!("kubectl delete -k {definitions}")).await;
-    // The registrar leaves its socket, by which kubelet knows the driver.
+    // The registrar leaves its socket, which keeps the driver registered with kubelet.
     let leftovers = "rm -rf /var/lib/csi-hostpath-data /var/lib/kubelet/plugins/csi-hostpath \
                      /var/lib/kubelet/plugins_registry/hostpath.csi.k8s.io-reg.sock";
     env.nodes.node(A)?.command(&["sh", "-c", leftovers]).await?;
@@ -160,7 +160,7 @@ async fn remove(shell: &Shell, namespace: &str) -> Result<()> {
 // === impl Swap ===
 
 impl Swap {
-    /// The Go attacher attaches volumes. Ours takes them over and moves one, and the Go attacher takes them back.
+    /// The Go attacher attaches volumes. csi-attacher replaces it and moves one; then the Go attacher replaces csi-attacher.
     async fn run(&self, env: &Env<'_>, shell: &Shell, objects: &str) -> Result<()> {
         let file = shell.home().join("upstream.yaml");
         std::fs::write(&file, objects).context("write the manifests")?;

@@ -1,4 +1,4 @@
-//! What is left of a cluster of real nodes whose harness is killed: nothing.
+//! Clean-up of a cluster of real nodes after its harness is killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::env::{EXT4, PodSpec, STEP, create_claim};
 use crate::shared_nodes::Prepared;
 
-/// Ends the harness with the scenario.
+/// Kills the harness when dropped.
 struct Harness(Child);
 
 impl Drop for Harness {
@@ -43,7 +43,7 @@ pub(crate) async fn nothing_survives_a_killed_harness(prepared: Prepared) -> Res
     let mut harness = Harness(child);
     let stderr = harness.0.stderr.take().context("stderr must be piped")?;
     let found = tokio::task::spawn_blocking(move || kubeconfig_of(BufReader::new(stderr)));
-    let admin = found.await.context("read what the harness writes")??;
+    let admin = found.await.context("read the harness's output")??;
     let run = admin
         .ancestors()
         .nth(2)
@@ -65,12 +65,12 @@ pub(crate) async fn nothing_survives_a_killed_harness(prepared: Prepared) -> Res
         "processes must be found by the run's directory"
     );
     let namespaces = namespaces_below(harness.0.id())?;
-    // Of each node, each pod and each container.
+    // The cgroups of each node, pod and container.
     ensure!(namespaces.len() >= 10, "the nodes' namespaces are {namespaces:?}");
     let killed_at = ticks_since_boot()?;
 
     harness.0.kill().context("kill the harness")?;
-    // The reaper removes it last.
+    // The reaper removes the run's directory last.
     let what = format!("{} to be removed", run.display());
     wait::poll(STEP, &what, || async {
         Ok(Progress::of(!run.exists(), || "it is left".to_owned()))
@@ -85,7 +85,7 @@ pub(crate) async fn nothing_survives_a_killed_harness(prepared: Prepared) -> Res
     }
     let processes = process::processes_of(run)?;
     ensure!(processes.is_empty(), "processes are left: {processes:?}");
-    // The machine's first process still has to reap those that the reaper has killed.
+    // The machine's init process still has to reap the killed processes.
     wait::poll(STEP, "the nodes' namespaces to have no process", || async {
         let members = members_of(&namespaces, killed_at)?;
         Ok(Progress::of(members.is_empty(), || {
@@ -104,8 +104,8 @@ pub(crate) async fn nothing_survives_a_killed_harness(prepared: Prepared) -> Res
 /// Namespaces of a process, by kind and inode.
 type Namespaces = BTreeSet<(&'static str, u64)>;
 
-/// The namespaces of the process's descendants that differ from ours. The processes of containers descend from their node's
-/// first process, by their parents.
+/// The namespaces of the process's descendants that differ from ours. The processes of containers are descendants of their
+/// node's init process.
 fn namespaces_below(ancestor: u32) -> Result<Namespaces> {
     let parents: BTreeMap<_, _> = all_processes()
         .context("list processes")?
@@ -127,7 +127,7 @@ fn namespaces_below(ancestor: u32) -> Result<Namespaces> {
     Ok(namespaces)
 }
 
-/// The namespaces of a process, or nothing of one that has ended.
+/// The namespaces of a process; empty if it has exited.
 fn namespaces_of(process: &str) -> Namespaces {
     let inode = |kind: &'static str| {
         let file = fs::metadata(format!("/proc/{process}/ns/{kind}")).ok()?;
@@ -136,8 +136,8 @@ fn namespaces_of(process: &str) -> Namespaces {
     ["pid", "mnt", "net"].into_iter().filter_map(inode).collect()
 }
 
-/// The processes in these namespaces that were started before. The kernel reuses inodes, so one that was started later may be
-/// in a new namespace.
+/// The processes in these namespaces that were started before this time. The kernel reuses inodes, so a process that was
+/// started later may be in a new namespace.
 fn members_of(namespaces: &Namespaces, before: u64) -> Result<Vec<String>> {
     let mut members = Vec::new();
     for process in all_processes().context("list processes")?.flatten() {
@@ -152,14 +152,14 @@ fn members_of(namespaces: &Namespaces, before: u64) -> Result<Vec<String>> {
     Ok(members)
 }
 
-/// Now, as the kernel counts when a process was started.
+/// The current time in the unit of a process's start time.
 fn ticks_since_boot() -> Result<u64> {
     let uptime = Uptime::current().context("read the uptime")?.uptime_duration();
     let ticks = u128::from(procfs::ticks_per_second()) * uptime.as_millis() / 1000;
     u64::try_from(ticks).context("count ticks")
 }
 
-/// The file that the harness names when the nodes are ready.
+/// The kubeconfig's path, which the harness prints when the nodes are ready.
 fn kubeconfig_of(stderr: impl BufRead) -> Result<PathBuf> {
     let mut written = Vec::new();
     for line in stderr.lines() {

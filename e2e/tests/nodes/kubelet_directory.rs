@@ -9,12 +9,12 @@ use crate::shared_nodes::Prepared;
 use crate::volumes::SCENARIOS;
 
 pub(crate) const NAME: &str = "driver_uses_another_kubelet_directory";
-/// The directory that the component sets, which is that of k0s.
+/// The directory that the component sets: k0s' default.
 const ROOT_DIR: &str = "/var/lib/k0s/kubelet";
 /// Scenarios with paths for filesystems and for devices.
 const REPEATED: [&str; 2] = ["pod_attaches", "block_volume_moves_with_its_data"];
 
-/// On nodes of its own.
+/// On separate nodes.
 pub(crate) async fn driver_uses_another_kubelet_directory(prepared: Prepared) -> Result<()> {
     let Prepared {
         run,

@@ -1,4 +1,4 @@
-//! What volumes leave on the nodes.
+//! Leftovers of volumes on the nodes.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use csi_e2e::nodes::RealNodes;
 
-/// Parents of directories of raw block volumes, in kubelet's directory for them. They stay.
+/// Parent directories of raw block volumes in kubelet's directory. kubelet keeps them.
 const PARENTS: [&str; 2] = ["volumeDevices/publish", "volumeDevices/staging"];
 
 /// Loop devices, mounts and directories of volumes.
@@ -50,7 +50,7 @@ fn directories(kubelet: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The entries of a directory, if it is there.
+/// The entries of a directory, if it exists.
 fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(dir) {
         Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {

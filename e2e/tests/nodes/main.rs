@@ -1,6 +1,6 @@
-//! Scenarios on real kubelets: two nodes with containerd in namespaces of their own, driver, attacher and sidecars as pods
-//! from `deploy/`. The trials `path::` are the scenarios of `--test scenarios` whose nodes may be real; each has a driver
-//! and an attacher of its own.
+//! Scenarios on real kubelets: two nodes with containerd in separate namespaces, and driver, attacher and sidecars as pods
+//! from `deploy/`. The trials `path::` are the scenarios of `--test scenarios` that support real nodes; each has its own
+//! driver and attacher.
 //!
 //! Skipped, with the reason, without root, namespaces, cgroups or loop devices, and unless all programs are built, which
 //! `cargo run -p csi-e2e --bin nodes -- --build` does. With `CSI_E2E_REQUIRE_NODES` a skip is an error.
@@ -35,7 +35,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::shared_nodes::SharedNodes;
 
-/// What runs if `CSI_E2E_NODES_SHORT` is set. `.ci/run` limits its time to ten minutes.
+/// Trials that run if `CSI_E2E_NODES_SHORT` is set. `.ci/run` limits their time to ten minutes.
 const SHORT: [&str; 9] = [
     "nothing_survives_a_killed_harness",
     "pod_moves_with_its_data",
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
     let mut arguments = Arguments::from_args();
-    // They kill programs of the nodes that they share.
+    // One at a time: they kill programs of the shared nodes.
     arguments.test_threads = Some(1);
     let shared = match SharedNodes::new() {
         Ok(shared) => Arc::new(shared),
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
     }));
     trials.extend(path::ALL.iter().map(|scenario| path_trial(&shared, scenario)));
     let conclusion = libtest_mimic::run(&arguments, trials);
-    let shared = Arc::into_inner(shared).expect("the trials are over, so nothing else may hold it");
+    let shared = Arc::into_inner(shared).expect("no trial runs any more");
     match shared.close() {
         Ok(()) => conclusion.exit_code(),
         Err(error) => fail(&format!("after the scenarios: {error:#}")),

@@ -13,7 +13,7 @@ const OPERATOR: &str = "github.com/prometheus-operator/prometheus-operator@v0.85
 const MONITOR: &str =
     "kubectl -n csi-mock-driver get servicemonitors -l release=kube-prometheus-stack -o json";
 const PODS: &str = "kubectl -n csi-mock-driver get pods -l app.kubernetes.io/name=csi-attacher -o jsonpath='{.items[*].status.podIP}'";
-/// Series of an attacher that leads and has reached its driver.
+/// Series of an attacher that is the leader and connected to its driver.
 const SERIES: [(&str, &str); 3] = [
     ("csi_attacher_build_info{", " 1"),
     ("csi_attacher_driver_connected", " 1"),
@@ -29,8 +29,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[Scenario {
     },
 }];
 
-/// The operator's definitions reject unknown fields. No operator and no Prometheus run: the test reads port and path from the
-/// ServiceMonitor, and gets the page through the API server's proxy for Services.
+/// The operator's CRDs reject unknown fields. Neither operator nor Prometheus runs: the test reads port and path from the
+/// ServiceMonitor, and reads the page through the API server's Service proxy.
 async fn monitoring_service_returns_metrics(shell: Shell, toolchain: &Toolchain) -> Result<()> {
     let definitions = toolchain.go_sources(OPERATOR).await?;
     let definitions = definitions

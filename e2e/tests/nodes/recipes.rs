@@ -1,5 +1,5 @@
-//! The commands of the documents, run from their text with kubectl and Helm. Each scenario begins without the overlay that the
-//! others share, and deploys it again at its end.
+//! Runs the commands of the documents with kubectl and Helm. Each scenario removes the shared overlay first, and deploys it
+//! again at the end.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const ALERTS: &str = "docs/alerts.md";
 pub(crate) const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
 pub(crate) const ATTACHER_CHART: &str = "deploy/charts/csi-attacher/README.md";
 const DRIVER_CHART: &str = "deploy/charts/csi-mock-driver/README.md";
-/// Commands of the guides that only read, by what their blocks begin with.
+/// Read-only commands of the guides, by the beginnings of their blocks.
 const DIAGNOSES: [(&str, &str); 9] = [
     (ALERTS, "kubectl -n csi-attacher get lease\n"),
     (ALERTS, "kubectl csi-attach explain"),
@@ -34,7 +34,7 @@ const DIAGNOSES: [(&str, &str); 9] = [
     (TROUBLESHOOTING, "kubectl -n csi-attacher describe"),
     (TROUBLESHOOTING, "kubectl get volumeattachments"),
 ];
-/// Pages of the attacher's port, which another terminal forwards.
+/// Pages of the attacher, by a port that another terminal forwards.
 const PAGES: [(&str, &str); 2] = [
     (ALERTS, "kubectl -n csi-attacher port-forward"),
     (TROUBLESHOOTING, "kubectl -n csi-attacher port-forward"),
@@ -44,7 +44,7 @@ const LOGS: [(&str, &str); 2] = [
     (ALERTS, "kubectl -n csi-attacher logs"),
     (TROUBLESHOOTING, "kubectl -n csi-attacher logs"),
 ];
-/// How the documents look for volumes that are left.
+/// The documents' check for remaining volumes.
 const WAIT_FOR_DELETION: &str =
     "kubectl wait --for=delete persistentvolumes,volumeattachments --all --timeout=2m";
 
@@ -99,9 +99,9 @@ pub(crate) async fn shell(nodes: &RealNodes, toolchain: &Toolchain) -> Result<Sh
     Ok(shell.env("KUBECONFIG", &kubeconfig))
 }
 
-/// The driver with kustomize: a pod with a volume, the `ctl` commands, the other examples, and the removal of everything.
+/// The driver with kustomize: a pod with a volume, the `ctl` commands, the other examples, and the clean-up.
 async fn install_with_kustomize(shell: Shell) -> Result<()> {
-    // Where kind would mount the array's directory from. The nodes have one of their own.
+    // The directory that kind would mount for the array. The nodes have their own.
     let array = shell.home().join("array");
     let shell = shell.replacing("/tmp/csi-mock-driver", &array.display().to_string());
     shell.run(&block(DEPLOY, "sudo install")?).await?;
@@ -128,7 +128,7 @@ async fn install_with_kustomize(shell: Shell) -> Result<()> {
     run_controller_without_nodes(&shell).await
 }
 
-/// The commands that run in the driver's pod. Their effects are undone.
+/// Runs the commands in the driver's pod, and undoes their effects.
 async fn control_the_driver(shell: &Shell) -> Result<()> {
     const CTL: &str = "kubectl -n csi-mock-driver exec deploy/csi-attacher -c driver -- /csi-mock-driver ctl";
     let inspect =
@@ -155,7 +155,7 @@ async fn control_the_driver(shell: &Shell) -> Result<()> {
     shell.run(&grow).await.map(drop)
 }
 
-/// Replaces the node pods by pods with a priority class, while a pod has a volume.
+/// Replaces the node pods by pods with a priority class while a pod uses a volume.
 async fn node_pods_with_a_priority(shell: &Shell) -> Result<()> {
     write_overlay(
         &shell.home().join("priority"),
@@ -177,7 +177,7 @@ async fn node_pods_with_a_priority(shell: &Shell) -> Result<()> {
     Ok(())
 }
 
-/// Any cluster can run it: alone, with components, and with the Go attacher in place of ours.
+/// Works on any cluster: alone, with components, and with the Go attacher instead of csi-attacher.
 async fn run_controller_without_nodes(shell: &Shell) -> Result<()> {
     const COMPONENTS: [&str; 4] = [
         "control-plane-nodes",
@@ -215,7 +215,7 @@ async fn run_controller_without_nodes(shell: &Shell) -> Result<()> {
 pub(crate) fn write_overlay(dir: &Path, overlay: &str, components: &[&str]) -> Result<()> {
     std::fs::create_dir(dir).with_context(|| format!("make {}", dir.display()))?;
     let dir = dir.canonicalize()?;
-    // kustomize takes relative paths only.
+    // kustomize accepts only relative paths.
     let mut deploy: PathBuf = std::iter::repeat_n("..", dir.components().count() - 1).collect();
     deploy.push(workspace_root().canonicalize()?.strip_prefix("/")?);
     deploy.push("deploy");
@@ -229,7 +229,7 @@ pub(crate) fn write_overlay(dir: &Path, overlay: &str, components: &[&str]) -> R
     std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))
 }
 
-/// The plugin says who must act while the array refuses the attach, and when the pod runs.
+/// The plugin's findings while the array refuses the attach, and once the pod runs.
 async fn explain_a_stuck_volume(env: &Env<'_>) -> Result<()> {
     let toolchain = Toolchain::new(env.nodes.run(), Settings::from_env());
     let shell = shell(env.nodes, &toolchain).await?;
@@ -338,8 +338,8 @@ async fn attachers_pages_and_logs(env: &Env<'_>, shell: Shell) -> Result<Shell> 
     Ok(shell)
 }
 
-/// How each line of a report begins, without its continuation lines: the mark and the first letters of a step, or the name of
-/// a finding.
+/// The beginnings of a report's lines, without continuation lines: the mark and the first letters of a step, or the name of a
+/// finding.
 fn outline(report: &str) -> Vec<String> {
     let lines = report
         .lines()
@@ -398,7 +398,7 @@ async fn install_the_drivers_chart(shell: Shell) -> Result<()> {
     assert_nothing_left(&shell, "-f ~/objects.yaml").await
 }
 
-/// With a driver in the values. The cluster has roles of the same names for other tests.
+/// With a driver in the values. The cluster has roles with the same names for other tests.
 async fn install_the_attachers_chart(shell: Shell) -> Result<()> {
     let shell = shell.replacing(
         "my-driver.yaml",

@@ -9,13 +9,13 @@ use kube::Api;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-/// The capability that the driver has by default, and with which kubelet delegates fsGroup to it.
+/// The driver's default capability by which kubelet delegates fsGroup to it.
 pub(crate) const VOLUME_MOUNT_GROUP: &str = "NODE_VOLUME_MOUNT_GROUP";
 /// The attach limit of `deploy/`.
 pub(crate) const ATTACH_LIMIT: usize = 64;
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// Restores the state that scenarios begin with: running nodes, no fault rules, default settings.
+/// Restores the initial state of scenarios: running nodes, no fault rules, default settings.
 pub(crate) async fn restore(nodes: &RealNodes) -> Result<()> {
     for node in nodes.nodes() {
         if !node.is_up() {
@@ -55,7 +55,7 @@ pub(crate) async fn restore(nodes: &RealNodes) -> Result<()> {
     set_update_period(nodes, None).await
 }
 
-/// Limits the volumes of the first node, at the array and in what its driver reports.
+/// Limits the volumes of the first node, in the array and in NodeGetInfo.
 pub(crate) async fn limit(nodes: &RealNodes, limit: usize) -> Result<()> {
     let node = NODES[0];
     let change = NodeChange {
@@ -78,7 +78,7 @@ pub(crate) async fn set_update_period(nodes: &RealNodes, seconds: Option<u32>) -
     Ok(())
 }
 
-/// Replaces the CSIDriver, whose `attachRequired` is immutable, and has the driver attach volumes or not.
+/// Replaces the CSIDriver, whose `attachRequired` is immutable, and sets the driver's attach capability.
 pub(crate) async fn set_attach_required(nodes: &RealNodes, required: bool) -> Result<()> {
     set_attach_capability(nodes, required).await?;
     let drivers = Api::<CSIDriver>::all(nodes.client());
@@ -121,7 +121,7 @@ pub(crate) async fn taint_out_of_service(nodes: &RealNodes, name: &str, tainted:
             .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
             .await
         {
-            // The node lifecycle controller changed taints meanwhile.
+            // The node lifecycle controller changed the taints concurrently.
             Err(kube::Error::Api(status)) if status.is_conflict() => {}
             patched => return Ok(patched.map(drop)?),
         }

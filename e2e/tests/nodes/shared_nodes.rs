@@ -1,4 +1,4 @@
-//! The nodes that scenarios share: started by the first, stopped after the last.
+//! The shared nodes of scenarios, started by the first and stopped after the last one.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ enum Start {
 struct Up {
     run: Arc<Run>,
     nodes: RealNodes,
-    /// For scenarios with a driver and an attacher of their own.
+    /// For scenarios with their own driver and attacher.
     ctx: TestContext,
 }
 
@@ -88,7 +88,7 @@ impl SharedNodes {
         })
     }
 
-    /// Runs a scenario with a driver and an attacher of its own, or returns the reason why it is skipped.
+    /// Runs a scenario with its own driver and attacher, or returns the reason why it is skipped.
     pub(crate) fn run_path(&self, scenario: &path::Scenario) -> Result<Option<String>> {
         self.runtime.block_on(async {
             let Up { run, ctx, .. } = match self.start().await? {
@@ -115,7 +115,7 @@ impl SharedNodes {
         started.await.as_ref().map_err(|error| anyhow!("{error}"))
     }
 
-    /// Runs a trial with nodes of its own, or returns the reason why it is skipped.
+    /// Runs a trial on separate nodes, or returns the reason why it is skipped.
     pub(crate) fn run_alone(
         &self,
         trial: impl AsyncFnOnce(Prepared) -> Result<()>,

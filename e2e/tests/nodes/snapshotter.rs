@@ -15,7 +15,7 @@ pub(crate) struct Snapshotter {
     /// The block that installs it.
     pub(crate) commands: String,
     pub(crate) version: String,
-    /// Sources of the definitions.
+    /// Sources of the CRDs.
     pub(crate) client: PathBuf,
     pub(crate) root: PathBuf,
 }

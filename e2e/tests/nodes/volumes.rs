@@ -1,4 +1,4 @@
-//! What users do with volumes.
+//! Volumes in normal use.
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::nodes::{DRIVER, NODES};
@@ -66,7 +66,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// A pod gets a volume that is provisioned, attached, formatted and mounted for it, and writes to it.
+/// A volume is provisioned, attached, formatted and mounted for a pod, which writes to it.
 async fn pod_attaches(env: &Env<'_>) -> Result<()> {
     env.claim("data", EXT4, "Filesystem").await?;
     env.run_pod(
@@ -87,7 +87,7 @@ async fn pod_attaches(env: &Env<'_>) -> Result<()> {
     env.wait_until_detached("data").await
 }
 
-/// What a pod wrote on one node, its successor reads on the other.
+/// A pod on one node reads the data that its predecessor wrote on the other.
 async fn pod_moves_with_its_data(env: &Env<'_>) -> Result<()> {
     env.claim("data", EXT4, "Filesystem").await?;
     env.run_pod(
@@ -108,7 +108,7 @@ async fn pod_moves_with_its_data(env: &Env<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What a pod wrote to a raw block device on one node, its successor reads on the other.
+/// A pod on one node reads the data that its predecessor wrote to a raw block volume on the other.
 async fn block_volume_moves_with_its_data(env: &Env<'_>) -> Result<()> {
     env.claim("data", EXT4, "Block").await?;
     let write = "echo hello | dd of=/dev/data bs=512 conv=sync,fsync";
@@ -120,8 +120,8 @@ async fn block_volume_moves_with_its_data(env: &Env<'_>) -> Result<()> {
         .await
 }
 
-/// A ReadWriteMany raw block volume is attached to both nodes at once. Each pod reads what the other wrote, from a block that
-/// its node has not cached; one detach leaves the other attachment.
+/// A ReadWriteMany raw block volume is attached to both nodes at once. Each pod reads the other's data, from a block that its
+/// node has not cached; a detach from one node leaves the other attachment.
 async fn block_volume_is_shared_by_two_nodes(env: &Env<'_>) -> Result<()> {
     const FAR: &str = "16384";
     let write = |text: &str, block: &str| {
@@ -196,7 +196,7 @@ async fn two_pods_share_a_volume_on_one_node(env: &Env<'_>) -> Result<()> {
     env.wait_until_detached("data").await
 }
 
-/// An inline volume is made for its pod, without a claim and without an attachment, and deleted with it.
+/// An inline volume is created for its pod, without claim and VolumeAttachment, and deleted with it.
 async fn inline_volume_lives_as_long_as_its_pod(env: &Env<'_>) -> Result<()> {
     let source = json!({"csi": {"driver": DRIVER, "fsType": "ext4", "volumeAttributes": {"size": "256Mi"}}});
     let pod = PodSpec::new("web", "mountpoint -q /data && echo hello >/data/greeting").on(A);
@@ -212,7 +212,7 @@ async fn inline_volume_lives_as_long_as_its_pod(env: &Env<'_>) -> Result<()> {
     env.wait_until_nothing_is_mounted().await
 }
 
-/// The driver with VOLUME_MOUNT_GROUP, or kubelet, gives the volume to the pod's fsGroup, so that a pod that is not root can
+/// The driver with VOLUME_MOUNT_GROUP, or kubelet, changes the volume's group to the pod's fsGroup, so that a non-root pod can
 /// write.
 async fn volume_belongs_to_the_fs_group(env: &Env<'_>) -> Result<()> {
     write_as_group(env, "delegated", "2000").await?;
@@ -229,7 +229,7 @@ async fn volume_belongs_to_the_fs_group(env: &Env<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Has a pod with fsGroup 2000 write to a new volume; `delegated` is the volume_mount_group that kubelet must send.
+/// A pod with fsGroup 2000 writes to a new volume; `delegated` is the volume_mount_group that kubelet must send.
 async fn write_as_group(env: &Env<'_>, claim: &str, delegated: &str) -> Result<()> {
     env.claim(claim, EXT4, "Filesystem").await?;
     let script = "echo hello >/data/greeting\ntest \"$(stat -c %g /data/greeting)\" = 2000";
@@ -272,8 +272,8 @@ async fn sub_paths_are_directories_of_one_volume(env: &Env<'_>) -> Result<()> {
         .await
 }
 
-/// A claim is enlarged while its pod runs: volume, device and filesystem grow under it. XFS, because growing a mounted ext4
-/// needs CAP_SYS_RESOURCE, which containers of a machine may lack.
+/// A claim is expanded while its pod runs: volume, device and filesystem grow. XFS, because growing a mounted ext4 needs
+/// CAP_SYS_RESOURCE, which containers may lack.
 async fn volume_grows_while_in_use(env: &Env<'_>) -> Result<()> {
     const WANTED: &str = "1Gi";
     env.claim("data", XFS, "Filesystem").await?;
@@ -319,11 +319,11 @@ async fn volume_grows_while_in_use(env: &Env<'_>) -> Result<()> {
     env.wait_until_ready("web").await
 }
 
-/// The array takes fewer volumes for a node than it said: the attacher reports RESOURCE_EXHAUSTED, and kubelet updates the
+/// The array accepts fewer volumes for a node than reported: the attacher stores RESOURCE_EXHAUSTED, and kubelet updates the
 /// CSINode (MutableCSINodeAllocatableCount). With the old limit the volume is attached.
 async fn attach_limit_reaches_csi_node(env: &Env<'_>) -> Result<()> {
     wait_for_allocatable(env, ATTACH_LIMIT).await?;
-    // The least that the API server accepts.
+    // The minimum that the API server accepts.
     set_update_period(env.nodes, Some(10)).await?;
     limit(env.nodes, 1).await?;
     env.claim("first", EXT4, "Filesystem").await?;

@@ -1,5 +1,5 @@
-//! The playground as a program: each story runs to its end on the embedded cluster, and the exit code says whether the
-//! expected end state was observed.
+//! The playground program: each story completes on the embedded cluster, and the exit code shows whether the expected end
+//! state was observed.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 #![expect(

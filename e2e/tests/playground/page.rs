@@ -82,7 +82,7 @@ pub(crate) fn keys_inject_and_remove_faults() -> Result<Completion, Failed> {
     })
 }
 
-/// Runs a test on the page of a playground of its own; skips it without a browser.
+/// Runs a test on the page of a new playground; skips it without a browser.
 fn on_page(
     test: impl AsyncFnOnce(&Playground, &Browser) -> Result<(), Failed>,
 ) -> Result<Completion, Failed> {

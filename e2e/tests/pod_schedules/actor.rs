@@ -1,4 +1,4 @@
-//! Carries out the steps of schedules.
+//! Executes the steps of schedules.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ impl Actor {
         Self { client }
     }
 
-    /// Creates what all schedules share.
+    /// Creates the shared objects of all schedules.
     pub(crate) async fn register_driver(&self) -> Result<()> {
         let driver = json!({"metadata": {"name": DRIVER}, "spec": {"attachRequired": true}});
         self.create(&self.all::<CSIDriver>(), driver).await
@@ -74,7 +74,7 @@ impl Actor {
         self.create(&self.all::<PersistentVolume>(), object).await
     }
 
-    /// Writes the statuses of a schedule's nodes, as kubelets do from time to time; each with another number.
+    /// Writes the statuses of a schedule's nodes, like kubelets' heartbeats; each has a new number.
     pub(crate) async fn heartbeat(
         &self,
         schedule: &Schedule,
@@ -96,7 +96,7 @@ impl Actor {
             .await
     }
 
-    /// Carries out a step.
+    /// Executes a step.
     pub(crate) async fn act(&self, step: &Step) -> Result<()> {
         self.try_act(step).await.with_context(|| step.to_string())
     }
@@ -112,7 +112,7 @@ impl Actor {
                     "metadata": {"name": pod},
                     "spec": {
                         "nodeName": node, "containers": [{"name": "app", "image": "app"}], "volumes": volumes,
-                        // The schedule alone deletes pods.
+                        // Only the schedule deletes pods.
                         "tolerations": [{"operator": "Exists"}],
                     },
                 });

@@ -1,9 +1,9 @@
-//! Differential test of the embedded attach/detach controller: random schedules of pods are played on it, then on the
-//! real kube-controller-manager, and after each step both must have written the same.
+//! Differential test of the embedded attach/detach controller: random schedules of pods run on it, then on the real
+//! kube-controller-manager, and after each step both must have written the same.
 //!
-//! Compared are all states of the VolumeAttachments, `volumesAttached` of the nodes and each change of it, and the
-//! controller's events. The test plays users, kubelets and attacher. `POD_SCHEDULES` sets the number of schedules,
-//! `POD_SCHEDULES_SEED` the first seed. See e2e/README.md.
+//! The test compares all states of the VolumeAttachments, the nodes' `volumesAttached` and its changes, and the controller's
+//! events. It simulates users, kubelets and attacher. `POD_SCHEDULES` sets the number of schedules, `POD_SCHEDULES_SEED` the
+//! first seed. See e2e/README.md.
 
 mod actor;
 mod observer;
@@ -37,10 +37,10 @@ use schedule::Step;
 /// Schedules of `cargo test`.
 const SCHEDULES: u64 = 24;
 /// Seeds of the schedules that run with the injected bug; at least one must show a difference.
-const PLANTED_BUG_SEEDS: std::ops::Range<u64> = 0..8;
-/// Schedules that are replayed at once.
+const INJECTED_BUG_SEEDS: std::ops::Range<u64> = 0..8;
+/// Number of schedules that are replayed concurrently.
 const AT_ONCE: usize = 40;
-/// How long the real controller may take for what the embedded one did: longer than its longest backoff, 122 s.
+/// Timeout until the real controller has the recorded state: longer than its longest backoff, 122 s.
 const LIMIT: Duration = Duration::from_secs(130);
 /// Interval of the nodes' heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ fn main() -> Result<ExitCode> {
     let trials = vec![
         trial("attach/detach controllers act alike", None),
         trial(
-            "planted bug is noticed",
+            "injected bug is detected",
             Some(InjectedBug::AttachedAfterFailedDetach),
         ),
     ];
@@ -71,11 +71,11 @@ fn main() -> Result<ExitCode> {
     Ok(conclusion.exit_code())
 }
 
-/// Compares the schedules. With a bug injected into the embedded controller, at least one of [`PLANTED_BUG_SEEDS`] must differ.
+/// Compares the schedules. With a bug injected into the embedded controller, at least one of [`INJECTED_BUG_SEEDS`] must differ.
 async fn compare(run: &Arc<Run>, toolchain: &Toolchain, bug: Option<InjectedBug>) -> Result<()> {
     toolchain.settings().require_go()?;
     let seeds = if bug.is_some() {
-        PLANTED_BUG_SEEDS
+        INJECTED_BUG_SEEDS
     } else {
         let first = setting("POD_SCHEDULES_SEED")?.unwrap_or(0);
         first..first + setting("POD_SCHEDULES")?.unwrap_or(SCHEDULES)
@@ -98,7 +98,7 @@ async fn compare(run: &Arc<Run>, toolchain: &Toolchain, bug: Option<InjectedBug>
     let differences = plane.while_alive(replay_all(&plane, seeds, bug)).await?;
     plane.stop().await?;
     if bug.is_some() {
-        ensure!(!differences.is_empty(), "no schedule shows the planted bug");
+        ensure!(!differences.is_empty(), "no schedule shows the injected bug");
         return Ok(());
     }
     ensure!(differences.is_empty(), "{}", differences.join("\n"));
@@ -160,7 +160,7 @@ async fn replay(recording: &Recording, actor: &Actor, observer: &Observer) -> Re
     let mut not_ready = BTreeSet::new();
     for (number, (step, expected)) in steps.iter().enumerate() {
         if let Err(error) = actor.act(step).await {
-            // A step is possible in the recorded state.
+            // The next step requires the recorded state.
             return Ok(Some(describe(recording, number, &format!("{error:#}"))));
         }
         if let Step::SetReady(node, is_ready) = step {

@@ -1,4 +1,4 @@
-//! What the attach/detach controller of a cluster did, from watches.
+//! Observes the attach/detach controller of a cluster by watches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -32,22 +32,22 @@ pub(crate) struct Attachment {
     pub detach_error: Option<String>,
 }
 
-/// What the objects of one schedule look like.
+/// The observed state of one schedule's objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Observed {
     /// All states of each VolumeAttachment, by name; `None` while it does not exist.
     pub attachments: BTreeMap<String, Vec<Option<Attachment>>>,
     /// Volume and device path of the `volumesAttached` of each node.
     pub volumes_attached: BTreeMap<String, BTreeSet<(String, String)>>,
-    /// How often each volume was added to, or removed from, the `volumesAttached` by node, volume, and `added` or `removed`.
+    /// Number of changes of `volumesAttached` by node, volume, and `added` or `removed`.
     pub reports: BTreeMap<(String, String, &'static str), u32>,
     /// Object, type, reason and message of each event of the controller.
     pub events: BTreeSet<[String; 4]>,
-    /// Claims that are bound.
+    /// Bound claims.
     pub bound: BTreeSet<String>,
 }
 
-/// Follows all schedules of a cluster.
+/// Observes all schedules of a cluster.
 pub(crate) struct Observer {
     observed: watch::Sender<Observed>,
     tasks: JoinSet<()>,
@@ -143,7 +143,7 @@ impl Observed {
 // === impl Observer ===
 
 impl Observer {
-    /// Watches everything in the cluster.
+    /// Starts watches of all kinds.
     pub(crate) fn start(client: &Client) -> Self {
         let observed = watch::Sender::new(Observed::default());
         let mut tasks = JoinSet::new();
@@ -180,12 +180,12 @@ impl Observer {
         Self { observed, tasks }
     }
 
-    /// What there is of the schedule `prefix`.
+    /// The state of the schedule `prefix`.
     pub(crate) fn observed(&self, prefix: &str) -> Observed {
         self.observed.borrow().of(prefix)
     }
 
-    /// Waits until the schedule's objects are as `wanted`; returns what they are if that takes too long.
+    /// Waits until the schedule's state is `wanted`; returns the actual state after the timeout.
     ///
     /// # Errors
     /// A watch ended.
@@ -203,7 +203,7 @@ impl Observer {
         }
     }
 
-    /// Number of watches that run.
+    /// Number of running watches.
     pub(crate) fn watches(&self) -> usize {
         self.tasks.len()
     }

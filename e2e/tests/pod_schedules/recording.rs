@@ -1,4 +1,4 @@
-//! Plays a schedule on the embedded attach/detach controller, on simulated time.
+//! Runs a schedule on the embedded attach/detach controller, in simulated time.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(crate) const LOOP_PERIOD: Duration = Duration::from_secs(2);
 /// How long a volume may stay mounted on a node that is not ready, in both clusters.
 pub(crate) const MAX_WAIT_FOR_UNMOUNT: Duration = Duration::from_secs(5);
 
-/// The steps of a schedule with the state after each.
+/// The steps of a schedule, each with the state after it.
 #[derive(Debug)]
 pub(crate) struct Recording {
     pub schedule: Schedule,
@@ -32,7 +32,7 @@ pub(crate) struct Recording {
 // === impl Recording ===
 
 impl Recording {
-    /// Chooses and plays the steps of `seed`.
+    /// Selects and executes the steps of `seed`.
     ///
     /// # Errors
     /// The embedded API server refused a request.
@@ -53,7 +53,7 @@ async fn record(schedule: Schedule, bug: Option<InjectedBug>) -> Result<Recordin
             reconcile_sync_period: LOOP_PERIOD,
             populator_loop_sleep_period: LOOP_PERIOD,
             populator_list_pods_retry_duration: LOOP_PERIOD,
-            // On the machine's time, no step is put off for so long that an attach times out.
+            // In real time, no step is delayed until an attach times out.
             csi_timeout: FOREVER,
             force_detach: ForceDetach {
                 max_wait_for_unmount: MAX_WAIT_FOR_UNMOUNT,
@@ -78,7 +78,7 @@ async fn record(schedule: Schedule, bug: Option<InjectedBug>) -> Result<Recordin
         let acted = actor.act(&step).await;
         acted.map_err(|error| anyhow!("seed {}, embedded cluster: {error:#}", schedule.seed))?;
         sleep(SETTLED).await;
-        // An attach that failed may have left a volume that counts as mounted until the node's status comes.
+        // After a failed attach, a volume may count as mounted until the next update of the node's status.
         heartbeats += 1;
         actor
             .heartbeat(&schedule, generator.not_ready(), heartbeats)

@@ -1,8 +1,7 @@
-//! Random schedules of pods: what users, kubelets and an attacher do, step by step.
+//! Random schedules of pods: steps of users, kubelets and an attacher.
 //!
-//! Left out are steps whose outcome is random or slow in the real controller: it iterates over Go maps, so at most one
-//! node may wait for a volume of a single node, and it waits for two minutes if the VolumeAttachment vanishes during
-//! an attach.
+//! Schedules omit steps whose outcome is random or slow in the real controller: it iterates over Go maps, so at most one node
+//! may wait for a single-node volume, and it waits for two minutes if the VolumeAttachment vanishes during an attach.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
@@ -13,7 +12,7 @@ use crate::observer::{Attachment, Observed};
 pub(crate) const NODES: usize = 3;
 /// Access modes of the volumes of each schedule.
 pub(crate) const VOLUMES: [&str; 4] = ["ReadWriteOnce", "ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany"];
-/// Number of pods at one time, at most.
+/// Maximum number of pods.
 const PODS: usize = 6;
 /// Number of steps.
 const STEPS: u32 = 26;
@@ -37,7 +36,7 @@ pub(crate) enum Step {
         node: String,
         volumes: Vec<String>,
     },
-    /// Without grace period, so that the object is gone at once.
+    /// Without grace period, so that the object is removed immediately.
     DeletePod(String),
     /// The pod's containers exit.
     FinishPod(String),
@@ -55,13 +54,13 @@ pub(crate) enum Step {
     /// The attacher removes its finalizer.
     Detach(String),
     FailDetach(String),
-    /// The attacher finds that the volume is not attached any more.
+    /// The attacher detects that the volume is not attached any more.
     LoseAttachment(String),
     /// An administrator deletes the VolumeAttachment.
     DeleteAttachment(String),
 }
 
-/// Chooses steps that are possible in the present state.
+/// Selects steps that are possible in the current state.
 pub(crate) struct Generator {
     schedule: Schedule,
     random: fastrand::Rng,
@@ -72,9 +71,9 @@ pub(crate) struct Generator {
     out_of_service: BTreeSet<String>,
     not_ready: BTreeSet<String>,
     is_late_volume_created: bool,
-    /// Volumes that were detached behind the controller's back: it may attach them again at any time.
+    /// Volumes that were detached without the controller, which may attach them again at any time.
     lost: BTreeSet<String>,
-    /// For how many steps each VolumeAttachment has been unattached or being deleted.
+    /// Number of steps for which each VolumeAttachment has been unattached or deleting.
     unsettled: BTreeMap<String, u32>,
 }
 
@@ -171,7 +170,7 @@ impl Generator {
         }
     }
 
-    /// The next step, or none at the end.
+    /// The next step; `None` at the end.
     pub(crate) fn next(&mut self, observed: &Observed) -> Option<Step> {
         self.steps += 1;
         if self.steps > STEPS {
@@ -280,7 +279,7 @@ impl Generator {
         nodes.len() == 2 && observed.present().all(is_settled) && !self.lost.contains(volume)
     }
 
-    /// Whether a pod waits for the attach: the controller tries again and again while the VolumeAttachment is being deleted.
+    /// Whether a pod waits for the attach: the controller keeps retrying while the VolumeAttachment is being deleted.
     fn is_attaching(&self, attachment: &Attachment, observed: &Observed) -> bool {
         let is_needed = self.pods.values().any(|pod| pod.needs(attachment));
         let reported = observed.volumes_attached.get(&attachment.node);

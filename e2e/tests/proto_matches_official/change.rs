@@ -1,5 +1,4 @@
-//! Changes to csi.proto that the comparison must find and name; a comparison that finds none of them would
-//! accept every file.
+//! Changes to csi.proto that the comparison must report, to verify that it does not accept every file.
 
 use anyhow::{Context as _, Result, ensure};
 use libtest_mimic::Trial;

@@ -1,5 +1,5 @@
-//! A proto file as a flat map: one entry for each declared name, with all its properties. Comparing two files
-//! is comparing two maps, and no difference can hide another.
+//! A proto file as a flat map, with one entry for each declared name and all its properties, so that a comparison of two maps
+//! finds all differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,8 +15,8 @@ pub(crate) struct Facts(BTreeMap<String, String>);
 // === impl Facts ===
 
 impl Facts {
-    /// Everything in the file that is visible on the wire, in generated code or through reflection. File
-    /// options are skipped: they configure generators of other languages.
+    /// All declarations that are visible on the wire, in generated code or by reflection. File options are omitted: they configure
+    /// generators of other languages.
     pub(crate) fn of(file: &FileDescriptor) -> Self {
         let mut facts = Self::default();
         let mut imports: Vec<_> = file

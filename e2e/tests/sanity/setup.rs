@@ -50,7 +50,7 @@ pub(crate) struct SetUp {
     secrets: bool,
     /// Whether csi-sanity connects through a fault proxy without faults.
     proxied: bool,
-    /// Whether both run without options except node name and paths: the first try of a CSI driver's author.
+    /// Whether both run without options except node name and paths, like the first run of a driver's author.
     plain: bool,
 }
 
@@ -130,7 +130,7 @@ impl Devices {
         }
     }
 
-    /// What is missing on this machine.
+    /// The missing requirement of this machine.
     pub(crate) fn missing(self) -> Option<String> {
         if self == Self::Emulated {
             return None;

@@ -39,7 +39,7 @@ async fn started_again_when_it_ends_by_itself(shared: &SharedCluster) -> Result<
     ensure!(starts(&dir)? >= 2, "it was started {} times", starts(&dir)?);
     ensure!(
         attacher.ensure_no_unexpected_exits().is_err(),
-        "our attacher must not end by itself unnoticed"
+        "an unexpected exit of our attacher must be an error"
     );
     attacher.stop().await
 }
@@ -52,7 +52,7 @@ async fn stays_down_after_a_crash_until_revived(shared: &SharedCluster) -> Resul
     attacher.crash().await?;
     ensure!(
         attacher.crash().await.is_err(),
-        "it was up again without being revived"
+        "it restarted although nothing revived it"
     );
     attacher.revive().await?;
     attacher
@@ -61,7 +61,7 @@ async fn stays_down_after_a_crash_until_revived(shared: &SharedCluster) -> Resul
         .context("it must be up after its revival")?;
     ensure!(
         attacher.unexpected_exit_count() == 0,
-        "a crash that was asked for is no surprise"
+        "an injected crash is not an unexpected exit"
     );
     ensure!(starts(&dir)? <= 2, "it was started {} times", starts(&dir)?);
     attacher.stop().await
@@ -89,7 +89,7 @@ fn script(dir: &Path, kind: Kind, then: &str) -> Result<AttacherSpec> {
     })
 }
 
-/// How often the script recorded its start; it may be killed before it does.
+/// Number of starts that the script recorded; it may be killed before it records one.
 fn starts(dir: &Path) -> Result<usize> {
     match std::fs::read_to_string(dir.join(STARTS)) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),

@@ -1,13 +1,13 @@
-//! All scenarios on the embedded cluster, and on the real control plane where `CSI_E2E_BACKENDS` asks for it.
+//! All scenarios on the embedded cluster, and on the real control plane if `CSI_E2E_BACKENDS` contains it.
 //!
 //! `cargo test -p csi-e2e --test scenarios` runs them on the embedded cluster with our attacher, and a few with the Go one. With
 //! `CSI_E2E_BACKENDS=embedded,control-plane` they run on the control plane, too, with our attacher and with the Go one. A
-//! filter chooses, as always: `embedded::`, `control-plane::`, `ours::`, `go::`, `pod-moves`. `kubeconfig::` trials reach
-//! the control plane through the backend for clusters that are there already; with `CSI_E2E_KUBECONFIG` all scenarios
-//! run on the cluster it names. `attacher_process::` trials need no cluster.
+//! filter selects trials: `embedded::`, `control-plane::`, `ours::`, `go::`, `pod-moves`. `kubeconfig::` trials access the
+//! control plane through the backend for existing clusters; with `CSI_E2E_KUBECONFIG` all scenarios run on that cluster.
+//! `attacher_process::` trials need no cluster.
 //!
-//! A randomized scenario that fails prints its seed; `CSI_E2E_SEED` repeats it, and `CSI_E2E_ATTACHMENTS` makes
-//! it longer: `CSI_E2E_ATTACHMENTS=10000 cargo test -p csi-e2e --test scenarios ours::flaky`.
+//! A randomized scenario that fails prints its seed; `CSI_E2E_SEED` repeats it, and `CSI_E2E_ATTACHMENTS` sets its length:
+//! `CSI_E2E_ATTACHMENTS=10000 cargo test -p csi-e2e --test scenarios ours::flaky`.
 
 mod attacher_process;
 mod permissions;
@@ -27,17 +27,16 @@ use tracing_subscriber::EnvFilter;
 
 use crate::shared_cluster::{Access, SharedCluster};
 
-/// Trials at a time unless `--test-threads` says otherwise: they mostly wait, but each has processes of its
-/// own, and the cluster shares the cores with them.
+/// Default of `--test-threads`: trials mostly wait, but each has its own processes, which share the cores with the cluster.
 const TRIALS_AT_A_TIME: usize = 8;
-/// As [`TRIALS_AT_A_TIME`] beside a real control plane, whose processes need more of the cores.
+/// As [`TRIALS_AT_A_TIME`], with a real control plane, whose processes need more CPU time.
 const TRIALS_BESIDE_CONTROL_PLANE: usize = 4;
 
-/// Scenarios that are run through the `kubeconfig` backend too: enough to use all of it.
+/// Scenarios that also run through the `kubeconfig` backend: enough to cover it.
 const THROUGH_KUBECONFIG: [&str; 2] = ["pod-attaches", "pod-moves"];
 
-/// What is logged unless `RUST_LOG` says otherwise. The client logs every failed request as an error, also those
-/// of a component that is being waited for; the caller of the request reports it.
+/// Default of `RUST_LOG`. The client logs every failed request as an error, also while a component is starting; the caller
+/// reports the relevant ones.
 const LOG_FILTER: &str = "warn,kube_client=off";
 
 fn main() -> ExitCode {
@@ -60,7 +59,7 @@ fn main() -> ExitCode {
     };
     arguments.test_threads.get_or_insert(at_a_time);
     let conclusion = libtest_mimic::run(&arguments, trials);
-    let shared = Arc::into_inner(shared).expect("the trials are over, so nothing else may hold it");
+    let shared = Arc::into_inner(shared).expect("no trial runs any more");
     match shared.close() {
         Ok(()) => conclusion.exit_code(),
         Err(error) => shared_cluster::fail(&format!("after the scenarios: {error:#}")),

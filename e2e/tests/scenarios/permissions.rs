@@ -8,8 +8,8 @@ use csi_e2e::scenario::test_env::ACCOUNT;
 
 /// Compares granted and used permissions by the API server's audit log.
 ///
-/// The Go attacher runs with the same permissions and must not need others, so that users can switch back. An
-/// unused permission is an error only if every scenario that may use it ran.
+/// The Go attacher runs with the same permissions and must not need others, so that users can switch back. An unused permission
+/// is an error only if all scenarios ran.
 ///
 /// # Errors
 ///

@@ -187,7 +187,7 @@ fn verify(log_files: &[(String, Vec<u8>)], credentials: &Credentials) -> Result<
             log_files
                 .iter()
                 .any(|(place, text)| place.starts_with(kind) && stripped.is_match(text)),
-            "{kind} has nothing of the driver's errors"
+            "{kind} contains none of the driver's errors"
         );
     }
     let parts = credentials.parts();

@@ -1,4 +1,4 @@
-//! The clusters that trials share: each is started by the first trial that needs it and stopped after the last.
+//! The shared clusters of trials: each is started by the first trial that needs it and stopped after the last.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,14 +19,14 @@ use tokio::sync::OnceCell;
 
 use crate::permissions;
 
-/// The cluster of a trial, and the way to it.
+/// The cluster of a trial, and how the trial accesses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// The embedded cluster.
     Embedded,
-    /// The real control plane, as the one who started it.
+    /// The real control plane that the harness starts.
     ControlPlane,
-    /// A kubeconfig: of the cluster that the settings name, or else of the control plane.
+    /// A kubeconfig: of the cluster in the settings, or else of the control plane.
     Kubeconfig,
 }
 
@@ -167,7 +167,7 @@ impl SharedCluster {
         permissions::verify(ctx.cluster(), everything)
     }
 
-    /// The run all processes of the trials belong to, and the programs they are made of.
+    /// The run of all processes of the trials, and the toolchain of their programs.
     pub(crate) async fn tools(&self) -> Result<(&Arc<Run>, &Toolchain)> {
         let tools = self
             .tools
@@ -253,9 +253,7 @@ fn verify(outcome: Result<()>, expected_outcome: ExpectedOutcome, prefix: &str) 
         ) => {
             let text = format!("{error:#}");
             if !text.contains(expected_error) {
-                return Err(error.context(format!(
-                    "it failed, but not because of {issue} (\"{expected_error}\")"
-                )));
+                return Err(error.context(format!("it failed, but not with {issue} (\"{expected_error}\")")));
             }
             dump::discard(prefix)?;
             say(&format!(

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::driver::DriverSocket;
 use crate::timeline::Timeline;
 
-/// Flags as an operator may set them; the retry interval is shorter, so that a history is.
+/// Realistic flags, except for a shorter retry interval, which shortens the histories.
 const FLAGS: [&str; 5] = [
     "csi-attacher",
     "--leader-election",
@@ -23,11 +23,11 @@ const FLAGS: [&str; 5] = [
     "--retry-interval-max=1m",
     "--reconcile-sync=20s",
 ];
-/// Delay before a container that ended is started again.
+/// Restart delay of a container.
 const RESTART: Duration = Duration::from_secs(2);
 
 thread_local! {
-    /// The wall clock of the history that this thread plays.
+    /// The wall clock of this thread's history.
     static CLOCK: RefCell<Option<Clock>> = const { RefCell::new(None) };
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Replica {
 // === impl Replica ===
 
 impl Replica {
-    /// A replica that does not run yet.
+    /// A replica that is not started yet.
     pub(crate) fn new(name: &'static str, access: Access, driver: DriverSocket, timeline: Timeline) -> Self {
         Self {
             name,
@@ -84,7 +84,7 @@ impl Replica {
         });
     }
 
-    /// Ends the process as a crash does.
+    /// Ends the process like a crash.
     pub(crate) fn crash(&mut self) {
         if !self.running.is_empty() && !self.stop.is_cancelled() {
             self.timeline.note(self.name, None, "crashes");
@@ -92,7 +92,7 @@ impl Replica {
         self.running = JoinSet::new();
     }
 
-    /// Ends the process as SIGTERM does.
+    /// Ends the process like SIGTERM.
     pub(crate) fn stop(&self) {
         self.timeline.note(self.name, None, "gets SIGTERM");
         self.stop.cancel();

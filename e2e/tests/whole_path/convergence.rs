@@ -12,12 +12,12 @@ use tokio::time::{Instant, sleep};
 use crate::observer;
 use crate::world::{VOLUMES, World};
 
-/// Interval of looks at what is waited for.
+/// Poll interval.
 const POLL: Duration = Duration::from_millis(500);
-/// Simulated time after which something that is waited for counts as stuck: longer than any timeout and backoff.
+/// Timeout of conditions in simulated time: longer than any timeout and backoff.
 const PATIENCE: Duration = Duration::from_secs(20 * 60);
 
-/// A volume, and what is wrong.
+/// A volume, and the problem.
 type Problem = (Option<String>, String);
 
 // === impl World ===
@@ -64,7 +64,7 @@ impl World {
             "no PersistentVolume and no provisioned volume is left",
             async || {
                 let Ok(volumes) = self.all::<PersistentVolume>().list(&ListParams::default()).await else {
-                    return unanswered();
+                    return no_response();
                 };
                 let Some(volume) = volumes.items.first() else {
                     return self.not_provisioned_as(&BTreeSet::new());
@@ -117,13 +117,13 @@ impl World {
         }
     }
 
-    /// What is not as it should be if every wanted pod runs.
+    /// The first deviation from the state in which every wanted pod runs.
     async fn unsettled(&self) -> Option<Problem> {
         let Ok(pods) = self.users.pods().list(&ListParams::default()).await else {
-            return unanswered();
+            return no_response();
         };
         let Ok(claims) = self.users.claims().list(&ListParams::default()).await else {
-            return unanswered();
+            return no_response();
         };
         let claims: BTreeMap<_, _> = claims
             .into_iter()
@@ -148,7 +148,7 @@ impl World {
             return Some(problem);
         }
         let Ok(volumes) = self.all::<PersistentVolume>().list(&ListParams::default()).await else {
-            return unanswered();
+            return no_response();
         };
         let is_bound = |volume: &PersistentVolume| {
             let status = volume.status.as_ref();
@@ -167,7 +167,7 @@ impl World {
         self.not_provisioned_as(&provisioned)
     }
 
-    /// Where the array's provisioned volumes differ from `needed`.
+    /// The first difference between the array's provisioned volumes and `needed`.
     fn not_provisioned_as(&self, needed: &BTreeSet<String>) -> Option<Problem> {
         let provisioned = self.invariants.provisioned();
         let volume = provisioned.symmetric_difference(needed).next()?;
@@ -175,10 +175,10 @@ impl World {
         Some((Some(volume.clone()), text))
     }
 
-    /// Where VolumeAttachments or the array differ from `needed`, pairs of a volume and a node id.
+    /// The first difference of VolumeAttachments or the array from `needed`, pairs of a volume and a node id.
     async fn not_attached_as(&self, needed: &BTreeSet<(String, String)>) -> Option<Problem> {
         let Ok(attachments) = self.all::<VolumeAttachment>().list(&ListParams::default()).await else {
-            return unanswered();
+            return no_response();
         };
         let mut attached = BTreeSet::new();
         for attachment in attachments {
@@ -211,10 +211,10 @@ impl World {
         None
     }
 
-    /// What is left after the last pod.
+    /// An object that is left after the last pod.
     async fn left_over(&self) -> Option<Problem> {
         let Ok(pods) = self.users.pods().list(&ListParams::default()).await else {
-            return unanswered();
+            return no_response();
         };
         if let Some(pod) = pods.items.first() {
             return Some((None, format!("pod {} is left", pod.name_any())));
@@ -230,6 +230,6 @@ impl World {
 
 // === functions ===
 
-fn unanswered() -> Option<Problem> {
-    Some((None, "the API server does not answer".to_owned()))
+fn no_response() -> Option<Problem> {
+    Some((None, "the API server does not respond".to_owned()))
 }

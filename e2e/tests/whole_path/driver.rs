@@ -1,4 +1,4 @@
-//! The CSI driver in process: its calls are recorded and its processes can be down.
+//! The CSI driver in process, with recorded calls and processes that can be stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -33,7 +33,7 @@ use tower::Service;
 use crate::invariant::Invariants;
 use crate::timeline::Timeline;
 
-/// The bytes that may be in flight on a connection.
+/// Buffer size of a connection, in bytes.
 const IN_FLIGHT: usize = 64 * 1024;
 
 /// A process of the driver, that of the controller or that of a machine.
@@ -43,7 +43,7 @@ pub(crate) struct DriverProcess {
     state: Arc<Mutex<ProcessState>>,
     invariants: Invariants,
     timeline: Timeline,
-    /// With the bug of the Go sidecar planted: the present id of the machine that had another one.
+    /// With the injected bug of the Go sidecar: the present id of the machine that had another one.
     pub present_ids: Option<Arc<Mutex<BTreeMap<String, String>>>>,
 }
 
@@ -57,7 +57,7 @@ struct ProcessState {
 #[derive(Clone)]
 struct Running {
     services: Routes,
-    /// Is cancelled when the process ends.
+    /// Cancelled when the process ends.
     ended: CancellationToken,
 }
 
@@ -68,11 +68,11 @@ pub(crate) struct DriverSocket {
     connections: Arc<Mutex<JoinSet<()>>>,
 }
 
-/// A call that concerns a volume.
+/// A call for a volume.
 #[derive(Clone, Debug)]
 pub(crate) struct VolumeCall {
     pub method: String,
-    /// As the timeline names it.
+    /// Its name in the timeline.
     pub volume: String,
     /// Id of the node, or path on the machine; empty for other calls.
     pub place: String,
@@ -122,13 +122,13 @@ impl DriverProcess {
         lock(&self.state).running.is_none()
     }
 
-    async fn answer(self, request: Request<Body>) -> Response<Body> {
+    async fn respond(self, request: Request<Body>) -> Response<Body> {
         let Some(running) = lock(&self.state).running.clone() else {
             return Status::unavailable("the driver process is down").into_http();
         };
         let execution = self.execute(running.services, request);
-        let answer = running.ended.run_until_cancelled(execution).await;
-        answer.unwrap_or_else(|| Status::unavailable("the driver process ended").into_http())
+        let response = running.ended.run_until_cancelled(execution).await;
+        response.unwrap_or_else(|| Status::unavailable("the driver process ended").into_http())
     }
 
     async fn execute(self, mut services: Routes, request: Request<Body>) -> Response<Body> {
@@ -157,7 +157,7 @@ impl DriverProcess {
         let Ok(response) = services.call(request).await;
         let (parts, body) = response.into_parts();
         let Ok(body) = body.collect().await else {
-            return Status::internal("the answer broke off").into_http();
+            return Status::internal("the response broke off").into_http();
         };
         let trailers = body.trailers().cloned();
         if let Some(call) = &call {
@@ -210,7 +210,7 @@ impl Service<Request<Body>> for DriverProcess {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let process = self.clone();
-        Box::pin(async move { Ok(process.answer(request).await) })
+        Box::pin(async move { Ok(process.respond(request).await) })
     }
 }
 
@@ -267,7 +267,7 @@ impl Connect for DriverSocket {
 // === impl VolumeCall ===
 
 impl VolumeCall {
-    /// The call in a gRPC message, if it concerns the way of a volume to a pod.
+    /// The call in a gRPC message, if it is on a volume's attach path.
     fn read(method: &str, framed: &[u8]) -> Option<Self> {
         let message = framed.get(5..)?;
         let (volume, place) = match method {
@@ -316,7 +316,7 @@ impl VolumeCall {
 // === impl Mounts ===
 
 impl Mounts {
-    /// Takes in a successful call of the Node service.
+    /// Applies a successful call of the Node service.
     pub(crate) fn apply(&mut self, call: &VolumeCall) {
         let (volume, target) = (&call.volume, (call.volume.clone(), call.place.clone()));
         // Repeated calls succeed, too.

@@ -12,7 +12,7 @@ use crate::history::{FaultInjector, REPLICAS, Step};
 use crate::world::NODES;
 
 const ATTACHER: &str = "csi-attacher";
-/// The clients of the API server, for faults that concern one of them.
+/// The clients of the API server, for faults of a single one.
 const CLIENTS: [&str; 4] = [ATTACHER, CONTROLLERS, KUBELETS, PROVISIONERS];
 
 // === impl FaultInjector ===
@@ -115,7 +115,7 @@ impl FaultInjector {
                 5 => (any, Fault::LostRequest),
                 6 => (watches, Fault::DroppedWatch(self.within(0, 10))),
                 7 => {
-                    // The attach/detach controller looks for VolumeAttachments that it does not expect only at its start.
+                    // The attach/detach controller detects unexpected VolumeAttachments only at its start.
                     client = ATTACHER;
                     (updates, Fault::LateExecution(self.within(5, 60)))
                 }
@@ -134,7 +134,7 @@ impl FaultInjector {
         let server = self.world.cluster.api_server();
         server.set_faults(rules);
         if self.random.bool() {
-            // Only new watches are late or dropped.
+            // The fault affects only new watches.
             server.disconnect_watches();
         }
         let after = self.within(2, 40);
@@ -155,7 +155,7 @@ impl FaultInjector {
             "CreateVolume",
             "DeleteVolume",
         ];
-        // Sometimes no unmount succeeds for longer than the attach/detach controller waits for one.
+        // Sometimes all unmounts fail for longer than the attach/detach controller's timeout.
         let outlasts = self.random.u32(..8) == 0;
         let method = methods[self.random.usize(if outlasts { 4..6 } else { 0..methods.len() })];
         let end = match self.random.u32(..7) {
@@ -163,7 +163,7 @@ impl FaultInjector {
             0 => "action: {code: UNAVAILABLE}",
             1 => "action: {code: INTERNAL}",
             2 => "phase: after, action: {code: DEADLINE_EXCEEDED}",
-            // Kubelet takes a final code for proof that nothing is mounted.
+            // Kubelet treats a final code as proof that nothing is mounted.
             3 if method.starts_with("Node") => "phase: after, action: {code: UNAVAILABLE}",
             3 => "phase: after, action: {code: INTERNAL}",
             4 => "action: {delay: {uniform: [1s, 30s]}}",
@@ -197,7 +197,7 @@ impl FaultInjector {
         self.plan(after, Step::EndDriverFaults);
     }
 
-    /// A machine fails and comes back, after an administrator has confirmed that it is off.
+    /// A machine fails, and restarts after an administrator has confirmed that it is off.
     pub(crate) fn lose_node(&mut self) {
         let node = NODES[self.random.usize(..NODES.len())];
         if self.faulty.iter().any(|component| NODES.contains(component)) || !self.mark_faulty(node) {
@@ -209,7 +209,7 @@ impl FaultInjector {
         self.plan(after, Step::TaintLostNode(node, generation));
     }
 
-    /// A machine is replaced by another one, and its node registers with another id.
+    /// Another machine replaces a failed one, and the node registers with another id.
     pub(crate) fn lose_machine(&mut self) {
         let node = NODES[self.random.usize(..NODES.len())];
         if self.faulty.iter().any(|component| NODES.contains(component)) || !self.mark_faulty(node) {

@@ -9,7 +9,7 @@ use fastrand::Rng;
 use tokio::time::{Instant, sleep_until};
 
 use crate::fault_injection::latencies;
-use crate::planted::Bug;
+use crate::injected_bug::Bug;
 use crate::world::World;
 
 /// Faults and injected bug of a history.
@@ -30,7 +30,7 @@ pub(crate) struct FaultInjector {
     pub faulty: Vec<&'static str>,
 }
 
-/// A later step of a fault, mostly its end.
+/// A later step of a fault, usually its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
     StartReplica(usize),
@@ -51,13 +51,13 @@ pub(crate) enum Step {
 }
 
 pub(crate) const REPLICAS: [&str; 2] = ["attacher-0", "attacher-1"];
-/// Delay before an administrator repeats a step that the API server did not confirm.
+/// Delay before an administrator retries a step that the API server did not confirm.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Plays the history of `seed` and returns its timeline.
+/// Runs the history of `seed` and returns its timeline.
 ///
 /// # Errors
-/// The invariant that was broken, with the timeline of its volume.
+/// The violated invariant, with the timeline of its volume.
 pub(crate) async fn play(seed: u64, plan: Plan) -> Result<String, String> {
     let mut injector = FaultInjector {
         world: World::start(seed, plan.bug).await,
@@ -69,7 +69,7 @@ pub(crate) async fn play(seed: u64, plan: Plan) -> Result<String, String> {
     let latencies = latencies(&mut injector.random);
     injector.world.cluster.api_server().set_faults(latencies);
     if plan.faults && injector.random.u32(..4) == 0 {
-        // The first attaches meet faults, too.
+        // Faults affect the first attaches, too.
         injector.api_faults();
     } else {
         injector.world.until_all_run().await?;
@@ -104,13 +104,13 @@ impl FaultInjector {
         Ok(())
     }
 
-    /// Mostly short, so that faults meet running operations.
+    /// Mostly short, so that faults hit running operations.
     fn pause(&mut self) -> Duration {
         let longest = [500, 4_000, 20_000][self.random.usize(..3)];
         Duration::from_millis(self.random.u64(..longest))
     }
 
-    /// Advances the time, and executes the steps that are due.
+    /// Advances the time, and executes the due steps.
     async fn pass(&mut self, time: Duration) -> Result<(), String> {
         let end = Instant::now() + time;
         while let Some(Reverse((at, _, _))) = self.planned.peek()
@@ -234,7 +234,7 @@ impl FaultInjector {
             }
             Step::DeleteNode(node) => {
                 if world.delete_node(node).await {
-                    // Longer than an informer pauses after failed lists: no attach uses the former node id.
+                    // Longer than an informer's backoff after failed lists: no attach uses the former node id.
                     let after = self.within(60, 180);
                     self.plan(after, Step::ReplaceMachine(node));
                 } else {
@@ -257,8 +257,8 @@ impl FaultInjector {
         self.clear_fault("controllers");
     }
 
-    /// Waits first, as Cluster API does, until the node is drained and the controllers detach its volumes. Otherwise a pod that
-    /// comes at once would keep the attachment to the old machine.
+    /// Waits first, like Cluster API, until the node is drained and the controllers detach its volumes. Otherwise a pod that is
+    /// scheduled at once would keep the attachment to the old machine.
     async fn replace_machine(&mut self, node: &'static str) {
         let world = &mut self.world;
         if world.users.drain(node).await && world.detaches_from(node).await {

@@ -11,12 +11,12 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tower::{BoxError, Service, ServiceExt as _, service_fn};
 
-/// A bug to plant.
+/// A bug to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
     /// In the controllers or kubelets.
     Kubernetes(InjectedBug),
-    /// In the attacher, around which it is wrapped.
+    /// In the attacher, by a wrapper around its API server.
     Sidecar(SidecarBug),
 }
 
@@ -52,8 +52,8 @@ impl Bug {
 // === impl SidecarBug ===
 
 impl SidecarBug {
-    /// The API server as an attacher with this bug uses it.
-    pub(crate) fn planted_in(
+    /// Wraps the API server so that the attacher behaves as with this bug.
+    pub(crate) fn inject_into(
         self,
         server: ApiServer,
     ) -> impl Service<
@@ -84,7 +84,7 @@ impl SidecarBug {
         })
     }
 
-    /// A patch as an attacher with this bug writes it, and its content type if that is another one.
+    /// The patch of an attacher with this bug, and its content type if it differs.
     fn changed(self, path: &str, patch: &[u8]) -> Option<(Bytes, Option<&'static str>)> {
         let mut patch: Value = serde_json::from_slice(patch).ok()?;
         match self {

@@ -1,6 +1,6 @@
 //! Safety invariants.
 //!
-//! - A volume for one node is published to one node.
+//! - A single-node volume is published to at most one node.
 //! - A volume is not unpublished from a node that has it mounted, unless the detach began while the node was unhealthy or
 //!   out of service: then it was forced.
 //! - A volume is not deleted while it is published.
@@ -21,19 +21,19 @@ pub(crate) struct Invariants(Arc<Mutex<State>>);
 struct State {
     timeline: Timeline,
     array: Arc<Driver>,
-    /// The volumes that several nodes may have.
+    /// The multi-node volumes.
     shared: BTreeSet<String>,
-    /// Names of the provisioned volumes by handle, also of those that are deleted.
+    /// Names of the provisioned volumes by handle, including deleted ones.
     names: BTreeMap<String, String>,
     /// The provisioned volumes, as of the last check.
     provisioned: BTreeSet<String>,
     /// Volume and node id, as of the last check.
     published: BTreeSet<(String, String)>,
-    /// The machines that are switched on, by node id.
+    /// The running machines, by node id.
     machines: BTreeMap<String, Machine>,
-    /// The nodes that are ready and in service, as the API server has them.
+    /// The nodes that are ready and in service in the API server.
     healthy: BTreeSet<String>,
-    /// Volume and node of the detaches that began while the node was not healthy.
+    /// Volume and node of the detaches that began while the node was unhealthy.
     forced: BTreeSet<(String, String)>,
 }
 
@@ -63,7 +63,7 @@ impl Invariants {
         })))
     }
 
-    /// A machine is switched on: nothing is mounted.
+    /// A machine starts: nothing is mounted.
     pub(crate) fn machine_on(&self, id: &str, node: &str) {
         let machine = Machine {
             node: node.to_owned(),
@@ -76,7 +76,7 @@ impl Invariants {
         self.lock().machines.remove(id);
     }
 
-    /// The API server has another Node.
+    /// A Node changed in the API server.
     pub(crate) fn node_changed(&self, node: &str, is_healthy: bool) {
         let healthy = &mut self.lock().healthy;
         if is_healthy {
@@ -97,11 +97,11 @@ impl Invariants {
         }
     }
 
-    /// A VolumeAttachment that is not being deleted says that the volume is attached.
+    /// A VolumeAttachment that is not being deleted has attached=true.
     pub(crate) fn reported_as_attached(&self, volume: &str, node: &str) {
         let mut state = self.lock();
         state.check();
-        // A machine's id is the name of its node and a generation.
+        // A machine's id consists of its node's name and a generation.
         let on_node = |id: &str| id.rsplit_once('-').is_some_and(|(name, _)| name == node);
         if !state.published.iter().any(|(of, id)| of == volume && on_node(id)) {
             let text = format!("the VolumeAttachment for {node} says attached, and the array does not");
@@ -109,7 +109,7 @@ impl Invariants {
         }
     }
 
-    /// A driver process answered.
+    /// A driver process responded.
     pub(crate) fn called(&self, process: &str, call: &VolumeCall, code: Code) {
         let mut state = self.lock();
         if let (Some(machine), Code::Ok) = (state.machines.get_mut(process), code) {
@@ -122,7 +122,7 @@ impl Invariants {
         self.lock().check();
     }
 
-    /// The volume of a handle as the timeline names it: a provisioned one by its PersistentVolume.
+    /// The timeline's name of the volume with this handle: for a provisioned one, the name of its PersistentVolume.
     pub(crate) fn name_of(&self, handle: &str) -> String {
         let mut state = self.lock();
         state.check();
@@ -143,7 +143,7 @@ impl Invariants {
         state.published.clone()
     }
 
-    /// The machines that have something mounted.
+    /// The machines with mounts.
     pub(crate) fn mounted(&self) -> Vec<(String, Mounts)> {
         let state = self.lock();
         let mounted = state

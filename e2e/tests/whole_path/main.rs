@@ -1,17 +1,17 @@
 //! Simulation of the whole attach/detach path: the embedded API server, controllers and kubelets, two replicas of the
 //! attacher with leader election, and the mock driver with one array, in one thread on simulated time.
 //!
-//! The seed determines scheduling of pods, faults and their times. A run that violates an invariant prints the timeline of
-//! the volume concerned, and the same seed reproduces it. See e2e/README.md.
+//! The seed determines the scheduling of pods, the faults and their times. A run that violates an invariant prints the
+//! volume's timeline, and the same seed reproduces it. See e2e/README.md.
 
 mod attacher;
 mod convergence;
 mod driver;
 mod fault_injection;
 mod history;
+mod injected_bug;
 mod invariant;
 mod observer;
-mod planted;
 mod timeline;
 mod users;
 mod world;
@@ -22,13 +22,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use embedded_cluster::injected_bug::InjectedBug;
 
 use history::Plan;
-use planted::{Bug, SidecarBug};
+use injected_bug::{Bug, SidecarBug};
 
-/// Histories of CI.
+/// Seeds of the histories in CI.
 const SEEDS: Range<u64> = 0..40;
 /// An injected bug must be found before this seed.
 const SEEDS_FOR_BUGS: u64 = 6_000;
-/// The histories to play, as in `7` or `0..1000`.
+/// Environment variable with the seeds, such as `7` or `0..1000`.
 const SEEDS_VARIABLE: &str = "WHOLE_PATH_SEEDS";
 
 const FAULTS: Plan = Plan {
@@ -36,13 +36,13 @@ const FAULTS: Plan = Plan {
     bug: None,
 };
 
-/// Plays the history of a seed, and returns its timeline or the broken invariant.
+/// Runs the history of a seed, and returns its timeline or the violated invariant.
 fn play(seed: u64, plan: Plan) -> Result<String, String> {
     tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
-        .expect("a runtime without I/O must come about")
+        .expect("the build of a runtime without I/O must succeed")
         .block_on(history::play(seed, plan))
 }
 
@@ -72,7 +72,7 @@ fn first_failure(seeds: Range<u64>, plan: Plan) -> Option<(u64, String)> {
     })
 }
 
-/// The seeds that the environment names, or `default`.
+/// The seeds in the environment variable, or `default`.
 #[expect(
     clippy::disallowed_methods,
     reason = "the test harness has no flags for tests"
@@ -120,7 +120,7 @@ fn a_seed_repeats_its_history() {
     }
 }
 
-/// Names the first line in which two runs of a seed differ.
+/// Fails with the first line in which two runs of a seed differ.
 fn assert_equal(seed: u64, first: &str, second: &str) {
     for (number, (line, again)) in first.lines().zip(second.lines()).enumerate() {
         assert_eq!(line, again, "seed {seed}, line {number}");
@@ -128,9 +128,9 @@ fn assert_equal(seed: u64, first: &str, second: &str) {
     assert!(first == second, "seed {seed} ends differently");
 }
 
-/// Plays histories with an injected bug until one breaks an invariant, which holds without the bug. The seed fails again in
-/// the same way, byte for byte. `first_seed` is near the seed that finds the bug, because each history takes a second or more
-/// in a debug build.
+/// Runs histories with an injected bug until one violates an invariant, which holds without the bug. A second run of the seed
+/// fails identically, byte for byte. `first_seed` is near the seed that finds the bug, because each history takes a second or
+/// more in a debug build.
 #[expect(clippy::print_stdout, reason = "the seed is the test's result")]
 fn is_found(bug: Bug, first_seed: u64) {
     let plan = Plan {
@@ -147,7 +147,7 @@ fn is_found(bug: Bug, first_seed: u64) {
     println!("{bug:?} is found by seed {seed}: {broken}");
 }
 
-macro_rules! planted_bugs {
+macro_rules! injected_bugs {
     ($($test:ident: $bug:expr, from $first_seed:literal;)+) => {$(
         #[test]
         fn $test() {
@@ -156,7 +156,7 @@ macro_rules! planted_bugs {
     )+};
 }
 
-planted_bugs! {
+injected_bugs! {
     finds_kubernetes_101791: Bug::Kubernetes(InjectedBug::StagedVolumeNotReconstructed), from 0;
     finds_kubernetes_115297: Bug::Kubernetes(InjectedBug::MigratedVolumeNotRecognized), from 0;
     finds_sidecar_issue_12: Bug::Sidecar(SidecarBug::UnpublishesFromPresentNodeId), from 1_740;

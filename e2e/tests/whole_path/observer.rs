@@ -1,4 +1,4 @@
-//! Watches the objects on the attach path, for the timeline and the invariants.
+//! Watches the objects of the attach path, for the timeline and the invariants.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -16,10 +16,10 @@ use serde::de::DeserializeOwned;
 use crate::invariant::Invariants;
 use crate::timeline::Timeline;
 
-/// The taint of a node whose machine is surely off.
+/// The taint of a node whose machine is known to be off.
 pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// A pause after a failed watch that neither grows nor varies.
+/// A constant backoff of failed watches, without jitter.
 struct Pause;
 
 /// An object in one line.
@@ -44,7 +44,7 @@ impl Backoff for Pause {
 
 // === functions ===
 
-/// Observes for ever.
+/// Observes until dropped.
 pub(crate) async fn run(client: Client, timeline: Timeline, invariants: Invariants) {
     let attachments = watch(&client, &timeline, |attachment: &VolumeAttachment, deleted| {
         attachment_line(attachment, deleted, &invariants)
@@ -65,8 +65,8 @@ pub(crate) async fn run(client: Client, timeline: Timeline, invariants: Invarian
     futures::join!(nodes, csi_nodes, attachments, volumes, claims, pods);
 }
 
-/// The volume of a PersistentVolume as the timeline names it: by its handle, which has the same number, or a provisioned one by
-/// the name of the PersistentVolume.
+/// The timeline's name of a PersistentVolume's volume: its handle, which has the same number, or, for a provisioned one, the
+/// PersistentVolume's name.
 pub(crate) fn volume_of(name: &str) -> String {
     match name.strip_prefix("pv-") {
         Some(number) => format!("vol-{number}"),
@@ -130,7 +130,7 @@ where
 fn note<K: Resource<DynamicType = ()>>(timeline: &Timeline, object: &K, line: Line, deleted: bool) {
     let name = object.meta().name.as_deref().unwrap_or_default();
     let text = if deleted { "deleted" } else { line.text.as_str() };
-    // The hash in the name of a VolumeAttachment says nothing that its line does not say.
+    // The hash in the name of a VolumeAttachment adds no information.
     let name = if name.starts_with("csi-") { "" } else { name };
     let text = format!("{name} {text}");
     timeline.note(K::kind(&()), line.volume.as_deref(), text);

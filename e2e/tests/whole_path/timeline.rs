@@ -1,4 +1,4 @@
-//! Timeline: the events of all components in their order.
+//! Timeline: the events of all components in order.
 
 use std::fmt::{Display, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The events of one history, and the invariants that were broken.
+/// The events of one history, and the first violated invariant.
 #[derive(Clone, Debug)]
 pub(crate) struct Timeline(Arc<Mutex<Events>>);
 
@@ -20,12 +20,12 @@ struct Events {
 #[derive(Debug)]
 struct Event {
     at: Duration,
-    /// None for what concerns all.
+    /// `None` for events about all volumes.
     volume: Option<String>,
     text: String,
 }
 
-/// The first broken invariant.
+/// The first violated invariant.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
     pub volume: Option<String>,
@@ -55,7 +55,7 @@ impl Timeline {
         });
     }
 
-    /// Records that an invariant is broken. The first violation ends the history.
+    /// Records a violated invariant. The first violation ends the history.
     pub(crate) fn violated(&self, volume: Option<&str>, text: impl Display) {
         self.note("INVARIANT", volume, &text);
         self.lock().violation.get_or_insert_with(|| Violation {
@@ -68,7 +68,7 @@ impl Timeline {
         self.lock().violation.clone()
     }
 
-    /// The events of one volume, among those that concern all; every event without a volume.
+    /// The events of one volume and those about all volumes; without a volume, all events.
     pub(crate) fn of(&self, volume: Option<&str>) -> String {
         let concerns = |event: &&Event| match (&event.volume, volume) {
             (Some(of), Some(wanted)) => of == wanted,

@@ -1,5 +1,5 @@
-//! Users with StatefulSets: a pod or a claim that is gone is created again under the same name, the pod on any node that is
-//! in service.
+//! Users with StatefulSets: a deleted pod or claim is created again under the same name, the pod on any node that is in
+//! service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use crate::timeline::Timeline;
 use crate::world::is_deleted;
 
-/// How often the users look at their pods.
+/// Interval of the users' checks.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// The users of one history. Clones share them.
@@ -28,7 +28,7 @@ pub(crate) struct Users {
 
 struct Wanted {
     pods: BTreeMap<String, Claim>,
-    /// The nodes that pods may go to.
+    /// The nodes on which new pods may be placed.
     nodes: BTreeSet<String>,
     random: Rng,
 }
@@ -37,7 +37,7 @@ struct Wanted {
 #[derive(Clone, Debug)]
 pub(crate) struct Claim {
     name: String,
-    /// The StorageClass of a claim that the users create.
+    /// The StorageClass, if the users create the claim.
     class: Option<&'static str>,
 }
 
@@ -82,7 +82,7 @@ impl Users {
         }
     }
 
-    /// Creates what is missing, for ever. What fails is repeated in the next round.
+    /// Creates missing pods and claims until dropped. Retries failures in the next round.
     pub(crate) async fn run(self) {
         loop {
             self.create_missing_claims().await;
@@ -103,7 +103,7 @@ impl Users {
         }
     }
 
-    /// Deletes a pod, at once without waiting for its node if `force`. Returns false if the API server did not confirm it.
+    /// Deletes a pod; with `force`, without waiting for its node. Returns false if the API server did not confirm it.
     pub(crate) async fn delete(&self, pod: &str, force: bool) -> bool {
         let mut params = DeleteParams::default();
         if force {
@@ -129,15 +129,15 @@ impl Users {
                 "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": class,
                     "resources": {"requests": {"storage": "1Gi"}}},
             }));
-            let claim = claim.expect("a claim must be written as JSON");
+            let claim = claim.expect("a claim must be serializable");
             // AlreadyExists means that the response to an earlier request was lost.
             self.claims().create(&PostParams::default(), &claim).await.ok();
         }
     }
 
-    /// Deletes a pod and first its claim, if that comes from a template, so that the next pod begins with an empty volume.
-    /// Deletes only a bound claim: a restarted provisioner does not find the volume that it was creating for a deleted claim,
-    /// and neither does the external-provisioner.
+    /// Deletes a pod, and before it the claim if it was created from a template, so that the next pod gets an empty volume. Deletes
+    /// only bound claims: like the external-provisioner, a restarted provisioner loses track of a volume that it was creating for
+    /// a deleted claim.
     pub(crate) async fn delete_with_claim(&self, pod: &str) {
         let claim = self.lock().pods.get(pod).cloned();
         if let Some(Claim { name, class: Some(_) }) = claim
@@ -168,7 +168,7 @@ impl Users {
         drained
     }
 
-    /// Lets new pods go to a node or not.
+    /// Sets whether new pods may be placed on a node.
     pub(crate) fn set_in_service(&self, node: &str, in_service: bool) {
         let nodes = &mut self.lock().nodes;
         if in_service {
@@ -178,7 +178,7 @@ impl Users {
         }
     }
 
-    /// Wants no pod any more.
+    /// Stops creating pods.
     pub(crate) fn leave(&self) {
         self.lock().pods.clear();
     }
@@ -225,7 +225,7 @@ impl Users {
                         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim.name}}],
                     },
                 }))
-                .expect("a pod must be written as JSON"),
+                .expect("a pod must be serializable"),
             );
         }
         created

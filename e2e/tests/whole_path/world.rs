@@ -1,4 +1,4 @@
-//! Everything on the attach path, in one thread: API server, controllers, kubelets, two attachers and the driver.
+//! All components of the attach path in one thread: API server, controllers, kubelets, two attachers and the driver.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,16 +25,16 @@ use tokio::task::JoinSet;
 
 use crate::attacher::{self, Replica};
 use crate::driver::{DriverProcess, DriverSocket};
+use crate::injected_bug::{Bug, SidecarBug};
 use crate::invariant::Invariants;
 use crate::observer::{self, OUT_OF_SERVICE};
-use crate::planted::{Bug, SidecarBug};
 use crate::timeline::Timeline;
 use crate::users::{Claim, Users};
 
-/// The driver's name: that of a driver which took over from an in-tree plugin, so that volumes may be migrated ones.
+/// The name of a migration driver, so that volumes may be migrated in-tree ones.
 const DRIVER: &str = EBS_DRIVER;
 pub(crate) const NODES: [&str; 3] = ["a", "b", "c"];
-/// Volumes, by number: access mode, and whether the PersistentVolume is an in-tree one.
+/// Volumes by number: access mode, and whether the PersistentVolume is in-tree.
 pub(crate) const VOLUMES: [(&str, bool); 4] = [
     ("ReadWriteOnce", false),
     ("ReadWriteOnce", true),
@@ -96,10 +96,10 @@ impl World {
         }
         let socket = DriverSocket::new(process);
         let access = match sidecar_bug {
-            Some(bug) => Access::in_process(bug.planted_in(cluster.api_server().clone())),
+            Some(bug) => Access::in_process(bug.inject_into(cluster.api_server().clone())),
             None => Access::in_process(cluster.api_server().clone()),
         };
-        let access = access.expect("a server in process must need no settings");
+        let access = access.expect("an in-process server needs no settings");
         let replicas = ["attacher-0", "attacher-1"]
             .map(|name| Replica::new(name, access.clone(), socket.clone(), timeline.clone()));
         let client = cluster.api_server().client_of("observer");
@@ -220,13 +220,10 @@ impl World {
 // === impl World: machines ===
 
 impl World {
-    /// Starts kubelet and driver of a node on a machine that has nothing mounted.
+    /// Starts kubelet and driver of a node on a machine without mounts.
     pub(crate) fn switch_on(&mut self, node: &'static str, generation: u32) {
         let id = format!("{node}-{generation}");
-        let driver = self
-            .array
-            .on_node(&id)
-            .expect("a node in process must come about");
+        let driver = self.array.on_node(&id).expect("an in-process node must start");
         let process = DriverProcess::new(&id, driver, self.invariants.clone(), self.timeline.clone());
         self.invariants.machine_on(&id, node);
         self.timeline.note(node, None, format!("machine {id} is on"));
@@ -253,7 +250,7 @@ impl World {
         machine.generation
     }
 
-    /// Puts another machine in place of a node's, which is off: it has another node id.
+    /// Replaces the stopped machine of a node by another one with another node id.
     pub(crate) async fn replace_machine(&mut self, node: &'static str) {
         let machine = &self.machines[node];
         let (before, generation) = (machine.id.clone(), machine.generation + 1);
@@ -263,7 +260,7 @@ impl World {
             .store
             .change(|array| Ok(array.set_node(&id, NodeSettings::default())))
             .await;
-        registered.expect("an array in memory must take a node");
+        registered.expect("an in-memory array must accept a node");
         let mut ids = self.present_ids.lock().expect("no holder panics");
         for present in ids.values_mut().filter(|present| **present == before) {
             present.clone_from(&id);
@@ -273,8 +270,7 @@ impl World {
         self.switch_on(node, generation);
     }
 
-    /// Deletes a Node, and its CSINode in place of the garbage collector. Returns false if the API server did not
-    /// confirm both.
+    /// Deletes a Node, and its CSINode as the garbage collector does. Returns false if the API server did not confirm both.
     pub(crate) async fn delete_node(&mut self, node: &str) -> bool {
         self.timeline.note("admin", None, format!("delete node {node}"));
         self.cluster.remove_node(node);
@@ -320,7 +316,7 @@ impl World {
 
 // === functions ===
 
-/// Whether the response to a deletion says that the object is or will be gone.
+/// Whether the response to a deletion means that the object is or will be deleted.
 pub(crate) fn is_deleted<T>(response: kube::Result<T>) -> bool {
     match response {
         Ok(_) => true,
@@ -354,9 +350,9 @@ fn mk_array(seed: u64, clock: &Clock) -> Arc<Driver> {
         clock: journal::clock::Clock::new(move || clock.now()),
         ..Settings::default()
     };
-    Driver::in_memory(settings).expect("a driver in process must come about")
+    Driver::in_memory(settings).expect("an in-process driver must start")
 }
 
 fn mk<T: serde::de::DeserializeOwned>(object: Value) -> T {
-    serde_json::from_value(object).expect("an object must be written as JSON")
+    serde_json::from_value(object).expect("the JSON must match the type")
 }

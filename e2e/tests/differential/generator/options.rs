@@ -14,12 +14,12 @@ const METADATA_LIST: &str =
 
 /// Watches end at the last object of a sequence, or after this time.
 const WATCH_SECONDS: &str = "2";
-/// More than kube-apiserver waits for a version.
+/// Longer than kube-apiserver waits for a version.
 const FRESHNESS_SECONDS: &str = "5";
 /// A version that no server reaches.
 const FUTURE_VERSION: &str = "1000000000";
-/// kube-apiserver sends a bookmark two seconds before the timeout, if there is something new since the watch began, and
-/// checks every second or so whether it is time.
+/// kube-apiserver sends a bookmark two seconds before the timeout if there was a change since the watch began; it checks
+/// that about every second.
 const BOOKMARK_SECONDS: &str = "4";
 
 const LABEL_SELECTORS: [&str; 13] = [
@@ -38,7 +38,7 @@ const LABEL_SELECTORS: [&str; 13] = [
     "a>5",
 ];
 
-/// A watch of everything that the sequence did to a kind.
+/// A watch of all changes of a kind in the sequence.
 pub(super) fn watch(kind: &Kind) -> Request {
     let path = kind.collection("$ns");
     let mut request = request(kind, "WATCH", Method::GET, path.clone());
@@ -76,7 +76,7 @@ impl Generator {
         request
     }
 
-    /// A watch of a part, in another form, or from another version; those that select anything select the last object.
+    /// A watch with a selector, another output format or another version; each selector also matches the last object.
     pub(super) fn watch(&mut self, kind: &Kind) -> Request {
         let mut request = watch(kind);
         match self.rng.u8(..16) {
@@ -131,8 +131,8 @@ impl Generator {
         vec![first, next.clone(), write, next.clone(), next]
     }
 
-    /// A watch that is read up to its first bookmark, which is behind the initial events, or to its timeout: nothing is
-    /// written meanwhile, so that the bookmark before the timeout is not sent.
+    /// A watch that is read up to its first bookmark, which follows the initial events, or to its timeout. There are no writes
+    /// meanwhile, so that the bookmark before the timeout is not sent.
     pub(super) fn bookmark(&mut self, kind: &Kind) -> Request {
         let mut request = watch(kind);
         request.action = BOOKMARKS;
@@ -153,7 +153,7 @@ impl Generator {
         request
     }
 
-    /// A request that the embedded API server answers with 501.
+    /// A request to which the embedded API server responds with 501.
     pub(super) fn not_implemented(&mut self, kind: &Kind) -> Request {
         let (path, name) = self.object_path(kind);
         let mut request = request(kind, "not implemented", Method::GET, path);
@@ -262,7 +262,7 @@ impl Generator {
             _ => "",
         };
         if request.accept == TABLE && self.rng.bool() {
-            // An unknown value hides what a write has changed.
+            // An unknown value hides the changes of a write.
             let values = if request.method == Method::GET { 4 } else { 3 };
             let include = ["None", "Object", "Metadata", "Other"][self.rng.usize(..values)];
             request.query.push(("includeObject", include.to_owned()));

@@ -16,7 +16,7 @@ pub(crate) const SUBRESOURCES: [(&str, &str); 4] = [
 ];
 /// Action of creations in protobuf.
 pub(crate) const PROTOBUF: &str = "POST protobuf";
-/// Kinds that are valid with nothing but a name.
+/// Kinds that are valid with only a name.
 pub(crate) const NAMED_ONLY: [&str; 4] = ["namespaces", "nodes", "serviceaccounts", "secrets"];
 
 // === impl Generator ===

@@ -1,5 +1,5 @@
-//! Runs the mock driver as its overlay does: controller and node start with the overlay's flags and see its
-//! mounted directories, below one directory that acts as a node's root.
+//! Runs the mock driver as in its overlay: controller and node have the overlay's flags and mounted directories, below one
+//! directory that acts as a node's root.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -144,7 +144,7 @@ impl RunningDriver {
             let command = probe.as_ref().and_then(|probe| probe.exec.as_ref());
             let command = command.and_then(|exec| exec.command.clone());
             let command = command.context("the controller must have probes that run a command")?;
-            answers(&root, &program, deployment, driver, &command).await?;
+            run_probe(&root, &program, deployment, driver, &command).await?;
         }
         let identity = connect(socket);
 
@@ -158,7 +158,7 @@ impl RunningDriver {
         let command = command.context("the node must have a probe that runs a command")?;
         let registered = register(&root);
         let node_channel = node.while_alive(registered).await?;
-        answers(&root, &program, set, driver, &command).await?;
+        run_probe(&root, &program, set, driver, &command).await?;
         let info = NodeClient::new(node_channel.clone())
             .node_get_info(NodeGetInfoRequest {})
             .await
@@ -503,7 +503,7 @@ fn spawn(
 }
 
 /// Runs the command of a probe.
-async fn answers(
+async fn run_probe(
     root: &Path,
     program: &Path,
     workload: &Workload,

@@ -122,7 +122,7 @@ async fn layouts_are_replaced(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-/// The images that real nodes get are made by the harness with these programs and no user, so the Containerfile must say the same.
+/// The harness builds the images of real nodes with these programs and without a user, so the Containerfile must match.
 async fn images_run_one_program_as_root(_harness: Arc<Harness>) -> Result<()> {
     let file = workspace_root().join("deploy/images/Containerfile");
     let text = std::fs::read_to_string(&file).context("read the Containerfile")?;

@@ -1,5 +1,5 @@
-//! CRDs of the kinds that `deploy/` uses, as far as they are used, so that the API server rejects a misspelt
-//! field as with the original CRDs.
+//! CRDs of the kinds in `deploy/`, with the fields that it uses, so that the API server rejects a misspelt field as with the
+//! original CRDs.
 
 use anyhow::Result;
 use csi_e2e::cluster::Cluster;

@@ -135,16 +135,21 @@ pub(super) fn expanded(container: &Container) -> Result<Vec<String>> {
     Ok(args)
 }
 
-/// Runs csi-attacher, and the Go attacher of the component, as the base does, except for paths and addresses
-/// of this machine.
+/// Runs csi-attacher, and the Go attacher of the component, with the flags of the base, except for paths and addresses of this
+/// machine.
 async fn probes_succeed(harness: Arc<Harness>) -> Result<()> {
     let ours = harness.toolchain.csi_attacher().await?;
     let go = harness.toolchain.peer(Peer::ExternalAttacher).await?;
-    answers(&harness, "probed-ours", &[], ours).await?;
-    answers(&harness, "probed-go", &["go-sidecar"], go).await
+    start_and_probe(&harness, "probed-ours", &[], ours).await?;
+    start_and_probe(&harness, "probed-go", &["go-sidecar"], go).await
 }
 
-async fn answers(harness: &Harness, namespace: &str, components: &[&str], program: PathBuf) -> Result<()> {
+async fn start_and_probe(
+    harness: &Harness,
+    namespace: &str,
+    components: &[&str],
+    program: PathBuf,
+) -> Result<()> {
     let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     cluster.create_namespace(namespace).await?;
     cluster

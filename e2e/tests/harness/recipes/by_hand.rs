@@ -33,7 +33,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     ]
 }
 
-/// The attacher gets ready with the driver of another block, and the API server of the kubeconfig in the home directory.
+/// The attacher becomes ready with the driver of another block, and the API server of the kubeconfig in the home directory.
 async fn attacher_and_driver_run_by_hand(harness: Arc<Harness>) -> Result<()> {
     let backend = Backend::Embedded(ClusterSettings::DEFAULT);
     let cluster = Cluster::start(&harness.run, &harness.toolchain, backend).await?;

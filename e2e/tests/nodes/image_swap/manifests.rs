@@ -1,4 +1,4 @@
-//! Manifests of the kubernetes-csi projects, read from their Go modules, and what a test must change in them.
+//! Manifests of the kubernetes-csi projects, from their Go modules, and the necessary changes for a test.
 //! `deploy/README.md` lists these changes.
 
 use anyhow::{Context, Result};
@@ -37,7 +37,7 @@ pub(super) const ATTACHERS_DEPLOYMENT: &[File] = &[
     attachers("deploy/kubernetes/rbac.yaml"),
     attachers("deploy/kubernetes/deployment.yaml"),
 ];
-/// What Kubernetes' e2e tests apply.
+/// The manifests of Kubernetes' e2e tests.
 #[rustfmt::skip]
 pub(super) const HOSTPATHS_STATEFUL_SET: &[File] = &[
     suites("test/e2e/testing-manifests/storage-csi/external-attacher/rbac.yaml"),
@@ -50,7 +50,7 @@ pub(super) const HOSTPATHS_STATEFUL_SET: &[File] = &[
     suites("test/e2e/testing-manifests/storage-csi/hostpath/hostpath/csi-hostpath-plugin.yaml"),
 ];
 
-/// The objects of the files in a namespace, with the changes, as one YAML stream; and the workload of them.
+/// The changed objects of the files in a namespace, as one YAML stream, and their workload.
 pub(super) async fn read(
     toolchain: &Toolchain,
     files: &[File],
@@ -73,7 +73,7 @@ pub(super) async fn read(
         .find(|object| object["apiVersion"] == "apps/v1");
     let workload = workload.context("the manifests must have a workload")?;
     let pod = &mut workload["spec"]["template"]["spec"];
-    // The only release of the Go sidecar that the harness builds.
+    // The harness builds only this release of the Go sidecar.
     container(pod, ATTACHER)?["image"] = GO_ATTACHER.into();
     change(pod)?;
     let workload = workload.clone();
@@ -92,7 +92,7 @@ fn move_to_namespace(object: &mut Value, namespace: &str) {
     }
 }
 
-/// The driver of each pod forwards all calls to the driver of `deploy/`, so that there is one array behind all pods.
+/// The driver of each pod forwards all calls to the driver of `deploy/`, so that all pods use one array.
 pub(super) fn forward_to_deployed_driver(pod: &mut Value) -> Result<()> {
     let driver = container(pod, "mock-driver")?;
     driver["image"] = "csi-mock-driver:0.1.0".into();
@@ -103,8 +103,8 @@ pub(super) fn forward_to_deployed_driver(pod: &mut Value) -> Result<()> {
     Ok(())
 }
 
-/// What Kubernetes' tests change, too: the node, and no health monitor and snapshot metadata. The driver attaches volumes and records
-/// calls.
+/// The changes that Kubernetes' tests make, too: they set the node, and remove health monitor and snapshot metadata. Also
+/// enables attach and the driver's journal.
 pub(super) fn attach_and_record(pod: &mut Value) -> Result<()> {
     pod["nodeName"] = A.into();
     let is_removed =

@@ -1,4 +1,4 @@
-//! An OTLP collector that stores what it receives.
+//! An OTLP collector that stores the received data.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,11 +41,11 @@ impl Collector {
                     kept.push(body.to_bytes());
                 }
                 // An empty message is a success.
-                let mut answer = http::Response::new(Body::new(Full::from(vec![0; 5])));
-                let headers = answer.headers_mut();
+                let mut response = http::Response::new(Body::new(Full::from(vec![0; 5])));
+                let headers = response.headers_mut();
                 headers.insert("content-type", http::HeaderValue::from_static("application/grpc"));
                 headers.insert("grpc-status", http::HeaderValue::from_static("0"));
-                Ok::<_, Infallible>(answer)
+                Ok::<_, Infallible>(response)
             }
         });
         let mut server = JoinSet::new();
