@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_keys_come_back_after_a_growing_delay() {
+    fn failed_keys_are_requeued_with_exponential_backoff() {
         let mut queue = KeyQueue::new(Duration::from_secs(1), Duration::from_secs(3));
         let mut now = Instant::now();
         queue.add("a");

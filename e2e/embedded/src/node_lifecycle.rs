@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn node_is_silent_while_its_lease_stands_still() {
+    fn node_is_silent_while_its_lease_is_not_renewed() {
         let mut heartbeats = Heartbeats::default();
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);

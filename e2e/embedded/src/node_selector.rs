@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn terms_are_alternatives_and_requirements_are_not() {
+    fn terms_are_ored_and_requirements_are_anded() {
         let node: Node = serde_json::from_value(
             serde_json::json!({"metadata": {"name": "a", "labels": {"zone": "z1", "n": "5"}}}),
         )

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suffixes_are_understood() {
+    fn parses_all_suffixes() {
         let cases = [
             ("1", Some(1)),
             ("1Gi", Some(1 << 30)),

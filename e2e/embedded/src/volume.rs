@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attachment_is_named_as_the_csi_plugin_names_it() {
+    fn attachment_name_equals_that_of_the_csi_plugin() {
         // sha256("hdn"), by sha256sum.
         assert_eq!(
             attachment_name("h", "d", "n"),

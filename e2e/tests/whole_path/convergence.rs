@@ -15,7 +15,7 @@ use crate::world::{VOLUMES, World};
 /// Poll interval.
 const POLL: Duration = Duration::from_millis(500);
 /// Timeout of conditions in simulated time: longer than any timeout and backoff.
-const PATIENCE: Duration = Duration::from_secs(20 * 60);
+const TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
 /// A volume, and the problem.
 type Problem = (Option<String>, String);
@@ -89,7 +89,7 @@ impl World {
             let Some((volume, found)) = problem().await else {
                 return Ok(());
             };
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > TIMEOUT {
                 self.timeline
                     .violated(volume.as_deref(), format!("not so in time: {what}: {found}"));
             }

@@ -240,7 +240,7 @@ mod tests {
 
     /// Texts as kube-apiserver 1.36 writes them.
     #[test]
-    fn explains_as_kube_apiserver_does() {
+    fn errors_equal_those_of_kube_apiserver() {
         let subdomain = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or \
             '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for \
             validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_quantity() {
+    fn refuses_invalid_quantities() {
         for text in ["", "abc", "1Q", "1.2.3", ".", "1 Gi", "Gi"] {
             assert!(Quantity::parse(text).is_none(), "{text}");
         }

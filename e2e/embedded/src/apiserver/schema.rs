@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn converts_numbers_as_go() {
+    fn converts_numbers_like_go() {
         let schema = Schema::of::<Event>();
         let object = json!({"count": 3_000_000_000_i64});
         let decoded = |codec| decode(&schema, object.as_object().unwrap().clone(), codec);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_what_go_always_writes() {
+    fn writes_fields_that_go_always_writes() {
         let schema = Schema::of::<VolumeAttachment>();
         let mut object = json!({"metadata": {"name": "a", "labels": {}, "finalizers": []}, "spec": {}});
         schema.normalize(object.as_object_mut().unwrap());

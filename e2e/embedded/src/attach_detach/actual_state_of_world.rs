@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn volume_counts_as_mounted_until_the_node_proves_otherwise() {
+    fn volume_counts_as_mounted_until_the_node_reports_otherwise() {
         let (mut actual, name) = attached("v", "a");
         assert!(actual.get_attached_volumes(|_| true)[0].mounted_by_node);
         actual.set_volumes_mounted_by_node(&[], "a");
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_status_update_is_repeated() {
+    fn failed_status_update_is_retried() {
         let (mut actual, _) = attached("v", "a");
         actual.get_volumes_to_report_attached();
         actual.set_node_status_update_needed("a");

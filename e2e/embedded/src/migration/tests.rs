@@ -1,4 +1,4 @@
-//! Translations that the comparison with Go's library does not list individually.
+//! Table tests of translations; another test compares many more with Go's library.
 
 use serde_json::{Value, json};
 

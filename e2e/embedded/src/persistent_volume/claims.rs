@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn volume_that_does_not_satisfy_the_claim_says_why() {
+    fn unsuitable_volume_is_reported_with_the_reason() {
         let claim = mk_claim();
         let cases = [
             ("/spec/capacity/storage", json!("1Gi"), None),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn smallest_volume_that_fits_is_taken_unless_one_names_the_claim() {
+    fn smallest_suitable_volume_is_bound_unless_one_names_the_claim() {
         let plain = |_: &mut serde_json::Value| {};
         let volumes = [
             mk_volume("too-small", "500Mi", plain),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn volume_of_an_earlier_claim_of_the_same_name_is_not_taken() {
+    fn volume_of_an_earlier_claim_of_the_same_name_is_not_bound() {
         let volume = mk_volume("v", "1Gi", |v| {
             v["spec"]["claimRef"] =
                 serde_json::json!({"namespace": "default", "name": "data", "uid": "uid-before"});

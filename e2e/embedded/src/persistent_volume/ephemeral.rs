@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claim_is_named_for_and_owned_by_its_pod() {
+    fn claim_is_named_after_and_owned_by_its_pod() {
         let pod: Pod = serde_json::from_value(serde_json::json!({
             "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
             "spec": {"containers": [], "volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate":

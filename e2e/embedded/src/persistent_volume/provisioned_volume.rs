@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn volume_carries_what_the_driver_and_the_class_say() {
+    fn volume_has_the_fields_of_driver_response_and_class() {
         let claim: PersistentVolumeClaim = serde_json::from_value(serde_json::json!({
             "metadata": {"name": "data", "namespace": "ns", "uid": "u"},
             "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},

@@ -13,7 +13,7 @@ use tower::ServiceExt as _;
 use super::watches::Watch;
 use super::{ATTACHMENTS, call, mk_attachment, mk_server};
 
-/// Whether the connection broke under a creation.
+/// Whether the connection broke during a creation.
 async fn create_breaks(server: &ApiServer, name: &str) -> bool {
     let body = Full::new(Bytes::from(mk_attachment(name).to_string()));
     let request = Request::post(ATTACHMENTS).body(body).unwrap();
@@ -24,7 +24,7 @@ async fn create_breaks(server: &ApiServer, name: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn loses_an_answer_after_the_write() {
+async fn loses_a_response_after_the_write() {
     let server = mk_server(1);
     let rule = Rule::always(Fault::LostResponse).verbs(&["create"]).times(1);
     server.set_faults(vec![rule]);
@@ -35,7 +35,7 @@ async fn loses_an_answer_after_the_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn executes_a_request_after_its_connection_broke() {
+async fn executes_a_request_although_its_connection_broke() {
     let server = mk_server(1);
     let delay = Duration::from_secs(20);
     let rule = Rule::always(Fault::LateExecution(delay))
@@ -59,7 +59,7 @@ async fn loses_a_request_before_the_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refuses_and_delays_what_its_rules_match() {
+async fn rules_refuse_and_delay_matching_requests() {
     let server = mk_server(1);
     server.set_faults(vec![
         Rule::always(Fault::Latency(Duration::from_secs(3))).verbs(&["get"]),
@@ -79,7 +79,7 @@ async fn refuses_and_delays_what_its_rules_match() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn breaks_and_holds_watches() {
+async fn rules_break_and_delay_watches() {
     let server = mk_server(1);
     let rules = |fault| vec![Rule::always(fault).verbs(&["watch"]).times(1)];
     server.set_faults(rules(Fault::DroppedWatch(Duration::from_secs(5))));
@@ -101,7 +101,7 @@ async fn breaks_and_holds_watches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn server_that_stops_answers_no_running_request() {
+async fn stopped_server_does_not_respond_to_running_requests() {
     let server = mk_server(1);
     let wait = Duration::from_secs(3);
     server.set_faults(vec![Rule::always(Fault::Latency(wait)).verbs(&["create"])]);
@@ -129,7 +129,7 @@ async fn server_that_stops_answers_no_running_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stale_watch_sends_nothing_even_if_it_breaks() {
+async fn delayed_watch_sends_nothing_even_if_it_breaks() {
     let server = mk_server(1);
     call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
     let initial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";

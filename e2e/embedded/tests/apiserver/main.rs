@@ -1,4 +1,4 @@
-//! The embedded API server as its clients see it. Codes and texts are those of kube-apiserver 1.36.
+//! Requests to the embedded API server. Codes and texts are those of kube-apiserver 1.36.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -40,7 +40,7 @@ fn mk_attachment(name: &str) -> Value {
     })
 }
 
-/// Code and body of an answer.
+/// Code and body of a response.
 async fn send(
     server: &ApiServer,
     method: Method,
@@ -52,17 +52,17 @@ async fn send(
         .method(method)
         .uri(path)
         .header("content-type", content_type);
-    answer(server, request.body(Full::new(Bytes::from(body))).unwrap()).await
+    execute(server, request.body(Full::new(Bytes::from(body))).unwrap()).await
 }
 
 /// A list as a table.
 async fn table(server: &ApiServer, path: &str) -> Value {
     let accept = "application/json;as=Table;v=v1;g=meta.k8s.io";
     let request = Request::get(path).header("accept", accept);
-    answer(server, request.body(Full::default()).unwrap()).await.1
+    execute(server, request.body(Full::default()).unwrap()).await.1
 }
 
-async fn answer(server: &ApiServer, request: Request<Full<Bytes>>) -> (u16, Value) {
+async fn execute(server: &ApiServer, request: Request<Full<Bytes>>) -> (u16, Value) {
     let response = server.clone().oneshot(request).await.unwrap();
     let code = response.status().as_u16();
     let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -94,8 +94,8 @@ async fn patch(server: &ApiServer, path: &str, kind: &str, body: &Value) -> (u16
 }
 
 /// Checks code, reason and message of a failed request.
-fn assert_fails(answer: (u16, Value), code: u16, reason: &str, message: &str) {
-    assert_eq!(answer.0, code, "{}", answer.1);
-    assert_eq!(answer.1["reason"], reason, "{}", answer.1);
-    assert_eq!(answer.1["message"], message);
+fn assert_fails(response: (u16, Value), code: u16, reason: &str, message: &str) {
+    assert_eq!(response.0, code, "{}", response.1);
+    assert_eq!(response.1["reason"], reason, "{}", response.1);
+    assert_eq!(response.1["message"], message);
 }

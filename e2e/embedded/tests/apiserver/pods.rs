@@ -63,10 +63,10 @@ async fn binding_checks_uid_version_and_scheduling_gates() {
         "Conflict",
         "Operation cannot be fulfilled on pods/binding \"gated\": pod gated has non-empty .spec.schedulingGates",
     );
-    let (code, answer) = bind("p", json!({}), json!({ "kind": "Pod" })).await;
+    let (code, response) = bind("p", json!({}), json!({ "kind": "Pod" })).await;
     let message = "[target.kind: Unsupported value: \"Pod\": supported values: \"Node\", \"<empty>\", target.name: \
                    Required value]";
-    assert_eq!((code, answer["message"].as_str()), (500, Some(message)));
+    assert_eq!((code, response["message"].as_str()), (500, Some(message)));
     let current = json!({ "uid": uid, "resourceVersion": version });
     assert_eq!(bind("p", current, node).await.0, 201);
 }
@@ -101,7 +101,7 @@ async fn pods_get_the_topology_labels_of_their_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refuses_pods_that_admission_refuses() {
+async fn refuses_pods_that_admission_rejects() {
     let server = mk_server(1);
     assert_fails(
         call(
@@ -173,8 +173,8 @@ async fn issues_tokens_for_ten_minutes_at_least() {
     let path = "/api/v1/namespaces/default/serviceaccounts/default/token";
     for (seconds, code) in [(599, 422), (600, 201)] {
         let request = json!({ "spec": { "audiences": [], "expirationSeconds": seconds } });
-        let answer = call(&server, Method::POST, path, &request).await;
-        assert_eq!(answer.0, code, "{seconds}: {}", answer.1);
+        let response = call(&server, Method::POST, path, &request).await;
+        assert_eq!(response.0, code, "{seconds}: {}", response.1);
     }
 }
 
@@ -255,16 +255,16 @@ async fn repeated_eviction_does_not_write() {
 async fn validates_class_names_of_pods() {
     let server = mk_server(1);
     let unnamed = mk_pod("p", json!({ "runtimeClassName": "" }));
-    let (code, answer) = call(&server, Method::POST, PODS, &unnamed).await;
+    let (code, response) = call(&server, Method::POST, PODS, &unnamed).await;
     assert_eq!(
-        (code, answer["message"].as_str()),
+        (code, response["message"].as_str()),
         (500, Some("resource name may not be empty"))
     );
     call(&server, Method::POST, PODS, &mk_pod("p", json!({}))).await;
     for field in ["priorityClassName", "runtimeClassName"] {
         let body = json!({ "spec": { field: "Not_Valid" } });
-        let (code, answer) = patch(&server, &format!("{PODS}/p"), "merge", &body).await;
-        let fields: Vec<&Value> = answer["details"]["causes"]
+        let (code, response) = patch(&server, &format!("{PODS}/p"), "merge", &body).await;
+        let fields: Vec<&Value> = response["details"]["causes"]
             .as_array()
             .unwrap()
             .iter()

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{ATTACHMENTS, assert_fails, call, mk_attachment, mk_server, patch, send, table};
 
 #[tokio::test(start_paused = true)]
-async fn refuses_what_kube_apiserver_refuses_with_its_texts() {
+async fn refuses_requests_with_the_errors_of_kube_apiserver() {
     let server = mk_server(1);
     let create = |body: Value| {
         let server = server.clone();
@@ -118,9 +118,9 @@ async fn refuses_invalid_fields_of_volumes() {
         ),
     ];
     for (volume, message) in cases {
-        let answer = call(&server, Method::POST, "/api/v1/persistentvolumes", &volume).await;
+        let response = call(&server, Method::POST, "/api/v1/persistentvolumes", &volume).await;
         let message = format!("PersistentVolume \"v\" is invalid: {message}");
-        assert_fails(answer, 422, "Invalid", &message);
+        assert_fails(response, 422, "Invalid", &message);
     }
 }
 
@@ -133,8 +133,8 @@ async fn ignores_unknown_data_sources_of_claims() {
     let claim = json!({"metadata": {"name": "c"}, "spec": spec});
     assert_eq!(call(&server, Method::POST, claims, &claim).await.0, 201);
     let unknown = json!({"spec": {"dataSource": {"kind": "Other", "name": "a"}}});
-    let (code, answer) = patch(&server, &format!("{claims}/c"), "merge", &unknown).await;
-    assert_eq!((code, &answer["spec"]["dataSource"]), (200, &Value::Null));
+    let (code, response) = patch(&server, &format!("{claims}/c"), "merge", &unknown).await;
+    assert_eq!((code, &response["spec"]["dataSource"]), (200, &Value::Null));
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,8 +147,8 @@ async fn refuses_json_patches_that_do_not_parse() {
     ] {
         let path = format!("{ATTACHMENTS}/a?fieldValidation={validation}");
         let json_patch = "application/json-patch+json";
-        let answer = send(&server, Method::PATCH, &path, json_patch, b"{".to_vec()).await;
-        assert_fails(answer, 400, "BadRequest", why);
+        let response = send(&server, Method::PATCH, &path, json_patch, b"{".to_vec()).await;
+        assert_fails(response, 400, "BadRequest", why);
     }
 }
 
@@ -157,9 +157,9 @@ async fn refuses_a_patch_that_removes_the_version() {
     let server = mk_server(1);
     call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
     let path = format!("{ATTACHMENTS}/a");
-    let answer = patch(&server, &path, "merge", &json!({"apiVersion": null})).await;
+    let response = patch(&server, &path, "merge", &json!({"apiVersion": null})).await;
     assert_fails(
-        answer,
+        response,
         400,
         "BadRequest",
         "the name of the object (a based on URL) was undeterminable: name must be provided",
@@ -167,22 +167,22 @@ async fn refuses_a_patch_that_removes_the_version() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn finds_errors_in_the_order_of_kube_apiserver() {
+async fn checks_in_the_order_of_kube_apiserver() {
     let server = mk_server(1);
     let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     let lease = json!({"metadata": {"name": "a", "resourceVersion": "x"}});
     let homeless = format!("{}/a", leases.replace("default", "nope"));
-    let answer = call(&server, Method::PUT, &homeless, &lease).await;
-    assert_fails(answer, 404, "NotFound", "namespaces \"nope\" not found");
+    let response = call(&server, Method::PUT, &homeless, &lease).await;
+    assert_fails(response, 404, "NotFound", "namespaces \"nope\" not found");
     for (metadata, name) in [(json!({"generateName": "p-"}), "p-"), (json!({}), "Unknown")] {
         let container = json!({"name": "c", "image": "i"});
         let spec = json!({"serviceAccountName": "none", "containers": [container]});
         let pod = json!({"metadata": metadata, "spec": spec});
-        let answer = call(&server, Method::POST, "/api/v1/namespaces/default/pods", &pod).await;
+        let response = call(&server, Method::POST, "/api/v1/namespaces/default/pods", &pod).await;
         let message = format!(
             "pods {name:?} is forbidden: error looking up service account default/none: serviceaccount \"none\" not found"
         );
-        assert_fails(answer, 403, "Forbidden", &message);
+        assert_fails(response, 403, "Forbidden", &message);
     }
     let (code, _) = call(&server, Method::POST, leases, &json!({"metadata": {"name": "a"}})).await;
     assert_eq!(code, 201);
@@ -190,13 +190,13 @@ async fn finds_errors_in_the_order_of_kube_apiserver() {
         "metadata": {"deletionGracePeriodSeconds": "5", "resourceVersion": 7},
         "spec": {"renewTime": "now"},
     });
-    let answer = patch(&server, &format!("{leases}/a"), "strategic-merge", &wrong).await;
+    let response = patch(&server, &format!("{leases}/a"), "strategic-merge", &wrong).await;
     let message = " \"\" is invalid: patch: Invalid value: \"map[metadata:map[deletionGracePeriodSeconds:5 resourceVersion:7] \
                    spec:map[renewTime:now]]\": cannot convert int64 to string";
-    assert_fails(answer, 422, "Invalid", message);
+    assert_fails(response, 422, "Invalid", message);
     let path = format!("{leases}/a?fieldValidation=Ignore");
-    let answer = patch(&server, &path, "merge", &json!("text")).await;
-    assert_fails(answer, 400, "BadRequest", "Invalid JSON Patch");
+    let response = patch(&server, &path, "merge", &json!("text")).await;
+    assert_fails(response, 400, "BadRequest", "Invalid JSON Patch");
 }
 
 #[tokio::test(start_paused = true)]
@@ -205,16 +205,16 @@ async fn accepts_unqualified_finalizers_of_leases_and_lists_of_bytes() {
     let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     call(&server, Method::POST, leases, &json!({"metadata": {"name": "a"}})).await;
     let finalizers = json!({"metadata": {"finalizers": ["a"]}});
-    let (code, answer) = patch(&server, &format!("{leases}/a"), "merge", &finalizers).await;
-    assert_eq!((code, &answer["metadata"]["finalizers"]), (200, &json!(["a"])));
+    let (code, response) = patch(&server, &format!("{leases}/a"), "merge", &finalizers).await;
+    assert_eq!((code, &response["metadata"]["finalizers"]), (200, &json!(["a"])));
     let secrets = "/api/v1/namespaces/default/secrets";
     let secret = json!({"metadata": {"name": "a"}, "data": {"none": [], "some": [104, 105], "null": null}});
-    let (code, answer) = call(&server, Method::POST, secrets, &secret).await;
+    let (code, response) = call(&server, Method::POST, secrets, &secret).await;
     assert_eq!(
-        (code, &answer["data"]),
+        (code, &response["data"]),
         (201, &json!({"none": "", "some": "aGk=", "null": ""}))
     );
-    let answer = patch(
+    let response = patch(
         &server,
         &format!("{secrets}/a"),
         "strategic-merge",
@@ -223,11 +223,11 @@ async fn accepts_unqualified_finalizers_of_leases_and_lists_of_bytes() {
     .await;
     let message = " \"\" is invalid: patch: Invalid value: \"map[data:map[none:-]]\": error decoding from json: \
                    illegal base64 data at input byte 0";
-    assert_fails(answer, 422, "Invalid", message);
+    assert_fails(response, 422, "Invalid", message);
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_conflict_when_the_resource_version_is_stale() {
+async fn returns_conflict_if_the_resource_version_is_stale() {
     let server = mk_server(1);
     let (_, first) = call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
     let path = format!("{ATTACHMENTS}/a");
@@ -250,15 +250,15 @@ async fn answers_conflict_when_the_resource_version_is_stale() {
         (200, second.clone())
     );
     let other = json!({ "metadata": { "uid": "another" } });
-    let (code, answer) = patch(&server, &path, "merge", &other).await;
+    let (code, response) = patch(&server, &path, "merge", &other).await;
     assert_eq!(code, 422);
-    let cause = &answer["details"]["causes"][0];
+    let cause = &response["details"]["causes"][0];
     assert_eq!(cause["field"], "metadata.uid");
     assert_eq!(cause["message"], "Invalid value: \"another\": field is immutable");
 }
 
 #[tokio::test(start_paused = true)]
-async fn keeps_an_object_until_its_last_finalizer_is_gone() {
+async fn keeps_an_object_until_its_last_finalizer_is_removed() {
     let server = mk_server(1);
     let path = format!("{ATTACHMENTS}/a");
     call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
@@ -276,7 +276,7 @@ async fn keeps_an_object_until_its_last_finalizer_is_gone() {
     );
     let more = json!({ "metadata": { "finalizers": ["a.example.com/c"] } });
     let (code, _) = patch(&server, &path, "strategic-merge", &more).await;
-    assert_eq!(code, 422, "no new finalizers while it is being deleted");
+    assert_eq!(code, 422, "a deleting object accepts no new finalizers");
     let status = json!({ "status": { "attached": true } });
     assert_eq!(
         patch(&server, &format!("{path}/status"), "merge", &status)
@@ -296,7 +296,7 @@ async fn keeps_an_object_until_its_last_finalizer_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn status_and_main_resource_do_not_change_one_another() {
+async fn status_and_main_resource_are_updated_separately() {
     let server = mk_server(1);
     let path = format!("{ATTACHMENTS}/a");
     let (_, created) = call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
@@ -309,7 +309,7 @@ async fn status_and_main_resource_do_not_change_one_another() {
     assert_eq!(
         (code, &main),
         (200, &status),
-        "a patch that changes nothing writes nothing"
+        "a patch without changes does not write"
     );
     assert_eq!(created["status"], json!({ "attached": false }));
 }
@@ -353,7 +353,7 @@ async fn lists_in_pages_of_one_version() {
         .unwrap()
         .iter()
         .map(|item| &item["metadata"]["name"]);
-    assert_eq!(names.collect::<Vec<_>>(), ["d"], "the rest as it is now");
+    assert_eq!(names.collect::<Vec<_>>(), ["d"], "the current rest");
 }
 
 #[tokio::test(start_paused = true)]
@@ -389,18 +389,18 @@ async fn decodes_objects_and_options_in_protobuf() {
     let path = format!("{NAMESPACES}/a");
     let (code, _) = send(&server, Method::DELETE, &path, PROTOBUF, options).await;
     assert_eq!(code, 409);
-    let (code, answer) = send(&server, Method::POST, NAMESPACES, PROTOBUF, b"{}".to_vec()).await;
+    let (code, response) = send(&server, Method::POST, NAMESPACES, PROTOBUF, b"{}".to_vec()).await;
     assert_eq!(code, 400);
     let why = "the object provided is unrecognized (must be of type Namespace): provided data does not appear to be a \
                protobuf message, expected prefix [107 56 115 0] ({})";
-    assert_eq!(answer["message"], why);
+    assert_eq!(response["message"], why);
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_501_for_unimplemented_paths() {
+async fn returns_501_for_unimplemented_features() {
     let server = mk_server(1);
     let path = format!("{ATTACHMENTS}/a?fieldManager=m");
-    let (code, answer) = send(
+    let (code, response) = send(
         &server,
         Method::PATCH,
         &path,
@@ -410,7 +410,7 @@ async fn answers_501_for_unimplemented_paths() {
     .await;
     assert_eq!(code, 501);
     assert_eq!(
-        answer["message"],
+        response["message"],
         "server-side apply is not implemented by the embedded API server"
     );
     let (code, _) = send(&server, Method::POST, ATTACHMENTS, "application/yaml", Vec::new()).await;
@@ -429,9 +429,9 @@ async fn answers_501_for_unimplemented_paths() {
         "/openid/v1/jwks",
         "/.well-known/openid-configuration",
     ] {
-        let (code, answer) = call(&server, Method::GET, path, &Value::Null).await;
+        let (code, response) = call(&server, Method::GET, path, &Value::Null).await;
         assert_eq!(
-            (code, &answer["reason"]),
+            (code, &response["reason"]),
             (501, &json!("NotImplemented")),
             "{path}"
         );
@@ -439,27 +439,27 @@ async fn answers_501_for_unimplemented_paths() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn is_the_same_for_the_same_seed() {
-    let mut answers = Vec::new();
+async fn same_seed_generates_the_same_names_and_uids() {
+    let mut responses = Vec::new();
     for seed in [7, 7, 8] {
         let server = mk_server(seed);
         let mut generated = mk_attachment("");
         generated["metadata"] = json!({ "generateName": "csi-" });
-        answers.push(call(&server, Method::POST, ATTACHMENTS, &generated).await.1);
+        responses.push(call(&server, Method::POST, ATTACHMENTS, &generated).await.1);
     }
-    assert_eq!(answers[0], answers[1]);
-    assert_ne!(answers[0]["metadata"]["uid"], answers[2]["metadata"]["uid"]);
-    assert_ne!(answers[0]["metadata"]["name"], answers[2]["metadata"]["name"]);
+    assert_eq!(responses[0], responses[1]);
+    assert_ne!(responses[0]["metadata"]["uid"], responses[2]["metadata"]["uid"]);
+    assert_ne!(responses[0]["metadata"]["name"], responses[2]["metadata"]["name"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn refuses_only_numbers_as_versions_of_new_objects() {
+async fn refuses_new_objects_with_a_numeric_resource_version() {
     let server = mk_server(1);
     for (name, version, code) in [("a", "0", 201), ("b", "x", 201), ("c", "7", 500)] {
         let mut attachment = mk_attachment(name);
         attachment["metadata"]["resourceVersion"] = version.into();
-        let answer = call(&server, Method::POST, ATTACHMENTS, &attachment).await;
-        assert_eq!(answer.0, code, "{version}: {}", answer.1);
+        let response = call(&server, Method::POST, ATTACHMENTS, &attachment).await;
+        assert_eq!(response.0, code, "{version}: {}", response.1);
     }
 }
 

@@ -1,5 +1,5 @@
-//! How fast the server is. The limits are far below what is measured: they catch work that grows with the number
-//! of objects, not a slow machine.
+//! Throughput of the server. The limits are far below measured rates: they detect work that grows with the number of objects,
+//! not a slow machine.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use embedded_cluster::apiserver::{ApiServer, Options};
 const OBJECTS: u32 = 2000;
 
 #[tokio::test]
-async fn writes_and_watches_do_not_slow_down_with_the_number_of_objects() {
+async fn writes_and_watches_are_independent_of_the_number_of_objects() {
     let server = ApiServer::new(&Options {
         window: 100_000,
         ..Options::default()

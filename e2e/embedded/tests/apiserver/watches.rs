@@ -30,7 +30,7 @@ impl Watch {
         }
     }
 
-    /// Type, name and object of the next event; none if the watch ended.
+    /// Type, name and object of the next event; `None` if the watch ended.
     pub(crate) async fn next(&mut self) -> Option<(String, String, Value)> {
         while !self.buffer.contains(&b'\n') {
             let frame = self.body.frame().await?.unwrap();
@@ -58,7 +58,7 @@ impl Watch {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sends_changes_from_a_version_on() {
+async fn sends_changes_after_a_resource_version() {
     let server = mk_server(1);
     let (_, first) = call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
     call(&server, Method::POST, ATTACHMENTS, &mk_attachment("b")).await;
@@ -74,12 +74,12 @@ async fn sends_changes_from_a_version_on() {
     assert_eq!(
         object["metadata"]["resourceVersion"],
         server.revision().to_string(),
-        "a deletion has a version of its own"
+        "a deletion has a new version"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn begins_with_the_objects_and_a_bookmark_when_asked_for_initial_events() {
+async fn sends_initial_events_and_a_bookmark_on_request() {
     let server = mk_server(1);
     call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
     let query = "allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
@@ -104,7 +104,7 @@ async fn begins_with_the_objects_and_a_bookmark_when_asked_for_initial_events() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn sends_a_bookmark_before_the_timeout_if_something_is_new() {
+async fn sends_a_bookmark_before_the_timeout_after_a_change() {
     let server = mk_server(1);
     let start = tokio::time::Instant::now();
     let query_now = || {
@@ -149,7 +149,7 @@ async fn sends_a_deletion_when_an_object_leaves_the_selection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_expired_from_a_compacted_version() {
+async fn returns_expired_for_a_compacted_version() {
     let server = mk_server(1);
     call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
     call(&server, Method::POST, ATTACHMENTS, &mk_attachment("b")).await;
@@ -174,7 +174,7 @@ async fn ends_at_its_timeout() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn initial_events_of_a_version_that_does_not_come_are_an_error() {
+async fn initial_events_of_a_future_version_time_out() {
     let server = mk_server(1);
     call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
     let start = tokio::time::Instant::now();

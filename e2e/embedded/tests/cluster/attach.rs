@@ -1,4 +1,4 @@
-//! Pods come, move, fail to attach and go.
+//! Attach and detach for pods that are created, moved and deleted, and failed attaches.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn pod_runs_after_its_volume_is_attached_and_mounted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn volume_leaves_the_old_node_before_it_comes_to_the_new_one() {
+async fn volume_is_detached_from_the_old_node_before_the_new_attach() {
     let world = World::start().await;
     world.claim("data", "now", "ReadWriteOnce").await;
     world.pod("web", Some("a"), &["data"]).await;
@@ -82,7 +82,7 @@ async fn shared_volume_is_attached_to_both_nodes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_attach_is_reported_and_repeated() {
+async fn failed_attach_is_reported_and_retried() {
     let world = World::start().await;
     world.driver.state().publish_error = Some(Status::internal("array is on fire"));
     world.claim("data", "now", "ReadWriteOnce").await;
@@ -103,17 +103,19 @@ async fn failed_attach_is_reported_and_repeated() {
 #[tokio::test(start_paused = true)]
 async fn failed_attach_of_a_deleted_pod_is_undone() {
     let world = World::start().await;
-    world.driver.state().publish_error = Some(Status::deadline_exceeded("no answer"));
+    world.driver.state().publish_error = Some(Status::deadline_exceeded("no response"));
     world.claim("data", "now", "ReadWriteOnce").await;
     world.pod("web", Some("a"), &["data"]).await;
-    world.until_event("web", "FailedAttachVolume", "no answer").await;
+    world
+        .until_event("web", "FailedAttachVolume", "no response")
+        .await;
     world.delete_pod("web").await;
     world.until_gone("web").await;
     world.until_attached(&[]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_mount_is_reported_and_repeated() {
+async fn failed_mount_is_reported_and_retried() {
     let world = World::start().await;
     world.driver.state().stage_error = Some(Status::unavailable("device is absent"));
     world.claim("data", "now", "ReadWriteOnce").await;
@@ -161,7 +163,7 @@ async fn pod_runs_with_a_volume_that_was_not_unstaged_since_the_last_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn node_whose_status_cannot_be_patched_does_not_hold_back_the_others() {
+async fn failed_node_status_patch_does_not_delay_other_nodes() {
     let world = World::start().await;
     let rule = Rule::always(Fault::Conflict)
         .verbs(&["patch"])
@@ -180,7 +182,7 @@ async fn node_whose_status_cannot_be_patched_does_not_hold_back_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pod_that_waits_for_an_unbound_claim_on_its_node_says_so() {
+async fn pod_with_an_unbound_claim_on_its_node_gets_an_event() {
     let world = World::start().await;
     world.claim("unbound", "", "ReadWriteOnce").await;
     world
@@ -192,7 +194,7 @@ async fn pod_that_waits_for_an_unbound_claim_on_its_node_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn volume_for_one_pod_is_not_mounted_for_a_second_one() {
+async fn single_pod_volume_is_not_mounted_for_a_second_pod() {
     let world = World::start().await;
     world.claim("data", "now", "ReadWriteOncePod").await;
     for name in ["one", "two"] {
@@ -210,7 +212,7 @@ async fn volume_for_one_pod_is_not_mounted_for_a_second_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_are_written_after_the_connection_comes_back() {
+async fn events_are_written_after_a_reconnect() {
     let world = World::start().await;
     let rule = Rule::always(Fault::LostRequest)
         .verbs(&["create"])

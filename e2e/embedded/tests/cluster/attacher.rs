@@ -1,4 +1,4 @@
-//! An external-attacher of few lines: looks at all VolumeAttachments every 50 ms.
+//! A minimal external-attacher: syncs all VolumeAttachments every 50 ms.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::driver::FakeDriver;
 
 const FINALIZER: &str = "external-attacher/ebs-csi-aws-com";
 
-/// Runs for ever.
+/// Runs until dropped.
 pub(crate) async fn run(client: Client, driver: FakeDriver) {
     let attachments = Api::<VolumeAttachment>::all(client.clone());
     loop {
         if let Ok(listed) = attachments.list(&ListParams::default()).await {
             for attachment in listed {
-                // A conflict or an object that is gone: the next round knows more.
+                // A conflict or a deleted object: the next round has the current state.
                 drop(sync(&client, &driver, &attachment).await);
             }
         }

@@ -1,4 +1,4 @@
-//! A CSI driver in memory that notes what it is asked and checks that a volume is on one node at a time.
+//! An in-memory CSI driver that records its calls and checks that a volume is on one node at a time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,30 +12,30 @@ use tonic::{Request, Response, Status};
 use v1::node_service_capability::rpc::Type as NodeRpc;
 use v1::plugin_capability::service::Type as PluginService;
 
-/// A driver that replaced an in-tree plugin, so that volumes may be migrated ones.
+/// A migration driver, so that volumes may be migrated in-tree ones.
 pub(crate) const DRIVER: &str = "ebs.csi.aws.com";
 pub(crate) const ZONE: &str = "topology.ebs.csi.aws.com/zone";
 
-/// What the driver knows and did.
+/// The driver's state and history.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub volumes: BTreeMap<String, String>,
     pub published: BTreeMap<String, BTreeSet<String>>,
     pub staged: BTreeSet<(String, String)>,
     pub mounted: BTreeSet<(String, String)>,
-    /// Calls that broke a rule of CSI.
+    /// Calls that violated a rule of CSI.
     pub violations: Vec<String>,
-    /// The answer to ControllerPublishVolume, if it shall fail.
+    /// The error of ControllerPublishVolume, if it fails.
     pub publish_error: Option<Status>,
-    /// The answer to NodeStageVolume, if it shall fail.
+    /// The error of NodeStageVolume, if it fails.
     pub stage_error: Option<Status>,
-    /// The answer to NodeUnstageVolume, if it shall fail.
+    /// The error of NodeUnstageVolume, if it fails.
     pub unstage_error: Option<Status>,
     pub topology: bool,
     pub limit: i64,
 }
 
-/// The driver on one node, or of the controller with an empty node.
+/// The driver on one node; empty for the controller.
 #[derive(Clone, Debug)]
 pub(crate) struct FakeDriver {
     state: Arc<Mutex<State>>,
@@ -72,7 +72,7 @@ impl FakeDriver {
         self.state.lock().unwrap()
     }
 
-    /// What ControllerPublishVolume does.
+    /// The effect of ControllerPublishVolume.
     pub(crate) fn attach(&self, volume: &str, node: &str) -> Result<(), Status> {
         let mut state = self.state();
         if let Some(error) = &state.publish_error {
@@ -87,7 +87,7 @@ impl FakeDriver {
         Ok(())
     }
 
-    /// What ControllerUnpublishVolume does.
+    /// The effect of ControllerUnpublishVolume.
     pub(crate) fn detach(&self, volume: &str, node: &str) {
         let mut state = self.state();
         if let Some(nodes) = state.published.get_mut(volume) {

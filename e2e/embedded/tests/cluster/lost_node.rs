@@ -1,4 +1,4 @@
-//! A node goes down without a word.
+//! Loss of a node.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn until_unreachable(world: &World) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn volume_is_taken_from_an_unhealthy_node_after_six_minutes() {
+async fn volume_is_force_detached_from_an_unhealthy_node_after_six_minutes() {
     let mut world = with_pod_on_a().await;
     world.cluster.crash_node("a");
     until_unreachable(&world).await;
@@ -57,7 +57,7 @@ async fn volume_is_taken_from_an_unhealthy_node_after_six_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn volume_stays_on_a_healthy_node_that_does_not_unmount() {
+async fn volume_stays_attached_to_a_healthy_node_that_does_not_unmount() {
     let world = with_pod_on_a().await;
     let in_use = format!(
         "storage_count_attachable_volumes_in_use{{node=\"a\",volume_plugin=\"kubernetes.io/csi:{DRIVER}\"}} 1\n"
@@ -122,7 +122,7 @@ async fn pods_of_a_lost_node_are_evicted_after_their_toleration() {
         waited > Duration::from_secs(340) && waited < Duration::from_secs(380),
         "{waited:?}"
     );
-    // The node comes back and finishes what it missed.
+    // The node returns and completes the missed deletions.
     world.cluster.start_node("a");
     world.until_gone("web").await;
     world.until_attached(&[]).await;
@@ -160,7 +160,7 @@ async fn no_execute_taint_evicts_pods_that_do_not_tolerate_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_node_shows_in_conditions_taints_pods_and_events() {
+async fn lost_node_is_reflected_in_conditions_taints_pods_and_events() {
     let mut world = with_pod_on_a().await;
     world
         .until_event(

@@ -1,5 +1,5 @@
-//! The whole attach/detach path in process, on simulated time: API server, controllers and kubelets of this crate, with
-//! a CSI driver and an attacher of few lines that the tests control.
+//! The whole attach/detach path in process, in simulated time: API server, controllers and kubelets of this crate, with a
+//! minimal CSI driver and attacher that the tests control.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 

@@ -1,4 +1,4 @@
-//! Controllers and kubelets crash and come back with nothing but what is stored.
+//! Crashes of controllers and kubelets, which restart with only the stored state.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn with_pod_on_a() -> World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn restarted_controller_keeps_what_is_attached() {
+async fn restarted_controller_keeps_attached_volumes() {
     let mut world = with_pod_on_a().await;
     world.cluster.restart_controllers();
     sleep(Duration::from_secs(60)).await;
@@ -27,7 +27,7 @@ async fn restarted_controller_keeps_what_is_attached() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn restarted_controller_detaches_what_lost_its_pod_meanwhile() {
+async fn restarted_controller_detaches_volumes_of_pods_deleted_meanwhile() {
     let mut world = with_pod_on_a().await;
     world.cluster.crash_controllers();
     world.delete_pod("web").await;
@@ -40,7 +40,7 @@ async fn restarted_controller_detaches_what_lost_its_pod_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn controller_that_died_during_an_attach_finishes_it() {
+async fn restarted_controller_finishes_an_interrupted_attach() {
     let mut world = World::start().await;
     world.claim("data", "now", "ReadWriteOnce").await;
     world.driver.state().publish_error = Some(tonic::Status::unavailable("slow"));
@@ -89,7 +89,7 @@ async fn restarted_kubelet_keeps_running_pods() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn restarted_kubelet_unmounts_what_lost_its_pod_meanwhile() {
+async fn restarted_kubelet_unmounts_volumes_of_pods_deleted_meanwhile() {
     let mut world = with_pod_on_a().await;
     world.cluster.crash_node("a");
     let force = DeleteParams::default().grace_period(0);
@@ -98,7 +98,7 @@ async fn restarted_kubelet_unmounts_what_lost_its_pod_meanwhile() {
     assert_eq!(
         world.attached().await.len(),
         1,
-        "still mounted as far as the controller knows"
+        "still mounted in the controller's state"
     );
     world.cluster.start_node("a");
     world.until_attached(&[]).await;
@@ -108,7 +108,7 @@ async fn restarted_kubelet_unmounts_what_lost_its_pod_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn outage_of_the_api_server_is_survived() {
+async fn pods_survive_an_api_server_outage() {
     let world = World::start().await;
     world.claim("data", "now", "ReadWriteOnce").await;
     world.pod("web", Some("a"), &["data"]).await;

@@ -1,4 +1,4 @@
-//! Pods that do not fit anywhere say so, and are scheduled when they fit.
+//! Unschedulable pods report the reason, and are scheduled once they fit.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::driver::DRIVER;
 use crate::world::World;
 
 #[tokio::test(start_paused = true)]
-async fn unschedulable_pod_says_why() {
+async fn unschedulable_pod_reports_the_reason() {
     let world = World::start().await;
     world.pod("web", Some("nowhere"), &[]).await;
     let text = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.";
@@ -34,7 +34,7 @@ async fn unschedulable_pod_says_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn attach_limit_keeps_pods_away_until_there_is_room() {
+async fn attach_limit_keeps_pods_pending_until_a_volume_is_detached() {
     let world = World::start_with(|state| state.limit = 1).await;
     world
         .until("drivers registered", || async {

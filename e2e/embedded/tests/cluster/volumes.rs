@@ -1,4 +1,4 @@
-//! Claims get volumes, and volumes go with them.
+//! Provisioning, binding and deletion of volumes.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn provisioned_volume_goes_with_its_claim() {
+async fn provisioned_volume_is_deleted_with_its_claim() {
     let world = World::start().await;
     world.claim("data", "now", "ReadWriteOnce").await;
     world
@@ -121,7 +121,7 @@ async fn claim_in_use_is_deleted_only_after_its_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_claim_is_provisioned_where_its_pod_goes() {
+async fn wait_for_first_consumer_claim_is_provisioned_for_the_node_of_its_pod() {
     let world = World::start_with(|state| state.topology = true).await;
     world.claim("data", "late", "ReadWriteOnce").await;
     world
@@ -150,7 +150,7 @@ async fn late_claim_is_provisioned_where_its_pod_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ephemeral_volume_lives_as_long_as_its_pod() {
+async fn ephemeral_volume_is_deleted_with_its_pod() {
     let world = World::start().await;
     let template = json!({"spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "late",
         "resources": {"requests": {"storage": "1Gi"}}}});
@@ -181,7 +181,7 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn volume_made_by_hand_is_bound_to_the_claim_that_names_it() {
+async fn static_volume_is_bound_to_the_claim_that_names_it() {
     let world = World::start().await;
     world.create_static_volume().await;
     world.claim("data", "", "ReadWriteOnce").await;
@@ -284,7 +284,7 @@ async fn volume_of_a_claim_that_the_informer_lacks_is_not_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_claim_names_the_pods_that_it_waits_for() {
+async fn wait_for_first_consumer_claim_reports_the_pods_that_it_waits_for() {
     let world = World::start().await;
     world.claim("data", "late", "ReadWriteOnce").await;
     let gates = json!({"schedulingGates": [{"name": "example.com/quota"}]});
@@ -307,7 +307,7 @@ async fn late_claim_names_the_pods_that_it_waits_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claim_without_class_gets_the_default_class_that_comes_later() {
+async fn claim_without_class_gets_a_later_default_class() {
     let world = World::start().await;
     let claim = serde_json::from_value(json!({
         "metadata": {"name": "data"},

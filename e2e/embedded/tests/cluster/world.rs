@@ -1,4 +1,4 @@
-//! A cluster with two nodes, and the words that tests are written in.
+//! A cluster with two nodes, and helpers of the tests.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -21,7 +21,7 @@ use crate::attacher;
 use crate::driver::{DRIVER, FakeDriver, State};
 
 /// Longer than any timeout of the controllers.
-const PATIENCE: Duration = Duration::from_secs(15 * 60);
+const TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 pub(crate) struct World {
     pub cluster: EmbeddedCluster,
@@ -159,15 +159,15 @@ impl World {
             .unwrap();
     }
 
-    /// Waits until `holds`, on simulated time, and returns how long it took.
+    /// Waits until `holds`, and returns the duration in simulated time.
     pub(crate) async fn until<F>(&self, what: &str, mut holds: impl FnMut() -> F) -> Duration
     where
         F: Future<Output = bool>,
     {
         let start = Instant::now();
         while !holds().await {
-            if start.elapsed() > PATIENCE {
-                panic!("{what} did not come about\n{}", self.dump().await);
+            if start.elapsed() > TIMEOUT {
+                panic!("{what}: not reached\n{}", self.dump().await);
             }
             sleep(Duration::from_millis(100)).await;
         }
@@ -189,7 +189,7 @@ impl World {
         .await;
     }
 
-    /// Waits until the volumes attached are these: pairs of the PersistentVolume's claim and node.
+    /// Waits until exactly these volumes are attached: pairs of the PersistentVolume's claim and node.
     pub(crate) async fn until_attached(&self, expected: &[(&str, &str)]) -> Duration {
         let expected: BTreeSet<(String, String)> = expected
             .iter()
@@ -245,7 +245,7 @@ impl World {
         .await;
     }
 
-    /// The driver was never asked for what CSI forbids.
+    /// Asserts that no call violated a rule of CSI.
     pub(crate) fn assert_no_violations(&self) {
         assert_eq!(self.driver.state().violations, [""; 0]);
     }

@@ -34,7 +34,7 @@ const CALLS: std::ops::Range<u64> = 3..12;
 /// much shorter.
 const LATEST: u64 = 8_000;
 /// Timeout of waiting for a call of the selected kind.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Environment variable with the seed, to repeat a run.
 const SEED: &str = "CSI_MOCK_SEED";
 
@@ -109,7 +109,7 @@ async fn work_until_killed(
     tokio::select! {
         biased;
         Some(ended) = work.join_next() => panic!("no workload may stop before the kill: {:?}", ended.map(drop)),
-        begun = time::timeout(PATIENCE, plan.begun.notified()) => begun.expect("all kinds of calls come in turn"),
+        begun = time::timeout(TIMEOUT, plan.begun.notified()) => begun.expect("all kinds of calls come in turn"),
     }
     let latest = LATEST >> rng.u32(..8);
     time::sleep(Duration::from_micros(rng.u64(..latest))).await;

@@ -40,7 +40,7 @@ fn run_volumes(volumes: &mut VolumeManager, now: Instant) {
 }
 
 #[test]
-fn pod_runs_with_its_volumes_and_goes_after_them() {
+fn pod_is_removed_only_after_its_volumes_are_unmounted() {
     let (mut pods, mut volumes, now) = (PodWorkers::default(), VolumeManager::default(), Instant::now());
     let step = |pods: &mut PodWorkers, volumes: &mut VolumeManager| -> Vec<&'static str> {
         pods.actions(volumes, now).iter().map(name).collect()
@@ -67,11 +67,11 @@ fn pod_runs_with_its_volumes_and_goes_after_them() {
     );
     run_volumes(&mut volumes, now);
     assert_eq!(step(&mut pods, &mut volumes), ["remove"]);
-    assert_eq!(step(&mut pods, &mut volumes), [""; 0], "given out once");
+    assert_eq!(step(&mut pods, &mut volumes), [""; 0], "returned once");
 }
 
 #[test]
-fn completed_pod_gives_up_its_volumes_and_stays() {
+fn volumes_of_a_completed_pod_are_unmounted() {
     for (policy, code, completes) in [
         ("Never", 1, true),
         ("OnFailure", 0, true),
@@ -108,7 +108,7 @@ fn completed_pod_gives_up_its_volumes_and_stays() {
 }
 
 #[test]
-fn pod_whose_volumes_are_not_found_is_reported_and_can_be_deleted() {
+fn pod_with_unresolved_volumes_is_reported_and_can_be_deleted() {
     let (mut pods, mut volumes, start) = (PodWorkers::default(), VolumeManager::default(), Instant::now());
     let mut reports = Vec::new();
     pods.apply(mk_pod(false));
@@ -141,7 +141,7 @@ fn pod_whose_volumes_are_not_found_is_reported_and_can_be_deleted() {
 }
 
 #[test]
-fn pod_that_is_gone_leaves_its_volumes_to_be_unmounted() {
+fn volumes_of_a_removed_pod_are_unmounted() {
     let (mut pods, mut volumes, now) = (PodWorkers::default(), VolumeManager::default(), Instant::now());
     pods.apply(mk_pod(false));
     pods.actions(&mut volumes, now);

@@ -51,19 +51,19 @@ impl Node {
 }
 
 #[test]
-fn volume_is_not_touched_before_it_is_reported_in_use() {
+fn volume_is_not_mounted_before_it_is_reported_in_use() {
     let mut node = Node::new();
     node.manager.add_pod_to_volume(POD, mk_spec());
     assert_eq!(node.started(), []);
     assert_eq!(node.manager.volumes_in_use().len(), 1);
     node.report_in_use();
     assert_eq!(node.run(Outcome::NotAttachedYet), Operation::VERIFY);
-    assert_eq!(node.started(), [], "looked for once per interval");
+    assert_eq!(node.started(), [], "verified once per interval");
     assert!(!node.manager.all_mounted(POD));
 }
 
 #[test]
-fn volume_leaves_in_use_after_it_is_unpublished_and_unstaged() {
+fn volume_is_in_use_until_it_is_unpublished_and_unstaged() {
     let mut node = Node::mounted();
     assert!(node.manager.all_mounted(POD));
     assert_eq!(node.started(), []);
@@ -78,7 +78,7 @@ fn volume_leaves_in_use_after_it_is_unpublished_and_unstaged() {
 }
 
 #[test]
-fn second_pod_is_published_to_without_staging_again() {
+fn volume_is_not_staged_again_for_a_second_pod() {
     let mut node = Node::mounted();
     node.manager.add_pod_to_volume("uid-2", mk_spec());
     let started = node.started();
@@ -103,7 +103,7 @@ fn volume_stays_desired_until_its_last_pod_is_deleted() {
 }
 
 #[test]
-fn outcome_of_a_failed_mount_decides_what_is_cleaned_up() {
+fn outcome_of_a_failed_mount_determines_the_cleanup() {
     // outcome of the mount, operations after the pod is deleted
     let cases: [(Outcome, &[&str]); 5] = [
         (Outcome::Failed, &[]),
@@ -146,7 +146,7 @@ fn final_error_after_an_uncertain_one_proves_that_nothing_is_staged() {
 }
 
 #[test]
-fn failed_unmount_keeps_the_volume_in_use_and_is_repeated() {
+fn failed_unmount_keeps_the_volume_in_use_and_is_retried() {
     let mut node = Node::mounted();
     node.manager.delete_pod(POD);
     assert_eq!(node.run(Outcome::Failed), "volume_unmount");
@@ -160,7 +160,7 @@ fn failed_unmount_keeps_the_volume_in_use_and_is_repeated() {
 }
 
 #[test]
-fn volume_that_comes_back_is_reported_again_before_it_is_mounted() {
+fn readded_volume_is_reported_in_use_before_it_is_mounted() {
     let mut node = Node::mounted();
     node.manager.delete_pod(POD);
     node.run(Outcome::Done);
@@ -173,7 +173,7 @@ fn volume_that_comes_back_is_reported_again_before_it_is_mounted() {
 }
 
 #[test]
-fn restarted_kubelet_cleans_up_what_no_pod_needs_and_mounts_the_rest_again() {
+fn restarted_kubelet_unmounts_unneeded_volumes_and_remounts_needed_ones() {
     let mut orphaned = Node::new();
     orphaned.manager.add_reconstructed(mk_spec(), Some(POD));
     orphaned.manager.add_reconstructed(mk_spec(), None);

@@ -146,7 +146,7 @@ fn attach_limit_counts_each_volume_once() {
 }
 
 #[test]
-fn late_claim_needs_a_volume_or_room_for_one() {
+fn wait_for_first_consumer_claim_needs_a_volume_or_capacity() {
     let mut snapshot = mk_snapshot();
     add_claim(&mut snapshot, mk_claim("data", None, "ReadWriteOnce"));
     let pod = mk_pod("p", None, &["data"]);
@@ -171,7 +171,7 @@ fn late_claim_needs_a_volume_or_room_for_one() {
     assert_eq!(
         reasons(&snapshot, &pod),
         [full, None],
-        "an existing volume needs no room"
+        "an existing volume needs no capacity"
     );
     let claim = snapshot.claims[&("default".to_owned(), "data".to_owned())].clone();
     let name = |node: usize| {
@@ -182,7 +182,7 @@ fn late_claim_needs_a_volume_or_room_for_one() {
 }
 
 #[test]
-fn node_selector_taints_and_exclusive_claims_are_respected() {
+fn node_selector_taints_and_read_write_once_pod_claims_are_respected() {
     let mut snapshot = mk_snapshot();
     let mut pod = (*mk_pod("p", None, &[])).clone();
     pod.spec.as_mut().unwrap().node_selector = Some(BTreeMap::from([("zone".to_owned(), "z1".to_owned())]));
