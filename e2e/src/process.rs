@@ -55,7 +55,7 @@ const PROXIES: [&str; 6] = [
     "all_proxy",
 ];
 
-/// A running or ended child, leader of its own process group.
+/// A running or exited child process, the leader of its process group.
 ///
 /// Dropping it kills the group.
 #[derive(Debug)]

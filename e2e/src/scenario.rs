@@ -209,7 +209,7 @@ impl Scenario {
         Ok(since.unmet_by(cluster.git_version().await?.parse()?))
     }
 
-    /// Runs the scenario on a test environment of its own whose names begin with `prefix`.
+    /// Runs the scenario in its own test environment, whose names begin with `prefix`.
     ///
     /// # Errors
     /// The scenario failed or an invariant was violated. The error names a dump with details, and nothing of the test

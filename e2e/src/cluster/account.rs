@@ -99,7 +99,7 @@ impl Cluster {
         let token = issued
             .status
             .and_then(|status| status.token)
-            .context("a token request must be answered with a token")?;
+            .context("the TokenRequest must have a token")?;
         let path = dir.join(format!("{service_account}.kubeconfig"));
         kubeconfig::write(&path, kubeconfig::current_cluster(&self.admin)?, &token)?;
         Ok(path)

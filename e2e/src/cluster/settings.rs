@@ -45,7 +45,7 @@ impl ClusterSettings {
         verbose_log: false,
     };
 
-    /// Whether the scenario needs a control plane of its own.
+    /// Whether the scenario needs its own control plane.
     pub(super) fn needs_own_control_plane(self) -> bool {
         // Only the embedded cluster has this setting; a scenario with it alone uses the shared control plane.
         let others = Self {

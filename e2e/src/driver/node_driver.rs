@@ -14,7 +14,7 @@ use crate::invariant::observations::MountEvent;
 use crate::nodes::RealNode;
 use crate::process::{Run, Spec};
 
-/// Where a real kubelet looks for plugins.
+/// The plugin directory of a real kubelet.
 const REGISTRATION_DIR: &str = "/var/lib/kubelet/plugins_registry";
 
 /// The driver of one node.

@@ -29,7 +29,7 @@ pub fn check_running(observations: &Observations) -> Vec<Violation> {
     violations
 }
 
-/// After everything was deleted: nothing mounted or published, no attachment, no volume held by our finalizer.
+/// After all objects were deleted: nothing is mounted or published, and no attachment or volume with our finalizer exists.
 pub fn check_cleaned_up(observations: &Observations) -> Vec<Violation> {
     let mut violations = gone_too_early(observations);
     violations.extend(

@@ -36,7 +36,7 @@ use crate::scenario::test_env::node_failure::OUT_OF_SERVICE;
 /// Period of requests to array and attacher.
 const POLL: Duration = Duration::from_millis(500);
 /// Timeout of these requests.
-const ANSWER: Duration = Duration::from_secs(2);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Follows a test environment. Dropping it ends the tasks.
 pub(crate) struct Observer {
@@ -256,7 +256,7 @@ where
 }
 
 /// Polls `read` and stores each response; `None` if it failed.
-async fn poll<T, F>(answer: watch::Sender<Option<T>>, read: impl Fn() -> F + Send)
+async fn poll<T, F>(result_tx: watch::Sender<Option<T>>, read: impl Fn() -> F + Send)
 where
     F: Future<Output = Result<T>> + Send,
 {
@@ -264,8 +264,8 @@ where
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let read = timeout(ANSWER, read()).await;
-        answer.send_replace(read.ok().and_then(Result::ok));
+        let read = timeout(RESPONSE_TIMEOUT, read()).await;
+        result_tx.send_replace(read.ok().and_then(Result::ok));
     }
 }
 
@@ -285,9 +285,11 @@ async fn read_lanes(address: SocketAddr) -> Result<Vec<LaneRow>> {
     let mut stream = TcpStream::connect(address).await?;
     let request = "GET /statusz?format=json HTTP/1.1\r\nHost: attacher\r\nConnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    let (_, body) = answer.split_once("\r\n\r\n").context("the answer has no body")?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await?;
+    let (_, body) = response
+        .split_once("\r\n\r\n")
+        .context("the response has no body")?;
     let status: Status = serde_json::from_str(body)?;
     Ok(status.lanes)
 }

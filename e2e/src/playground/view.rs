@@ -194,7 +194,7 @@ fn draw_help(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: &Choice) {
     frame.render_widget(Paragraph::new(lines).block(block), popup);
 }
 
-/// Breaks text at spaces into lines of at most `width` characters; a longer word has a line of its own.
+/// Breaks text at spaces into lines of at most `width` characters; a longer word gets a separate line.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

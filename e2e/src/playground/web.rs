@@ -168,12 +168,12 @@ async fn actions(State(state): State<PageState>) -> Response {
     };
     let offered = state.actions.is_some();
     let actions: Vec<_> = bound_actions().filter(|_| offered).map(action).collect();
-    answer(StatusCode::OK, &Value::from(actions))
+    json_response(StatusCode::OK, &Value::from(actions))
 }
 
 /// Performs the action of a key. Its result is the notice of a later snapshot.
 async fn perform(State(state): State<PageState>, Path(key): Path<String>) -> Response {
-    let problem = |status, message: &str| answer(status, &json!({"message": message}));
+    let problem = |status, message: &str| json_response(status, &json!({"message": message}));
     let Some(sender) = state.actions else {
         return problem(StatusCode::CONFLICT, "a story is running; its faults are fixed");
     };
@@ -204,6 +204,6 @@ async fn changes(State(state): State<PageState>) -> Sse<impl Stream<Item = Resul
     Sse::new(events).keep_alive(KeepAlive::default())
 }
 
-fn answer(status: StatusCode, body: &Value) -> Response {
+fn json_response(status: StatusCode, body: &Value) -> Response {
     (status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }

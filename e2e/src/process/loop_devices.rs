@@ -152,7 +152,7 @@ fn find(tracked: &BTreeMap<String, TrackedDevice>, dir: &Path) -> Result<Vec<(Pa
         if new.is_empty() {
             return Ok(found);
         }
-        // kubelet attaches a device of its own to the device of each raw block volume; it must be detached first.
+        // kubelet attaches another loop device to the device of each raw block volume; it must be detached first.
         for (device, file) in &new {
             let metadata = fs::metadata(device).with_context(|| format!("stat {}", device.display()))?;
             files.insert(file_id(&metadata), file.clone());

@@ -87,7 +87,7 @@ impl Run {
         }
     }
 
-    /// Ends the run: kills the remaining processes, and makes the reaper remove the directory and exit.
+    /// Ends the run: kills the remaining processes, then the reaper removes the directory and exits.
     ///
     /// # Errors
     /// A process was neither stopped nor dropped before: it is a leak, is killed, and is named in the error.

@@ -54,7 +54,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         calls
             .iter()
             .all(|call| call.method != PUBLISH || call.volume != second.handle),
-        "the driver was asked for a volume beyond its limit"
+        "the driver got a call for a volume beyond its limit"
     );
 
     env.delete_pod("first").await?;

@@ -44,7 +44,7 @@ async fn claim_bound_late(env: &mut TestEnv<'_>) -> Result<()> {
     let mut pod = mk_pod(env.prefix(), "web", env.node(A).name(), &["data".to_owned()]);
     pod.spec.get_or_insert_default().node_name = Some(env.node(A).name().to_owned());
     env.create_pod(&pod).await?;
-    // The controller handles pods in order: once the later one is attached, it has seen the earlier one.
+    // The controller handles pods in order: once the later pod's volume is attached, it has handled the earlier pod.
     let other = env.volume("other", Access::OneNode).await?;
     env.pod("other", A, &[&other]).await?;
     env.wait_until_running("other", STEP_TIMEOUT).await?;

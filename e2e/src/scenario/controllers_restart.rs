@@ -22,7 +22,7 @@ const CONFIG: ScenarioConfig = ScenarioConfig {
     ..ScenarioConfig::DEFAULT
 };
 
-/// With a standby that takes over.
+/// With a standby that becomes leader.
 const WITH_STANDBY: ScenarioConfig = ScenarioConfig {
     own_cluster: Some(ClusterSettings {
         standby_controller_manager: true,
@@ -47,7 +47,7 @@ pub(super) const RESTART: Scenario = Scenario {
     run: |env| Box::pin(run(env, Component::ControllerManager)),
 };
 
-/// Another replica takes over.
+/// Another replica becomes leader.
 pub(super) const FAIL_OVER: Scenario = Scenario {
     name: "controllers-fail-over",
     about: "A standby attach/detach controller finishes attaches and detaches, keeps volumes attached, and attaches no volume twice.",
@@ -73,7 +73,7 @@ pub(super) const DURING_CALLS: Scenario = Scenario {
     run: |env| Box::pin(during_calls(env, Component::ControllerManager)),
 };
 
-/// Another replica takes over before the calls end.
+/// Another replica becomes leader before the calls end.
 pub(super) const FAIL_OVER_DURING_CALLS: Scenario = Scenario {
     name: "fail-over-during-calls",
     about: "A standby attach/detach controller finishes a running attach and detach without repeating the CSI calls.",

@@ -55,7 +55,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         .await?;
     let lost = lost.metadata.uid.context("an object has a UID")?;
     env.expect_lost_attachment(&lost);
-    // The VolumeAttachment comes back with attached=true.
+    // The VolumeAttachment is restored with attached=true.
     env.exempt_from_invariant_2(&detached, A);
 
     env.ctx().cluster().restore_snapshot(&snapshot).await?;

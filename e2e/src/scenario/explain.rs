@@ -196,20 +196,20 @@ async fn without_volume(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
 async fn without_permissions(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     let volume = env.volume_named("third")?;
     let attachment = format!("va/{}", env.attachment_name(&volume, A));
-    let answer = cli.ask(Reader::Unprivileged, env, &attachment).await?;
-    let gaps = answer.answer["gaps"].to_string();
+    let output = cli.run_json(Reader::Unprivileged, env, &attachment).await?;
+    let gaps = output.json["gaps"].to_string();
     for part in [
         "leases in all namespaces: forbidden",
         "persistentvolumeclaims: forbidden",
         "nodes: forbidden",
     ] {
-        ensure!(gaps.contains(part), "no {part:?} among the gaps: {answer:?}");
+        ensure!(gaps.contains(part), "no {part:?} among the gaps: {output:?}");
     }
     ensure!(
-        answer.code == 0,
-        "a volume that is attached according to the readable objects must not be stuck: {answer:?}"
+        output.code == 0,
+        "a volume that is attached according to the readable objects must not be stuck: {output:?}"
     );
-    let refused = cli.ask(Reader::Unprivileged, env, "pod/third").await?;
+    let refused = cli.run_json(Reader::Unprivileged, env, "pod/third").await?;
     ensure!(
         refused.code == 2 && refused.stderr.contains("forbidden"),
         "a pod that may not be read cannot be explained: {refused:?}"
@@ -219,7 +219,7 @@ async fn without_permissions(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<
 
 async fn without_object(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     for nowhere in ["pod/nowhere", "node/nowhere"] {
-        let absent = cli.ask(Reader::Explain, env, nowhere).await?;
+        let absent = cli.run_json(Reader::Explain, env, nowhere).await?;
         ensure!(
             absent.code == 2 && absent.stderr.contains("there is no such object"),
             "an absent object must end with code 2: {absent:?}"

@@ -30,7 +30,7 @@ use crate::wait::{self, Progress};
 
 /// Default number of attachments; each is attached and detached, or deleted earlier.
 const ATTACHMENTS: usize = 500;
-/// Concurrent workers, each with volumes of its own.
+/// Concurrent workers, each with its own volumes.
 const WORKERS: usize = 24;
 /// Single-node and multi-node volumes of each worker.
 const EACH: (usize, usize) = (2, 1);

@@ -107,7 +107,7 @@ async fn pod_on_unmanaged_node(env: &mut TestEnv<'_>) -> Result<String> {
         Progress::of(node.is_some(), || "it is not".to_owned())
     })
     .await?;
-    // The controller handles pods in order: once the later one is attached, it has seen the earlier one.
+    // The controller handles pods in order: once the later pod's volume is attached, it has handled the earlier pod.
     env.pod("managed", A, &[&managed]).await?;
     env.wait_until_running("managed", STEP_TIMEOUT).await?;
 

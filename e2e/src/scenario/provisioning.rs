@@ -161,7 +161,7 @@ async fn expanded(env: &mut TestEnv<'_>) -> Result<()> {
     );
     ensure!(
         env.driver.calls_to("ControllerExpandVolume", &volume.handle)? > 0,
-        "the driver was not asked to expand the volume"
+        "the driver got no call to expand the volume"
     );
     env.ensure_calls(PUBLISH, &volume, publishes)?;
 
@@ -221,7 +221,7 @@ async fn restored(env: &mut TestEnv<'_>) -> Result<()> {
         .await
 }
 
-/// Fails unless the driver took one snapshot, of `source`, and created `copy` from it.
+/// Fails unless the driver created one snapshot, of `source`, and restored `copy` from it.
 async fn ensure_restored(env: &TestEnv<'_>, source: &TestVolume, copy: &TestVolume) -> Result<()> {
     let calls = env.driver.calls()?;
     let taken = calls
@@ -254,7 +254,7 @@ async fn ensure_restored(env: &TestEnv<'_>, source: &TestVolume, copy: &TestVolu
 /// Name of the VolumeSnapshot.
 const SNAPSHOT: &str = "before";
 
-/// What the claim requests when it is expanded.
+/// Requested size of the expanded claim.
 const EXPANDED_CAPACITY: &str = "2Gi";
 
 /// Creates a pod on node A with the claims `now`, `retained` and `late`, and with an ephemeral claim `scratch` of the class.
@@ -297,7 +297,7 @@ async fn ensure_held(env: &TestEnv<'_>, volume: &TestVolume) -> Result<()> {
 /// The finalizer by which an external-provisioner keeps a PersistentVolume until the driver has deleted its volume.
 const PROVISIONER_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
-/// Fails unless the driver was asked to delete the volume only after it was unpublished.
+/// Fails unless DeleteVolume was called only after the volume was unpublished.
 fn ensure_deleted_last(calls: &[Call], volume: &TestVolume) -> Result<()> {
     let of_volume = || calls.iter().filter(|call| call.volume == volume.handle);
     let unpublished = of_volume()

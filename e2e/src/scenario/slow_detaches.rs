@@ -20,7 +20,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: "slow-detaches",
     about: "An attach is sent to the driver while every detach worker waits for a response.",
     config: ScenarioConfig {
-        // Longer than a pod takes to get to the attacher on a machine that is busy with other scenarios.
+        // Longer than from a pod's creation to its attach on a machine that is busy with other scenarios.
         timeout: Duration::from_secs(25),
         ..ScenarioConfig::ONE_NODE
     },

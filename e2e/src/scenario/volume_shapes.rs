@@ -49,7 +49,7 @@ struct Shape {
     name: &'static str,
     /// The PersistentVolume's spec, without the source.
     spec: Value,
-    /// Fields of its `csi` source beside driver and handle.
+    /// Fields of its `csi` source other than driver and handle.
     csi: Value,
     /// Whether the attachment has the spec inline, without a PersistentVolume.
     inline: bool,

@@ -1,6 +1,6 @@
-//! The protocol around `node.status.volumesAttached`: kubelet may mount what is listed, so the attach/detach controller
-//! removes a volume before its VolumeAttachment. After a failed detach the volume is uncertain since Kubernetes 1.29
-//! (<https://github.com/kubernetes/kubernetes/pull/120595>), and is listed again only when an attach has succeeded.
+//! The protocol of `node.status.volumesAttached`: kubelet may mount the listed volumes, so the attach/detach controller
+//! removes a volume from the list before it deletes the VolumeAttachment. Since Kubernetes 1.29, the volume is uncertain after
+//! a failed detach (<https://github.com/kubernetes/kubernetes/pull/120595>), and is listed again only after an attach succeeds.
 
 use anyhow::{Context, Result, ensure};
 

@@ -1,4 +1,4 @@
-//! Go programs that the tests run beside those of this workspace.
+//! Go programs that the tests run in addition to those of this workspace.
 
 use super::go::GoProgram;
 
@@ -14,7 +14,7 @@ pub enum Peer {
     ExternalProvisioner,
     /// The sidecar that expands volumes.
     ExternalResizer,
-    /// The sidecar that takes snapshots.
+    /// The sidecar that creates snapshots.
     ExternalSnapshotter,
     /// The controller of VolumeSnapshots for all drivers.
     SnapshotController,
@@ -41,7 +41,7 @@ impl Peer {
     /// Folder of its Go module.
     fn module(self) -> &'static str {
         match self {
-            // The Go attacher keeps the versions of its own go.mod.
+            // The Go attacher keeps the versions in its go.mod.
             Self::ExternalProvisioner | Self::ExternalResizer => "e2e/sidecars",
             Self::ExternalSnapshotter | Self::SnapshotController => SNAPSHOTTER,
             Self::ExternalAttacher

@@ -131,8 +131,8 @@ impl Toolchain {
     /// An expression is not PromQL.
     pub async fn promql(&self, expressions: &[String]) -> Result<Vec<Query>> {
         let asked = serde_json::to_string(expressions).context("serialise expressions")?;
-        let answer = self.run_validator(&PROMQL, &[], &asked).await?;
-        serde_json::from_str(&answer).context("parse the output of the PromQL parser")
+        let output = self.run_validator(&PROMQL, &[], &asked).await?;
+        serde_json::from_str(&output).context("parse the output of the PromQL parser")
     }
 
     /// The test driver definition's fields in the control plane's version of Kubernetes.
@@ -140,10 +140,10 @@ impl Toolchain {
     /// # Errors
     /// The sources cannot be fetched, or their checksum differs.
     pub async fn storage_suite(&self) -> Result<StorageSuite> {
-        let answer = self
+        let output = self
             .run_validator(&TESTDRIVER, &["e2e/control-plane"], "")
             .await?;
-        serde_json::from_str(&answer).context("understand what the storage tests take")
+        serde_json::from_str(&output).context("parse the fields of the storage tests")
     }
 
     /// The flags of a sidecar in a released Go module, read from the sources in these folders.
@@ -151,10 +151,10 @@ impl Toolchain {
     /// # Errors
     /// The release does not exist, its sources cannot be fetched, or their checksum differs.
     pub async fn sidecar_flags(&self, release: &str, folders: &[&str]) -> Result<SidecarFlags> {
-        let answer = self
+        let output = self
             .run_validator(&SIDECAR, &[&[release], folders].concat(), "")
             .await?;
-        serde_json::from_str(&answer).context("understand what the sidecar takes")
+        serde_json::from_str(&output).context("parse the flags of the sidecar")
     }
 
     async fn run_validator(&self, program: &GoProgram, args: &[&str], stdin: &str) -> Result<String> {

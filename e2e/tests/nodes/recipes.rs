@@ -190,7 +190,7 @@ async fn run_controller_without_nodes(shell: &Shell) -> Result<()> {
     write_overlay(&home.join("rollback"), "mock-driver", &["go-sidecar"])?;
     let image = "kubectl -n csi-mock-driver get deployment csi-attacher \
          -o jsonpath='{.spec.template.spec.containers[?(@.name==\"csi-attacher\")].image}'";
-    // The ClusterRole of publish-secrets stays: the scenarios with accounts of their own need it.
+    // The ClusterRole of publish-secrets stays: the scenarios with their own accounts need it.
     shell
         .run(&format!(
             "rollout='kubectl -n csi-mock-driver rollout status deployment/csi-attacher --timeout=2m'

@@ -59,7 +59,7 @@ const INLINE: [&str; 5] = [
     "persistentVolumeSource",
     "volumeSource",
 ];
-/// Messages with a JSON form of their own.
+/// Messages with a special JSON form.
 const SCALARS: [&str; 4] = [
     "intstr.IntOrString",
     "meta.MicroTime",

@@ -295,7 +295,7 @@ const CONTROLLER: &str = "controller.sock";
 /// The driver's socket if csi-sanity connects to a proxy.
 const BEHIND: &str = "behind.sock";
 
-/// Waits until [`ensure_no_leftovers`]: a node in a process of its own polls the array, so it detaches the device of an unpublished
+/// Waits until [`ensure_no_leftovers`]: a separate node process polls the array, so it detaches the device of an unpublished
 /// volume after ControllerUnpublishVolume has returned.
 pub(crate) async fn wait_until_no_leftovers(dir: &Path) -> Result<()> {
     let mut poll = tokio::time::interval(Duration::from_millis(20));

@@ -104,7 +104,7 @@ impl SharedCluster {
         Ok(None)
     }
 
-    /// The reason to skip a scenario because of the Kubernetes version. A cluster of its own has the version of the shared one.
+    /// The reason to skip a scenario because of the Kubernetes version. A scenario's own cluster has the version of the shared one.
     async fn unmet_version(&self, scenario: &Scenario, access: Access) -> Result<Option<String>> {
         if scenario.config.since.is_none() {
             return Ok(None);

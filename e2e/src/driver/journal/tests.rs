@@ -53,7 +53,7 @@ fn a_call_is_put_together_from_its_lines() {
 #[test]
 fn effects_follow_from_code_rule_and_late_end() {
     let cases = [
-        ("answered", vec![begin(1), end(1, "OK", None)], Effect::Done),
+        ("completed", vec![begin(1), end(1, "OK", None)], Effect::Done),
         (
             "refused",
             vec![begin(1), end(1, "INTERNAL", None)],

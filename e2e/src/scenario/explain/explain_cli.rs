@@ -18,7 +18,7 @@ const ACCOUNT: (&str, &str) = ("csi-attacher", "csi-attacher-explain");
 /// An account with an attacher's permissions that attaches nothing.
 const UNPRIVILEGED: &str = "unprivileged";
 /// Timeout of one run.
-const ANSWER: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs the plugin with the permissions of `deploy/`.
 pub(super) struct ExplainCli {
@@ -38,10 +38,10 @@ pub(super) enum Reader {
 
 /// Output of the plugin.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct CliOutput {
     pub(super) code: i32,
     /// The JSON, or null if there is none.
-    pub(super) answer: Value,
+    pub(super) json: Value,
     pub(super) stderr: String,
 }
 
@@ -82,10 +82,10 @@ impl Expected {
     }
 
     /// The worst path comes first.
-    fn is_met_by(&self, answer: &Answer) -> bool {
-        let finding = &answer.answer["paths"][0]["finding"];
+    fn is_met_by(&self, output: &CliOutput) -> bool {
+        let finding = &output.json["paths"][0]["finding"];
         let says = |words: &str| finding.to_string().contains(words);
-        answer.code == self.code
+        output.code == self.code
             && finding["cause"] == self.cause
             && finding["actor"] == self.actor
             && self.says.is_none_or(says)
@@ -126,18 +126,18 @@ impl ExplainCli {
 
     /// Runs explain until its output matches.
     pub(super) async fn wait(&self, env: &TestEnv<'_>, object: &str, expected: Expected) -> Result<()> {
-        // A test environment's volumes are named for it; in a scenario they are called as their claims are.
+        // A test environment's volumes are named after it; scenarios use the names of their claims.
         let object = match object.strip_prefix("pv/") {
             Some(name) => format!("pv/{}-{name}", env.prefix()),
             None => object.to_owned(),
         };
         let what = format!("{object} to be explained as {expected:?}");
         wait::poll(STEP_TIMEOUT, &what, || async {
-            let answer = self.ask(Reader::Explain, env, &object).await?;
-            if !expected.is_met_by(&answer) {
-                return Ok(Progress::Pending(format!("{answer:#?}")));
+            let output = self.run_json(Reader::Explain, env, &object).await?;
+            if !expected.is_met_by(&output) {
+                return Ok(Progress::Pending(format!("{output:#?}")));
             }
-            let gaps = &answer.answer["gaps"];
+            let gaps = &output.json["gaps"];
             if gaps.as_array().is_none_or(|gaps| !gaps.is_empty()) {
                 bail!("deploy/components/explain lacks a permission: {gaps}");
             }
@@ -147,15 +147,20 @@ impl ExplainCli {
     }
 
     /// Runs explain once, with JSON output.
-    pub(super) async fn ask(&self, reader: Reader, env: &TestEnv<'_>, object: &str) -> Result<Answer> {
+    pub(super) async fn run_json(
+        &self,
+        reader: Reader,
+        env: &TestEnv<'_>,
+        object: &str,
+    ) -> Result<CliOutput> {
         let output = self.run(reader, env, object, "json").await?;
         let code = output
             .status
             .code()
             .context("an explanation must not be killed")?;
-        Ok(Answer {
+        Ok(CliOutput {
             code,
-            answer: serde_json::from_slice(&output.stdout).unwrap_or_default(),
+            json: serde_json::from_slice(&output.stdout).unwrap_or_default(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         })
     }
@@ -180,9 +185,9 @@ impl ExplainCli {
             .arg(kubeconfig)
             .env(marker, value)
             .kill_on_drop(true);
-        timeout(ANSWER, command.output())
+        timeout(RESPONSE_TIMEOUT, command.output())
             .await
-            .with_context(|| format!("no explanation of {object} in {ANSWER:?}"))?
+            .with_context(|| format!("no explanation of {object} in {RESPONSE_TIMEOUT:?}"))?
             .context("run kubectl-csi_attach explain")
     }
 }

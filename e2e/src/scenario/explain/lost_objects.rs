@@ -90,7 +90,7 @@ async fn in_plain_words(env: &TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     let mut rest = text.lines();
     for line in &lines {
         ensure!(
-            rest.any(|answer| answer.starts_with(line.as_str())),
+            rest.any(|found| found.starts_with(line.as_str())),
             "\"{line}\" is missing, or not in its place:\n{text}"
         );
     }

@@ -37,7 +37,7 @@ pub(super) async fn reading<T>(
     tokio::select! {
         biased;
         result = work => result,
-        () = reading => unreachable!("it must go on for ever"),
+        () = reading => unreachable!("the polling loop never ends"),
     }
 }
 
