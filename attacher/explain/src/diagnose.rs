@@ -157,10 +157,10 @@ fn report(path: &VolumePath<'_>) -> PathReport {
     }
 }
 
-/// What the path is waiting for.
+/// The condition that blocks the path.
 fn finding(path: &VolumePath<'_>) -> Finding {
-    // If the volume waits for the detach from another node, that attachment is diagnosed without a holder of its own:
-    // two attachments may wait for each other.
+    // If the volume waits for the detach from another node, that attachment is diagnosed without a holder: two
+    // attachments may wait for each other.
     let holder = path.attachments_elsewhere().next().map(|va| {
         let path = VolumePath::of_attachment(path.view, va);
         let finding = of_attachment(&path, va, None);

@@ -280,7 +280,7 @@ impl<'s> VolumePath<'s> {
             .is_some_and(|name| self.view.node(name).is_not_found())
     }
 
-    /// Since when the node is not ready and what its condition says, if it is not.
+    /// If the node is not ready: since when, and the message of its condition.
     pub(crate) fn node_not_ready(&self) -> Option<(Option<Timestamp>, &'s str)> {
         let ready = self.node()?.ready()?;
         (ready.status != "True").then(|| {

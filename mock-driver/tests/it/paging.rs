@@ -89,7 +89,7 @@ async fn driver_limits_the_page_size() {
         assert_eq!(
             page(&mut client, asked, "").await.unwrap().entries.len(),
             4,
-            "{asked} asked"
+            "{asked} requested"
         );
         assert_eq!(walk(&mut client, asked).await.len(), 10, "{asked} asked");
     }

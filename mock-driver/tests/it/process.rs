@@ -27,7 +27,7 @@ async fn sigterm_finishes_running_calls_removes_the_socket_and_exits_0() {
                 program.ended().await
             }
         );
-        attached.expect("the running call gets its answer");
+        attached.expect("the running call completes");
         assert_eq!(status.code(), Some(0), "{signal:?}");
         assert!(!socket.exists(), "{signal:?}");
         assert_eq!(lines(&journal).last().unwrap()["code"], "OK", "{signal:?}");

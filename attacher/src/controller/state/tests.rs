@@ -372,7 +372,7 @@ fn a_sync_without_effect_backs_off() {
     fixture.starts("va");
 }
 
-/// The response to a write enqueues nothing, although it may show what the watch has not shown yet.
+/// The response to a write enqueues nothing, although it may be newer than the watch.
 #[test]
 fn a_waiting_key_starts_in_the_lane_of_its_newest_state() {
     let va = mk_attachment("va");

@@ -102,7 +102,7 @@ async fn replans_after_waiting_for_the_targets_lock() {
     assert!(fixture.world.state().published.is_empty());
 }
 
-/// No pod uses the volume before the status says attached.
+/// No pod uses the volume before the status has attached=true.
 #[tokio::test(start_paused = true)]
 async fn undoes_a_publish_if_the_node_id_changed_during_the_call() {
     let mut fixture = Fixture::new(mk_attachment("va"));

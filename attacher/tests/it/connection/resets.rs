@@ -145,7 +145,7 @@ async fn reset_call_is_reported_and_the_connection_stays() {
     fixture.connection_is(true).await;
     let caller = fixture.caller();
     // The codes are grpc-go's. Only REFUSED_STREAM guarantees that the driver did not process the call. The attacher retries
-    // it with the backoff of an uncertain result all the same.
+    // it with the backoff of an uncertain result nevertheless.
     for (reason, code, class) in [
         (Reason::REFUSED_STREAM, "Unavailable", Class::Uncertain),
         (Reason::CANCEL, "Canceled", Class::Uncertain),

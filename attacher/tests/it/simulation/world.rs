@@ -57,7 +57,7 @@ struct State {
     uids: u64,
     published: HashSet<PublishTarget>,
     array: Array,
-    /// Node IDs of removed machines, whose publishes are gone with them.
+    /// Node IDs of removed machines, whose publishes no longer exist.
     removed_ids: HashSet<Arc<str>>,
     /// Former IDs of machines that have another one now, and until when the driver still knows them. Afterwards the driver
     /// behaves as vSphere's: it refuses a publish, and an unpublish does nothing and succeeds.

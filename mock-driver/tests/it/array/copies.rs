@@ -44,7 +44,7 @@ async fn copy_is_at_least_as_large_as_its_source() {
     // (case, required, limit, size or the code)
     let table = [
         ("same", 10 * MIB, 0, Ok(10 * MIB)),
-        ("nothing asked", 0, 20 * MIB, Ok(10 * MIB)),
+        ("no required size", 0, 20 * MIB, Ok(10 * MIB)),
         ("larger", 12 * MIB, 0, Ok(12 * MIB)),
         ("smaller", 9 * MIB, 0, Err(Code::OutOfRange)),
         ("limit smaller", 0, 9 * MIB, Err(Code::OutOfRange)),

@@ -342,7 +342,7 @@ impl State {
     }
 
     fn is_published(&self, attachment: &Attachment, attached: bool) -> bool {
-        // The publishes of a removed machine are gone with it; the attacher cannot detect that in time.
+        // The publishes of a removed machine no longer exist; the attacher cannot detect that in time.
         recorded(attachment).is_some_and(|target| {
             let target = self.present(&target);
             let lost = self.removed_ids.contains(&target.node_id) || self.was_lost(&target);
