@@ -62,7 +62,7 @@ impl Served {
     }
 
     /// Sends `head` and returns the whole response.
-    async fn ask(&self, head: &str) -> String {
+    async fn send(&self, head: &str) -> String {
         let mut stream = TcpStream::connect(self.address)
             .await
             .expect("the server listens");
@@ -80,7 +80,8 @@ impl Served {
     }
 
     async fn get(&self, path: &str) -> String {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await
+        self.send(&format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"))
+            .await
     }
 }
 
@@ -124,15 +125,15 @@ async fn serves_pages_and_404_for_other_paths() {
         let response = served.get(path).await;
         assert!(response.starts_with("HTTP/1.1 404 "), "{path}: {response}");
     }
-    let head = served.ask("HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    let head = served.send("HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await;
     assert!(
         head.starts_with("HTTP/1.1 200 ") && body(&head).is_empty(),
         "{head}"
     );
-    let options = served.ask("OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    let options = served.send("OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n").await;
     assert!(options.starts_with("HTTP/1.1 404 "), "{options}");
     let post = served
-        .ask("POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
+        .send("POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
         .await;
     assert!(post.starts_with("HTTP/1.1 405 "), "{post}");
     assert!(post.ends_with("405 method not allowed\n"), "{post}");
@@ -168,7 +169,7 @@ async fn closes_the_connection_of_an_incomplete_request_after_two_seconds() {
     let served = Served::new().await;
     let begin = Instant::now();
     // The paused clock advances while all tasks wait.
-    let response = served.ask("GET /healthz HTTP/1.1\r\nHost: ").await;
+    let response = served.send("GET /healthz HTTP/1.1\r\nHost: ").await;
     assert!(!response.contains("200"), "{response}");
     assert_eq!(begin.elapsed().as_secs(), 2);
 }

@@ -214,7 +214,7 @@ fn mk_parameters(key: &str, value: &str) -> Option<BTreeMap<String, String>> {
 }
 
 #[tokio::test]
-async fn partly_invalid_change_is_refused_whole_with_api_field_names() {
+async fn partly_invalid_change_is_refused_atomically_with_api_field_names() {
     let (_server, client) = administered().await;
     let before = client.volume("vol-0").await.unwrap();
     // (case, bytes, mutable parameters, field, word)

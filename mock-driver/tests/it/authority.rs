@@ -154,7 +154,7 @@ async fn every_socket_serves_clients_that_send_a_path_as_authority() {
 }
 
 #[tokio::test]
-async fn malformed_header_block_ends_its_connection_and_no_other() {
+async fn malformed_header_block_closes_only_its_connection() {
     let server = Server::start().await;
     let socket = server.path("csi.sock");
     let mut other = Connection::to(&socket).await;

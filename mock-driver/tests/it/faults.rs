@@ -162,8 +162,8 @@ async fn cancelled_call_does_not_count_as_a_firing() {
         )
         .unwrap();
     let journal = server.path("journal");
-    let asked = mk_publish("vol-0", "node-0");
-    cancel_after(begun(&journal), client.controller_publish_volume(asked)).await;
+    let requested = mk_publish("vol-0", "node-0");
+    cancel_after(begun(&journal), client.controller_publish_volume(requested)).await;
     line_in(&journal, |line| line["event"] == "late").await;
     assert_eq!(nodes_of(&mut client, "vol-0").await, ["node-0"]);
     assert_eq!(publish(&mut client, "vol-1", "node-0").await, Code::Internal);

@@ -216,8 +216,8 @@ async fn volume_supports_only_its_creation_capabilities() {
         ("many nodes", rwx(), false),
         ("block", mk_block(Mode::SingleNodeWriter), false),
     ];
-    for (case, asked, supported) in table {
-        let validate = mk_validate(&volume, vec![asked.clone()]);
+    for (case, requested, supported) in table {
+        let validate = mk_validate(&volume, vec![requested.clone()]);
         let reply = client
             .validate_volume_capabilities(validate)
             .await
@@ -227,7 +227,7 @@ async fn volume_supports_only_its_creation_capabilities() {
         assert_eq!(reply.message.is_empty(), supported, "{case}: {reply:?}");
 
         let publish = v1::ControllerPublishVolumeRequest {
-            volume_capability: Some(asked),
+            volume_capability: Some(requested),
             ..mk_publish(&volume, "node-0")
         };
         let outcome = client
@@ -264,18 +264,18 @@ async fn validate_confirms_only_supported_capabilities() {
         .volume
         .unwrap()
         .volume_id;
-    let asked = || mk_validate(&volume_id, vec![rwo()]);
+    let requested = || mk_validate(&volume_id, vec![rwo()]);
     let (gold, tin) = (mk_map(&[("tier", "gold")]), mk_map(&[("tier", "tin")]));
     // (request, the field in the error)
     #[rustfmt::skip]
     let table = [
-        (asked(), None),
-        (Request { volume_context: gold.clone(), ..asked() }, None),
-        (Request { parameters: gold, ..asked() }, None),
-        (Request { volume_context: tin.clone(), ..asked() }, Some("volume_context")),
-        (Request { parameters: tin.clone(), ..asked() }, Some("parameters")),
-        (Request { mutable_parameters: tin, ..asked() }, Some("mutable_parameters")),
-        (Request { volume_capabilities: vec![rwo(), rwx()], ..asked() }, Some("volume_capabilities")),
+        (requested(), None),
+        (Request { volume_context: gold.clone(), ..requested() }, None),
+        (Request { parameters: gold, ..requested() }, None),
+        (Request { volume_context: tin.clone(), ..requested() }, Some("volume_context")),
+        (Request { parameters: tin.clone(), ..requested() }, Some("parameters")),
+        (Request { mutable_parameters: tin, ..requested() }, Some("mutable_parameters")),
+        (Request { volume_capabilities: vec![rwo(), rwx()], ..requested() }, Some("volume_capabilities")),
     ];
     for (request, objection) in table {
         let reply = client
@@ -295,7 +295,7 @@ async fn validate_confirms_only_supported_capabilities() {
     }
     let gone = Request {
         volume_id: "gone".into(),
-        ..asked()
+        ..requested()
     };
     assert_eq!(
         client

@@ -277,7 +277,7 @@ impl Fixture {
 /// The driver may be disconnected. A successor of the same name may be deleted before it stores a finalizer, or be attached
 /// elsewhere.
 #[tokio::test(start_paused = true)]
-async fn retries_to_unpublish_an_abandoned_target_until_it_works_or_another_attachment_holds_it() {
+async fn retries_to_unpublish_an_abandoned_target_until_success_or_another_attachment_uses_it() {
     for (successor, ends, calls) in [
         (None, true, 2),
         (Some((false, "id", false)), false, 4),

@@ -236,7 +236,7 @@ async fn browser_creates_and_deletes_snapshots() {
     browser
         .until("document.querySelector('#panel-snapshots').innerText.includes('0 snapshots')")
         .await;
-    let answer = async |text: &str| {
+    let enter = async |text: &str| {
         browser
             .until("document.activeElement.id === 'ask-input' && document.activeElement.value === ''")
             .await;
@@ -250,8 +250,8 @@ async fn browser_creates_and_deletes_snapshots() {
     };
     browser.run(&focus("Take a snapshot")).await;
     browser.press(Key::Enter).await;
-    answer("vol-1").await;
-    answer("by-hand").await;
+    enter("vol-1").await;
+    enter("by-hand").await;
     browser
         .until("document.querySelector('#panel-snapshots tbody').innerText.includes('by-hand')")
         .await;
@@ -260,8 +260,8 @@ async fn browser_creates_and_deletes_snapshots() {
 
     browser.run(&focus("Take a group")).await;
     browser.press(Key::Enter).await;
-    answer("vol-0, vol-2").await;
-    answer("together").await;
+    enter("vol-0, vol-2").await;
+    enter("together").await;
     browser
         .until("document.querySelectorAll('#panel-snapshots tbody')[1].innerText.includes('of vol-2')")
         .await;
@@ -351,7 +351,7 @@ async fn browser_refuses_non_numeric_limits() {
     browser
         .until(&format!("{row}?.innerText.includes('registered')"))
         .await;
-    let ask = async |words: &str| {
+    let enter_limit = async |words: &str| {
         browser.click("[aria-label='Change the limit of node-1']").await;
         browser.until("document.activeElement.id === 'ask-input'").await;
         browser.run("document.activeElement.select()").await;
@@ -359,7 +359,7 @@ async fn browser_refuses_non_numeric_limits() {
         browser.press(Key::Enter).await;
     };
     for words in ["many", "-1", "1.5", "  "] {
-        ask(words).await;
+        enter_limit(words).await;
         // The dialog stays open with the input until it is a number.
         let refused =
             "document.querySelector('dialog').open && !document.querySelector('#ask-input').checkValidity()";
@@ -375,13 +375,13 @@ async fn browser_refuses_non_numeric_limits() {
         browser.until("!document.querySelector('dialog').open").await;
     }
     assert_eq!(client.node("node-1").await.unwrap().limit, None);
-    ask("3").await;
+    enter_limit("3").await;
     browser.until(&format!("{row}.innerText.includes('0 / 3')")).await;
     assert_eq!(client.node("node-1").await.unwrap().limit, Some(3));
     browser
         .until("document.querySelector('#done').textContent === 'Limit of node-1: 3'")
         .await;
-    ask("0").await;
+    enter_limit("0").await;
     browser
         .until("document.querySelector('#done').textContent === 'Limit of node-1: unlimited'")
         .await;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::administered;
-use super::wire::ask;
+use super::wire::send;
 use crate::server::Server;
 
 const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
@@ -84,7 +84,7 @@ async fn status(server: &Server, method: &str, path: &str) -> u16 {
     let request = format!(
         "{method} {path} HTTP/1.1\nHost: HOST\nContent-Type: application/json\nContent-Length: 2\nConnection: close\n\n{{}}"
     );
-    ask(server, &request).await.0
+    send(server, &request).await.0
 }
 
 /// Every reference resolves.

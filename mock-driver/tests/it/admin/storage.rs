@@ -57,20 +57,20 @@ async fn pool_cannot_shrink_below_its_allocated_size() {
     );
     assert_eq!(pool.topology["zone"], "a");
     assert_eq!(client.pools().await.unwrap(), [pool]);
-    let ask = |name: &str, mib: u64| v1::CreateVolumeRequest {
+    let mk_volume = |name: &str, mib: u64| v1::CreateVolumeRequest {
         capacity_range: Some(v1::CapacityRange {
             required_bytes: i64::try_from(mib * MIB).unwrap(),
             limit_bytes: 0,
         }),
         ..mk_create(name)
     };
-    let full = csi.create_volume(ask("a", 15)).await.unwrap_err();
+    let full = csi.create_volume(mk_volume("a", 15)).await.unwrap_err();
     assert_eq!(full.code(), Code::ResourceExhausted);
     let grown = client.resize_pool("small", 25 * MIB).await.unwrap();
     assert_eq!(grown.available_bytes, 15 * MIB);
     let capacity = csi.get_capacity(v1::GetCapacityRequest::default()).await.unwrap();
     assert_eq!(capacity.into_inner().available_capacity, 15 << 20);
-    csi.create_volume(ask("a", 15)).await.unwrap();
+    csi.create_volume(mk_volume("a", 15)).await.unwrap();
 
     let (status, code, message, _) = refusal(client.resize_pool("small", 25 * MIB - 1).await);
     assert_eq!(

@@ -7,11 +7,11 @@ use crate::program::{Program, output};
 use crate::server::Server;
 
 /// Sends a raw request. `HOST` is replaced by the driver's address.
-pub(super) async fn ask(server: &Server, request: &str) -> (u16, String) {
-    ask_at(&server.admin_address().to_string(), request).await
+pub(super) async fn send(server: &Server, request: &str) -> (u16, String) {
+    send_to(&server.admin_address().to_string(), request).await
 }
 
-async fn ask_at(address: &str, request: &str) -> (u16, String) {
+async fn send_to(address: &str, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = request.replace("HOST", address).replace('\n', "\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -64,7 +64,7 @@ async fn cross_site_requests_are_rejected() {
         ),
     ];
     for (case, request, expected) in table {
-        let (status, response) = ask(&server, request).await;
+        let (status, response) = send(&server, request).await;
         assert_eq!(status, expected, "{case}: {response}");
         let lower = response.to_lowercase();
         assert!(!lower.contains("access-control-allow"), "{case}: {response}");
@@ -96,7 +96,7 @@ async fn allowed_host_names_are_accepted() {
         let admin = format!("--admin-endpoint={address}");
         let flags = [&*media, &*admin].into_iter().chain(flags);
         let _driver = Program::start(&directory.path().join("csi.sock"), flags).await;
-        let (status, response) = ask_at(&address, request).await;
+        let (status, response) = send_to(&address, request).await;
         assert_eq!(status, expected, "{response}");
     }
 }
@@ -122,7 +122,7 @@ async fn errors_name_the_field() {
         let request = format!(
             "POST /api/v1/volumes HTTP/1.1\nHost: HOST\nContent-Type: application/json\nContent-Length: {length}\nConnection: close\n\n{body}"
         );
-        let (status, response) = ask(&server, &request).await;
+        let (status, response) = send(&server, &request).await;
         assert_eq!(status, 400, "{body}: {response}");
         assert!(response.contains(words), "{body}: {response}");
         assert!(
@@ -130,7 +130,7 @@ async fn errors_name_the_field() {
             "{body}: {response}"
         );
     }
-    let (status, response) = ask(
+    let (status, response) = send(
         &server,
         "GET /api/v1/volumes?limt=1 HTTP/1.1\nHost: HOST\nConnection: close\n\n",
     )
@@ -153,7 +153,7 @@ async fn wrong_methods_and_paths_return_problem_details() {
         let request = format!(
             "{line} HTTP/1.1\nHost: HOST\nContent-Type: application/json\nContent-Length: 0\nConnection: close\n\n"
         );
-        let (status, response) = ask(&server, &request).await;
+        let (status, response) = send(&server, &request).await;
         assert_eq!(status, expected, "{line}: {response}");
         assert!(
             response.contains(&format!("{{\"code\":\"{code}\"")),

@@ -229,7 +229,7 @@ async fn mutable_parameters_are_checked_stored_and_kept() {
 }
 
 #[tokio::test]
-async fn latency_of_a_volume_slows_it_down_and_no_other() {
+async fn volume_latency_delays_only_that_volume() {
     let mut world = World::start().await;
     let (a, b) = (world.volume("a").await, world.volume("b").await);
     world.modify(&a, &[("latency", "250")]).await.unwrap();

@@ -75,14 +75,14 @@ async fn copy_accepts_the_requested_size_of_its_source() {
     let mut world = World::start().await;
     // (requested bytes, actual bytes, bytes too few for a copy)
     let table = [(100_000_000, 100_000_256, 99_999_744), (1000, MIB, 0)];
-    for (asked, made, too_few) in table {
+    for (requested, made, too_few) in table {
         let sized = |name: &str, bytes| CreateVolumeRequest {
             capacity_range: mk_range(bytes, 0),
-            ..mk_volume(&format!("{name} {asked}"))
+            ..mk_volume(&format!("{name} {requested}"))
         };
-        let source = world.create(sized("source", asked)).await.unwrap();
+        let source = world.create(sized("source", requested)).await.unwrap();
         assert_eq!(source.capacity_bytes, made);
-        let snapshot = world.snapshot(&format!("s {asked}"), &source.volume_id).await;
+        let snapshot = world.snapshot(&format!("s {requested}"), &source.volume_id).await;
         for (name, source) in [
             ("clone", from_volume(&source.volume_id)),
             ("restored", from_snapshot(&snapshot)),
@@ -91,10 +91,10 @@ async fn copy_accepts_the_requested_size_of_its_source() {
                 volume_content_source: source.clone(),
                 ..sized(name, bytes)
             };
-            let first = world.create(copy(asked, name)).await.unwrap();
+            let first = world.create(copy(requested, name)).await.unwrap();
             assert_eq!(first.capacity_bytes, made, "{name}");
             assert_eq!(
-                world.create(copy(asked, name)).await.unwrap(),
+                world.create(copy(requested, name)).await.unwrap(),
                 first,
                 "{name}: repeated"
             );

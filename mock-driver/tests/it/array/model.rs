@@ -545,9 +545,9 @@ impl TestArray {
                 Ok((Made::Nothing, done.change))
             }
             Op::Modify { volume, iops } => {
-                let asked = BTreeMap::from([("iops".to_owned(), iops.to_string())]);
+                let requested = BTreeMap::from([("iops".to_owned(), iops.to_string())]);
                 array
-                    .modify_volume(Ids::of(&ids.volumes, *volume), &asked)
+                    .modify_volume(Ids::of(&ids.volumes, *volume), &requested)
                     .map(nothing)
             }
             Op::Publish { volume, node } => {

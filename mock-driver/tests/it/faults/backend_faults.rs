@@ -239,7 +239,7 @@ async fn wrong_device_is_returned_and_probe_is_not_ready_for_the_duration() {
     let mut identity = server.identity().await;
     let start = Instant::now();
     inject(&server, json!({"id": "late", "type": "not-ready", "for": "1s"}));
-    let mut asked = 0;
+    let mut probes = 0;
     while identity
         .probe(v1::ProbeRequest {})
         .await
@@ -248,10 +248,10 @@ async fn wrong_device_is_returned_and_probe_is_not_ready_for_the_duration() {
         .ready
         != Some(true)
     {
-        asked += 1;
+        probes += 1;
         assert!(start.elapsed() < Duration::from_secs(20), "must become ready");
     }
-    assert!(asked > 0 && start.elapsed() >= Duration::from_secs(1));
+    assert!(probes > 0 && start.elapsed() >= Duration::from_secs(1));
 }
 
 #[tokio::test]

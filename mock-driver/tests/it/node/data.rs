@@ -160,7 +160,7 @@ async fn blank_read_only_volume_is_not_formatted() {
 }
 
 #[tokio::test]
-async fn other_filesystem_than_the_one_there_is_refused() {
+async fn staging_with_another_fs_type_is_refused() {
     for devices in kinds() {
         let mut env = TestEnv::start(devices).await;
         let volume = env

@@ -26,7 +26,7 @@ async fn target_in_use_cannot_be_replaced_by_a_second_one() {
 }
 
 #[tokio::test]
-async fn staging_path_in_use_excludes_another_one_and_other_options() {
+async fn second_staging_path_and_other_options_are_refused_while_in_use() {
     if !privilege::is_there() {
         return;
     }

@@ -429,10 +429,10 @@ async fn process_without_array_names_the_array_endpoint() {
     let endpoint: Endpoint = format!("unix://{}", shared.path().join("admin.sock").display())
         .parse()
         .unwrap();
-    let asked = endpoint.clone();
+    let requested = endpoint.clone();
     let (member, client) = Server::start_administered(|_, settings| {
         settings.mode = Services::Node;
-        settings.array_endpoint = asked;
+        settings.array_endpoint = requested;
         settings.node_id = Some("node-a".to_owned());
         settings.node.devices = Choice::Emulated;
     })

@@ -9,7 +9,7 @@ fn links(env: &TestEnv) -> usize {
 }
 
 #[tokio::test]
-async fn volume_in_use_is_not_deleted_and_its_device_goes_with_the_last_path() {
+async fn volume_in_use_is_not_deleted_and_its_device_is_detached_with_the_last_path() {
     for devices in kinds() {
         for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
             let mut env = TestEnv::start_with(devices, |_, settings| {

@@ -88,7 +88,7 @@ async fn failed_target_leaves_other_targets_unchanged() {
 }
 
 #[tokio::test]
-async fn staging_unmounted_by_another_process_is_mounted_again_for_the_next_target() {
+async fn unmounted_staging_is_mounted_again_for_the_next_target() {
     if !privilege::is_there() {
         return;
     }

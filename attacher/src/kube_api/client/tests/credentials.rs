@@ -145,7 +145,7 @@ async fn service_account_needs_no_namespace_file() {
 }
 
 #[test]
-fn service_account_takes_an_ipv6_address() {
+fn service_account_accepts_an_ipv6_address() {
     let config = of_service_account(Path::new("/nowhere"), "fd00::1", 443).unwrap();
     assert_eq!(config.cluster_url.to_string(), "https://[fd00::1]:443/");
 }
