@@ -13,15 +13,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use futures::StreamExt;
+use bytes::Bytes;
+use futures::{StreamExt, stream};
 use http_body_util::{BodyStream, StreamBody};
+use hyper::body::Frame;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::{Code, Status};
 
 use self::cut::{Cut, end};
 use self::message::{Envelope, Passing, Reply, outcome};
-use self::remote::Remote;
+use self::remote::{Remote, is_reset};
 use self::seen::Seen;
 use crate::driver::Driver;
 use crate::driver::error::Error;
@@ -267,9 +269,20 @@ impl Journey {
         self.refuse(Status::new(error.code(), error.message()))
     }
 
+    /// Ends a call without the driver's response. If the driver reset the stream, the proxy resets it, too, with the same
+    /// error code, from which the client derives the status: grpc-go takes CANCEL for DEADLINE_EXCEEDED after its deadline.
     fn refuse(&mut self, status: Status) -> http::Response<Body> {
         end(&mut self.record, &status);
-        status.into_http()
+        if !is_reset(&status) {
+            return status.into_http();
+        }
+        // The server finds the error code among the causes of the status.
+        let reset = stream::iter([Err::<Frame<Bytes>, _>(status)]);
+        let mut response = http::Response::new(Body::new(StreamBody::new(reset)));
+        response
+            .headers_mut()
+            .insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
+        response
     }
 }
 

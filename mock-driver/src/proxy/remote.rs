@@ -1,6 +1,6 @@
 //! The proxied driver.
 
-use std::error::Error as _;
+use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -43,27 +43,29 @@ impl Remote {
             Err(error) => Err(error),
         };
         called.map_err(|error| {
-            let chain = crate::error_chain(&error);
             // The deadline of the call expired before the driver responded.
-            if is_timeout(&error) {
+            if find::<tonic::TimeoutExpired>(&error).is_some() {
                 return Status::deadline_exceeded("the driver behind the proxy did not answer in time");
             }
+            if is_reset(&error) {
+                return Status::from_error(error.into());
+            }
             let text = format!(
-                "--proxy-to: the driver at {} does not answer: {chain}",
-                self.socket.display()
+                "--proxy-to: the driver at {} does not answer: {}",
+                self.socket.display(),
+                crate::error_chain(&error)
             );
             Status::new(Code::Unavailable, text)
         })
     }
 }
 
-fn is_timeout(error: &tonic::transport::Error) -> bool {
-    let mut source = error.source();
-    while let Some(cause) = source {
-        if cause.is::<tonic::TimeoutExpired>() {
-            return true;
-        }
-        source = cause.source();
-    }
-    false
+/// Whether the driver reset the stream of the call.
+pub(super) fn is_reset(error: &(dyn Error + 'static)) -> bool {
+    find::<h2::Error>(error).is_some_and(|error| error.is_reset() && error.is_remote())
+}
+
+/// The first cause of this type.
+fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
+    std::iter::successors(Some(error), |cause| (*cause).source()).find_map(|cause| cause.downcast_ref())
 }

@@ -4,6 +4,7 @@ mod actions;
 mod backend_faults;
 mod fixed_reply;
 mod proxy;
+mod resets;
 mod scenarios;
 mod streams;
 

@@ -47,7 +47,15 @@ impl Service<http::Request<Body>> for FixedReply {
     }
 }
 
-fn serve(socket: &Path, reply: Vec<u8>) -> JoinSet<()> {
+/// Serves all calls on a socket with this service.
+pub(super) fn serve<S>(socket: &Path, service: S) -> JoinSet<()>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+{
     let listener = UnixListener::bind(socket).unwrap();
     let incoming = futures::stream::unfold(listener, async |listener| {
         let connection = listener.accept().await.map(|(connection, _)| connection);
@@ -56,10 +64,7 @@ fn serve(socket: &Path, reply: Vec<u8>) -> JoinSet<()> {
     let mut serving = JoinSet::new();
     serving.spawn(async move {
         let server = tonic::transport::Server::builder();
-        server
-            .serve_with_incoming(FixedReply(reply), incoming)
-            .await
-            .unwrap();
+        server.serve_with_incoming(service, incoming).await.unwrap();
     });
     serving
 }
@@ -82,7 +87,10 @@ async fn response_without_a_json_form_is_proxied_and_journaled() {
         }],
         ..Default::default()
     };
-    let _behind = serve(&directory.path().join("driver.sock"), reply.encode_to_vec());
+    let _behind = serve(
+        &directory.path().join("driver.sock"),
+        FixedReply(reply.encode_to_vec()),
+    );
     let (_front, _serving) = front(directory.path(), &directory.path().join("driver.sock"), &[]);
     let mut client = ControllerClient::new(connect(&directory.path().join("csi.sock")).await);
     let passed = client.list_snapshots(v1::ListSnapshotsRequest::default()).await;
@@ -101,7 +109,10 @@ async fn messages_beyond_the_limit_are_refused() {
         next_token: "x".repeat(LONG),
         ..Default::default()
     };
-    let _behind = serve(&directory.path().join("driver.sock"), reply.encode_to_vec());
+    let _behind = serve(
+        &directory.path().join("driver.sock"),
+        FixedReply(reply.encode_to_vec()),
+    );
     let (_front, _serving) = front(directory.path(), &directory.path().join("driver.sock"), &[]);
     let client = ControllerClient::new(connect(&directory.path().join("csi.sock")).await);
     let mut client = client.max_decoding_message_size(2 * LONG);
