@@ -22,13 +22,12 @@ pub struct Requirement {
 // === impl Segments ===
 
 impl Segments {
-    /// The keys and values.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+    pub(crate) fn as_map(&self) -> &BTreeMap<String, String> {
+        &self.0
     }
 
     /// Whether it means everywhere.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
@@ -64,7 +63,7 @@ impl<K: AsRef<str>, V: Into<String>> FromIterator<(K, V)> for Segments {
 impl fmt::Display for Segments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("{")?;
-        for (number, (key, value)) in self.iter().enumerate() {
+        for (number, (key, value)) in self.0.iter().enumerate() {
             let comma = if number == 0 { "" } else { ", " };
             write!(f, "{comma}{key}={value}")?;
         }

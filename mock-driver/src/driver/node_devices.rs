@@ -84,10 +84,7 @@ impl Driver {
         Ok(NodeInfo {
             limit: info.limit.or(advertised),
             topology: if info.topology.is_empty() {
-                segments
-                    .iter()
-                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                    .collect()
+                segments.as_map().clone()
             } else {
                 info.topology
             },

@@ -4,7 +4,7 @@
 //! it uses it, so that no call depends on the polling. Volume files are not part of this: all processes share their
 //! directory.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -212,7 +212,7 @@ impl RemoteArray {
         let new = resource::NodeNew {
             id: id.to_owned(),
             limit: None,
-            topology: Some(topology(segments)).filter(|topology| !topology.is_empty()),
+            topology: Some(segments.as_map().clone()).filter(|topology| !topology.is_empty()),
         };
         let joined = self.client.register_node(&new).await;
         joined.map(drop).map_err(|error| no_array(&error))
@@ -221,19 +221,12 @@ impl RemoteArray {
     /// Changes the topology of a known node, registered or not.
     pub(crate) async fn set_node_topology(&self, id: &str, segments: &Segments) -> Result<(), node::Error> {
         let change = resource::NodeChange {
-            topology: Some(topology(segments)),
+            topology: Some(segments.as_map().clone()),
             ..resource::NodeChange::default()
         };
         let changed = self.client.change_node(id, &change).await;
         changed.map(drop).map_err(|error| no_array(&error))
     }
-}
-
-fn topology(segments: &Segments) -> BTreeMap<String, String> {
-    let pairs = segments.iter();
-    pairs
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .collect()
 }
 
 fn is_not_found(error: &client::Error) -> bool {

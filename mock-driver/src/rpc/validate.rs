@@ -239,7 +239,7 @@ pub(crate) fn segments<'a>(
     }
     let count = pairs.len();
     let segments: Segments = pairs.into_iter().collect();
-    if segments.iter().count() < count {
+    if segments.as_map().len() < count {
         return Err(Invalid::new(
             field,
             "has a key twice: keys that differ only in case are the same key",

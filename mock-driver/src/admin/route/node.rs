@@ -184,7 +184,6 @@ fn segments(topology: &BTreeMap<String, String>) -> Result<Segments, Refusal> {
 }
 
 fn shown(array: &Array, node: array::Node, volumes: usize) -> Node {
-    let pair = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
     Node {
         health: storage::of(array, Some(node.id.as_str())),
         id: node.id.to_string(),
@@ -193,7 +192,7 @@ fn shown(array: &Array, node: array::Node, volumes: usize) -> Node {
         attached: node.attached.len(),
         limit: node.limit,
         advertised_limit: node.advertised,
-        topology: node.segments.iter().map(pair).collect(),
+        topology: node.segments.as_map().clone(),
         volumes: node
             .attached
             .iter()

@@ -42,12 +42,11 @@ pub(super) async fn change(
 }
 
 fn shown(filling: PoolUsage<'_>) -> Pool {
-    let pair = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
     Pool {
         name: filling.pool.name.to_string(),
         capacity_bytes: filling.pool.capacity,
         used_bytes: filling.used,
         available_bytes: filling.left(),
-        topology: filling.pool.segments.iter().map(pair).collect(),
+        topology: filling.pool.segments.as_map().clone(),
     }
 }

@@ -101,11 +101,7 @@ impl NodeArgs {
             device_dir: given(&self.device_dir),
             device_timeout: self.device_timeout,
             strict_gone: self.node_unpublish_strict,
-            topology: self
-                .topology
-                .iter()
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .collect(),
+            topology: self.topology.as_map().clone(),
         }
     }
 }

@@ -234,7 +234,7 @@ fn topology_example_in_help_is_accessible() {
     let flag = format!("--topology={example}");
     let settings = read(&["--node-id=here", &flag]).unwrap().settings();
     let segments: crate::array::Segments = settings.node.topology.into_iter().collect();
-    assert_eq!(segments.iter().count(), 2, "{example}");
+    assert_eq!(segments.as_map().len(), 2, "{example}");
     let mut array = Array::new(settings.array, 1);
     let here = NodeSettings {
         segments: Some(segments.clone()),

@@ -53,10 +53,7 @@ impl Driver {
 
 pub(crate) fn topology(segments: &Segments) -> Topology {
     Topology {
-        segments: segments
-            .iter()
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .collect(),
+        segments: segments.as_map().clone().into_iter().collect(),
     }
 }
 
