@@ -7,12 +7,16 @@ pub(super) fn limit(requested: Option<usize>) -> usize {
     requested.unwrap_or(100).clamp(1, 1000)
 }
 
-/// Whether an item of a list sorted by id is after the cursor.
-pub(super) fn later<'a, I>(
-    after: &'a Option<String>,
-    id: impl Fn(&I) -> &str + 'a,
-) -> impl Fn(&I) -> bool + 'a {
-    move |item| after.as_deref().is_none_or(|after| id(item) > after)
+/// One page of items sorted by id, after the id `after`.
+pub(super) fn page_by_id<I, T>(
+    items: impl Iterator<Item = I>,
+    after: Option<&str>,
+    requested: Option<usize>,
+    id: impl Fn(&I) -> &str,
+    shown: impl Fn(I) -> T,
+) -> Page<T> {
+    let is_later = |item: &I| after.is_none_or(|after| id(item) > after);
+    page(items, requested, is_later, |item| id(item).to_owned(), shown)
 }
 
 /// One page of sorted items after the cursor. `position` returns an item's cursor.
@@ -20,8 +24,8 @@ pub(super) fn page<I, T>(
     items: impl Iterator<Item = I>,
     requested: Option<usize>,
     is_later: impl Fn(&I) -> bool,
+    position: impl Fn(&I) -> String,
     shown: impl Fn(I) -> T,
-    position: impl Fn(&T) -> String,
 ) -> Page<T> {
     let limit = limit(requested);
     let mut page = Page {
@@ -29,15 +33,19 @@ pub(super) fn page<I, T>(
         matched: 0,
         next: None,
     };
+    let mut last = None;
     for item in items {
         page.matched += 1;
         if !is_later(&item) {
             continue;
         }
         if page.items.len() < limit {
+            if page.items.len() + 1 == limit {
+                last = Some(position(&item));
+            }
             page.items.push(shown(item));
         } else if page.next.is_none() {
-            page.next = page.items.last().map(&position);
+            page.next = last.take();
         }
     }
     page

@@ -6,6 +6,8 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::problem::Refusal;
+use super::request::{Json, Reply};
+use crate::array::{self, Array, Done};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::error_chain;
@@ -28,6 +30,21 @@ impl Admin {
             let message = "no calls are kept in memory: start the driver with --admin-endpoint";
             Refusal::new(tonic::Code::FailedPrecondition, message)
         })
+    }
+
+    /// Responds with what the array has.
+    pub(super) async fn read<T>(&self, look: impl FnOnce(&Array) -> Result<T, array::Error>) -> Reply<T> {
+        Ok(Json(self.driver.store.read(look).await?))
+    }
+
+    /// Changes the array.
+    pub(super) async fn change(
+        &self,
+        act: impl FnOnce(&mut Array) -> Result<Done<()>, array::Error>,
+    ) -> Result<(), Refusal> {
+        self.driver.store.change(act).await?;
+        self.touch();
+        Ok(())
     }
 
     /// Executes a CSI request without fault rules, journal, capabilities and the call's lock of the volume: it waits for

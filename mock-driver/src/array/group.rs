@@ -174,13 +174,18 @@ impl Array {
         if !snapshots.is_empty() {
             check_members(group, snapshots)?;
         }
+        Ok(self.members(group))
+    }
+
+    /// A group with its snapshots.
+    pub(crate) fn members(&self, group: &Arc<Group>) -> Members {
         let snapshots = group.members.values();
-        Ok(Members {
+        Members {
             group: group.clone(),
             snapshots: snapshots
                 .filter_map(|id| self.snapshots.get(id).cloned())
                 .collect(),
-        })
+        }
     }
 
     /// All groups, sorted by id.

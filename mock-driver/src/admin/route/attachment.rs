@@ -12,6 +12,7 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Attach, Attachment, Page, Problem};
+use crate::array::Array;
 
 /// Filter of attachments.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -42,7 +43,7 @@ pub(super) async fn list(
             .split_once('\n')
             .map_or((after, None), |(volume, node)| (volume, Some(node)))
     });
-    let attachments = admin.driver.store.read(|array| {
+    let list = |array: &Array| {
         let is = |wanted: &Option<String>, id: &String| wanted.as_ref().is_none_or(|wanted| wanted == id);
         let meant = |held: &Attachment| is(&query.volume, &held.volume) && is(&query.node, &held.node);
         let attachments = array.volumes().flat_map(volume::attachments).filter(meant);
@@ -52,15 +53,11 @@ pub(super) async fn list(
                 attachment.volume.as_str() > volume || (attachment.volume == volume && is_later_node)
             })
         };
-        Ok(page(
-            attachments,
-            query.limit,
-            is_later,
-            |attachment| attachment,
-            cursor,
-        ))
-    });
-    Ok(Json(attachments.await?))
+        Ok(page(attachments, query.limit, is_later, cursor, |attachment| {
+            attachment
+        }))
+    };
+    admin.read(list).await
 }
 
 /// Attaches a volume out of band. The array enforces attach limits, access modes and registered nodes.
@@ -80,7 +77,7 @@ pub(super) async fn attach(
         ..ControllerPublishVolumeRequest::default()
     };
     admin.perform(request).await?;
-    find(&admin, &volume, &node).await.map(Json)
+    find(&admin, &volume, &node).await
 }
 
 /// Detaches a volume out of band: the attacher does not see it.
@@ -101,11 +98,12 @@ pub(super) async fn detach(
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn find(admin: &Admin, id: &str, node: &str) -> Result<Attachment, Refusal> {
-    let found = admin.driver.store.read(|array| {
+async fn find(admin: &Admin, id: &str, node: &str) -> Reply<Attachment> {
+    let find = |array: &Array| {
         let held = array.volume(id)?;
         Ok(volume::attachments(held).find(|attachment| attachment.node == node))
-    });
-    let found = found.await?;
-    found.ok_or_else(|| Refusal::not_found("attachment", &format!("{id} on {node}")))
+    };
+    let Json(found) = admin.read(find).await?;
+    let found = found.ok_or_else(|| Refusal::not_found("attachment", &format!("{id} on {node}")));
+    found.map(Json)
 }

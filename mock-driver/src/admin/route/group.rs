@@ -1,7 +1,5 @@
 //! Group snapshots.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use csi_proto::v1::{CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest};
 use http::StatusCode;
@@ -9,11 +7,11 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::snapshot;
-use crate::admin::page::{later, page};
+use crate::admin::page::page_by_id;
 use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{GroupSnapshot, GroupSnapshotNew, Page, Problem};
-use crate::array::{Group, Members, UnixTime};
+use crate::array::{Array, Group, Members, UnixTime};
 
 /// Filter of group snapshots.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -38,27 +36,28 @@ pub(super) async fn list(
     Query(query): Query<GroupQuery>,
 ) -> Reply<Page<GroupSnapshot>> {
     let now = admin.driver.clock.moment();
-    let groups = admin.driver.store.read(|array| {
+    let (after, limit) = (query.after.as_deref(), query.limit);
+    let list = |array: &Array| {
         let groups = array.groups().filter(|group| query.covers(group));
-        let is_later = later(&query.after, |group: &&Arc<Group>| group.id.as_str());
-        let id = |group: &Arc<Group>| group.id.to_string();
-        let found = page(groups, query.limit, is_later, id, String::clone);
-        let whole = |id: String| Ok(shown(&array.group(&id, &[])?, now));
-        Ok(Page {
-            items: found.items.into_iter().map(whole).collect::<Result<_, _>>()?,
-            matched: found.matched,
-            next: found.next,
-        })
-    });
-    Ok(Json(groups.await?))
+        Ok(page_by_id(
+            groups,
+            after,
+            limit,
+            |group| group.id.as_str(),
+            |group| shown(&array.members(group), now),
+        ))
+    };
+    admin.read(list).await
 }
 
 /// Reads a group snapshot with its snapshots.
 #[utoipa::path(get, path = "/group-snapshots/{group}", tag = "snapshots", params(("group" = String, Path, description = "Its id.")),
     responses((status = 200, body = GroupSnapshot), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>, Path(group): Path<String>) -> Reply<GroupSnapshot> {
-    let found = admin.driver.store.read(|array| array.group(&group, &[]));
-    Ok(Json(shown(&found.await?, admin.driver.clock.moment())))
+    let now = admin.driver.clock.moment();
+    admin
+        .read(|array| Ok(shown(&array.group(&group, &[])?, now)))
+        .await
 }
 
 /// Creates a group snapshot; idempotent by name, as CreateVolumeGroupSnapshot.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::storage;
-use crate::admin::page::{later, page};
+use crate::admin::page::page_by_id;
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
@@ -38,24 +38,22 @@ pub(super) struct NodeQuery {
 #[utoipa::path(get, path = "/nodes", tag = "nodes", params(NodeQuery),
     responses((status = 200, body = Page<Node>), (status = "default", body = Problem)))]
 pub(super) async fn list(State(admin): State<Admin>, Query(query): Query<NodeQuery>) -> Reply<Page<Node>> {
-    let nodes = admin.driver.store.read(|array| {
+    let (after, limit) = (query.after.as_deref(), query.limit);
+    let list = |array: &Array| {
         let nodes = array.nodes().filter(|node| query.covers(node));
-        let is_later = later(&query.after, |node: &array::Node| node.id.as_str());
         let shown = |node| shown(array, node, SOME_VOLUMES);
-        Ok(page(nodes, query.limit, is_later, shown, |node| node.id.clone()))
-    });
-    Ok(Json(nodes.await?))
+        Ok(page_by_id(nodes, after, limit, |node| node.id.as_str(), shown))
+    };
+    admin.read(list).await
 }
 
 /// Reads a node with all of its volumes, also a deregistered one that is not listed.
 #[utoipa::path(get, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
     responses((status = 200, body = Node), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>, Path(node): Path<String>) -> Reply<Node> {
-    let found = admin
-        .driver
-        .store
-        .read(|array| Ok(shown(array, array.node_or_former(&node)?, usize::MAX)));
-    Ok(Json(found.await?))
+    admin
+        .read(|array| Ok(shown(array, array.node_or_former(&node)?, usize::MAX)))
+        .await
 }
 
 /// Registers a node.
@@ -70,15 +68,12 @@ pub(super) async fn register(State(admin): State<Admin>, Json(new): Json<NodeNew
         segments: new.topology.as_ref().map(segments).transpose()?,
         ..NodeSettings::default()
     };
-    let (id, driver) = (new.id.clone(), &admin.driver);
-    let done = driver
-        .store
-        .change(move |array| Ok(array.set_node(&id, settings)));
-    done.await?;
+    admin
+        .change(|array| Ok(array.set_node(&new.id, settings)))
+        .await?;
     if has_topology {
-        driver.warn_if_no_pool_is_accessible(&new.id);
+        admin.driver.warn_if_no_pool_is_accessible(&new.id);
     }
-    admin.touch();
     Ok((StatusCode::CREATED, get(State(admin), Path(new.id)).await?))
 }
 
@@ -91,7 +86,6 @@ pub(super) async fn change(
     Path(node): Path<String>,
     Json(change): Json<NodeChange>,
 ) -> Reply<Node> {
-    let store = &admin.driver.store;
     let health = change.health.map(storage::read).transpose()?;
     let settings = NodeSettings {
         registered: change.registered,
@@ -116,23 +110,24 @@ pub(super) async fn change(
             None => Ok(known),
         }
     };
-    let known = store.read(validate).await?;
+    let Json(known) = admin.read(validate).await?;
     let set = settings != NodeSettings::default();
     // A node that is registered again must exist before health issues can be set.
     if set && !known.registered {
         let settings = settings.clone();
-        store.change(|array| Ok(array.set_node(&node, settings))).await?;
+        admin.change(|array| Ok(array.set_node(&node, settings))).await?;
     }
     if let Some(health) = health {
-        let set = |array: &mut Array| array.set_storage_health(Some(&node), health);
-        store.change(set).await?;
+        admin
+            .change(|array| array.set_storage_health(Some(&node), health))
+            .await?;
     }
     if set && known.registered {
-        store.change(|array| Ok(array.set_node(&node, settings))).await?;
+        admin.change(|array| Ok(array.set_node(&node, settings))).await?;
     }
     let node = match new_id {
         Some(id) => {
-            store.change(|array| array.change_node_id(&node, &id)).await?;
+            admin.change(|array| array.change_node_id(&node, &id)).await?;
             if admin.driver.is_here(&node)
                 && let Some(here) = &admin.driver.node
             {
@@ -145,30 +140,24 @@ pub(super) async fn change(
     if change.topology.is_some() {
         admin.driver.warn_if_no_pool_is_accessible(&node);
     }
-    admin.touch();
     // The array deletes a node that is not registered and has no attached volumes.
     let gone = || array::Node {
         registered: false,
         renamed_to: None,
         ..known
     };
-    let now = store.read(|array| {
+    let show = |array: &Array| {
         let now = array.node(&node).unwrap_or_else(|_| gone());
         Ok(shown(array, now, usize::MAX))
-    });
-    Ok(Json(now.await?))
+    };
+    admin.read(show).await
 }
 
 /// Deregisters a node. Its volumes stay attached until they are detached.
 #[utoipa::path(delete, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn remove(State(admin): State<Admin>, Path(node): Path<String>) -> Deleted {
-    admin
-        .driver
-        .store
-        .change(|array| array.remove_node(&node))
-        .await?;
-    admin.touch();
+    admin.change(|array| array.remove_node(&node)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -5,25 +5,20 @@ use axum::extract::State;
 use crate::admin::request::{Json, Path, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Pool, PoolChange, Problem};
-use crate::array::{Array, PoolUsage};
+use crate::array::PoolUsage;
 
 /// Lists the storage pools with their usage.
 #[utoipa::path(get, path = "/pools", tag = "storage",
     responses((status = 200, body = Vec<Pool>), (status = "default", body = Problem)))]
 pub(super) async fn list(State(admin): State<Admin>) -> Reply<Vec<Pool>> {
-    let pools = admin
-        .driver
-        .store
-        .read(|array| Ok(array.pools().map(shown).collect()));
-    Ok(Json(pools.await?))
+    admin.read(|array| Ok(array.pools().map(shown).collect())).await
 }
 
 /// Reads a pool.
 #[utoipa::path(get, path = "/pools/{pool}", tag = "storage", params(("pool" = String, Path, description = "Its name.")),
     responses((status = 200, body = Pool), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>, Path(pool): Path<String>) -> Reply<Pool> {
-    let found = admin.driver.store.read(|array| array.pool(&pool).map(shown));
-    Ok(Json(found.await?))
+    admin.read(|array| array.pool(&pool).map(shown)).await
 }
 
 /// Resizes a pool; not below its allocated bytes.
@@ -35,9 +30,9 @@ pub(super) async fn change(
     Path(pool): Path<String>,
     Json(change): Json<PoolChange>,
 ) -> Reply<Pool> {
-    let resize = |array: &mut Array| array.resize_pool(&pool, change.capacity_bytes);
-    admin.driver.store.change(resize).await?;
-    admin.touch();
+    admin
+        .change(|array| array.resize_pool(&pool, change.capacity_bytes))
+        .await?;
     get(State(admin), Path(pool)).await
 }
 

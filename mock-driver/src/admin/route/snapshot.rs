@@ -1,7 +1,5 @@
 //! Snapshots.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use csi_proto::v1::{CreateSnapshotRequest, DeleteSnapshotRequest};
 use http::StatusCode;
@@ -9,11 +7,11 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::admin::page::{later, page};
+use crate::admin::page::page_by_id;
 use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Page, Problem, Snapshot, SnapshotNew};
-use crate::array::{self, UnixTime};
+use crate::array::{self, Array, UnixTime};
 use crate::journal;
 
 /// Filter of snapshots.
@@ -41,27 +39,28 @@ pub(super) async fn list(
     Query(query): Query<SnapshotQuery>,
 ) -> Reply<Page<Snapshot>> {
     let now = admin.driver.clock.moment();
-    let snapshots = admin.driver.store.read(|array| {
-        let meant = array.snapshots().filter(|snapshot| query.covers(snapshot));
-        let is_later = later(&query.after, |snapshot: &&Arc<array::Snapshot>| {
-            snapshot.id.as_str()
-        });
-        let shown = |snapshot: &Arc<array::Snapshot>| shown(snapshot, now);
-        let id = |snapshot: &Snapshot| snapshot.id.clone();
-        Ok(page(meant, query.limit, is_later, shown, id))
-    });
-    Ok(Json(snapshots.await?))
+    let (after, limit) = (query.after.as_deref(), query.limit);
+    let list = |array: &Array| {
+        let snapshots = array.snapshots().filter(|snapshot| query.covers(snapshot));
+        Ok(page_by_id(
+            snapshots,
+            after,
+            limit,
+            |snapshot| snapshot.id.as_str(),
+            |snapshot| shown(snapshot, now),
+        ))
+    };
+    admin.read(list).await
 }
 
 /// Reads a snapshot.
 #[utoipa::path(get, path = "/snapshots/{snapshot}", tag = "snapshots", params(("snapshot" = String, Path, description = "Its id.")),
     responses((status = 200, body = Snapshot), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>, Path(snapshot): Path<String>) -> Reply<Snapshot> {
-    let found = admin
-        .driver
-        .store
-        .read(|array| array.snapshot(&snapshot).cloned());
-    Ok(Json(shown(&*found.await?, admin.driver.clock.moment())))
+    let now = admin.driver.clock.moment();
+    admin
+        .read(|array| Ok(shown(array.snapshot(&snapshot)?, now)))
+        .await
 }
 
 /// Creates a snapshot; idempotent by name, as CreateSnapshot.
@@ -83,11 +82,7 @@ pub(super) async fn create(State(admin): State<Admin>, Json(new): Json<SnapshotN
 #[utoipa::path(delete, path = "/snapshots/{snapshot}", tag = "snapshots", params(("snapshot" = String, Path, description = "Its id.")),
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn delete(State(admin): State<Admin>, Path(snapshot): Path<String>) -> Deleted {
-    let known = admin
-        .driver
-        .store
-        .read(|array| array.snapshot(&snapshot).map(drop));
-    known.await?;
+    admin.read(|array| array.snapshot(&snapshot).map(drop)).await?;
     let request = DeleteSnapshotRequest {
         snapshot_id: snapshot,
         ..DeleteSnapshotRequest::default()

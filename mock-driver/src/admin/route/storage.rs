@@ -14,7 +14,7 @@ use crate::array::{self, Array, Capability};
 #[utoipa::path(get, path = "/storage", tag = "storage",
     responses((status = 200, body = Storage), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>) -> Reply<Storage> {
-    let storage = admin.driver.store.read(|array| {
+    let list = |array: &Array| {
         let nodes = array.unhealthy_storage().filter_map(|(node, issues)| {
             Some(NodeStorage {
                 node: node?.to_string(),
@@ -25,8 +25,8 @@ pub(super) async fn get(State(admin): State<Admin>) -> Reply<Storage> {
             health: of(array, None),
             nodes: nodes.collect(),
         })
-    });
-    Ok(Json(storage.await?))
+    };
+    admin.read(list).await
 }
 
 /// Sets the health issues of the storage of all nodes. Those of one node are set with the node.
@@ -34,9 +34,9 @@ pub(super) async fn get(State(admin): State<Admin>) -> Reply<Storage> {
     responses((status = 200, body = Storage), (status = "default", body = Problem)))]
 pub(super) async fn change(State(admin): State<Admin>, Json(change): Json<StorageChange>) -> Reply<Storage> {
     let issues = read(change.health)?;
-    let set = |array: &mut Array| array.set_storage_health(None, issues);
-    admin.driver.store.change(set).await?;
-    admin.touch();
+    admin
+        .change(|array| array.set_storage_health(None, issues))
+        .await?;
     get(State(admin)).await
 }
 

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::storage;
-use crate::admin::page::{later, page};
+use crate::admin::page::page_by_id;
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
@@ -48,26 +48,26 @@ pub(super) async fn list(
     State(admin): State<Admin>,
     Query(query): Query<VolumeQuery>,
 ) -> Reply<Page<Volume>> {
-    let volumes = admin.driver.store.read(|array| {
+    let (after, limit) = (query.after.as_deref(), query.limit);
+    let list = |array: &Array| {
         let volumes = array.volumes().filter(|volume| query.covers(volume));
-        let is_later = later(&query.after, |volume: &&array::Volume| volume.spec.id.as_str());
         let shown = |volume| shown(array, volume);
-        Ok(page(volumes, query.limit, is_later, shown, |volume| {
-            volume.id.clone()
-        }))
-    });
-    Ok(Json(volumes.await?))
+        Ok(page_by_id(
+            volumes,
+            after,
+            limit,
+            |volume| volume.spec.id.as_str(),
+            shown,
+        ))
+    };
+    admin.read(list).await
 }
 
 /// Reads a volume.
 #[utoipa::path(get, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id.")),
     responses((status = 200, body = Volume), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>, Path(volume): Path<String>) -> Reply<Volume> {
-    let store = &admin.driver.store;
-    let volume = store
-        .read(|array| Ok(shown(array, array.volume(&volume)?)))
-        .await?;
-    Ok(Json(volume))
+    admin.read(|array| Ok(shown(array, array.volume(&volume)?))).await
 }
 
 /// Creates a volume; idempotent by name, as CreateVolume.
@@ -95,7 +95,6 @@ pub(super) async fn change(
     Path(volume): Path<String>,
     Json(change): Json<VolumeChange>,
 ) -> Reply<Volume> {
-    let (store, offered) = (&admin.driver.store, &admin.driver.capabilities);
     let read = |health: Vec<HealthIssue>| {
         let health = health.into_iter().map(from_issue);
         health.collect::<Result<Vec<_>, _>>()
@@ -124,7 +123,7 @@ pub(super) async fn change(
     if let Some(request) = &modification {
         request.validate()?;
     }
-    let online = offered.has(Capability::VolumeExpansionOnline);
+    let online = admin.driver.capabilities.has(Capability::VolumeExpansionOnline);
     let validate = |array: &Array| {
         array.volume(&volume)?;
         if let Some(range) = growth {
@@ -135,7 +134,7 @@ pub(super) async fn change(
             None => Ok(()),
         }
     };
-    store.read(validate).await?;
+    admin.read(validate).await?;
     if let Some(request) = expansion {
         admin.perform(request).await?;
     }
@@ -143,10 +142,9 @@ pub(super) async fn change(
         admin.perform(request).await?;
     }
     if let Some(health) = health {
-        store
+        admin
             .change(|array| array.set_volume_health(&volume, health))
             .await?;
-        admin.touch();
     }
     get(State(admin), Path(volume)).await
 }
@@ -155,8 +153,7 @@ pub(super) async fn change(
 #[utoipa::path(delete, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id.")),
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn delete(State(admin): State<Admin>, Path(volume): Path<String>) -> Deleted {
-    let known = admin.driver.store.read(|array| array.volume(&volume).map(drop));
-    known.await?;
+    admin.read(|array| array.volume(&volume).map(drop)).await?;
     let request = DeleteVolumeRequest {
         volume_id: volume,
         ..DeleteVolumeRequest::default()
