@@ -1,7 +1,7 @@
 //! The journal: requests, responses and times of all calls.
 //!
 //! It has three outputs, each only if configured: a file of JSON lines, the last calls in memory for the admin API
-//! (`Journal::read`, [`Journal::wait`], `Journal::subscribe`), and `gRPCCall:` lines in the log, which the parser of
+//! (`Journal::read`, `Journal::wait`, `Journal::subscribe`), and `gRPCCall:` lines in the log, which the parser of
 //! Kubernetes' e2e suite reads.
 //!
 //! In the file each call has a line with `"event":"begin"` when it arrives and one with `"event":"end"` when it ends, which
@@ -28,13 +28,11 @@ use crate::journal::clock::Clock;
 use self::file::File;
 use self::message::Renderer;
 
-pub use self::call::Call;
-pub(crate) use self::call::{Outcome, Peer};
+pub(crate) use self::call::{Call, Outcome, Peer};
 pub use self::file::OpenError;
 pub use self::line::Line;
 pub(crate) use self::line::text;
-pub(crate) use self::memory::{BOUNDS, Memory};
-pub(crate) use self::memory::{CallStats, Cursor, Filter, StatsKey};
+pub(crate) use self::memory::{BOUNDS, CallStats, Cursor, Filter, Memory, StatsKey};
 pub(crate) use self::message::Direction;
 pub(crate) use self::record::CallRecord;
 
@@ -62,9 +60,8 @@ pub struct JournalConfig {
     pub(crate) show_secrets: bool,
 }
 
-/// The journal of a driver.
 #[derive(Debug)]
-pub struct Journal {
+pub(crate) struct Journal {
     file: Option<File>,
     pub(crate) renderer: Renderer,
     grpc_call_lines: bool,
@@ -89,7 +86,7 @@ pub(crate) enum Event {
 
 impl JournalConfig {
     /// Whether there is any output.
-    pub fn any(self) -> bool {
+    pub(crate) fn any(self) -> bool {
         self.kept > 0 || self.grpc_call_lines
     }
 }
@@ -101,7 +98,7 @@ impl Journal {
     ///
     /// # Errors
     /// The file cannot be opened.
-    pub fn open(
+    pub(crate) fn open(
         file: Option<&Path>,
         config: JournalConfig,
         key: [u8; 16],
@@ -158,7 +155,7 @@ impl Journal {
     ///
     /// # Cancellation
     /// Safe.
-    pub async fn wait<T>(&self, mut found: impl FnMut(&Memory) -> Option<T>) -> T {
+    pub(crate) async fn wait<T>(&self, mut found: impl FnMut(&Memory) -> Option<T>) -> T {
         let mut revision = self.revision.subscribe();
         loop {
             revision.mark_unchanged();

@@ -38,7 +38,7 @@ impl Driver {
     ///
     /// # Errors
     /// The array refuses, or a copy fails.
-    pub async fn create_volume(&self, wanted: &CreateVolumeParams) -> Result<Arc<Spec>, Error> {
+    pub(crate) async fn create_volume(&self, wanted: &CreateVolumeParams) -> Result<Arc<Spec>, Error> {
         let now = self.clock.moment();
         let validate = |array: &Array| {
             let outcome = array.validate_create(wanted, now)?;
@@ -85,7 +85,7 @@ impl Driver {
     ///
     /// # Errors
     /// The array refuses.
-    pub async fn delete_volume(&self, volume: &str) -> Result<(), Error> {
+    pub(crate) async fn delete_volume(&self, volume: &str) -> Result<(), Error> {
         let _unused = self.unused(volume).await?;
         self.store.change(|array| array.delete_volume(volume)).await?;
         self.discard(&FileId::Volume(volume.to_owned())).await;
@@ -96,7 +96,12 @@ impl Driver {
     ///
     /// # Errors
     /// The array refuses, or the file cannot be extended.
-    pub async fn expand_volume(&self, volume: &str, range: SizeRange, online: bool) -> Result<u64, Error> {
+    pub(crate) async fn expand_volume(
+        &self,
+        volume: &str,
+        range: SizeRange,
+        online: bool,
+    ) -> Result<u64, Error> {
         let expand = |array: &mut Array| array.expand_volume(volume, range, online);
         let bytes = self.store.change(expand).await?;
         // Repeated with the call, since the earlier one may have been interrupted here.
@@ -110,7 +115,10 @@ impl Driver {
     ///
     /// # Errors
     /// The array refuses, or a copy fails.
-    pub async fn create_snapshot(&self, wanted: &CreateSnapshotParams) -> Result<Arc<Snapshot>, Error> {
+    pub(crate) async fn create_snapshot(
+        &self,
+        wanted: &CreateSnapshotParams,
+    ) -> Result<Arc<Snapshot>, Error> {
         let validate = |array: &Array| {
             let existing = array.find_snapshot(wanted)?;
             let bytes = array
@@ -138,7 +146,7 @@ impl Driver {
     ///
     /// # Errors
     /// The array refuses.
-    pub async fn delete_snapshot(&self, snapshot: &str) -> Result<(), Error> {
+    pub(crate) async fn delete_snapshot(&self, snapshot: &str) -> Result<(), Error> {
         let delete = |array: &mut Array| array.delete_snapshot(snapshot);
         self.store.change(delete).await?;
         self.discard(&FileId::Snapshot(snapshot.to_owned())).await;
@@ -177,7 +185,7 @@ impl Driver {
     ///
     /// # Errors
     /// The array refuses.
-    pub async fn delete_group(&self, group: &str, snapshots: &[String]) -> Result<(), Error> {
+    pub(crate) async fn delete_group(&self, group: &str, snapshots: &[String]) -> Result<(), Error> {
         let delete = |array: &mut Array| array.delete_group(group, snapshots);
         for snapshot in self.store.change(delete).await? {
             self.discard(&FileId::Snapshot(snapshot.to_string())).await;

@@ -73,7 +73,7 @@ impl FaultFile {
     ///
     /// # Cancellation
     /// Safe.
-    pub async fn follow(mut self, faults: &Faults, journal: Option<&Journal>) {
+    pub(crate) async fn follow(mut self, faults: &Faults, journal: Option<&Journal>) {
         let mut ticks = time::interval(POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut before = self.seen;

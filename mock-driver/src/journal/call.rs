@@ -20,24 +20,21 @@ pub struct Peer {
 
 /// The response of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// Its code.
-    pub code: Code,
-    /// Its text; empty with `Ok`.
-    pub message: String,
+pub(crate) struct Outcome {
+    pub(crate) code: Code,
+    /// Empty with `Ok`.
+    pub(crate) message: String,
 }
 
 /// A recorded call.
 #[derive(Debug)]
-pub struct Call {
+pub(crate) struct Call {
     /// Its number, from 1, in the order of arrival.
-    pub number: u64,
+    pub(crate) number: u64,
     /// gRPC path.
-    pub method: Cow<'static, str>,
-    /// The calling process.
-    pub peer: Option<Peer>,
-    /// Start time.
-    pub start: Timestamp,
+    pub(crate) method: Cow<'static, str>,
+    pub(crate) peer: Option<Peer>,
+    pub(crate) start: Timestamp,
     pub(super) request: RedactedMessage,
     /// Read from the request when it is asked for.
     pub(super) subject: OnceLock<Subject>,
@@ -59,11 +56,9 @@ pub(super) enum Operation {
 
 /// The end of a call.
 #[derive(Debug)]
-pub struct End {
-    /// The time.
-    pub time: Timestamp,
-    /// The response.
-    pub outcome: Outcome,
+pub(crate) struct End {
+    pub(crate) time: Timestamp,
+    pub(crate) outcome: Outcome,
     pub(super) response: Option<RedactedMessage>,
 }
 
@@ -71,12 +66,11 @@ pub struct End {
 
 impl Call {
     /// The volume or snapshot id of the request, or the name of the object to create.
-    pub fn volume(&self) -> &str {
+    pub(crate) fn volume(&self) -> &str {
         &self.subject().volume
     }
 
-    /// The node id of the request.
-    pub fn node(&self) -> &str {
+    pub(crate) fn node(&self) -> &str {
         &self.subject().node
     }
 
@@ -85,12 +79,11 @@ impl Call {
     }
 
     /// The fault rule that affects the call.
-    pub fn fault(&self) -> Option<String> {
+    pub(crate) fn fault(&self) -> Option<String> {
         self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Its end, if it has ended.
-    pub fn end(&self) -> Option<&End> {
+    pub(crate) fn end(&self) -> Option<&End> {
         self.end.get()
     }
 

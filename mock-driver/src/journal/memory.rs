@@ -23,9 +23,8 @@ const OTHER: &str = "other";
 /// Upper bounds of the duration histogram in seconds.
 pub(crate) const BOUNDS: [f64; 10] = [0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0];
 
-/// Calls in memory.
 #[derive(Debug)]
-pub struct Memory {
+pub(crate) struct Memory {
     /// Maximum number of ended calls.
     kept: usize,
     /// Ended calls with their sequence numbers, in the order of their ends.
@@ -136,7 +135,7 @@ impl Memory {
     }
 
     /// The ended calls after a sequence number, oldest first, with their numbers.
-    pub fn after(&self, sequence: u64) -> impl DoubleEndedIterator<Item = (u64, &Arc<Call>)> {
+    pub(crate) fn after(&self, sequence: u64) -> impl DoubleEndedIterator<Item = (u64, &Arc<Call>)> {
         let ended = &self.ended;
         let from = ended.partition_point(|(at, _)| *at <= sequence);
         ended.range(from..).map(|(at, call)| {
@@ -147,7 +146,7 @@ impl Memory {
     }
 
     /// The running calls, oldest first.
-    pub fn running(&self) -> impl ExactSizeIterator<Item = &Arc<Call>> {
+    pub(crate) fn running(&self) -> impl ExactSizeIterator<Item = &Arc<Call>> {
         self.running.values()
     }
 

@@ -114,7 +114,7 @@ pub enum Error {
 
 impl Error {
     /// The gRPC code of section "error scheme" of each RPC in the CSI specification.
-    pub fn code(&self) -> Code {
+    pub(crate) fn code(&self) -> Code {
         match self {
             Self::NotThere { .. } => Code::NotFound,
             Self::OtherContext { .. } => Code::InvalidArgument,

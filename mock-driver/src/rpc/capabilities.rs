@@ -23,13 +23,12 @@ pub struct LiveCapabilities(RwLock<CapabilitySet>);
 // === impl CapabilitySet ===
 
 impl CapabilitySet {
-    /// Whether the set has the capability.
-    pub fn has(&self, capability: Capability) -> bool {
+    pub(crate) fn has(&self, capability: Capability) -> bool {
         self.0.contains(&capability)
     }
 
     /// Adds or removes a capability.
-    pub fn set(&mut self, capability: Capability, has: bool) {
+    pub(crate) fn set(&mut self, capability: Capability, has: bool) {
         if has {
             self.0.insert(capability);
         } else {
@@ -38,7 +37,7 @@ impl CapabilitySet {
     }
 
     /// The capabilities, in the order of [`Capability::ALL`].
-    pub fn iter(&self) -> impl Iterator<Item = Capability> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Capability> {
         self.0.iter().copied()
     }
 
@@ -46,7 +45,7 @@ impl CapabilitySet {
     ///
     /// # Errors
     /// An item is malformed; nothing has changed then.
-    pub fn change(&mut self, changes: &str) -> Result<(), CapabilitySetError> {
+    pub(crate) fn change(&mut self, changes: &str) -> Result<(), CapabilitySetError> {
         let mut changed = self.clone();
         for change in changes
             .split(',')
@@ -96,13 +95,12 @@ impl LiveCapabilities {
         Self(RwLock::new(offered))
     }
 
-    /// The present capabilities.
-    pub fn now(&self) -> CapabilitySet {
+    pub(crate) fn now(&self) -> CapabilitySet {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether the driver has the capability now.
-    pub fn has(&self, capability: Capability) -> bool {
+    pub(crate) fn has(&self, capability: Capability) -> bool {
         self.0
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -110,7 +108,7 @@ impl LiveCapabilities {
     }
 
     /// Adds or removes a capability, as an upgrade of the driver does.
-    pub fn set(&self, capability: Capability, has: bool) {
+    pub(crate) fn set(&self, capability: Capability, has: bool) {
         self.0
             .write()
             .unwrap_or_else(PoisonError::into_inner)

@@ -172,7 +172,7 @@ impl VolumeFiles {
     }
 
     /// The extents in which `target` differs from `base`, in the form of `VolumeFiles::extents`.
-    pub async fn delta(
+    pub(crate) async fn delta(
         &self,
         base: &FileId,
         target: &FileId,
@@ -221,7 +221,7 @@ impl VolumeFiles {
     }
 
     /// Removes a private directory with its contents. Permanent files remain, and their directory is unlocked.
-    pub fn close(&self) -> Result<(), Error> {
+    pub(crate) fn close(&self) -> Result<(), Error> {
         self.location.close()
     }
 

@@ -39,8 +39,7 @@ macro_rules! capabilities {
     ($($(#[$doc:meta])* $capability:ident $name:literal $rpc:ident($value:expr);)+) => {
         /// A capability.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[allow(missing_docs, reason = "each variant is the capability of the same name")]
-        pub enum Capability {
+        pub(crate) enum Capability {
             $($(#[$doc])* $capability,)+
         }
 
@@ -48,7 +47,7 @@ macro_rules! capabilities {
             pub(crate) const ALL: [Self; 33] = [$(Self::$capability,)+];
 
             /// Its name in the CSI specification, with the prefix `NODE_` for the Node service's.
-            pub fn name(self) -> &'static str {
+            pub(crate) fn name(self) -> &'static str {
                 match self {
                     $(Self::$capability => $name,)+
                 }

@@ -16,11 +16,11 @@ const CHUNK: usize = 256 * 1024;
 
 /// A part of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub(crate) struct Extent {
     /// Offset in bytes.
     pub(crate) offset: u64,
     /// Length in bytes.
-    pub length: u64,
+    pub(crate) length: u64,
 }
 
 /// A disk, which reads as zeroes and has length 0 if it has no file.
@@ -30,7 +30,7 @@ struct SparseFile(Option<File>);
 
 impl Extent {
     /// The first byte after it.
-    pub fn end(self) -> u64 {
+    pub(crate) fn end(self) -> u64 {
         self.offset + self.length
     }
 
