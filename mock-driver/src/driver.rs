@@ -147,7 +147,9 @@ impl Driver {
         if mode.has_array() && proxy_to.is_none() {
             claim(&volume_files, &store, epoch, state_dir.as_deref())?;
         }
-        node.as_deref().map_or(Ok(()), Node::lock_devices)?;
+        if let Some(node) = &node {
+            node.devices.lock().map_err(node::Error::from)?;
+        }
         take_current_id(node.as_deref().filter(|_| remote.is_none()), &store);
         // After all locks are acquired, so that it is logged once.
         if let Some(file) = &fault_file {
@@ -205,11 +207,6 @@ impl Driver {
             Some(state) => state.failed().await,
             None => std::future::pending().await,
         }
-    }
-
-    pub(crate) async fn follow_faults(&self, file: FaultFile, stop: CancellationToken) {
-        let follow = file.follow(&self.faults, self.journal.as_deref());
-        stop.run_until_cancelled(follow).await;
     }
 }
 

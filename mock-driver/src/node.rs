@@ -182,11 +182,6 @@ impl Node {
         })
     }
 
-    /// Locks the node's devices until `Devices::unlock`.
-    pub(crate) fn lock_devices(&self) -> Result<(), Error> {
-        Ok(self.devices.lock()?)
-    }
-
     /// The present response of NodeGetInfo.
     pub fn info(&self) -> NodeInfo {
         self.info.read().unwrap_or_else(PoisonError::into_inner).clone()

@@ -170,9 +170,11 @@ impl Journey {
         &mut self,
         answer: &Error,
         mut decision: Decision,
-        request: http::Request<Body>,
+        mut request: http::Request<Body>,
         passing: Passing,
     ) -> http::Response<Body> {
+        // The deadline is the client's, which does not wait for the call.
+        request.headers_mut().remove("grpc-timeout");
         let work = self.record.as_mut().map(|record| {
             record.is_background = true;
             record.operation.clone()
@@ -185,7 +187,7 @@ impl Journey {
                     code: error.code(),
                     message: error.message(),
                 },
-                Ok(()) => match remote.call(without_deadline(request)).await {
+                Ok(()) => match remote.call(request).await {
                     Ok(response) => match Reply::read(response).await {
                         Ok(reply) => reply.outcome(),
                         Err(status) => outcome(&status),
@@ -284,10 +286,4 @@ impl Journey {
             .insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
         response
     }
-}
-
-/// The client has disconnected, so its deadline is removed.
-fn without_deadline(mut request: http::Request<Body>) -> http::Request<Body> {
-    request.headers_mut().remove("grpc-timeout");
-    request
 }

@@ -267,10 +267,10 @@ fn start(
     };
     if let Some(file) = faults {
         let (driver, stop) = (driver.clone(), stop.clone());
-        tasks.spawn(ended(
-            "faults",
-            async move { driver.follow_faults(file, stop).await },
-        ));
+        tasks.spawn(ended("faults", async move {
+            let follow = file.follow(&driver.faults, driver.journal.as_deref());
+            stop.run_until_cancelled(follow).await;
+        }));
     }
     let follower = (driver.clone(), stop.clone());
     tasks.spawn(ended("losses", async move {

@@ -166,7 +166,7 @@ impl Listener {
         self,
         socket_control: Arc<SocketControl>,
     ) -> impl Stream<Item = io::Result<Connection>> + Send {
-        let wanted = socket_control.watch();
+        let wanted = socket_control.wanted.subscribe();
         stream::unfold(
             (self, socket_control, wanted, 0),
             async |(mut listener, socket_control, mut wanted, mut edition)| {

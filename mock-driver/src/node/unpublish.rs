@@ -255,7 +255,7 @@ impl Node {
                 Role::Staged if record.capability.is_block() => true,
                 Role::Staged => node.mounter.may_be_mounted(path)?,
                 // An inline volume exists as long as its target's record.
-                Role::Published { .. } => record.inline.is_some() || node.mounter.has_mount_source(path)?,
+                Role::Published { .. } => record.inline.is_some() || node.mounter.source_at(path)?.is_some(),
             };
             if !is_there {
                 tracing::info!(

@@ -56,8 +56,10 @@ trait Conditioned: Rpc + Default {
     /// The response with conditions.
     type LegacyReply: prost::Message + Secrets + Clone + Default + 'static;
 
-    /// The volumes whose conditions are reported: `volume`, or those of the reply.
-    fn volumes(volume: String, reply: &Self::Reply) -> Vec<String>;
+    /// The volumes whose conditions are reported: that of the request, or those of the reply.
+    fn volumes(volume: String, _: &Self::Reply) -> Vec<String> {
+        vec![volume]
+    }
 
     /// Health issues of these volumes.
     fn issues(
@@ -112,10 +114,6 @@ impl Conditioned for ListVolumesRequest {
 impl Conditioned for ControllerGetVolumeRequest {
     type LegacyReply = ControllerGetVolumeResponse;
 
-    fn volumes(volume: String, _: &v1::ControllerGetVolumeResponse) -> Vec<String> {
-        vec![volume]
-    }
-
     fn legacy(
         reply: v1::ControllerGetVolumeResponse,
         conditions: BTreeMap<String, VolumeCondition>,
@@ -135,10 +133,6 @@ impl Conditioned for ControllerGetVolumeRequest {
 
 impl Conditioned for NodeGetVolumeStatsRequest {
     type LegacyReply = NodeGetVolumeStatsResponse;
-
-    fn volumes(volume: String, _: &v1::NodeGetVolumeStatsResponse) -> Vec<String> {
-        vec![volume]
-    }
 
     /// The array may be in another process.
     async fn issues(

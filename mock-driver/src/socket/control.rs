@@ -27,7 +27,7 @@ const READ: usize = 16 << 10;
 /// Controls a driver's socket.
 #[derive(Debug)]
 pub struct SocketControl {
-    wanted: watch::Sender<SocketState>,
+    pub(super) wanted: watch::Sender<SocketState>,
     living: Mutex<Vec<Weak<ConnectionHandle>>>,
 }
 
@@ -115,12 +115,10 @@ impl SocketControl {
         living.iter().filter(|handle| handle.strong_count() > 0).count()
     }
 
-    pub(super) fn watch(&self) -> watch::Receiver<SocketState> {
-        self.wanted.subscribe()
-    }
-
     pub(super) fn admit(&self, stream: UnixStream) -> Connection {
-        let handle = Arc::new(ConnectionHandle::of(&stream));
+        let end = stream.as_fd().try_clone_to_owned().map(StdStream::from);
+        let end = end.inspect_err(|error| tracing::warn!(%error, "a connection cannot be cut later"));
+        let handle = Arc::new(ConnectionHandle(end.ok()));
         let mut living = self.living.lock().unwrap_or_else(PoisonError::into_inner);
         living.retain(|handle| handle.strong_count() > 0);
         living.push(Arc::downgrade(&handle));
@@ -144,14 +142,6 @@ impl SocketControl {
 // === impl ConnectionHandle ===
 
 impl ConnectionHandle {
-    fn of(stream: &UnixStream) -> Self {
-        let end = stream.as_fd().try_clone_to_owned().map(StdStream::from);
-        Self(
-            end.inspect_err(|error| tracing::warn!(%error, "a connection cannot be cut later"))
-                .ok(),
-        )
-    }
-
     /// Closes the connection; unsent data is lost.
     pub(crate) fn cut(&self) {
         // Fails only for a connection that has ended.

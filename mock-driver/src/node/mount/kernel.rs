@@ -246,8 +246,7 @@ pub(super) fn stats(path: &Path) -> Result<Stats, Error> {
 }
 
 fn is_empty_file(path: &Path) -> bool {
-    fs::symlink_metadata(path)
-        .is_ok_and(|meta| meta.is_file() && meta.len() == 0 && !meta.file_type().is_block_device())
+    fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == 0)
 }
 
 fn in_the_way(path: &Path, reason: &'static str) -> Error {

@@ -18,11 +18,6 @@ impl Mounter {
         }
     }
 
-    /// Whether something is mounted or linked at `target`.
-    pub(crate) fn has_mount_source(self, target: &Path) -> Result<bool, Error> {
-        Ok(self.source_at(target)?.is_some())
-    }
-
     /// The mount source of a disk's filesystem.
     pub(crate) fn files_of(self, disk: &Disk) -> Result<MountSource, Error> {
         Ok(match self {
