@@ -182,7 +182,8 @@ impl Backoff for WatchBackoff {
 
 // === functions ===
 
-fn key_of<K: Resource>(object: &K) -> Key {
+/// Namespace and name of an object.
+pub(crate) fn key_of<K: Resource>(object: &K) -> Key {
     let meta = object.meta();
     (
         meta.namespace.clone().unwrap_or_default(),

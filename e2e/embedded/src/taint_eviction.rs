@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::apiserver::Clock;
 use crate::event_recorder::{EventRecorder, EventType};
-use crate::informer::{Change, Key};
+use crate::informer::{Change, Key, key_of};
 use crate::informers::Informers;
 use crate::{node, pod};
 
@@ -120,7 +120,7 @@ impl TaintEvictionController {
     fn pod_changed(&self, queue: &mut EvictionQueue, change: &Change<Pod>) {
         let (old, new) = match change {
             Change::Applied { old, new } => (old, new),
-            Change::Deleted(pod) => return self.cancel(queue, &key_of(pod)),
+            Change::Deleted(pod) => return self.cancel(queue, &key_of(&**pod)),
         };
         let of = |pod: &Arc<Pod>| (tolerations(pod).to_vec(), pod::node_name(pod).map(str::to_owned));
         if old.as_ref().is_some_and(|old| of(old) == of(new)) {
@@ -201,13 +201,6 @@ impl TaintEvictionController {
 
 fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
-}
-
-fn key_of(pod: &Pod) -> Key {
-    (
-        pod.metadata.namespace.clone().unwrap_or_default(),
-        pod.metadata.name.clone().unwrap_or_default(),
-    )
 }
 
 fn tolerations(pod: &Pod) -> &[Toleration] {

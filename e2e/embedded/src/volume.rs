@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec, Pod, Volume};
 
+use crate::informer::Key;
 use crate::migration::{self, TranslationError};
+use crate::pod;
 
 /// Name of the in-tree plugin for CSI volumes.
 pub(crate) const CSI_PLUGIN: &str = "kubernetes.io/csi";
@@ -112,6 +114,15 @@ pub(crate) fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {
         pod.metadata.name.as_deref().unwrap_or_default(),
         volume.name
     ))
+}
+
+/// The claims that a pod names.
+pub(crate) fn claims_of(pod: &Pod) -> impl Iterator<Item = Key> {
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    let names = pod::volumes(pod)
+        .iter()
+        .filter_map(|volume| claim_name(pod, volume));
+    names.map(move |name| (namespace.clone(), name))
 }
 
 /// Skips a volume that cannot be translated to CSI, as kube-controller-manager does.

@@ -19,7 +19,7 @@ use super::claims::{
 use super::decision::{ClaimAction, VolumeAction, claim_phase, decide_claim, decide_volume};
 use super::waiting_claims::{consumers_text, default_class_for};
 use crate::event_recorder::{EventRecorder, EventType};
-use crate::informer::{Change, Key};
+use crate::informer::{Change, Key, key_of};
 use crate::informers::Informers;
 use crate::key_queue::KeyQueue;
 use crate::migration::migrated_driver;
@@ -81,7 +81,7 @@ impl PersistentVolumeController {
             queue.add_unless_delayed(Item::Volume(volume.metadata.name.clone().unwrap_or_default()));
         }
         for claim in self.informers.claims.list() {
-            queue.add_unless_delayed(Item::Claim(claim_key(&claim)));
+            queue.add_unless_delayed(Item::Claim(key_of(&*claim)));
         }
     }
 
@@ -338,7 +338,7 @@ fn claim_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolumeCla
         Change::Applied { new, .. } => new,
         Change::Deleted(old) => old,
     };
-    queue.add_unless_delayed(Item::Claim(claim_key(claim)));
+    queue.add_unless_delayed(Item::Claim(key_of(&**claim)));
     if let Some(volume) = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()) {
         queue.add_unless_delayed(Item::Volume(volume));
     }
@@ -357,13 +357,6 @@ fn volume_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolume>)
         );
         queue.add_unless_delayed(Item::Claim(key));
     }
-}
-
-fn claim_key(claim: &PersistentVolumeClaim) -> Key {
-    (
-        claim.metadata.namespace.clone().unwrap_or_default(),
-        claim.metadata.name.clone().unwrap_or_default(),
-    )
 }
 
 fn with_version(mut patch: Value, version: Option<&String>) -> Value {

@@ -11,11 +11,11 @@ use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
 use super::claims::volume_phase;
-use crate::informer::{Change, Key};
+use crate::informer::{Change, Key, key_of};
 use crate::informers::Informers;
 use crate::key_queue::KeyQueue;
 use crate::pod;
-use crate::volume::claim_name;
+use crate::volume::{claim_name, claims_of};
 
 pub(crate) const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
@@ -118,10 +118,7 @@ fn is_used<P: Borrow<Pod>>(claim: &PersistentVolumeClaim, pods: &[P]) -> bool {
 
 fn claim_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolumeClaim>) {
     if let Change::Applied { new, .. } = change {
-        queue.add_unless_delayed(Item::Claim((
-            new.metadata.namespace.clone().unwrap_or_default(),
-            new.metadata.name.clone().unwrap_or_default(),
-        )));
+        queue.add_unless_delayed(Item::Claim(key_of(&**new)));
     }
 }
 
@@ -148,12 +145,8 @@ fn pod_changed(queue: &mut KeyQueue<Item>, change: &Change<Pod>) {
 }
 
 fn enqueue_claims(queue: &mut KeyQueue<Item>, pod: &Pod) {
-    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-    for claim in pod::volumes(pod)
-        .iter()
-        .filter_map(|volume| claim_name(pod, volume))
-    {
-        queue.add_unless_delayed(Item::Claim((namespace.clone(), claim)));
+    for claim in claims_of(pod) {
+        queue.add_unless_delayed(Item::Claim(claim));
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::filter::Snapshot;
+use crate::informer::key_of;
 use crate::informers::Informers;
 
 // === impl Snapshot ===
@@ -20,10 +21,7 @@ impl Snapshot {
                 .claims
                 .list()
                 .into_iter()
-                .map(|claim| {
-                    let namespace = claim.metadata.namespace.clone().unwrap_or_default();
-                    ((namespace, name(&claim.metadata)), claim)
-                })
+                .map(|claim| (key_of(&*claim), claim))
                 .collect(),
             volumes: informers.volumes.list(),
             classes: informers
