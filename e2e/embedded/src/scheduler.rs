@@ -21,7 +21,7 @@ use filter::{PodClaims, Snapshot, can_get_volume, reject, volume_for_node};
 
 use crate::apiserver::Clock;
 use crate::event_recorder::{EventRecorder, EventType};
-use crate::informer::{Change, Key};
+use crate::informer::{Change, Key, key_of};
 use crate::informers::Informers;
 use crate::persistent_volume::ANN_SELECTED_NODE;
 use crate::pod;
@@ -337,14 +337,20 @@ fn pod_changed(
     assumed: &mut BTreeMap<String, String>,
     change: &Change<Pod>,
 ) -> bool {
+    if let Change::Applied { old: Some(old), new } = change
+        && pod::uid(old) != pod::uid(new)
+    {
+        // A watch that was interrupted shows the deletion of a pod and the creation of another one as an update.
+        let (old, new) = (old.clone(), new.clone());
+        pod_changed(pending, attempts, assumed, &Change::Deleted(old));
+        pod_changed(pending, attempts, assumed, &Change::Applied { old: None, new });
+        return true;
+    }
     let (pod, present) = match change {
         Change::Applied { new, .. } => (new, true),
         Change::Deleted(old) => (old, false),
     };
-    let key = (
-        pod.metadata.namespace.clone().unwrap_or_default(),
-        pod.metadata.name.clone().unwrap_or_default(),
-    );
+    let key = key_of(&**pod);
     let created = pod
         .metadata
         .creation_timestamp
@@ -378,5 +384,62 @@ fn node_helps(change: &Change<Node>) -> bool {
         }
         Change::Applied { old: None, .. } => true,
         Change::Deleted(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pod_that_was_replaced_unseen_is_not_scheduled() {
+        let mk_pod = |uid: &str, created: &str| -> Arc<Pod> {
+            let pod = json!({
+                "metadata": {"name": "web", "namespace": "default", "uid": uid, "creationTimestamp": created},
+                "spec": {"containers": []},
+            });
+            Arc::new(serde_json::from_value(pod).unwrap())
+        };
+        let first = mk_pod("uid-1", "2026-01-01T00:00:00Z");
+        let second = mk_pod("uid-2", "2026-01-01T00:01:00Z");
+        let key = || ("default".to_owned(), "web".to_owned());
+        let mut pending = BTreeMap::new();
+        let mut attempts = BTreeMap::new();
+        let mut assumed = BTreeMap::new();
+        let mut apply = |old: Option<&Arc<Pod>>, new: &Arc<Pod>| {
+            let (old, new) = (old.cloned(), new.clone());
+            pod_changed(
+                &mut pending,
+                &mut attempts,
+                &mut assumed,
+                &Change::Applied { old, new },
+            )
+        };
+        assert!(!apply(None, &first));
+        assert!(apply(Some(&first), &second), "the first pod is gone");
+        let uids: Vec<&str> = pending.values().map(|pod| pod::uid(pod)).collect();
+        assert_eq!(uids, ["uid-2"]);
+        // What the first pod was promised is not for the second one.
+        attempts.insert(
+            key(),
+            Attempt {
+                retry_at: Instant::now(),
+                message: String::new(),
+                node: Some("a".to_owned()),
+            },
+        );
+        assumed.insert("uid-2".to_owned(), "a".to_owned());
+        let third = mk_pod("uid-3", "2026-01-01T00:02:00Z");
+        pod_changed(
+            &mut pending,
+            &mut attempts,
+            &mut assumed,
+            &Change::Applied {
+                old: Some(second),
+                new: third,
+            },
+        );
+        assert!(attempts.is_empty() && assumed.is_empty());
+        assert_eq!(pending.len(), 1);
     }
 }
