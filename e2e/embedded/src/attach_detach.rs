@@ -14,6 +14,7 @@ mod multi_attach;
 mod node_status_updater;
 mod operation_executor;
 mod pod_volumes;
+mod pods_by_claim;
 mod reconciler;
 mod state_sync;
 mod view;

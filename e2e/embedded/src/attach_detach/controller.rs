@@ -1,6 +1,5 @@
 //! Assembles the controller and handles the events of the informers.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,17 +16,18 @@ use super::desired_state_of_world_populator::DesiredStateOfWorldPopulator;
 use super::node_status_updater::NodeStatusUpdater;
 use super::operation_executor::{OperationExecutor, run_operations};
 use super::pod_volumes::{create_volume_spec, determine_volume_action, process_pod_volumes};
+use super::pods_by_claim::PodsByClaim;
 use super::reconciler::{ForceDetach, Reconciler};
 use super::state_sync::StateSync;
 use super::view::AttachDetachView;
 use super::{SharedState, State};
 use crate::event_recorder::EventRecorder;
-use crate::informer::{Change, Key};
+use crate::informer::{Change, key_of};
 use crate::informers::Informers;
 use crate::injected_bug::InjectedBug;
 use crate::node;
 use crate::pod;
-use crate::volume::{VolumeSpec, claim_name};
+use crate::volume::VolumeSpec;
 
 /// The attach/detach controller.
 pub(crate) struct AttachDetachController {
@@ -61,8 +61,7 @@ struct EventHandlers {
     informers: Informers,
     plugin: Arc<CsiPlugin>,
     state: Arc<SharedState>,
-    /// The pods that use a claim.
-    pods_by_claim: BTreeMap<Key, BTreeSet<Key>>,
+    pods_by_claim: PodsByClaim,
     injected_bug: Option<InjectedBug>,
 }
 
@@ -118,7 +117,7 @@ impl AttachDetachController {
                 informers: self.informers.clone(),
                 plugin: self.plugin.clone(),
                 state: self.state.clone(),
-                pods_by_claim: BTreeMap::new(),
+                pods_by_claim: PodsByClaim::default(),
                 injected_bug: self.options.injected_bug,
             };
             handlers.populate_actual_state_of_world();
@@ -275,15 +274,10 @@ impl EventHandlers {
     }
 
     fn pod_changed(&mut self, change: &Change<Pod>) {
+        self.pods_by_claim.apply(change);
         match change {
-            Change::Applied { new, .. } => {
-                self.index(new, true);
-                self.pod_applied(new);
-            }
-            Change::Deleted(pod) => {
-                self.index(pod, false);
-                self.process(pod, false);
-            }
+            Change::Applied { new, .. } => self.pod_applied(new),
+            Change::Deleted(pod) => self.process(pod, false),
         }
     }
 
@@ -300,26 +294,6 @@ impl EventHandlers {
         state.changed |= changed;
     }
 
-    fn index(&mut self, pod: &Pod, add: bool) {
-        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-        let key = (namespace.clone(), pod.metadata.name.clone().unwrap_or_default());
-        for claim in pod::volumes(pod)
-            .iter()
-            .filter_map(|volume| claim_name(pod, volume))
-        {
-            let claim = (namespace.clone(), claim);
-            let pods = self.pods_by_claim.entry(claim.clone()).or_default();
-            if add {
-                pods.insert(key.clone());
-            } else {
-                pods.remove(&key);
-            }
-            if pods.is_empty() {
-                self.pods_by_claim.remove(&claim);
-            }
-        }
-    }
-
     /// Adds the volume of a bound claim to the pods that wait for it.
     fn claim_changed(&self, change: &Change<PersistentVolumeClaim>) {
         let Change::Applied { new: claim, .. } = change else {
@@ -329,11 +303,7 @@ impl EventHandlers {
         if !bound {
             return;
         }
-        let key = (
-            claim.metadata.namespace.clone().unwrap_or_default(),
-            claim.metadata.name.clone().unwrap_or_default(),
-        );
-        for (namespace, name) in self.pods_by_claim.get(&key).into_iter().flatten() {
+        for (namespace, name) in self.pods_by_claim.get(&key_of(&**claim)) {
             if let Some(pod) = self.informers.pods.get(namespace, name)
                 && !pod::is_terminated(&pod)
             {
