@@ -61,12 +61,18 @@ impl NamespaceController {
             return;
         }
         let name = namespace.metadata.name.as_deref().unwrap_or_default();
-        if let Err(error) = self.finalize(name, namespace).await {
+        if let Err(error) = self.finalize(name).await {
             tracing::debug!(namespace = name, %error, "namespace was not finalized");
         }
     }
 
-    async fn finalize(&self, name: &str, namespace: &Namespace) -> kube::Result<()> {
+    async fn finalize(&self, name: &str) -> kube::Result<()> {
+        let namespaces = Api::<Namespace>::all(self.client.clone());
+        // The informer may still show a terminating namespace that was re-created meanwhile.
+        let newest = namespaces.get_opt(name).await?;
+        let Some(mut namespace) = newest.filter(|newest| newest.metadata.deletion_timestamp.is_some()) else {
+            return Ok(());
+        };
         let remains = self.delete_all::<Pod>(name).await?
             | self.delete_all::<PersistentVolumeClaim>(name).await?
             | self.delete_all::<Secret>(name).await?
@@ -77,11 +83,9 @@ impl NamespaceController {
         if remains {
             return Ok(());
         }
-        let mut finalized = namespace.clone();
-        finalized.spec.get_or_insert_default().finalizers = None;
-        let namespaces = Api::<Namespace>::all(self.client.clone());
+        namespace.spec.get_or_insert_default().finalizers = None;
         let replaced = namespaces
-            .replace_subresource("finalize", name, &PostParams::default(), &finalized)
+            .replace_subresource("finalize", name, &PostParams::default(), &namespace)
             .await;
         match replaced {
             // The namespace is already deleted.
@@ -101,5 +105,41 @@ impl NamespaceController {
             .await?;
         let remaining = objects.list(&ListParams::default().limit(1)).await?;
         Ok(!remaining.items.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::apiserver::{ApiServer, Options};
+
+    #[tokio::test]
+    async fn content_of_a_recreated_namespace_stays() {
+        let client = ApiServer::new(&Options::default()).client();
+        let namespaces = Api::<Namespace>::all(client.clone());
+        let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": "a"}})).unwrap();
+        let controller = NamespaceController {
+            client: client.clone(),
+        };
+        namespaces
+            .create(&PostParams::default(), &namespace)
+            .await
+            .unwrap();
+        namespaces.delete("a", &DeleteParams::default()).await.unwrap();
+        let terminating = namespaces.get("a").await.unwrap();
+        controller.sync(&terminating).await;
+        assert!(namespaces.get_opt("a").await.unwrap().is_none(), "finalized");
+        namespaces
+            .create(&PostParams::default(), &namespace)
+            .await
+            .unwrap();
+        let secrets = Api::<Secret>::namespaced(client, "a");
+        let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "s"}})).unwrap();
+        secrets.create(&PostParams::default(), &secret).await.unwrap();
+        // A late event of the first namespace.
+        controller.sync(&terminating).await;
+        assert!(secrets.get_opt("s").await.unwrap().is_some());
     }
 }
