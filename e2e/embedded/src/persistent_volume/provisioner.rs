@@ -3,7 +3,8 @@
 //! Cancellation: names are stable, so after a lost response a retry with the same name returns the same volume; a
 //! PersistentVolume keeps a finalizer until the driver has deleted its volume.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::v1;
@@ -16,6 +17,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
+use tonic::Code;
 use v1::plugin_capability::Type;
 use v1::plugin_capability::service::Type as Service;
 
@@ -28,7 +30,7 @@ use super::provisioned_volume::{
 use crate::attach_detach::csi_plugin::message_of;
 use crate::driver_connection::{DriverConnection, describe};
 use crate::event_recorder::{EventRecorder, EventType};
-use crate::informer::Key;
+use crate::informer::{Change, Key, key_of};
 use crate::informers::Informers;
 use crate::key_queue::KeyQueue;
 use crate::kubelet::with_timeout;
@@ -41,8 +43,20 @@ const PROBE_RETRY: Duration = Duration::from_secs(1);
 /// A work item of the provisioner.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Item {
-    Claim(Key),
+    /// Namespace, name and UID of a claim: one that was re-created needs another volume.
+    Claim(Key, String),
     Volume(String),
+}
+
+/// The outcome of a sync.
+enum Outcome {
+    Done,
+    /// Requeue: the driver has not created a volume.
+    Failed,
+    /// Requeue: the sync failed before its driver call; an earlier one may have created the volume.
+    FailedEarly,
+    /// Requeue, even if the claim is deleted: the driver may have created the volume (`ProvisioningInBackground`).
+    InProgress(Arc<PersistentVolumeClaim>),
 }
 
 /// An error of provisioning or deleting a volume.
@@ -52,6 +66,8 @@ pub(super) enum Error {
     Driver(#[from] tonic::Status),
     #[error("{0}")]
     Api(String),
+    #[error("{0}")]
+    NotStored(String),
     #[error("persistentvolume {volume} is still attached to node {node}")]
     StillAttached { volume: String, node: String },
     #[error("driver returned no volume")]
@@ -76,6 +92,40 @@ pub(super) struct Worker {
     topology: bool,
 }
 
+// === impl Item ===
+
+impl Item {
+    fn of_claim(claim: &PersistentVolumeClaim) -> Self {
+        Self::Claim(key_of(claim), claim.metadata.uid.clone().unwrap_or_default())
+    }
+}
+
+// === impl Error ===
+
+impl Error {
+    /// What a claim whose provisioning failed waits for (`checkError` of the external-provisioner).
+    fn outcome(&self, claim: &Arc<PersistentVolumeClaim>) -> Outcome {
+        let is_in_progress = match self {
+            Self::Driver(status) => matches!(
+                status.code(),
+                Code::Cancelled
+                    | Code::DeadlineExceeded
+                    | Code::Unavailable
+                    | Code::Aborted
+                    | Code::ResourceExhausted
+            ),
+            Self::NotStored(_) => true,
+            Self::Api(_) => return Outcome::FailedEarly,
+            Self::StillAttached { .. } | Self::NoVolume => false,
+        };
+        if is_in_progress {
+            Outcome::InProgress(claim.clone())
+        } else {
+            Outcome::Failed
+        }
+    }
+}
+
 // === impl Provisioner ===
 
 impl Provisioner {
@@ -87,9 +137,10 @@ impl Provisioner {
             self.informers.wait_for_sync().await;
             let worker = self.probe().await;
             let mut queue: KeyQueue<Item> = KeyQueue::new(RETRY_START, RETRY_MAX);
+            let mut in_progress = BTreeMap::new();
             let mut working = BTreeSet::new();
             let mut again = BTreeSet::new();
-            let mut running: FuturesUnordered<BoxFuture<'static, (Item, bool)>> = FuturesUnordered::new();
+            let mut running: FuturesUnordered<BoxFuture<'static, (Item, Outcome)>> = FuturesUnordered::new();
             loop {
                 while let Some(item) = queue.pop(Instant::now()) {
                     // One call per claim or volume at a time.
@@ -98,10 +149,11 @@ impl Provisioner {
                         continue;
                     }
                     let worker = worker.clone();
+                    let started = in_progress.get(&item).cloned();
                     running.push(
                         async move {
-                            let done = worker.sync(&item).await;
-                            (item, done)
+                            let outcome = worker.sync(&item, started).await;
+                            (item, outcome)
                         }
                         .boxed(),
                     );
@@ -109,27 +161,34 @@ impl Provisioner {
                 let due = queue.next_due();
                 tokio::select! {
                     biased;
-                    Some((item, done)) = running.next(), if !running.is_empty() => {
+                    Some((item, outcome)) = running.next(), if !running.is_empty() => {
                         working.remove(&item);
-                        if done {
-                            queue.forget(&item);
-                        } else {
-                            queue.failed(item.clone(), Instant::now());
+                        match outcome {
+                            Outcome::Done => {
+                                in_progress.remove(&item);
+                                queue.forget(&item);
+                            }
+                            Outcome::Failed => {
+                                in_progress.remove(&item);
+                                queue.failed(item.clone(), Instant::now());
+                            }
+                            Outcome::FailedEarly => queue.failed(item.clone(), Instant::now()),
+                            Outcome::InProgress(claim) => {
+                                in_progress.insert(item.clone(), claim);
+                                queue.failed(item.clone(), Instant::now());
+                            }
                         }
                         if again.remove(&item) {
                             queue.add_unless_delayed(item);
                         }
                     }
                     Some(change) = claims.recv() => {
-                        if let crate::informer::Change::Applied { new, .. } = change {
-                            queue.add_unless_delayed(Item::Claim((
-                                new.metadata.namespace.clone().unwrap_or_default(),
-                                new.metadata.name.clone().unwrap_or_default(),
-                            )));
+                        if let Change::Applied { new, .. } = change {
+                            queue.add_unless_delayed(Item::of_claim(&new));
                         }
                     }
                     Some(change) = volumes.recv() => {
-                        if let crate::informer::Change::Applied { new, .. } = change {
+                        if let Change::Applied { new, .. } = change {
                             queue.add_unless_delayed(Item::Volume(new.metadata.name.clone().unwrap_or_default()));
                         }
                     }
@@ -173,23 +232,27 @@ impl Provisioner {
 // === impl Worker ===
 
 impl Worker {
-    /// Returns false if the item must be requeued.
-    async fn sync(&self, item: &Item) -> bool {
+    /// `started` is the claim if the driver may have created its volume.
+    async fn sync(&self, item: &Item, started: Option<Arc<PersistentVolumeClaim>>) -> Outcome {
         let informers = &self.provisioner.informers;
         match item {
-            Item::Claim((namespace, name)) => {
-                let Some(claim) = informers.claims.get(namespace, name) else {
-                    return true;
+            Item::Claim((namespace, name), uid) => {
+                let current = informers.claims.get(namespace, name);
+                let current = current.filter(|claim| claim.metadata.uid.as_ref() == Some(uid));
+                let is_wanted =
+                    |claim: &Arc<PersistentVolumeClaim>| claim.metadata.deletion_timestamp.is_none();
+                let Some(claim) = current.filter(is_wanted).or(started) else {
+                    return Outcome::Done;
                 };
                 let class = informers.classes.get("", class_name(&claim));
                 match class.filter(|class| self.should_provision(&claim, class)) {
                     Some(class) => self.provision(&claim, &class).await,
-                    None => true,
+                    None => Outcome::Done,
                 }
             }
             Item::Volume(name) => match informers.volumes.get("", name) {
-                Some(volume) if self.should_delete(&volume) => self.delete(&volume).await,
-                Some(_) | None => true,
+                Some(volume) if self.should_delete(&volume) && !self.delete(&volume).await => Outcome::Failed,
+                Some(_) | None => Outcome::Done,
             },
         }
     }
@@ -208,11 +271,11 @@ impl Worker {
             && (!late || annotation(claim, ANN_SELECTED_NODE).is_some())
     }
 
-    async fn provision(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> bool {
+    async fn provision(&self, claim: &Arc<PersistentVolumeClaim>, class: &StorageClass) -> Outcome {
         let recorder = &self.provisioner.recorder;
         let volumes = &self.provisioner.informers.volumes;
         if volumes.get("", &volume_name(claim)).is_some() {
-            return true;
+            return Outcome::Done;
         }
         let key = format!(
             "{}/{}",
@@ -220,24 +283,25 @@ impl Worker {
             claim.metadata.name.as_deref().unwrap_or_default()
         );
         let message = format!("External provisioner is provisioning volume for claim {key:?}");
-        recorder.event(claim, EventType::Normal, "Provisioning", &message);
+        recorder.event(&**claim, EventType::Normal, "Provisioning", &message);
         match self.try_provision(claim, class).await {
             Ok(()) => {
                 let message = format!("Successfully provisioned volume {}", volume_name(claim));
-                recorder.event(claim, EventType::Normal, "ProvisioningSucceeded", &message);
-                true
+                recorder.event(&**claim, EventType::Normal, "ProvisioningSucceeded", &message);
+                Outcome::Done
             }
             Err(error) => {
                 let class = class.metadata.name.as_deref().unwrap_or_default();
                 let message = format!("failed to provision volume with StorageClass {class:?}: {error}");
-                recorder.event(claim, EventType::Warning, "ProvisioningFailed", &message);
+                recorder.event(&**claim, EventType::Warning, "ProvisioningFailed", &message);
                 if let Error::Driver(status) = &error
-                    && status.code() == tonic::Code::ResourceExhausted
+                    && status.code() == Code::ResourceExhausted
                     && annotation(claim, ANN_SELECTED_NODE).is_some()
                 {
                     self.reschedule(claim).await;
+                    return Outcome::Failed;
                 }
-                false
+                error.outcome(claim)
             }
         }
     }
@@ -291,7 +355,9 @@ impl Worker {
             .await
         {
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
-            created => created.map(drop).map_err(|error| Error::Api(message_of(&error))),
+            created => created
+                .map(drop)
+                .map_err(|error| Error::NotStored(message_of(&error))),
         }
     }
 

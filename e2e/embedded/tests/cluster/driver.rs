@@ -25,6 +25,8 @@ pub(crate) struct State {
     pub mounted: BTreeSet<(String, String)>,
     /// Calls that violated a rule of CSI.
     pub violations: Vec<String>,
+    /// The error of CreateVolume, if it fails after the volume was created.
+    pub create_error: Option<Status>,
     /// The error of ControllerPublishVolume, if it fails.
     pub publish_error: Option<Status>,
     /// The error of NodeStageVolume, if it fails.
@@ -145,6 +147,9 @@ impl Controller for FakeDriver {
         let request = request.into_inner();
         let volume_id = format!("vol-{}", request.name);
         self.state().volumes.insert(volume_id.clone(), request.name);
+        if let Some(error) = &self.state().create_error {
+            return Err(error.clone());
+        }
         let preferred = request.accessibility_requirements.unwrap_or_default().preferred;
         Ok(Response::new(v1::CreateVolumeResponse {
             volume: Some(v1::Volume {

@@ -76,6 +76,36 @@ async fn provisioned_volume_is_deleted_with_its_claim() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn volume_of_a_claim_that_was_recreated_before_it_was_bound_is_deleted() {
+    let world = World::start().await;
+    world.driver.state().create_error = Some(tonic::Status::deadline_exceeded("slow"));
+    world.claim("data", "now", "ReadWriteOnce").await;
+    world
+        .until_event("data", "ProvisioningFailed", "failed to provision volume")
+        .await;
+    world.delete_claim("data").await;
+    world
+        .until("claim deleted", || async {
+            let claims = world.namespaced::<PersistentVolumeClaim>();
+            claims.get_opt("data").await.unwrap().is_none()
+        })
+        .await;
+    world.claim("data", "now", "ReadWriteOnce").await;
+    sleep(Duration::from_secs(10)).await;
+    world.driver.state().create_error = None;
+    world
+        .until("claim bound", || async {
+            world.claim_phase("data").await.as_deref() == Some("Bound")
+        })
+        .await;
+    world
+        .until("one volume left", || async {
+            world.driver.state().volumes.len() == 1 && world.volumes().await.len() == 1
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn retained_volume_is_released() {
     let world = World::start().await;
     world.claim("data", "now", "ReadWriteOnce").await;
