@@ -1,12 +1,14 @@
 //! Strategic merge patches (`k8s.io/apimachinery/pkg/util/strategicpatch`).
 
 mod element_order;
+mod lists;
 
 use serde_json::{Map, Value, json};
 
 use super::go_format;
 use super::schema::{Merge, Schema, Type};
 use element_order::check_order;
+use lists::{delete_from_list, list_of, ordered, special_elements};
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -43,6 +45,18 @@ pub(crate) fn apply(
     let original = std::mem::take(object);
     *object = Patcher { schema }.merge_map(original, patch, Shape::Struct(0))?;
     Ok(())
+}
+
+// === impl Shape ===
+
+impl Shape {
+    fn of(ty: Type) -> Self {
+        if let Type::Struct(number) = ty {
+            Self::Struct(number)
+        } else {
+            Self::Free
+        }
+    }
 }
 
 // === impl Patcher ===
@@ -101,32 +115,15 @@ impl Patcher<'_> {
     }
 
     fn shape_of(&self, shape: Shape, name: &str) -> Shape {
-        match self.field(shape, name).map(|field| field.ty) {
-            Some(Type::Struct(number)) => Shape::Struct(number),
-            Some(_) | None => Shape::Free,
-        }
+        let field = self.field(shape, name);
+        field.map_or(Shape::Free, |field| Shape::of(field.ty))
     }
 
     /// The shape of a list's elements and the key by which they are merged.
     fn element(&self, shape: Shape, name: &str) -> (Shape, Option<&'static str>) {
         let field = self.field(shape, name);
         let shape = match field.map(|field| field.ty) {
-            Some(Type::List(element)) => match self.schema.element(element) {
-                Type::Struct(number) => Shape::Struct(number),
-                Type::Bool
-                | Type::Int32
-                | Type::Int64
-                | Type::Float
-                | Type::String
-                | Type::Time
-                | Type::MicroTime
-                | Type::Quantity
-                | Type::Bytes
-                | Type::IntOrString
-                | Type::List(_)
-                | Type::Map(_)
-                | Type::Any => Shape::Free,
-            },
+            Some(Type::List(element)) => Shape::of(self.schema.element(element)),
             Some(_) | None => Shape::Free,
         };
         let key = match field.map(|field| field.merge) {
@@ -233,14 +230,6 @@ impl Patcher<'_> {
     }
 }
 
-fn list_of(object: &Map<String, Value>, name: &str) -> Result<Option<Vec<Value>>, Error> {
-    match object.get(name) {
-        None => Ok(None),
-        Some(Value::Array(items)) => Ok(Some(items.clone())),
-        Some(other) => Err(bad_type("[]interface {}", other)),
-    }
-}
-
 /// `mergepatch.ErrBadArgType`.
 fn bad_type(expected: &str, found: &Value) -> Error {
     // As Go names types.
@@ -275,84 +264,6 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>
     Ok(())
 }
 
-fn delete_from_list(original: &mut Map<String, Value>, name: &str, value: &Value) -> Result<(), Error> {
-    let Value::Array(removed) = value else {
-        return Err(Error::Malformed("invalid patch format of primitive list".into()));
-    };
-    if let Some(Value::Array(items)) = original.get_mut(name) {
-        items.retain(|item| !removed.contains(item));
-    }
-    Ok(())
-}
-
-/// Applies the `$patch` directives of a list; the rest of the patch is merged.
-fn special_elements(
-    mut original: Vec<Value>,
-    patch: Vec<Value>,
-    key: &str,
-) -> Result<(Vec<Value>, Vec<Value>), Error> {
-    let mut rest = Vec::new();
-    let mut replace = false;
-    for item in patch {
-        let Value::Object(fields) = &item else { continue };
-        match fields
-            .get(DIRECTIVE)
-            .map(|directive| (directive, directive.as_str()))
-        {
-            None => rest.push(item),
-            Some((_, Some("delete"))) => {
-                let Some(value) = fields.get(key) else {
-                    return Err(no_merge_key(fields, key));
-                };
-                original.retain(|found| found.get(key) != Some(value));
-            }
-            Some((_, Some("replace"))) => replace = true,
-            Some((_, Some("merge"))) => {
-                let why = "merging lists cannot yet be specified in the patch";
-                return Err(Error::Other(why.into()));
-            }
-            Some((directive, _)) => return Err(bad_patch_type(directive, fields)),
-        }
-    }
-    Ok(if replace {
-        (rest, Vec::new())
-    } else {
-        (original, rest)
-    })
-}
-
-fn same_item(a: &Value, b: &Value, key: &str) -> bool {
-    if key.is_empty() {
-        a == b
-    } else {
-        a.get(key) == b.get(key)
-    }
-}
-
-/// Items of the patch in the patch's order, the others in the server's, interleaved as `mergeSortedSlice`
-/// does.
-fn ordered(merged: Vec<Value>, order: &[Value], server: &[Value], key: &str) -> Vec<Value> {
-    let place = |list: &[Value], item: &Value| list.iter().position(|found| same_item(found, item, key));
-    let (mut patched, mut others): (Vec<Value>, Vec<Value>) =
-        merged.into_iter().partition(|item| place(order, item).is_some());
-    patched.sort_by_key(|item| place(order, item));
-    others.sort_by_key(|item| place(server, item));
-    let mut result = Vec::with_capacity(patched.len() + others.len());
-    let (mut patched, mut others) = (patched.into_iter().peekable(), others.into_iter().peekable());
-    loop {
-        let left_first = match (others.peek(), patched.peek()) {
-            (None, None) => return result,
-            (Some(_), None) => true,
-            (None, Some(_)) => false,
-            (Some(left), Some(right)) => match (place(server, left), place(server, right)) {
-                (Some(left), Some(right)) => left < right,
-                _ => false,
-            },
-        };
-        result.extend(if left_first { others.next() } else { patched.next() });
-    }
-}
-
 /// A value without directives; `None` if it consists only of directives.
 fn without_directives(value: Value) -> Option<Value> {
     match value {
@@ -380,13 +291,13 @@ fn without_directives(value: Value) -> Option<Value> {
 }
 
 fn no_merge_key(fields: &Map<String, Value>, key: &str) -> Error {
-    let shown = super::go_format::map(fields);
+    let shown = go_format::map(fields);
     Error::Other(format!("map: {shown} does not contain declared merge key: {key}"))
 }
 
 fn bad_patch_type(directive: &Value, fields: &Map<String, Value>) -> Error {
-    let directive = super::go_format::value(directive);
-    let shown = super::go_format::map(fields);
+    let directive = go_format::value(directive);
+    let shown = go_format::map(fields);
     Error::Other(format!("unknown patch type: {directive} in map: {shown}"))
 }
 
