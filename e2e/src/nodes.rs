@@ -9,6 +9,7 @@ mod image;
 mod init;
 mod kubelet_identity;
 mod network;
+mod program;
 mod real_node;
 mod requirements;
 mod suite;
@@ -30,6 +31,7 @@ use serde_json::json;
 
 pub use image::{BUSYBOX, GO_ATTACHER};
 pub use init::init_main_if_requested;
+pub use program::{program_main, say};
 pub use real_node::RealNode;
 pub use requirements::missing_requirement;
 pub use suite::{Family, Results, SUITE_OVERLAY, Selection};

@@ -1,7 +1,6 @@
 //! Kubernetes' storage suite against the mock driver and csi-attacher on two real kubelets.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -9,10 +8,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use csi_e2e::nodes::{
-    Family, ROOT_DIR, RealNodes, Results, SUITE_OVERLAY, Selection, init_main_if_requested,
-    missing_requirement,
+    Family, ROOT_DIR, RealNodes, Results, SUITE_OVERLAY, Selection, missing_requirement, program_main, say,
 };
-use csi_e2e::process::{Run, reaper_main_if_requested};
+use csi_e2e::process::Run;
 use csi_e2e::toolchain::{NodePrograms, Settings, SuitePrograms, Toolchain, workspace_root};
 
 /// File with the results.
@@ -56,20 +54,7 @@ impl Args {
 }
 
 fn main() -> ExitCode {
-    reaper_main_if_requested();
-    init_main_if_requested();
-    let args = Args::parse();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let ran = runtime
-        .context("start the runtime")
-        .and_then(|runtime| runtime.block_on(in_run(&args)));
-    match ran {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            say(&format!("{error:#}"));
-            ExitCode::FAILURE
-        }
-    }
+    program_main(in_run)
 }
 
 async fn in_run(args: &Args) -> Result<()> {
@@ -178,11 +163,6 @@ fn write_sections(file: &Path, tested: &str, minutes: u64, results: &Results) ->
         text += &format!("\n\n## {title}\n\n{section}");
     }
     std::fs::write(file, text + "\n").with_context(|| format!("write {}", file.display()))
-}
-
-/// A closed stderr is no error.
-fn say(line: &str) {
-    drop(writeln!(std::io::stderr(), "csi-e2e: {line}"));
 }
 
 #[cfg(test)]

@@ -1,13 +1,12 @@
 //! A cluster of two real kubelets with the mock driver and csi-attacher from `deploy/`, until Ctrl-C; with `--build` it
 //! only builds the programs.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use csi_e2e::nodes::{OVERLAY, ROOT_DIR, RealNodes, init_main_if_requested, missing_requirement};
-use csi_e2e::process::{Run, reaper_main_if_requested};
+use csi_e2e::nodes::{OVERLAY, ROOT_DIR, RealNodes, missing_requirement, program_main, say};
+use csi_e2e::process::Run;
 use csi_e2e::toolchain::{Settings, Toolchain};
 
 /// Runs two real kubelets with the mock driver and csi-attacher until Ctrl-C.
@@ -19,20 +18,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    reaper_main_if_requested();
-    init_main_if_requested();
-    let args = Args::parse();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let ran = runtime
-        .context("start the runtime")
-        .and_then(|runtime| runtime.block_on(in_run(&args)));
-    match ran {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            say(&format!("{error:#}"));
-            ExitCode::FAILURE
-        }
-    }
+    program_main(in_run)
 }
 
 async fn in_run(args: &Args) -> Result<()> {
@@ -55,9 +41,4 @@ async fn in_run(args: &Args) -> Result<()> {
         nodes.stop().await?;
     }
     run.finish().await
-}
-
-/// A closed stderr is no error.
-fn say(line: &str) {
-    drop(writeln!(std::io::stderr(), "csi-e2e: {line}"));
 }

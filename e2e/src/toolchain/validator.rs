@@ -23,39 +23,33 @@ const KUSTOMIZE: GoProgram = GoProgram {
 };
 
 const PROMQL: GoProgram = GoProgram {
-    module: "e2e/validators",
     package: "./promql",
     name: "promql",
-    stamps: &[],
     what: "Prometheus' parser",
-    expectation: "half a minute on two cores from cold caches",
+    ..KUSTOMIZE
 };
 
 const TESTDRIVER: GoProgram = GoProgram {
-    module: "e2e/validators",
     package: "./testdriver",
     name: "testdriver",
-    stamps: &[],
     what: "the reader of Kubernetes' storage tests",
     expectation: "a few seconds",
+    ..KUSTOMIZE
 };
 
 const SIDECAR: GoProgram = GoProgram {
-    module: "e2e/validators",
     package: "./sidecar",
     name: "sidecar",
-    stamps: &[],
     what: "the reader of sidecars' flags",
-    expectation: "a few seconds",
+    ..TESTDRIVER
 };
 
 const KUBECTL: GoProgram = GoProgram {
-    module: "e2e/validators",
     package: "./kubectl",
     name: "kubectl",
-    stamps: &[],
     what: "kubectl",
     expectation: "2 minutes on two cores from cold caches",
+    ..KUSTOMIZE
 };
 
 const HELM: GoProgram = GoProgram {

@@ -89,6 +89,14 @@ async fn pod_attaches(env: &Env<'_>) -> Result<()> {
 
 /// A pod on one node reads the data that its predecessor wrote on the other.
 async fn pod_moves_with_its_data(env: &Env<'_>) -> Result<()> {
+    move_pod(env).await?;
+    let attached = env.attached_to("data").await?;
+    ensure!(attached == [B], "the volume is attached to {attached:?}");
+    Ok(())
+}
+
+/// Replaces a pod on one node with one on the other, which reads what the first one wrote.
+async fn move_pod(env: &Env<'_>) -> Result<()> {
     env.claim("data", EXT4, "Filesystem").await?;
     env.run_pod(
         &PodSpec::new("web-1", "echo hello >/data/greeting")
@@ -102,10 +110,7 @@ async fn pod_moves_with_its_data(env: &Env<'_>) -> Result<()> {
             .on(B)
             .claim("data"),
     )
-    .await?;
-    let attached = env.attached_to("data").await?;
-    ensure!(attached == [B], "the volume is attached to {attached:?}");
-    Ok(())
+    .await
 }
 
 /// A pod on one node reads the data that its predecessor wrote to a raw block volume on the other.
@@ -372,20 +377,7 @@ async fn wait_for_allocatable(env: &Env<'_>, wanted: usize) -> Result<()> {
 /// With `attachRequired: false`, and without ControllerPublishVolume, volumes are used without VolumeAttachment.
 async fn volume_without_attachment_moves(env: &Env<'_>) -> Result<()> {
     set_attach_required(env.nodes, false).await?;
-    env.claim("data", EXT4, "Filesystem").await?;
-    env.run_pod(
-        &PodSpec::new("web-1", "echo hello >/data/greeting")
-            .on(A)
-            .claim("data"),
-    )
-    .await?;
-    env.delete_pod("web-1").await?;
-    env.run_pod(
-        &PodSpec::new("web-2", "grep -qx hello /data/greeting")
-            .on(B)
-            .claim("data"),
-    )
-    .await?;
+    move_pod(env).await?;
     let attachments = env.attachments().list(&ListParams::default()).await?;
     ensure!(
         attachments.items.is_empty(),

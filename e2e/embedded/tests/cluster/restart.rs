@@ -16,6 +16,18 @@ async fn with_pod_on_a() -> World {
     world
 }
 
+/// A world with a pod whose volume the driver does not attach.
+async fn with_pending_attach() -> World {
+    let world = World::start().await;
+    world.claim("data", "now", "ReadWriteOnce").await;
+    world.driver.state().publish_error = Some(tonic::Status::unavailable("slow"));
+    world.pod("web", Some("a"), &["data"]).await;
+    world
+        .until("attachment", || async { !world.attached().await.is_empty() })
+        .await;
+    world
+}
+
 #[tokio::test(start_paused = true)]
 async fn restarted_controller_keeps_attached_volumes() {
     let mut world = with_pod_on_a().await;
@@ -41,13 +53,7 @@ async fn restarted_controller_detaches_volumes_of_pods_deleted_meanwhile() {
 
 #[tokio::test(start_paused = true)]
 async fn restarted_controller_finishes_an_interrupted_attach() {
-    let mut world = World::start().await;
-    world.claim("data", "now", "ReadWriteOnce").await;
-    world.driver.state().publish_error = Some(tonic::Status::unavailable("slow"));
-    world.pod("web", Some("a"), &["data"]).await;
-    world
-        .until("attachment", || async { !world.attached().await.is_empty() })
-        .await;
+    let mut world = with_pending_attach().await;
     world.cluster.crash_controllers();
     world.driver.state().publish_error = None;
     sleep(Duration::from_secs(5)).await;
@@ -57,13 +63,7 @@ async fn restarted_controller_finishes_an_interrupted_attach() {
 
 #[tokio::test(start_paused = true)]
 async fn dangling_attachment_is_detached_after_a_restart() {
-    let mut world = World::start().await;
-    world.claim("data", "now", "ReadWriteOnce").await;
-    world.driver.state().publish_error = Some(tonic::Status::unavailable("slow"));
-    world.pod("web", Some("a"), &["data"]).await;
-    world
-        .until("attachment", || async { !world.attached().await.is_empty() })
-        .await;
+    let mut world = with_pending_attach().await;
     world.cluster.crash_controllers();
     world.delete_pod("web").await;
     world.until_gone("web").await;
