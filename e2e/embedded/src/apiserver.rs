@@ -171,7 +171,8 @@ impl ApiServer {
         self.server.faults.disconnect();
     }
 
-    /// Compacts old revisions, as etcd does: watches and continued lists from them get 410.
+    /// Compacts old revisions, as a compaction of etcd and a restart of kube-apiserver do: watches and lists from them
+    /// get 410 Gone.
     pub fn compact(&self) {
         self.server.store().compact();
     }

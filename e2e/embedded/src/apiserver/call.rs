@@ -14,9 +14,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::fault::FaultDecision;
 use super::handler::Reply;
+use super::list::{Page, Read};
 use super::list_options::ListOptions;
 use super::request::{self, Location, Query, View};
-use super::resource::Kind;
 use super::show::ResponseEncoder;
 use super::status::Status;
 use super::strategy::Part;
@@ -67,7 +67,7 @@ impl Call<'_> {
             ("update", false) => self.update(Part::Main),
             ("patch", false) => self.patch(Part::Main),
             ("delete", _) => self.delete(),
-            ("deletecollection", _) => self.delete_collection(),
+            ("deletecollection", _) => self.delete_collection().await,
             _ => Err(Status::method_not_allowed()),
         }?;
         if verb != "watch"
@@ -91,41 +91,44 @@ impl Call<'_> {
         ))
     }
 
-    /// Waits until the store has the version that a read asks for.
-    async fn wait_for(&self, version: u64) -> Result<(), Status> {
-        let deadline = Instant::now() + FRESHNESS_TIMEOUT;
-        let mut changed = {
-            let mut store = self.server.store();
-            if version <= store.revision() {
-                return Ok(());
-            }
-            store.subscribe(self.location.resource.table(), None)
+    /// Waits until the store has the version that a read asks for, as kube-apiserver's watch cache does, and etcd does not.
+    pub(crate) async fn wait_for(&self, version: u64, is_cached: bool) -> Result<(), Status> {
+        let patience = if is_cached {
+            FRESHNESS_TIMEOUT
+        } else {
+            Duration::ZERO
         };
+        let deadline = Instant::now() + patience;
+        let table = self.location.resource.table();
+        let mut changed = self.server.store().subscribe(table, None);
         loop {
             let current = self.server.store().revision();
             if version <= current {
                 return Ok(());
             }
-            if timeout_at(deadline, changed.recv()).await.is_err() {
-                return Err(Status::version_too_large(version, current));
+            if Instant::now() >= deadline {
+                let retry_seconds = is_cached.then_some(1);
+                return Err(Status::version_too_large(version, current, retry_seconds));
             }
+            // Changes of other kinds are seen at the deadline.
+            timeout_at(deadline, changed.recv()).await.ok();
         }
     }
 
     pub(crate) async fn get(&mut self) -> Result<Reply, Status> {
         let encoder = self.encoder()?;
         let version = self.version_of_read()?;
-        self.wait_for(version).await?;
+        self.wait_for(version, self.location.resource.is_cached()).await?;
         self.read(&encoder)
     }
 
     pub(crate) fn version_of_read(&self) -> Result<u64, Status> {
         let text = self.query.get("resourceVersion");
-        // Events are not cached for watches, and the store behind the cache has its own error.
-        if self.location.resource.kind == Kind::Event {
-            list::parse_version(text)
-        } else {
+        // etcd's error differs from that of the watch cache.
+        if self.location.resource.is_cached() {
             list::version_of_read(text)
+        } else {
+            list::parse_version(text)
         }
     }
 
@@ -144,25 +147,23 @@ impl Call<'_> {
     async fn list(&mut self) -> Result<Reply, Status> {
         let encoder = self.encoder_of_route(true)?;
         let options = ListOptions::of(self.query, self.location)?;
-        let version = list::parse_version(&options.resource_version)?;
-        self.wait_for(version).await?;
-        let location = self.location;
-        let page = list::list(
-            &self.server.store(),
-            location.resource,
-            &location.namespace,
-            &options,
-        )?;
+        let read = Read::of(self.location.resource, &self.location.namespace, &options)?;
+        let page = self.page(&read).await?;
         Ok(Reply::json(StatusCode::OK, encoder.list(&page)))
+    }
+
+    async fn page(&self, read: &Read<'_>) -> Result<Page, Status> {
+        self.wait_for(read.version()?, read.is_cached).await?;
+        read.page(&self.server.store())
     }
 
     async fn watch(&mut self, decision: &FaultDecision) -> Result<Reply, Status> {
         let view = request::view(self.headers, self.query, true)?;
         let options = ListOptions::of(self.query, self.location)?;
-        // Events are not cached for watches.
-        if options.send_initial_events == Some(true) && self.location.resource.kind != Kind::Event {
+        if options.send_initial_events == Some(true) {
             let version = list::version_of_read(&options.resource_version)?;
-            if let Err(status) = self.wait_for(version).await {
+            let is_cached = self.location.resource.is_cached();
+            if let Err(status) = self.wait_for(version, is_cached).await {
                 let event = stream::once(std::future::ready(watch::error(&status)));
                 return Ok(Reply {
                     code: StatusCode::OK,

@@ -1,9 +1,10 @@
 //! Lists by namespace and selectors, with pagination, at the current or at an old resource version.
 
+use std::num::IntErrorKind;
 use std::sync::Arc;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
 
 use super::go_format;
@@ -23,64 +24,156 @@ pub(crate) struct Page {
     pub(crate) remaining: Option<usize>,
 }
 
-/// Start of a page.
-struct Start {
-    key: String,
-    revision: Option<u64>,
+/// The read that the options of a list describe.
+#[derive(Debug)]
+pub(crate) struct Read<'a> {
+    resource: &'a Resource,
+    options: &'a ListOptions,
+    prefix: String,
+    /// The key of the only object that a field selector can select.
+    single: Option<String>,
+    /// First key of the page.
+    start: String,
+    /// The revision that the list shows, if it is not the newest one.
+    exact: Option<u64>,
+    /// Maximum number of objects of the page; 0 = unlimited.
+    limit: usize,
+    /// Whether kube-apiserver reads from its watch cache, which waits for a future version, and not from etcd.
+    pub(crate) is_cached: bool,
 }
 
-/// Lists the objects that the options select.
-pub(crate) fn list(
-    store: &Store,
-    resource: &Resource,
-    namespace: &str,
-    options: &ListOptions,
-) -> Result<Page, Status> {
-    let prefix = prefix(resource, namespace, &options.fields);
-    let start = start(options, &prefix)?;
-    let table = store.table(resource.table());
-    // A list with resourceVersion 0 comes from the cache, which does not paginate.
-    let limit = if options.resource_version == "0" {
-        0
-    } else {
-        options.limit
-    };
-    let selected =
-        |stored: &Stored| options.labels.matches(&stored.object) && options.fields.matches(&stored.object);
-    // A key sorts before all other keys that begin with it, so the first one is the object's.
-    let single = single_key(&prefix, resource, &options.fields);
-    let (from, most) = match &single {
-        Some(key) => (key.as_str(), 1),
-        None => (prefix.as_str(), usize::MAX),
-    };
-    match start
-        .revision
-        .filter(|revision| !table.is_unchanged_since(*revision))
-    {
-        None => {
-            let revision = start.revision.unwrap_or(store.revision());
-            let objects = table.range(from, &start.key).take(most);
-            Ok(page(objects, limit, revision, &prefix, options, selected))
+// === impl Read ===
+
+impl<'a> Read<'a> {
+    /// Interprets the options as `storage.ValidateListOptions` does.
+    pub(crate) fn of(
+        resource: &'a Resource,
+        namespace: &str,
+        options: &'a ListOptions,
+    ) -> Result<Self, Status> {
+        let prefix = prefix(resource, namespace, &options.fields);
+        let mut read = Self {
+            resource,
+            options,
+            single: single_key(&prefix, resource, options),
+            start: String::new(),
+            exact: None,
+            limit: options.limit,
+            is_cached: resource.is_cached(),
+            prefix,
+        };
+        let text = options.resource_version.as_str();
+        let has_version = !matches!(text, "" | "0");
+        if !options.continue_token.is_empty() {
+            let (start, revision) = decode_token(&options.continue_token)?;
+            if has_version {
+                let why = "specifying resource version is not allowed when using continue";
+                return Err(Status::bad_request(why));
+            }
+            read.start = format!("{}{start}", read.prefix);
+            read.exact = revision;
+        } else {
+            let version = parse_version(text)?;
+            let is_exact = options.version_match == "Exact";
+            // A page of a version is of exactly that version.
+            let is_page = options.version_match.is_empty() && options.limit > 0 && has_version;
+            let is_single = read.single.is_some();
+            read.is_cached &= !(is_single && (is_exact || is_page));
+            read.exact = (is_exact || (is_page && !is_single)).then_some(version);
         }
-        Some(revision) => {
-            let objects = table.range_at(revision, from, &start.key);
-            let objects = objects.map_err(|_| too_old(options, start.key.strip_prefix(&prefix)))?;
-            Ok(page(
-                objects.take(most),
-                limit,
-                revision,
-                &prefix,
-                options,
-                selected,
-            ))
+        // A list with resourceVersion 0 comes from the cache, which does not paginate.
+        if text == "0" && resource.is_cached() {
+            read.limit = 0;
         }
+        Ok(read)
+    }
+
+    /// The same list without pagination.
+    pub(crate) fn without_pages(self) -> Self {
+        Self { limit: 0, ..self }
+    }
+
+    /// The version that the store must have reached.
+    pub(crate) fn version(&self) -> Result<u64, Status> {
+        match self.exact {
+            Some(revision) => Ok(revision),
+            None => parse_version(&self.options.resource_version),
+        }
+    }
+
+    /// The objects that the options select.
+    pub(crate) fn page(&self, store: &Store) -> Result<Page, Status> {
+        let table = store.table(self.resource.table());
+        // A key sorts before all other keys that begin with it, so the first one is the object's.
+        let (from, most) = match &self.single {
+            Some(key) => (key.as_str(), 1),
+            None => (self.prefix.as_str(), usize::MAX),
+        };
+        match self.exact.filter(|revision| !table.is_unchanged_since(*revision)) {
+            None => {
+                let revision = self.exact.unwrap_or(store.revision());
+                let objects = table.range(from, &self.start).take(most);
+                Ok(self.page_of(objects, revision))
+            }
+            Some(revision) => {
+                let objects = table.range_at(revision, from, &self.start);
+                let objects = objects.map_err(|_| self.too_old())?;
+                Ok(self.page_of(objects.take(most), revision))
+            }
+        }
+    }
+
+    fn page_of<'b>(&self, objects: impl Iterator<Item = (&'b Key, &'b Arc<Stored>)>, revision: u64) -> Page {
+        let options = self.options;
+        let mut page = Page {
+            items: Vec::new(),
+            revision,
+            continue_token: String::new(),
+            remaining: None,
+        };
+        let mut objects = objects.peekable();
+        while let Some((key, stored)) = objects.next() {
+            if options.labels.matches(&stored.object) && options.fields.matches(&stored.object) {
+                page.items.push(Arc::clone(stored));
+            }
+            if self.limit > 0
+                && page.items.len() >= self.limit
+                && self.single.is_none()
+                && objects.peek().is_some()
+            {
+                let key = key.strip_prefix(&self.prefix).unwrap_or(key);
+                page.continue_token = encode_token(&format!("{key}\0"), Some(revision));
+                let everything = options.labels.is_empty() && options.fields.is_empty();
+                page.remaining = everything.then(|| objects.count());
+                break;
+            }
+        }
+        page
+    }
+
+    /// The error for a compacted revision.
+    fn too_old(&self) -> Status {
+        if self.options.continue_token.is_empty() {
+            return Status::expired("The resourceVersion for the provided list is too old.");
+        }
+        let mut status = Status::expired(
+            "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+             without the continue parameter, or use the continue token in this response to retrieve the remainder of \
+             the results. Continuing with the provided token results in an inconsistent list - objects that were \
+             created, modified, or deleted between the time the first chunk was returned and now may show up in the \
+             list.",
+        );
+        let start = self.start.strip_prefix(&self.prefix).unwrap_or_default();
+        status.continue_token = encode_token(start, None);
+        status
     }
 }
 
-/// The key of the only object that a list can have, as a field selector names it.
-fn single_key(prefix: &str, resource: &Resource, fields: &Fields) -> Option<String> {
-    let name = fields.required("metadata.name")?;
-    (!resource.namespaced || !prefix.is_empty()).then(|| format!("{prefix}{name}"))
+/// The key of the only object that a list can have, as a field selector names it (`SelectionPredicate.MatchesSingle`).
+fn single_key(prefix: &str, resource: &Resource, options: &ListOptions) -> Option<String> {
+    let name = options.fields.required("metadata.name")?;
+    let has_key = !resource.namespaced || !prefix.is_empty();
+    (has_key && options.continue_token.is_empty()).then(|| format!("{prefix}{name}"))
 }
 
 /// Beginning of the keys of a namespace.
@@ -96,33 +189,6 @@ fn prefix(resource: &Resource, namespace: &str, fields: &Fields) -> String {
     }
 }
 
-fn start(options: &ListOptions, prefix: &str) -> Result<Start, Status> {
-    if !options.continue_token.is_empty() {
-        if !options.resource_version.is_empty() && options.resource_version != "0" {
-            let why = "specifying resource version is not allowed when using continue";
-            return Err(Status::bad_request(why));
-        }
-        let (key, revision) = decode_token(&options.continue_token)?;
-        return Ok(Start {
-            key: format!("{prefix}{key}"),
-            revision,
-        });
-    }
-    let exact = options.version_match == "Exact"
-        || (options.version_match.is_empty()
-            && options.limit > 0
-            && !matches!(options.resource_version.as_str(), "" | "0"));
-    let revision = if exact {
-        Some(parse_version(&options.resource_version)?)
-    } else {
-        None
-    };
-    Ok(Start {
-        key: String::new(),
-        revision,
-    })
-}
-
 /// A resource version in a request.
 pub(crate) fn parse_version(text: &str) -> Result<u64, Status> {
     version_of_read(text)
@@ -134,44 +200,16 @@ pub(crate) fn version_of_read(text: &str) -> Result<u64, Status> {
     if text.is_empty() {
         return Ok(0);
     }
-    text.parse().map_err(|_| {
-        let field = super::field::Path::new("resourceVersion");
-        let why = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
-        let error = super::field::FieldError::invalid(&field, text, why);
-        Status::unclassified(error.to_string())
-    })
-}
-
-fn page<'a>(
-    objects: impl Iterator<Item = (&'a Key, &'a Arc<Stored>)>,
-    limit: usize,
-    revision: u64,
-    prefix: &str,
-    options: &ListOptions,
-    selected: impl Fn(&Stored) -> bool,
-) -> Page {
-    let mut page = Page {
-        items: Vec::new(),
-        revision,
-        continue_token: String::new(),
-        remaining: None,
+    let (digits, rest) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
+    let why = match digits.parse() {
+        Ok(version) if rest.is_empty() => return Ok(version),
+        Err(error) if *error.kind() == IntErrorKind::PosOverflow => "value out of range",
+        Ok(_) | Err(_) => "invalid syntax",
     };
-    let mut objects = objects.peekable();
-    while let Some((key, stored)) = objects.next() {
-        if selected(stored) {
-            page.items.push(Arc::clone(stored));
-        }
-        // A list that selects one name reads one key.
-        let is_single = options.fields.required("metadata.name").is_some();
-        if limit > 0 && page.items.len() >= limit && objects.peek().is_some() && !is_single {
-            let key = key.strip_prefix(prefix).unwrap_or(key);
-            page.continue_token = encode_token(&format!("{key}\0"), Some(revision));
-            let everything = options.labels.is_empty() && options.fields.is_empty();
-            page.remaining = everything.then(|| objects.count());
-            break;
-        }
-    }
-    page
+    let field = super::field::Path::new("resourceVersion");
+    let why = format!("strconv.ParseUint: parsing {text:?}: {why}");
+    let error = super::field::FieldError::invalid(&field, text, why);
+    Err(Status::unclassified(error.to_string()))
 }
 
 /// A token that continues from `start`, at a revision or at the newest one, whose number then is -1.
@@ -181,51 +219,38 @@ fn encode_token(start: &str, revision: Option<u64>) -> String {
     URL_SAFE_NO_PAD.encode(token.to_string())
 }
 
+/// The key and the revision of a token; none for the newest revision (`storage.DecodeContinue`).
 fn decode_token(token: &str) -> Result<(String, Option<u64>), Status> {
-    let invalid =
-        |why: &str| Status::bad_request(format!("invalid continue token: continue key is not valid{why}"));
-    let bytes = URL_SAFE_NO_PAD
-        .decode(token)
-        .or_else(|error| STANDARD_NO_PAD.decode(token).map_err(|_| error))
-        .map_err(|error| {
-            let at = go_format::base64_offset(&error, token);
-            invalid(&format!(": illegal base64 data at input byte {at}"))
-        })?;
+    let invalid = |why: &str| {
+        Status::bad_request(format!(
+            "invalid continue token: continue key is not valid: {why}"
+        ))
+    };
+    let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|error| {
+        let at = go_format::base64_offset(&error, token);
+        invalid(&format!("illegal base64 data at input byte {at}"))
+    })?;
     let value: serde_json::Value =
-        serde_json::from_slice(&bytes).map_err(|_| invalid(": invalid character"))?;
+        serde_json::from_slice(&bytes).map_err(|_| invalid("invalid character"))?;
     let version = value["v"].as_str().unwrap_or_default();
     if version != "meta.k8s.io/v1" {
         return Err(invalid(&format!(
-            ": server does not recognize this encoded version {version}"
+            "server does not recognize this encoded version {version}"
         )));
     }
-    let revision = value["rv"].as_u64().filter(|revision| *revision > 0);
-    if revision.is_none() && value["rv"] != -1 {
+    let revision = value["rv"].as_i64().unwrap_or_default();
+    if revision == 0 {
         return Err(invalid(
-            ": incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
+            "incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
         ));
     }
     let start = value["start"].as_str().unwrap_or_default();
     if start.is_empty() {
-        return Err(invalid(": encoded start key empty (version meta.k8s.io/v1)"));
+        return Err(invalid("encoded start key empty (version meta.k8s.io/v1)"));
     }
-    Ok((start.trim_start_matches('/').to_owned(), revision))
-}
-
-fn too_old(options: &ListOptions, start: Option<&str>) -> Status {
-    if options.continue_token.is_empty() {
-        return Status::expired(format!(
-            "The resourceVersion for the provided list is too old: {}",
-            options.resource_version
-        ));
+    let key = start.strip_prefix('/').unwrap_or(start);
+    if key.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return Err(invalid(start));
     }
-    let mut status = Status::expired(
-        "The provided continue parameter is too old to display a consistent list result. You can start a new list \
-         without the continue parameter, or use the continue token in this response to retrieve the remainder of \
-         the results. Continuing with the provided token results in an inconsistent list - objects that were \
-         created, modified, or deleted between the time the first chunk was returned and now may show up in the \
-         list.",
-    );
-    status.continue_token = encode_token(start.unwrap_or_default(), None);
-    status
+    Ok((key.to_owned(), u64::try_from(revision).ok()))
 }

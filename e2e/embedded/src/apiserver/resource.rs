@@ -164,6 +164,11 @@ impl Resource {
         self.kind == Kind::Event && !self.group.is_empty()
     }
 
+    /// Whether kube-apiserver has a watch cache for it; it reads events from etcd.
+    pub(crate) fn is_cached(&self) -> bool {
+        self.kind != Kind::Event
+    }
+
     /// Whether PUT creates an object that does not exist.
     pub(crate) fn allows_create_on_update(&self) -> bool {
         matches!(self.kind, Kind::Event | Kind::Lease)

@@ -185,10 +185,14 @@ impl Status {
         Self::new(StatusCode::GONE, "Expired", message, Value::Null)
     }
 
-    pub(crate) fn version_too_large(requested: u64, current: u64) -> Self {
+    /// A version that the store has not reached; etcd does not say after how many seconds to retry.
+    pub(crate) fn version_too_large(requested: u64, current: u64, retry_seconds: Option<u64>) -> Self {
         let message = format!("Timeout: Too large resource version: {requested}, current: {current}");
         let cause = json!({ "reason": "ResourceVersionTooLarge", "message": "Too large resource version" });
-        let details = json!({ "causes": [cause], "retryAfterSeconds": 1 });
+        let mut details = json!({ "causes": [cause] });
+        if let Some(seconds) = retry_seconds {
+            details["retryAfterSeconds"] = seconds.into();
+        }
         Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message, details)
     }
 

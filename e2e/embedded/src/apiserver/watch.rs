@@ -14,11 +14,10 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Server;
 use super::fault::WatchFault;
-use super::list;
+use super::list::{self, Read};
 use super::list_options::ListOptions;
 use super::object::Object;
 use super::request::{Location, View};
-use super::resource::Kind;
 use super::show::ResponseEncoder;
 use super::status::Status;
 use super::storage::{Change, Stored};
@@ -90,7 +89,11 @@ pub(crate) fn watch(
             ..ListOptions::default()
         };
         let found = match options.send_initial_events {
-            Some(true) => list::list(&store, location.resource, &location.namespace, &all)?.items,
+            Some(true) => {
+                Read::of(location.resource, &location.namespace, &all)?
+                    .page(&store)?
+                    .items
+            }
             Some(false) | None => Vec::new(),
         };
         let changed = store.subscribe(table, indexed_value.as_deref());
@@ -169,8 +172,8 @@ impl Watch {
 
     /// When the next bookmark is due: every minute, and shortly before the timeout (`cacheWatcher.nextBookmarkTime`).
     fn bookmark_after(&self, now: Instant) -> Option<Instant> {
-        // Events are not cached for watches, and etcd sends no bookmarks that often.
-        if !self.options.bookmarks || self.location.resource.kind == Kind::Event {
+        // etcd sends no bookmarks that often.
+        if !self.options.bookmarks || !self.location.resource.is_cached() {
             return None;
         }
         let last = self.deadline.checked_sub(BOOKMARK_BEFORE_TIMEOUT)?;
@@ -191,7 +194,11 @@ impl Watch {
             Ok(batch) => batch,
             Err(oldest) => {
                 self.ended = true;
-                let message = format!("too old resource version: {} ({oldest})", self.sent);
+                let message = if self.location.resource.is_cached() {
+                    format!("too old resource version: {} ({oldest})", self.sent)
+                } else {
+                    "The resourceVersion for the provided watch is too old.".to_owned()
+                };
                 return Step::Send(error(&Status::expired(message)));
             }
         };

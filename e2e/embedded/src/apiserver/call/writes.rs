@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::super::delete::{DeleteOptions, Deleted};
 use super::super::go_format;
 use super::super::handler::Reply;
-use super::super::list;
+use super::super::list::Read;
 use super::super::list_options::ListOptions;
 use super::super::object::{self, Object};
 use super::super::patch::{FieldValidation, Patch, PatchType};
@@ -18,6 +18,9 @@ use super::super::type_meta;
 use super::super::write::Writer;
 use super::Call;
 use super::body::no_type;
+
+/// Most objects of a page of a collection that is deleted: lists in pages are of exactly the version that they name.
+const COLLECTION_PAGE: usize = 500;
 
 // === impl Call ===
 
@@ -155,21 +158,24 @@ impl Call<'_> {
         }
     }
 
-    pub(super) fn delete_collection(&mut self) -> Result<Reply, Status> {
+    pub(super) async fn delete_collection(&mut self) -> Result<Reply, Status> {
         if self.location.resource.kind == Kind::Namespace {
             return Err(Status::method_not_allowed());
         }
         let encoder = self.encoder()?;
-        let list_options = ListOptions::of(self.query, self.location)?;
+        let mut list_options = ListOptions::of(self.query, self.location)?;
         let options = self.delete_options()?;
         let dry_run = !options.dry_run.is_empty();
         let location = self.location;
-        let page = list::list(
-            &self.server.store(),
-            location.resource,
-            &location.namespace,
-            &list_options,
-        )?;
+        let is_whole = list_options.limit == 0;
+        if is_whole {
+            list_options.limit = COLLECTION_PAGE;
+        }
+        let mut read = Read::of(location.resource, &location.namespace, &list_options)?;
+        if is_whole {
+            read = read.without_pages();
+        }
+        let page = self.page(&read).await?;
         for stored in &page.items {
             let namespace = object::namespace(&stored.object);
             let result = {
