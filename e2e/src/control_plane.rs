@@ -7,6 +7,7 @@
 //! - programs are stopped in reverse dependency order: without etcd, the API server's graceful shutdown hangs.
 
 mod audit;
+mod compaction;
 mod component;
 mod credentials;
 mod port;

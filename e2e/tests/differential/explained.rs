@@ -88,6 +88,19 @@ pub(crate) const ALL: &[Explained] = &[
         },
     },
     Explained {
+        reason: "a watch of events from a version that etcd has not reached is to be repeated after a random time",
+        hide: |request, ours, real| {
+            if request.is_watch() && request.kind.starts_with("Event") {
+                for answer in [ours, real] {
+                    let details = answer.body.pointer_mut("/0/object/details");
+                    if let Some(details) = details.and_then(Value::as_object_mut) {
+                        details.remove("retryAfterSeconds");
+                    }
+                }
+            }
+        },
+    },
+    Explained {
         reason: "the finalizers of a Namespace whose deletion changes them have the order of a Go map",
         hide: |request, ours, real| {
             if request.kind == "Namespace" && request.action == "DELETE" {

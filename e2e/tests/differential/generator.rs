@@ -12,6 +12,7 @@ use super::kinds::{self, Kind, LAST_NAME, NAMES};
 use super::request::{Body, Edit, Request};
 use documents::Documents;
 use options::watch;
+pub(crate) use options::{METADATA, TABLE};
 
 /// Kinds whose requests are combined in a sequence.
 const GROUPS: &[&[(&str, &str)]] = &[
@@ -371,7 +372,7 @@ impl Generator {
     }
 }
 
-fn set_label(kind: &Kind, label: Value) -> Request {
+pub(crate) fn set_label(kind: &Kind, label: Value) -> Request {
     let path = format!("{}/{}", kind.collection("$ns"), unique_name(kind, "a"));
     let mut request = request(kind, "PATCH merge", Method::PATCH, path);
     request.content_type = "application/merge-patch+json";
@@ -380,7 +381,7 @@ fn set_label(kind: &Kind, label: Value) -> Request {
 }
 
 /// Namespaces of a sequence have names that no other has.
-fn unique_name(kind: &Kind, name: &str) -> String {
+pub(crate) fn unique_name(kind: &Kind, name: &str) -> String {
     if kind.plural == "namespaces" && name != "$gen" {
         format!("$ns-{name}").replace('.', "-")
     } else {

@@ -12,6 +12,7 @@ mod report;
 mod request;
 mod server;
 mod session;
+mod versions;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -67,9 +68,12 @@ async fn api_servers_respond_equally(run: &Arc<Run>, toolchain: &Toolchain) -> R
     let plane = ControlPlane::start(run, toolchain, &options).await?;
     plane.while_alive(schemas_are_equal(&plane)).await?;
     let report = plane.while_alive(compare(&plane, requests, seed)).await?;
+    let differences = plane.while_alive(versions::differences(&plane)).await?;
     plane.stop().await?;
     show(&report);
-    report.verify()
+    report.verify()?;
+    ensure!(differences.is_empty(), "{}", differences.join("\n"));
+    Ok(())
 }
 
 #[expect(

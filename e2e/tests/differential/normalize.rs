@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -59,7 +61,7 @@ impl Symbols {
         if let Some(Value::String(token)) = object.get_mut("continue")
             && !is_object
         {
-            "<continue>".clone_into(token);
+            *token = self.token(token);
         }
         if let Some(Value::String(version)) = object.get_mut("resourceVersion")
             && !version.is_empty()
@@ -92,6 +94,24 @@ impl Symbols {
         }
     }
 
+    /// The content of a continue token: the key from which the list continues, and the version of the list, or -1 for the
+    /// newest one. Keys of the watch cache begin with a slash.
+    fn token(&mut self, token: &str) -> String {
+        let bytes = URL_SAFE_NO_PAD.decode(token).unwrap_or_default();
+        let Ok(mut content) = serde_json::from_slice::<Value>(&bytes) else {
+            return token.to_owned();
+        };
+        if content["rv"].as_u64().is_some() {
+            content["rv"] = "<version of the list>".into();
+        }
+        if let Value::String(start) = &mut content["start"] {
+            *start = start.trim_start_matches('/').to_owned();
+        }
+        self.normalize(&mut content);
+        content.sort_all_objects();
+        format!("<continue {content}>")
+    }
+
     /// Replaces the values in a text.
     pub(crate) fn text(&mut self, text: &str) -> String {
         let mut text = text.replace(&self.namespace, "$ns");
@@ -110,6 +130,8 @@ impl Symbols {
             "ResourceVersion in precondition: ",
             "ResourceVersion in object meta: ",
             "Too large resource version: 1000000000, current: ",
+            "too old resource version: ",
+            "too old resource version: <number> (",
         ] {
             text = without_digits(text, before);
         }

@@ -105,7 +105,8 @@ impl Report {
         difference: &Difference,
         before: &[Request],
     ) -> &str {
-        self.shown.push(shown(seed, request, difference, before));
+        let title = format!("DIFFERENTIAL_SEED={seed} request {}", difference.index);
+        self.shown.push(difference.shown(&title, request, before));
         self.shown.last().map_or("", String::as_str)
     }
 
@@ -215,19 +216,20 @@ impl Difference {
         let text = format!("{} {} {paths}", request.kind, request.action);
         text.chars().filter(|letter| !letter.is_ascii_digit()).collect()
     }
-}
 
-fn shown(seed: u64, request: &Request, difference: &Difference, before: &[Request]) -> String {
-    let mut text = format!("DIFFERENTIAL_SEED={seed} request {}\n", difference.index);
-    for request in before {
-        text.push_str(&format!("  after {request}\n"));
+    /// The difference as text, with the requests before it that it needs.
+    pub(crate) fn shown(&self, title: &str, request: &Request, before: &[Request]) -> String {
+        let mut text = format!("{title}\n");
+        for request in before {
+            text.push_str(&format!("  after {request}\n"));
+        }
+        let Self { ours, real, .. } = self;
+        let paths = differing(ours, real).join("\n    ");
+        text.push_str(&format!(
+            "  {request}\n    {paths}\n  embedded: {ours}\n  real:     {real}\n"
+        ));
+        text
     }
-    let paths = differing(&difference.ours, &difference.real).join("\n    ");
-    let Difference { ours, real, .. } = difference;
-    text.push_str(&format!(
-        "  {request}\n    {paths}\n  embedded: {ours}\n  real:     {real}\n"
-    ));
-    text
 }
 
 /// The differences of the responses, as `pointer: ours != real`.

@@ -27,6 +27,8 @@ pub(crate) struct Server {
     objects: HashMap<String, Value>,
     first_versions: HashMap<String, String>,
     continue_tokens: HashMap<String, String>,
+    /// Continue tokens of answers with 410 Gone, by path.
+    inconsistent_tokens: HashMap<String, String>,
     /// Versions of the first lists, by path.
     list_versions: HashMap<String, String>,
     symbols: Symbols,
@@ -51,6 +53,7 @@ impl Server {
             objects: HashMap::new(),
             first_versions: HashMap::new(),
             continue_tokens: HashMap::new(),
+            inconsistent_tokens: HashMap::new(),
             list_versions: HashMap::new(),
             symbols: Symbols::new(namespace),
         }
@@ -72,6 +75,9 @@ impl Server {
             .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
         if code.is_success() {
             self.remember(request, &body);
+        } else if let Some(token) = body["metadata"]["continue"].as_str() {
+            let path = request.path.clone();
+            self.inconsistent_tokens.insert(path, token.to_owned());
         }
         self.symbols.normalize(&mut body);
         let mut warnings = text(&header::WARNING);
@@ -234,7 +240,7 @@ impl Server {
 
     /// Replaces the symbols in a text.
     fn text(&self, text: &str) -> String {
-        let replaced = ["rv", "old", "uid", "continue", "list"]
+        let replaced = ["rv", "old", "uid", "continue", "inconsistent", "list"]
             .iter()
             .find_map(|symbol| {
                 let (before, rest) = text.split_once(&format!("${symbol}:"))?;
@@ -263,6 +269,7 @@ impl Server {
                 .list_versions
                 .get(key)
                 .map_or(UNKNOWN_VERSION, String::as_str),
+            "inconsistent" => self.inconsistent_tokens.get(key).map_or("", String::as_str),
             _ => self.continue_tokens.get(key).map_or("", String::as_str),
         }
     }

@@ -144,7 +144,7 @@ fn message(response: &ServerResponse) -> &Value {
 }
 
 /// Creates the namespace of a sequence, and the objects that a controller would create in it.
-async fn prepare(server: &mut Server) -> Result<()> {
+pub(crate) async fn prepare(server: &mut Server) -> Result<()> {
     let namespaces = kinds::find("", "namespaces");
     let accounts = kinds::find("", "serviceaccounts");
     for (kind, name) in [(namespaces, "$ns"), (accounts, "default")] {
