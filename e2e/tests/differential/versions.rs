@@ -1,4 +1,4 @@
-//! Compares answers to reads of resource versions that etcd has compacted, that it has not reached, or that are none.
+//! Compares the responses to reads of compacted, future and malformed resource versions.
 
 use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
@@ -21,20 +21,20 @@ use super::session::prepare;
 const NAMESPACE: &str = "sequence-of-versions";
 /// Comparisons at a time, each of which needs a connection to kube-apiserver.
 const CONCURRENCY: usize = 64;
-/// A version that no server reaches.
+/// A future version.
 const FUTURE_VERSION: &str = "1000000000";
-/// Watches end with an error or at the last object before this time, which is longer than kube-apiserver waits for a version.
+/// Timeout of the other watches: longer than kube-apiserver waits for a future version.
 const WATCH_SECONDS: &str = "30";
-/// A watch from a version that no server reaches ends after this time.
+/// Timeout of a watch from a future version.
 const FUTURE_WATCH_SECONDS: &str = "1";
 
-/// Both servers, and what their answers have shown.
+/// Both servers, with the values that their responses contained.
 struct Pair {
     ours: Server,
     real: Server,
 }
 
-/// Compares the answers for each kind, before which it compacts both stores. Returns the differences as texts.
+/// Compacts both stores and compares the responses for each kind. Returns the differences as texts.
 pub(crate) async fn differences(plane: &ControlPlane) -> Result<Vec<String>> {
     let embedded = ApiServer::new(&Options {
         default_service_accounts: false,
@@ -59,7 +59,11 @@ pub(crate) async fn differences(plane: &ControlPlane) -> Result<Vec<String>> {
     for (kind, of_kind) in pairs {
         comparisons.push((of_kind, compacted(kind)));
         // The servers wait for these versions.
-        comparisons.extend(unreached(kind).into_iter().map(|request| (pair(), vec![request])));
+        comparisons.extend(
+            future_or_malformed(kind)
+                .into_iter()
+                .map(|request| (pair(), vec![request])),
+        );
     }
     let comparisons = comparisons
         .into_iter()
@@ -83,7 +87,7 @@ impl Pair {
         prepare(&mut self.real).await
     }
 
-    /// Sends requests that both servers must accept, or refuse alike.
+    /// Sends requests that both servers must accept or reject.
     async fn write(&mut self, requests: &[Request]) -> Result<()> {
         for request in requests {
             let (ours, real) = tokio::try_join!(self.ours.send(request), self.real.send(request))?;
@@ -95,12 +99,12 @@ impl Pair {
         Ok(())
     }
 
-    /// The differences of the answers, as texts.
+    /// The differences of the responses, as texts.
     async fn compare(mut self, requests: Vec<Request>) -> Result<Vec<String>> {
         let mut differences = Vec::new();
         for (index, request) in requests.iter().enumerate() {
-            let answers = tokio::try_join!(self.ours.send(request), self.real.send(request));
-            let (ours, real) = answers.with_context(|| request.to_string())?;
+            let responses = tokio::try_join!(self.ours.send(request), self.real.send(request));
+            let (ours, real) = responses.with_context(|| request.to_string())?;
             if ours != real && explained::find(request, &ours, &real).is_none() {
                 let difference = Difference { index, ours, real };
                 differences.push(difference.shown("after a compaction", request, &[]));
@@ -223,8 +227,8 @@ fn compacted(kind: &Kind) -> Vec<Request> {
     requests
 }
 
-/// Reads of versions that no server has, each for servers whose earlier answers do not matter.
-fn unreached(kind: &Kind) -> Vec<Request> {
+/// Reads of future and malformed versions; earlier responses do not affect them.
+fn future_or_malformed(kind: &Kind) -> Vec<Request> {
     let single = format!("metadata.name={}", unique_name(kind, "a"));
     let single = ("fieldSelector", single.as_str());
     let exact = ("resourceVersionMatch", "Exact");
