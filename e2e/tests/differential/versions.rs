@@ -28,10 +28,28 @@ const WATCH_SECONDS: &str = "30";
 /// Timeout of a watch from a future version.
 const FUTURE_WATCH_SECONDS: &str = "1";
 
+const EXACT: (&str, &str) = ("resourceVersionMatch", "Exact");
+const NOT_OLDER: (&str, &str) = ("resourceVersionMatch", "NotOlderThan");
+const INITIAL_EVENTS: (&str, &str) = ("sendInitialEvents", "true");
+
 /// Both servers, with the values that their responses contained.
 struct Pair {
     ours: Server,
     real: Server,
+}
+
+/// Symbols for the versions and continue tokens of a kind.
+struct Symbols {
+    /// The version of an object before the compaction.
+    old: String,
+    /// The version of that object after it.
+    new: String,
+    /// The version of the empty list.
+    empty: String,
+    token: String,
+    inconsistent: String,
+    /// Field selector of the object.
+    single: String,
 }
 
 /// Compacts both stores and compares the responses for each kind. Returns the differences as texts.
@@ -134,36 +152,55 @@ fn after_compaction(kind: &Kind) -> Vec<Request> {
 fn compacted(kind: &Kind) -> Vec<Request> {
     let path = kind.collection("$ns");
     let name = unique_name(kind, "a");
-    let (old, new) = (format!("$old:{path}/{name}$$"), format!("$rv:{path}/{name}$$"));
-    let (empty, token) = (format!("$list:{path}$$"), format!("$continue:{path}$$"));
-    let inconsistent = format!("$inconsistent:{path}$$");
-    let single = format!("metadata.name={name}");
-    let (old, new, empty, token, inconsistent, single) = (
-        old.as_str(),
-        new.as_str(),
-        empty.as_str(),
-        token.as_str(),
-        inconsistent.as_str(),
-        single.as_str(),
-    );
-    let exact = ("resourceVersionMatch", "Exact");
-    let not_older = ("resourceVersionMatch", "NotOlderThan");
-    let initial = ("sendInitialEvents", "true");
-    let mut requests = vec![
-        get(kind, old),
+    let symbols = Symbols {
+        old: format!("$old:{path}/{name}$$"),
+        new: format!("$rv:{path}/{name}$$"),
+        empty: format!("$list:{path}$$"),
+        token: format!("$continue:{path}$$"),
+        inconsistent: format!("$inconsistent:{path}$$"),
+        single: format!("metadata.name={name}"),
+    };
+    let (old, token) = (symbols.old.as_str(), symbols.token.as_str());
+    let mut requests = vec![get(kind, old)];
+    requests.extend(compacted_lists(kind, &symbols));
+    requests.extend(compacted_watches(kind, &symbols));
+    for accept in [TABLE, METADATA] {
+        let mut watch = watch(kind, &[("resourceVersion", old)]);
+        watch.accept = accept;
+        let mut list = list(kind, &[("resourceVersion", old), EXACT]);
+        list.accept = accept;
+        requests.extend([watch, list]);
+    }
+    requests.extend([
+        delete_collection(kind, &[("resourceVersion", old), EXACT]),
+        delete_collection(kind, &[("continue", token), ("limit", "1")]),
+    ]);
+    requests
+}
+
+fn compacted_lists(kind: &Kind, symbols: &Symbols) -> Vec<Request> {
+    let Symbols {
+        old,
+        new,
+        empty,
+        token,
+        inconsistent,
+        single,
+    } = symbols;
+    vec![
         list(kind, &[("resourceVersion", old)]),
-        list(kind, &[("resourceVersion", old), not_older]),
-        list(kind, &[("resourceVersion", old), exact]),
-        list(kind, &[("resourceVersion", empty), exact]),
-        list(kind, &[("resourceVersion", "1"), exact]),
-        list(kind, &[("resourceVersion", old), exact, ("limit", "1")]),
+        list(kind, &[("resourceVersion", old), NOT_OLDER]),
+        list(kind, &[("resourceVersion", old), EXACT]),
+        list(kind, &[("resourceVersion", empty), EXACT]),
+        list(kind, &[("resourceVersion", "1"), EXACT]),
+        list(kind, &[("resourceVersion", old), EXACT, ("limit", "1")]),
         list(
             kind,
-            &[("resourceVersion", old), exact, ("labelSelector", "app=x")],
+            &[("resourceVersion", old), EXACT, ("labelSelector", "app=x")],
         ),
         list(
             kind,
-            &[("resourceVersion", old), exact, ("fieldSelector", single)],
+            &[("resourceVersion", old), EXACT, ("fieldSelector", single)],
         ),
         list(kind, &[("resourceVersion", old), ("limit", "1")]),
         list(
@@ -174,7 +211,7 @@ fn compacted(kind: &Kind) -> Vec<Request> {
                 ("fieldSelector", single),
             ],
         ),
-        list(kind, &[("resourceVersion", new), exact]),
+        list(kind, &[("resourceVersion", new), EXACT]),
         list(kind, &[("resourceVersion", "0"), ("limit", "1")]),
         list(kind, &[("continue", token)]),
         list(kind, &[("continue", token), ("resourceVersion", "0")]),
@@ -196,6 +233,18 @@ fn compacted(kind: &Kind) -> Vec<Request> {
                 ("limit", "1"),
             ],
         ),
+    ]
+}
+
+fn compacted_watches(kind: &Kind, symbols: &Symbols) -> Vec<Request> {
+    let Symbols {
+        old,
+        new,
+        empty,
+        single,
+        ..
+    } = symbols;
+    vec![
         watch(kind, &[("resourceVersion", old)]),
         watch(kind, &[("resourceVersion", empty)]),
         watch(kind, &[("resourceVersion", "1")]),
@@ -206,51 +255,36 @@ fn compacted(kind: &Kind) -> Vec<Request> {
             kind,
             &[
                 ("resourceVersion", old),
-                not_older,
+                NOT_OLDER,
                 ("sendInitialEvents", "false"),
             ],
         ),
-        watch(kind, &[("resourceVersion", old), not_older, initial]),
+        watch(kind, &[("resourceVersion", old), NOT_OLDER, INITIAL_EVENTS]),
         watch(kind, &[("resourceVersion", new)]),
-    ];
-    for accept in [TABLE, METADATA] {
-        let mut watch = watch(kind, &[("resourceVersion", old)]);
-        watch.accept = accept;
-        let mut list = list(kind, &[("resourceVersion", old), exact]);
-        list.accept = accept;
-        requests.extend([watch, list]);
-    }
-    requests.extend([
-        delete_collection(kind, &[("resourceVersion", old), exact]),
-        delete_collection(kind, &[("continue", token), ("limit", "1")]),
-    ]);
-    requests
+    ]
 }
 
 /// Reads of future and malformed versions; earlier responses do not affect them.
 fn future_or_malformed(kind: &Kind) -> Vec<Request> {
     let single = format!("metadata.name={}", unique_name(kind, "a"));
     let single = ("fieldSelector", single.as_str());
-    let exact = ("resourceVersionMatch", "Exact");
-    let not_older = ("resourceVersionMatch", "NotOlderThan");
-    let initial = ("sendInitialEvents", "true");
     let future = ("resourceVersion", FUTURE_VERSION);
     let mut requests = vec![
         get(kind, FUTURE_VERSION),
         list(kind, &[future]),
-        list(kind, &[future, not_older]),
-        list(kind, &[future, exact]),
+        list(kind, &[future, NOT_OLDER]),
+        list(kind, &[future, EXACT]),
         list(kind, &[future, ("limit", "1")]),
         list(kind, &[future, single]),
-        list(kind, &[future, exact, single]),
+        list(kind, &[future, EXACT, single]),
         list(kind, &[future, ("limit", "1"), single]),
         delete_collection(kind, &[future]),
-        delete_collection(kind, &[future, exact]),
-        watch(kind, &[future, not_older, initial]),
+        delete_collection(kind, &[future, EXACT]),
+        watch(kind, &[future, NOT_OLDER, INITIAL_EVENTS]),
     ];
     for query in [
         &[future][..],
-        &[future, not_older, ("sendInitialEvents", "false")],
+        &[future, NOT_OLDER, ("sendInitialEvents", "false")],
     ] {
         let mut watch = watch(kind, query);
         FUTURE_WATCH_SECONDS.clone_into(&mut watch.query[1].1);
@@ -261,11 +295,11 @@ fn future_or_malformed(kind: &Kind) -> Vec<Request> {
         requests.extend([
             get(kind, version.1),
             list(kind, &[version]),
-            list(kind, &[version, exact]),
+            list(kind, &[version, EXACT]),
             list(kind, &[version, ("limit", "1")]),
             list(kind, &[version, single]),
             watch(kind, &[version]),
-            watch(kind, &[version, not_older, initial]),
+            watch(kind, &[version, NOT_OLDER, INITIAL_EVENTS]),
             delete_collection(kind, &[version]),
         ]);
     }
