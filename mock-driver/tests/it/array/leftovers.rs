@@ -33,7 +33,7 @@ async fn new_volume_is_empty_although_an_earlier_array_used_its_id() {
     let (first, stays) = (create(&server).await, FileId::Volume("vol-0".to_owned()));
     for medium in [&first, &stays] {
         let disk = server.driver().volume_files.ensure(medium, 4096).await.unwrap();
-        fs::write(disk, "of the array before").unwrap();
+        fs::write(disk, "of the earlier array").unwrap();
     }
     let directory = server.stop().await;
 

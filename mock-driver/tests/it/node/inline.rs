@@ -100,7 +100,7 @@ async fn inline_volume_of_a_failed_call_is_deleted() {
     for devices in kinds() {
         let mut env = TestEnv::start(devices).await;
         fs::create_dir(env.target("t")).unwrap();
-        fs::write(env.target("t").join("file"), "in the way").unwrap();
+        fs::write(env.target("t").join("file"), "path in use").unwrap();
         let request = mk_inline(&env, "t", "64Mi");
         assert_eq!(
             env.publish_as(request.clone()).await,
