@@ -40,8 +40,8 @@ pub(super) fn cells(kind: Kind, clock: &Clock, object: &Object) -> Vec<Value> {
             vec![
                 format!("{}{suffix}", object::name(object)).into(),
                 field("/provisioner"),
-                // A bookmark has no fields.
-                or(text(object, "/reclaimPolicy"), "Delete"),
+                // A bookmark has no fields. An empty policy is valid, and is shown as it is.
+                at(object, "/reclaimPolicy").as_str().unwrap_or("Delete").into(),
                 or(text(object, "/volumeBindingMode"), "Immediate"),
                 flag("/allowVolumeExpansion"),
                 age,
