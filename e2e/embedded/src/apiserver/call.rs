@@ -99,8 +99,13 @@ impl Call<'_> {
             Duration::ZERO
         };
         let deadline = Instant::now() + patience;
-        let table = self.location.resource.table();
-        let mut changed = self.server.store().subscribe(table, None);
+        let mut changed = {
+            let mut store = self.server.store();
+            if version <= store.revision() {
+                return Ok(());
+            }
+            store.subscribe(self.location.resource.table(), None)
+        };
         loop {
             let current = self.server.store().revision();
             if version <= current {
@@ -153,7 +158,7 @@ impl Call<'_> {
     }
 
     async fn page(&self, read: &Read<'_>) -> Result<Page, Status> {
-        self.wait_for(read.version()?, read.is_cached).await?;
+        self.wait_for(read.version, read.is_cached).await?;
         read.page(&self.server.store())
     }
 

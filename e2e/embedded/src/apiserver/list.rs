@@ -34,6 +34,8 @@ pub(crate) struct Read<'a> {
     single: Option<String>,
     /// First key of the page.
     start: String,
+    /// The version that the store must have reached.
+    pub(crate) version: u64,
     /// The revision that the list shows, if it is not the newest one.
     exact: Option<u64>,
     /// Maximum number of objects of the page; 0 = unlimited.
@@ -57,6 +59,7 @@ impl<'a> Read<'a> {
             options,
             single: single_key(&prefix, resource, options),
             start: String::new(),
+            version: 0,
             exact: None,
             limit: options.limit,
             is_cached: resource.is_cached(),
@@ -71,9 +74,11 @@ impl<'a> Read<'a> {
                 return Err(Status::bad_request(why));
             }
             read.start = format!("{}{start}", read.prefix);
+            read.version = revision.unwrap_or_default();
             read.exact = revision;
         } else {
             let version = parse_version(text)?;
+            read.version = version;
             let is_exact = options.version_match == "Exact";
             // A page of a version is of exactly that version.
             let is_page = options.version_match.is_empty() && options.limit > 0 && has_version;
@@ -91,14 +96,6 @@ impl<'a> Read<'a> {
     /// The same list without pagination.
     pub(crate) fn without_pages(self) -> Self {
         Self { limit: 0, ..self }
-    }
-
-    /// The version that the store must have reached.
-    pub(crate) fn version(&self) -> Result<u64, Status> {
-        match self.exact {
-            Some(revision) => Ok(revision),
-            None => parse_version(&self.options.resource_version),
-        }
     }
 
     /// The objects that the options select.

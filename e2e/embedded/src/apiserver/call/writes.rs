@@ -19,7 +19,8 @@ use super::super::write::Writer;
 use super::Call;
 use super::body::no_type;
 
-/// Most objects of a page of a collection that is deleted: lists in pages are of exactly the version that they name.
+/// Limit of the lists with which kube-apiserver deletes a collection. Only its presence matters: a paginated list with a
+/// version reads exactly that version.
 const COLLECTION_PAGE: usize = 500;
 
 // === impl Call ===
