@@ -45,6 +45,19 @@ pub(crate) struct WatchBackoff {
     next: Duration,
 }
 
+// === impl Change ===
+
+impl<K: Resource> Change<K> {
+    /// The deleted object, if an interrupted watch reports its deletion and the creation of `new` under its name as an
+    /// update.
+    pub(crate) fn replaced(&self) -> Option<&Arc<K>> {
+        match self {
+            Self::Applied { old: Some(old), new } if old.meta().uid != new.meta().uid => Some(old),
+            Self::Applied { .. } | Self::Deleted(_) => None,
+        }
+    }
+}
+
 // === impl Informer ===
 
 impl<K> Clone for Informer<K> {

@@ -337,15 +337,9 @@ fn pod_changed(
     assumed: &mut BTreeMap<String, String>,
     change: &Change<Pod>,
 ) -> bool {
-    if let Change::Applied { old: Some(old), new } = change
-        && pod::uid(old) != pod::uid(new)
-    {
-        // A watch that was interrupted shows the deletion of a pod and the creation of another one as an update.
-        let (old, new) = (old.clone(), new.clone());
-        pod_changed(pending, attempts, assumed, &Change::Deleted(old));
-        pod_changed(pending, attempts, assumed, &Change::Applied { old: None, new });
-        return true;
-    }
+    let is_one_deleted = change
+        .replaced()
+        .is_some_and(|old| pod_changed(pending, attempts, assumed, &Change::Deleted(old.clone())));
     let (pod, present) = match change {
         Change::Applied { new, .. } => (new, true),
         Change::Deleted(old) => (old, false),
@@ -365,15 +359,15 @@ fn pod_changed(
         present && ours && pod::node_name(pod).is_none() && !pod::is_deleting(pod) && !pod::is_finished(pod);
     if waits {
         pending.insert((created, key), pod.clone());
-        return false;
+        return is_one_deleted;
     }
     pending.remove(&(created, key.clone()));
     attempts.remove(&key);
     if pod::node_name(pod).is_some() || !present {
         assumed.remove(pod::uid(pod));
     }
-    // A terminated pod frees resources.
-    !present || pod::is_finished(pod)
+    // A deleted or terminated pod frees resources.
+    is_one_deleted || !present || pod::is_finished(pod)
 }
 
 /// Heartbeats free no resources.

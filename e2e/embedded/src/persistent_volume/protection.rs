@@ -131,12 +131,11 @@ fn volume_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolume>)
 /// Enqueues the claims of a deleted, unscheduled or terminated pod, which may be unused now (`podAddedDeletedUpdated`).
 fn pod_changed(queue: &mut KeyQueue<Item>, change: &Change<Pod>) {
     match change {
-        Change::Applied { old, new } => {
+        Change::Applied { new, .. } => {
             if pod::node_name(new).is_none() || pod::is_terminated(new) {
                 enqueue_claims(queue, new);
             }
-            // An interrupted watch reports the deletion of a pod and the creation of another one as an update.
-            if let Some(old) = old.as_ref().filter(|old| pod::uid(old) != pod::uid(new)) {
+            if let Some(old) = change.replaced() {
                 enqueue_claims(queue, old);
             }
         }
