@@ -77,28 +77,20 @@ impl OperationKey {
         }
     }
 
-    fn matches(&self, other: &Self) -> bool {
+    /// Whether the key matches one of the same volume with this pod and node.
+    fn matches(&self, pod: &str, node: &str) -> bool {
         let same_or_any = |a: &str, b: &str| a.is_empty() || b.is_empty() || a == b;
-        self.volume == other.volume
-            && same_or_any(&self.pod, &other.pod)
-            && same_or_any(&self.node, &other.node)
+        same_or_any(&self.pod, pod) && same_or_any(&self.node, node)
     }
 }
 
 // === impl PendingOperations ===
 
 impl PendingOperations {
-    pub(crate) fn is_operation_pending(&self, key: &OperationKey) -> bool {
-        self.find(key).is_some_and(|operation| operation.pending)
-    }
-
-    /// As [`Self::is_operation_pending`] for a key without pod; an empty node matches any.
-    pub(crate) fn is_pending_on_node(&self, volume: &str, node: &str) -> bool {
-        let operations = self.by_volume.get(volume).into_iter().flatten();
-        operations.filter(|operation| operation.pending).any(|operation| {
-            let pending_on = operation.key.node.as_str();
-            pending_on.is_empty() || node.is_empty() || pending_on == node
-        })
+    /// Whether an operation is running that excludes another one on the volume, for the pod and on the node.
+    pub(crate) fn is_operation_pending(&self, volume: &str, pod: &str, node: &str) -> bool {
+        let mut operations = self.by_volume.get(volume).into_iter().flatten();
+        operations.any(|operation| operation.pending && operation.key.matches(pod, node))
     }
 
     /// Whether `name` could be started: no operation is running for the key, and its own backoff has expired.
@@ -214,7 +206,7 @@ fn position(operations: &[Operation], key: &OperationKey) -> Option<usize> {
     let matching = |pending: bool| {
         operations
             .iter()
-            .position(|operation| operation.pending == pending && operation.key.matches(key))
+            .position(|operation| operation.pending == pending && operation.key.matches(&key.pod, &key.node))
     };
     matching(true)
         .or_else(|| operations.iter().position(|operation| operation.key == *key))
@@ -284,7 +276,7 @@ mod tests {
             let mut operations = PendingOperations::default();
             operations.start(&running, ATTACH, now).unwrap();
             assert_eq!(
-                operations.is_operation_pending(&next),
+                operations.is_operation_pending(&next.volume, &next.pod, &next.node),
                 refused,
                 "{running:?} {next:?}"
             );
@@ -332,6 +324,6 @@ mod tests {
         operations.finish(&key, false, now);
         assert!(operations.is_operation_safe_to_retry(&key, DETACH, now));
         operations.start(&key, DETACH, now).unwrap();
-        assert!(operations.is_operation_pending(&key));
+        assert!(operations.is_operation_pending(&key.volume, &key.pod, &key.node));
     }
 }

@@ -259,9 +259,9 @@ impl ActualStateOfWorld {
     }
 
     /// The volumes that are or may be attached and that are `wanted`.
-    pub(crate) fn get_attached_volumes(
-        &self,
-        mut wanted: impl FnMut(AttachedVolumeRef<'_>) -> bool,
+    pub(crate) fn get_attached_volumes<'a>(
+        &'a self,
+        mut wanted: impl FnMut(AttachedVolumeRef<'a>) -> bool,
     ) -> Vec<AttachedVolume> {
         let mut volumes = Vec::new();
         for (name, volume) in &self.volumes {

@@ -199,7 +199,7 @@ pub(crate) fn is_operation_pending(
     spec: Option<&VolumeSpec>,
     node: &str,
 ) -> bool {
-    pending.is_pending_on_node(volume, key_node(spec, node))
+    pending.is_operation_pending(volume, "", key_node(spec, node))
 }
 
 /// The node of an operation's key; empty, which matches any, for a volume of a single node.

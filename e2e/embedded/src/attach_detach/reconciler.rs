@@ -145,10 +145,7 @@ impl Reconciler {
             let Some(requested) = volume.detach_requested.filter(|_| volume.mounted_by_node) else {
                 return true;
             };
-            let health = match health.get(node) {
-                Some(health) => *health,
-                None => *health.entry(node.to_owned()).or_insert(self.node_health(node)),
-            };
+            let health = *health.entry(node).or_insert_with(|| self.node_health(node));
             let elapsed = now.saturating_duration_since(requested);
             DetachDecision::new(true, elapsed, health, self.force_detach) != DetachDecision::WaitForUnmount
                 || self.is_timeout_disabled_after(elapsed)
@@ -244,10 +241,10 @@ impl Reconciler {
     }
 
     fn attach(&self, volume: VolumeToAttach) {
-        let key = operation_key(&volume.volume_name, Some(&volume.spec), &volume.node_name);
+        let (name, node) = (&volume.volume_name, &volume.node_name);
         let mut state = self.state.lock();
-        if state.pending.is_operation_pending(&key)
-            || state.actual.attach_state(&volume.volume_name, &volume.node_name) == AttachState::Attached
+        if is_operation_pending(&state.pending, name, Some(&volume.spec), node)
+            || state.actual.attach_state(name, node) == AttachState::Attached
         {
             return;
         }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::actual_state_of_world::AttachState;
 use super::csi_plugin::CsiPlugin;
-use super::operation_executor::operation_key;
+use super::operation_executor::is_operation_pending;
 use super::{SharedState, State};
 use crate::volume::VolumeSpec;
 
@@ -56,7 +56,6 @@ impl StateSync {
 
 /// Whether the volume is attached and no operation on it is pending.
 fn is_settled(state: &State, name: &str, spec: &VolumeSpec, node: &str) -> bool {
-    let key = operation_key(name, Some(spec), node);
     state.actual.attach_state(name, node) == AttachState::Attached
-        && !state.pending.is_operation_pending(&key)
+        && !is_operation_pending(&state.pending, name, Some(spec), node)
 }

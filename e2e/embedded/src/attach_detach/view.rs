@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::SharedState;
 use super::actual_state_of_world::AttachState;
 use super::metrics::ForceDetachReason;
-use super::operation_executor::operation_key;
+use super::operation_executor::is_operation_pending;
 use super::pod_volumes::driver_of;
 use crate::informers::Informers;
 use crate::pod;
@@ -44,25 +44,27 @@ impl AttachDetachView {
         let state = self.state.lock();
         let mut views: BTreeMap<_, VolumeView> = BTreeMap::new();
         for volume in state.desired.get_volumes_to_attach(|_, _, _| true) {
-            let key = operation_key(&volume.volume_name, Some(&volume.spec), &volume.node_name);
-            let view = views.entry((volume.volume_name, volume.node_name)).or_default();
+            let (name, node) = (volume.volume_name, volume.node_name);
+            let pending = is_operation_pending(&state.pending, &name, Some(&volume.spec), &node);
+            let view = views.entry((name, node)).or_default();
             view.desired_by = volume
                 .scheduled_pods
                 .iter()
                 .map(|pod| format!("{}/{}", pod.namespace, pod.name))
                 .collect();
-            view.operation_pending = state.pending.is_operation_pending(&key);
+            view.operation_pending = pending;
         }
         for volume in state.actual.get_attached_volumes(|_| true) {
-            let key = operation_key(&volume.volume_name, volume.spec.as_deref(), &volume.node_name);
-            let view = views.entry((volume.volume_name, volume.node_name)).or_default();
+            let (name, node) = (volume.volume_name, volume.node_name);
+            let pending = is_operation_pending(&state.pending, &name, volume.spec.as_deref(), &node);
+            let view = views.entry((name, node)).or_default();
             view.actual = match volume.attach_state {
                 AttachState::Attached => Some("attached"),
                 AttachState::Uncertain => Some("uncertain"),
                 AttachState::Detached => None,
             };
             view.mounted_by_node = volume.mounted_by_node;
-            view.operation_pending = state.pending.is_operation_pending(&key);
+            view.operation_pending = pending;
         }
         views
     }

@@ -370,7 +370,7 @@ impl VolumeManager {
             !volume.pods.is_empty()
                 || volume.device.is_some()
                 || desired.contains_key(name)
-                || pending.is_operation_pending(&OperationKey::of_volume(name))
+                || pending.is_operation_pending(name, "", "")
         });
     }
 }
