@@ -163,20 +163,15 @@ impl Provisioner {
                     biased;
                     Some((item, outcome)) = running.next(), if !running.is_empty() => {
                         working.remove(&item);
+                        if matches!(outcome, Outcome::Done) {
+                            queue.forget(&item);
+                        } else {
+                            queue.failed(item.clone(), Instant::now());
+                        }
                         match outcome {
-                            Outcome::Done => {
-                                in_progress.remove(&item);
-                                queue.forget(&item);
-                            }
-                            Outcome::Failed => {
-                                in_progress.remove(&item);
-                                queue.failed(item.clone(), Instant::now());
-                            }
-                            Outcome::FailedEarly => queue.failed(item.clone(), Instant::now()),
-                            Outcome::InProgress(claim) => {
-                                in_progress.insert(item.clone(), claim);
-                                queue.failed(item.clone(), Instant::now());
-                            }
+                            Outcome::Done | Outcome::Failed => drop(in_progress.remove(&item)),
+                            Outcome::FailedEarly => {}
+                            Outcome::InProgress(claim) => drop(in_progress.insert(item.clone(), claim)),
                         }
                         if again.remove(&item) {
                             queue.add_unless_delayed(item);
