@@ -8,24 +8,24 @@ use super::{Component, ControlPlane};
 // === impl ControlPlane ===
 
 impl ControlPlane {
-    /// Compacts etcd at its newest revision and restarts kube-apiserver: its watch cache, which outlives a compaction, then
-    /// begins with the newest versions.
+    /// Compacts etcd at its newest revision and restarts kube-apiserver, whose watch cache otherwise keeps the compacted
+    /// versions.
     pub async fn compact(&self) -> Result<()> {
-        // Any key will do: the answer's header has the newest revision.
-        let newest = self.ask_etcd("range", &json!({ "key": "AA==" })).await?;
+        // The header of the response for any key has the newest revision.
+        let newest = self.call_etcd("range", &json!({ "key": "AA==" })).await?;
         let revision = &newest["header"]["revision"];
-        self.ask_etcd("compaction", &json!({ "revision": revision }))
+        self.call_etcd("compaction", &json!({ "revision": revision }))
             .await?;
         self.restart(Component::ApiServer).await
     }
 
     /// Sends a request to the JSON gateway of etcd's KV service.
-    async fn ask_etcd(&self, method: &str, body: &Value) -> Result<Value> {
+    async fn call_etcd(&self, method: &str, body: &Value) -> Result<Value> {
         let request = http::Request::post(format!("/v3/kv/{method}"))
             .body(body.to_string().into_bytes())
             .context("build a request")?;
         let client = self.probe_client(Component::Etcd).await?;
-        let answer = client.request(request).await;
-        answer.with_context(|| format!("send {method} to etcd"))
+        let response = client.request(request).await;
+        response.with_context(|| format!("send {method} to etcd"))
     }
 }

@@ -277,7 +277,7 @@ pub fn calls(lines: &[Line], after_effect_rules: &BTreeSet<String>) -> Vec<Call>
                     .is_some_and(|rule| after_effect_rules.contains(rule));
                 known.effect = match &**code {
                     "OK" => Effect::Done,
-                    // A later line tells whether the array completes a call that its client cancelled.
+                    // A later line records whether the array completes a call that its client cancelled.
                     "CANCELLED" => Effect::Unknown,
                     _ if spared => Effect::Done,
                     _ => Effect::Nothing,

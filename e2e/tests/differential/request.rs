@@ -12,7 +12,7 @@ pub(crate) const BOOKMARKS: &str = "WATCH bookmarks";
 /// - `$ns`: the namespace of the sequence,
 /// - `$rv:KEY$$`, `$old:KEY$$`, `$uid:KEY$$`: newest and first known resource version, and UID, of the object at `KEY`,
 /// - `$continue:KEY$$`: the last continue token of the list at `KEY`,
-/// - `$inconsistent:KEY$$`: that of the last answer with 410 Gone, which continues at the newest version,
+/// - `$inconsistent:KEY$$`: that of the last response with 410 Gone, which continues at the newest version,
 /// - `$list:KEY$$`: the version of the first list at `KEY`,
 /// - a path that ends in `/$gen`: the object whose name was generated last in its collection.
 #[derive(Clone, Debug)]

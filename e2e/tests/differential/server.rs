@@ -27,7 +27,7 @@ pub(crate) struct Server {
     objects: HashMap<String, Value>,
     first_versions: HashMap<String, String>,
     continue_tokens: HashMap<String, String>,
-    /// Continue tokens of answers with 410 Gone, by path.
+    /// Continue tokens of responses with 410 Gone, by path.
     inconsistent_tokens: HashMap<String, String>,
     /// Versions of the first lists, by path.
     list_versions: HashMap<String, String>,

@@ -1,6 +1,6 @@
 //! Formats disks, with a mark beside the disk while mkfs runs.
 //!
-//! An incomplete filesystem looks like user data; the mark tells the next call that mkfs was interrupted. Invariants:
+//! An incomplete filesystem looks like user data; the mark shows the next call that mkfs was interrupted. Invariants:
 //! - The mark is made only for a blank disk, and is durable before mkfs starts.
 //! - A filesystem is mounted, and a device published, only after the mark was removed durably.
 //! - A filesystem that is complete or was mounted once is never formatted, even with the mark.

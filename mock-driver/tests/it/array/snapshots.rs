@@ -85,7 +85,7 @@ async fn requests_without_a_required_field_name_it() {
 }
 
 #[tokio::test]
-async fn snapshot_outlives_its_volume_until_it_is_deleted() {
+async fn snapshot_can_be_deleted_after_its_volume() {
     let mut world = World::start().await;
     let a = world.volume("a").await;
     let snapshot = world.snapshot("s", &a).await;
