@@ -46,8 +46,10 @@ pub(crate) use mount_spec::access_mode;
 pub(crate) use node_registration::NODE_LEASE_NAMESPACE;
 pub use process::{KubeletConfig, KubeletProcess};
 
-/// Period of renewing the lease and the node status.
+/// Period of renewing the lease and of comparing the node's conditions.
 const HEARTBEAT: Duration = Duration::from_secs(10);
+/// `nodeStatusReportFrequency`: period of writing conditions that have not changed.
+const STATUS_REPORT: Duration = Duration::from_secs(5 * 60);
 /// Delay before a failed registration is retried.
 const REGISTRATION_RETRY: Duration = Duration::from_secs(1);
 /// Delay of the reconciler's next sync after a failed operation. Without it, two operations on one volume that both
@@ -85,6 +87,8 @@ struct Kubelet {
     /// The `volumesInUse` that the API server has; unknown after a start.
     stored_in_use: Option<BTreeSet<UniqueVolumeName>>,
     storing_in_use: bool,
+    /// When the conditions are written even if they have not changed.
+    next_status_report: Instant,
     running: FuturesUnordered<BoxFuture<'static, Report>>,
 }
 
@@ -96,6 +100,7 @@ enum Report {
     InUseStored(BTreeSet<UniqueVolumeName>),
     Started(String),
     Stopped(String),
+    StatusReported,
     Nothing,
 }
 
@@ -139,6 +144,7 @@ async fn run(config: KubeletConfig, recorder: EventRecorder, commands: Unbounded
         next_round: None,
         stored_in_use: None,
         storing_in_use: false,
+        next_status_report: Instant::now() + STATUS_REPORT,
         running: FuturesUnordered::new(),
     };
     kubelet.register_driver();
@@ -155,7 +161,6 @@ impl Kubelet {
         let nodes = Api::<Node>::all(self.config.client.clone());
         let myself = watcher::Config::default().fields(&format!("metadata.name={}", self.config.name));
         let mut nodes = watcher(nodes, myself).backoff(WatchBackoff::default()).boxed();
-        let ready_since = self.config.clock.now();
         let mut heartbeat = interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -174,7 +179,7 @@ impl Kubelet {
                 Some(event) = pods.next() => self.pod_event(event),
                 Some(event) = nodes.next() => self.node_event(event),
                 Some(command) = commands.recv() => self.command(command),
-                _ = heartbeat.tick() => self.beat(ready_since),
+                _ = heartbeat.tick() => self.beat(),
                 () = sleep_until(wake.unwrap_or(now)), if wake.is_some() => {}
             }
         }
@@ -198,10 +203,6 @@ impl Kubelet {
             for operation in self.volumes.reconcile(now) {
                 self.start_operation(operation);
             }
-        }
-        // A pod whose dependencies are now satisfied proceeds in the same iteration.
-        for action in self.pods.actions(&mut self.volumes, now) {
-            self.start_pod_action(action);
         }
         self.store_in_use();
     }
@@ -227,6 +228,7 @@ impl Kubelet {
             }
             Report::Started(uid) => self.pods.started(&uid),
             Report::Stopped(uid) => self.pods.stopped(&uid, &mut self.volumes),
+            Report::StatusReported => self.next_status_report = now + STATUS_REPORT,
             Report::Nothing => {}
         }
     }

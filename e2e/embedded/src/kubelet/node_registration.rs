@@ -61,15 +61,8 @@ impl NodeRegistration {
             }
             Err(error) => return Err(error),
         };
-        let leases = Api::<Lease>::namespaced(self.client.clone(), NODE_LEASE_NAMESPACE);
-        match leases
-            .create(&PostParams::default(), &self.new_lease(&node, now))
-            .await
-        {
-            Err(kube::Error::Api(status)) if status.code == 409 => {}
-            created => drop(created?),
-        }
-        self.heartbeat(now).await?;
+        self.renew_lease().await?;
+        self.report_status(&node).await?;
         Ok(node)
     }
 
@@ -151,16 +144,33 @@ impl NodeRegistration {
             .map(drop)
     }
 
-    /// Renews the lease and the node's conditions.
+    /// Renews the node's lease. Creates it if it does not exist and the node does, as upstream's `ensureLease`.
     ///
     /// # Errors
-    /// The API server rejected a write; the next heartbeat retries.
-    pub(crate) async fn heartbeat(&self, ready_since: Timestamp) -> kube::Result<()> {
+    /// The API server rejected a request; the next heartbeat retries.
+    pub(crate) async fn renew_lease(&self) -> kube::Result<()> {
         let now = self.clock.now();
         let leases = Api::<Lease>::namespaced(self.client.clone(), NODE_LEASE_NAMESPACE);
         let lease = Patch::Merge(json!({"spec": {"renewTime": MicroTime(now)}}));
-        leases.patch(&self.name, &PatchParams::default(), &lease).await?;
-        let conditions = conditions(ready_since, now);
+        match leases.patch(&self.name, &PatchParams::default(), &lease).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            renewed => return renewed.map(drop),
+        }
+        let nodes = Api::<Node>::all(self.client.clone());
+        if let Some(node) = nodes.get_opt(&self.name).await? {
+            leases
+                .create(&PostParams::default(), &self.new_lease(&node, now))
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the conditions of the Node, whose last known state is `node`.
+    ///
+    /// # Errors
+    /// The API server rejected the write; the next heartbeat retries.
+    pub(crate) async fn report_status(&self, node: &Node) -> kube::Result<()> {
+        let conditions = conditions(node, self.clock.now());
         let status = Patch::Strategic(json!({"status": {"conditions": conditions}}));
         Api::<Node>::all(self.client.clone())
             .patch_status(&self.name, &PatchParams::default(), &status)
@@ -200,7 +210,7 @@ impl NodeRegistration {
             status: Some(NodeStatus {
                 allocatable: Some(resources.clone()),
                 capacity: Some(resources),
-                conditions: Some(conditions(now, now).into()),
+                conditions: Some(conditions(&Node::default(), now).into()),
                 ..NodeStatus::default()
             }),
             ..Node::default()
@@ -237,7 +247,32 @@ fn owner(node: &Node) -> OwnerReference {
     }
 }
 
-fn conditions(since: Timestamp, now: Timestamp) -> [NodeCondition; 4] {
+/// Whether the Node has the conditions that kubelet reports, at any time.
+pub(super) fn has_reported_conditions(node: &Node) -> bool {
+    let has = |expected: NodeCondition| {
+        condition(node, &expected.type_).is_some_and(|found| {
+            let of = |condition: &NodeCondition| {
+                let NodeCondition {
+                    status,
+                    reason,
+                    message,
+                    ..
+                } = condition.clone();
+                (status, reason, message)
+            };
+            of(found) == of(&expected)
+        })
+    };
+    conditions(node, Timestamp::UNIX_EPOCH).into_iter().all(has)
+}
+
+fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+/// The conditions to report. One whose status is as in `node` keeps its transition time.
+fn conditions(node: &Node, now: Timestamp) -> [NodeCondition; 4] {
     [
         (
             "MemoryPressure",
@@ -265,6 +300,9 @@ fn conditions(since: Timestamp, now: Timestamp) -> [NodeCondition; 4] {
         reason: Some(reason.to_owned()),
         message: Some(message.to_owned()),
         last_heartbeat_time: Some(Time(now)),
-        last_transition_time: Some(Time(since)),
+        last_transition_time: condition(node, kind)
+            .filter(|found| found.status == status)
+            .and_then(|found| found.last_transition_time.clone())
+            .or(Some(Time(now))),
     })
 }

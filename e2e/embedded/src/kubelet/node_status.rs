@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use futures::FutureExt;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher::{self, Event};
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
+use super::node_registration::has_reported_conditions;
 use super::{IN_USE_RETRY, Kubelet, Report};
 use crate::volume::UniqueVolumeName;
 
@@ -40,9 +40,11 @@ impl Kubelet {
             return;
         }
         let in_use = self.volumes.volumes_in_use();
-        if self.stored_in_use.as_ref() == Some(&in_use) {
+        let stored = self.stored_in_use.as_ref();
+        if stored.is_some_and(|stored| stored.iter().eq(in_use.iter())) {
             return;
         }
+        let in_use: BTreeSet<_> = in_use.into_iter().map(str::to_owned).collect();
         self.storing_in_use = true;
         let (nodes, name) = (
             Api::<Node>::all(self.config.client.clone()),
@@ -55,17 +57,30 @@ impl Kubelet {
         self.running.push(stored.boxed());
     }
 
-    pub(super) fn beat(&mut self, ready_since: Timestamp) {
+    /// Renews the lease. Writes the conditions if another client changed them, and every five minutes.
+    pub(super) fn beat(&mut self) {
         let registration = self.registration.clone();
-        self.running.push(
-            async move {
-                if let Err(error) = registration.heartbeat(ready_since).await {
-                    tracing::debug!(node = registration.name, %error, "heartbeat failed");
-                }
-                Report::Nothing
+        let renewed = async move {
+            if let Err(error) = registration.renew_lease().await {
+                tracing::debug!(node = registration.name, %error, "lease was not renewed");
             }
-            .boxed(),
-        );
+            Report::Nothing
+        };
+        self.running.push(renewed.boxed());
+        if Instant::now() < self.next_status_report && has_reported_conditions(&self.node) {
+            return;
+        }
+        let (registration, node) = (self.registration.clone(), self.node.clone());
+        let reported = async move {
+            match registration.report_status(&node).await {
+                Ok(()) => Report::StatusReported,
+                Err(error) => {
+                    tracing::debug!(node = registration.name, %error, "conditions were not written");
+                    Report::Nothing
+                }
+            }
+        };
+        self.running.push(reported.boxed());
     }
 }
 

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use embedded_cluster::apiserver::{Fault, Rule};
 use embedded_cluster::attach_detach::ForceDetachReason;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
@@ -28,6 +30,53 @@ async fn until_unreachable(world: &World) {
                 .any(|condition| condition.type_ == "Ready" && condition.status == "Unknown")
         })
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn kubelet_writes_its_conditions_every_five_minutes_and_when_another_client_changed_them() {
+    let world = World::start().await;
+    let ready = || async {
+        let conditions = world.node("a").await.status.unwrap().conditions.unwrap();
+        let mut ready = conditions
+            .into_iter()
+            .filter(|condition| condition.type_ == "Ready");
+        ready.next().unwrap()
+    };
+    let registered = || async { world.all::<Node>().get_opt("a").await.unwrap().is_some() };
+    world.until("node a registered", registered).await;
+    let first = ready().await.last_heartbeat_time;
+    tokio::time::sleep(Duration::from_secs(280)).await;
+    assert_eq!(
+        ready().await.last_heartbeat_time,
+        first,
+        "only the lease is renewed"
+    );
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    assert!(ready().await.last_heartbeat_time > first);
+    let registered = ready().await.last_transition_time;
+    let unknown = json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}});
+    let nodes = world.all::<Node>();
+    nodes
+        .patch_status("a", &PatchParams::default(), &Patch::Strategic(unknown))
+        .await
+        .unwrap();
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    assert_eq!(ready().await.status, "True");
+    assert!(ready().await.last_transition_time > registered);
+}
+
+#[tokio::test(start_paused = true)]
+async fn kubelet_creates_its_lease_again_and_the_node_stays_ready() {
+    let world = World::start().await;
+    let leases = Api::<Lease>::namespaced(world.cluster.client(), "kube-node-lease");
+    let exists = || async { leases.get_opt("a").await.unwrap().is_some() };
+    world.until("lease", exists).await;
+    leases.delete("a", &DeleteParams::default()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(exists().await);
+    let conditions = world.node("a").await.status.unwrap().conditions.unwrap();
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
+    assert_eq!(ready.unwrap().status, "True");
 }
 
 #[tokio::test(start_paused = true)]
