@@ -19,12 +19,14 @@ mod reconciler;
 mod state_sync;
 mod view;
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use actual_state_of_world::ActualStateOfWorld;
+use actual_state_of_world::{ActualStateOfWorld, AttachState};
 use desired_state_of_world::DesiredStateOfWorld;
 
 use crate::pending_operations::PendingOperations;
+use crate::volume::UniqueVolumeName;
 
 pub(crate) use controller::AttachDetachController;
 pub use controller::AttachDetachOptions;
@@ -39,13 +41,49 @@ pub(crate) struct State {
     pub actual: ActualStateOfWorld,
     pub pending: PendingOperations,
     pub metrics: metrics::Metrics,
-    /// The state changed since the last sync of the reconciler.
-    pub changed: bool,
+    /// Volumes and nodes that the reconciler checks: those whose desired or actual state changed, until both agree or an
+    /// operation starts. Its end adds them again.
+    pub unsettled: BTreeSet<(UniqueVolumeName, String)>,
 }
 
 /// State shared by the controller's loops.
 #[derive(Debug, Default)]
 pub(crate) struct SharedState(Mutex<State>);
+
+// === impl State ===
+
+impl State {
+    /// The desired or actual state of the volume on the node changed.
+    pub(crate) fn mark_unsettled(&mut self, volume: &str, node: &str) {
+        self.unsettled.insert((volume.to_owned(), node.to_owned()));
+    }
+
+    /// Whether `unsettled` has all pairs whose states differ and that have no pending operation.
+    pub(crate) fn has_all_unsettled(&self) -> bool {
+        let desired = self.desired.get_volumes_to_attach().into_iter();
+        let desired = desired.map(|volume| (volume.volume_name, volume.node_name));
+        let actual = self.actual.get_attached_volumes().into_iter();
+        let actual = actual.map(|volume| (volume.volume_name, volume.node_name));
+        desired.chain(actual).all(|pair| {
+            let (volume, node) = &pair;
+            let settled = if self.desired.volume_exists(volume, node) {
+                AttachState::Attached
+            } else {
+                AttachState::Detached
+            };
+            self.actual.attach_state(volume, node) == settled
+                || self.unsettled.contains(&pair)
+                || self.pending.is_operation_pending(volume, "", node)
+        })
+    }
+
+    /// Removes the pod from the volume in the desired state.
+    pub(crate) fn delete_pod(&mut self, pod_uid: &str, volume: &str, node: &str) {
+        if self.desired.delete_pod(pod_uid, volume, node) {
+            self.mark_unsettled(volume, node);
+        }
+    }
+}
 
 // === impl SharedState ===
 

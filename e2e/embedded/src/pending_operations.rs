@@ -96,11 +96,15 @@ impl PendingOperations {
     /// Whether `name` could be started: no operation is running for the key, and its own backoff has expired.
     pub(crate) fn is_operation_safe_to_retry(
         &self,
-        key: &OperationKey,
+        volume: &str,
+        pod: &str,
+        node: &str,
         name: &'static str,
         now: Instant,
     ) -> bool {
-        self.find(key).is_none_or(|operation| {
+        let operations = self.by_volume.get(volume).map(Vec::as_slice).unwrap_or_default();
+        position(operations, pod, node).is_none_or(|index| {
+            let operation = &operations[index];
             !operation.pending && (operation.name != name || operation.backoff.is_over(now))
         })
     }
@@ -113,7 +117,7 @@ impl PendingOperations {
         now: Instant,
     ) -> Result<(), NotStarted> {
         let operations = self.by_volume.entry(key.volume.clone()).or_default();
-        let Some(index) = position(operations, key) else {
+        let Some(index) = position(operations, &key.pod, &key.node) else {
             operations.push(Operation {
                 key: key.clone(),
                 name,
@@ -194,22 +198,20 @@ impl PendingOperations {
             .filter(|end| *end > now)
             .min()
     }
-
-    fn find(&self, key: &OperationKey) -> Option<&Operation> {
-        let operations = self.by_volume.get(&key.volume)?;
-        Some(&operations[position(operations, key)?])
-    }
 }
 
 /// As upstream, a matching pending operation takes precedence over a failed one.
-fn position(operations: &[Operation], key: &OperationKey) -> Option<usize> {
+fn position(operations: &[Operation], pod: &str, node: &str) -> Option<usize> {
     let matching = |pending: bool| {
         operations
             .iter()
-            .position(|operation| operation.pending == pending && operation.key.matches(&key.pod, &key.node))
+            .position(|operation| operation.pending == pending && operation.key.matches(pod, node))
     };
     matching(true)
-        .or_else(|| operations.iter().position(|operation| operation.key == *key))
+        .or_else(|| {
+            let same = |operation: &Operation| operation.key.pod == pod && operation.key.node == node;
+            operations.iter().position(same)
+        })
         .or_else(|| matching(false))
 }
 
@@ -299,7 +301,7 @@ mod tests {
             operations.start(&key, ATTACH, now).unwrap();
             operations.finish(&key, false, now);
             assert_eq!(operations.start(&key, ATTACH, now), Err(NotStarted::Backoff));
-            assert!(!operations.is_operation_safe_to_retry(&key, ATTACH, now));
+            assert!(!operations.is_operation_safe_to_retry("v", "", "", ATTACH, now));
             let retry = operations.next_retry(now).unwrap();
             delays.push((retry - now).as_millis());
             now = retry;
@@ -322,7 +324,7 @@ mod tests {
         let mut operations = PendingOperations::default();
         operations.start(&key, ATTACH, now).unwrap();
         operations.finish(&key, false, now);
-        assert!(operations.is_operation_safe_to_retry(&key, DETACH, now));
+        assert!(operations.is_operation_safe_to_retry("v", "", "", DETACH, now));
         operations.start(&key, DETACH, now).unwrap();
         assert!(operations.is_operation_pending(&key.volume, &key.pod, &key.node));
     }

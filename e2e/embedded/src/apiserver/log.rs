@@ -8,7 +8,7 @@ use super::storage::Change;
 
 /// Maximum number of changes in a partial log, of which there may be one per node. A watch that falls further behind
 /// reads the whole log.
-const PART_WINDOW: usize = 16;
+const PART_WINDOW: usize = 4;
 
 /// Changes in the order of their revisions, without gaps since `compacted`.
 #[derive(Debug)]

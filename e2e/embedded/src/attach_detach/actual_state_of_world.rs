@@ -34,11 +34,11 @@ pub(crate) struct AttachedVolume {
 /// As [`AttachedVolume`], borrowed from the state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttachedVolumeRef<'a> {
-    pub volume_name: &'a str,
-    pub node_name: &'a str,
-    pub spec: Option<&'a VolumeSpec>,
-    pub mounted_by_node: bool,
-    pub detach_requested: Option<Instant>,
+    name: &'a str,
+    node: &'a str,
+    volume: &'a Volume,
+    attached: &'a NodeAttachedTo,
+    in_use: Option<&'a BTreeSet<UniqueVolumeName>>,
 }
 
 /// Volume -> nodes.
@@ -166,11 +166,16 @@ impl ActualStateOfWorld {
 // === impl ActualStateOfWorld: updates from nodes ===
 
 impl ActualStateOfWorld {
-    /// Stores a node's `volumesInUse`; returns whether it changed.
-    pub(crate) fn set_volumes_mounted_by_node(&mut self, volumes: &[UniqueVolumeName], node: &str) -> bool {
-        let volumes: BTreeSet<_> = volumes.iter().cloned().collect();
-        let previous = self.in_use.insert(node.to_owned(), volumes.clone());
-        previous.unwrap_or_default() != volumes
+    /// Stores a node's `volumesInUse`.
+    pub(crate) fn set_volumes_mounted_by_node(&mut self, volumes: &[UniqueVolumeName], node: &str) {
+        self.in_use
+            .insert(node.to_owned(), volumes.iter().cloned().collect());
+    }
+
+    /// Whether a node's `volumesAttached` must be written.
+    pub(crate) fn is_node_status_update_needed(&self) -> bool {
+        let mut reports = self.nodes_to_update_status_for.values();
+        reports.any(|report| report.status_update_needed)
     }
 
     /// The node's `volumesAttached` must be written again.
@@ -258,35 +263,31 @@ impl ActualStateOfWorld {
             .map_or(AttachState::Detached, NodeAttachedTo::state)
     }
 
-    /// The volumes that are or may be attached and that are `wanted`.
-    pub(crate) fn get_attached_volumes<'a>(
+    /// The volume that is or may be attached to the node.
+    pub(crate) fn get_attached_volume<'a>(
         &'a self,
-        mut wanted: impl FnMut(AttachedVolumeRef<'a>) -> bool,
-    ) -> Vec<AttachedVolume> {
-        let mut volumes = Vec::new();
-        for (name, volume) in &self.volumes {
-            for (node, attached) in &volume.nodes {
-                let in_use = self.in_use.get(node);
-                let mounted_by_node = in_use.is_some_and(|in_use| in_use.contains(name));
-                let found = AttachedVolumeRef {
-                    volume_name: name,
-                    node_name: node,
-                    spec: volume.spec.as_deref(),
-                    mounted_by_node,
-                    detach_requested: attached.detach_requested,
-                };
-                if wanted(found) {
-                    volumes.push(AttachedVolume {
-                        volume_name: name.clone(),
-                        node_name: node.clone(),
-                        spec: volume.spec.clone(),
-                        mounted_by_node,
-                        attach_state: attached.state(),
-                    });
-                }
-            }
-        }
-        volumes
+        name: &'a str,
+        node: &'a str,
+    ) -> Option<AttachedVolumeRef<'a>> {
+        let volume = self.volumes.get(name)?;
+        let attached = volume.nodes.get(node)?;
+        Some(AttachedVolumeRef {
+            name,
+            node,
+            volume,
+            attached,
+            in_use: self.in_use.get(node),
+        })
+    }
+
+    /// All volumes that are or may be attached.
+    pub(crate) fn get_attached_volumes(&self) -> Vec<AttachedVolume> {
+        let volumes = self.volumes.iter();
+        let pairs = volumes.flat_map(|(name, volume)| volume.nodes.keys().map(move |node| (name, node)));
+        pairs
+            .filter_map(|(name, node)| self.get_attached_volume(name, node))
+            .map(AttachedVolumeRef::to_attached_volume)
+            .collect()
     }
 
     /// The nodes to which the volume is attached for certain.
@@ -309,6 +310,32 @@ impl ActualStateOfWorld {
             }
         }
         counts
+    }
+}
+
+// === impl AttachedVolumeRef ===
+
+impl<'a> AttachedVolumeRef<'a> {
+    pub(crate) fn spec(self) -> Option<&'a VolumeSpec> {
+        self.volume.spec.as_deref()
+    }
+
+    pub(crate) fn mounted_by_node(self) -> bool {
+        self.in_use.is_some_and(|in_use| in_use.contains(self.name))
+    }
+
+    pub(crate) fn detach_requested(self) -> Option<Instant> {
+        self.attached.detach_requested
+    }
+
+    pub(crate) fn to_attached_volume(self) -> AttachedVolume {
+        AttachedVolume {
+            volume_name: self.name.to_owned(),
+            node_name: self.node.to_owned(),
+            spec: self.volume.spec.clone(),
+            mounted_by_node: self.mounted_by_node(),
+            attach_state: self.attached.state(),
+        }
     }
 }
 
@@ -347,11 +374,11 @@ mod tests {
     #[test]
     fn volume_counts_as_mounted_until_the_node_reports_otherwise() {
         let (mut actual, name) = attached("v", "a");
-        assert!(actual.get_attached_volumes(|_| true)[0].mounted_by_node);
+        assert!(actual.get_attached_volumes()[0].mounted_by_node);
         actual.set_volumes_mounted_by_node(&[], "a");
-        assert!(!actual.get_attached_volumes(|_| true)[0].mounted_by_node);
+        assert!(!actual.get_attached_volumes()[0].mounted_by_node);
         actual.set_volumes_mounted_by_node(std::slice::from_ref(&name), "a");
-        assert!(actual.get_attached_volumes(|_| true)[0].mounted_by_node);
+        assert!(actual.get_attached_volumes()[0].mounted_by_node);
     }
 
     #[test]

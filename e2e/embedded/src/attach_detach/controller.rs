@@ -180,13 +180,13 @@ impl EventHandlers {
                 state
                     .actual
                     .mark_volume_as_attached(&volume.name, None, name, &volume.device_path);
+                state.mark_unsettled(&volume.name, name);
             }
             let in_use = status.volumes_in_use.unwrap_or_default();
             state.actual.set_volumes_mounted_by_node(&in_use, name);
             add_node(&mut state, &node);
         }
         self.process_volume_attachments(&mut state);
-        state.changed = true;
     }
 
     /// Marks volumes as uncertain that have a VolumeAttachment and are not reported as attached: the reconciler attaches
@@ -204,6 +204,9 @@ impl EventHandlers {
             };
             let (mut name, node) = (spec.unique_name(), &attachment.spec.node_name);
             let migrated = volume.spec.as_ref().is_some_and(|spec| spec.csi.is_none());
+            if !migrated && !self.plugin.can_attach(&spec.driver) {
+                continue;
+            }
             if migrated && self.injected_bug == Some(InjectedBug::MigratedVolumeNotRecognized) {
                 name = format!("kubernetes.io/in-tree/{}", spec.handle);
             }
@@ -211,6 +214,7 @@ impl EventHandlers {
                 state
                     .actual
                     .mark_volume_as_uncertain(&name, Some(Arc::new(spec)), node);
+                state.mark_unsettled(&name, node);
             }
         }
     }
@@ -226,8 +230,7 @@ impl EventHandlers {
         async move {
             sleep(Duration::from_secs(5)).await;
             for pod in pods.iter().filter(|pod| determine_volume_action(pod)) {
-                let mut state = state.lock();
-                state.changed |= process_pod_volumes(pod, true, &mut state.desired, &informers, &plugin);
+                process_pod_volumes(pod, true, &mut state.lock(), &informers, &plugin);
             }
         }
         .boxed()
@@ -289,9 +292,7 @@ impl EventHandlers {
     }
 
     fn process(&self, pod: &Pod, add: bool) {
-        let mut state = self.state.lock();
-        let changed = process_pod_volumes(pod, add, &mut state.desired, &self.informers, &self.plugin);
-        state.changed |= changed;
+        process_pod_volumes(pod, add, &mut self.state.lock(), &self.informers, &self.plugin);
     }
 
     /// Adds the volume of a bound claim to the pods that wait for it.
@@ -325,7 +326,6 @@ impl EventHandlers {
                 if old.is_none() {
                     // A re-created node has lost its `volumesAttached`.
                     state.actual.set_node_status_update_needed(name);
-                    state.changed = true;
                 }
             }
             Change::Deleted(_) => {
@@ -338,12 +338,11 @@ impl EventHandlers {
             .status
             .as_ref()
             .and_then(|status| status.volumes_in_use.as_deref());
-        // While a volume waits for its detach, the reconciler syncs anyway, so changes of health and taints need no
-        // handling here.
-        let in_use_changed = state
+        // While a volume waits for its detach, the reconciler checks it anyway, so changes of `volumesInUse`, health and
+        // taints need no handling here.
+        state
             .actual
             .set_volumes_mounted_by_node(in_use.unwrap_or_default(), name);
-        state.changed |= in_use_changed;
     }
 }
 

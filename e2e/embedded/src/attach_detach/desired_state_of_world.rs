@@ -124,26 +124,26 @@ impl DesiredStateOfWorld {
         }
     }
 
-    /// The volumes that should be attached and for which `needed(name, node, spec)` holds.
-    pub(crate) fn get_volumes_to_attach(
-        &self,
-        mut needed: impl FnMut(&str, &str, &VolumeSpec) -> bool,
-    ) -> Vec<VolumeToAttach> {
-        let mut volumes = Vec::new();
-        for (node, managed) in &self.nodes {
-            for (name, volume) in &managed.volumes {
-                if needed(name, node, &volume.spec) {
-                    volumes.push(VolumeToAttach {
-                        volume_name: name.clone(),
-                        node_name: node.clone(),
-                        spec: volume.spec.clone(),
-                        scheduled_pods: volume.pods.values().cloned().collect(),
-                        multi_attach_error_reported: volume.multi_attach_error_reported,
-                    });
-                }
-            }
-        }
-        volumes
+    /// The spec of the volume if it should be attached to the node.
+    pub(crate) fn spec(&self, volume_name: &str, node: &str) -> Option<&VolumeSpec> {
+        Some(&self.nodes.get(node)?.volumes.get(volume_name)?.spec)
+    }
+
+    /// The volume that should be attached to the node.
+    pub(crate) fn get_volume_to_attach(&self, volume_name: &str, node: &str) -> Option<VolumeToAttach> {
+        let volume = self.nodes.get(node)?.volumes.get(volume_name)?;
+        Some(volume.to_attach(volume_name, node))
+    }
+
+    /// All volumes that should be attached.
+    pub(crate) fn get_volumes_to_attach(&self) -> Vec<VolumeToAttach> {
+        let nodes = self.nodes.iter();
+        nodes
+            .flat_map(|(node, managed)| {
+                let volumes = managed.volumes.iter();
+                volumes.map(move |(name, volume)| volume.to_attach(name, node))
+            })
+            .collect()
     }
 
     /// Every pod with one of its volumes and its node.
@@ -177,6 +177,20 @@ impl DesiredStateOfWorld {
             *counts.entry(volume.spec.driver.clone()).or_default() += 1;
         }
         counts
+    }
+}
+
+// === impl Volume ===
+
+impl Volume {
+    fn to_attach(&self, name: &str, node: &str) -> VolumeToAttach {
+        VolumeToAttach {
+            volume_name: name.to_owned(),
+            node_name: node.to_owned(),
+            spec: self.spec.clone(),
+            scheduled_pods: self.pods.values().cloned().collect(),
+            multi_attach_error_reported: self.multi_attach_error_reported,
+        }
     }
 }
 
@@ -218,7 +232,7 @@ pub(super) mod tests {
         assert!(desired.add_pod(mk_pod("q"), spec.clone(), "a"));
         assert!(!desired.add_pod(mk_pod("q"), spec, "a"), "already there");
         assert_eq!(
-            desired.get_volumes_to_attach(|_, _, _| true).len(),
+            desired.get_volumes_to_attach().len(),
             1,
             "one volume for both pods"
         );
@@ -240,9 +254,9 @@ pub(super) mod tests {
         desired.add_node("a");
         desired.add_pod(mk_pod("p"), spec.clone(), "a");
         desired.set_multi_attach_error(&name, "a");
-        assert!(desired.get_volumes_to_attach(|_, _, _| true)[0].multi_attach_error_reported);
+        assert!(desired.get_volumes_to_attach()[0].multi_attach_error_reported);
         desired.delete_pod("uid-p", &name, "a");
         desired.add_pod(mk_pod("p"), spec, "a");
-        assert!(!desired.get_volumes_to_attach(|_, _, _| true)[0].multi_attach_error_reported);
+        assert!(!desired.get_volumes_to_attach()[0].multi_attach_error_reported);
     }
 }

@@ -54,11 +54,11 @@ impl DesiredStateOfWorldPopulator {
                     same && determine_volume_action(&pod)
                 });
             if !keep {
-                state.changed |= state.desired.delete_pod(&known.uid, &volume, &node);
+                state.delete_pod(&known.uid, &volume, &node);
             }
         }
         let mut not_attachable = BTreeSet::new();
-        for volume in state.desired.get_volumes_to_attach(|_, _, _| true) {
+        for volume in state.desired.get_volumes_to_attach() {
             if !self.plugin.can_attach(&volume.spec.driver) {
                 tracing::info!(volume = %volume.volume_name, "Volume changes from attachable to non-attachable");
                 for pod in volume.scheduled_pods {
@@ -67,7 +67,7 @@ impl DesiredStateOfWorldPopulator {
             }
         }
         for (pod, volume, node) in not_attachable {
-            state.changed |= state.desired.delete_pod(&pod, &volume, &node);
+            state.delete_pod(&pod, &volume, &node);
         }
     }
 
@@ -76,9 +76,7 @@ impl DesiredStateOfWorldPopulator {
         let mut state = self.state.lock();
         for pod in self.informers.pods.list() {
             if !pod::is_terminated(&pod) {
-                let changed =
-                    process_pod_volumes(&pod, true, &mut state.desired, &self.informers, &self.plugin);
-                state.changed |= changed;
+                process_pod_volumes(&pod, true, &mut state, &self.informers, &self.plugin);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::stream::{FuturesUnordered, StreamExt};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
@@ -29,17 +30,16 @@ impl NodeStatusUpdater {
     /// Writes `volumesAttached` of every node that needs an update.
     ///
     /// # Errors
-    /// The last error of a patch; the nodes of failed patches are marked for a retry.
+    /// An error of a patch; the nodes of failed patches are marked for a retry.
     pub(crate) async fn update_node_statuses(&self) -> kube::Result<()> {
         let reports = self.state.lock().actual.get_volumes_to_report_attached();
-        let mut result = Ok(());
-        for (node, volumes) in reports {
-            let updated = self.update(&node, &volumes).await;
-            if updated.is_err() {
-                result = updated;
-            }
-        }
-        result
+        let updates = reports
+            .iter()
+            .map(|(node, volumes)| self.update(node, volumes))
+            .collect::<FuturesUnordered<_>>();
+        updates
+            .fold(Ok(()), async |result, updated| updated.and(result))
+            .await
     }
 
     /// Writes `volumesAttached` of one node if it needs an update.

@@ -57,12 +57,12 @@ impl OperationExecutor {
     /// Starts to attach a volume.
     pub(crate) fn attach_volume(&self, volume: VolumeToAttach) -> Result<(), NotStarted> {
         let key = operation_key(&volume.volume_name, Some(&volume.spec), &volume.node_name);
-        self.start(&key, ATTACH_OPERATION)?;
+        self.start(&key, ATTACH_OPERATION, &volume.node_name)?;
         let executor = self.clone();
         self.enqueue(
             async move {
                 let succeeded = executor.run_attach(&volume).await;
-                executor.finish(&key, succeeded);
+                executor.finish(&key, succeeded, &volume.node_name);
             }
             .boxed(),
         );
@@ -72,12 +72,12 @@ impl OperationExecutor {
     /// Starts to detach a volume. `verify`: check that the node does not use it; false for a forced detach.
     pub(crate) fn detach_volume(&self, volume: AttachedVolume, verify: bool) -> Result<(), NotStarted> {
         let key = operation_key(&volume.volume_name, volume.spec.as_deref(), &volume.node_name);
-        self.start(&key, DETACH_OPERATION)?;
+        self.start(&key, DETACH_OPERATION, &volume.node_name)?;
         let executor = self.clone();
         self.enqueue(
             async move {
                 let succeeded = executor.run_detach(&volume, verify).await;
-                executor.finish(&key, succeeded);
+                executor.finish(&key, succeeded, &volume.node_name);
             }
             .boxed(),
         );
@@ -156,14 +156,17 @@ impl OperationExecutor {
         }
     }
 
-    fn start(&self, key: &OperationKey, name: &'static str) -> Result<(), NotStarted> {
-        self.state.lock().pending.start(key, name, Instant::now())
+    fn start(&self, key: &OperationKey, name: &'static str, node: &str) -> Result<(), NotStarted> {
+        let mut state = self.state.lock();
+        state.pending.start(key, name, Instant::now())?;
+        state.unsettled.remove(&(key.volume.clone(), node.to_owned()));
+        Ok(())
     }
 
-    fn finish(&self, key: &OperationKey, succeeded: bool) {
+    fn finish(&self, key: &OperationKey, succeeded: bool, node: &str) {
         let mut state = self.state.lock();
         state.pending.finish(key, succeeded, Instant::now());
-        state.changed = true;
+        state.mark_unsettled(&key.volume, node);
     }
 
     fn enqueue(&self, operation: BoxFuture<'static, ()>) {
@@ -203,7 +206,7 @@ pub(crate) fn is_operation_pending(
 }
 
 /// The node of an operation's key; empty, which matches any, for a volume of a single node.
-fn key_node<'a>(spec: Option<&VolumeSpec>, node: &'a str) -> &'a str {
+pub(crate) fn key_node<'a>(spec: Option<&VolumeSpec>, node: &'a str) -> &'a str {
     match spec {
         Some(spec) if !spec.is_multi_attach_allowed() => "",
         Some(_) | None => node,

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
 
+use super::State;
 use super::csi_plugin::CsiPlugin;
-use super::desired_state_of_world::{DesiredStateOfWorld, PodToAdd};
+use super::desired_state_of_world::PodToAdd;
 use crate::informers::Informers;
 use crate::pod;
 use crate::volume::{VolumeSpec, claim_name};
@@ -54,32 +55,28 @@ fn bound_volume(pod: &Pod, volume: &Volume, claim: &str, informers: &Informers) 
     VolumeSpec::from_persistent_volume(&volume)
 }
 
-/// Adds the pod's volumes to the desired state, or removes them. Returns whether anything changed.
+/// Adds the pod's volumes to the desired state, or removes them.
 pub(crate) fn process_pod_volumes(
     pod: &Pod,
     add: bool,
-    desired: &mut DesiredStateOfWorld,
+    state: &mut State,
     informers: &Informers,
     plugin: &CsiPlugin,
-) -> bool {
-    let Some(node) = pod::node_name(pod) else {
-        return false;
+) {
+    let Some(node) = pod::node_name(pod).filter(|node| state.desired.node_exists(node)) else {
+        return;
     };
-    if !desired.node_exists(node) {
-        return false;
-    }
-    let mut changed = false;
     for volume in pod::volumes(pod) {
         let Some(spec) = create_volume_spec(pod, volume, informers, plugin) else {
             continue;
         };
-        changed |= if add {
-            desired.add_pod(pod_to_add(pod), spec, node)
-        } else {
-            desired.delete_pod(pod::uid(pod), &spec.unique_name(), node)
-        };
+        let name = spec.unique_name();
+        if !add {
+            state.delete_pod(pod::uid(pod), &name, node);
+        } else if state.desired.add_pod(pod_to_add(pod), spec, node) {
+            state.mark_unsettled(&name, node);
+        }
     }
-    changed
 }
 
 /// Whether a pod's volumes should be attached: not if it is terminated.

@@ -5,16 +5,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::stream::{self, StreamExt};
 use k8s_openapi::api::core::v1::Node;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::SharedState;
 use super::actual_state_of_world::{AttachState, AttachedVolume};
 use super::desired_state_of_world::VolumeToAttach;
 use super::metrics::ForceDetachReason;
 use super::multi_attach;
 use super::node_status_updater::NodeStatusUpdater;
-use super::operation_executor::{DETACH_OPERATION, OperationExecutor, is_operation_pending, operation_key};
+use super::operation_executor::{DETACH_OPERATION, OperationExecutor, is_operation_pending, key_node};
+use super::{SharedState, State};
 use crate::event_recorder::EventType;
 use crate::informer::Informer;
 use crate::injected_bug::InjectedBug;
@@ -103,55 +104,68 @@ impl DetachDecision {
 // === impl Reconciler ===
 
 impl Reconciler {
-    /// Runs until the future is dropped. Skips a sync if the state has not changed.
+    /// Runs until the future is dropped. Skips a sync if there is nothing to do.
     pub(crate) async fn run(self) {
         let mut ticks = interval(LOOP_PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            if std::mem::take(&mut self.state.lock().changed) {
+            if self.is_sync_due() {
                 self.reconcile().await;
             }
         }
     }
 
+    fn is_sync_due(&self) -> bool {
+        let state = self.state.lock();
+        !state.unsettled.is_empty() || state.actual.is_node_status_update_needed()
+    }
+
     pub(crate) async fn reconcile(&self) {
+        // A detach first writes the status of its node; those of different nodes are written concurrently.
+        let mut by_node: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for volume in self.volumes_to_detach() {
-            self.detach(volume).await;
+            by_node.entry(volume.node_name.clone()).or_default().push(volume);
         }
+        let nodes = stream::iter(by_node.into_values());
+        nodes
+            .for_each_concurrent(None, async |volumes| {
+                for volume in volumes {
+                    self.detach(volume).await;
+                }
+            })
+            .await;
         for volume in self.volumes_to_attach() {
             self.attach(volume);
         }
         if let Err(error) = self.node_status_updater.update_node_statuses().await {
             tracing::debug!(%error, "UpdateNodeStatuses failed");
-            self.state.lock().changed = true;
         }
     }
 
-    /// The volumes that are attached, not desired, without a pending operation, and not known to wait for their unmount. If
-    /// there are any, or any that wait, the next sync is due; the end of an operation makes it due, too.
+    /// The volumes that are attached, not desired, without a pending operation, and not known to wait for their unmount.
     fn volumes_to_detach(&self) -> Vec<AttachedVolume> {
         let now = Instant::now();
-        let mut state = self.state.lock();
-        let (desired, pending) = (&state.desired, &state.pending);
-        let mut next_is_due = false;
+        let state = self.state.lock();
         let mut health = BTreeMap::new();
-        let volumes = state.actual.get_attached_volumes(|volume| {
-            let (name, node) = (volume.volume_name, volume.node_name);
-            if desired.volume_exists(name, node) || is_operation_pending(pending, name, volume.spec, node) {
-                return false;
-            }
-            next_is_due = true;
-            let Some(requested) = volume.detach_requested.filter(|_| volume.mounted_by_node) else {
-                return true;
-            };
-            let health = *health.entry(node).or_insert_with(|| self.node_health(node));
-            let elapsed = now.saturating_duration_since(requested);
-            DetachDecision::new(true, elapsed, health, self.force_detach) != DetachDecision::WaitForUnmount
-                || self.is_timeout_disabled_after(elapsed)
-        });
-        state.changed |= next_is_due;
-        volumes
+        let undesired = state.unsettled.iter();
+        undesired
+            .filter(|(name, node)| !state.desired.volume_exists(name, node))
+            .filter_map(|(name, node)| {
+                let volume = state.actual.get_attached_volume(name, node)?;
+                if is_operation_pending(&state.pending, name, volume.spec(), node) {
+                    return None;
+                }
+                let Some(requested) = volume.detach_requested().filter(|_| volume.mounted_by_node()) else {
+                    return Some(volume.to_attached_volume());
+                };
+                let health = *health.entry(node).or_insert_with(|| self.node_health(node));
+                let elapsed = now.saturating_duration_since(requested);
+                let decision = DetachDecision::new(true, elapsed, health, self.force_detach);
+                (decision != DetachDecision::WaitForUnmount || self.is_timeout_disabled_after(elapsed))
+                    .then(|| volume.to_attached_volume())
+            })
+            .collect()
     }
 
     fn is_timeout_disabled_after(&self, elapsed: Duration) -> bool {
@@ -164,17 +178,30 @@ impl Reconciler {
         health
     }
 
-    /// The volumes that are desired, not attached, and without a pending operation. Resets the detach request time of the
-    /// attached ones.
+    /// The volumes that are desired, not attached, and without a pending operation. Settles those whose states agree.
     fn volumes_to_attach(&self) -> Vec<VolumeToAttach> {
         let mut state = self.state.lock();
-        let state = &mut *state;
-        let (actual, pending) = (&mut state.actual, &state.pending);
-        let volumes = state.desired.get_volumes_to_attach(|name, node, spec| {
-            !actual.reset_detach_request_time(name, node)
-                && !is_operation_pending(pending, name, Some(spec), node)
+        let State {
+            desired,
+            actual,
+            pending,
+            unsettled,
+            ..
+        } = &mut *state;
+        let mut volumes = Vec::new();
+        unsettled.retain(|(name, node)| {
+            let Some(spec) = desired.spec(name, node) else {
+                return actual.attach_state(name, node) != AttachState::Detached;
+            };
+            if is_operation_pending(pending, name, Some(spec), node) {
+                return true;
+            }
+            if actual.reset_detach_request_time(name, node) {
+                return false;
+            }
+            volumes.extend(desired.get_volume_to_attach(name, node));
+            true
         });
-        state.changed |= !volumes.is_empty();
         volumes
     }
 
@@ -225,12 +252,10 @@ impl Reconciler {
     fn request_detach(&self, volume: &AttachedVolume) -> Option<Duration> {
         let now = Instant::now();
         let (name, node) = (&volume.volume_name, &volume.node_name);
-        let key = operation_key(name, volume.spec.as_deref(), node);
+        let of_node = key_node(volume.spec.as_deref(), node);
         let mut state = self.state.lock();
-        if !state
-            .pending
-            .is_operation_safe_to_retry(&key, DETACH_OPERATION, now)
-        {
+        let pending = &state.pending;
+        if !pending.is_operation_safe_to_retry(name, "", of_node, DETACH_OPERATION, now) {
             return None;
         }
         // An operation may have ended since the list was built.

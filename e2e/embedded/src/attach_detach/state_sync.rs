@@ -33,7 +33,14 @@ impl StateSync {
     }
 
     async fn sync_states(&self) {
-        let volumes = self.state.lock().actual.get_attached_volumes(|_| true);
+        let volumes = {
+            let state = self.state.lock();
+            debug_assert!(
+                state.has_all_unsettled(),
+                "the reconciler must know each difference"
+            );
+            state.actual.get_attached_volumes()
+        };
         for volume in volumes {
             let (name, node) = (&volume.volume_name, &volume.node_name);
             let Some(spec) = volume.spec.as_deref() else {
@@ -48,7 +55,7 @@ impl StateSync {
             if is_settled(&state, name, spec, node) {
                 tracing::info!(volume = %name, %node, "attached volume has no attached VolumeAttachment");
                 state.actual.mark_volume_as_detached(name, node);
-                state.changed = true;
+                state.mark_unsettled(name, node);
             }
         }
     }

@@ -43,7 +43,7 @@ impl AttachDetachView {
     pub fn volumes(&self) -> BTreeMap<(UniqueVolumeName, String), VolumeView> {
         let state = self.state.lock();
         let mut views: BTreeMap<_, VolumeView> = BTreeMap::new();
-        for volume in state.desired.get_volumes_to_attach(|_, _, _| true) {
+        for volume in state.desired.get_volumes_to_attach() {
             let (name, node) = (volume.volume_name, volume.node_name);
             let pending = is_operation_pending(&state.pending, &name, Some(&volume.spec), &node);
             let view = views.entry((name, node)).or_default();
@@ -54,7 +54,7 @@ impl AttachDetachView {
                 .collect();
             view.operation_pending = pending;
         }
-        for volume in state.actual.get_attached_volumes(|_| true) {
+        for volume in state.actual.get_attached_volumes() {
             let (name, node) = (volume.volume_name, volume.node_name);
             let pending = is_operation_pending(&state.pending, &name, volume.spec.as_deref(), &node);
             let view = views.entry((name, node)).or_default();

@@ -94,11 +94,12 @@ struct AttachedVolume {
 
 impl Operation {
     const VERIFY: &'static str = "verify_controller_attached_volume";
+    const MOUNT: &'static str = "volume_mount";
 
     fn name(&self) -> &'static str {
         match self {
             Self::VerifyControllerAttachedVolume(_) => Self::VERIFY,
-            Self::MountVolume { .. } => "volume_mount",
+            Self::MountVolume { .. } => Self::MOUNT,
             Self::UnmountVolume { .. } => "volume_unmount",
             Self::UnmountDevice(_) => "unmount_device",
         }
@@ -147,12 +148,12 @@ impl VolumeManager {
     }
 
     /// `volumesInUse`: desired volumes, and volumes that are not yet unstaged.
-    pub(crate) fn volumes_in_use(&self) -> BTreeSet<UniqueVolumeName> {
+    pub(crate) fn volumes_in_use(&self) -> BTreeSet<&str> {
         let desired = self.desired.values().map(|volume| &volume.spec);
         desired
             .chain(self.actual.values().map(|volume| &volume.spec))
             .filter(|spec| spec.attachable)
-            .map(|spec| spec.unique_name.clone())
+            .map(|spec| spec.unique_name.as_str())
             .collect()
     }
 
@@ -285,7 +286,7 @@ impl VolumeManager {
         for operation in self
             .unmount_volumes()
             .into_iter()
-            .chain(self.mount_volumes())
+            .chain(self.mount_volumes(now))
             .chain(self.unmount_devices())
         {
             if self
@@ -325,10 +326,17 @@ impl VolumeManager {
             .collect()
     }
 
-    fn mount_volumes(&self) -> Vec<Operation> {
+    fn mount_volumes(&self, now: Instant) -> Vec<Operation> {
         let mut operations = Vec::new();
+        let can_start = |name: &str, operation| {
+            self.pending
+                .is_operation_safe_to_retry(name, "", "", operation, now)
+        };
         for (name, volume) in &self.desired {
             let Some(actual) = self.actual.get(name) else {
+                if !can_start(name, Operation::VERIFY) {
+                    continue;
+                }
                 // The attach/detach controller knows that the volume is in use only after the node has reported
                 // it.
                 if volume.reported_in_use || !volume.spec.attachable {
@@ -341,7 +349,7 @@ impl VolumeManager {
                 continue;
             }
             for pod in &volume.pods {
-                if actual.pods.get(pod) != Some(&MountState::Mounted) {
+                if actual.pods.get(pod) != Some(&MountState::Mounted) && can_start(name, Operation::MOUNT) {
                     operations.push(Operation::MountVolume {
                         spec: volume.spec.clone(),
                         pod: pod.clone(),
