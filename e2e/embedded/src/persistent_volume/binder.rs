@@ -24,7 +24,7 @@ use crate::informers::Informers;
 use crate::key_queue::KeyQueue;
 use crate::migration::migrated_driver;
 
-/// Resync period of all claims and volumes.
+/// Resync period of unbound claims and volumes.
 const RESYNC_PERIOD: Duration = Duration::from_secs(15);
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const MAX_RETRY: Duration = Duration::from_secs(10);
@@ -59,7 +59,7 @@ impl PersistentVolumeController {
                     biased;
                     Some(change) = claims.recv() => claim_changed(&mut queue, &change),
                     Some(change) = volumes.recv() => volume_changed(&mut queue, &change),
-                    _ = resync.tick() => self.enqueue_all(&mut queue),
+                    _ = resync.tick() => self.enqueue_unbound(&mut queue),
                     () = sleep_until(queue.next_due().unwrap_or_else(Instant::now)),
                         if queue.next_due().is_some() => {}
                 }
@@ -76,11 +76,14 @@ impl PersistentVolumeController {
         }
     }
 
-    fn enqueue_all(&self, queue: &mut KeyQueue<Item>) {
-        for volume in self.informers.volumes.list() {
+    /// What is bound needs no resync: its changes enqueue it.
+    fn enqueue_unbound(&self, queue: &mut KeyQueue<Item>) {
+        let volumes = self.informers.volumes.list().into_iter();
+        for volume in volumes.filter(|volume| volume_phase(volume) != "Bound") {
             queue.add_unless_delayed(Item::Volume(volume.metadata.name.clone().unwrap_or_default()));
         }
-        for claim in self.informers.claims.list() {
+        let claims = self.informers.claims.list().into_iter();
+        for claim in claims.filter(|claim| claim_phase(claim) != "Bound") {
             queue.add_unless_delayed(Item::Claim(key_of(&*claim)));
         }
     }
@@ -244,8 +247,10 @@ impl PersistentVolumeController {
             queue.add_unless_delayed(Item::Claim(key.clone()));
         }
         let mut action = decide_volume(volume, claim.as_deref());
-        if action == VolumeAction::SetPhase("Released")
-            && let Some((namespace, name)) = &key
+        if matches!(
+            action,
+            VolumeAction::SetPhase("Released") | VolumeAction::FailDelete
+        ) && let Some((namespace, name)) = &key
         {
             // The informer may lack the claim, or still have an earlier claim of this name.
             let claims = Api::<PersistentVolumeClaim>::namespaced(self.client.clone(), namespace);
@@ -255,6 +260,7 @@ impl PersistentVolumeController {
         match action {
             VolumeAction::Nothing => Ok(()),
             VolumeAction::SetPhase(phase) => self.set_volume_phase(volume, phase).await,
+            VolumeAction::FailDelete => self.fail_delete(volume).await,
             VolumeAction::Unbind => {
                 let patch = if volume_annotation(volume, ANN_BOUND_BY_CONTROLLER).is_some() {
                     let annotations = json!({ANN_BOUND_BY_CONTROLLER: null});
@@ -277,8 +283,25 @@ impl PersistentVolumeController {
         if volume_phase(volume) == phase {
             return Ok(());
         }
+        self.patch_volume_status(volume, json!({"phase": phase})).await
+    }
+
+    /// As `deleteVolumeOperation` for a volume that no provisioner deletes.
+    async fn fail_delete(&self, volume: &PersistentVolume) -> kube::Result<()> {
+        let name = volume.metadata.name.as_deref().unwrap_or_default();
+        let message = format!(
+            "error getting deleter volume plugin for volume {name:?}: no deletable volume plugin matched"
+        );
+        self.patch_volume_status(volume, json!({"phase": "Failed", "message": message}))
+            .await?;
+        self.recorder
+            .event(volume, EventType::Warning, "VolumeFailedDelete", &message);
+        Ok(())
+    }
+
+    async fn patch_volume_status(&self, volume: &PersistentVolume, status: Value) -> kube::Result<()> {
         let patch = with_version(
-            json!({"status": {"phase": phase}}),
+            json!({ "status": status }),
             volume.metadata.resource_version.as_ref(),
         );
         let name = volume.metadata.name.as_deref().unwrap_or_default();

@@ -23,12 +23,21 @@ pub(crate) const ANN_IS_DEFAULT_CLASS: [&str; 2] = [
 /// The node that the scheduler chose for the first consumer.
 pub(crate) const ANN_SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
+/// The class of a claim or volume; takes precedence over the field.
+const ANN_BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+
 /// The claim's class; empty if it has none.
 pub(crate) fn class_name(claim: &PersistentVolumeClaim) -> &str {
-    claim
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.storage_class_name.as_deref())
+    let spec = claim.spec.as_ref();
+    annotation(claim, ANN_BETA_STORAGE_CLASS)
+        .or_else(|| spec?.storage_class_name.as_deref())
+        .unwrap_or_default()
+}
+
+fn class_of_volume(volume: &PersistentVolume) -> &str {
+    let spec = volume.spec.as_ref();
+    volume_annotation(volume, ANN_BETA_STORAGE_CLASS)
+        .or_else(|| spec?.storage_class_name.as_deref())
         .unwrap_or_default()
 }
 
@@ -70,8 +79,8 @@ pub(crate) fn is_volume_bound_to_claim(volume: &PersistentVolume, claim: &Persis
             .is_none_or(|uid| uid.is_empty() || Some(uid) == claim.metadata.uid.as_ref())
 }
 
-/// The best volume for the claim: one pre-bound to it, else the smallest that fits. With a node, only volumes
-/// that the node can access.
+/// The best volume for the claim: one pre-bound to it, even of another class, else the smallest that fits. With a node, only
+/// volumes that the node can access; `None` if it cannot access the pre-bound one (`FindMatchingVolume`).
 pub(crate) fn find_matching_volume<'a>(
     claim: &PersistentVolumeClaim,
     volumes: impl IntoIterator<Item = &'a PersistentVolume>,
@@ -80,19 +89,32 @@ pub(crate) fn find_matching_volume<'a>(
 ) -> Option<&'a PersistentVolume> {
     let mut best: Option<(i64, &PersistentVolume)> = None;
     for volume in volumes {
-        if !could_serve(claim, volume) {
+        let spec = volume.spec.as_ref();
+        let (is_free, is_bound) = (
+            spec.is_some_and(|spec| spec.claim_ref.is_none()),
+            is_volume_bound_to_claim(volume, claim),
+        );
+        let fits = is_large_enough(claim, volume)
+            && has_mode(claim, volume)
+            && has_attributes_class(claim, volume)
+            && volume.metadata.deletion_timestamp.is_none();
+        if !(fits && (is_free || is_bound)) {
             continue;
         }
         let reachable = node.is_none_or(|node| is_reachable(volume, node));
-        if is_volume_bound_to_claim(volume, claim) {
-            if reachable {
-                return Some(volume);
-            }
-            continue;
+        // As upstream, the scheduler does not check the access modes of a pre-bound volume.
+        if is_bound && (node.is_some() || has_access_modes(claim, volume)) {
+            return reachable.then_some(volume);
         }
-        let free = volume.spec.as_ref().is_some_and(|spec| spec.claim_ref.is_none())
-            && volume_phase(volume) == "Available";
-        if only_prebound || !free || !reachable {
+        let selector = claim.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        let is_candidate = is_free
+            && !only_prebound
+            && reachable
+            && volume_phase(volume) == "Available"
+            && class_of_volume(volume) == class_name(claim)
+            && has_access_modes(claim, volume)
+            && node_selector::label_selector_matches(selector, volume.metadata.labels.as_ref());
+        if !is_candidate {
             continue;
         }
         let size = capacity(volume);
@@ -123,26 +145,18 @@ fn capacity(volume: &PersistentVolume) -> i64 {
 
 /// The reason that the volume does not satisfy the claim; `None` if it does (`checkVolumeSatisfyClaim`).
 pub(crate) fn mismatch(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<String> {
-    let wanted = claim.spec.clone().unwrap_or_default();
-    let offered = volume.spec.clone().unwrap_or_default();
-    let mode = |mode: Option<String>| mode.unwrap_or_else(|| "Filesystem".to_owned());
-    let attributes = |class: Option<String>| class.unwrap_or_default();
-    let offered_modes = offered.access_modes.unwrap_or_default();
-    let mut wanted_modes = wanted.access_modes.iter().flatten();
     let why = if volume.metadata.deletion_timestamp.is_some() {
         let name = volume.metadata.name.as_deref().unwrap_or_default();
         return Some(format!("the volume is marked for deletion {name:?}"));
-    } else if capacity(volume) < requested_bytes(claim) {
+    } else if !is_large_enough(claim, volume) {
         "requested PV is too small"
-    } else if offered.storage_class_name.as_deref().unwrap_or_default() != class_name(claim) {
+    } else if class_of_volume(volume) != class_name(claim) {
         "storageClassName does not match"
-    } else if attributes(wanted.volume_attributes_class_name)
-        != attributes(offered.volume_attributes_class_name)
-    {
+    } else if !has_attributes_class(claim, volume) {
         "volumeAttributesClassName does not match"
-    } else if mode(offered.volume_mode) != mode(wanted.volume_mode) {
+    } else if !has_mode(claim, volume) {
         "incompatible volumeMode"
-    } else if !wanted_modes.all(|mode| offered_modes.contains(mode)) {
+    } else if !has_access_modes(claim, volume) {
         "incompatible accessMode"
     } else {
         return None;
@@ -150,10 +164,34 @@ pub(crate) fn mismatch(claim: &PersistentVolumeClaim, volume: &PersistentVolume)
     Some(why.to_owned())
 }
 
-fn could_serve(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
-    let selector = claim.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-    mismatch(claim, volume).is_none()
-        && node_selector::label_selector_matches(selector, volume.metadata.labels.as_ref())
+fn is_large_enough(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
+    capacity(volume) >= requested_bytes(claim)
+}
+
+fn has_attributes_class(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
+    let (wanted, offered) = (claim.spec.as_ref(), volume.spec.as_ref());
+    let wanted = wanted.and_then(|spec| spec.volume_attributes_class_name.as_deref());
+    let offered = offered.and_then(|spec| spec.volume_attributes_class_name.as_deref());
+    wanted.unwrap_or_default() == offered.unwrap_or_default()
+}
+
+fn has_mode(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
+    let (wanted, offered) = (claim.spec.as_ref(), volume.spec.as_ref());
+    let wanted = wanted.and_then(|spec| spec.volume_mode.as_deref());
+    let offered = offered.and_then(|spec| spec.volume_mode.as_deref());
+    wanted.unwrap_or("Filesystem") == offered.unwrap_or("Filesystem")
+}
+
+fn has_access_modes(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
+    let (wanted, offered) = (claim.spec.as_ref(), volume.spec.as_ref());
+    let offered = offered
+        .and_then(|spec| spec.access_modes.as_deref())
+        .unwrap_or_default();
+    let mut wanted = wanted
+        .and_then(|spec| spec.access_modes.as_deref())
+        .unwrap_or_default()
+        .iter();
+    wanted.all(|mode| offered.contains(mode))
 }
 
 #[cfg(test)]
@@ -261,6 +299,51 @@ mod tests {
         }));
         assert_eq!(found(&named, false).as_deref(), Some("named"));
         assert_eq!(found(&named, true).as_deref(), Some("named"));
+    }
+
+    #[test]
+    fn volume_that_names_the_claim_is_bound_even_if_its_class_differs() {
+        let named = |size: &str, modes: &[&str]| {
+            mk_volume("named", size, |v| {
+                v["spec"]["claimRef"] = json!({"namespace": "default", "name": "data"});
+                v["spec"]["storageClassName"] = json!("fast");
+                v["spec"]["accessModes"] = json!(modes);
+            })
+        };
+        let found = |volume| find_matching_volume(&mk_claim(), [&volume], None, false).is_some();
+        assert!(found(named("1Gi", &["ReadWriteOnce"])));
+        assert!(!found(named("1Mi", &["ReadWriteOnce"])));
+        assert!(!found(named("1Gi", &["ReadOnlyMany"])));
+    }
+
+    #[test]
+    fn claim_with_a_pre_bound_volume_that_the_node_cannot_access_gets_no_other_one() {
+        let local = mk_volume("local", "1Gi", |v| {
+            v["spec"]["claimRef"] = json!({"namespace": "default", "name": "data"});
+            v["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [{"matchExpressions":
+                [{"key": "zone", "operator": "In", "values": ["z1"]}]}]}});
+        });
+        let volumes = [local, mk_volume("free", "1Gi", |_| {})];
+        let found = |zone: &str| {
+            let node = json!({"metadata": {"name": "a", "labels": {"zone": zone}}});
+            let node: Node = serde_json::from_value(node).unwrap();
+            let volume = find_matching_volume(&mk_claim(), &volumes, Some(&node), false)?;
+            volume.metadata.name.clone()
+        };
+        assert_eq!(found("z1").as_deref(), Some("local"));
+        assert_eq!(found("z2"), None);
+    }
+
+    #[test]
+    fn beta_annotation_takes_precedence_over_the_class_field() {
+        let mut claim = mk_claim();
+        let beta = (ANN_BETA_STORAGE_CLASS.to_owned(), "fast".to_owned());
+        claim.metadata.annotations = Some([beta].into());
+        assert_eq!(class_name(&claim), "fast");
+        let volume = mk_volume("v", "1Gi", |v| {
+            v["metadata"]["annotations"] = json!({ANN_BETA_STORAGE_CLASS: "fast"});
+        });
+        assert_eq!(mismatch(&claim, &volume), None);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 
 use super::claims::{
-    ANN_BIND_COMPLETED, ANN_PROVISIONED_BY, ANN_SELECTED_NODE, annotation, class_name, find_matching_volume,
-    is_volume_bound_to_claim, mismatch, volume_annotation, volume_phase,
+    ANN_BIND_COMPLETED, ANN_MIGRATED_TO, ANN_PROVISIONED_BY, ANN_SELECTED_NODE, annotation, class_name,
+    find_matching_volume, is_volume_bound_to_claim, mismatch, volume_annotation, volume_phase,
 };
 use crate::event_recorder::EventType;
 
@@ -33,6 +33,8 @@ pub(crate) enum ClaimAction {
 pub(crate) enum VolumeAction {
     Nothing,
     SetPhase(&'static str),
+    /// No plugin of the controller can delete the released volume.
+    FailDelete,
     /// Unbind the volume: its claim is bound to another one.
     Unbind,
 }
@@ -162,15 +164,20 @@ pub(crate) fn decide_volume(
     let Some(uid) = owner.uid.as_deref().filter(|uid| !uid.is_empty()) else {
         return phase("Available");
     };
+    let spec = volume.spec.as_ref();
+    let policy = spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
+    let is_provisioned = volume_annotation(volume, ANN_PROVISIONED_BY).is_some() && policy == Some("Delete");
     let Some(claim) = claim.filter(|claim| claim.metadata.uid.as_deref() == Some(uid)) else {
-        return phase("Released");
+        // A provisioner deletes the volumes that it has provisioned.
+        let has_deleter = is_provisioned || volume_annotation(volume, ANN_MIGRATED_TO).is_some();
+        let is_csi = spec.is_some_and(|spec| spec.csi.is_some());
+        return if volume_phase(volume) == "Released" && policy == Some("Delete") && is_csi && !has_deleter {
+            VolumeAction::FailDelete
+        } else {
+            phase("Released")
+        };
     };
     let wanted = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
-    let policy = volume
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
-    let is_provisioned = volume_annotation(volume, ANN_PROVISIONED_BY).is_some() && policy == Some("Delete");
     match wanted.filter(|name| !name.is_empty()) {
         // The claim's own sync completes the binding.
         None => VolumeAction::Nothing,

@@ -110,10 +110,18 @@ fn is_used<P: Borrow<Pod>>(claim: &PersistentVolumeClaim, pods: &[P]) -> bool {
     pods.iter().map(Borrow::borrow).any(|pod| {
         pod.metadata.namespace == claim.metadata.namespace
             && pod::node_name(pod).is_some()
-            && pod::volumes(pod)
-                .iter()
-                .any(|volume| claim_name(pod, volume) == claim.metadata.name)
+            && pod::volumes(pod).iter().any(|volume| {
+                // An ephemeral claim of a pod that has ended, or of another owner, is not used.
+                let is_ephemeral = volume.ephemeral.is_some();
+                claim_name(pod, volume) == claim.metadata.name
+                    && (!is_ephemeral || (pod::owns(pod, &claim.metadata) && !is_shut_down(pod)))
+            })
     })
+}
+
+/// Whether kubelet has processed the pod's deletion, or the pod was force-deleted.
+fn is_shut_down(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some() && pod.metadata.deletion_grace_period_seconds == Some(0)
 }
 
 fn claim_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolumeClaim>) {
@@ -209,6 +217,35 @@ mod tests {
                 expected,
                 "deleting {deleting}, protected {protected}, used {used}"
             );
+        }
+    }
+
+    #[test]
+    fn ephemeral_claim_is_used_only_by_its_owner_until_that_is_shut_down() {
+        let mk_pod = |grace: Option<i64>| -> Pod {
+            let pod = json!({
+                "metadata": {"name": "web", "namespace": "default", "uid": "uid-web",
+                    "deletionTimestamp": grace.map(|_| "2026-01-01T00:00:00Z"),
+                    "deletionGracePeriodSeconds": grace},
+                "spec": {"containers": [], "nodeName": "a",
+                    "volumes": [{"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]},
+            });
+            serde_json::from_value(pod).unwrap()
+        };
+        let mk_claim = |owner: &str| -> PersistentVolumeClaim {
+            let claim = json!({"metadata": {"name": "web-data", "namespace": "default", "ownerReferences":
+                [{"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": owner, "controller": true}]}});
+            serde_json::from_value(claim).unwrap()
+        };
+        let cases = [
+            ("uid-web", None, true),
+            ("uid-web", Some(30), true),
+            ("uid-web", Some(0), false),
+            ("uid-other", None, false),
+        ];
+        for (owner, grace, expected) in cases {
+            let used = is_used(&mk_claim(owner), &[mk_pod(grace)]);
+            assert_eq!(used, expected, "owner {owner}, grace period {grace:?}");
         }
     }
 

@@ -162,12 +162,27 @@ fn volume_follows_its_claim() {
         v["spec"]["persistentVolumeReclaimPolicy"] = json!("Delete");
         v["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"] = json!("d");
     });
+    let undeletable = |phase: &str| {
+        mk_volume(|v| {
+            v["spec"]["claimRef"] = owned_by("uid-c");
+            v["spec"]["persistentVolumeReclaimPolicy"] = json!("Delete");
+            v["status"]["phase"] = json!(phase);
+        })
+    };
+    let (bound_before, released, failed) = (
+        undeletable("Bound"),
+        undeletable("Released"),
+        undeletable("Failed"),
+    );
     let new = mk_volume(|v| v["status"]["phase"] = json!("Pending"));
     let recreated = mk_volume(|v| v["spec"]["claimRef"] = owned_by("uid-before"));
     let cases = [
         (&new, None, VolumeAction::SetPhase("Available")),
         (&owned, None, VolumeAction::SetPhase("Released")),
         (&recreated, Some(&claim), VolumeAction::SetPhase("Released")),
+        (&bound_before, None, VolumeAction::SetPhase("Released")),
+        (&released, None, VolumeAction::FailDelete),
+        (&failed, None, VolumeAction::Nothing),
         (&owned, Some(&claim), VolumeAction::Nothing),
         (&owned, Some(&bound), VolumeAction::SetPhase("Bound")),
         (&by_controller, Some(&elsewhere), VolumeAction::Unbind),
