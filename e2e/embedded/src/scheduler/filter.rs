@@ -62,8 +62,24 @@ impl PodClaims {
                 }
                 return Err(format!("persistentvolumeclaim {name:?} not found"));
             };
+            let status = claim.status.as_ref();
+            if status.and_then(|status| status.phase.as_deref()) == Some("Lost") {
+                let spec = claim.spec.as_ref();
+                let bound = spec
+                    .and_then(|spec| spec.volume_name.as_deref())
+                    .unwrap_or_default();
+                return Err(format!(
+                    "persistentvolumeclaim {name:?} bound to non-existent persistentvolume {bound:?}"
+                ));
+            }
             if claim.metadata.deletion_timestamp.is_some() {
                 return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
+            }
+            if volume.ephemeral.is_some() && !pod::owns(pod, &claim.metadata) {
+                let owner = pod.metadata.name.as_deref().unwrap_or_default();
+                return Err(format!(
+                    "PVC {namespace}/{name} was not created for pod {namespace}/{owner} (pod is not owner)"
+                ));
             }
             claims.add(claim, snapshot)?;
         }
@@ -71,10 +87,9 @@ impl PodClaims {
     }
 
     fn add(&mut self, claim: &Arc<PersistentVolumeClaim>, snapshot: &Snapshot) -> Result<(), String> {
-        let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
-        let volume = volume
-            .filter(|name| !name.is_empty())
-            .and_then(|name| snapshot.volume(&name));
+        let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+        let name = name.filter(|name| !name.is_empty());
+        let volume = name.and_then(|name| snapshot.volume(name));
         let bound = claim
             .metadata
             .annotations
@@ -87,7 +102,8 @@ impl PodClaims {
         let class = snapshot.classes.get(class_name(claim));
         let late =
             class.and_then(|class| class.volume_binding_mode.as_deref()) == Some("WaitForFirstConsumer");
-        if late {
+        // A claim that names its volume is left to the PV controller.
+        if late && name.is_none() {
             self.late.push(claim.clone());
             Ok(())
         } else {
@@ -159,7 +175,7 @@ impl Snapshot {
 /// The reason that the pod does not fit on the node; `None` if it does.
 pub(crate) fn reject(pod: &Pod, claims: &PodClaims, node: &Node, snapshot: &Snapshot) -> Option<String> {
     rejected_by_node(pod, node)
-        .or_else(|| rejected_by_bound_volumes(pod, claims, node, snapshot))
+        .or_else(|| rejected_by_volumes(pod, claims, node, snapshot))
         .or_else(|| rejected_by_limits(pod, node, snapshot))
         .or_else(|| {
             let missing = claims
@@ -211,13 +227,8 @@ fn rejected_by_node(pod: &Pod, node: &Node) -> Option<String> {
     (!selected || !affine).then(|| "node(s) didn't match Pod's node affinity/selector".to_owned())
 }
 
-fn rejected_by_bound_volumes(
-    pod: &Pod,
-    claims: &PodClaims,
-    node: &Node,
-    snapshot: &Snapshot,
-) -> Option<String> {
-    for (claim, volume) in &claims.bound {
+fn rejected_by_volumes(pod: &Pod, claims: &PodClaims, node: &Node, snapshot: &Snapshot) -> Option<String> {
+    for (_, volume) in &claims.bound {
         let required = volume
             .spec
             .as_ref()
@@ -225,14 +236,14 @@ fn rejected_by_bound_volumes(
         if required.is_some_and(|required| !node_selector::matches(required, node)) {
             return Some("node(s) didn't match PersistentVolume's node affinity".to_owned());
         }
-        if is_exclusive(claim) && has_other_user(pod, claim, snapshot) {
-            return Some(
-                "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
-                    .to_owned(),
-            );
-        }
     }
-    None
+    let bound = claims.bound.iter().map(|(claim, _)| claim);
+    let mut claims = bound.chain(&claims.late);
+    let is_in_use = claims.any(|claim| is_exclusive(claim) && has_other_user(pod, claim, snapshot));
+    is_in_use.then(|| {
+        "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+            .to_owned()
+    })
 }
 
 fn is_exclusive(claim: &PersistentVolumeClaim) -> bool {
@@ -244,7 +255,7 @@ fn has_other_user(pod: &Pod, claim: &PersistentVolumeClaim, snapshot: &Snapshot)
     snapshot.pods.iter().any(|other| {
         pod::uid(other) != pod::uid(pod)
             && other.metadata.namespace == claim.metadata.namespace
-            && pod::node_name(other).is_some()
+            && (pod::node_name(other).is_some() || snapshot.assumed.contains_key(pod::uid(other)))
             && !pod::is_finished(other)
             && pod::volumes(other)
                 .iter()

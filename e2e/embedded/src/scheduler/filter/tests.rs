@@ -209,3 +209,53 @@ fn node_selector_taints_and_read_write_once_pod_claims_are_respected() {
             .all(|reason| reason.as_ref().is_some_and(|r| r.contains("ReadWriteOncePod")))
     );
 }
+
+#[test]
+fn second_pod_with_a_read_write_once_pod_claim_is_rejected_while_the_first_is_assumed() {
+    let mut snapshot = mk_snapshot();
+    add_claim(&mut snapshot, mk_claim("data", None, "ReadWriteOncePod"));
+    let (first, second) = (
+        mk_pod("first", None, &["data"]),
+        mk_pod("second", None, &["data"]),
+    );
+    snapshot.pods = vec![first.clone(), second.clone()];
+    assert_eq!(reasons(&snapshot, &first), [None, None]);
+    snapshot.assumed.insert("uid-first".to_owned(), "a".to_owned());
+    assert_eq!(reasons(&snapshot, &first), [None, None]);
+    for reason in reasons(&snapshot, &second) {
+        assert!(reason.unwrap().contains("ReadWriteOncePod"));
+    }
+}
+
+#[test]
+fn late_claim_that_names_its_volume_is_left_to_the_controller() {
+    let mut snapshot = mk_snapshot();
+    snapshot.volumes.push(mk_volume("free", None));
+    let mut claim = (*mk_claim("data", None, "ReadWriteOnce")).clone();
+    claim.spec.as_mut().unwrap().volume_name = Some("missing".to_owned());
+    add_claim(&mut snapshot, Arc::new(claim));
+    assert_eq!(
+        PodClaims::of(&mk_pod("p", None, &["data"]), &snapshot).unwrap_err(),
+        "pod has unbound immediate PersistentVolumeClaims"
+    );
+}
+
+#[test]
+fn ephemeral_volume_does_not_use_the_claim_of_another_owner() {
+    let mut snapshot = mk_snapshot();
+    snapshot.volumes.push(mk_volume("pv", None));
+    let mut pod = (*mk_pod("web", None, &[])).clone();
+    let volume = json!({"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}});
+    pod.spec.as_mut().unwrap().volumes = Some(vec![serde_json::from_value(volume).unwrap()]);
+    let mut claim = (*mk_claim("web-data", Some("pv"), "ReadWriteOnce")).clone();
+    add_claim(&mut snapshot, Arc::new(claim.clone()));
+    assert_eq!(
+        PodClaims::of(&pod, &snapshot).unwrap_err(),
+        "PVC default/web-data was not created for pod default/web (pod is not owner)"
+    );
+    let owner =
+        json!([{"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "uid-web", "controller": true}]);
+    claim.metadata.owner_references = serde_json::from_value(owner).unwrap();
+    add_claim(&mut snapshot, Arc::new(claim));
+    assert_eq!(reasons(&snapshot, &pod), [None, None]);
+}
