@@ -5,6 +5,7 @@ mod measured;
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,6 +50,8 @@ use crate::objects::{create, delete, object, patch_status};
 /// Name of the driver.
 const DRIVER: &str = "bench.csi.example";
 const NAMESPACE: &str = "default";
+/// Concurrent clients that write in the API server's row.
+const CLIENTS: usize = 4;
 /// Concurrent watches of the API server's row.
 const WATCHES: usize = 10;
 /// Bytes in flight on the attacher's connection to the driver.
@@ -81,12 +84,16 @@ impl Scale {
     }
 
     fn names(self) -> Vec<String> {
-        (0..self.volumes).map(|number| format!("vol-{number}")).collect()
+        (0..self.volumes).map(volume_name).collect()
     }
 
     fn node(self, number: usize) -> String {
         format!("node-{}", number % self.nodes)
     }
+}
+
+fn volume_name(number: usize) -> String {
+    format!("vol-{number}")
 }
 
 // === impl InProcess ===
@@ -158,20 +165,26 @@ fn process_age() -> Result<Duration> {
 /// Creations, status patches and watch events per second.
 async fn measure_api_server(scale: Scale) -> Result<(f64, f64, f64)> {
     let server = ApiServer::new(&apiserver::Options::default());
-    let attachments = Api::<VolumeAttachment>::all(server.client());
     let rate = |count: usize, started: Instant| count as f64 / started.elapsed().as_secs_f64();
     let started = Instant::now();
-    let wanted = (0..scale.volumes).map(|number| {
-        object(json!({
-            "metadata": {"name": format!("vol-{number}")},
-            "spec": {"attacher": DRIVER, "nodeName": scale.node(number),
-                "source": {"persistentVolumeName": format!("vol-{number}")}},
-        }))
-    });
-    create(&attachments, wanted).await?;
+    with_clients(&server, scale, |attachments, numbers| async move {
+        let wanted = numbers.map(|number| {
+            object(json!({
+                "metadata": {"name": volume_name(number)},
+                "spec": {"attacher": DRIVER, "nodeName": scale.node(number),
+                    "source": {"persistentVolumeName": volume_name(number)}},
+            }))
+        });
+        create(&attachments, wanted).await
+    })
+    .await?;
     let creations = rate(scale.volumes, started);
     let started = Instant::now();
-    patch_status(&attachments, &scale.names(), json!({"attached": true})).await?;
+    with_clients(&server, scale, |attachments, numbers| async move {
+        let names: Vec<_> = numbers.map(volume_name).collect();
+        patch_status(&attachments, &names, json!({"attached": true})).await
+    })
+    .await?;
     let status_patches = rate(scale.volumes, started);
     // A watch from the collection's first version sends an event for each object.
     let started = Instant::now();
@@ -194,6 +207,27 @@ async fn measure_api_server(scale: Scale) -> Result<(f64, f64, f64)> {
         watched??;
     }
     Ok((creations, status_patches, rate(WATCHES * scale.volumes, started)))
+}
+
+/// Executes the requests for all VolumeAttachments, divided between clients that run in parallel.
+async fn with_clients<F>(
+    server: &ApiServer,
+    scale: Scale,
+    requests: impl Fn(Api<VolumeAttachment>, Range<usize>) -> F,
+) -> Result<()>
+where
+    F: Future<Output = Result<()>> + Send + 'static,
+{
+    let share = scale.volumes.div_ceil(CLIENTS).max(1);
+    let mut clients = JoinSet::new();
+    for first in (0..scale.volumes).step_by(share) {
+        let numbers = first..scale.volumes.min(first + share);
+        clients.spawn(requests(Api::all(server.client()), numbers));
+    }
+    while let Some(written) = clients.join_next().await {
+        written??;
+    }
+    Ok(())
 }
 
 /// Durations of binding, attaching and detaching.
@@ -314,7 +348,7 @@ async fn create_volumes(client: &Client, scale: Scale) -> Result<()> {
 /// Creates pods that are assigned to their nodes, so that the scheduler is not measured.
 async fn create_pods(client: &Client, scale: Scale) -> Result<()> {
     let pods = (0..scale.volumes).map(|number| {
-        let name = format!("vol-{number}");
+        let name = volume_name(number);
         object(json!({
             "metadata": {"name": name},
             "spec": {"nodeName": scale.node(number), "terminationGracePeriodSeconds": 0,
