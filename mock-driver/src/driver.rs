@@ -144,7 +144,7 @@ impl Driver {
         // The state directory of a process with a node only belongs to the node.
         let array_state = state.clone().filter(|_| mode.has_array());
         let store = open_store(array_state, array, epoch, initial_volumes, &rules)?;
-        if mode.has_array() && proxy_to.is_none() {
+        if mode.has_array() {
             claim(&volume_files, &store, epoch, state_dir.as_deref())?;
         }
         if let Some(node) = &node {

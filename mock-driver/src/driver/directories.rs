@@ -3,27 +3,50 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::mode::Mode;
 use super::seed::random;
 use super::settings::{OpenError, Settings};
+use crate::admin_api;
 use crate::array;
 use crate::fault::scenario::{self, Scenario};
 use crate::fault::{FaultFile, Faults, Seed};
 use crate::journal::clock::Clock;
 use crate::journal::{Journal, JournalConfig};
-use crate::node::device;
+use crate::node::{self, device};
 use crate::store::volume_files::{FileId, Owner, VolumeFiles};
 use crate::store::{Database, Store};
 
 /// Makes paths absolute: links and mounts survive a change of the working directory, and relative ones would break.
-pub(super) fn with_absolute_paths(mut settings: Settings) -> Result<Settings, OpenError> {
+pub(super) fn with_absolute_paths(settings: Settings) -> Result<Settings, OpenError> {
+    let mut settings = if settings.proxy_to.is_some() {
+        without_array(settings)
+    } else {
+        settings
+    };
     let absolute =
         |path: PathBuf| std::path::absolute(&path).map_err(|source| OpenError::Relative { path, source });
     settings.state_dir = settings.state_dir.map(absolute).transpose()?;
     settings.media_dir = settings.media_dir.map(absolute).transpose()?;
-    // With a proxy it belongs to the node of the proxied driver.
-    let device_dir = settings.node.device_dir.filter(|_| settings.proxy_to.is_none());
-    settings.node.device_dir = device_dir.map(absolute).transpose()?;
+    settings.node.device_dir = settings.node.device_dir.map(absolute).transpose()?;
     Ok(settings)
+}
+
+/// The settings of a proxy: array, node, registration and their directories are those of the proxied driver, which may run
+/// with the same flags.
+fn without_array(settings: Settings) -> Settings {
+    Settings {
+        mode: Mode::All,
+        array_endpoint: admin_api::Endpoint::None,
+        registration: None,
+        node_id: None,
+        node: node::Settings {
+            device_dir: None,
+            ..settings.node
+        },
+        state_dir: None,
+        media_dir: None,
+        ..settings
+    }
 }
 
 /// Opens the directory of volume files.

@@ -13,8 +13,9 @@ use super::hostpath::HostPathArgs;
 use super::hostpath::translate::translate;
 use crate::driver::mode::Mode;
 
-/// Flags of the array and of the node besides those of [`ArrayArgs`].
-pub(super) const OF_THE_ARRAY: [&str; 14] = [
+/// Flags of the array, the node and its registration besides those of [`ArrayArgs`].
+pub(super) const OF_THE_ARRAY: [&str; 20] = [
+    "array_endpoint",
     "attach_limit",
     "busy",
     "capabilities",
@@ -24,8 +25,13 @@ pub(super) const OF_THE_ARRAY: [&str; 14] = [
     "latency",
     "list_page",
     "media_dir",
+    "mode",
+    "node_id",
+    "node_name",
     "node_unpublish_strict",
     "nodes",
+    "registration_dir",
+    "registration_endpoint",
     "state_dir",
     "topology",
     "volumes",
@@ -109,7 +115,7 @@ impl Args {
             .filter(is_given_array_flag)
             .filter_map(Arg::get_long);
         let note =
-            |name| format!("--{name} has no effect beside --proxy-to: the array is the other driver's");
+            |name| format!("--{name} has no effect beside --proxy-to: array and node are the other driver's");
         names.map(note).collect()
     }
 

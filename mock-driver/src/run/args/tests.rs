@@ -140,6 +140,8 @@ fn proxy_notes_that_array_flags_have_no_effect() {
     let mut named: Vec<_> = notes.iter().filter_map(|note| note.split(' ').next()).collect();
     named.sort_unstable();
     assert_eq!(named, ["--nodes", "--pool", "--volumes"], "{notes:?}");
+    let node = ["--node-id=here", "--registration-dir=/registry", "--proxy-to=/x"];
+    assert_eq!(read(&node).unwrap().notes.len(), 2);
     let command = Args::command();
     let ids: Vec<_> = command
         .get_arguments()

@@ -1,11 +1,12 @@
 //! The fault proxy in front of our own driver and of an unknown one, and the relay.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi_mock_driver::driver::{Driver, Settings};
+use csi_mock_driver::driver::{Driver, Settings, registration};
 use csi_mock_driver::proxy::relay::Relay;
 use csi_mock_driver::run;
 use csi_mock_driver::socket::Listener;
@@ -91,8 +92,16 @@ pub(super) fn front(
     let settings = Settings {
         proxy_to: Some(to.to_owned()),
         faults: Some(directory.join("faults.yaml")),
-        journal: Some(directory.join("journal")),
         ..Settings::default()
+    };
+    front_with(directory, settings)
+}
+
+/// Serves a proxy with these settings and a journal in a directory.
+fn front_with(directory: &Path, settings: Settings) -> (Arc<Driver>, JoinSet<Result<(), run::Error>>) {
+    let settings = Settings {
+        journal: Some(directory.join("journal")),
+        ..settings
     };
     let (driver, faults) = Driver::open(settings).unwrap();
     let listener = Listener::bind(&directory.join("csi.sock").into()).unwrap();
@@ -141,6 +150,63 @@ async fn calls_are_proxied_and_journaled_on_both_sides() {
     let here = line_in(&fronted.journal(), end).await;
     let there = line_in(&fronted.behind.path("journal"), end).await;
     assert_eq!(same(&here), same(&there));
+}
+
+/// Every path below a directory, with the content of files.
+fn tree(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.extend(tree(&path));
+        }
+        let content = if path.is_file() {
+            fs::read(&path).unwrap()
+        } else {
+            Vec::new()
+        };
+        all.insert(path, content);
+    }
+    all
+}
+
+#[tokio::test]
+async fn proxy_with_the_flags_of_its_driver_changes_no_file_of_it() {
+    let shared = tempfile::tempdir().unwrap();
+    let path = |name: &str| shared.path().join(name);
+    fs::create_dir(path("registry")).unwrap();
+    let flags = Settings {
+        initial_volumes: 5,
+        state_dir: Some(path("state")),
+        media_dir: Some(path("media")),
+        node_id: Some("node-0".to_owned()),
+        registration: Some(registration::Settings {
+            directory: path("registry"),
+            endpoint: path("csi.sock"),
+        }),
+        ..Settings::default()
+    };
+    let behind = Server::start_with(|_, settings| *settings = flags.clone()).await;
+    // After its start, in which it removes such leftovers of its node.
+    let attached = publish(&mut behind.controller().await, "vol-0", "node-0").await;
+    assert_eq!(attached, Code::Ok);
+    fs::create_dir_all(path("media/ephemeral/.new-node-0%2Fx")).unwrap();
+    let before = tree(shared.path());
+
+    let front = tempfile::tempdir().unwrap();
+    let settings = Settings {
+        proxy_to: Some(behind.path("csi.sock")),
+        ..flags
+    };
+    let _serving = front_with(front.path(), settings);
+    let mut client = ControllerClient::new(connect(&front.path().join("csi.sock")).await);
+    let listed = client
+        .list_volumes(v1::ListVolumesRequest::default())
+        .await
+        .unwrap();
+    assert_eq!(listed.into_inner().entries.len(), 5);
+    line_in(&front.path().join("journal"), |line| line["code"] == "OK").await;
+    assert_eq!(tree(shared.path()), before);
 }
 
 #[tokio::test]
