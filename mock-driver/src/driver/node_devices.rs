@@ -12,6 +12,7 @@ use super::remote_sync::ensure_joined;
 use crate::array::{NodeSettings, StorageHealthIssue, StorageSeverity};
 use crate::driver::error::Error;
 use crate::driver::registration::{self, RegistrationState};
+use crate::driver::remote::RemoteArray;
 use crate::error_chain;
 use crate::fault::VolumeLocation;
 use crate::node::stage_publish::NodeFeatures;
@@ -234,6 +235,10 @@ impl Driver {
             return;
         };
         node.recover().await;
+        // Before the check, the media directory may be another array's.
+        if self.remote.as_ref().is_none_or(RemoteArray::has_checked_media) {
+            node.sweep_ephemeral().await;
+        }
         if self.remote.is_some() {
             // The array's response shows what is attached.
             return;

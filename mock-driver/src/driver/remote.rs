@@ -5,7 +5,7 @@
 //! directory.
 
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use http::StatusCode;
@@ -21,9 +21,8 @@ use crate::array::{
 };
 use crate::driver::locks::{BusyRule, Guard, Key, LockMode, LockTable, Scope};
 use crate::error_chain;
-use crate::node::{self, View};
+use crate::node::{self, Node, View};
 use crate::rpc::code;
-use crate::store::volume_files::VolumeFiles;
 
 /// Interval of polling the attachments.
 pub(crate) const FOLLOW_EVERY: Duration = Duration::from_secs(1);
@@ -128,17 +127,24 @@ impl RemoteArray {
         self.locks.lock(Scope::Operation, keys).await.ok()
     }
 
-    /// Checks, until it has succeeded once, that the media directory is the array's.
-    pub(crate) async fn check_media(&self, volume_files: &VolumeFiles) -> Result<(), node::Error> {
+    /// Checks that the media directory is the array's, and then removes leftovers of the node in it; once.
+    pub(crate) async fn check_media(&self, node: &Arc<Node>) -> Result<(), node::Error> {
         let check = async || {
             let info = self.client.info().await.map_err(|error| no_array(&error))?;
-            match info.array {
-                Some(array) => Ok(volume_files.check_array(&array, &self.endpoint.to_string())?),
-                // It has no media directory, or is of an earlier version.
-                None => Ok(()),
+            // Without an array it has no media directory, or is of an earlier version.
+            if let Some(array) = info.array {
+                node.volume_files
+                    .check_array(&array, &self.endpoint.to_string())?;
             }
+            node.sweep_ephemeral().await;
+            Ok(())
         };
         self.media.get_or_try_init(check).await.copied()
+    }
+
+    /// Whether [`RemoteArray::check_media`] has succeeded or is not needed.
+    pub(crate) fn has_checked_media(&self) -> bool {
+        self.media.initialized()
     }
 
     /// The view of a volume from a node; `None` if the volume does not exist.
@@ -284,6 +290,7 @@ mod tests {
     use tokio::net::UnixListener;
 
     use super::*;
+    use crate::store::volume_files::VolumeFiles;
 
     #[tokio::test(start_paused = true)]
     async fn requests_time_out_if_array_does_not_answer() {
@@ -293,10 +300,10 @@ mod tests {
         let _listener = UnixListener::bind(&socket).unwrap();
         let remote = RemoteArray::at(format!("unix://{}", socket.display()).parse().unwrap(), true);
         let segments = Segments::default();
+        let files = VolumeFiles::kept(directory.path().to_owned());
+        let node = Node::open("node-0".to_owned(), node::Settings::default(), files, None).unwrap();
         let refused = [
-            remote
-                .check_media(&VolumeFiles::kept(directory.path().to_owned()))
-                .await,
+            remote.check_media(&Arc::new(node)).await,
             remote.view("vol-0", "node-0").await.map(drop),
             remote.node("node-0").await.map(drop),
             remote.storage_health("node-0").await.map(drop),

@@ -115,7 +115,7 @@ async fn settle(remote: &RemoteArray, node: &Arc<Node>, volume: &str, view: &Vie
     let _guard = remote.devices.read().await;
     remote.note(volume, view.attachment.is_some());
     if view.attachment.is_some() {
-        remote.check_media(&node.volume_files).await?;
+        remote.check_media(node).await?;
         node.reconcile_device(volume, Some(view)).await?;
     }
     Ok(())
@@ -124,8 +124,8 @@ async fn settle(remote: &RemoteArray, node: &Arc<Node>, volume: &str, view: &Vie
 /// The record of this process's node in an array in another process. The node joins if the array does not know it, takes
 /// its new id if it was renamed there, and reports its configured topology once. A node that was removed from the array
 /// does not join again, and keeps the volumes that are attached to it.
-pub(super) async fn ensure_joined(remote: &RemoteArray, node: &Node) -> Result<RemoteNode, Error> {
-    remote.check_media(&node.volume_files).await?;
+pub(super) async fn ensure_joined(remote: &RemoteArray, node: &Arc<Node>) -> Result<RemoteNode, Error> {
+    remote.check_media(node).await?;
     let mut topology_reported = remote.topology_reported.lock().await;
     let mut id = node.info().id;
     let known = loop {

@@ -164,9 +164,18 @@ impl Node {
     }
 
     /// Deletes inline volumes without record that an earlier driver process created, as after a kill of a process without
-    /// state directory. One that is still mounted remains until the next start. Must run after recovery and before calls are
-    /// served.
-    pub(super) async fn sweep_ephemeral(self: &Arc<Self>) -> Result<(), Error> {
+    /// state directory. One that is still mounted remains until the next start. Must run after recovery, before an inline volume
+    /// is created, and only in the array's media directory.
+    pub(crate) async fn sweep_ephemeral(self: &Arc<Self>) {
+        if let Err(error) = self.try_sweep_ephemeral().await {
+            tracing::warn!(
+                error = error_chain(&error),
+                "files of pods' volumes are left behind"
+            );
+        }
+    }
+
+    async fn try_sweep_ephemeral(self: &Arc<Self>) -> Result<(), Error> {
         let unfinished = self.volume_files.sweep_unfinished_ephemeral(&self.home).await?;
         if unfinished > 0 {
             tracing::info!(unfinished, "removed unfinished files of pods' volumes");

@@ -240,12 +240,6 @@ impl Node {
                 tracing::warn!(volume, path, error = error_chain(&error), "cannot be undone yet");
             }
         }
-        if let Err(error) = self.sweep_ephemeral().await {
-            tracing::warn!(
-                error = error_chain(&error),
-                "files of pods' volumes are left behind"
-            );
-        }
     }
 
     async fn forget_if_gone(self: &Arc<Self>, record: Record) -> Result<(), Error> {

@@ -44,6 +44,9 @@ impl Rpc for NodePublishVolumeRequest {
         let (node, publish) = (driver.here()?, &publish);
         path::needs(&driver.capabilities, &publish.capability)?;
         if publish.inline.is_some() {
+            if let Some(remote) = &driver.remote {
+                remote.check_media(node).await?;
+            }
             node.publish_inline(publish).await?;
         } else {
             let act = |view| async move { node.publish(publish, &view, driver.node_features()).await };

@@ -741,6 +741,16 @@ async fn node_process_refuses_media_directory_that_is_not_the_arrays() {
         (other.path().join("media"), "names array", cure),
         (damaged, "is not a marker", "give another directory"),
     ] {
+        // Leftovers of a node with the same id.
+        let leftovers = [media.join("ephemeral/.new-node-a%2Fx"), media.join("ephemeral/y")];
+        for leftover in &leftovers {
+            fs::create_dir_all(leftover).unwrap();
+        }
+        fs::write(
+            leftovers[1].join("node.json"),
+            r#"{"node":"node-a","volume":"y"}"#,
+        )
+        .unwrap();
         let mut member = Server::start_with(|_, settings| {
             settings.mode = Services::Node;
             settings.array_endpoint = endpoint.clone();
@@ -753,12 +763,34 @@ async fn node_process_refuses_media_directory_that_is_not_the_arrays() {
         for part in [path.as_str(), cause, cure] {
             assert!(refused.contains(part), "{part}: {refused}");
         }
+        for leftover in leftovers {
+            assert!(leftover.exists(), "{}", leftover.display());
+        }
     }
     let client = Client::new(endpoint);
     client
         .node("node-a")
         .await
         .expect_err("it must not join the array");
+    array.stop().await;
+}
+
+#[tokio::test]
+async fn node_process_removes_its_leftovers_from_the_arrays_media_directory() {
+    let shared = tempfile::tempdir().unwrap();
+    let array = array(&shared).await;
+    let leftover = array.media().join("ephemeral/.new-node-a%2Fx");
+    fs::create_dir_all(&leftover).unwrap();
+    let member = member(&shared, "node-a", Choice::Emulated).await;
+    let removed = async {
+        while leftover.exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, removed)
+        .await
+        .expect("must be removed");
+    member.env.server.stop().await;
     array.stop().await;
 }
 
