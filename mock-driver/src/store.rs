@@ -37,6 +37,8 @@ mod restore;
 const IDENTITY: &str = "array";
 const MEDIA: &str = "media";
 const LOSS: &str = "loss";
+/// The key in [`META`] that exists from the commit of migrated files until they are removed.
+const MIGRATION: &str = "migration";
 
 /// The array behind its lock.
 #[derive(Debug)]
@@ -70,13 +72,23 @@ impl Store {
     ) -> Result<Self, OpenError> {
         let stored = stored_image(&database)?;
         let directory = database.directory().to_owned();
+        let mut is_migrating = database.get::<bool>(META, MIGRATION)?.is_some();
         let found = match &stored {
-            Some(image) => Legacy {
-                image: Some(image.clone()),
-                mark: database.get(META, LOSS)?,
-                ..Legacy::default()
-            },
-            None => Legacy::read(&directory)?.unwrap_or_default(),
+            Some(image) => {
+                if !is_migrating {
+                    Legacy::refuse(&database)?;
+                }
+                Legacy {
+                    image: Some(image.clone()),
+                    mark: database.get(META, LOSS)?,
+                    ..Legacy::default()
+                }
+            }
+            None => {
+                let legacy = Legacy::read(&directory)?;
+                is_migrating = legacy.is_some();
+                legacy.unwrap_or_default()
+            }
         };
         if found.mark.as_ref().is_some_and(|mark| !mark.is_whole()) {
             return Err(database.damaged("must have a backup if changes are lost, and only then"));
@@ -95,11 +107,14 @@ impl Store {
             if let Some(identity) = identity {
                 rows.insert((META, IDENTITY.to_owned()), Some(json(&identity)));
             }
+            if is_migrating {
+                rows.insert((META, MIGRATION.to_owned()), Some(json(&true)));
+            }
             database.replace(&RowId::TABLES, rows)?;
         }
-        // An earlier start may have ended after the commit and before this step. Other files are not changed.
-        if stored.is_none() || Legacy::read(&directory).is_ok() {
+        if is_migrating {
             Legacy::remove(&directory)?;
+            database.replace(&[], Rows::from([((META, MIGRATION.to_owned()), None)]))?;
         }
         tracing::info!(dir = %directory.display(), volumes = array.volumes().len(), "state restored");
         Ok(Self::of(array, Some(database)))

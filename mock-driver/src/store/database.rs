@@ -234,7 +234,7 @@ impl Database {
         }
     }
 
-    fn path(&self) -> PathBuf {
+    pub(super) fn path(&self) -> PathBuf {
         file::path(&self.directory)
     }
 

@@ -11,6 +11,7 @@ use std::path::Path;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 
+use super::database::Database;
 use super::durable;
 use super::error::OpenError;
 use super::file::failed;
@@ -92,6 +93,19 @@ impl Legacy {
             identity: identity.map(|identity| identity.id),
             mark,
         }))
+    }
+
+    /// Refuses a directory that has an array of an earlier version beside a migrated one. Other files with these names are
+    /// ignored.
+    pub(super) fn refuse(database: &Database) -> Result<(), OpenError> {
+        let mut files = FILES.iter().rev().map(|file| database.directory().join(file));
+        match files.find(|file| file.exists()) {
+            Some(file) if Self::read(database.directory()).is_ok() => Err(OpenError::TwoStates {
+                database: database.path(),
+                file,
+            }),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Removes the migrated files.

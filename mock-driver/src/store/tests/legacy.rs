@@ -87,8 +87,43 @@ async fn migration_that_was_cut_off_before_the_files_were_removed_is_finished() 
     detach(&store, "vol-0").await.unwrap();
     drop(store);
     write(directory.path(), &snapshot, log.as_bytes());
+    let database = Database::open(directory.path()).unwrap();
+    let pending = Rows::from([((META, MIGRATION.to_owned()), Some(json(&true)))]);
+    database.replace(&[], pending).unwrap();
+    drop(database);
     assert_eq!(attached(&open(directory.path()).unwrap()).await, ["vol-1"]);
     assert!(!directory.path().join(CHANGES).exists());
+    drop(open(directory.path()).unwrap());
+}
+
+#[tokio::test]
+async fn state_that_an_earlier_version_wrote_after_the_migration_is_refused() {
+    let (snapshot, log) = mk_files();
+    let directory = tempdir().unwrap();
+    write(directory.path(), &snapshot, log.as_bytes());
+    let store = open(directory.path()).unwrap();
+    detach(&store, "vol-0").await.unwrap();
+    drop(store);
+    // A rollback.
+    write(directory.path(), &snapshot, log.as_bytes());
+    for _ in 0..2 {
+        let refused = open(directory.path()).unwrap_err();
+        assert!(matches!(refused, OpenError::TwoStates { .. }), "{refused}");
+        let text = refused.to_string();
+        for words in ["state.redb", SNAPSHOT, "move one of them away"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+    }
+    assert_eq!(fs::read_to_string(directory.path().join(CHANGES)).unwrap(), log);
+    fs::rename(
+        directory.path().join("state.redb"),
+        directory.path().join("state.redb.away"),
+    )
+    .unwrap();
+    assert_eq!(
+        attached(&open(directory.path()).unwrap()).await,
+        ["vol-0", "vol-1"]
+    );
 }
 
 #[tokio::test]
