@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::error::listed;
 use super::volume::SizeRule;
 use super::{Array, Change, Done, Error, PoolName, Requirement, Segments};
 
@@ -242,13 +243,8 @@ impl Array {
     }
 
     fn pool_names(&self) -> String {
-        let known: Vec<&str> = self
-            .settings
-            .pools
-            .iter()
-            .map(|pool| pool.name.as_str())
-            .collect();
-        known.join(", ")
+        let pools = self.settings.pools.iter();
+        listed(pools.map(|pool| pool.name.to_string()))
     }
 
     fn known_pool(&self, name: Option<&str>) -> Result<(), Error> {

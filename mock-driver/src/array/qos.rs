@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::error::listed;
 use super::{Array, Change, CreateVolumeParams, Done, Error, Source};
 
 /// The supported mutable parameters and their values.
@@ -79,13 +80,10 @@ impl QosRule {
     pub(super) fn objection(&self, asked: &BTreeMap<String, String>) -> Option<String> {
         asked.iter().find_map(
             |(key, value)| match self.0.get(key).or_else(|| self.0.get(Self::ANY_KEY)) {
-                None => {
-                    let known: Vec<&str> = self.0.keys().map(String::as_str).collect();
-                    Some(format!(
-                        "\"{key}\" is no mutable parameter, only {}",
-                        known.join(", ")
-                    ))
-                }
+                None => Some(format!(
+                    "\"{key}\" is no mutable parameter, only {}",
+                    listed(self.0.keys().cloned())
+                )),
                 Some(values) if values.contain(value) => None,
                 Some(values) => Some(format!("\"{key}\" must be {values}, is \"{value}\"")),
             },
@@ -171,7 +169,7 @@ impl std::fmt::Display for Values {
         match self {
             Self::Any => f.write_str("anything"),
             Self::Range(low, high) => write!(f, "a whole number from {low} to {high}"),
-            Self::OneOf(choices) => write!(f, "one of {}", choices.join(", ")),
+            Self::OneOf(choices) => write!(f, "one of {}", listed(choices.iter().cloned())),
         }
     }
 }

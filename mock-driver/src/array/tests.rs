@@ -213,3 +213,44 @@ fn current_node_id_is_found_by_every_former_one() {
     assert_eq!(array.current_id("node-1"), "node-1");
     assert_eq!(array.current_id("unknown"), "unknown");
 }
+
+#[test]
+fn errors_list_five_pools_parameters_or_segments_and_a_count() {
+    let names = || (0..800).map(|number| format!("n{number:03}"));
+    let pools = names().map(|name| Pool {
+        name: PoolName::from(name.as_str()),
+        segments: names().map(|key| (key, "x")).collect(),
+        capacity: Pool::DEFAULT_CAPACITY,
+    });
+    let mut array = Array::new(
+        Settings {
+            pools: pools.collect(),
+            node_topology: BTreeMap::from([(NodeId::from("node-0"), [("zone", "x")].into_iter().collect())]),
+            qos: QosRule::new(names().map(|name| (name, Values::Any))),
+            ..mk_settings()
+        },
+        1,
+    );
+    array.premake(1);
+    let in_no_pool = CreateVolumeParams {
+        parameters: BTreeMap::from([("pool".to_owned(), "x".to_owned())]),
+        ..mk_wanted("a")
+    };
+    let errors = [
+        array.pool("x").unwrap_err(),
+        array.create_volume(&in_no_pool, UnixTime::default()).unwrap_err(),
+        array
+            .modify_volume("vol-0", &BTreeMap::from([("x".to_owned(), "1".to_owned())]))
+            .unwrap_err(),
+        array.publish("vol-0", "node-0", &mk_hold()).unwrap_err(),
+    ];
+    for error in errors {
+        let text = error.to_string();
+        assert!(
+            text.contains("n004") && !text.contains("n005") && text.contains(" and 795 more"),
+            "{text}"
+        );
+    }
+    let choices = Values::OneOf(names().collect()).to_string();
+    assert!(choices.ends_with("n004 and 795 more"), "{choices}");
+}

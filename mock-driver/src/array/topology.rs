@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::error::listed;
+
 /// Topology segments. CSI compares keys without regard to case, so they are stored in lower case. Empty means everywhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -62,12 +64,8 @@ impl<K: AsRef<str>, V: Into<String>> FromIterator<(K, V)> for Segments {
 
 impl fmt::Display for Segments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("{")?;
-        for (number, (key, value)) in self.0.iter().enumerate() {
-            let comma = if number == 0 { "" } else { ", " };
-            write!(f, "{comma}{key}={value}")?;
-        }
-        f.write_str("}")
+        let segments = self.0.iter().map(|(key, value)| format!("{key}={value}"));
+        write!(f, "{{{}}}", listed(segments))
     }
 }
 

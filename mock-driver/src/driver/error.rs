@@ -95,7 +95,7 @@ impl Error {
 }
 
 /// Truncates a text whose encoding in `grpc-message` is too long.
-fn shortened(mut text: String) -> String {
+pub(crate) fn shortened(mut text: String) -> String {
     // tonic percent-encodes other bytes.
     let is_plain = |c: char| c.is_ascii_graphic() && !"\"#%<>`?{}".contains(c);
     let encoded = |c: char| if is_plain(c) { 1 } else { 3 * c.len_utf8() };

@@ -21,6 +21,7 @@ use tower::{ServiceExt, service_fn};
 use super::grpc_health::HealthService;
 use super::{ControllerService, GroupService, IdentityService, NodeService, SnapshotMetadataService, legacy};
 use crate::driver::Driver;
+use crate::driver::error::shortened;
 use crate::rpc::method::Method;
 
 type Request = http::Request<axum::body::Body>;
@@ -119,6 +120,7 @@ async fn not_offered(request: Request) -> http::Response<Body> {
     } else {
         format!("service \"{service}\" is not offered by this driver")
     };
-    tracing::warn!(path, reason, "call to an unknown method or service");
+    let reason = shortened(reason);
+    tracing::warn!(reason, "call to an unknown method or service");
     Status::unimplemented(reason).into_http()
 }

@@ -113,16 +113,18 @@ async fn unknown_services_are_unimplemented_by_name() {
 async fn unknown_method_is_unimplemented_with_a_message() {
     let server = Server::start().await;
     let channel = server.channel().await;
+    let long = format!("/vendor.v1.{}/Start", "x".repeat(10_000)).leak();
     for path in [
         "/csi.v1.Controller/ControllerFly",
         "/csi.v1.Identity/",
         "/csi.v1.Space/Fly",
         "/vendor.v1.Copy/Start",
+        long,
     ] {
         let refused = call::<_, v1::ProbeResponse>(&channel, path, v1::ProbeRequest {}).await;
         let refused = refused.unwrap_err();
         assert_eq!(refused.code(), Code::Unimplemented, "{path}: {refused}");
-        assert!(!refused.message().is_empty(), "{path}: {refused}");
+        assert!((1..=4096).contains(&refused.message().len()), "{path}: {refused}");
     }
 }
 
