@@ -53,11 +53,8 @@ pub(super) fn replace(from: &Path, to: &Path, bytes: u64, lasting: bool) -> Resu
         fs::rename(&new, to).map_err(Error::of("rename", &new))?;
         Ok(copied)
     })();
-    if made.is_err()
-        && let Err(error) = remove_all(&new)
-    {
-        let error = crate::error_chain(&error);
-        tracing::warn!(error, "an unfinished copy stays until the next start");
+    if made.is_err() {
+        remove_unfinished(&new);
     }
     if lasting && made.is_ok() {
         sync(parent).map_err(Error::of("flush", parent))?;
@@ -273,6 +270,14 @@ pub(super) fn remove_all(path: &Path) -> Result<(), Error> {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(Error::of("remove", path)(error)),
+    }
+}
+
+/// Removes what an operation that failed has created.
+pub(super) fn remove_unfinished(new: &Path) {
+    if let Err(error) = remove_all(new) {
+        let (path, error) = (new.display(), crate::error_chain(&error));
+        tracing::warn!(%path, error, "unfinished volume files stay until the next start");
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::VolumeFiles;
-use super::copy::{is_unfinished, remove_all};
+use super::copy::{is_unfinished, remove_all, remove_unfinished};
 use super::error::Error;
 use super::file_id::{EPHEMERAL, FileId, NODE, UNFINISHED, file_name};
 use crate::store::durable;
@@ -101,10 +101,16 @@ fn write_note(directory: &Path, note: &NodeNote) -> Result<(), Error> {
     }
     let new = directory.with_file_name(new_name(&note.node, &note.volume));
     remove_all(&new)?;
-    // Not flushed: it gets its name when its note is written.
-    fs::create_dir_all(&new).map_err(Error::of("create", &new))?;
-    write(&new)?;
-    fs::rename(&new, directory).map_err(Error::of("rename", &new))
+    let made = (|| {
+        // Not flushed: it gets its name when its note is written.
+        fs::create_dir_all(&new).map_err(Error::of("create", &new))?;
+        write(&new)?;
+        fs::rename(&new, directory).map_err(Error::of("rename", &new))
+    })();
+    if made.is_err() {
+        remove_unfinished(&new);
+    }
+    made
 }
 
 /// The name of an unfinished directory, which has the node's name: before the note is in it, only that shows its owner.
@@ -127,4 +133,27 @@ fn is_abandoned(path: &Path, node: &str) -> bool {
     // The note is removed last: without one, the directory is empty or an earlier version left it.
     let is_old = name.starts_with(&format!("{UNFINISHED}old-"));
     is_old && read_note(path).is_none_or(|note| note.node == node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_creation_leaves_no_directory() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("csi-1");
+        let note = NodeNote {
+            node: "node-0".to_owned(),
+            volume: "csi-1".to_owned(),
+            target: None,
+        };
+        // A directory cannot replace a link.
+        std::os::unix::fs::symlink("nowhere", &directory).unwrap();
+        write_note(&directory, &note).unwrap_err();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        fs::remove_file(&directory).unwrap();
+        write_note(&directory, &note).unwrap();
+        assert!(directory.join(NODE).exists());
+    }
 }
