@@ -128,7 +128,7 @@ impl Driver {
         let pool_topology = pools
             .map(|pool| (pool.name.clone(), pool.segments.clone()))
             .collect();
-        // First: the caller retries `open` while another process holds this lock.
+        // The locks first: the caller retries `open` while another process holds one of them.
         let state = open_state(state_dir.as_deref())?;
         let journal = open_journal(journal.as_deref(), journal_config, &clock)?;
         let (rules, fault_file) = open_faults(faults.as_deref(), seed_of_run(seed)?, &scenarios)?;
@@ -140,6 +140,9 @@ impl Driver {
         let volume_files = volume_files_in(media_dir, state_dir.as_deref(), node.devices);
         let remote = remote(mode, array_endpoint, node_id.is_some(), shares_media)?;
         let registrar = registration.map(|settings| Arc::new(Registrar::new(name.clone(), settings)));
+        if mode.has_array() {
+            volume_files.lock_used()?;
+        }
         let node = open_node(mode, node_id, node, &volume_files, state.clone())?;
         // The state directory of a process with a node only belongs to the node.
         let array_state = state.clone().filter(|_| mode.has_array());

@@ -144,7 +144,7 @@ impl VolumeDisk {
 // === impl Node ===
 
 impl Node {
-    /// Opens the node with its stored records, if it has a state directory.
+    /// Opens the node with its stored records, if it has a state directory. Locks its device directory first if that exists.
     pub(crate) fn open(
         id: String,
         settings: Settings,
@@ -156,6 +156,7 @@ impl Node {
             Some(directory) => Devices::within(kind, directory),
             None => Devices::beside(kind, volume_files.clone(), &id),
         };
+        devices.lock_used()?;
         let records = match state {
             Some(database) => Records::open(database)?,
             None => Records::in_memory(),

@@ -95,11 +95,9 @@ impl Devices {
     /// # Errors
     /// If another driver has it, or it cannot be locked.
     pub fn lock(&self) -> Result<(), Error> {
-        let is_private = match &self.location {
-            DeviceLocation::Given(_) => false,
-            DeviceLocation::Beside { volume_files, .. } => !volume_files.is_kept(),
-        };
-        if is_private || matches!(self.kind, Kind::None | Kind::Simulated) {
+        let is_held = self.lock.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let is_unused = matches!(self.kind, Kind::None | Kind::Simulated);
+        if is_held || is_unused || self.kept_directory().is_none() {
             return Ok(());
         }
         let directory = self.directory()?;
@@ -111,6 +109,25 @@ impl Devices {
             }
             Err(TryLockError::WouldBlock) => Err(Error::InUse { directory }),
             Err(TryLockError::Error(source)) => Err(Error::io("lock", &directory)(source)),
+        }
+    }
+
+    /// [`Devices::lock`] for a directory that exists. Creates nothing in a media directory that may not be this driver's.
+    pub(crate) fn lock_used(&self) -> Result<(), Error> {
+        match self.kept_directory().is_some_and(|path| path.is_dir()) {
+            true => self.lock(),
+            false => Ok(()),
+        }
+    }
+
+    /// The directory of the links, which may not exist; `None` if it is private.
+    fn kept_directory(&self) -> Option<PathBuf> {
+        match &self.location {
+            DeviceLocation::Given(directory) => Some(directory.clone()),
+            DeviceLocation::Beside { volume_files, node } => {
+                let media = volume_files.kept_directory()?;
+                Some(media.join("devices").join(node))
+            }
         }
     }
 

@@ -97,6 +97,42 @@ async fn waits_for_the_lock_of_the_process_that_it_replaces() {
 }
 
 #[tokio::test]
+async fn wait_for_a_lock_applies_no_loss_of_state() {
+    for lock in ["media/media.lock", "media/devices/here"] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let mut settings = Settings {
+            initial_volumes: 1,
+            node_id: Some("here".to_owned()),
+            state_dir: Some(path("state")),
+            media_dir: Some(path("media")),
+            ..Settings::default()
+        };
+        let (first, _) = Driver::open(settings.clone()).unwrap();
+        let delete = first.store.change(|array| array.delete_volume("vol-0"));
+        delete.await.unwrap();
+        first.close();
+        drop(first);
+        std::fs::write(
+            path("faults.yaml"),
+            "backend-faults: [{id: x, type: state-loss, loses: everything}]",
+        )
+        .unwrap();
+        settings.faults = Some(path("faults.yaml"));
+
+        let held = std::fs::File::open(path(lock)).unwrap();
+        held.lock().unwrap();
+        let mut waiting = pin!(open(settings, DEADLINE));
+        let early = time::timeout(4 * LOCK_RETRY, &mut waiting).await;
+        assert!(early.is_err(), "opened without {lock}");
+        drop(held);
+        let (second, _) = waiting.await.unwrap();
+        let volumes = second.store.peek(|array| array.volumes().len());
+        assert_eq!(volumes, 0, "{lock}");
+    }
+}
+
+#[tokio::test]
 async fn directory_of_another_drivers_devices_is_waited_for() {
     let directory = tempfile::tempdir().unwrap();
     let mk_settings = |node: &str| {

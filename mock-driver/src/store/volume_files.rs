@@ -89,6 +89,14 @@ impl VolumeFiles {
         matches!(*self.location, FilesLocation::Persistent { .. })
     }
 
+    /// The directory of files that outlive the driver; it may not exist.
+    pub(crate) fn kept_directory(&self) -> Option<&Path> {
+        match &*self.location {
+            FilesLocation::Persistent { directory, .. } => Some(directory),
+            FilesLocation::Private(_) | FilesLocation::Nowhere => None,
+        }
+    }
+
     fn is_nowhere(&self) -> bool {
         matches!(*self.location, FilesLocation::Nowhere)
     }

@@ -108,9 +108,24 @@ impl VolumeFiles {
         let FilesLocation::Persistent { directory, lock } = &*self.location else {
             return Ok(None);
         };
-        let held = claim(directory, owner, known, state_dir)?;
+        let held = lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let held = claim(directory, held, owner, known, state_dir)?;
         *lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
         Ok(Some(directory.to_string_lossy().into_owned()))
+    }
+
+    /// Locks a permanent directory that has a lock file. Other directories are not in use, and may not be this driver's.
+    ///
+    /// # Errors
+    /// Another array uses the directory, or it cannot be locked.
+    pub(crate) fn lock_used(&self) -> Result<(), ClaimError> {
+        let FilesLocation::Persistent { directory, lock } = &*self.location else {
+            return Ok(());
+        };
+        if directory.join(LOCK).exists() {
+            *lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(take_lock(directory)?);
+        }
+        Ok(())
     }
 
     /// The array in the marker of a claimed directory; `None` for a directory without a claim.
@@ -154,25 +169,21 @@ impl VolumeFiles {
     }
 }
 
-/// Claims a directory for the array, and returns the lock on it. A directory without a marker must be empty, or must
-/// contain only the files in `known`, as an earlier version left it.
+/// Claims a directory for the array, and returns the lock on it, which may be held already. A directory without a marker must
+/// be empty, or must contain only the files in `known`, as an earlier version left it.
 fn claim(
     directory: &Path,
+    held: Option<File>,
     owner: &Owner,
     known: &[FileId],
     state_dir: Option<&Path>,
 ) -> Result<File, ClaimError> {
     durable::create_dir_all(directory).map_err(failed("create", directory))?;
-    let path = directory.join(LOCK);
-    if !path.exists() {
+    if !directory.join(LOCK).exists() {
         // A refused directory gets no lock file; the check under the lock decides.
         examine(directory, owner, known, state_dir)?;
     }
-    let Some(lock) = durable::try_lock(&path).map_err(failed("lock", &path))? else {
-        return Err(ClaimError::InUse {
-            path: directory.to_owned(),
-        });
-    };
+    let lock = held.map_or_else(|| take_lock(directory), Ok)?;
     if !examine(directory, owner, known, state_dir)? {
         let marker = Marker {
             format: FORMAT,
@@ -182,6 +193,14 @@ fn claim(
         durable::write_json(directory, MARKER, &marker).map_err(failed("write the marker in", directory))?;
     }
     Ok(lock)
+}
+
+fn take_lock(directory: &Path) -> Result<File, ClaimError> {
+    let path = directory.join(LOCK);
+    let lock = durable::try_lock(&path).map_err(failed("lock", &path))?;
+    lock.ok_or_else(|| ClaimError::InUse {
+        path: directory.to_owned(),
+    })
 }
 
 /// Whether a directory has the array's marker. Rejects a directory that the array must not mark.
