@@ -8,16 +8,16 @@
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use super::VolumeFiles;
+use super::{FORMATTING, FROZEN, VolumeFiles};
 use super::copy::is_unfinished;
-use super::file_id::FileId;
+use super::file_id::{DISK, EPHEMERAL, FILESYSTEM, FileId, NODE, TREE};
 use super::location::FilesLocation;
 use crate::store::durable;
 
@@ -282,18 +282,20 @@ fn unknown(
     let is_used = known.iter().any(|file| directory.join(file).exists());
     for path in entries(directory)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let mut found = None;
         match name.as_ref() {
             "volumes" | "snapshots" => {
                 let is_known = |entry: &PathBuf| {
                     let relative = entry.strip_prefix(directory).unwrap_or(entry);
                     known.contains(relative) || is_used && is_unfinished(entry)
                 };
-                if let Some(found) = entries(&path)?.into_iter().find(|entry| !is_known(entry)) {
-                    return Ok(Some(found));
-                }
+                found = entries(&path)?.into_iter().find(|entry| !is_known(entry));
             }
             // Files of node processes, which may start before the array's process, and of the filesystem.
-            "devices" | "ephemeral" | "staging" | "lost+found" | LOCK => {}
+            "devices" => found = foreign_below(&path, is_device_link)?,
+            EPHEMERAL => found = foreign_below(&path, is_volume_file)?,
+            "staging" => found = foreign_below(&path, is_private_staging)?,
+            "lost+found" | LOCK => {}
             _ if name.starts_with(MARKER) || is_state_dir => {}
             _ => {
                 let is_above = |state: &PathBuf| state.starts_with(canonical.join(name.as_ref()));
@@ -302,8 +304,52 @@ fn unknown(
                 }
             }
         }
+        if found.is_some() {
+            return Ok(found);
+        }
     }
     Ok(None)
+}
+
+/// The first entry of a directory that is no directory, or the first entry of these that `is_ours` does not accept.
+fn foreign_below(folder: &Path, is_ours: impl Fn(&Path) -> bool) -> Result<Option<PathBuf>, ClaimError> {
+    let is_directory = |path: &Path| path.is_dir() && !path.is_symlink();
+    if !is_directory(folder) {
+        return Ok(Some(folder.to_owned()));
+    }
+    for path in entries(folder)? {
+        if !is_directory(&path) {
+            return Ok(Some(path));
+        }
+        let found = entries(&path)?.into_iter().find(|entry| !is_ours(entry));
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+fn is_device_link(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.is_symlink() && name.contains("csi-mock-")
+}
+
+fn is_volume_file(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    [DISK, TREE, FILESYSTEM, FROZEN, FORMATTING].contains(&name.as_ref()) || name.starts_with(NODE)
+}
+
+/// A link, a mount, or a path at which nothing is mounted any more.
+fn is_private_staging(path: &Path) -> bool {
+    let Ok(metadata) = path.symlink_metadata() else {
+        return false;
+    };
+    if !metadata.is_dir() {
+        return metadata.is_symlink() || metadata.len() == 0;
+    }
+    let above = path.parent().and_then(|above| above.metadata().ok());
+    above.is_some_and(|above| above.dev() != metadata.dev())
+        || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 fn entries(directory: &Path) -> Result<Vec<PathBuf>, ClaimError> {

@@ -59,6 +59,12 @@ fn directory_with_foreign_files_is_refused_and_left_as_it_is() {
         "volumes/known2/disk",
         "state.d/file",
         "media",
+        "devices/cameras/photo.jpg",
+        "devices/notes.txt",
+        "ephemeral/notes.txt",
+        "ephemeral/x/photo.jpg",
+        "staging/release/file",
+        "staging/a/b/file",
     ] {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
@@ -94,6 +100,7 @@ fn directory_is_claimed_if_it_is_empty_or_as_an_earlier_version_left_it() {
         vec![],
         vec!["lost+found"],
         vec!["devices/node-0", "staging/x", "ephemeral/y"],
+        vec!["staging/node-0/csi-1", "ephemeral/csi-1/tree", "ephemeral/.new-x"],
         vec![
             "volumes/known",
             "snapshots/taken",
