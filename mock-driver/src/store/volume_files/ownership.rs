@@ -15,10 +15,11 @@ use std::sync::PoisonError;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use super::{FORMATTING, FROZEN, VolumeFiles};
-use super::copy::is_unfinished;
+use super::copy::{self, is_unfinished};
+use super::error::Error;
 use super::file_id::{DISK, EPHEMERAL, FILESYSTEM, FileId, NODE, TREE};
 use super::location::FilesLocation;
+use super::{FORMATTING, FROZEN, VolumeFiles};
 use crate::store::durable;
 
 const MARKER: &str = "media.json";
@@ -79,6 +80,16 @@ pub enum ClaimError {
     },
     #[error("--media-dir: {} {reason}: restore the file or give another directory", path.display())]
     Damaged { path: PathBuf, reason: String },
+}
+
+/// The state of a directory that the array may claim.
+enum Claimed {
+    /// It has the array's marker.
+    Already,
+    /// It has no files of volumes and snapshots that are not this array's, or this array is in memory, too.
+    New,
+    /// Its files are those of an array in memory that has ended. Equal names mean nothing.
+    FromMemory,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -184,14 +195,24 @@ fn claim(
         examine(directory, owner, known, state_dir)?;
     }
     let lock = held.map_or_else(|| take_lock(directory), Ok)?;
-    if !examine(directory, owner, known, state_dir)? {
-        let marker = Marker {
-            format: FORMAT,
-            array: owner.array.clone(),
-            kept: owner.is_kept,
-        };
-        durable::write_json(directory, MARKER, &marker).map_err(failed("write the marker in", directory))?;
+    match examine(directory, owner, known, state_dir)? {
+        Claimed::Already => return Ok(lock),
+        Claimed::New => {}
+        // Before the marker, so that a crash in between repeats it.
+        Claimed::FromMemory => {
+            copy::sweep(directory, &[]).map_err(|Error { act, path, source }| ClaimError::Io {
+                act,
+                path,
+                source,
+            })?;
+        }
     }
+    let marker = Marker {
+        format: FORMAT,
+        array: owner.array.clone(),
+        kept: owner.is_kept,
+    };
+    durable::write_json(directory, MARKER, &marker).map_err(failed("write the marker in", directory))?;
     Ok(lock)
 }
 
@@ -203,33 +224,30 @@ fn take_lock(directory: &Path) -> Result<File, ClaimError> {
     })
 }
 
-/// Whether a directory has the array's marker. Rejects a directory that the array must not mark.
+/// Checks the marker of a directory. Rejects a directory that the array must not mark.
 fn examine(
     directory: &Path,
     owner: &Owner,
     known: &[FileId],
     state_dir: Option<&Path>,
-) -> Result<bool, ClaimError> {
+) -> Result<Claimed, ClaimError> {
     let was_marked = owner
         .marked
         .as_deref()
         .is_some_and(|marked| Path::new(marked) == directory);
     match read(&directory.join(MARKER))? {
-        Some(marker) if marker.array == owner.array && marker.kept == owner.is_kept => return Ok(true),
-        Some(marker) if marker.kept => {
-            return Err(ClaimError::OtherArray {
-                path: directory.to_owned(),
-                array: marker.array,
-            });
-        }
+        Some(marker) if marker.array == owner.array && marker.kept == owner.is_kept => Ok(Claimed::Already),
+        Some(marker) if marker.kept => Err(ClaimError::OtherArray {
+            path: directory.to_owned(),
+            array: marker.array,
+        }),
         // Such as a mount point without its filesystem, which an array in memory may have marked: volumes would be blank.
-        Some(_) | None if was_marked => {
-            return Err(ClaimError::MarkerLost {
-                path: directory.to_owned(),
-            });
-        }
+        Some(_) | None if was_marked => Err(ClaimError::MarkerLost {
+            path: directory.to_owned(),
+        }),
         // The array was in memory; if its process has not ended, it has the lock.
-        Some(_) => {}
+        Some(_) if owner.is_kept => Ok(Claimed::FromMemory),
+        Some(_) => Ok(Claimed::New),
         None => {
             if let Some(found) = unknown(directory, known, state_dir)? {
                 return Err(ClaimError::Unmarked {
@@ -237,9 +255,9 @@ fn examine(
                     found,
                 });
             }
+            Ok(Claimed::New)
         }
     }
-    Ok(false)
 }
 
 fn read(path: &Path) -> Result<Option<Marker>, ClaimError> {

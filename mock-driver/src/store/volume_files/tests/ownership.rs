@@ -182,6 +182,26 @@ fn directory_of_a_kept_array_is_refused_to_others() {
     }
 }
 
+#[tokio::test]
+async fn persistent_array_moves_files_of_an_array_in_memory_aside_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume_files = VolumeFiles::kept(directory.path().to_owned());
+    let (memory, owner) = (mk_owner("a", false), mk_owner("b", true));
+    volume_files.claim(&memory, &[], None).unwrap();
+    volume_files.ensure(&volume("known"), MIB).await.unwrap();
+    volume_files.close().unwrap();
+
+    let known = [volume("known")];
+    volume_files.claim(&owner, &known, None).unwrap();
+    assert!(!volume_files.exists(&volume("known")).unwrap());
+    assert!(directory.path().join("orphaned/volumes/known/disk").exists());
+    volume_files.ensure(&volume("known"), MIB).await.unwrap();
+    volume_files.close().unwrap();
+
+    volume_files.claim(&owner, &known, None).unwrap();
+    assert!(volume_files.exists(&volume("known")).unwrap());
+}
+
 #[test]
 fn directory_without_files_of_the_array_has_no_leftovers_of_it() {
     let directory = tempfile::tempdir().unwrap();
