@@ -148,8 +148,8 @@ impl VolumeFiles {
         self.work(file_id, copy::remove).await
     }
 
-    /// Removes leftovers of interrupted copies and deletions, and moves files that are not in `known` into `orphaned`. Only in a
-    /// claimed directory, before any operation.
+    /// Removes leftovers of interrupted copies and deletions, and moves files that are not in `known`, and ephemeral volumes
+    /// without a node, into `orphaned`. Only in a claimed directory, before any operation.
     pub(crate) async fn sweep(&self, known: Vec<FileId>) -> Result<SweepReport, Error> {
         let FilesLocation::Persistent { directory, lock } = &*self.location else {
             return Ok(SweepReport::default());
@@ -158,7 +158,12 @@ impl VolumeFiles {
             return Ok(SweepReport::default());
         }
         let directory = directory.clone();
-        self.blocking(move || copy::sweep(&directory, &known)).await
+        self.blocking(move || {
+            let mut swept = copy::sweep(&directory, &known)?;
+            swept.orphaned += ephemeral::set_aside_unowned(&directory)?;
+            Ok(swept)
+        })
+        .await
     }
 
     /// The first `limit` allocated extents of the disk, sorted, in whole [`BLOCK`]s, from the first one that ends after the

@@ -17,14 +17,14 @@ use super::file_id::{DISK, FILESYSTEM, FileId, NODE, TREE, UNFINISHED};
 /// Above this number of files and directories, syncfs replaces an fsync of each: the cost of fsync grows with their number,
 /// while that of syncfs includes writes of other processes.
 const MANY: usize = 16;
-const ORPHANED: &str = "orphaned";
+pub(super) const ORPHANED: &str = "orphaned";
 
 /// The result of a [sweep](super::VolumeFiles::sweep).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SweepReport {
     /// Number of removed leftovers of copies and deletions.
     pub(crate) unfinished: usize,
-    /// Number of volumes and snapshots whose orphaned files were moved aside.
+    /// Number of volumes, snapshots and ephemeral volumes whose orphaned files were moved aside.
     pub(crate) orphaned: usize,
 }
 
@@ -132,7 +132,7 @@ pub(super) fn sweep(directory: &Path, known: &[FileId]) -> Result<SweepReport, E
 }
 
 /// Moves a file into a directory, under its own name or the first free one.
-fn set_aside(path: &Path, folder: &Path) -> Result<(), Error> {
+pub(super) fn set_aside(path: &Path, folder: &Path) -> Result<(), Error> {
     // Not flushed: files that a crash leaves in place are orphans again.
     fs::create_dir_all(folder).map_err(Error::of("create", folder))?;
     let name = path.file_name().unwrap_or_default();

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::VolumeFiles;
-use super::copy::{is_unfinished, remove_all, remove_unfinished};
+use super::copy::{ORPHANED, is_unfinished, remove_all, remove_unfinished, set_aside};
 use super::error::Error;
-use super::file_id::{EPHEMERAL, FileId, NODE, UNFINISHED, file_name};
+use super::file_id::{DISK, EPHEMERAL, FileId, NODE, UNFINISHED, file_name};
 use crate::store::durable;
 
 #[derive(Serialize, Deserialize)]
@@ -89,6 +89,52 @@ impl VolumeFiles {
         })
         .await
     }
+}
+
+/// Moves ephemeral volumes without a readable note, which no node removes, into `orphaned`, and returns their number. Those with a
+/// loop device stay: a node of an earlier version, which wrote no notes, may still use them.
+pub(super) fn set_aside_unowned(directory: &Path) -> Result<usize, Error> {
+    let folder = directory.join(EPHEMERAL);
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(Error::of("read", &folder)(error)),
+    };
+    let mut moved = 0;
+    for entry in entries {
+        let entry = entry.map_err(Error::of("read", &folder))?;
+        let (path, name) = (entry.path(), entry.file_name());
+        let is_hidden = name.as_encoded_bytes().starts_with(b".");
+        let disk = Path::new(EPHEMERAL).join(&name).join(DISK);
+        if !is_hidden && !has_note(&path)? && !has_loop_device(&disk)? {
+            set_aside(&path, &directory.join(ORPHANED).join(EPHEMERAL))?;
+            moved += 1;
+        }
+    }
+    Ok(moved)
+}
+
+fn has_note(directory: &Path) -> Result<bool, Error> {
+    let path = directory.join(NODE);
+    match fs::read(&path) {
+        Ok(text) => Ok(serde_json::from_slice::<NodeNote>(&text).is_ok()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
+        Err(error) => Err(Error::of("read", &path)(error)),
+    }
+}
+
+/// Whether a loop device has a backing file with this end of its path. The kernel has the path that a process in another mount
+/// namespace used.
+fn has_loop_device(disk: &Path) -> Result<bool, Error> {
+    let devices = Path::new("/sys/block");
+    for device in fs::read_dir(devices).map_err(Error::of("read", devices))? {
+        let device = device.map_err(Error::of("read", devices))?.path();
+        let backing_file = fs::read_to_string(device.join("loop/backing_file")).unwrap_or_default();
+        if Path::new(backing_file.trim_end()).ends_with(disk) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Writes the note of an ephemeral volume. A new directory gets its name with the note in it, so that each one has an owner.

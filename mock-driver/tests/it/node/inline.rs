@@ -150,6 +150,8 @@ async fn inline_volume_files_without_a_record_are_removed_at_the_start() {
             ),
             ("csi-used", Some(note.replace(&request.volume_id, "csi-used"))),
             ("csi-old", None),
+            ("csi-torn-note", Some("{".to_owned())),
+            ("csi-old-used", None),
             // An interrupted removal and creation.
             (".old-csi-torn", None),
             (".old-csi-mine", Some(note.clone())),
@@ -168,7 +170,10 @@ async fn inline_volume_files_without_a_record_are_removed_at_the_start() {
                 fs::write(directory.join("node.json"), note).unwrap();
             }
         }
-        let used = (devices == Choice::Loop).then(|| LoopDevice::of(&ephemeral.join("csi-used/disk")));
+        let used = (devices == Choice::Loop).then(|| {
+            let volumes = ["csi-used", "csi-old-used"];
+            volumes.map(|volume| LoopDevice::of(&ephemeral.join(volume).join("disk")))
+        });
         let env = env.again_with(devices, |_| {}, with_media).await;
         let mut left: Vec<_> = fs::read_dir(&ephemeral)
             .unwrap()
@@ -180,13 +185,19 @@ async fn inline_volume_files_without_a_record_are_removed_at_the_start() {
             ".old-csi-theirs",
             ".photos",
             "csi-elsewhere",
-            "csi-old",
         ];
-        expected.extend(used.is_some().then_some("csi-used"));
+        if used.is_some() {
+            expected.extend(["csi-old-used", "csi-used"]);
+        }
         assert_eq!(left, expected, "{devices:?}");
+        let aside = env.server.media().join("orphaned/ephemeral");
+        for moved in ["csi-old", "csi-torn-note"] {
+            assert!(aside.join(moved).join("disk").exists(), "{devices:?} {moved}");
+        }
         drop(used);
         let env = env.again_with(devices, |_| {}, with_media).await;
         assert!(!ephemeral.join("csi-used").exists(), "not in use any more");
+        assert!(aside.join("csi-old-used").exists(), "not in use any more");
         env.server.stop().await;
     }
 }
