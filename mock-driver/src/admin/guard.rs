@@ -76,17 +76,24 @@ impl Guard {
         let Some(allowed) = &self.hosts else {
             return true;
         };
-        let name = match host.rsplit_once(':') {
-            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-            Some(_) | None => host,
-        };
-        let name = name.strip_suffix('.').unwrap_or(name);
+        let name = name_of(host);
         let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+        // RFC 6874: the zone of a link-local address.
+        let bare = bare.map(|address| address.split('%').next().unwrap_or_default());
         name.eq_ignore_ascii_case("localhost")
             || bare.unwrap_or(name).parse::<IpAddr>().is_ok()
             || host.parse::<IpAddr>().is_ok()
             || allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
     }
+}
+
+/// A `Host` without port and final dot.
+fn name_of(host: &str) -> &str {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        Some(_) | None => host,
+    };
+    name.strip_suffix('.').unwrap_or(name)
 }
 
 /// Refuses requests of other sites, and adds security headers to responses.
@@ -108,10 +115,10 @@ fn check(guard: &Guard, method: &Method, headers: &HeaderMap) -> Result<(), Refu
     let forbidden = |message: String| Err(Refusal::new(Code::PermissionDenied, message));
     let host = text(&HOST).unwrap_or_default();
     if !guard.allows(host) {
-        let name = host.split(':').next().unwrap_or_default();
-        let flag = guard
-            .flag
-            .map(|flag| format!(", or start the driver with {flag}={name}"));
+        let name = name_of(host);
+        let is_name = !name.is_empty() && !name.contains(['[', ':']);
+        let flag = guard.flag.filter(|_| is_name);
+        let flag = flag.map(|flag| format!(", or start the driver with {flag}={name}"));
         return forbidden(format!(
             "Host: \"{host}\" is refused, as a protection against DNS rebinding: use an address or localhost{}",
             flag.unwrap_or_default()
@@ -165,6 +172,8 @@ mod tests {
             ("127.0.0.1", true),
             ("[::1]:9810", true),
             ("[::1]", true),
+            ("[fe80::1%25eth0]:9810", true),
+            ("[evil.example]:9810", false),
             ("localhost:9810", true),
             ("LOCALHOST", true),
             ("10.1.2.3:80", true),
@@ -186,6 +195,23 @@ mod tests {
             let headers = mk_headers(&[("host", host)]);
             assert_eq!(check(&guard, &Method::GET, &headers).is_ok(), let_in, "{host:?}");
             assert!(check(&Guard::unix(), &Method::GET, &headers).is_ok(), "{host:?}");
+        }
+    }
+
+    #[test]
+    fn refusal_names_the_flag_for_a_name_only() {
+        let guard = Guard::tcp(Vec::new());
+        for (host, hint) in [
+            ("my_host.:9810", Some("--admin-allowed-host=my_host")),
+            ("[evil.example]:9810", None),
+            ("", None),
+        ] {
+            let refusal = check(&guard, &Method::GET, &mk_headers(&[("host", host)])).unwrap_err();
+            let text = format!("{refusal:?}");
+            match hint {
+                Some(hint) => assert!(text.contains(&format!("{hint}\"")), "{text}"),
+                None => assert!(!text.contains("--admin-allowed-host"), "{text}"),
+            }
         }
     }
 

@@ -98,15 +98,15 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// RFC 1123, 2.1, with the final dot of a fully qualified name or without; a name that ends in a number is a mistaken
-/// address.
+/// RFC 1123, 2.1, and `_`, which container runtimes allow, with the final dot of a fully qualified name or without; a name that
+/// ends in a number is a mistaken address.
 fn is_dns_name(text: &str) -> bool {
     let text = text.strip_suffix('.').unwrap_or(text);
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
             && label
                 .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
@@ -152,6 +152,7 @@ mod tests {
             (".:80", None, true),
             ("127.0.0.1.5.:80", None, true),
             ("csi-mock-driver:9810", Some("http://csi-mock-driver:9810"), false),
+            ("my_host.storage:9810", Some("http://my_host.storage:9810"), false),
             ("example.org:http", None, true),
             ("example..org:80", None, true),
             ("-x:80", None, true),
