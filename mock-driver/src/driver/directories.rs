@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::mode::Mode;
+use super::registration;
 use super::seed::random;
 use super::settings::{OpenError, Settings};
 use crate::admin_api;
@@ -28,6 +29,14 @@ pub(super) fn with_absolute_paths(settings: Settings) -> Result<Settings, OpenEr
     settings.state_dir = settings.state_dir.map(absolute).transpose()?;
     settings.media_dir = settings.media_dir.map(absolute).transpose()?;
     settings.node.device_dir = settings.node.device_dir.map(absolute).transpose()?;
+    let absolute_paths = |registration: registration::Settings| {
+        // Kubelet has another working directory.
+        Ok::<_, OpenError>(registration::Settings {
+            directory: absolute(registration.directory)?,
+            endpoint: absolute(registration.endpoint)?,
+        })
+    };
+    settings.registration = settings.registration.map(absolute_paths).transpose()?;
     Ok(settings)
 }
 

@@ -54,6 +54,22 @@ async fn kubelet_registers_the_driver_and_shutdown_removes_the_socket() {
     assert!(!socket.exists());
 }
 
+/// Kubelet would look for a relative path below its own working directory.
+#[tokio::test]
+async fn relative_endpoint_is_registered_as_absolute_path() {
+    let env = TestEnv::start_with(Choice::Emulated, |directory, settings| {
+        settings.registration = Some(csi_mock_driver::driver::registration::Settings {
+            directory: directory.to_owned(),
+            endpoint: "csi.sock".into(),
+        });
+    })
+    .await;
+    let info = client(&env).await.get_info(InfoRequest {}).await.unwrap();
+    let expected = std::env::current_dir().unwrap().join("csi.sock");
+    assert_eq!(info.into_inner().endpoint, text(&expected));
+    env.end().await;
+}
+
 #[tokio::test]
 async fn driver_without_its_registration_socket_is_not_healthy() {
     let (server, client) = Server::start_administered(|directory, settings| {
