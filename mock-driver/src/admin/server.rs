@@ -11,7 +11,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::{Stream, StreamExt};
 use http::StatusCode;
-use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -113,9 +112,9 @@ impl Server {
     /// Serves a driver until `stop`, then drains requests.
     pub(crate) async fn serve(self, driver: Arc<Driver>, stop: CancellationToken) -> io::Result<()> {
         let admin = Admin {
+            started: driver.clock.now(),
             driver,
             stop: stop.clone(),
-            started: Timestamp::now(),
         };
         let stopped = stop.cancelled_owned();
         match self.listener {

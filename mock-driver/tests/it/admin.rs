@@ -9,8 +9,10 @@ use csi_mock_driver::admin_api::resource::{
     Attach, Expectation, ExpectationStatus, Expected, HealthIssue, NodeChange, NodeNew, VolumeChange,
     VolumeNew,
 };
+use csi_mock_driver::journal::clock::Clock;
 use csi_proto::v1;
 use http::StatusCode;
+use jiff::Timestamp;
 use serde_json::json;
 use tonic::Code;
 
@@ -65,6 +67,16 @@ async fn array_state_reflects_csi_calls() {
         (5, 3, 1)
     );
     assert_eq!((info.counts.calls, info.counts.failed), (1, 0));
+}
+
+#[tokio::test]
+async fn start_time_is_that_of_the_configured_clock() {
+    let (_server, client) = Server::start_administered(|_, settings| {
+        settings.clock = Clock::new(|| Timestamp::UNIX_EPOCH);
+    })
+    .await;
+    let info = client.text("/api/v1/info").await.unwrap();
+    assert!(info.contains(r#""started":"1970-01-01T00:00:00"#), "{info}");
 }
 
 #[tokio::test]
