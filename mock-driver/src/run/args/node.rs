@@ -71,8 +71,9 @@ pub(crate) struct NodeArgs {
     pub(crate) node_unpublish_strict: bool,
 
     /// Directory of the volume and snapshot files: empty, or used by this array before (media.json names the
-    /// array, and the driver locks the directory). Files that the array does not know are moved to orphaned/.
-    /// Default: media in --state-dir, or a private directory that is removed on exit.
+    /// array, and the driver locks the directory). Files that the array does not know are moved to orphaned/,
+    /// which the driver never empties: without --state-dir it grows at each restart. Default: media in
+    /// --state-dir, or a private directory that is removed on exit.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub(crate) media_dir: PathBuf,
 }
