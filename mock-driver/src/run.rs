@@ -29,6 +29,7 @@ use crate::fault::{Exit, FaultFile};
 use crate::proxy::Proxy;
 use crate::proxy::relay::{self, Relay, RelayError};
 use crate::service;
+use crate::socket::authority::MAX_HEADER_LIST;
 use crate::socket::{BindError, Endpoint, Listener};
 
 use self::args::Args;
@@ -317,6 +318,7 @@ where
 {
     let server = Server::builder()
         .max_concurrent_streams(MAX_STREAMS)
+        .http2_max_header_list_size(MAX_HEADER_LIST)
         .serve_with_incoming_shutdown(
             CatchPanic::custom(services, panicked),
             listener.incoming(driver.socket_control.clone()),

@@ -19,7 +19,7 @@ use tokio::time;
 use self::control::Presence;
 pub(crate) use self::control::{Connection, ConnectionInfo, SocketControl};
 
-mod authority;
+pub(crate) mod authority;
 mod control;
 mod hpack;
 

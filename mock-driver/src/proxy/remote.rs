@@ -12,6 +12,8 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use tower::ServiceExt;
 
+use crate::socket::authority::MAX_HEADER_LIST;
+
 /// A connection to the driver, opened on demand and after failures.
 #[derive(Clone, Debug)]
 pub(super) struct Remote {
@@ -26,12 +28,12 @@ impl Remote {
         let socket = Arc::new(socket);
         let to = socket.clone();
         // Drivers ignore the authority; Go clients of a Unix socket send the same.
-        let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(
-            tower::service_fn(move |_| {
+        let channel = Endpoint::from_static("http://localhost")
+            .http2_max_header_list_size(MAX_HEADER_LIST)
+            .connect_with_connector_lazy(tower::service_fn(move |_| {
                 let to = to.clone();
                 async move { UnixStream::connect(to.as_path()).await.map(TokioIo::new) }
-            }),
-        );
+            }));
         Self { channel, socket }
     }
 

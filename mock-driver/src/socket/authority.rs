@@ -21,8 +21,11 @@ const HEAD: usize = 9;
 /// SETTINGS_MAX_FRAME_SIZE, of which `h2` announces the default.
 const MAX_FRAME: usize = 16 << 10;
 
-/// Maximum length of a header block, encoded or decoded. `h2` refuses lists over 16 KiB, but only resets the stream.
-const MAX_BLOCK: usize = 64 << 10;
+/// Maximum length of a header block, encoded or decoded.
+const MAX_BLOCK: usize = MAX_HEADER_LIST as usize;
+
+/// SETTINGS_MAX_HEADER_LIST_SIZE of servers and of the proxy's connection to its driver, in place of hyper's 16 KiB.
+pub(crate) const MAX_HEADER_LIST: u32 = 64 << 10;
 
 /// Size of the output at which the filter pauses.
 const OUTPUT: usize = 64 << 10;

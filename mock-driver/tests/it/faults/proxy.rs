@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataValue;
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
 use super::{nodes_of, publish, unpublish};
@@ -261,6 +261,28 @@ async fn rules_act_before_after_and_in_the_background() {
         .map(ToString::to_string)
         .collect::<String>();
     assert!(shown.contains("hash:"), "the proxy hashes secrets, too");
+}
+
+#[tokio::test]
+async fn header_lists_above_16_kib_are_proxied() {
+    let large = "x".repeat(40 << 10);
+    let fronted = Fronted::start(&[]).await;
+    let rule = format!("- {{id: a, match: {{volume: vol-0}}, action: {{code: INTERNAL, message: {large}}}}}");
+    fronted.behind.set_faults(&rule);
+    let channel = Endpoint::from_shared(format!("unix:{}", fronted.socket().display()))
+        .unwrap()
+        .http2_max_header_list_size(64 << 10)
+        .connect()
+        .await
+        .unwrap();
+    let mut request = Request::new(mk_publish("vol-0", "node-0"));
+    request.metadata_mut().insert("x-large", large.parse().unwrap());
+    let refused = ControllerClient::new(channel)
+        .controller_publish_volume(request)
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), Code::Internal, "{refused}");
+    assert_eq!(refused.message(), large);
 }
 
 #[tokio::test]
