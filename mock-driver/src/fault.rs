@@ -230,7 +230,7 @@ impl Faults {
 
     /// The totals of applied firings since the start, also of rules that were reset, replaced or removed.
     pub(crate) fn injected(&self) -> Vec<(InjectedKey, u64)> {
-        self.injected.lock().unwrap_or_else(PoisonError::into_inner).all()
+        crate::lock(&self.injected).all()
     }
 
     /// Number of rules, including those that have reached their limit.

@@ -4,6 +4,8 @@
 //! durable, [`fault`] injects faults, [`journal`] records calls, [`admin`] is the HTTP API, and [`mod@run`] runs the
 //! driver.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub mod admin;
 pub mod admin_api;
 pub mod array;
@@ -29,6 +31,11 @@ pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+/// Locks a mutex. A panic does not break an invariant of the data that these locks protect.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The examples in Rust of the README, compiled.

@@ -201,7 +201,7 @@ impl Node {
     /// Injects faults of a volume's device and of its content, or removes them.
     pub(crate) fn set_faults(&self, volume: &str, device: Option<DeviceFault>, disk: Option<DiskFault>) {
         self.devices.set_fault(&array::serial(volume), device);
-        let mut all = self.disk_fault.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = crate::lock(&self.disk_fault);
         match disk {
             Some(fault) => all.insert(volume.to_owned(), fault),
             None => all.remove(volume),
@@ -209,7 +209,7 @@ impl Node {
     }
 
     fn disk_fault(&self, volume: &str) -> Option<DiskFault> {
-        let all = self.disk_fault.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = crate::lock(&self.disk_fault);
         all.get(volume).copied()
     }
 

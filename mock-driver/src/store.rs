@@ -235,7 +235,7 @@ impl Store {
         let Some(database) = &self.database else {
             return Ok(());
         };
-        let mut loss = self.loss.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loss = crate::lock(&self.loss);
         let wanted = wanted();
         if *loss == wanted {
             return Ok(());
@@ -271,7 +271,7 @@ impl Store {
 
     /// The earlier state, started or dropped as faults ask.
     fn past(&self, array: &Array) -> MutexGuard<'_, Option<Past>> {
-        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut past = crate::lock(&self.past);
         let wanted = *self.wanted_past.read().unwrap_or_else(PoisonError::into_inner);
         if past.as_ref().map(|past| past.freeze) != wanted {
             *past = wanted.map(|freeze| Past::of(array, freeze));
@@ -281,7 +281,7 @@ impl Store {
 
     /// Ignores poisoning: operations decide before they change anything, so a panic leaves a consistent array.
     fn lock(&self) -> MutexGuard<'_, Array> {
-        self.array.lock().unwrap_or_else(PoisonError::into_inner)
+        crate::lock(&self.array)
     }
 }
 

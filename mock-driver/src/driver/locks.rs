@@ -7,7 +7,7 @@
 //! `Scope::Operation` while the array works. The admin API uses only the latter, so it does not wait for delayed calls.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -118,7 +118,7 @@ impl LockTable {
         for (key, mode) in keys {
             let key = (scope, key);
             let semaphore = {
-                let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut locks = crate::lock(&self.locks);
                 let lock = locks.entry(key.clone()).or_insert_with(|| Lock {
                     semaphore: Arc::new(Semaphore::new(READERS as usize)),
                     users: 0,
@@ -153,7 +153,7 @@ impl LockTable {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.permit = None;
-        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = crate::lock(&self.locks);
         if let Some(lock) = locks.get_mut(&self.key) {
             lock.users -= 1;
             if lock.users == 0 {

@@ -5,7 +5,7 @@
 //! directory.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -118,7 +118,7 @@ impl RemoteArray {
     }
 
     fn seen(&self) -> std::sync::MutexGuard<'_, SweepState> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        crate::lock(&self.seen)
     }
 
     /// Locks a volume for a request and the action on its response.

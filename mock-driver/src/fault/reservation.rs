@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The reservations of all in-flight calls.
 #[derive(Debug, Default)]
@@ -89,5 +89,5 @@ impl Drop for Reservation {
 }
 
 pub(super) fn lock(reservations: &Mutex<Reservations>) -> MutexGuard<'_, Reservations> {
-    reservations.lock().unwrap_or_else(PoisonError::into_inner)
+    crate::lock(reservations)
 }

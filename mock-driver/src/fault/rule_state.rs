@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -139,7 +139,7 @@ impl ActiveFault {
     pub(super) fn apply(&mut self, state: &mut Arc<str>, injected: &Mutex<InjectedTotals>) {
         self.is_applied = true;
         let rule = self.rule();
-        let mut injected = injected.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut injected = crate::lock(injected);
         injected.add(rule.kind, &rule.id, &self.method, rule.code());
         drop(injected);
         if let Some(next) = &rule.action.set_state {
@@ -362,7 +362,7 @@ impl RuleState {
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        crate::lock(&self.counts)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A call in the journal.
 
 use std::borrow::Cow;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -80,7 +80,7 @@ impl Call {
 
     /// The fault rule that affects the call.
     pub(crate) fn fault(&self) -> Option<String> {
-        self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        crate::lock(&self.fault).clone()
     }
 
     pub(crate) fn end(&self) -> Option<&End> {

@@ -3,8 +3,8 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use super::line::Line;
 
@@ -49,11 +49,7 @@ impl File {
     pub(super) fn write(&self, line: &Line<'_>) {
         let mut text = serde_json::to_vec(line).expect("a journal line must be representable as JSON");
         text.push(b'\n');
-        let written = self
-            .file
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .write_all(&text);
+        let written = crate::lock(&self.file).write_all(&text);
         match written {
             Ok(()) => self.failing.store(false, Ordering::Relaxed),
             Err(error) if !self.failing.swap(true, Ordering::Relaxed) => {

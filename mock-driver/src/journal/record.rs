@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use serde_json::Value;
 use tonic::Code;
@@ -84,7 +84,7 @@ impl CallRecord {
     /// Sets the fault rule that affects the call.
     pub(crate) fn set_fault(&mut self, rule: &str) {
         let OperationRecord { journal, call } = &self.operation;
-        let mut fault = call.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fault = crate::lock(&call.fault);
         *fault = Some(rule.to_owned());
         drop(fault);
         journal.touch();
@@ -163,7 +163,7 @@ impl Drop for CallRecord {
 impl OperationRecord {
     /// Records the result of the operation if the call has ended.
     pub(crate) fn done(&self, outcome: Outcome) {
-        let mut operation = self.call.operation.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut operation = crate::lock(&self.call.operation);
         if let Operation::CallEnded = *operation {
             drop(operation);
             self.late(outcome);
@@ -175,7 +175,7 @@ impl OperationRecord {
     /// The call has ended; the operation's result is recorded as late.
     fn detach(&self) {
         let operation = {
-            let mut operation = self.call.operation.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut operation = crate::lock(&self.call.operation);
             std::mem::replace(&mut *operation, Operation::CallEnded)
         };
         if let Operation::Done(outcome) = operation {

@@ -18,7 +18,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::fault::DeviceFault;
 use crate::store::volume_files::{VolumeFiles, file_name};
@@ -95,7 +95,7 @@ impl Devices {
     /// # Errors
     /// If another driver has it, or it cannot be locked.
     pub fn lock(&self) -> Result<(), Error> {
-        let is_held = self.lock.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let is_held = crate::lock(&self.lock).is_some();
         let is_unused = matches!(self.kind, Kind::None | Kind::Simulated);
         if is_held || is_unused || self.kept_directory().is_none() {
             return Ok(());
@@ -104,7 +104,7 @@ impl Devices {
         let file = File::open(&directory).map_err(Error::io("open", &directory))?;
         match file.try_lock() {
             Ok(()) => {
-                *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+                *crate::lock(&self.lock) = Some(file);
                 Ok(())
             }
             Err(TryLockError::WouldBlock) => Err(Error::InUse { directory }),
@@ -133,7 +133,7 @@ impl Devices {
 
     /// Unlocks the directory for the next process.
     pub(crate) fn unlock(&self) {
-        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *crate::lock(&self.lock) = None;
     }
 
     /// The link to the device with that serial, which may not exist.
@@ -199,7 +199,7 @@ impl Devices {
     }
 
     fn fault_of(&self, serial: &str) -> Option<DeviceFault> {
-        let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        let faults = crate::lock(&self.faults);
         faults.get(serial).cloned()
     }
 
@@ -240,7 +240,7 @@ impl Devices {
 
     /// Injects a fault of a device, or removes it.
     pub fn set_fault(&self, serial: &str, fault: Option<DeviceFault>) {
-        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut faults = crate::lock(&self.faults);
         match fault {
             Some(fault) => faults.insert(serial.to_owned(), fault),
             None => faults.remove(serial),
@@ -275,7 +275,7 @@ impl Devices {
     }
 
     fn lock_changes(&self) -> MutexGuard<'_, ()> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+        crate::lock(&self.changes)
     }
 
     fn directory(&self) -> Result<PathBuf, Error> {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -221,7 +221,7 @@ impl Records {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Record>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        crate::lock(&self.known)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Attachments of the proxied driver, learned from calls.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use csi_proto::v1::NodeGetInfoResponse;
 use prost::Message;
@@ -113,7 +113,7 @@ impl Seen {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        crate::lock(&self.0)
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -101,7 +101,7 @@ impl SocketControl {
 
     /// Closes all connections and returns their number. Clients may reconnect at once.
     pub fn cut_all(&self) -> usize {
-        let living = std::mem::take(&mut *self.living.lock().unwrap_or_else(PoisonError::into_inner));
+        let living = std::mem::take(&mut *crate::lock(&self.living));
         let handles: Vec<_> = living.iter().filter_map(Weak::upgrade).collect();
         for handle in &handles {
             handle.cut();
@@ -111,7 +111,7 @@ impl SocketControl {
 
     /// Number of connections.
     pub fn connections(&self) -> usize {
-        let living = self.living.lock().unwrap_or_else(PoisonError::into_inner);
+        let living = crate::lock(&self.living);
         living.iter().filter(|handle| handle.strong_count() > 0).count()
     }
 
@@ -119,7 +119,7 @@ impl SocketControl {
         let end = stream.as_fd().try_clone_to_owned().map(StdStream::from);
         let end = end.inspect_err(|error| tracing::warn!(%error, "a connection cannot be cut later"));
         let handle = Arc::new(ConnectionHandle(end.ok()));
-        let mut living = self.living.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut living = crate::lock(&self.living);
         living.retain(|handle| handle.strong_count() > 0);
         living.push(Arc::downgrade(&handle));
         let info = ConnectionInfo {

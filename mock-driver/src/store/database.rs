@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use serde::de::DeserializeOwned;
@@ -120,7 +120,7 @@ impl Database {
                 panic::resume_unwind(panic);
             }
         });
-        *lock_of(&database.writer) = Some(writer);
+        *crate::lock(&database.writer) = Some(writer);
         Ok(database)
     }
 
@@ -165,7 +165,7 @@ impl Database {
     /// Queues rows to be written, and returns the number to wait for with `settled`. Rows are committed in
     /// the order of these calls.
     pub fn write(&self, rows: impl IntoIterator<Item = Row>) -> u64 {
-        let mut pending = lock_of(&self.shared.pending);
+        let mut pending = crate::lock(&self.shared.pending);
         pending.rows.extend(rows);
         pending.sequence += 1;
         let sequence = pending.sequence;
@@ -176,7 +176,7 @@ impl Database {
 
     /// The number of the newest write, durable or not.
     pub(super) fn position(&self) -> u64 {
-        lock_of(&self.shared.pending).sequence
+        crate::lock(&self.shared.pending).sequence
     }
 
     /// Waits until a write and all before it are durable.
@@ -214,13 +214,13 @@ impl Database {
 
     /// Writes the queued rows, ends the thread, and unlocks the directory for other processes.
     pub(crate) fn close(&self) {
-        lock_of(&self.shared.pending).is_closed = true;
+        crate::lock(&self.shared.pending).is_closed = true;
         self.shared.wake.notify_one();
-        let writer = lock_of(&self.writer).take();
+        let writer = crate::lock(&self.writer).take();
         if writer.is_some_and(|writer| writer.join().is_err()) {
             tracing::error!("the thread that writes the state database panicked");
         }
-        let file = lock_of(&self.shared.file).take();
+        let file = crate::lock(&self.shared.file).take();
         // redb's locks may be poisoned by that panic; the next start repairs the file.
         if panic::catch_unwind(AssertUnwindSafe(|| drop(file))).is_err() {
             tracing::error!("the state database was not closed in order");
@@ -240,7 +240,7 @@ impl Database {
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "redb::Error is non-exhaustive")]
     fn read<T>(&self, read: impl FnOnce(&StateFile) -> Result<T, redb::Error>) -> Result<T, OpenError> {
-        let file = lock_of(&self.shared.file);
+        let file = crate::lock(&self.shared.file);
         let read = read(file.as_ref().expect("the database must be open"));
         read.map_err(|error| match error {
             redb::Error::Corrupted(reason) => self.damaged(&format!("is damaged ({reason})")),
@@ -284,21 +284,16 @@ impl Shared {
         let is_idle = |pending: &mut Pending| pending.rows.is_empty() && !pending.is_closed;
         let mut pending = self
             .wake
-            .wait_while(lock_of(&self.pending), is_idle)
+            .wait_while(crate::lock(&self.pending), is_idle)
             .unwrap_or_else(PoisonError::into_inner);
         let rows = std::mem::take(&mut pending.rows);
         (!rows.is_empty()).then_some((rows, pending.sequence))
     }
 
     fn commit(&self, clear: &[&'static str], rows: Rows) -> Result<(), redb::Error> {
-        let file = lock_of(&self.file);
+        let file = crate::lock(&self.file);
         file.as_ref()
             .expect("the database must be open")
             .commit(clear, rows)
     }
-}
-
-/// A panic does not break an invariant of the data that these locks protect.
-fn lock_of<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

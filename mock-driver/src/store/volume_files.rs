@@ -13,7 +13,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio_util::task::TaskTracker;
 
@@ -154,7 +154,7 @@ impl VolumeFiles {
         let FilesLocation::Persistent { directory, lock } = &*self.location else {
             return Ok(SweepReport::default());
         };
-        if lock.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+        if crate::lock(lock).is_none() {
             return Ok(SweepReport::default());
         }
         let directory = directory.clone();

@@ -4,7 +4,7 @@ use std::fs::{self, File, Permissions};
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use tempfile::TempDir;
 
@@ -41,7 +41,7 @@ impl FilesLocation {
             }
             Self::Nowhere => Ok(PathBuf::from("/nowhere")),
             Self::Private(private) => {
-                let mut private = private.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut private = crate::lock(private);
                 match &*private {
                     PrivateDir::Made(made) => Ok(made.path().to_owned()),
                     PrivateDir::Closed => Err(Error {
@@ -70,11 +70,11 @@ impl FilesLocation {
             Self::Private(private) => private,
             Self::Nowhere => return Ok(()),
             Self::Persistent { lock, .. } => {
-                *lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                *crate::lock(lock) = None;
                 return Ok(());
             }
         };
-        let mut private = private.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut private = crate::lock(private);
         match std::mem::replace(&mut *private, PrivateDir::Closed) {
             PrivateDir::Made(made) => {
                 let path = made.path().to_owned();

@@ -10,7 +10,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
@@ -119,9 +118,9 @@ impl VolumeFiles {
         let FilesLocation::Persistent { directory, lock } = &*self.location else {
             return Ok(None);
         };
-        let held = lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let held = crate::lock(lock).take();
         let held = claim(directory, held, owner, known, state_dir)?;
-        *lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
+        *crate::lock(lock) = Some(held);
         Ok(Some(directory.to_string_lossy().into_owned()))
     }
 
@@ -134,7 +133,7 @@ impl VolumeFiles {
             return Ok(());
         };
         if directory.join(LOCK).exists() {
-            *lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(take_lock(directory)?);
+            *crate::lock(lock) = Some(take_lock(directory)?);
         }
         Ok(())
     }
@@ -147,7 +146,7 @@ impl VolumeFiles {
         let FilesLocation::Persistent { directory, lock } = &*self.location else {
             return Ok(None);
         };
-        if lock.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+        if crate::lock(lock).is_none() {
             return Ok(None);
         }
         match read(&directory.join(MARKER))? {
