@@ -6,6 +6,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use tokio_util::task::TaskTracker;
+
 pub mod admin;
 pub mod admin_api;
 pub mod array;
@@ -36,6 +38,26 @@ pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
 /// Locks a mutex. A panic does not break an invariant of the data that these locks protect.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a task on a blocking thread. It completes even if the caller is dropped, and its panic continues here. `None` if the
+/// runtime has shut down.
+pub(crate) async fn blocking<T: Send + 'static>(
+    tasks: &TaskTracker,
+    act: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let running = tasks.token();
+    let work = move || {
+        let _running = running;
+        act()
+    };
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => Some(result),
+        Err(ended) => match ended.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => None,
+        },
+    }
 }
 
 /// The examples in Rust of the README, compiled.

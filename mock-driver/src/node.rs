@@ -350,19 +350,12 @@ impl Node {
             // It does not block, and a thread would not follow simulated time.
             return act(self);
         }
-        let (node, running) = (self.clone(), self.work.token());
-        let work = move || {
-            let _running = running;
-            act(&node)
-        };
-        match tokio::task::spawn_blocking(work).await {
-            Ok(result) => result,
-            Err(ended) => match ended.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => Err(Error::NoArray {
-                    reason: "the driver is ending".to_owned(),
-                }),
-            },
-        }
+        let node = self.clone();
+        let done = crate::blocking(&self.work, move || act(&node)).await;
+        done.unwrap_or_else(|| {
+            Err(Error::NoArray {
+                reason: "the driver is ending".to_owned(),
+            })
+        })
     }
 }

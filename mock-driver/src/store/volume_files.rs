@@ -86,7 +86,7 @@ impl VolumeFiles {
 
     /// Whether the files outlive the driver.
     pub(crate) fn is_kept(&self) -> bool {
-        matches!(*self.location, FilesLocation::Persistent { .. })
+        self.kept_directory().is_some()
     }
 
     /// The directory of files that outlive the driver; it may not exist.
@@ -251,27 +251,17 @@ impl VolumeFiles {
         self.blocking(move || act(&directory)).await
     }
 
-    /// Runs a blocking task; its panic continues here.
     async fn blocking<T: Send + 'static>(
         &self,
         act: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let running = self.work.token();
-        let work = move || {
-            let _running = running;
-            act()
-        };
-        match tokio::task::spawn_blocking(work).await {
-            Ok(result) => result,
-            Err(ended) => match ended.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => Err(Error {
-                    act: "end work that the shutdown interrupted on",
-                    path: PathBuf::from("volume files"),
-                    source: ErrorKind::Interrupted.into(),
-                }),
-            },
-        }
+        crate::blocking(&self.work, act).await.unwrap_or_else(|| {
+            Err(Error {
+                act: "end work that the shutdown interrupted on",
+                path: PathBuf::from("volume files"),
+                source: ErrorKind::Interrupted.into(),
+            })
+        })
     }
 }
 
