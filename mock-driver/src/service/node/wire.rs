@@ -1,11 +1,9 @@
 //! Conversion of validated capabilities to CSI messages.
 
 use csi_proto::v1;
-use csi_proto::v1::volume_capability::{
-    AccessMode as WireMode, AccessType, BlockVolume, MountVolume, access_mode::Mode,
-};
+use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
 
-use crate::array::{Access, AccessMode, Capability};
+use crate::array::{Access, Capability};
 
 /// The CSI message of a capability.
 pub(super) fn capability(capability: &Capability) -> v1::VolumeCapability {
@@ -21,34 +19,22 @@ pub(super) fn capability(capability: &Capability) -> v1::VolumeCapability {
             volume_mount_group: group.clone(),
         }),
     };
+    let mode = Mode::from_str_name(capability.mode.name()).expect("CSI must have every mode");
     v1::VolumeCapability {
-        access_mode: Some(WireMode {
-            mode: mode(capability.mode).into(),
-        }),
+        access_mode: Some(AccessMode { mode: mode.into() }),
         access_type: Some(access_type),
-    }
-}
-
-fn mode(mode: AccessMode) -> Mode {
-    match mode {
-        AccessMode::SingleNodeWriter => Mode::SingleNodeWriter,
-        AccessMode::SingleNodeReaderOnly => Mode::SingleNodeReaderOnly,
-        AccessMode::MultiNodeReaderOnly => Mode::MultiNodeReaderOnly,
-        AccessMode::MultiNodeSingleWriter => Mode::MultiNodeSingleWriter,
-        AccessMode::MultiNodeMultiWriter => Mode::MultiNodeMultiWriter,
-        AccessMode::SingleNodeSingleWriter => Mode::SingleNodeSingleWriter,
-        AccessMode::SingleNodeMultiWriter => Mode::SingleNodeMultiWriter,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::array;
     use crate::rpc::validate;
 
     #[test]
     fn capability_round_trips() {
-        for mode in AccessMode::ALL {
+        for mode in array::AccessMode::ALL {
             for access in [
                 Access::Block,
                 Access::Mount {
