@@ -11,6 +11,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::Stream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{self, Instant};
@@ -30,7 +31,7 @@ use crate::proxy::Proxy;
 use crate::proxy::relay::{self, Relay, RelayError};
 use crate::service;
 use crate::socket::authority::MAX_HEADER_LIST;
-use crate::socket::{BindError, Endpoint, Listener};
+use crate::socket::{BindError, Connection, Endpoint, Listener};
 
 use self::args::Args;
 
@@ -210,17 +211,8 @@ pub async fn serve(
     driver.recover().await;
     let mut tasks = start(&driver, faults, listener, admin, &stop);
     if let (Some(registrar), Some(registration)) = (&driver.registrar, registration) {
-        let server = Server::builder().serve_with_incoming_shutdown(
-            registrar.service(),
-            registration.incoming(Arc::default()),
-            stop.clone().cancelled_owned(),
-        );
-        tasks.spawn(async move {
-            Ended {
-                task: "registration",
-                result: server.await.map_err(Error::Transport),
-            }
-        });
+        let incoming = registration.incoming(Arc::default());
+        tasks.spawn(answer_calls("registration", registrar.service(), incoming, &stop));
     }
 
     let result = tokio::select! {
@@ -257,14 +249,15 @@ fn start(
     stop: &CancellationToken,
 ) -> JoinSet<Ended> {
     let mut tasks: JoinSet<Ended> = JoinSet::new();
+    let incoming = listener.incoming(driver.socket_control.clone());
     match driver.proxy_to.clone() {
         Some(to) => tasks.spawn(answer_calls(
+            "server",
             Proxy::new(driver.clone(), to),
-            driver,
-            listener,
+            incoming,
             stop,
         )),
-        None => tasks.spawn(answer_calls(service::services(driver), driver, listener, stop)),
+        None => tasks.spawn(answer_calls("server", service::services(driver), incoming, stop)),
     };
     if let Some(file) = faults {
         let (driver, stop) = (driver.clone(), stop.clone());
@@ -303,13 +296,14 @@ async fn ended(task: &'static str, work: impl Future<Output = ()>) -> Ended {
     Ended { task, result: Ok(()) }
 }
 
-fn answer_calls<S>(
+fn answer_calls<S, I>(
+    task: &'static str,
     services: S,
-    driver: &Driver,
-    listener: Listener,
+    incoming: I,
     stop: &CancellationToken,
-) -> impl Future<Output = Ended> + use<S>
+) -> impl Future<Output = Ended> + use<S, I>
 where
+    I: Stream<Item = io::Result<Connection>> + Send + 'static,
     S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
         + Clone
         + Send
@@ -321,12 +315,12 @@ where
         .http2_max_header_list_size(MAX_HEADER_LIST)
         .serve_with_incoming_shutdown(
             CatchPanic::custom(services, panicked),
-            listener.incoming(driver.socket_control.clone()),
+            incoming,
             stop.clone().cancelled_owned(),
         );
     async move {
         Ended {
-            task: "server",
+            task,
             result: server.await.map_err(Error::Transport),
         }
     }
