@@ -16,7 +16,6 @@ use self::locks::LockTable;
 use self::mode::Mode;
 use self::registration::Registrar;
 use self::remote::RemoteArray;
-use self::seed::{random, seed_of_run};
 use self::service_config::ServiceConfig;
 pub use self::settings::{OpenError, Settings};
 use crate::admin_api;
@@ -32,7 +31,8 @@ use crate::store::volume_files::VolumeFiles;
 use crate::store::{Database, Store};
 
 use self::directories::{
-    claim, open_faults, open_journal, open_state, open_store, volume_files_in, with_absolute_paths,
+    claim, open_faults, open_journal, open_state, open_store, random, seed_of_run, volume_files_in,
+    with_absolute_paths,
 };
 
 mod backend_faults;
@@ -48,7 +48,6 @@ pub(crate) mod node_devices;
 pub mod registration;
 mod remote;
 mod remote_sync;
-mod seed;
 pub mod service_config;
 mod settings;
 mod volumes;
