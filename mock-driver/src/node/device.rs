@@ -34,7 +34,6 @@ mod kind;
 mod link;
 mod loopback;
 mod read_only_device;
-mod usage;
 
 /// The devices of one node.
 #[derive(Debug)]
@@ -272,6 +271,27 @@ impl Devices {
             self.remove_both(&serial)?;
         }
         Ok(())
+    }
+
+    /// Another device of the disk whose filesystem is mounted, if one of the two is writable.
+    pub(crate) fn mounted_elsewhere(
+        &self,
+        device: &Path,
+        disk: &Path,
+        writable: bool,
+    ) -> Result<Option<PathBuf>, Error> {
+        match self.kind {
+            Kind::Loop => loopback::mounted_elsewhere(device, disk, writable),
+            Kind::Emulated | Kind::None | Kind::Simulated => Ok(None),
+        }
+    }
+
+    /// The loop devices of a disk, also those without a link.
+    pub(crate) fn all_of(&self, disk: &Path) -> Result<Vec<PathBuf>, Error> {
+        match self.kind {
+            Kind::Loop => loopback::all_of(disk),
+            Kind::Emulated | Kind::None | Kind::Simulated => Ok(Vec::new()),
+        }
     }
 
     fn lock_changes(&self) -> MutexGuard<'_, ()> {

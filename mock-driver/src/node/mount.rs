@@ -7,20 +7,21 @@
 //!
 //! All functions block.
 
-use std::path::Path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-pub(crate) use self::disk::Disk;
+use serde::{Deserialize, Serialize};
+
 pub(crate) use self::error::Error;
 pub(crate) use self::filesystem::Filesystem;
 pub(crate) use self::formatting::hand_over;
 pub(crate) use self::freeze::Frozen;
 pub(crate) use self::kernel::{check_empty, remove_empty};
-pub(crate) use self::mount_source::MountSource;
 use self::options::Options;
 pub(crate) use self::usage::{Stats, Usage};
 
 mod chown;
-mod disk;
 mod disk_fault;
 mod emulated;
 mod error;
@@ -28,10 +29,33 @@ mod filesystem;
 mod formatting;
 mod freeze;
 mod kernel;
-mod mount_source;
 mod options;
 mod unmount;
 mod usage;
+
+/// A volume's disk.
+#[derive(Clone, Debug)]
+pub(crate) struct Disk {
+    /// The file with the volume's data.
+    pub(crate) file: PathBuf,
+    /// The directory that emulates the mounted filesystem.
+    pub(crate) tree: PathBuf,
+    /// The mark that the disk is being formatted.
+    pub(crate) formatting: PathBuf,
+    pub(crate) device: PathBuf,
+    /// The open device, which keeps its path from being reused for another disk. `None` if the file itself is the device.
+    pub(crate) _held: Option<Arc<File>>,
+    pub(crate) writable: bool,
+}
+
+/// The source of a mount at a path, to distinguish the volume from another process's mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum MountSource {
+    /// The block device with this number, or the filesystem on it.
+    Device(u64),
+    Link(PathBuf),
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mounter {

@@ -8,10 +8,9 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::Mounter;
-use super::disk::Disk;
 use super::error::Error;
 use super::filesystem::{self, E2FSCK, Filesystem};
+use super::{Disk, Mounter};
 use crate::fault::DiskFault;
 use crate::node::exec::{self, Program};
 use crate::store::volume_files::FILESYSTEM;

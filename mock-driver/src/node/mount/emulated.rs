@@ -6,11 +6,10 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
-use super::disk::Disk;
 use super::error::Error;
 use super::filesystem::{Content, Filesystem, content};
-use super::mount_source::MountSource;
 use super::usage::{Stats, Usage};
+use super::{Disk, MountSource};
 use crate::store::volume_files::FILESYSTEM;
 
 /// Inodes of an emulated filesystem: one per 16 KiB, the default of mkfs.ext4.

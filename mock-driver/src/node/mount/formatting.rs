@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use super::disk::Disk;
+use super::Disk;
 use super::error::Error;
 use super::filesystem::{Content, E2FSCK, Filesystem, check, content, grow_unmounted, head};
 use crate::node::exec::{self, Program};

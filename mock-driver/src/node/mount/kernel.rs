@@ -11,9 +11,9 @@ use rustix::fs::{AtFlags, CWD, StatVfsMountFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
+use super::MountSource;
 use super::error::Error;
 use super::filesystem::Filesystem;
-use super::mount_source::MountSource;
 use super::options::Options;
 use super::usage::{Stats, Usage};
 

@@ -2,11 +2,9 @@
 
 use std::path::Path;
 
-use super::disk::Disk;
 use super::error::Error;
-use super::mount_source::MountSource;
 use super::options::Options;
-use super::{Mounter, emulated, kernel};
+use super::{Disk, MountSource, Mounter, emulated, kernel};
 
 // === impl Mounter ===
 
