@@ -1,5 +1,7 @@
 //! Applies patches to objects: JSON patch (RFC 6902), merge patch (RFC 7386) and strategic merge patch.
 
+mod operations;
+
 use serde_json::{Map, Value};
 
 use super::event_view;
@@ -122,30 +124,27 @@ impl Patch {
     }
 
     fn json(&self, document: Object) -> Result<Value, Status> {
-        let parsed: Result<json_patch::Patch, _> = serde_json::from_value(self.document.clone());
-        let patch = parsed.map_err(|_| self.undecodable())?;
-        if patch.0.len() > OPERATIONS_LIMIT {
+        let operations = self.operations()?;
+        if operations.len() > OPERATIONS_LIMIT {
             let message = format!(
                 "Request entity too large: The allowed maximum operations in a JSON patch is {OPERATIONS_LIMIT}, \
                  got {}",
-                patch.0.len()
+                operations.len()
             );
             let mut status = Status::too_large(0);
             status.message = message;
             return Err(status);
         }
         let mut document = Value::Object(document);
-        for operation in patch.0 {
-            let operation = as_go(operation, &document);
-            if is_test_of_missing(&operation, &document) {
-                continue;
-            }
-            json_patch::patch(&mut document, &[operation]).map_err(|_| Status::unprocessable_patch())?;
+        for operation in operations {
+            operations::apply(&mut document, operation).ok_or_else(Status::unprocessable_patch)?;
         }
         Ok(document)
     }
 
-    fn undecodable(&self) -> Status {
+    /// The operations of a JSON patch. Kubernetes decodes them first into a type of its own if it validates unknown
+    /// fields; the library checks their members when it applies them.
+    fn operations(&self) -> Result<&[Value], Status> {
         let (prefix, operation, list) = if self.validation == FieldValidation::Ignore {
             ("", "jsonpatch.Operation", "jsonpatch.Patch")
         } else {
@@ -155,25 +154,30 @@ impl Patch {
                 "[]handlers.jsonPatchOp",
             )
         };
-        let found = match &self.document {
-            Value::Array(operations) => {
-                let Some(found) = operations.iter().find(|operation| !operation.is_object()) else {
-                    return Status::unprocessable_patch();
-                };
-                let found = go_format::kind(found);
-                return Status::bad_request(format!(
-                    "{prefix}json: cannot unmarshal {found} into Go value of type {operation}"
+        let refuse = |found: &Value, target: String| {
+            let found = go_format::kind(found);
+            Status::bad_request(format!("{prefix}json: cannot unmarshal {found} into Go {target}"))
+        };
+        let Value::Array(operations) = &self.document else {
+            return Err(refuse(&self.document, format!("value of type {list}")));
+        };
+        for found in operations.iter().filter(|operation| !operation.is_null()) {
+            let Value::Object(members) = found else {
+                return Err(refuse(found, format!("value of type {operation}")));
+            };
+            let mut texts = members
+                .iter()
+                .filter(|(name, _)| matches!(name.as_str(), "op" | "path" | "from"));
+            if self.validation != FieldValidation::Ignore
+                && let Some((name, value)) = texts.find(|(_, value)| !value.is_string() && !value.is_null())
+            {
+                return Err(refuse(
+                    value,
+                    format!("struct field jsonPatchOp.{name} of type string"),
                 ));
             }
-            other @ (Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Object(_)) => go_format::kind(other),
-        };
-        Status::bad_request(format!(
-            "{prefix}json: cannot unmarshal {found} into Go value of type {list}"
-        ))
+        }
+        Ok(operations)
     }
 
     /// Unknown members of a JSON patch's operations.
@@ -310,53 +314,5 @@ fn prune_lists(value: &mut Value, in_list: bool) {
         }
         Value::Array(items) => items.iter_mut().for_each(|item| prune_lists(item, true)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
-}
-
-/// Whether an operation tests a missing member for null, which Kubernetes' library accepts.
-fn is_test_of_missing(operation: &json_patch::PatchOperation, document: &Value) -> bool {
-    match operation {
-        json_patch::PatchOperation::Test(test) => {
-            let parent = test
-                .path
-                .parent()
-                .and_then(|parent| parent.resolve(document).ok());
-            test.value.is_null()
-                && parent.is_some_and(Value::is_object)
-                && test.path.resolve(document).is_err()
-        }
-        json_patch::PatchOperation::Add(_)
-        | json_patch::PatchOperation::Remove(_)
-        | json_patch::PatchOperation::Replace(_)
-        | json_patch::PatchOperation::Move(_)
-        | json_patch::PatchOperation::Copy(_) => false,
-    }
-}
-
-/// Converts an operation to the semantics of Kubernetes' JSON patch library: replacing a missing member adds it,
-/// and copying one copies null.
-fn as_go(operation: json_patch::PatchOperation, document: &Value) -> json_patch::PatchOperation {
-    use json_patch::{AddOperation, PatchOperation};
-    let is_missing_member = |path: &json_patch::jsonptr::Pointer| {
-        let parent = path.parent().and_then(|parent| parent.resolve(document).ok());
-        parent.is_some_and(Value::is_object) && path.resolve(document).is_err()
-    };
-    match operation {
-        PatchOperation::Replace(replace) if is_missing_member(&replace.path) => {
-            PatchOperation::Add(AddOperation {
-                path: replace.path,
-                value: replace.value,
-            })
-        }
-        PatchOperation::Copy(copy) if is_missing_member(&copy.from) => PatchOperation::Add(AddOperation {
-            path: copy.path,
-            value: Value::Null,
-        }),
-        other @ (PatchOperation::Add(_)
-        | PatchOperation::Remove(_)
-        | PatchOperation::Replace(_)
-        | PatchOperation::Move(_)
-        | PatchOperation::Copy(_)
-        | PatchOperation::Test(_)) => other,
     }
 }
