@@ -258,7 +258,7 @@ impl Patch {
             };
             let version = given("apiVersion", resource.api_version());
             let kind = given("kind", resource.kind_name.to_owned());
-            if let Some(why) = type_meta::conversion_error(resource, &kind, &version, &document) {
+            if let Some(why) = type_meta::conversion_error(&resource.into(), &kind, &version, &document) {
                 return Err(Status::invalid_patch(shown(), why));
             }
             if text("apiVersion").is_empty() {

@@ -10,9 +10,11 @@ use super::field::{FieldError, Path, aggregate};
 use super::handler::{Reply, success};
 use super::object::{self, Object, set, text};
 use super::resource::Kind;
+use super::schema::{self, Codec};
 use super::status::Status;
 use super::storage::key;
 use super::strategy::Part;
+use super::type_meta::ObjectType;
 
 /// Default lifetime of a token.
 const TOKEN_SECONDS: i64 = 3600;
@@ -55,13 +57,15 @@ pub(crate) fn handle(call: &mut Call<'_>, method: &Method) -> Result<Reply, Stat
     }
 }
 
-fn document(call: &Call<'_>, api_version: &str, kind: &str) -> Result<Value, Status> {
+/// Whether the request is a dry run, and its decoded body.
+fn body(call: &mut Call<'_>, expected: &ObjectType<'_>) -> Result<(bool, Value), Status> {
     super::request::accepts_body(call.headers)?;
-    call.typed_document(api_version, kind).map_err(|why| {
-        Status::bad_request(format!(
-            "the object provided is unrecognized (must be of type {kind}): {why}"
-        ))
-    })
+    let (dry_run, validation) = call.query.write_options("CreateOptions")?;
+    let object = call.decode(expected, validation, |document| {
+        let decoded = schema::decode(expected.schema, document, Codec::Json)?;
+        Ok((decoded.object, decoded.unknown))
+    })?;
+    Ok((dry_run, Value::Object(object)))
 }
 
 /// Admits the creation of a subresource: its namespace must exist and be the request's.
@@ -94,8 +98,7 @@ fn update_condition(pod: &mut Object, mut condition: Value) {
 
 /// Binds a pod to a node.
 fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
-    let (dry_run, _) = call.query.write_options("CreateOptions")?;
-    let binding = document(call, "v1", "Binding")?;
+    let (dry_run, binding) = body(call, &ObjectType::binding())?;
     admit(call, &binding)?;
     let resource = call.location.resource;
     let name = call.location.name.clone();
@@ -171,10 +174,11 @@ fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
 
 /// Evicts a pod; there are no disruption budgets.
 fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
-    let (dry_run, _) = call.query.write_options("CreateOptions")?;
-    let eviction = document(call, "policy/v1", "Eviction")?;
-    let options = eviction["deleteOptions"].as_object().cloned();
-    let mut options = DeleteOptions::decode(options.unwrap_or_default())?;
+    let (dry_run, eviction) = body(call, &ObjectType::eviction())?;
+    let mut options = eviction["deleteOptions"].as_object().cloned().unwrap_or_default();
+    // Kubernetes does not check the type of embedded options.
+    options.retain(|name, _| !matches!(name.as_str(), "apiVersion" | "kind"));
+    let mut options = DeleteOptions::decode(options)?;
     let dry_run = dry_run || !options.dry_run.is_empty();
     admit(call, &eviction)?;
     let name = call.location.name.clone();
@@ -228,7 +232,8 @@ fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
 
 /// Issues a token of a ServiceAccount. The server does not authenticate, so it accepts requests without it.
 fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
-    let request = document(call, "authentication.k8s.io/v1", "TokenRequest")?;
+    // A token is not stored, so a dry run issues one, too.
+    let (_, request) = body(call, &ObjectType::token_request())?;
     admit(call, &request)?;
     let location = call.location;
     let invalid = |name: &str, error| {
@@ -263,7 +268,7 @@ fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
         return invalid("", FieldError::invalid(&path, seconds, why));
     }
     let now = call.server.clock().now();
-    let until = super::schema::seconds(now + jiff::SignedDuration::from_secs(seconds));
+    let until = schema::seconds(now + jiff::SignedDuration::from_secs(seconds));
     let number = call.server.rng().u64(..);
     let audiences = match spec["audiences"].as_array() {
         Some(audiences) if !audiences.is_empty() => json!(audiences),
@@ -276,7 +281,7 @@ fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
             "name": location.name,
             "namespace": location.namespace,
             "uid": text(&account.object, "/metadata/uid"),
-            "creationTimestamp": super::schema::seconds(now),
+            "creationTimestamp": schema::seconds(now),
         },
         "spec": {
             "audiences": audiences,

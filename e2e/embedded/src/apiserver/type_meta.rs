@@ -1,9 +1,93 @@
-//! Checks `apiVersion` and `kind` of documents.
+//! The types of documents: checks `apiVersion` and `kind`.
+
+use std::sync::LazyLock;
+
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::Binding;
+use k8s_openapi::api::policy::v1::Eviction;
 
 use super::go_format;
 use super::object::Object;
 use super::resource::{self, Resource};
-use super::schema;
+use super::schema::{self, Schema};
+
+static BINDING: LazyLock<Schema> = LazyLock::new(Schema::of::<Binding>);
+static EVICTION: LazyLock<Schema> = LazyLock::new(Schema::of::<Eviction>);
+static TOKEN_REQUEST: LazyLock<Schema> = LazyLock::new(Schema::of::<TokenRequest>);
+
+/// A type in Kubernetes' scheme.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ObjectType<'a> {
+    group: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) schema: &'a Schema,
+}
+
+// === impl ObjectType ===
+
+impl ObjectType<'static> {
+    /// The body of a pod's `binding`.
+    pub(crate) fn binding() -> Self {
+        Self {
+            group: "",
+            kind: "Binding",
+            schema: &BINDING,
+        }
+    }
+
+    /// The body of a pod's `eviction`.
+    pub(crate) fn eviction() -> Self {
+        Self {
+            group: "policy",
+            kind: "Eviction",
+            schema: &EVICTION,
+        }
+    }
+
+    /// The body of a service account's `token`.
+    pub(crate) fn token_request() -> Self {
+        Self {
+            group: "authentication.k8s.io",
+            kind: "TokenRequest",
+            schema: &TOKEN_REQUEST,
+        }
+    }
+}
+
+impl ObjectType<'_> {
+    pub(crate) fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            Resource::VERSION.to_owned()
+        } else {
+            format!("{}/{}", self.group, Resource::VERSION)
+        }
+    }
+
+    /// Whether a document of this kind may have the version.
+    pub(crate) fn accepts(&self, version: &str) -> bool {
+        version == self.api_version() || (self.kind == "Eviction" && version == "policy/v1beta1")
+    }
+
+    /// Package of the internal type; both event APIs share one.
+    fn internal_package(&self) -> &'static str {
+        match self.group.split('.').next() {
+            None | Some("" | "events") => "core",
+            Some(group) => group,
+        }
+    }
+}
+
+impl<'a> From<&'a Resource> for ObjectType<'a> {
+    fn from(resource: &'a Resource) -> Self {
+        Self {
+            group: resource.group,
+            kind: resource.kind_name,
+            schema: &resource.schema,
+        }
+    }
+}
+
+// === functions ===
 
 /// Checks that `apiVersion` and `kind` are strings.
 ///
@@ -25,33 +109,38 @@ pub(crate) fn check(document: &Object) -> Result<(), String> {
 }
 
 /// The error of Kubernetes' scheme if it cannot convert a document of this kind into an object of the
-/// resource.
+/// expected type.
 pub(crate) fn conversion_error(
-    resource: &Resource,
+    expected: &ObjectType<'_>,
     kind: &str,
     version: &str,
     document: &Object,
 ) -> Option<String> {
-    let is_registered =
-        |resource: &&Resource| resource.kind_name == kind && resource.api_version() == version;
-    let Some(registered) = resource::all().iter().find(is_registered) else {
+    let of_subresources = [
+        ObjectType::binding(),
+        ObjectType::eviction(),
+        ObjectType::token_request(),
+    ];
+    let mut types = resource::all()
+        .iter()
+        .map(ObjectType::from)
+        .chain(of_subresources);
+    let Some(registered) = types.find(|found| found.kind == kind && found.accepts(version)) else {
         return Some(format!(
             "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
         ));
     };
-    if registered.kind == resource.kind {
+    let package = expected.internal_package();
+    if registered.kind == expected.kind && registered.internal_package() == package {
         return None;
     }
     // Kubernetes decodes before it converts.
-    if let Err(error) = schema::decode(&registered.schema, document.clone(), schema::Codec::Json) {
+    if let Err(error) = schema::decode(registered.schema, document.clone(), schema::Codec::Json) {
         return Some(error);
     }
-    let group = match resource.group.split('.').next() {
-        None | Some("" | "events") => "core",
-        Some(group) => group,
-    };
+    let short = version.rsplit('/').next().unwrap_or_default();
     Some(format!(
-        "converting (v1.{kind}) to ({group}.{}): unknown conversion",
-        resource.kind_name
+        "converting ({short}.{kind}) to ({package}.{}): unknown conversion",
+        expected.kind
     ))
 }

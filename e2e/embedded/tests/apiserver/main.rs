@@ -6,6 +6,7 @@ mod faults;
 mod patches;
 mod pods;
 mod requests;
+mod subresources;
 mod throughput;
 mod watches;
 

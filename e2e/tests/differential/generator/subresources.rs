@@ -33,7 +33,7 @@ impl Generator {
         } else {
             Method::POST
         };
-        let mut request = request(kind, action, method, format!("{path}/{subresource}"));
+        let mut request = request(kind, action, method.clone(), format!("{path}/{subresource}"));
         request.content_type = JSON;
         let mut document = match subresource {
             "binding" => self.binding(&path),
@@ -52,8 +52,34 @@ impl Generator {
         };
         let given = if self.chance(85) { name } else { "other".to_owned() };
         Edit::set("/metadata/name", given).apply(&mut document);
+        if method == Method::POST && self.chance(25) {
+            self.mistyped().apply(&mut document);
+        }
         request.body = Body::Json(document);
+        if self.chance(10) {
+            let validation = ["Strict", "Warn", "Ignore", "All"][self.rng.usize(..4)];
+            request.query.push(("fieldValidation", validation.to_owned()));
+        }
         Some(request)
+    }
+
+    /// Another type of the body, a field of the wrong type, or an unknown field.
+    fn mistyped(&mut self) -> Edit {
+        match self.rng.u8(..10) {
+            0 => Edit::set("/kind", "Pod"),
+            1 => Edit::set("/kind", "Binding"),
+            2 => Edit::set("/kind", 7),
+            3 => Edit::set("/apiVersion", "v2"),
+            4 => Edit::set("/apiVersion", "policy/v1"),
+            5 => Edit::set("/metadata/name", 7),
+            6 => Edit::set("/metadata/labels", "a"),
+            7 => Edit::set("/spec", "a"),
+            8 => Edit::set("/target", 7),
+            _ => Edit::set(
+                "/deleteOptions",
+                json!({ "gracePeriodSeconds": "x", "unknown": 1 }),
+            ),
+        }
     }
 
     fn binding(&mut self, path: &str) -> Value {

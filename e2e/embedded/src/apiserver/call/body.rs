@@ -11,7 +11,7 @@ use super::super::protobuf;
 use super::super::request;
 use super::super::schema::Codec;
 use super::super::status::Status;
-use super::super::type_meta;
+use super::super::type_meta::{self, ObjectType};
 use super::super::write::decode_object;
 use super::Call;
 
@@ -49,15 +49,28 @@ impl Call<'_> {
     /// Decodes the body into an object of the resource.
     pub(crate) fn object(&mut self, validation: FieldValidation) -> Result<Object, Status> {
         let resource = self.location.resource;
+        self.decode(&resource.into(), validation, |document| {
+            decode_object(resource, document, Codec::Json)
+        })
+    }
+
+    /// Decodes the body into an object of a type; `decode` returns the object and strict decoding errors.
+    pub(crate) fn decode(
+        &mut self,
+        expected: &ObjectType<'_>,
+        validation: FieldValidation,
+        decode: impl FnOnce(Object) -> Result<(Object, Vec<String>), String>,
+    ) -> Result<Object, Status> {
         request::accepts_body(self.headers)?;
+        let expected_version = expected.api_version();
         let unrecognized = |why: String| {
             Status::bad_request(format!(
                 "the object provided is unrecognized (must be of type {}): {why} ({})",
-                resource.kind_name,
+                expected.kind,
                 summary(&self.body)
             ))
         };
-        let document = match self.typed_document(&resource.api_version(), resource.kind_name) {
+        let document = match self.typed_document(&expected_version, expected.kind) {
             Ok(Value::Object(document)) => document,
             // Go decodes null into a struct without changing it.
             Ok(Value::Null) => Object::new(),
@@ -65,36 +78,28 @@ impl Call<'_> {
             Err(why) => return Err(unrecognized(why)),
         };
         type_meta::check(&document).map_err(|why| unrecognized(no_type(why)))?;
-        let text = |name: &str| document.get(name).and_then(Value::as_str).unwrap_or_default();
-        let (version, kind) = (text("apiVersion").to_owned(), text("kind").to_owned());
-        let expected = resource.api_version();
-        let kind = if kind.is_empty() {
-            resource.kind_name
-        } else {
-            &kind
+        let given = |name: &str, default: &str| {
+            let text = document.get(name).and_then(Value::as_str).unwrap_or_default();
+            if text.is_empty() { default } else { text }.to_owned()
         };
-        let version = if version.is_empty() {
-            expected.clone()
-        } else {
-            version
-        };
+        let version = given("apiVersion", &expected_version);
+        let kind = given("kind", expected.kind);
         let short = version.rsplit('/').next().unwrap_or_default();
         let mishandled = |why: &str| {
-            let name = resource.kind_name;
+            let name = expected.kind;
             Status::bad_request(format!(
                 "{kind} in version {short:?} cannot be handled as a {name}: {why}"
             ))
         };
-        if let Some(why) = type_meta::conversion_error(resource, kind, &version, &document) {
+        if let Some(why) = type_meta::conversion_error(expected, &kind, &version, &document) {
             return Err(mishandled(&why));
         }
-        if version != expected {
+        if !expected.accepts(&version) {
             return Err(Status::bad_request(format!(
-                "the API version in the data ({version}) does not match the expected API version ({expected})"
+                "the API version in the data ({version}) does not match the expected API version ({expected_version})"
             )));
         }
-        let (object, unknown) =
-            decode_object(resource, document, Codec::Json).map_err(|error| mishandled(&error))?;
+        let (object, unknown) = decode(document).map_err(|error| mishandled(&error))?;
         match validation {
             FieldValidation::Strict if !unknown.is_empty() => Err(mishandled(&format!(
                 "strict decoding error: {}",

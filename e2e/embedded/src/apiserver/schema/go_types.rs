@@ -14,6 +14,7 @@ const NAMED: &[(&str, &str)] = &[
         "CSIDriverSpec",
         "fsGroupPolicy=FSGroupPolicy volumeLifecycleModes=VolumeLifecycleMode",
     ),
+    ("BoundObjectReference", "uid=types.UID"),
     ("Capabilities", "add=Capability drop=Capability"),
     ("ConfigMapNodeConfigSource", "uid=types.UID"),
     (

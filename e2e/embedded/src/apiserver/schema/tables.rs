@@ -3,7 +3,7 @@
 use super::Presence;
 
 /// Scalar fields that are pointers: their zero value is serialized.
-const POINTERS: [(&str, &str); 67] = [
+const POINTERS: [(&str, &str); 68] = [
     ("AppArmorProfile", "localhostProfile"),
     ("AzureDiskVolumeSource", "cachingMode fsType readOnly kind"),
     ("AzureFilePersistentVolumeSource", "secretNamespace"),
@@ -88,6 +88,7 @@ const POINTERS: [(&str, &str); 67] = [
         "reclaimPolicy allowVolumeExpansion volumeBindingMode",
     ),
     ("TokenRequest", "expirationSeconds"),
+    ("TokenRequestSpec", "expirationSeconds"),
     ("Toleration", "tolerationSeconds"),
     (
         "TopologySpreadConstraint",
