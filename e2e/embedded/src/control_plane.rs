@@ -10,6 +10,7 @@ use crate::apiserver::Clock;
 use crate::attach_detach::{AttachDetachController, AttachDetachOptions, AttachDetachView};
 use crate::driver_connection::DriverConnection;
 use crate::event_recorder::EventBroadcaster;
+use crate::garbage_collector::GarbageCollector;
 use crate::informers::Informers;
 use crate::namespace_controller::NamespaceController;
 use crate::node_lifecycle::NodeLifecycleController;
@@ -90,6 +91,10 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         client: client.clone(),
         informers: informers.clone(),
     };
+    let garbage_collector = GarbageCollector {
+        client: client.clone(),
+        informers: informers.clone(),
+    };
     // Each `run` subscribes when it is called, before the informers start.
     let running: Vec<BoxFuture<'static, ()>> = vec![
         attach_detach.run(),
@@ -101,6 +106,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         taint_eviction.run().boxed(),
         pod_gc.run().boxed(),
         namespaces.run().boxed(),
+        garbage_collector.run().boxed(),
         informers.run(client).boxed(),
         events.run().boxed(),
     ];

@@ -9,6 +9,7 @@ pub mod cluster;
 mod control_plane;
 pub mod driver_connection;
 mod event_recorder;
+mod garbage_collector;
 mod informer;
 mod informers;
 pub mod injected_bug;

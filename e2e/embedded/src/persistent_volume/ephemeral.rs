@@ -1,12 +1,10 @@
-//! Creates the claims of generic ephemeral volumes, and deletes them with their pods, in place of the garbage
-//! collector.
+//! Creates the claims of generic ephemeral volumes. The garbage collector deletes them with their pods.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -17,7 +15,7 @@ use crate::informers::Informers;
 use crate::pod;
 use crate::volume::claim_name;
 
-/// Period of deleting claims without a pod and of retrying claims that could not be created.
+/// Period of retrying claims that could not be created.
 const RESYNC_PERIOD: Duration = Duration::from_secs(5);
 
 /// The ephemeral volume controller.
@@ -40,16 +38,15 @@ impl EphemeralVolumeController {
             loop {
                 tokio::select! {
                     biased;
-                    Some(change) = pods.recv() => match change {
-                        Change::Applied { new, .. } => self.make_claims(&new).await,
-                        Change::Deleted(old) if has_ephemeral_volume(&old) => self.collect_garbage().await,
-                        Change::Deleted(_) => {}
-                    },
+                    Some(change) = pods.recv() => {
+                        if let Change::Applied { new, .. } = change {
+                            self.make_claims(&new).await;
+                        }
+                    }
                     _ = resync.tick() => {
                         for pod in self.informers.pods.list() {
                             self.make_claims(&pod).await;
                         }
-                        self.collect_garbage().await;
                     }
                 }
             }
@@ -97,42 +94,9 @@ impl EphemeralVolumeController {
         let message = format!("ephemeral volume: {message}");
         self.recorder.event(pod, EventType::Warning, REASON, &message);
     }
-
-    async fn collect_garbage(&self) {
-        let pods = self.informers.pods.list();
-        let owners: BTreeSet<&str> = pods.iter().map(|pod| pod::uid(pod)).collect();
-        for claim in self.informers.claims.list() {
-            let Some(owner) = owning_pod(&claim) else { continue };
-            if claim.metadata.deletion_timestamp.is_some() || owners.contains(owner) {
-                continue;
-            }
-            let params = DeleteParams::default().preconditions(Preconditions {
-                uid: claim.metadata.uid.clone(),
-                resource_version: None,
-            });
-            let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
-            let name = claim.metadata.name.as_deref().unwrap_or_default();
-            let claims = Api::<PersistentVolumeClaim>::namespaced(self.client.clone(), namespace);
-            if let Err(error) = claims.delete(name, &params).await {
-                tracing::debug!(claim = name, %error, "claim of an ephemeral volume was not deleted");
-            }
-        }
-    }
 }
 
 // === functions ===
-
-fn has_ephemeral_volume(pod: &Pod) -> bool {
-    pod::volumes(pod).iter().any(|volume| volume.ephemeral.is_some())
-}
-
-fn owning_pod(claim: &PersistentVolumeClaim) -> Option<&str> {
-    let owners = claim.metadata.owner_references.iter().flatten();
-    owners
-        .filter(|owner| owner.kind == "Pod" && owner.controller == Some(true))
-        .map(|owner| owner.uid.as_str())
-        .next()
-}
 
 fn new_claim(pod: &Pod, volume: &Volume) -> Option<PersistentVolumeClaim> {
     let template = volume.ephemeral.as_ref()?.volume_claim_template.clone()?;
@@ -172,7 +136,6 @@ mod tests {
         let claim = new_claim(&pod, &pod::volumes(&pod)[0]).unwrap();
         assert_eq!(claim.metadata.name.as_deref(), Some("p-scratch"));
         assert!(pod::owns(&pod, &claim.metadata));
-        assert_eq!(owning_pod(&claim), Some("u"));
         assert_eq!(claim.metadata.labels.unwrap()["a"], "b");
     }
 }
