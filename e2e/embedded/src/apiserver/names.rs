@@ -1,4 +1,6 @@
-//! Formats of names, labels and keys (`k8s.io/apimachinery/pkg/util/validation`), with the texts of their errors.
+//! Formats of names, labels, keys and addresses (`k8s.io/apimachinery/pkg/util/validation`), with the texts of their errors.
+
+use std::net::IpAddr;
 
 const DNS1123_LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const QUALIFIED: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
@@ -60,6 +62,47 @@ pub(crate) fn dns1123_label(text: &str) -> Vec<String> {
         });
     }
     errors
+}
+
+/// A DNS subdomain whose labels may begin with or contain underscores.
+pub(crate) fn subdomain_with_underscores(text: &str) -> Vec<String> {
+    const LABEL: &str = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?";
+    let mut errors = Vec::new();
+    if text.len() > 253 {
+        errors.push(too_long(253));
+    }
+    let matches =
+        |label: &str| matches_dns_label(&label.strip_prefix('_').unwrap_or(label).replace('_', "-"));
+    if !text.split('.').all(matches) {
+        let what = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or \
+                    '.', and must start and end with an alphanumeric character";
+        errors.push(regex_error(
+            what,
+            &format!("{LABEL}(\\.{LABEL})*"),
+            &["example.com"],
+        ));
+    }
+    errors
+}
+
+/// An IP address.
+pub(crate) fn ip_address(text: &str) -> Vec<String> {
+    let octet = |octet: &str| match octet.trim_start_matches('0') {
+        "" if !octet.is_empty() => "0".to_owned(),
+        octet => octet.to_owned(),
+    };
+    let octets = || text.split('.').map(octet).collect::<Vec<_>>().join(".");
+    let why = match text.parse() {
+        Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => {
+            "must not be an IPv4-mapped IPv6 address"
+        }
+        Ok(_) => return Vec::new(),
+        Err(_) if octets().parse::<IpAddr>().is_ok_and(|address| address.is_ipv4()) => {
+            "must not have leading 0s"
+        }
+        Err(_) => "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+    };
+    vec![why.to_owned()]
 }
 
 /// A DNS subdomain (RFC 1123).

@@ -1,9 +1,10 @@
 //! Validation of objects (`pkg/apis/*/validation` of Kubernetes). The rules run in kube-apiserver's order, so
 //! that the response lists the errors in the same order.
 //!
-//! Not validated, because nothing of the attach/detach path uses it: security contexts, probes, stop signals, affinity between
-//! pods, topology spread, DNS configuration, resource claims, Windows and pod-level resources of a pod.
+//! Not validated, because nothing of the attach/detach path uses it: stop signals, restart rules, resize policies, AppArmor and
+//! SELinux policies, `matchLabelKeys`, Windows and pod-level resources of a pod.
 
+mod affinity;
 mod claim;
 mod container;
 mod core;
@@ -13,7 +14,9 @@ mod handlers;
 mod metadata;
 mod node;
 mod pod;
+mod pod_network;
 mod pod_update;
+mod security_context;
 mod storage;
 mod volume;
 
@@ -133,7 +136,8 @@ fn csi_driver_name(owner: &Fields<'_>, field: &str) {
 fn label_selector(selector: &Fields<'_>) {
     metadata::labels(selector, "matchLabels");
     for expression in selector.structs("matchExpressions") {
-        requirement(&expression, false);
+        operator_and_key(&expression, false);
+        expression.check_items("values", names::label_value);
     }
 }
 
@@ -143,17 +147,24 @@ fn node_selector(selector: &Fields<'_>) {
         selector.required("nodeSelectorTerms", "must have at least one node selector term");
     }
     for term in selector.structs("nodeSelectorTerms") {
-        for expression in term.structs("matchExpressions") {
-            requirement(&expression, true);
-        }
-        for field in term.structs("matchFields") {
-            node_field_requirement(&field);
-        }
+        node_selector_term(&term, true);
     }
 }
 
-/// A requirement of a label selector, or of a node selector, which can compare numbers.
-fn requirement(requirement: &Fields<'_>, compares: bool) {
+fn node_selector_term(term: &Fields<'_>, checks_values: bool) {
+    for expression in term.structs("matchExpressions") {
+        operator_and_key(&expression, true);
+        if checks_values {
+            expression.check_items("values", names::label_value);
+        }
+    }
+    for field in term.structs("matchFields") {
+        node_field_requirement(&field);
+    }
+}
+
+/// Operator and key in a requirement of a label selector, or of a node selector, which can compare numbers.
+fn operator_and_key(requirement: &Fields<'_>, compares: bool) {
     let values = requirement.list("values").len();
     match requirement.text("operator") {
         "In" | "NotIn" if values == 0 => {
@@ -172,7 +183,6 @@ fn requirement(requirement: &Fields<'_>, compares: bool) {
         other => requirement.invalid("operator", other, "not a valid selector operator"),
     }
     requirement.check("key", names::qualified);
-    requirement.check_items("values", names::label_value);
 }
 
 fn node_field_requirement(requirement: &Fields<'_>) {

@@ -4,6 +4,7 @@
 
 mod faults;
 mod patches;
+mod pod_validation;
 mod pods;
 mod requests;
 mod subresources;

@@ -41,6 +41,18 @@ const ROWS: &[Row] = &[
         r#"[[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","mountPropagation":"HostToContainer"}]}],[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","readOnly":true,"recursiveReadOnly":"IfPossible"}]}],[{"name":"c","image":"i","securityContext":{"privileged":true},"volumeMounts":[{"name":"v","mountPath":"/d","mountPropagation":"Bidirectional"}]}]]"#,
         r#"[[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","mountPropagation":"Bidirectional"}]}],[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","mountPropagation":"Both"}]}],[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","recursiveReadOnly":"Enabled"}]}],[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","recursiveReadOnly":"Maybe"}]}],[{"name":"c","image":"i","volumeMounts":[{"name":"v","mountPath":"/d","readOnly":true,"recursiveReadOnly":"Enabled","mountPropagation":"HostToContainer"}]}]]"#,
     ),
+    // probes
+    (
+        "/spec/containers",
+        r#"[[{"name":"c","image":"i","livenessProbe":{"exec":{"command":["a"]}}}],[{"name":"c","image":"i","readinessProbe":{"httpGet":{"port":"http"},"successThreshold":2}}],[{"name":"c","image":"i","startupProbe":{"tcpSocket":{"port":80},"periodSeconds":5}}],[{"name":"c","image":"i","livenessProbe":{"grpc":{"port":80},"terminationGracePeriodSeconds":5}}]]"#,
+        r#"[[{"name":"c","image":"i","livenessProbe":{}}],[{"name":"c","image":"i","livenessProbe":{"exec":{}}}],[{"name":"c","image":"i","livenessProbe":{"exec":{"command":["a"]},"grpc":{"port":0}}}],[{"name":"c","image":"i","readinessProbe":{"httpGet":{"port":0,"scheme":"FTP"},"failureThreshold":-1}}],[{"name":"c","image":"i","startupProbe":{"tcpSocket":{"port":"a--b"},"successThreshold":2}}],[{"name":"c","image":"i","readinessProbe":{"grpc":{"port":70000},"terminationGracePeriodSeconds":0}}],[{"name":"c","image":"i","livenessProbe":{"exec":{"command":["a"]},"initialDelaySeconds":-1,"timeoutSeconds":-1,"periodSeconds":-1,"successThreshold":-1}}]]"#,
+    ),
+    // securityContext
+    (
+        "/spec/containers",
+        r#"[[{"name":"c","image":"i","securityContext":{"runAsUser":1,"runAsGroup":1,"allowPrivilegeEscalation":false}}],[{"name":"c","image":"i","securityContext":{"capabilities":{"add":["NET_ADMIN"],"drop":["ALL"]}}}]]"#,
+        r#"[[{"name":"c","image":"i","securityContext":{"runAsUser":-1,"runAsGroup":2147483648}}],[{"name":"c","image":"i","securityContext":{"allowPrivilegeEscalation":false,"privileged":true}}],[{"name":"c","image":"i","securityContext":{"allowPrivilegeEscalation":false,"capabilities":{"add":["CAP_SYS_ADMIN"]}}}],[{"name":"c","image":"i","securityContext":{"procMount":"Other"}}],[{"name":"c","image":"i","securityContext":{"seccompProfile":{"type":"Localhost"}}}],[{"name":"c","image":"i","securityContext":{"seccompProfile":{"type":"Other","localhostProfile":"x"}}}]]"#,
+    ),
     (
         "/spec/initContainers",
         r#"[[{"name":"x","image":"i"}],[{"name":"x","image":"i","lifecycle":{"preStop":{"sleep":{"seconds":1}}},"restartPolicy":"Always"}]]"#,
@@ -100,9 +112,37 @@ const ROWS: &[Row] = &[
     ),
     (
         "/spec/securityContext",
-        r#"[{"fsGroup":1000},{"runAsUser":1000,"runAsNonRoot":true},{}]"#,
-        r#"[{"fsGroup":-1},{"runAsUser":"x"},{"fsGroupChangePolicy":"Other"}]"#,
+        r#"[{"fsGroup":1000},{"runAsUser":1000,"runAsNonRoot":true},{"supplementalGroups":[1,2],"sysctls":[{"name":"kernel.shm_rmid_forced","value":"1"}]},{}]"#,
+        r#"[{"fsGroup":-1},{"runAsUser":"x"},{"fsGroupChangePolicy":"Other"},{"supplementalGroups":[1,-1]},{"sysctls":[{"name":"A","value":"1"},{"name":"","value":"1"}]},{"sysctls":[{"name":"kernel.sem","value":"1"},{"name":"kernel.sem","value":"1"}]},{"supplementalGroupsPolicy":"Other"},{"seccompProfile":{"type":""}}]"#,
     ),
+    // affinity between pods and preferences
+    (
+        "/spec/affinity",
+        r#"[{"nodeAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":1,"preference":{"matchExpressions":[{"key":"zone","operator":"Exists"}]}}]}},{"podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"zone","labelSelector":{"matchLabels":{"app":"x"}}}]}},{"podAntiAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":100,"podAffinityTerm":{"topologyKey":"zone","labelSelector":{"matchLabels":{"app":"x"}}}}]}}]"#,
+        r#"[{"nodeAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":0,"preference":{"matchExpressions":[{"key":"zone","operator":"Is"}]}}]}},{"podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"","labelSelector":{"matchLabels":{"app":"x"}}}]}},{"podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"zone","namespaces":["Not_Valid"],"labelSelector":{"matchExpressions":[{"key":"a","operator":"In"}]}}]}},{"podAntiAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":101,"podAffinityTerm":{"topologyKey":"a b","labelSelector":{"matchLabels":{"app":"x"}}}}]}}]"#,
+    ),
+    (
+        "/spec/topologySpreadConstraints",
+        r#"[[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule","labelSelector":{"matchLabels":{"app":"x"}}}],[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule","labelSelector":{"matchLabels":{"app":"x"}},"minDomains":2},{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":{"app":"x"}}}],[]]"#,
+        r#"[[{"maxSkew":0,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule","labelSelector":{"matchLabels":{"app":"x"}}}],[{"maxSkew":1,"topologyKey":"","whenUnsatisfiable":"Never","labelSelector":{"matchLabels":{"app":"x"}}}],[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule","labelSelector":{"matchLabels":{"app":"x"}}},{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule","labelSelector":{"matchLabels":{"app":"x"}}}],[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":{"app":"x"}},"minDomains":0}],[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule","labelSelector":{"matchLabels":{"app":"x"}},"nodeTaintsPolicy":"Other"}],7]"#,
+    ),
+    (
+        "/spec/dnsConfig",
+        r#"[{"nameservers":["10.0.0.1"],"searches":["a_b.c"],"options":[{"name":"ndots","value":"2"}]},null]"#,
+        r#"[{"nameservers":["x"]},{"nameservers":["10.0.0.1","10.0.0.2","10.0.0.3","10.0.0.04"]},{"searches":["A"]},{"options":[{}]}]"#,
+    ),
+    (
+        "/spec/hostAliases",
+        r#"[[{"ip":"10.0.0.1","hostnames":["a"]}],[]]"#,
+        r#"[[{"ip":"x"}],[{"ip":"10.0.0.1","hostnames":["Not_Valid"]}],[{"ip":"::ffff:10.0.0.1"}]]"#,
+    ),
+    (
+        "/spec/readinessGates",
+        r#"[[]]"#,
+        r#"[[{"conditionType":"a b"}],[{}]]"#,
+    ),
+    ("/spec/hostPID", r#"[true,false]"#, r#"["x"]"#),
+    ("/spec/shareProcessNamespace", r#"[false,null]"#, r#"[true,"x"]"#),
     ("/spec/hostname", r#"["h"]"#, r#"["Not_Valid"]"#),
     ("/spec/runtimeClassName", "[null]", r#"["missing","Not_Valid",7]"#),
     ("/spec/overhead", "[null]", r#"[{"cpu":"1"},{"cpu":"x"}]"#),

@@ -7,15 +7,17 @@ use super::super::names;
 use super::fields::{Fields, amount};
 use super::node::resource_quantity;
 use super::volume::no_backsteps;
-use super::{environment, handlers};
+use super::{environment, handlers, security_context};
 
 /// The names of a pod's valid volumes, and whether each can be a block device.
 pub(super) type Volumes<'a> = BTreeMap<&'a str, bool>;
 
 pub(super) fn containers(spec: &Fields<'_>, volumes: &Volumes<'_>) {
     let mut names = HashSet::new();
+    let host_users = spec.get("hostUsers") != false;
     let mut container = |item: &Fields<'_>| {
         self::container(item, volumes);
+        security_context::of_container(item, host_users);
         let name = item.text("name");
         if !names.insert(name.to_owned()) {
             item.duplicate("name", name);
@@ -28,6 +30,7 @@ pub(super) fn containers(spec: &Fields<'_>, volumes: &Volumes<'_>) {
     for item in spec.structs("containers") {
         container(&item);
         handlers::lifecycle(&item, grace_period);
+        handlers::probes(&item);
     }
     host_ports(spec.structs("containers"));
     for item in spec.structs("initContainers") {
@@ -38,6 +41,7 @@ pub(super) fn containers(spec: &Fields<'_>, volumes: &Volumes<'_>) {
         host_ports([item.at_path(first)].into_iter());
         if item.text("restartPolicy") == "Always" {
             handlers::lifecycle(&item, grace_period);
+            handlers::probes(&item);
             continue;
         }
         let fields = ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"];
@@ -198,8 +202,8 @@ fn mount_options(container: &Fields<'_>, mount: &Fields<'_>) {
     }
 }
 
-/// A path below the volume, if one is given.
-fn descending_path(mount: &Fields<'_>, field: &str) {
+/// A relative path without steps up, if one is given.
+pub(super) fn descending_path(mount: &Fields<'_>, field: &str) {
     let path = mount.text(field);
     if path.starts_with('/') {
         mount.invalid(field, path, "must be a relative path");

@@ -1,11 +1,11 @@
-//! Validation of the handlers of a container's lifecycle.
+//! Validation of a container's probes and of the handlers of its lifecycle.
 
 use super::super::field::FieldError;
 use super::super::names;
 use super::fields::Fields;
 
 /// The kinds of handlers in the order of validation.
-const KINDS: [&str; 4] = ["exec", "httpGet", "tcpSocket", "sleep"];
+const KINDS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
 
 /// Handlers of the container's start and end, within the pod's grace period. The stop signal is not validated.
 pub(super) fn lifecycle(container: &Fields<'_>, grace_period: Option<i64>) {
@@ -13,6 +13,34 @@ pub(super) fn lifecycle(container: &Fields<'_>, grace_period: Option<i64>) {
     for event in ["postStart", "preStop"] {
         if let Some(handler) = lifecycle.given(event) {
             self::handler(&handler, grace_period);
+        }
+    }
+}
+
+/// Liveness, readiness and startup probe.
+pub(super) fn probes(container: &Fields<'_>) {
+    for name in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        let Some(probe) = container.given(name) else {
+            continue;
+        };
+        handler(&probe, None);
+        for field in [
+            "initialDelaySeconds",
+            "timeoutSeconds",
+            "periodSeconds",
+            "successThreshold",
+            "failureThreshold",
+        ] {
+            probe.in_range(field, 0.., "must be greater than or equal to 0");
+        }
+        let grace_period = "terminationGracePeriodSeconds";
+        probe.in_range(grace_period, 1.., "must be greater than 0");
+        match (name, probe.integer(grace_period)) {
+            ("readinessProbe", Some(seconds)) => {
+                probe.invalid(grace_period, seconds, "must not be set for readinessProbes");
+            }
+            ("readinessProbe", None) => {}
+            _ => probe.in_range("successThreshold", 1..=1, "must be 1"),
         }
     }
 }
@@ -31,7 +59,7 @@ fn handler(handler: &Fields<'_>, grace_period: Option<i64>) {
             }
         }
         "httpGet" => http_get(&action),
-        "tcpSocket" => port(&action),
+        "tcpSocket" | "grpc" => port(&action),
         _ => sleep(&action, grace_period),
     }
     for kind in given {

@@ -2,13 +2,15 @@
 
 use std::collections::HashSet;
 
+use serde_json::json;
+
 use super::super::field::FieldError;
 use super::super::names;
 use super::container::{self, Volumes};
 use super::fields::Fields;
 use super::node::EFFECTS;
 use super::volume::host_path;
-use super::{claim, csi_driver_name, metadata, node_selector};
+use super::{affinity, claim, csi_driver_name, metadata, pod_network, security_context};
 
 /// Volume sources of a pod in the order of validation, and the field that each requires.
 const SOURCES: [(&str, &str); 29] = [
@@ -48,20 +50,19 @@ pub(super) fn metadata_and_spec(object: &Fields<'_>) {
     metadata::validate(object, true, names::subdomain_name);
     let spec = &object.child("spec");
     let volumes = volumes(object, spec);
+    resource_claims(spec);
     container::containers(spec, &volumes);
     spec.one_of("restartPolicy", &["Always", "OnFailure", "Never"]);
     spec.one_of("dnsPolicy", &DNS_POLICIES);
     metadata::labels(spec, "nodeSelector");
-    security_context(&spec.child("securityContext"));
-    let affinity = spec.child("affinity").child("nodeAffinity");
-    if let Some(selector) = affinity.given("requiredDuringSchedulingIgnoredDuringExecution") {
-        node_selector(&selector);
-    }
-    if spec.text("dnsPolicy") == "None" && !spec.has("dnsConfig") {
-        let why = "must provide `dnsConfig` when `dnsPolicy` is None";
-        spec.required("dnsConfig", why);
+    security_context::of_pod(spec);
+    affinity::affinity(&spec.child("affinity"));
+    pod_network::dns_config(spec);
+    for gate in spec.structs("readinessGates") {
+        gate.check("conditionType", names::qualified);
     }
     scheduling_gates(spec);
+    affinity::topology_spread(spec);
     for name in ["serviceAccountName", "nodeName"] {
         spec.check_given(name, names::dns1123_subdomain);
     }
@@ -71,6 +72,7 @@ pub(super) fn metadata_and_spec(object: &Fields<'_>) {
         spec.check_given(name, names::dns1123_label);
     }
     tolerations(spec);
+    pod_network::host_aliases(spec);
     spec.check_given("priorityClassName", names::dns1123_subdomain);
     if spec.has("runtimeClassName") {
         spec.check("runtimeClassName", names::dns1123_subdomain);
@@ -83,13 +85,33 @@ pub(super) fn metadata_and_spec(object: &Fields<'_>) {
     }
 }
 
-fn security_context(context: &Fields<'_>) {
-    for name in ["fsGroup", "runAsUser", "runAsGroup"] {
-        let why = "must be between 0 and 2147483647, inclusive";
-        context.in_range(name, 0..=i64::from(i32::MAX), why);
-    }
-    if context.has("fsGroupChangePolicy") {
-        context.one_of("fsGroupChangePolicy", &["Always", "OnRootMismatch"]);
+fn resource_claims(spec: &Fields<'_>) {
+    let mut seen = HashSet::new();
+    for claim in spec.structs("resourceClaims") {
+        let name = claim.text("name");
+        if name.is_empty() {
+            claim.required("name", "");
+        } else if !seen.insert(name) {
+            claim.duplicate("name", name);
+        } else {
+            claim.check("name", names::dns1123_label);
+        }
+        let sources = ["resourceClaimName", "resourceClaimTemplateName"];
+        let why = match sources.map(|source| claim.has(source)) {
+            [true, true] => {
+                Some("at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified")
+            }
+            [false, false] => Some("must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"),
+            _ => None,
+        };
+        if let Some(why) = why {
+            let [claim_name, template] = sources.map(|source| claim.get(source));
+            let shown = json!({ "Name": name, "ResourceClaimName": claim_name, "ResourceClaimTemplateName": template });
+            claim.push(FieldError::invalid(claim.own_path(), shown, why));
+        }
+        for source in sources.into_iter().filter(|source| claim.has(source)) {
+            claim.check(source, names::dns1123_subdomain);
+        }
     }
 }
 

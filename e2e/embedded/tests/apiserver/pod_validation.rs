@@ -1,0 +1,343 @@
+//! Validation of pods.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::{assert_fails, call, mk_server};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+/// The message of kube-apiserver about errors of a pod.
+async fn assert_invalid(spec: Value, errors: &[&str]) {
+    let server = mk_server(1);
+    let mut pod =
+        json!({ "metadata": { "name": "p" }, "spec": { "containers": [{ "name": "c", "image": "i" }] } });
+    pod["spec"]
+        .as_object_mut()
+        .unwrap()
+        .extend(spec.as_object().cloned().unwrap());
+    let response = call(&server, Method::POST, PODS, &pod).await;
+    let errors = match errors {
+        [error] => (*error).to_owned(),
+        errors => format!("[{}]", errors.join(", ")),
+    };
+    assert_fails(
+        response,
+        422,
+        "Invalid",
+        &format!("Pod \"p\" is invalid: {errors}"),
+    );
+}
+
+async fn assert_container_invalid(mut container: Value, errors: &[&str]) {
+    container["name"] = "c".into();
+    container["image"] = "i".into();
+    let errors: Vec<String> = errors
+        .iter()
+        .map(|error| format!("spec.containers[0].{error}"))
+        .collect();
+    let errors: Vec<&str> = errors.iter().map(String::as_str).collect();
+    assert_invalid(json!({ "containers": [container] }), &errors).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn probes() {
+    let cases: [(Value, &[&str]); 8] = [
+        (
+            json!({ "livenessProbe": {} }),
+            &["livenessProbe: Required value: must specify a handler type"],
+        ),
+        (
+            json!({ "livenessProbe": { "exec": {}, "grpc": { "port": 80 } } }),
+            &[
+                "livenessProbe.exec.command: Required value",
+                "livenessProbe.grpc: Forbidden: may not specify more than 1 handler type",
+            ],
+        ),
+        (
+            json!({ "startupProbe": { "httpGet": { "port": 0, "scheme": "FTP" }, "successThreshold": 2 } }),
+            &[
+                "startupProbe.httpGet.port: Invalid value: 0: must be between 1 and 65535, inclusive",
+                "startupProbe.httpGet.scheme: Unsupported value: \"FTP\": supported values: \"HTTP\", \"HTTPS\"",
+                "startupProbe.successThreshold: Invalid value: 2: must be 1",
+            ],
+        ),
+        (
+            json!({ "readinessProbe": { "tcpSocket": { "port": 80 }, "terminationGracePeriodSeconds": 1 } }),
+            &[
+                "readinessProbe.terminationGracePeriodSeconds: Invalid value: 1: must not be set for readinessProbes",
+            ],
+        ),
+        (
+            json!({ "livenessProbe": { "tcpSocket": { "port": 80 }, "terminationGracePeriodSeconds": 0 } }),
+            &["livenessProbe.terminationGracePeriodSeconds: Invalid value: 0: must be greater than 0"],
+        ),
+        (
+            json!({ "readinessProbe": { "grpc": { "port": 70000 } } }),
+            &["readinessProbe.grpc.port: Invalid value: 70000: must be between 1 and 65535, inclusive"],
+        ),
+        (
+            json!({ "readinessProbe": { "exec": { "command": ["a"] }, "initialDelaySeconds": -1, "periodSeconds": -2 } }),
+            &[
+                "readinessProbe.initialDelaySeconds: Invalid value: -1: must be greater than or equal to 0",
+                "readinessProbe.periodSeconds: Invalid value: -2: must be greater than or equal to 0",
+            ],
+        ),
+        (
+            json!({ "livenessProbe": { "exec": { "command": ["a"] }, "successThreshold": -1 } }),
+            &[
+                "livenessProbe.successThreshold: Invalid value: -1: must be greater than or equal to 0",
+                "livenessProbe.successThreshold: Invalid value: -1: must be 1",
+            ],
+        ),
+    ];
+    for (container, errors) in cases {
+        assert_container_invalid(container, errors).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn security_contexts_of_containers() {
+    let shown = |capabilities: &str, privileged: &str| {
+        format!(
+            "securityContext: Invalid value: {{\"Capabilities\":{capabilities},\"Privileged\":{privileged},\
+             \"SELinuxOptions\":null,\"WindowsOptions\":null,\"RunAsUser\":null,\"RunAsGroup\":null,\
+             \"RunAsNonRoot\":null,\"ReadOnlyRootFilesystem\":null,\"AllowPrivilegeEscalation\":false,\
+             \"ProcMount\":null,\"SeccompProfile\":null,\"AppArmorProfile\":null}}: cannot set \
+             `allowPrivilegeEscalation` to false and "
+        )
+    };
+    let privileged = shown("null", "true") + "`privileged` to true";
+    let admin =
+        shown("{\"Add\":[\"CAP_SYS_ADMIN\"],\"Drop\":null}", "null") + "`capabilities.Add` CAP_SYS_ADMIN";
+    let cases: [(Value, &[&str]); 5] = [
+        (
+            json!({ "allowPrivilegeEscalation": false, "privileged": true }),
+            &[&privileged],
+        ),
+        (
+            json!({ "allowPrivilegeEscalation": false, "capabilities": { "add": ["CAP_SYS_ADMIN"] } }),
+            &[&admin],
+        ),
+        (
+            json!({ "runAsUser": -1, "runAsGroup": 2_147_483_648_i64 }),
+            &[
+                "securityContext.runAsUser: Invalid value: -1: must be between 0 and 2147483647, inclusive",
+                "securityContext.runAsGroup: Invalid value: 2147483648: must be between 0 and 2147483647, inclusive",
+            ],
+        ),
+        (
+            json!({ "procMount": "Unmasked" }),
+            &[
+                "securityContext.procMount: Invalid value: \"Unmasked\": `hostUsers` must be false to use `Unmasked`",
+            ],
+        ),
+        (
+            json!({ "seccompProfile": { "type": "Localhost" } }),
+            &[
+                "securityContext.seccompProfile.localhostProfile: Required value: must be set when seccomp type is \
+                 Localhost",
+            ],
+        ),
+    ];
+    for (context, errors) in cases {
+        assert_container_invalid(json!({ "securityContext": context }), errors).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn security_contexts_of_pods() {
+    let cases: [(Value, &[&str]); 5] = [
+        (
+            json!({ "securityContext": { "supplementalGroups": [1, -1], "fsGroupChangePolicy": "Never" } }),
+            &[
+                "spec.securityContext.supplementalGroups[1]: Invalid value: -1: must be between 0 and 2147483647, \
+                 inclusive",
+                "spec.securityContext.fsGroupChangePolicy: Unsupported value: \"Never\": supported values: \"Always\", \
+                 \"OnRootMismatch\"",
+            ],
+        ),
+        (
+            json!({ "shareProcessNamespace": true, "hostPID": true }),
+            &[
+                "spec.securityContext.shareProcessNamespace: Invalid value: true: ShareProcessNamespace and HostPID \
+                 cannot both be enabled",
+            ],
+        ),
+        (
+            json!({ "hostNetwork": true, "securityContext": { "sysctls": [
+                { "name": "net/ipv4/x", "value": "1" }, { "name": "kernel.sem", "value": "1" },
+                { "name": "kernel.sem", "value": "1" }, { "value": "1" },
+            ] } }),
+            &[
+                "spec.securityContext.sysctls[0].name: Invalid value: \"net/ipv4/x\": may not be specified when \
+                 'hostNetwork' is true",
+                "spec.securityContext.sysctls[2].name: Duplicate value: \"kernel.sem\"",
+                "spec.securityContext.sysctls[3].name: Required value",
+            ],
+        ),
+        (
+            json!({ "securityContext": { "sysctls": [{ "name": "A", "value": "1" }] } }),
+            &[
+                "spec.securityContext.sysctls[0].name: Invalid value: \"A\": must have at most 253 characters and match \
+                 regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$",
+            ],
+        ),
+        (
+            json!({ "securityContext": { "seccompProfile": { "type": "Unconfined", "localhostProfile": "x" } } }),
+            &[
+                "spec.securityContext.seccompProfile.localhostProfile: Invalid value: \
+                 {\"Type\":\"Unconfined\",\"LocalhostProfile\":\"x\"}: can only be set when seccomp type is Localhost",
+            ],
+        ),
+    ];
+    for (spec, errors) in cases {
+        assert_invalid(spec, errors).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn affinities() {
+    let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let of_nodes =
+        json!({ "weight": 101, "preference": { "matchExpressions": [{ "key": "a", "operator": "Is" }] } });
+    let cases: [(Value, &[&str]); 3] = [
+        (
+            json!({ "nodeAffinity": { preferred: [of_nodes] } }),
+            &[
+                "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight: Invalid value: \
+                 101: must be in the range 1-100",
+                "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].preference.\
+                 matchExpressions[0].operator: Invalid value: \"Is\": not a valid selector operator",
+            ],
+        ),
+        (
+            json!({ "podAffinity": { required: [{ "topologyKey": "a", "namespaces": ["A.b"] }] } }),
+            &[
+                "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].namespace: Invalid value: \
+                 \"A.b\": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and \
+                 must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for \
+                 validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')",
+            ],
+        ),
+        (
+            json!({ "podAntiAffinity": { preferred: [{ "weight": 0, "podAffinityTerm": {
+                "topologyKey": "zone", "labelSelector": { "matchExpressions": [{ "key": "a", "operator": "In" }] },
+            } }] } }),
+            &[
+                "spec.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight: Invalid value: \
+                 0: must be in the range 1-100",
+                "spec.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].podAffinityTerm.\
+                 labelSelector.matchExpressions[0].values: Required value: must be specified when `operator` is 'In' \
+                 or 'NotIn'",
+            ],
+        ),
+    ];
+    for (affinity, errors) in cases {
+        assert_invalid(json!({ "affinity": affinity }), errors).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn topology_spread_constraints() {
+    let spread = |skew: i64, action: &str| json!({ "maxSkew": skew, "topologyKey": "zone", "whenUnsatisfiable": action });
+    let mut domains = spread(1, "ScheduleAnyway");
+    domains["minDomains"] = 0.into();
+    domains["nodeTaintsPolicy"] = "Respect".into();
+    let cases: [(Value, &[&str]); 4] = [
+        (
+            json!([{ "topologyKey": "", "whenUnsatisfiable": "Never" }]),
+            &[
+                "spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than 0",
+                "spec.topologySpreadConstraints[0].topologyKey: Required value: can not be empty",
+                "spec.topologySpreadConstraints[0].whenUnsatisfiable: Unsupported value: \"Never\": supported values: \
+                 \"DoNotSchedule\", \"ScheduleAnyway\"",
+            ],
+        ),
+        (
+            json!([spread(1, "DoNotSchedule"), spread(2, "DoNotSchedule")]),
+            &[
+                "spec.topologySpreadConstraints[0].{topologyKey, whenUnsatisfiable}: Duplicate value: \"{zone, \
+                 DoNotSchedule}\"",
+            ],
+        ),
+        (
+            json!([domains]),
+            &[
+                "spec.topologySpreadConstraints[0].minDomains: Invalid value: 0: must be greater than 0",
+                "spec.topologySpreadConstraints[0].minDomains: Invalid value: 0: can only use minDomains if \
+                 whenUnsatisfiable=DoNotSchedule, not ScheduleAnyway",
+                "spec.topologySpreadConstraints[0].nodeTaintsPolicy: Unsupported value: \"Respect\": supported values: \
+                 \"Honor\", \"Ignore\"",
+            ],
+        ),
+        (
+            json!([{ "maxSkew": -1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule" }]),
+            &["spec.topologySpreadConstraints[0].maxSkew: Invalid value: -1: must be greater than 0"],
+        ),
+    ];
+    for (constraints, errors) in cases {
+        assert_invalid(json!({ "topologySpreadConstraints": constraints }), errors).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn network_and_claims() {
+    let cases: [(Value, &[&str]); 6] = [
+        (
+            json!({ "dnsPolicy": "None", "dnsConfig": {} }),
+            &[
+                "spec.dnsConfig.nameservers: Required value: must provide at least one DNS nameserver when `dnsPolicy` is \
+                 None",
+            ],
+        ),
+        (
+            json!({ "dnsConfig": { "nameservers": ["10.0.0.1", "10.0.0.2", "10.0.0.03", "x"], "options": [{}] } }),
+            &[
+                "spec.dnsConfig.nameservers: Invalid value: [\"10.0.0.1\",\"10.0.0.2\",\"10.0.0.03\",\"x\"]: must not have \
+                 more than 3 nameservers",
+                "spec.dnsConfig.nameservers[2]: Invalid value: \"10.0.0.03\": must not have leading 0s",
+                "spec.dnsConfig.nameservers[3]: Invalid value: \"x\": must be a valid IP address, (e.g. 10.9.8.7 or \
+                 2001:db8::ffff)",
+                "spec.dnsConfig.options[0]: Required value: must not be empty",
+            ],
+        ),
+        (
+            json!({ "dnsConfig": { "searches": [".", "_a.b_c.d.", "A"] } }),
+            &[
+                "spec.dnsConfig.searches[2]: Invalid value: \"A\": a lowercase RFC 1123 subdomain must consist of lower \
+                 case alphanumeric characters, '_', '-' or '.', and must start and end with an alphanumeric character \
+                 (e.g. 'example.com', regex used for validation is \
+                 '_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')",
+            ],
+        ),
+        (
+            json!({ "hostAliases": [{ "ip": "::ffff:10.0.0.1", "hostnames": ["a"] }, { "ip": "10.0.0.1" }] }),
+            &[
+                "spec.hostAliases[0].ip: Invalid value: \"::ffff:10.0.0.1\": must not be an IPv4-mapped IPv6 address",
+            ],
+        ),
+        (
+            json!({ "readinessGates": [{ "conditionType": "a b" }] }),
+            &[
+                "spec.readinessGates[0].conditionType: Invalid value: \"a b\": name part must consist of alphanumeric \
+                 characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or \
+                 'my.name',  or '123-abc', regex used for validation is \
+                 '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')",
+            ],
+        ),
+        (
+            json!({ "resourceClaims": [{ "name": "r" }, { "name": "r", "resourceClaimName": "x" }] }),
+            &[
+                "spec.resourceClaims[0]: Invalid value: \
+                 {\"Name\":\"r\",\"ResourceClaimName\":null,\"ResourceClaimTemplateName\":null}: must specify one of: \
+                 `resourceClaimName`, `resourceClaimTemplateName`",
+                "spec.resourceClaims[1].name: Duplicate value: \"r\"",
+            ],
+        ),
+    ];
+    for (spec, errors) in cases {
+        assert_invalid(spec, errors).await;
+    }
+}
