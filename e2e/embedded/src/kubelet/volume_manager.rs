@@ -337,9 +337,11 @@ impl VolumeManager {
                 if !can_start(name, Operation::VERIFY) {
                     continue;
                 }
-                // The attach/detach controller knows that the volume is in use only after the node has reported
-                // it.
-                if volume.reported_in_use || !volume.spec.attachable {
+                // The attach/detach controller knows that the volume is in use only after the node has reported it. Unlike
+                // upstream, kubelet reads its Node only once the watch shows the volume in `volumesAttached`.
+                let may_be_attached =
+                    self.reported_attached.contains(name) || volume.spec.reports_attach_limit;
+                if !volume.spec.attachable || (volume.reported_in_use && may_be_attached) {
                     let spec = volume.spec.clone();
                     operations.push(Operation::VerifyControllerAttachedVolume(spec));
                 }

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::super::mount_spec::tests::mk_spec;
 use super::super::volume_manager::Outcome;
 use super::*;
@@ -27,8 +29,9 @@ fn name(action: &PodAction) -> &'static str {
 
 fn run_volumes(volumes: &mut VolumeManager, now: Instant) {
     loop {
-        let in_use = volumes.volumes_in_use();
+        let in_use: BTreeSet<_> = volumes.volumes_in_use().into_iter().map(str::to_owned).collect();
         volumes.mark_volumes_as_reported_in_use(&in_use);
+        volumes.mark_volumes_as_reported_attached(in_use);
         let started = volumes.reconcile(now);
         if started.is_empty() {
             return;

@@ -23,9 +23,16 @@ impl Node {
         self.manager.reconcile(self.now)
     }
 
+    /// The API server has stored `volumesInUse`, and the attach/detach controller has attached these volumes.
     fn report_in_use(&mut self) {
-        let in_use = self.manager.volumes_in_use();
+        let in_use = self.in_use();
         self.manager.mark_volumes_as_reported_in_use(&in_use);
+        self.manager.mark_volumes_as_reported_attached(in_use);
+    }
+
+    fn in_use(&self) -> BTreeSet<UniqueVolumeName> {
+        let in_use = self.manager.volumes_in_use().into_iter();
+        in_use.map(str::to_owned).collect()
     }
 
     /// Starts the only possible operation and finishes it with `outcome`.
@@ -56,6 +63,9 @@ fn volume_is_not_mounted_before_it_is_reported_in_use() {
     node.manager.add_pod_to_volume(POD, mk_spec());
     assert_eq!(node.started(), []);
     assert_eq!(node.manager.volumes_in_use().len(), 1);
+    let in_use = node.in_use();
+    node.manager.mark_volumes_as_reported_in_use(&in_use);
+    assert_eq!(node.started(), [], "not reported as attached");
     node.report_in_use();
     assert_eq!(node.run(Outcome::NotAttachedYet), Operation::VERIFY);
     assert_eq!(node.started(), [], "verified once per interval");
