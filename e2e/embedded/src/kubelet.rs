@@ -46,10 +46,8 @@ pub(crate) use mount_spec::access_mode;
 pub(crate) use node_registration::NODE_LEASE_NAMESPACE;
 pub use process::{KubeletConfig, KubeletProcess};
 
-/// Period of renewing the lease and of comparing the node's conditions.
+/// Period of renewing the lease and writing the node status, as with `nodeStatusReportFrequency: 10s`.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// `nodeStatusReportFrequency`: period of writing conditions that have not changed.
-const STATUS_REPORT: Duration = Duration::from_secs(5 * 60);
 /// Delay before a failed registration is retried.
 const REGISTRATION_RETRY: Duration = Duration::from_secs(1);
 /// Delay of the reconciler's next sync after a failed operation. Without it, two operations on one volume that both
@@ -87,8 +85,6 @@ struct Kubelet {
     /// The `volumesInUse` that the API server has; unknown after a start.
     stored_in_use: Option<BTreeSet<UniqueVolumeName>>,
     storing_in_use: bool,
-    /// When the conditions are written even if they have not changed.
-    next_status_report: Instant,
     running: FuturesUnordered<BoxFuture<'static, Report>>,
 }
 
@@ -100,7 +96,6 @@ enum Report {
     InUseStored(BTreeSet<UniqueVolumeName>),
     Started(String),
     Stopped(String),
-    StatusReported,
     Nothing,
 }
 
@@ -144,7 +139,6 @@ async fn run(config: KubeletConfig, recorder: EventRecorder, commands: Unbounded
         next_round: None,
         stored_in_use: None,
         storing_in_use: false,
-        next_status_report: Instant::now() + STATUS_REPORT,
         running: FuturesUnordered::new(),
     };
     kubelet.register_driver();
@@ -228,7 +222,6 @@ impl Kubelet {
             }
             Report::Started(uid) => self.pods.started(&uid),
             Report::Stopped(uid) => self.pods.stopped(&uid, &mut self.volumes),
-            Report::StatusReported => self.next_status_report = now + STATUS_REPORT,
             Report::Nothing => {}
         }
     }

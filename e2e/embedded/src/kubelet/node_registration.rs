@@ -247,25 +247,6 @@ fn owner(node: &Node) -> OwnerReference {
     }
 }
 
-/// Whether the Node has the conditions that kubelet reports, at any time.
-pub(super) fn has_reported_conditions(node: &Node) -> bool {
-    let has = |expected: NodeCondition| {
-        condition(node, &expected.type_).is_some_and(|found| {
-            let of = |condition: &NodeCondition| {
-                let NodeCondition {
-                    status,
-                    reason,
-                    message,
-                    ..
-                } = condition.clone();
-                (status, reason, message)
-            };
-            of(found) == of(&expected)
-        })
-    };
-    conditions(node, Timestamp::UNIX_EPOCH).into_iter().all(has)
-}
-
 fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
     conditions.iter().find(|condition| condition.type_ == kind)

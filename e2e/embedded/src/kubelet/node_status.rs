@@ -8,9 +8,8 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher::{self, Event};
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
-use super::node_registration::has_reported_conditions;
 use super::{IN_USE_RETRY, Kubelet, Report};
 use crate::volume::UniqueVolumeName;
 
@@ -57,30 +56,18 @@ impl Kubelet {
         self.running.push(stored.boxed());
     }
 
-    /// Renews the lease. Writes the conditions if another client changed them, and every five minutes.
+    /// Renews the lease and writes the conditions.
     pub(super) fn beat(&mut self) {
-        let registration = self.registration.clone();
-        let renewed = async move {
-            if let Err(error) = registration.renew_lease().await {
-                tracing::debug!(node = registration.name, %error, "lease was not renewed");
+        let (registration, node) = (self.registration.clone(), self.node.clone());
+        let beaten = async move {
+            let (renewed, reported) =
+                futures::future::join(registration.renew_lease(), registration.report_status(&node)).await;
+            for error in [renewed, reported].into_iter().filter_map(Result::err) {
+                tracing::debug!(node = registration.name, %error, "heartbeat failed");
             }
             Report::Nothing
         };
-        self.running.push(renewed.boxed());
-        if Instant::now() < self.next_status_report && has_reported_conditions(&self.node) {
-            return;
-        }
-        let (registration, node) = (self.registration.clone(), self.node.clone());
-        let reported = async move {
-            match registration.report_status(&node).await {
-                Ok(()) => Report::StatusReported,
-                Err(error) => {
-                    tracing::debug!(node = registration.name, %error, "conditions were not written");
-                    Report::Nothing
-                }
-            }
-        };
-        self.running.push(reported.boxed());
+        self.running.push(beaten.boxed());
     }
 }
 
