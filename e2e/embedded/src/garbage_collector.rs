@@ -17,6 +17,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
+use crate::informer::has_finalizer;
 use crate::informers::Informers;
 use crate::key_queue::KeyQueue;
 use graph::{Deletion, Event, FOREGROUND, Graph, Node, ORPHAN, Uid};
@@ -164,16 +165,15 @@ impl Collector {
             return self.remove_owners(node, &absent).await;
         }
         let mut dependents = self.graph.dependents_of(&node.uid).peekable();
-        let has = |name: &str| latest.finalizers.iter().flatten().any(|found| found == name);
         let policy = if !waiting.is_empty() && dependents.peek().is_some() {
             if dependents.any(|dependent| dependent.deletion == Deletion::Foreground) {
                 // A cycle: each would wait for the other.
                 self.unblock_owners(node, &owners).await?;
             }
             PropagationPolicy::Foreground
-        } else if has(ORPHAN) {
+        } else if has_finalizer(&latest, ORPHAN) {
             PropagationPolicy::Orphan
-        } else if has(FOREGROUND) {
+        } else if has_finalizer(&latest, FOREGROUND) {
             PropagationPolicy::Foreground
         } else {
             PropagationPolicy::Background
@@ -209,21 +209,14 @@ impl Collector {
         if kind.namespaced && node.namespace.is_empty() {
             return Ok(OwnerState::Unresolvable);
         }
-        let namespace = if kind.namespaced {
-            node.namespace.as_str()
-        } else {
-            ""
-        };
-        let found = api(&self.client, kind, namespace)
+        let found = api(&self.client, kind, &node.namespace)
             .get_metadata_opt(&owner.name)
             .await?;
         let Some(found) = found.filter(|found| found.metadata.uid.as_ref() == Some(&owner.uid)) else {
             return Ok(OwnerState::Absent);
         };
         let meta = &found.metadata;
-        let mut finalizers = meta.finalizers.iter().flatten();
-        let is_deleting_dependents =
-            meta.deletion_timestamp.is_some() && finalizers.any(|finalizer| finalizer == FOREGROUND);
+        let is_deleting_dependents = meta.deletion_timestamp.is_some() && has_finalizer(meta, FOREGROUND);
         Ok(if is_deleting_dependents {
             OwnerState::DeletingDependents
         } else {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::{StreamExt, pin_mut};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -202,6 +203,11 @@ pub(crate) fn key_of<K: Resource>(object: &K) -> Key {
         meta.namespace.clone().unwrap_or_default(),
         meta.name.clone().unwrap_or_default(),
     )
+}
+
+pub(crate) fn has_finalizer(meta: &ObjectMeta, finalizer: &str) -> bool {
+    let mut finalizers = meta.finalizers.iter().flatten();
+    finalizers.any(|found| found == finalizer)
 }
 
 /// A panic cannot leave inconsistent values behind: each critical section is one map operation.

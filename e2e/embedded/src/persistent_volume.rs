@@ -15,6 +15,7 @@ pub(crate) use binder::PersistentVolumeController;
 pub(crate) use claims::{
     ANN_SELECTED_NODE, class_name, find_matching_volume, is_volume_bound_to_claim, requested_bytes,
 };
+pub(crate) use decision::claim_phase;
 pub(crate) use ephemeral::EphemeralVolumeController;
 pub(crate) use protection::{CLAIM_FINALIZER, ProtectionController};
 pub(crate) use provisioner::Provisioner;

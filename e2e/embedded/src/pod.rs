@@ -78,6 +78,25 @@ pub(crate) fn owns(pod: &Pod, object: &ObjectMeta) -> bool {
         .any(|owner| owner.controller == Some(true) && owner.uid == uid(pod))
 }
 
+/// Checks that the pod is the owner of a claim of one of its ephemeral volumes (`ephemeral.VolumeIsForPod`).
+///
+/// # Errors
+/// The message of upstream's error.
+pub(crate) fn check_owner(pod: &Pod, claim: &ObjectMeta) -> Result<(), String> {
+    if owns(pod, claim) {
+        return Ok(());
+    }
+    let named = |meta: &ObjectMeta| {
+        let namespace = meta.namespace.as_deref().unwrap_or_default();
+        format!("{namespace}/{}", meta.name.as_deref().unwrap_or_default())
+    };
+    Err(format!(
+        "PVC {} was not created for pod {} (pod is not owner)",
+        named(claim),
+        named(&pod.metadata)
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
 
-use crate::informer::Change;
+use crate::informer::{Change, has_finalizer};
 
 /// The finalizer of an object that is deleted after its dependents.
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
@@ -60,17 +60,11 @@ pub(super) struct Graph {
 
 impl Deletion {
     fn of(meta: &ObjectMeta) -> Self {
-        let has = |name: &str| {
-            meta.finalizers
-                .iter()
-                .flatten()
-                .any(|finalizer| finalizer == name)
-        };
         if meta.deletion_timestamp.is_none() {
             Self::NotStarted
-        } else if has(ORPHAN) {
+        } else if has_finalizer(meta, ORPHAN) {
             Self::Orphan
-        } else if has(FOREGROUND) {
+        } else if has_finalizer(meta, FOREGROUND) {
             Self::Foreground
         } else {
             Self::Terminating

@@ -16,7 +16,7 @@ use serde_json::json;
 use super::csi_mounter::with_timeout;
 use crate::apiserver::Clock;
 use crate::driver_connection::DriverConnection;
-use crate::node::CONTROLLER_MANAGED_ATTACH;
+use crate::node::{self, CONTROLLER_MANAGED_ATTACH};
 
 /// Namespace in which kubelets keep their heartbeat leases.
 pub(crate) const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -247,11 +247,6 @@ fn owner(node: &Node) -> OwnerReference {
     }
 }
 
-fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
-    let conditions = node.status.as_ref()?.conditions.as_ref()?;
-    conditions.iter().find(|condition| condition.type_ == kind)
-}
-
 /// The conditions to report. One whose status is as in `node` keeps its transition time.
 fn conditions(node: &Node, now: Timestamp) -> [NodeCondition; 4] {
     [
@@ -281,7 +276,7 @@ fn conditions(node: &Node, now: Timestamp) -> [NodeCondition; 4] {
         reason: Some(reason.to_owned()),
         message: Some(message.to_owned()),
         last_heartbeat_time: Some(Time(now)),
-        last_transition_time: condition(node, kind)
+        last_transition_time: node::condition(node, kind)
             .filter(|found| found.status == status)
             .and_then(|found| found.last_transition_time.clone())
             .or(Some(Time(now))),

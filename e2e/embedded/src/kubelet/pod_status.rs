@@ -14,6 +14,7 @@ use tokio::time::sleep;
 use super::mount_spec::MountSpec;
 use crate::apiserver::Clock;
 use crate::attach_detach::csi_plugin::message_of;
+use crate::informer::has_finalizer;
 use crate::migration;
 use crate::persistent_volume::CLAIM_FINALIZER;
 use crate::pod;
@@ -119,11 +120,8 @@ impl PodStatusManager {
         };
         let failed = |why: String| format!("error processing PVC {namespace}/{name}: {why}");
         let claim = self.bound_claim(namespace, &name).await.map_err(failed)?;
-        if volume.ephemeral.is_some() && !pod::owns(pod, &claim.metadata) {
-            let owner = pod.metadata.name.as_deref().unwrap_or_default();
-            return Err(format!(
-                "PVC {namespace}/{name} was not created for pod {namespace}/{owner} (pod is not owner)"
-            ));
+        if volume.ephemeral.is_some() {
+            pod::check_owner(pod, &claim.metadata)?;
         }
         let bound = self.volume_of(&claim).await.map_err(failed)?;
         let Some(translated) = migration::to_csi(&bound).map_err(|error| error.to_string())? else {
@@ -152,8 +150,7 @@ impl PodStatusManager {
         let claim = claims.get(name).await;
         let claim =
             claim.map_err(|error| format!("failed to fetch PVC from API server: {}", message_of(&error)))?;
-        let mut finalizers = claim.metadata.finalizers.iter().flatten();
-        if claim.metadata.deletion_timestamp.is_some() && !finalizers.any(|own| own == CLAIM_FINALIZER) {
+        if claim.metadata.deletion_timestamp.is_some() && !has_finalizer(&claim.metadata, CLAIM_FINALIZER) {
             return Err("PVC is being deleted".to_owned());
         }
         if claim.status.as_ref().and_then(|status| status.phase.as_deref()) != Some("Bound") {

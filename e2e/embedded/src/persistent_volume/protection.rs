@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
 use super::claims::volume_phase;
-use crate::informer::{Change, Key, key_of};
+use crate::informer::{Change, Key, has_finalizer, key_of};
 use crate::informers::Informers;
 use crate::key_queue::KeyQueue;
 use crate::pod;
@@ -159,7 +159,7 @@ fn enqueue_claims(queue: &mut KeyQueue<Item>, pod: &Pod) {
 
 fn decide<K: Resource>(object: &K, finalizer: &str, is_used: impl Fn() -> bool) -> Decision {
     let meta = object.meta();
-    let protected = meta.finalizers.iter().flatten().any(|own| own == finalizer);
+    let protected = has_finalizer(meta, finalizer);
     match (meta.deletion_timestamp.is_some(), protected) {
         (false, false) => Decision::Add,
         (true, true) if !is_used() => Decision::Remove,

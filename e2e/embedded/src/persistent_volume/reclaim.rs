@@ -11,6 +11,7 @@ use super::provisioned_volume::{ANN_DELETION_SECRET_NAME, ANN_DELETION_SECRET_NA
 use super::provisioner::{Error, Worker};
 use crate::attach_detach::csi_plugin::message_of;
 use crate::event_recorder::EventType;
+use crate::informer::has_finalizer;
 use crate::kubelet::with_timeout;
 
 // === impl Worker ===
@@ -21,7 +22,8 @@ impl Worker {
             .spec
             .as_ref()
             .and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
-        let finalized = volume.metadata.deletion_timestamp.is_none() || has_finalizer(volume);
+        let finalized =
+            volume.metadata.deletion_timestamp.is_none() || has_finalizer(&volume.metadata, FINALIZER);
         volume_annotation(volume, ANN_PROVISIONED_BY) == Some(&self.name)
             && policy == Some("Delete")
             && volume_phase(volume) == "Released"
@@ -81,7 +83,7 @@ impl Worker {
             result => result,
         };
         gone_is_fine(volumes.delete(name, &DeleteParams::default()).await.map(drop))?;
-        if !has_finalizer(volume) {
+        if !has_finalizer(&volume.metadata, FINALIZER) {
             return Ok(());
         }
         let patch = json!({"metadata": {
@@ -95,13 +97,4 @@ impl Worker {
                 .map(drop),
         )
     }
-}
-
-fn has_finalizer(volume: &PersistentVolume) -> bool {
-    volume
-        .metadata
-        .finalizers
-        .iter()
-        .flatten()
-        .any(|finalizer| finalizer == FINALIZER)
 }

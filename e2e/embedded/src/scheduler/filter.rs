@@ -10,7 +10,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use crate::node;
 use crate::node_selector;
-use crate::persistent_volume::{class_name, find_matching_volume, is_volume_bound_to_claim, requested_bytes};
+use crate::persistent_volume::{
+    claim_phase, class_name, find_matching_volume, is_volume_bound_to_claim, requested_bytes,
+};
 use crate::pod;
 use crate::quantity;
 use crate::volume::{UniqueVolumeName, VolumeSpec, claim_name, unique_volume_name};
@@ -62,8 +64,7 @@ impl PodClaims {
                 }
                 return Err(format!("persistentvolumeclaim {name:?} not found"));
             };
-            let status = claim.status.as_ref();
-            if status.and_then(|status| status.phase.as_deref()) == Some("Lost") {
+            if claim_phase(claim) == "Lost" {
                 let spec = claim.spec.as_ref();
                 let bound = spec
                     .and_then(|spec| spec.volume_name.as_deref())
@@ -75,11 +76,8 @@ impl PodClaims {
             if claim.metadata.deletion_timestamp.is_some() {
                 return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
             }
-            if volume.ephemeral.is_some() && !pod::owns(pod, &claim.metadata) {
-                let owner = pod.metadata.name.as_deref().unwrap_or_default();
-                return Err(format!(
-                    "PVC {namespace}/{name} was not created for pod {namespace}/{owner} (pod is not owner)"
-                ));
+            if volume.ephemeral.is_some() {
+                pod::check_owner(pod, &claim.metadata)?;
             }
             claims.add(claim, snapshot)?;
         }

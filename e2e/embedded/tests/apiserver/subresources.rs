@@ -12,9 +12,20 @@ const BINDING: &str = "/api/v1/namespaces/default/pods/p/binding";
 const EVICTION: &str = "/api/v1/namespaces/default/pods/p/eviction";
 const TOKEN: &str = "/api/v1/namespaces/default/serviceaccounts/default/token";
 
+async fn assert_bad_requests(cases: &[(&str, Value, &str)]) {
+    let server = mk_server(1);
+    for (path, body, message) in cases {
+        assert_fails(
+            call(&server, Method::POST, path, body).await,
+            400,
+            "BadRequest",
+            message,
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn bodies_of_another_type_are_refused() {
-    let server = mk_server(1);
     let cases = [
         (
             BINDING,
@@ -53,19 +64,11 @@ async fn bodies_of_another_type_are_refused() {
              \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" } (227465787422)",
         ),
     ];
-    for (path, body, message) in cases {
-        assert_fails(
-            call(&server, Method::POST, path, &body).await,
-            400,
-            "BadRequest",
-            message,
-        );
-    }
+    assert_bad_requests(&cases).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn fields_of_the_wrong_type_are_refused() {
-    let server = mk_server(1);
     let cases = [
         (
             BINDING,
@@ -86,14 +89,7 @@ async fn fields_of_the_wrong_type_are_refused() {
              Go struct field TokenRequestSpec.spec.audiences of type []string",
         ),
     ];
-    for (path, body, message) in cases {
-        assert_fails(
-            call(&server, Method::POST, path, &body).await,
-            400,
-            "BadRequest",
-            message,
-        );
-    }
+    assert_bad_requests(&cases).await;
 }
 
 #[tokio::test(start_paused = true)]
