@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures::future::poll_immediate;
-use tempfile::tempdir;
+use tempfile::{TempDir, tempdir};
 
 use self::disk::{Disk, Survives};
 use super::*;

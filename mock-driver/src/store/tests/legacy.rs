@@ -25,6 +25,19 @@ fn write(directory: &Path, snapshot: &str, log: &[u8]) {
     fs::write(directory.join(CHANGES), log).unwrap();
 }
 
+/// A directory with a migrated state from which `vol-0` was detached, and with the files of the earlier version; returns
+/// their log.
+async fn mk_directory_with_both() -> (TempDir, String) {
+    let (snapshot, log) = mk_files();
+    let directory = tempdir().unwrap();
+    write(directory.path(), &snapshot, log.as_bytes());
+    let store = open(directory.path()).unwrap();
+    detach(&store, "vol-0").await.unwrap();
+    drop(store);
+    write(directory.path(), &snapshot, log.as_bytes());
+    (directory, log)
+}
+
 #[tokio::test]
 async fn log_cut_off_or_zero_filled_anywhere_restores_the_whole_lines() {
     let (snapshot, log) = mk_files();
@@ -80,13 +93,7 @@ async fn changes_that_the_snapshot_has_are_passed_over() {
 
 #[tokio::test]
 async fn migration_that_was_cut_off_before_the_files_were_removed_is_finished() {
-    let (snapshot, log) = mk_files();
-    let directory = tempdir().unwrap();
-    write(directory.path(), &snapshot, log.as_bytes());
-    let store = open(directory.path()).unwrap();
-    detach(&store, "vol-0").await.unwrap();
-    drop(store);
-    write(directory.path(), &snapshot, log.as_bytes());
+    let (directory, _) = mk_directory_with_both().await;
     let database = Database::open(directory.path()).unwrap();
     let pending = Rows::from([((META, MIGRATION.to_owned()), Some(json(&true)))]);
     database.replace(&[], pending).unwrap();
@@ -98,14 +105,7 @@ async fn migration_that_was_cut_off_before_the_files_were_removed_is_finished() 
 
 #[tokio::test]
 async fn state_that_an_earlier_version_wrote_after_the_migration_is_refused() {
-    let (snapshot, log) = mk_files();
-    let directory = tempdir().unwrap();
-    write(directory.path(), &snapshot, log.as_bytes());
-    let store = open(directory.path()).unwrap();
-    detach(&store, "vol-0").await.unwrap();
-    drop(store);
-    // A rollback.
-    write(directory.path(), &snapshot, log.as_bytes());
+    let (directory, log) = mk_directory_with_both().await;
     for _ in 0..2 {
         let refused = open(directory.path()).unwrap_err();
         assert!(matches!(refused, OpenError::TwoStates { .. }), "{refused}");
