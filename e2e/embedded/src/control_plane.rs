@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::{BoxFuture, join_all};
+use futures::future::BoxFuture;
 use kube::Client;
 
 use crate::apiserver::Clock;
@@ -11,7 +11,7 @@ use crate::attach_detach::{AttachDetachController, AttachDetachOptions, AttachDe
 use crate::driver_connection::DriverConnection;
 use crate::event_recorder::EventBroadcaster;
 use crate::garbage_collector::GarbageCollector;
-use crate::informers::Informers;
+use crate::informers::{Informers, run_all};
 use crate::namespace_controller::NamespaceController;
 use crate::node_lifecycle::NodeLifecycleController;
 use crate::persistent_volume::{
@@ -110,7 +110,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         informers.run(client).boxed(),
         events.run().boxed(),
     ];
-    (view, join_all(running).map(drop).boxed())
+    (view, run_all(running).boxed())
 }
 
 /// The external-provisioner of one driver. Dropping the future simulates its crash.
@@ -129,5 +129,5 @@ pub(crate) fn provisioner(client: Client, clock: Clock, driver: DriverConnection
         informers.run(client).boxed(),
         events.run().boxed(),
     ];
-    join_all(running).map(drop).boxed()
+    run_all(running).boxed()
 }

@@ -14,7 +14,7 @@ use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{SetOnce, mpsc};
 
 /// Namespace (empty for cluster-scoped kinds) and name.
 pub(crate) type Key = (String, String);
@@ -37,7 +37,8 @@ struct Shared<K> {
     store: Mutex<BTreeMap<Key, Arc<K>>>,
     /// Unbounded as client-go's listeners are: a slow subscriber must not hold back the store.
     subscribers: Mutex<Vec<mpsc::UnboundedSender<Change<K>>>>,
-    synced: watch::Sender<bool>,
+    /// Wakes waiters in their order; a `watch` channel wakes them in a random one, and then a seed does not repeat.
+    synced: SetOnce<()>,
 }
 
 /// Exponential backoff without jitter: a run must be repeatable from its seed.
@@ -75,7 +76,7 @@ impl<K> Default for Informer<K> {
             shared: Arc::new(Shared {
                 store: Mutex::default(),
                 subscribers: Mutex::default(),
-                synced: watch::Sender::new(false),
+                synced: SetOnce::new(),
             }),
         }
     }
@@ -104,11 +105,7 @@ where
 
     /// Waits until the first list is complete.
     pub(crate) async fn wait_for_sync(&self) {
-        let mut synced = self.shared.synced.subscribe();
-        synced
-            .wait_for(|synced| *synced)
-            .await
-            .expect("the sender must live as long as the informer");
+        self.shared.synced.wait().await;
     }
 
     /// Lists and watches until the future is dropped.
@@ -125,7 +122,8 @@ where
                 }
                 Ok(Event::InitDone) => {
                     self.keep_only(&listed);
-                    self.shared.synced.send_replace(true);
+                    // It is set already after the first list.
+                    let _ = self.shared.synced.set(());
                 }
                 Ok(Event::Apply(object)) => self.apply(object),
                 Ok(Event::Delete(object)) => self.delete(&key_of(&object), Some(object)),

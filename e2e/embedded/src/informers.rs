@@ -1,7 +1,8 @@
 //! The informers that the controllers of one control plane share.
 
 use futures::FutureExt;
-use futures::future::{BoxFuture, join_all};
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use kube::runtime::watcher;
@@ -41,7 +42,7 @@ impl Informers {
             self.classes.run(Api::all(api.clone()), config()).boxed(),
             self.capacities.run(Api::all(api), config()).boxed(),
         ];
-        join_all(running).await;
+        run_all(running).await;
     }
 
     /// Waits until every first list is complete.
@@ -56,4 +57,12 @@ impl Informers {
         self.classes.wait_for_sync().await;
         self.capacities.wait_for_sync().await;
     }
+}
+
+// === functions ===
+
+/// Runs futures until all have ended. Unlike `join_all` of a few futures, it polls only those that were woken.
+pub(crate) async fn run_all(futures: impl IntoIterator<Item = BoxFuture<'static, ()>>) {
+    let mut running: FuturesUnordered<_> = futures.into_iter().collect();
+    while running.next().await.is_some() {}
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::{BoxFuture, join_all};
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use kube::Client;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -23,7 +23,7 @@ use super::view::AttachDetachView;
 use super::{SharedState, State};
 use crate::event_recorder::EventRecorder;
 use crate::informer::{Change, key_of};
-use crate::informers::Informers;
+use crate::informers::{Informers, run_all};
 use crate::injected_bug::InjectedBug;
 use crate::node;
 use crate::pod;
@@ -160,7 +160,7 @@ impl AttachDetachController {
                 sync.run().boxed(),
                 run_operations(operations).boxed(),
             ];
-            join_all(loops).await;
+            run_all(loops).await;
         }
         .boxed()
     }
