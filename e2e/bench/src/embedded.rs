@@ -56,6 +56,8 @@ const CLIENTS: usize = 4;
 const WATCHES: usize = 10;
 /// Bytes in flight on the attacher's connection to the driver.
 const IN_FLIGHT: usize = 64 * 1024;
+/// kubelet's default.
+const NODE_STATUS_REPORT_FREQUENCY: Duration = Duration::from_secs(300);
 /// Limit of one phase.
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
@@ -233,7 +235,10 @@ where
 /// Durations of binding, attaching and detaching.
 async fn measure_whole_path(scale: Scale) -> Result<[Duration; 3]> {
     let array = mk_array(scale)?;
-    let mut cluster = EmbeddedCluster::start(ClusterOptions::default());
+    let mut cluster = EmbeddedCluster::start(ClusterOptions {
+        node_status_report_frequency: NODE_STATUS_REPORT_FREQUENCY,
+        ..ClusterOptions::default()
+    });
     let client = cluster.client();
     let mut attacher = start_attacher(cluster.api_server(), &array)?;
     let driver: CSIDriver = object(json!({"metadata": {"name": DRIVER}, "spec": {"attachRequired": true}}))?;

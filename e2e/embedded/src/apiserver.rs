@@ -275,7 +275,7 @@ impl Server {
         if let Ok(created) = created
             && kind == Kind::Namespace
         {
-            self.namespace_created(created.name());
+            self.namespace_created(object::name(&created.object()));
         }
     }
 

@@ -11,7 +11,7 @@ use crate::attach_detach::{AttachDetachController, AttachDetachOptions, AttachDe
 use crate::driver_connection::DriverConnection;
 use crate::event_recorder::EventBroadcaster;
 use crate::garbage_collector::GarbageCollector;
-use crate::informers::{Informers, run_all};
+use crate::informers::{Informers, ProvisionerInformers, run_all};
 use crate::namespace_controller::NamespaceController;
 use crate::node_lifecycle::NodeLifecycleController;
 use crate::persistent_volume::{
@@ -115,7 +115,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
 
 /// The external-provisioner of one driver. Dropping the future simulates its crash.
 pub(crate) fn provisioner(client: Client, clock: Clock, driver: DriverConnection) -> BoxFuture<'static, ()> {
-    let informers = Informers::default();
+    let informers = ProvisionerInformers::default();
     let events = EventBroadcaster::new(client.clone(), clock);
     let provisioner = Provisioner {
         client: client.clone(),

@@ -109,8 +109,8 @@ where
     }
 
     /// Lists and watches until the future is dropped.
-    pub(crate) async fn run(self, api: Api<K>, config: watcher::Config) {
-        let events = watcher(api, config).backoff(WatchBackoff::default());
+    pub(crate) async fn run(self, api: Api<K>) {
+        let events = watcher(api, watcher::Config::default()).backoff(WatchBackoff::default());
         pin_mut!(events);
         let mut listed = BTreeSet::new();
         while let Some(event) = events.next().await {

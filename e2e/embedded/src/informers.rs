@@ -1,16 +1,15 @@
-//! The informers that the controllers of one control plane share.
+//! The informers that the controllers of one process share.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
-use kube::runtime::watcher;
 use kube::{Api, Client};
 
 use crate::informer::Informer;
 
-/// One informer per kind.
+/// The informers of kube-controller-manager and kube-scheduler.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Informers {
     pub pods: Informer<Pod>,
@@ -24,23 +23,32 @@ pub(crate) struct Informers {
     pub capacities: Informer<CSIStorageCapacity>,
 }
 
+/// The informers of external-provisioner.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ProvisionerInformers {
+    pub nodes: Informer<Node>,
+    pub claims: Informer<PersistentVolumeClaim>,
+    pub volumes: Informer<PersistentVolume>,
+    pub attachments: Informer<VolumeAttachment>,
+    pub csi_nodes: Informer<CSINode>,
+    pub classes: Informer<StorageClass>,
+}
+
 // === impl Informers ===
 
 impl Informers {
     /// Runs all informers until the future is dropped.
     pub(crate) async fn run(self, client: Client) {
-        let config = watcher::Config::default;
-        let api = client.clone();
-        let running: [BoxFuture<'static, ()>; 9] = [
-            self.pods.run(Api::all(api.clone()), config()).boxed(),
-            self.nodes.run(Api::all(api.clone()), config()).boxed(),
-            self.claims.run(Api::all(api.clone()), config()).boxed(),
-            self.volumes.run(Api::all(api.clone()), config()).boxed(),
-            self.attachments.run(Api::all(api.clone()), config()).boxed(),
-            self.csi_nodes.run(Api::all(api.clone()), config()).boxed(),
-            self.csi_drivers.run(Api::all(api.clone()), config()).boxed(),
-            self.classes.run(Api::all(api.clone()), config()).boxed(),
-            self.capacities.run(Api::all(api), config()).boxed(),
+        let running = [
+            self.pods.run(Api::all(client.clone())).boxed(),
+            self.nodes.run(Api::all(client.clone())).boxed(),
+            self.claims.run(Api::all(client.clone())).boxed(),
+            self.volumes.run(Api::all(client.clone())).boxed(),
+            self.attachments.run(Api::all(client.clone())).boxed(),
+            self.csi_nodes.run(Api::all(client.clone())).boxed(),
+            self.csi_drivers.run(Api::all(client.clone())).boxed(),
+            self.classes.run(Api::all(client.clone())).boxed(),
+            self.capacities.run(Api::all(client)).boxed(),
         ];
         run_all(running).await;
     }
@@ -56,6 +64,33 @@ impl Informers {
         self.csi_drivers.wait_for_sync().await;
         self.classes.wait_for_sync().await;
         self.capacities.wait_for_sync().await;
+    }
+}
+
+// === impl ProvisionerInformers ===
+
+impl ProvisionerInformers {
+    /// Runs all informers until the future is dropped.
+    pub(crate) async fn run(self, client: Client) {
+        let running = [
+            self.nodes.run(Api::all(client.clone())).boxed(),
+            self.claims.run(Api::all(client.clone())).boxed(),
+            self.volumes.run(Api::all(client.clone())).boxed(),
+            self.attachments.run(Api::all(client.clone())).boxed(),
+            self.csi_nodes.run(Api::all(client.clone())).boxed(),
+            self.classes.run(Api::all(client)).boxed(),
+        ];
+        run_all(running).await;
+    }
+
+    /// Waits until every first list is complete.
+    pub(crate) async fn wait_for_sync(&self) {
+        self.nodes.wait_for_sync().await;
+        self.claims.wait_for_sync().await;
+        self.volumes.wait_for_sync().await;
+        self.attachments.wait_for_sync().await;
+        self.csi_nodes.wait_for_sync().await;
+        self.classes.wait_for_sync().await;
     }
 }
 

@@ -46,8 +46,8 @@ pub(crate) use mount_spec::access_mode;
 pub(crate) use node_registration::NODE_LEASE_NAMESPACE;
 pub use process::{KubeletConfig, KubeletProcess};
 
-/// Period of renewing the lease and writing the node status, as with `nodeStatusReportFrequency: 10s`.
-const HEARTBEAT: Duration = Duration::from_secs(10);
+/// Period of renewing the lease, and minimum period of writing a node status that has not changed.
+pub const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Delay before a failed registration is retried.
 const REGISTRATION_RETRY: Duration = Duration::from_secs(1);
 /// Delay of the reconciler's next sync after a failed operation. Without it, two operations on one volume that both
@@ -85,6 +85,8 @@ struct Kubelet {
     /// The `volumesInUse` that the API server has; unknown after a start.
     stored_in_use: Option<BTreeSet<UniqueVolumeName>>,
     storing_in_use: bool,
+    /// Time of the next write of a node status that has not changed.
+    next_status_report: Instant,
     running: FuturesUnordered<BoxFuture<'static, Report>>,
 }
 
@@ -139,6 +141,7 @@ async fn run(config: KubeletConfig, recorder: EventRecorder, commands: Unbounded
         next_round: None,
         stored_in_use: None,
         storing_in_use: false,
+        next_status_report: Instant::now(),
         running: FuturesUnordered::new(),
     };
     kubelet.register_driver();
@@ -173,7 +176,7 @@ impl Kubelet {
                 Some(event) = pods.next() => self.pod_event(event),
                 Some(event) = nodes.next() => self.node_event(event),
                 Some(command) = commands.recv() => self.command(command),
-                _ = heartbeat.tick() => self.beat(),
+                due = heartbeat.tick() => self.beat(due),
                 () = sleep_until(wake.unwrap_or(now)), if wake.is_some() => {}
             }
         }

@@ -9,7 +9,6 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Namespace, PersistentVolumeClaim, Pod, Secret, ServiceAccount};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::api::{DeleteParams, ListParams, PostParams};
-use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::{MissedTickBehavior, interval};
@@ -31,9 +30,7 @@ impl NamespaceController {
     pub(crate) async fn run(self) {
         let namespaces = Informer::<Namespace>::default();
         let mut changes = namespaces.subscribe();
-        let watching = namespaces
-            .clone()
-            .run(Api::all(self.client.clone()), watcher::Config::default());
+        let watching = namespaces.clone().run(Api::all(self.client.clone()));
         let syncing = async {
             let mut ticks = interval(RETRY_PERIOD);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -9,7 +9,6 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use kube::api::{Patch, PatchParams};
-use kube::runtime::watcher;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -88,7 +87,7 @@ impl NodeLifecycleController {
         let leases = Informer::<Lease>::default();
         let api = Api::namespaced(self.client.clone(), NODE_LEASE_NAMESPACE);
         async move {
-            let watching = leases.clone().run(api, watcher::Config::default());
+            let watching = leases.clone().run(api);
             futures::join!(watching, self.monitor(leases, nodes));
         }
     }

@@ -98,7 +98,7 @@ pub(crate) fn namespace_exists(
     let Some(found) = store.table(namespaces.table()).get(namespace) else {
         return Err(Status::not_found(namespaces, namespace));
     };
-    if text(&found.object, "/status/phase") != "Terminating" {
+    if text(&found.object(), "/status/phase") != "Terminating" {
         return Ok(());
     }
     let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
@@ -149,11 +149,14 @@ pub(crate) fn validate_create(
         return Err(Status::forbidden(resource, shown_name(object), why));
     }
     let namespaces = store.table(Kind::Namespace as usize);
-    let labels = namespaces
+    let restricts = |namespace: &Object| {
+        let level = &at(namespace, "/metadata/labels")["pod-security.kubernetes.io/enforce"];
+        matches!(level.as_str(), Some("baseline" | "restricted"))
+    };
+    if namespaces
         .get(namespace)
-        .map(|found| at(&found.object, "/metadata/labels"));
-    let level = labels.and_then(|labels| labels["pod-security.kubernetes.io/enforce"].as_str());
-    if matches!(level, Some("baseline" | "restricted")) {
+        .is_some_and(|found| restricts(&found.object()))
+    {
         return Err(Status::not_implemented("Pod Security admission"));
     }
     Ok(())
@@ -165,7 +168,8 @@ pub(crate) fn add_topology_labels(store: &Store, pod: &mut Object) {
     let Some(node) = nodes.get(text(pod, "/spec/nodeName")) else {
         return;
     };
-    let labels = at(&node.object, "/metadata/labels");
+    let node = node.object();
+    let labels = at(&node, "/metadata/labels");
     for name in ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"] {
         if let Some(value) = labels.get(name) {
             object::struct_mut(pod, "/metadata/labels").insert(name.to_owned(), value.clone());
@@ -215,13 +219,13 @@ fn service_account(
     };
     let wanted = |object: &Object, pointer: &str| at(object, pointer).as_bool();
     let mounts = wanted(object, "/spec/automountServiceAccountToken")
-        .or_else(|| wanted(&found.object, "/automountServiceAccountToken"))
+        .or_else(|| wanted(&found.object(), "/automountServiceAccountToken"))
         .unwrap_or(true);
     if mounts {
         mount_token(rng, object);
     }
     if list(object, "/spec/imagePullSecrets").is_empty() {
-        let secrets = at(&found.object, "/imagePullSecrets").clone();
+        let secrets = at(&found.object(), "/imagePullSecrets").clone();
         set(object, "/spec/imagePullSecrets", secrets);
     }
     Ok(())
@@ -346,7 +350,7 @@ fn default_class(store: &Store, object: &mut Object) {
     let table = store.table(Kind::StorageClass as usize);
     let defaults = table
         .range("", "")
-        .map(|(_, class)| &class.object)
+        .map(|(_, class)| class.object())
         .filter(|class| is_default(class));
     let created = |class: &Object| text(class, "/metadata/creationTimestamp").to_owned();
     let newest = defaults.max_by(|a, b| {
@@ -354,7 +358,7 @@ fn default_class(store: &Store, object: &mut Object) {
         by_age.then_with(|| object::name(b).cmp(object::name(a)))
     });
     if let Some(class) = newest {
-        let name = object::name(class).to_owned();
+        let name = object::name(&class).to_owned();
         set(object, "/spec/storageClassName", name);
     }
 }
@@ -380,7 +384,7 @@ fn resize(store: &Store, resource: &Resource, object: &Object, old: &Object) -> 
         .table(Kind::StorageClass as usize)
         .get(text(object, "/spec/storageClassName"));
     let allows = |class: &Object| at(class, "/allowVolumeExpansion").as_bool() == Some(true);
-    if class.is_some_and(|class| allows(&class.object)) {
+    if class.is_some_and(|class| allows(&class.object())) {
         return Ok(());
     }
     let why = "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must \

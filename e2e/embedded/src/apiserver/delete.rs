@@ -12,7 +12,7 @@ use super::object::{self, Object, at, set, text};
 use super::resource::Kind;
 use super::schema::{self, Codec, Schema};
 use super::status::Status;
-use super::storage::{Stored, key};
+use super::storage::key;
 use super::write::{Writer, Written};
 
 /// Schema of the options.
@@ -134,15 +134,16 @@ impl Writer<'_> {
         let Some(existing) = self.store.table(resource.table()).get(&key).cloned() else {
             return Err(Status::not_found(resource, name));
         };
+        let current = existing.object();
         if resource.kind == Kind::Namespace {
             if let Some(object) = self.delete_namespace(&key, &existing, &options)? {
                 return Ok(Deleted::Object(object));
             }
         } else {
-            self.check_preconditions(&existing.object, &options)?;
+            self.check_preconditions(&current, &options)?;
         }
         admission::delete(resource, name)?;
-        let mut object = existing.object.clone();
+        let mut object = Object::clone(&current);
         let grace = self.grace(&mut object, &mut options)?;
         if matches!(grace, Grace::Pending) {
             return Ok(self.response(existing));
@@ -180,7 +181,7 @@ impl Writer<'_> {
     pub(crate) fn put_changed(&mut self, key: &str, mut object: Object, existing: &Written) -> Written {
         let schema = &super::resource::of_kind(self.resource.kind).schema;
         schema.normalize(&mut object);
-        if object == existing.object {
+        if object == *existing.object() {
             return Written::clone(existing);
         }
         self.put(key, object)
@@ -191,10 +192,11 @@ impl Writer<'_> {
         if resource.returns_deleted_object() {
             return Deleted::Object(object);
         }
+        let object = object.object();
         let mut details = json!({
-            "name": object::name(&object.object),
+            "name": object::name(&object),
             "kind": resource.plural,
-            "uid": text(&object.object, "/metadata/uid"),
+            "uid": text(&object, "/metadata/uid"),
         });
         if !resource.group.is_empty() {
             details["group"] = resource.group.into();
@@ -333,8 +335,9 @@ impl Writer<'_> {
             ("UID", &options.uid, "uid"),
             ("ResourceVersion", &options.resource_version, "resourceVersion"),
         ];
+        let before = existing.object();
         for (what, wanted, field) in checks {
-            let found = text(&existing.object, &format!("/metadata/{field}"));
+            let found = text(&before, &format!("/metadata/{field}"));
             if let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != found) {
                 let why = format!(
                     "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
@@ -342,16 +345,16 @@ impl Writer<'_> {
                 return Err(Status::conflict(self.resource, key, &why));
             }
         }
-        if !object::is_deleting(&existing.object) {
+        if !object::is_deleting(&before) {
             admission::delete(self.resource, key)?;
-            let mut object = existing.object.clone();
+            let mut object = Object::clone(&before);
             set(&mut object, "/metadata/deletionTimestamp", self.now.clone());
             set(&mut object, "/status/phase", "Terminating");
             let finalizers = options.finalizers(object::list(&object, "/metadata/finalizers"));
             set_list(&mut object, "/metadata/finalizers", &finalizers);
             return Ok(Some(self.put_changed(key, object, existing)));
         }
-        let waits = !object::list(&existing.object, "/spec/finalizers").is_empty();
+        let waits = !object::list(&before, "/spec/finalizers").is_empty();
         Ok(waits.then(|| Written::clone(existing)))
     }
 }
@@ -369,12 +372,5 @@ fn increase_generation(object: &mut Object) {
     let generation = at(object, "/metadata/generation").as_i64().unwrap_or_default();
     if generation > 0 {
         set(object, "/metadata/generation", generation + 1);
-    }
-}
-
-impl Stored {
-    /// `metadata.name`.
-    pub(crate) fn name(&self) -> &str {
-        object::name(&self.object)
     }
 }

@@ -109,8 +109,15 @@ impl<'a> Read<'a> {
         match self.exact.filter(|revision| !table.is_unchanged_since(*revision)) {
             None => {
                 let revision = self.exact.unwrap_or(store.revision());
-                let objects = table.range(from, &self.start).take(most);
-                Ok(self.page_of(objects, revision))
+                let field = table.indexed_field().filter(|_| self.limit == 0);
+                Ok(
+                    match field.and_then(|field| self.options.fields.required(field)) {
+                        Some(value) => {
+                            self.page_of(table.range_with(value, from, &self.start).take(most), revision)
+                        }
+                        None => self.page_of(table.range(from, &self.start).take(most), revision),
+                    },
+                )
             }
             Some(revision) => {
                 let objects = table.range_at(revision, from, &self.start);
@@ -130,7 +137,7 @@ impl<'a> Read<'a> {
         };
         let mut objects = objects.peekable();
         while let Some((key, stored)) = objects.next() {
-            if options.labels.matches(&stored.object) && options.fields.matches(&stored.object) {
+            if options.selects(stored) {
                 page.items.push(Arc::clone(stored));
             }
             if self.limit > 0

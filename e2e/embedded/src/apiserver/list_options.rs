@@ -5,6 +5,7 @@ use super::request::{Location, Query};
 use super::resource::{self, Resource};
 use super::selector::{Fields, Labels};
 use super::status::Status;
+use super::storage::Stored;
 
 /// `metav1.ListOptions`.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +25,15 @@ pub(crate) struct ListOptions {
 // === impl ListOptions ===
 
 impl ListOptions {
+    /// Whether the selectors match an object.
+    pub(crate) fn selects(&self, stored: &Stored) -> bool {
+        if self.labels.is_empty() && self.fields.is_empty() {
+            return true;
+        }
+        let object = stored.object();
+        self.labels.matches(&object) && self.fields.matches(&object)
+    }
+
     /// Options of a list or a watch.
     pub(crate) fn of(query: &Query, location: &Location) -> Result<Self, Status> {
         // The query is decoded before the selectors are parsed.

@@ -8,7 +8,7 @@ use super::storage::Change;
 
 /// Maximum number of changes in a partial log, of which there may be one per node. A watch that falls further behind
 /// reads the whole log.
-const PART_WINDOW: usize = 4;
+const PART_WINDOW: usize = 32;
 
 /// Changes in the order of their revisions, without gaps since `compacted`.
 #[derive(Debug)]
@@ -49,18 +49,16 @@ impl Log {
         }
     }
 
-    pub(crate) fn push(&mut self, change: Change) {
+    /// Adds a change, and returns the one that leaves the window.
+    pub(crate) fn push(&mut self, change: Change) -> Option<Change> {
         self.changes.push_back(change);
-        self.forget();
+        let forgotten = (self.changes.len() > self.window).then(|| self.changes.pop_front());
+        let forgotten = forgotten.flatten();
+        self.compacted = forgotten
+            .as_ref()
+            .map_or(self.compacted, |change| change.revision);
         self.notify();
-    }
-
-    fn forget(&mut self) {
-        while self.changes.len() > self.window {
-            if let Some(forgotten) = self.changes.pop_front() {
-                self.compacted = forgotten.revision;
-            }
-        }
+        forgotten
     }
 
     /// Removes all changes up to `revision`, the newest one.

@@ -1,6 +1,8 @@
 //! Encodes objects in the representation that a client accepts: in full, as `PartialObjectMetadata`, or as
 //! rows of a `Table`.
 
+use std::sync::Arc;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::{Map, Value, json};
 
@@ -46,12 +48,12 @@ impl ResponseEncoder {
     /// The object as JSON without `apiVersion` and `kind`.
     fn body(&self, stored: &Stored) -> Bytes {
         if self.resource.is_events_view() {
-            return to_json(&event_view::from_core(stored.object.clone()));
+            return to_json(&event_view::from_core(Object::clone(&stored.object())));
         }
         stored.json().clone()
     }
 
-    fn table(&self, metadata: Value, objects: &[&Object], include: IncludeObject) -> Value {
+    fn table(&self, metadata: Value, objects: &[Arc<Object>], include: IncludeObject) -> Value {
         let shown = |object: &Object| match include {
             IncludeObject::None => Value::Null,
             IncludeObject::Metadata => partial_metadata(object),
@@ -83,10 +85,10 @@ impl ResponseEncoder {
                 out.put_slice(&self.head);
                 out.put_slice(&self.body(stored)[1..]);
             }
-            View::Metadata => out.put_slice(partial_metadata(&stored.object).to_string().as_bytes()),
+            View::Metadata => out.put_slice(partial_metadata(&stored.object()).to_string().as_bytes()),
             View::Table(include) => {
                 let metadata = list_metadata(stored);
-                let mut table = self.table(metadata, &[&stored.object], include);
+                let mut table = self.table(metadata, &[stored.object()], include);
                 if !self.has_columns {
                     table["columnDefinitions"] = Value::Null;
                 }
@@ -115,7 +117,7 @@ impl ResponseEncoder {
         let metadata = Value::Object(metadata);
         match self.view {
             View::Table(include) => {
-                let objects: Vec<&Object> = page.items.iter().map(|stored| &stored.object).collect();
+                let objects: Vec<_> = page.items.iter().map(|stored| stored.object()).collect();
                 let table = self.table(metadata, &objects, include);
                 table.to_string().into()
             }
@@ -123,7 +125,7 @@ impl ResponseEncoder {
                 let items: Vec<Value> = page
                     .items
                     .iter()
-                    .map(|stored| partial_metadata(&stored.object))
+                    .map(|stored| partial_metadata(&stored.object()))
                     .collect();
                 // An empty list is a nil slice in Go.
                 let items = if items.is_empty() {
@@ -170,6 +172,7 @@ fn partial_metadata(object: &Object) -> Value {
 }
 
 fn list_metadata(stored: &Stored) -> Value {
-    let version = super::object::text(&stored.object, "/metadata/resourceVersion");
+    let object = stored.object();
+    let version = super::object::text(&object, "/metadata/resourceVersion");
     json!({ "resourceVersion": version })
 }

@@ -2,8 +2,9 @@
 //!
 //! Invariants: each write takes the next revision and adds one change; stored objects are never modified.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::broadcast;
@@ -18,7 +19,8 @@ pub(crate) type Key = Arc<str>;
 /// A version of an object.
 #[derive(Debug)]
 pub(crate) struct Stored {
-    pub(crate) object: Object,
+    /// None if only the JSON is kept.
+    object: Mutex<Option<Arc<Object>>>,
     pub(crate) revision: u64,
     /// Whether its key is new in the store.
     pub(crate) is_first: bool,
@@ -53,8 +55,10 @@ pub(crate) struct Table {
     log: Log,
     /// Field by which changes are indexed, like the indexers of kube-apiserver's watch cache.
     indexed_field: Option<&'static str>,
+    /// The keys of the objects with each value of that field.
+    keys: BTreeMap<String, BTreeSet<Key>>,
     /// A partial log for each value of that field that has watches.
-    indexed: BTreeMap<String, Log>,
+    logs: BTreeMap<String, Log>,
 }
 
 // === impl Stored ===
@@ -63,31 +67,46 @@ impl Stored {
     fn new(mut object: Object, revision: u64) -> Self {
         object::set(&mut object, "/metadata/resourceVersion", revision.to_string());
         Self {
-            object,
             revision,
-            is_first: false,
-            json: OnceLock::new(),
+            ..Self::unsaved(object)
         }
     }
 
     /// An object that is not in the store: the result of a dry run, or a removed object.
     pub(crate) fn unsaved(object: Object) -> Self {
         Self {
-            object,
+            object: Mutex::new(Some(Arc::new(object))),
             revision: 0,
             is_first: false,
             json: OnceLock::new(),
         }
     }
 
+    /// The object, without `apiVersion` and `kind`.
+    pub(crate) fn object(&self) -> Arc<Object> {
+        let parse = || serde_json::from_slice(self.json()).expect("the JSON of an object must be valid");
+        let parsed = self.parsed().clone();
+        parsed.unwrap_or_else(|| Arc::new(parse()))
+    }
+
+    /// Keeps only the JSON, which takes much less memory than the parsed object.
+    pub(crate) fn keep_json(&self) {
+        self.json();
+        self.parsed().take();
+    }
+
+    fn parsed(&self) -> MutexGuard<'_, Option<Arc<Object>>> {
+        self.object.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The same object at another revision.
     pub(crate) fn at_revision(&self, revision: u64) -> Self {
-        Self::new(self.object.clone(), revision)
+        Self::new(Object::clone(&self.object()), revision)
     }
 
     /// The object as JSON, without `apiVersion` and `kind`; serialized once.
     pub(crate) fn json(&self) -> &Bytes {
-        self.json.get_or_init(|| to_json(&self.object))
+        self.json.get_or_init(|| to_json(&self.object()))
     }
 }
 
@@ -116,7 +135,8 @@ impl Store {
             objects: BTreeMap::new(),
             log: Log::new(window),
             indexed_field,
-            indexed: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            logs: BTreeMap::new(),
         };
         Self {
             // etcd's first revision is 1.
@@ -163,7 +183,7 @@ impl Store {
         let table = self.tables.get_mut(table).expect("a table's number must exist");
         let (key, before) = table.objects.remove_entry(key)?;
         self.revision += 1;
-        let after = Arc::new(Stored::new(before.object.clone(), self.revision));
+        let after = Arc::new(before.at_revision(self.revision));
         table.record(Change {
             key,
             revision: self.revision,
@@ -178,7 +198,7 @@ impl Store {
     pub(crate) fn compact(&mut self) {
         for table in &mut self.tables {
             table.log.compact(self.revision);
-            for log in table.indexed.values_mut() {
+            for log in table.logs.values_mut() {
                 log.compact(self.revision);
             }
         }
@@ -194,23 +214,8 @@ impl Store {
         // Earlier changes are read from the whole log.
         let newest = table.log.newest();
         let part = || Log::part_after(newest);
-        let part = table.indexed.entry(value.to_owned()).or_insert_with(part);
+        let part = table.logs.entry(value.to_owned()).or_insert_with(part);
         part.subscribe()
-    }
-}
-
-// === impl Change ===
-
-impl Change {
-    /// The values of a field before and after.
-    fn values(&self, field: &str) -> [Option<String>; 2] {
-        let before = self
-            .before
-            .as_ref()
-            .map(|before| field_value(&before.object, field));
-        let after = field_value(&self.after.object, field);
-        let is_same = before.as_ref() == Some(&after);
-        [before, (!is_same).then_some(after)]
     }
 }
 
@@ -218,16 +223,42 @@ impl Change {
 
 impl Table {
     fn record(&mut self, change: Change) {
-        if let Some(field) = self.indexed_field.filter(|_| !self.indexed.is_empty()) {
-            for value in change.values(field).into_iter().flatten() {
-                match self.indexed.get_mut(&value) {
-                    Some(log) if log.is_watched() => log.push(change.clone()),
-                    Some(_) => drop(self.indexed.remove(&value)),
-                    None => {}
-                }
+        if let Some(field) = self.indexed_field {
+            self.index(field, &change);
+        }
+        if let Some(forgotten) = self.log.push(change) {
+            forgotten.after.keep_json();
+        }
+    }
+
+    fn index(&mut self, field: &str, change: &Change) {
+        let value = |stored: &Arc<Stored>| field_value(&stored.object(), field);
+        let before = change.before.as_ref().map(value);
+        let after = Some(value(&change.after)).filter(|_| !change.is_deletion);
+        for value in before.iter().chain(after.iter().filter(|_| after != before)) {
+            match self.logs.get_mut(value) {
+                Some(log) if log.is_watched() => drop(log.push(change.clone())),
+                Some(_) => drop(self.logs.remove(value)),
+                None => {}
             }
         }
-        self.log.push(change);
+        if before == after {
+            return;
+        }
+        if let Some(before) = before
+            && let Entry::Occupied(mut keys) = self.keys.entry(before)
+        {
+            keys.get_mut().remove(&change.key);
+            if keys.get().is_empty() {
+                keys.remove();
+            }
+        }
+        if let Some(after) = after {
+            self.keys
+                .entry(after)
+                .or_default()
+                .insert(Arc::clone(&change.key));
+        }
     }
 
     /// Field by which changes are indexed.
@@ -241,7 +272,7 @@ impl Table {
         revision: u64,
         value: Option<&str>,
     ) -> Result<impl Iterator<Item = &Change>, Compacted> {
-        let part = value.and_then(|value| self.indexed.get(value));
+        let part = value.and_then(|value| self.logs.get(value));
         match part.map(|part| part.changes_after(revision)) {
             Some(Ok(changes)) => Ok(changes),
             Some(Err(_)) | None => self.log.changes_after(revision),
@@ -275,6 +306,21 @@ impl Table {
         self.objects
             .range(from..)
             .take_while(move |(key, _)| key.starts_with(prefix))
+    }
+
+    /// The objects of [`Self::range`] with this value of the indexed field.
+    pub(crate) fn range_with<'a>(
+        &'a self,
+        value: &str,
+        prefix: &'a str,
+        start: &str,
+    ) -> impl Iterator<Item = (&'a Key, &'a Arc<Stored>)> + use<'a> {
+        let from = if start > prefix { start } else { prefix };
+        let keys = self.keys.get(value).map(|keys| keys.range(Key::from(from)..));
+        keys.into_iter()
+            .flatten()
+            .take_while(move |key| key.starts_with(prefix))
+            .filter_map(|key| self.objects.get_key_value(key))
     }
 
     /// The objects of [`Self::range`] as they were at `revision`. Reads these and the changes since, not the whole table.
@@ -340,7 +386,7 @@ mod tests {
         let objects = |prefix, start| -> Vec<(String, Value)> {
             let objects = store.table(0).range_at(revision, prefix, start).unwrap();
             objects
-                .map(|(key, stored)| (key.to_string(), stored.object["value"].clone()))
+                .map(|(key, stored)| (key.to_string(), stored.object()["value"].clone()))
                 .collect()
         };
         let [a, b, d] = ["a", "b", "d"].map(|key| (key.to_owned(), json!(1)));
@@ -409,7 +455,7 @@ mod tests {
         );
         drop(changed);
         store.put(0, "late", pod("late", "b"));
-        assert!(store.table(0).indexed.is_empty(), "no watch of node a is left");
+        assert!(store.table(0).logs.is_empty(), "no watch of node a is left");
         assert_eq!(revisions(&store), [3, 4, 5, 6, 7], "those of all nodes");
     }
 }

@@ -129,7 +129,7 @@ fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
             return Err(Status::not_found(resource, &name));
         };
         let refuse = |why: String| Err(Status::conflict_of("pods/binding", &name, &why));
-        let mut pod = existing.object.clone();
+        let mut pod = Object::clone(&existing.object());
         for (what, field) in [("UID", "uid"), ("ResourceVersion", "resourceVersion")] {
             let wanted = binding["metadata"][field].as_str().unwrap_or_default();
             let found = text(&pod, &format!("/metadata/{field}"));
@@ -191,7 +191,7 @@ fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
     call.write(dry_run, |writer| {
         let existing = writer.store.table(resource.table()).get(&key).cloned();
         if let Some(existing) = existing.filter(|_| !dry_run) {
-            let mut pod = existing.object.clone();
+            let mut pod = Object::clone(&existing.object());
             for (what, field, wanted, fate) in [
                 ("UID", "uid", &options.uid, "deleted and then recreated"),
                 (
@@ -222,7 +222,7 @@ fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
             update_condition(&mut pod, condition);
             let written = writer.put_changed(&key, pod, &existing);
             if let Some(version) = &mut options.resource_version {
-                text(&written.object, "/metadata/resourceVersion").clone_into(version);
+                text(&written.object(), "/metadata/resourceVersion").clone_into(version);
             }
         }
         writer.delete(&name, options)
@@ -280,7 +280,7 @@ fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
         "metadata": {
             "name": location.name,
             "namespace": location.namespace,
-            "uid": text(&account.object, "/metadata/uid"),
+            "uid": text(&account.object(), "/metadata/uid"),
             "creationTimestamp": schema::seconds(now),
         },
         "spec": {

@@ -2,6 +2,8 @@
 
 mod cells;
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::clock::Clock;
@@ -145,7 +147,7 @@ pub(crate) fn table(
     resource: &Resource,
     clock: &Clock,
     metadata: Value,
-    objects: &[&Object],
+    objects: &[Arc<Object>],
     shown: impl Fn(&Object) -> Value,
 ) -> Value {
     let definitions: Vec<Value> = columns(resource.kind)

@@ -231,8 +231,8 @@ impl Watch {
     /// Whether the watch selects the object.
     fn selects(&self, stored: &Stored) -> bool {
         let namespace = &self.location.namespace;
-        let here = namespace.is_empty() || super::object::namespace(&stored.object) == namespace;
-        here && self.options.labels.matches(&stored.object) && self.options.fields.matches(&stored.object)
+        let here = namespace.is_empty() || super::object::namespace(&stored.object()) == namespace;
+        here && self.options.selects(stored)
     }
 
     fn write_change(&mut self, frames: &mut BytesMut, change: &Change) {

@@ -135,7 +135,7 @@ impl Writer<'_> {
             } else {
                 Status::generated_name_exists(resource, &name)
             };
-            if object::is_deleting(&existing.object) {
+            if object::is_deleting(&existing.object()) {
                 status.message = format!("object is being deleted: {}", status.message);
             }
             return Err(status);
@@ -161,11 +161,11 @@ impl Writer<'_> {
             return Err(Status::not_found(resource, name));
         }
         if let Some(uid) = uid.filter(|uid| !uid.is_empty()) {
-            let found = existing
-                .as_ref()
-                .map_or("", |stored| text(&stored.object, "/metadata/uid"));
+            let found = existing.as_ref().map_or_else(String::new, |stored| {
+                text(&stored.object(), "/metadata/uid").to_owned()
+            });
             if uid != found {
-                return Err(self.precondition_failed(&key, name, "UID", uid, found));
+                return Err(self.precondition_failed(&key, name, "UID", uid, &found));
             }
         }
         let Some(existing) = existing else {
@@ -178,18 +178,19 @@ impl Writer<'_> {
             }
             return self.create(object).map(|written| (written, true));
         };
-        let mut object = updated(&existing.object)?;
+        let before = existing.object();
+        let mut object = updated(&before)?;
         self.check_version(&mut object, &existing, name)?;
-        self.before_update(&mut object, &existing.object, part)?;
+        self.before_update(&mut object, &before, part)?;
         // A namespace also has finalizers in its spec.
         let finalized = object::list(&object, "/spec/finalizers").is_empty();
-        if finalized && should_delete(&object, &existing.object) {
+        if finalized && should_delete(&object, &before) {
             return Ok((self.delete_finalized(&key, object, existing.revision), false));
         }
         // A new claim is stored without a phase, which defaulting adds on reads, so the first update always
         // writes.
         let is_stored = !(existing.is_first && resource.kind == Kind::PersistentVolumeClaim);
-        if object == existing.object && is_stored {
+        if object == *before && is_stored {
             return Ok((existing, false));
         }
         Ok((self.put(&key, object), false))
@@ -218,8 +219,7 @@ impl Writer<'_> {
         let resource = self.resource;
         let version = parse_version(object)?;
         if version == 0 && resource.allows_unconditional_update() {
-            let current = text(&existing.object, "/metadata/resourceVersion").to_owned();
-            set(object, "/metadata/resourceVersion", current);
+            set(object, "/metadata/resourceVersion", existing.revision.to_string());
             return Ok(());
         }
         if version == 0 {

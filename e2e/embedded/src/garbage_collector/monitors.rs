@@ -8,7 +8,6 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
 use kube::api::ApiResource;
-use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
@@ -47,12 +46,11 @@ pub(super) struct Monitors {
 
 impl OtherInformers {
     pub(super) async fn run(self, client: &Client) {
-        let config = watcher::Config::default;
         futures::join!(
-            self.leases.run(Api::all(client.clone()), config()),
-            self.namespaces.run(Api::all(client.clone()), config()),
-            self.secrets.run(Api::all(client.clone()), config()),
-            self.service_accounts.run(Api::all(client.clone()), config()),
+            self.leases.run(Api::all(client.clone())),
+            self.namespaces.run(Api::all(client.clone())),
+            self.secrets.run(Api::all(client.clone())),
+            self.service_accounts.run(Api::all(client.clone())),
         );
     }
 

@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher::{self, Event};
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{IN_USE_RETRY, Kubelet, Report};
 use crate::volume::UniqueVolumeName;
@@ -56,12 +56,21 @@ impl Kubelet {
         self.running.push(stored.boxed());
     }
 
-    /// Renews the lease and writes the conditions.
-    pub(super) fn beat(&mut self) {
+    /// Renews the lease, and writes the conditions if a report of the node status is due.
+    pub(super) fn beat(&mut self, due: Instant) {
         let (registration, node) = (self.registration.clone(), self.node.clone());
+        let reports_status = due >= self.next_status_report;
+        if reports_status {
+            self.next_status_report = due + self.config.status_report_frequency;
+        }
         let beaten = async move {
-            let (renewed, reported) =
-                futures::future::join(registration.renew_lease(), registration.report_status(&node)).await;
+            let report = async {
+                if reports_status {
+                    registration.report_status(&node).await?;
+                }
+                Ok(())
+            };
+            let (renewed, reported) = futures::future::join(registration.renew_lease(), report).await;
             for error in [renewed, reported].into_iter().filter_map(Result::err) {
                 tracing::debug!(node = registration.name, %error, "heartbeat failed");
             }

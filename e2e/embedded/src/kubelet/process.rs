@@ -1,6 +1,7 @@
 //! A kubelet as a task that can crash.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use kube::Client;
 use tokio::sync::mpsc::{self, UnboundedSender};
@@ -27,6 +28,8 @@ pub struct KubeletConfig {
     pub driver: Option<DriverConnection>,
     /// State of mounted volumes on the node's disk.
     pub disk: NodeDisk,
+    /// Period in which it writes a node status that has not changed.
+    pub status_report_frequency: Duration,
     /// A bug to inject.
     pub injected_bug: Option<InjectedBug>,
 }

@@ -31,7 +31,7 @@ use crate::attach_detach::csi_plugin::message_of;
 use crate::driver_connection::{DriverConnection, describe};
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::{Change, Key, key_of};
-use crate::informers::Informers;
+use crate::informers::ProvisionerInformers;
 use crate::key_queue::KeyQueue;
 use crate::kubelet::with_timeout;
 
@@ -78,7 +78,7 @@ pub(super) enum Error {
 #[derive(Clone)]
 pub(crate) struct Provisioner {
     pub client: Client,
-    pub informers: Informers,
+    pub informers: ProvisionerInformers,
     pub recorder: EventRecorder,
     pub driver: DriverConnection,
 }

@@ -51,7 +51,7 @@ impl Call<'_> {
         let object = self.object(validation)?;
         let written = self.write(dry_run, |writer| writer.create(object))?;
         if self.location.resource.kind == Kind::Namespace && !dry_run {
-            self.server.namespace_created(written.name());
+            self.server.namespace_created(object::name(&written.object()));
         }
         Ok(Reply::json(StatusCode::CREATED, encoder.object(&written)))
     }
@@ -178,7 +178,7 @@ impl Call<'_> {
         }
         let page = self.page(&read).await?;
         for stored in &page.items {
-            let namespace = object::namespace(&stored.object);
+            let object = stored.object();
             let result = {
                 let mut store = self.server.store();
                 let mut rng = self.server.rng();
@@ -187,11 +187,11 @@ impl Call<'_> {
                     rng: &mut rng,
                     now: self.server.clock().now_text(),
                     resource: location.resource,
-                    namespace,
+                    namespace: object::namespace(&object),
                     dry_run,
                     warnings: Vec::new(),
                 };
-                writer.delete(stored.name(), options.clone())
+                writer.delete(object::name(&object), options.clone())
             };
             match result {
                 Err(status) if status.code != StatusCode::NOT_FOUND => return Err(status),
