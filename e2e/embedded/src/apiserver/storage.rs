@@ -369,6 +369,11 @@ mod tests {
 
     use super::*;
 
+    fn mk_pod(name: &str, node: &str) -> Object {
+        let pod = json!({"metadata": {"name": name}, "spec": {"nodeName": node}});
+        pod.as_object().unwrap().clone()
+    }
+
     fn mk_object(name: &str, value: u32) -> Object {
         let object = json!({"metadata": {"name": name}, "value": value});
         object.as_object().unwrap().clone()
@@ -413,6 +418,18 @@ mod tests {
     }
 
     #[test]
+    fn keeps_only_json_of_objects_outside_the_window() {
+        let mut store = Store::new([None], 1);
+        store.put(0, "a", mk_object("a", 1));
+        store.put(0, "b", mk_object("b", 1));
+        let [a, b] = ["a", "b"].map(|key| store.table(0).get(key).unwrap());
+        assert!(a.parsed().is_none() && b.parsed().is_some());
+        let mut expected = mk_object("a", 1);
+        object::set(&mut expected, "/metadata/resourceVersion", "2");
+        assert_eq!(*a.object(), expected);
+    }
+
+    #[test]
     fn orders_keys_as_etcd_does() {
         let mut store = Store::new([None], 2);
         for key in ["a/z", "a-b/a", "b/a"] {
@@ -428,13 +445,37 @@ mod tests {
     }
 
     #[test]
-    fn indexed_log_has_the_changes_of_its_value() {
-        let pod = |name: &str, node: &str| -> Object {
-            let pod = json!({"metadata": {"name": name}, "spec": {"nodeName": node}});
-            pod.as_object().unwrap().clone()
-        };
+    fn lists_objects_by_the_indexed_field() {
         let mut store = Store::new([Some("spec.nodeName")], 10);
-        store.put(0, "early", pod("early", "a"));
+        for (key, node) in [
+            ("n/1", "a"),
+            ("n/2", "b"),
+            ("m/3", "a"),
+            ("n/4", ""),
+            ("n/5", "a"),
+        ] {
+            store.put(0, key, mk_pod(key, node));
+        }
+        store.put(0, "n/4", mk_pod("n/4", "a"));
+        store.put(0, "n/2", mk_pod("n/2", "a"));
+        store.put(0, "n/2", mk_pod("n/2", "c"));
+        store.delete(0, "n/1");
+        let keys = |node, prefix, start| -> Vec<String> {
+            let table = store.table(0);
+            let found = table.range_with(node, prefix, start);
+            found.map(|(key, _)| key.to_string()).collect()
+        };
+        assert_eq!(keys("a", "", ""), ["m/3", "n/4", "n/5"]);
+        assert_eq!(keys("a", "n/", ""), ["n/4", "n/5"]);
+        assert_eq!(keys("a", "", "n/5"), ["n/5"]);
+        assert_eq!(keys("c", "", ""), ["n/2"]);
+        assert!(keys("b", "", "").is_empty());
+    }
+
+    #[test]
+    fn indexed_log_has_the_changes_of_its_value() {
+        let mut store = Store::new([Some("spec.nodeName")], 10);
+        store.put(0, "early", mk_pod("early", "a"));
         let mut changed = store.subscribe(0, Some("a"));
         let revisions_after = |store: &Store, revision| -> Vec<u64> {
             let changes = store.table(0).changes_after(revision, Some("a")).unwrap();
@@ -442,10 +483,10 @@ mod tests {
         };
         let revisions = |store: &Store| revisions_after(store, 2);
         assert_eq!(revisions_after(&store, 0), [2], "from the whole log");
-        store.put(0, "other", pod("other", "b"));
+        store.put(0, "other", mk_pod("other", "b"));
         assert!(changed.is_empty(), "a change on node b");
-        store.put(0, "late", pod("late", ""));
-        store.put(0, "late", pod("late", "a"));
+        store.put(0, "late", mk_pod("late", ""));
+        store.put(0, "late", mk_pod("late", "a"));
         store.delete(0, "early");
         assert_eq!(revisions(&store), [5, 6]);
         assert!(
@@ -454,7 +495,7 @@ mod tests {
                 .is_err_and(|error| matches!(error, TryRecvError::Lagged(_)))
         );
         drop(changed);
-        store.put(0, "late", pod("late", "b"));
+        store.put(0, "late", mk_pod("late", "b"));
         assert!(store.table(0).logs.is_empty(), "no watch of node a is left");
         assert_eq!(revisions(&store), [3, 4, 5, 6, 7], "those of all nodes");
     }
