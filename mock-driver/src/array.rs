@@ -21,7 +21,7 @@ use siphasher::sip::SipHasher24;
 pub use self::capability::{Access, AccessMode, Capability, PublishParams};
 pub use self::change::{Change, Done};
 pub(crate) use self::create::CreateOutcome;
-pub use self::error::{Error, Kind};
+pub use self::error::Error;
 pub use self::group::CreateGroupParams;
 pub(crate) use self::group::{Group, GroupIds, Members};
 pub(crate) use self::health::UnhealthyVolume;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::error::listed;
 use super::pool::PlacementRequest;
 use super::volume::{CreateVolumeParams, SizeRange, Source, Spec};
-use super::{Array, Change, CopyMode, Done, Error, Kind, PoolName, UnixTime, VolumeId};
+use super::{Array, Change, CopyMode, Done, Error, PoolName, UnixTime, VolumeId};
 
 /// The outcome that a request for a volume would have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -205,7 +205,7 @@ impl Array {
         match wanted.difference(spec).or_else(unreachable) {
             None => Ok(Some(spec.clone())),
             Some(field) => Err(Error::NameTaken {
-                kind: Kind::Volume,
+                kind: "volume",
                 name: wanted.name.clone(),
                 existing: spec.id.to_string(),
                 field,

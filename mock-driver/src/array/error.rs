@@ -1,6 +1,6 @@
 //! Errors of the array. Messages name the volume, the node and the remedy.
 
-use std::fmt::{self, Write};
+use std::fmt::Write;
 
 use super::{NodeId, PoolName, SnapshotId, VolumeId};
 
@@ -30,7 +30,7 @@ pub enum Error {
          ask for the same or take another name"
     )]
     NameTaken {
-        kind: Kind,
+        kind: &'static str,
         name: String,
         existing: String,
         /// The first request field that differs.
@@ -86,29 +86,6 @@ pub enum Error {
     NodeFull { node: NodeId, limit: usize },
     #[error("invalid starting_token: restart the list without a token")]
     ForeignToken,
-}
-
-/// Kind of a named object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A volume.
-    Volume,
-    /// A snapshot.
-    Snapshot,
-    /// A group of snapshots.
-    Group,
-}
-
-// === impl Kind ===
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Volume => "volume",
-            Self::Snapshot => "snapshot",
-            Self::Group => "group snapshot",
-        })
-    }
 }
 
 /// Maximum number of items listed in a message, which becomes an HTTP/2 header field.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::error::listed;
 use super::snapshot::{Snapshot, Timing};
 use super::volume::Source;
-use super::{Array, Change, Done, Error, GroupId, Kind, PoolName, SnapshotId, UnixTime, VolumeId};
+use super::{Array, Change, Done, Error, GroupId, PoolName, SnapshotId, UnixTime, VolumeId};
 
 /// A group of snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +78,7 @@ impl Array {
             return match wanted.difference(&existing.group) {
                 None => Ok(Some(existing)),
                 Some(field) => Err(Error::NameTaken {
-                    kind: Kind::Group,
+                    kind: "group snapshot",
                     name: wanted.name.clone(),
                     existing: existing.group.id.to_string(),
                     field,

@@ -9,9 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::listing::{Listing, Page};
 use super::pool::PlacementRequest;
 use super::volume::Source;
-use super::{
-    Array, Change, Done, Error, GroupId, Kind, PoolName, Requirement, SnapshotId, UnixTime, VolumeId,
-};
+use super::{Array, Change, Done, Error, GroupId, PoolName, Requirement, SnapshotId, UnixTime, VolumeId};
 
 /// A snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,7 +96,7 @@ impl Array {
                 return Ok(Some(existing.clone()));
             }
             return Err(Error::NameTaken {
-                kind: Kind::Snapshot,
+                kind: "snapshot",
                 name: wanted.name.clone(),
                 existing: existing.id.to_string(),
                 field: "source_volume_id",
