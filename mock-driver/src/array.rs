@@ -136,7 +136,7 @@ pub struct Array {
     used: BTreeMap<PoolName, u64>,
     /// Capacities changed at run time, which override the settings.
     resized: BTreeMap<PoolName, u64>,
-    sick: BTreeMap<VolumeId, Vec<HealthIssue>>,
+    sick: BTreeMap<VolumeId, UnhealthyVolume>,
     /// Health issues of the storage behind a node; `None` for all nodes.
     storage: BTreeMap<Option<NodeId>, Vec<StorageHealthIssue>>,
     /// Number of volumes created by requests, deleted ones included.

@@ -51,7 +51,7 @@ impl Array {
                 self.sick.remove(&sick.volume);
             }
             Change::VolumeHealth(sick) => {
-                self.sick.insert(sick.volume, sick.issues);
+                self.sick.insert(sick.volume.clone(), sick);
             }
             Change::StorageHealth { node, issues } if issues.is_empty() => {
                 self.storage.remove(&node);

@@ -120,16 +120,13 @@ impl Array {
     ) -> Result<Page<UnhealthyVolume>, Error> {
         let listing = Listing::begin(self, "health", max_entries, token)?;
         let rest = self.sick.range::<str, _>(listing.rest());
-        let sick = rest.map(|(volume, issues)| UnhealthyVolume {
-            volume: volume.clone(),
-            issues: issues.clone(),
-        });
+        let sick = rest.map(|(_, sick)| sick.clone());
         Ok(listing.page(sick, |sick| sick.volume.as_str()))
     }
 
     /// Health issues of a volume; empty if it does not exist.
     pub(crate) fn issues(&self, id: &str) -> &[HealthIssue] {
-        self.sick.get(id).map_or(&[], Vec::as_slice)
+        self.sick.get(id).map_or(&[], |sick| &sick.issues)
     }
 
     /// Health issues of the storage by node; `None` for those of all nodes.

@@ -77,7 +77,7 @@ impl Array {
         array.sick = image
             .sick
             .into_iter()
-            .map(|sick| (sick.volume, sick.issues))
+            .map(|sick| (sick.volume.clone(), sick))
             .collect();
         array.storage = image.storage.into_iter().collect();
         array
@@ -85,10 +85,6 @@ impl Array {
 
     /// The state as an image; see [`Array::from_image`].
     pub fn image(&self) -> Image {
-        let sick = self.sick.iter().map(|(volume, issues)| UnhealthyVolume {
-            volume: volume.clone(),
-            issues: issues.clone(),
-        });
         Image {
             epoch: self.epoch,
             created: self.created,
@@ -98,7 +94,7 @@ impl Array {
             made: self.made,
             snapshots: self.snapshots.values().cloned().collect(),
             groups: self.groups.values().cloned().collect(),
-            sick: sick.collect(),
+            sick: self.sick.values().cloned().collect(),
             storage: self.storage.clone().into_iter().collect(),
             nodes: self.changed.clone().into_iter().collect(),
             pools: self.resized.clone().into_iter().collect(),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Array, Change, GroupId, Image, NodeId, PoolName, SnapshotId, UnhealthyVolume, VolumeId};
+use super::{Array, Change, GroupId, Image, NodeId, PoolName, SnapshotId, VolumeId};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RowId {
@@ -125,12 +125,7 @@ impl Array {
             RowId::Volume(id) => self.volumes.get(id).map(json),
             RowId::Snapshot(id) => self.snapshots.get(id).map(json),
             RowId::Group(id) => self.groups.get(id).map(json),
-            RowId::VolumeHealth(volume) => self.sick.get(volume).map(|issues| {
-                json(&UnhealthyVolume {
-                    volume: volume.clone(),
-                    issues: issues.clone(),
-                })
-            }),
+            RowId::VolumeHealth(id) => self.sick.get(id).map(json),
             RowId::StorageHealth(node) => self.storage.get(node).map(|issues| json(&(node, issues))),
             RowId::Node(id) => self.changed.get(id).map(|settings| json(&(id, settings))),
             RowId::Pool(name) => self.resized.get(name).map(|capacity| json(&(name, capacity))),
