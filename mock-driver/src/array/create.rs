@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::error::listed;
 use super::pool::PlacementRequest;
 use super::volume::{CreateVolumeParams, SizeRange, Source, Spec};
-use super::{Array, Change, CopyMode, Done, Error, PoolName, UnixTime, VolumeId};
+use super::{Array, Change, CopyMode, Done, Error, PoolName, VolumeId};
 
 /// The outcome that a request for a volume would have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +32,7 @@ impl Array {
     pub(crate) fn validate_create(
         &self,
         wanted: &CreateVolumeParams,
-        now: UnixTime,
+        now: Timestamp,
     ) -> Result<CreateOutcome, Error> {
         match self.find_volume(wanted)? {
             Some(existing) => Ok(CreateOutcome::Existing(existing)),
@@ -46,7 +48,7 @@ impl Array {
     pub fn create_volume(
         &mut self,
         wanted: &CreateVolumeParams,
-        now: UnixTime,
+        now: Timestamp,
     ) -> Result<Done<Arc<Spec>>, Error> {
         let id = self.volume_id(&wanted.name);
         self.create_volume_as(wanted, id, now)
@@ -66,7 +68,7 @@ impl Array {
         &mut self,
         wanted: &CreateVolumeParams,
         id: VolumeId,
-        now: UnixTime,
+        now: Timestamp,
     ) -> Result<Done<Arc<Spec>>, Error> {
         if let Some(existing) = self.find_volume(wanted)? {
             return Ok(Done::unchanged(existing));
@@ -213,7 +215,7 @@ impl Array {
         }
     }
 
-    fn plan(&self, wanted: &CreateVolumeParams, now: UnixTime) -> Result<Plan, Error> {
+    fn plan(&self, wanted: &CreateVolumeParams, now: Timestamp) -> Result<Plan, Error> {
         self.check_qos(&wanted.mutable_parameters)?;
         self.check_class(&wanted.parameters)?;
         let source = match &wanted.source {
@@ -235,7 +237,7 @@ impl Array {
     }
 
     /// Size and pool of the source of a new volume.
-    fn source(&self, source: &Source, now: UnixTime) -> Result<(u64, &PoolName), Error> {
+    fn source(&self, source: &Source, now: Timestamp) -> Result<(u64, &PoolName), Error> {
         match source {
             Source::Volume(id) => {
                 let spec = &self.volume(id.as_str())?.spec;

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::error::listed;
 use super::snapshot::{Snapshot, Timing};
 use super::volume::Source;
-use super::{Array, Change, Done, Error, GroupId, PoolName, SnapshotId, UnixTime, VolumeId};
+use super::{Array, Change, Done, Error, GroupId, PoolName, SnapshotId, VolumeId};
 
 /// A group of snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +25,8 @@ pub struct Group {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
     /// Creation time.
-    pub created: UnixTime,
+    #[serde(with = "jiff::fmt::serde::timestamp::nanosecond::required")]
+    pub created: Timestamp,
 }
 
 /// A requested group.
@@ -60,7 +62,7 @@ pub struct GroupIds {
 
 impl Members {
     /// Whether all snapshots are ready to use.
-    pub(crate) fn are_ready(&self, now: UnixTime) -> bool {
+    pub(crate) fn are_ready(&self, now: Timestamp) -> bool {
         self.snapshots.iter().all(|snapshot| snapshot.is_ready(now))
     }
 }
@@ -124,7 +126,7 @@ impl Array {
                 source: volume.clone(),
                 size_bytes: spec.capacity_bytes,
                 created: timing.now,
-                ready: timing.now.after(timing.delay),
+                ready: timing.ready(),
                 group: Some(ids.group.clone()),
                 pool: spec.pool.clone(),
                 parameters: BTreeMap::new(),

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::listing::{Listing, Page};
 use super::pool::PlacementRequest;
 use super::volume::Source;
-use super::{Array, Change, Done, Error, GroupId, PoolName, Requirement, SnapshotId, UnixTime, VolumeId};
+use super::{Array, Change, Done, Error, GroupId, PoolName, Requirement, SnapshotId, VolumeId};
 
 /// A snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,9 +26,11 @@ pub struct Snapshot {
     /// The size of the source volume at creation.
     pub size_bytes: u64,
     /// Creation time.
-    pub created: UnixTime,
+    #[serde(with = "jiff::fmt::serde::timestamp::nanosecond::required")]
+    pub created: Timestamp,
     /// Time from which it is ready to use.
-    pub ready: UnixTime,
+    #[serde(with = "jiff::fmt::serde::timestamp::nanosecond::required")]
+    pub ready: Timestamp,
     /// Its group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
@@ -65,7 +68,7 @@ pub struct SnapshotFilter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// Now.
-    pub now: UnixTime,
+    pub now: Timestamp,
     /// The delay.
     pub delay: Duration,
 }
@@ -74,8 +77,18 @@ pub struct Timing {
 
 impl Snapshot {
     /// Whether it is ready to use.
-    pub fn is_ready(&self, now: UnixTime) -> bool {
+    pub fn is_ready(&self, now: Timestamp) -> bool {
         now >= self.ready
+    }
+}
+
+// === impl Timing ===
+
+impl Timing {
+    /// Time from which the snapshot is ready to use.
+    pub(super) fn ready(self) -> Timestamp {
+        let ready = self.now.saturating_add(self.delay);
+        ready.expect("a duration has no calendar units")
     }
 }
 
@@ -132,7 +145,7 @@ impl Array {
             source: volume.spec.id.clone(),
             size_bytes: volume.spec.capacity_bytes,
             created: timing.now,
-            ready: timing.now.after(timing.delay),
+            ready: timing.ready(),
             group: None,
             pool,
             parameters: wanted.parameters.clone(),

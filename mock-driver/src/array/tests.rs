@@ -1,3 +1,5 @@
+use jiff::Timestamp;
+
 use super::*;
 
 fn mk_settings() -> Settings {
@@ -31,7 +33,7 @@ fn ids_depend_on_the_array_and_on_what_it_made_before() {
     let make = |epoch| {
         let mut array = Array::new(mk_settings(), epoch);
         let first = array
-            .create_volume(&mk_wanted("a"), UnixTime::default())
+            .create_volume(&mk_wanted("a"), Timestamp::default())
             .unwrap()
             .reply
             .id
@@ -40,7 +42,7 @@ fn ids_depend_on_the_array_and_on_what_it_made_before() {
         (
             first,
             array
-                .create_volume(&mk_wanted("a"), UnixTime::default())
+                .create_volume(&mk_wanted("a"), Timestamp::default())
                 .unwrap()
                 .reply
                 .id
@@ -238,7 +240,9 @@ fn errors_list_five_pools_parameters_or_segments_and_a_count() {
     };
     let errors = [
         array.pool("x").unwrap_err(),
-        array.create_volume(&in_no_pool, UnixTime::default()).unwrap_err(),
+        array
+            .create_volume(&in_no_pool, Timestamp::default())
+            .unwrap_err(),
         array
             .modify_volume("vol-0", &BTreeMap::from([("x".to_owned(), "1".to_owned())]))
             .unwrap_err(),

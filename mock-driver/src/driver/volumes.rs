@@ -39,7 +39,7 @@ impl Driver {
     /// # Errors
     /// The array refuses, or a copy fails.
     pub(crate) async fn create_volume(&self, wanted: &CreateVolumeParams) -> Result<Arc<Spec>, Error> {
-        let now = self.clock.moment();
+        let now = self.clock.now();
         let validate = |array: &Array| {
             let outcome = array.validate_create(wanted, now)?;
             Ok((outcome, array.volume_id(&wanted.name)))
@@ -335,7 +335,7 @@ impl Driver {
 
     fn timing(&self) -> Timing {
         Timing {
-            now: self.clock.moment(),
+            now: self.clock.now(),
             delay: self.config.snapshot_delay,
         }
     }

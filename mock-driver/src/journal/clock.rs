@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::array::UnixTime;
-
 /// The wall clock. Durations are measured with tokio's clock, which tests can pause.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
@@ -26,11 +24,6 @@ impl Clock {
 
     pub(crate) fn now(&self) -> Timestamp {
         (self.0)()
-    }
-
-    /// The time as an argument of the array's operations.
-    pub(crate) fn moment(&self) -> UnixTime {
-        UnixTime::from_nanos(u64::try_from(self.now().as_nanosecond()).unwrap_or(0))
     }
 }
 

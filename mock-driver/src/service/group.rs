@@ -129,7 +129,7 @@ impl GroupParams {
 
 /// The CSI message of a group snapshot.
 fn on_the_wire(driver: &Driver, members: &Members) -> VolumeGroupSnapshot {
-    let now = driver.clock.moment();
+    let now = driver.clock.now();
     VolumeGroupSnapshot {
         group_snapshot_id: members.group.id.to_string(),
         snapshots: members

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use csi_mock_driver::array::{
     Access, AccessMode, Array, Capability, Change, CreateVolumeParams, Done, Error, PublishParams, Settings,
-    SizeRange, SizeRule, UnixTime,
+    SizeRange, SizeRule,
 };
+use jiff::Timestamp;
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -247,7 +248,7 @@ fn run(array: &mut Array, op: &Op, ids: &[String]) -> Result<(Option<String>, Op
                 ..CreateVolumeParams::default()
             };
             array
-                .create_volume(&wanted, UnixTime::default())
+                .create_volume(&wanted, Timestamp::default())
                 .map(|done| (Some(done.reply.id.to_string()), done.change))
         }
         Op::Delete { volume } => array.delete_volume(&ids[*volume]).map(nothing),

@@ -3,6 +3,7 @@
 use axum::extract::State;
 use csi_proto::v1::{CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest};
 use http::StatusCode;
+use jiff::Timestamp;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -11,7 +12,8 @@ use crate::admin::page::page_by_id;
 use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{GroupSnapshot, GroupSnapshotNew, Page, Problem};
-use crate::array::{Array, Group, Members, UnixTime};
+use crate::array::{Array, Group, Members};
+use crate::journal;
 
 /// Filter of group snapshots.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -35,7 +37,7 @@ pub(super) async fn list(
     State(admin): State<Admin>,
     Query(query): Query<GroupQuery>,
 ) -> Reply<Page<GroupSnapshot>> {
-    let now = admin.driver.clock.moment();
+    let now = admin.driver.clock.now();
     let (after, limit) = (query.after.as_deref(), query.limit);
     let list = |array: &Array| {
         let groups = array.groups().filter(|group| query.covers(group));
@@ -54,7 +56,7 @@ pub(super) async fn list(
 #[utoipa::path(get, path = "/group-snapshots/{group}", tag = "snapshots", params(("group" = String, Path, description = "Its id.")),
     responses((status = 200, body = GroupSnapshot), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>, Path(group): Path<String>) -> Reply<GroupSnapshot> {
-    let now = admin.driver.clock.moment();
+    let now = admin.driver.clock.now();
     admin
         .read(|array| Ok(shown(&array.group(&group, &[])?, now)))
         .await
@@ -93,12 +95,12 @@ pub(super) async fn delete(State(admin): State<Admin>, Path(group): Path<String>
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn shown(members: &Members, now: UnixTime) -> GroupSnapshot {
+fn shown(members: &Members, now: Timestamp) -> GroupSnapshot {
     let group = &members.group;
     GroupSnapshot {
         id: group.id.to_string(),
         name: group.name.clone(),
-        created: snapshot::time(group.created),
+        created: journal::text(group.created),
         ready: members.are_ready(now),
         parameters: group.parameters.clone(),
         snapshots: members

@@ -11,7 +11,7 @@ use crate::admin::page::page_by_id;
 use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Page, Problem, Snapshot, SnapshotNew};
-use crate::array::{self, Array, UnixTime};
+use crate::array::{self, Array};
 use crate::journal;
 
 /// Filter of snapshots.
@@ -38,7 +38,7 @@ pub(super) async fn list(
     State(admin): State<Admin>,
     Query(query): Query<SnapshotQuery>,
 ) -> Reply<Page<Snapshot>> {
-    let now = admin.driver.clock.moment();
+    let now = admin.driver.clock.now();
     let (after, limit) = (query.after.as_deref(), query.limit);
     let list = |array: &Array| {
         let snapshots = array.snapshots().filter(|snapshot| query.covers(snapshot));
@@ -57,7 +57,7 @@ pub(super) async fn list(
 #[utoipa::path(get, path = "/snapshots/{snapshot}", tag = "snapshots", params(("snapshot" = String, Path, description = "Its id.")),
     responses((status = 200, body = Snapshot), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>, Path(snapshot): Path<String>) -> Reply<Snapshot> {
-    let now = admin.driver.clock.moment();
+    let now = admin.driver.clock.now();
     admin
         .read(|array| Ok(shown(array.snapshot(&snapshot)?, now)))
         .await
@@ -92,25 +92,18 @@ pub(super) async fn delete(State(admin): State<Admin>, Path(snapshot): Path<Stri
 }
 
 /// Converts a snapshot.
-pub(super) fn shown(snapshot: &array::Snapshot, now: UnixTime) -> Snapshot {
+pub(super) fn shown(snapshot: &array::Snapshot, now: Timestamp) -> Snapshot {
     Snapshot {
         id: snapshot.id.to_string(),
         name: snapshot.name.clone(),
         source: snapshot.source.to_string(),
         size_bytes: snapshot.size_bytes,
-        created: time(snapshot.created),
+        created: journal::text(snapshot.created),
         ready: snapshot.is_ready(now),
         pool: snapshot.pool.to_string(),
         parameters: snapshot.parameters.clone(),
         group: snapshot.group.as_ref().map(ToString::to_string),
     }
-}
-
-/// Formats a time of the array.
-pub(super) fn time(moment: UnixTime) -> String {
-    let seconds = i64::try_from(moment.seconds()).unwrap_or(i64::MAX);
-    let nanos = i32::try_from(moment.subsec_nanos()).unwrap_or(0);
-    journal::text(Timestamp::new(seconds, nanos).unwrap_or(Timestamp::MAX))
 }
 
 // === impl SnapshotQuery ===

@@ -70,7 +70,7 @@ async fn snapshots_are_taken_at_once_and_ready_when_their_bytes_are_copied() {
             modify(&driver, volume, "throughput", throughput).await;
         }
         let taken = driver.create_snapshot(&mk_snapshot(case, volume)).await.unwrap();
-        let ready = taken.created.after(Duration::from_secs(seconds));
+        let ready = taken.created + Duration::from_secs(seconds);
         assert_eq!(taken.ready, ready, "{case}");
     }
     modify(&driver, "vol-1", "iops", "16").await;
@@ -80,7 +80,7 @@ async fn snapshots_are_taken_at_once_and_ready_when_their_bytes_are_copied() {
         parameters: BTreeMap::new(),
     };
     let members = driver.create_group(&group).await.unwrap();
-    let ready = |member: &Snapshot| member.ready == member.created.after(Duration::from_secs(4));
+    let ready = |member: &Snapshot| member.ready == member.created + Duration::from_secs(4);
     assert!(
         members.snapshots.iter().all(|member| ready(member)),
         "as the slowest"

@@ -1,10 +1,11 @@
 use std::ffi::OsString;
 
 use clap::CommandFactory;
+use jiff::Timestamp;
 
 use super::parse::{OF_THE_ARRAY, OF_THE_ARRAY_ALONE};
 use super::*;
-use crate::array::{Array, CreateVolumeParams, NodeSettings, Requirement, UnixTime};
+use crate::array::{Array, CreateVolumeParams, NodeSettings, Requirement};
 
 fn read(flags: &[&str]) -> Result<Args, clap::Error> {
     let args = ["csi-mock-driver", "--endpoint=/run/csi.sock"]
@@ -252,5 +253,5 @@ fn topology_example_in_help_is_accessible() {
         }),
         ..CreateVolumeParams::default()
     };
-    array.create_volume(&wanted, UnixTime::default()).unwrap();
+    array.create_volume(&wanted, Timestamp::default()).unwrap();
 }

@@ -4,8 +4,9 @@ use csi_proto::v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 use csi_proto::v1::{
     self, Topology, Volume, VolumeContentSource, VolumeHealth, volume_health::VolumeHealthEntry,
 };
+use jiff::Timestamp;
 
-use crate::array::{PoolName, Segments, Severity, Snapshot, Source, Spec, UnhealthyVolume, UnixTime};
+use crate::array::{PoolName, Segments, Severity, Snapshot, Source, Spec, UnhealthyVolume};
 use crate::driver::Driver;
 use crate::rpc::capabilities::Capability;
 
@@ -23,7 +24,7 @@ impl Driver {
         }
     }
 
-    pub(crate) fn shape_snapshot(&self, snapshot: &Snapshot, now: UnixTime) -> v1::Snapshot {
+    pub(crate) fn shape_snapshot(&self, snapshot: &Snapshot, now: Timestamp) -> v1::Snapshot {
         let has_topology = self
             .capabilities
             .has(Capability::SnapshotAccessibilityConstraints);
@@ -83,10 +84,10 @@ pub(crate) fn bytes(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-pub(crate) fn timestamp(moment: UnixTime) -> prost_types::Timestamp {
+pub(crate) fn timestamp(time: Timestamp) -> prost_types::Timestamp {
     prost_types::Timestamp {
-        seconds: bytes(moment.seconds()),
-        nanos: i32::try_from(moment.subsec_nanos()).unwrap_or(0),
+        seconds: time.as_second(),
+        nanos: time.subsec_nanosecond(),
     }
 }
 

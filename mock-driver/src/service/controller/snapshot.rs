@@ -45,7 +45,7 @@ impl Rpc for CreateSnapshotRequest {
             wanted.requirement.is_some(),
         )?;
         let snapshot = driver.create_snapshot(&wanted).await?;
-        let mut snapshot = driver.shape_snapshot(&snapshot, driver.clock.moment());
+        let mut snapshot = driver.shape_snapshot(&snapshot, driver.clock.now());
         // A caller that requires a single topology knows it, so the response omits it (the field is optional): csi-sanity 5.6
         // compares the in-memory bytes of both messages, protobuf's caches included, which never equal those of a decoded
         // response. GetSnapshot and ListSnapshots always return it.
@@ -92,7 +92,7 @@ impl Rpc for ListSnapshotsRequest {
     async fn execute((wish, filter): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
         let list = |array: &Array| array.list_snapshots(&filter, wish.max_entries, wish.token.as_deref());
         let page = driver.store.read(list).await?;
-        let now = driver.clock.moment();
+        let now = driver.clock.now();
         Ok(ListSnapshotsResponse {
             entries: page
                 .entries
@@ -120,7 +120,7 @@ impl Rpc for GetSnapshotRequest {
             .read(|array| array.snapshot(&snapshot).cloned())
             .await?;
         Ok(GetSnapshotResponse {
-            snapshot: Some(driver.shape_snapshot(&snapshot, driver.clock.moment())),
+            snapshot: Some(driver.shape_snapshot(&snapshot, driver.clock.now())),
         })
     }
 }

@@ -9,9 +9,10 @@ use std::{fs, iter, thread};
 use csi_mock_driver::array::{
     Access, AccessMode, Array, Capability, CreateGroupParams, CreateSnapshotParams, CreateVolumeParams, Done,
     Error, HealthIssue, NodeSettings, PublishParams, Settings, Severity, SizeRange, Source,
-    StorageHealthIssue, StorageSeverity, Timing, UnixTime,
+    StorageHealthIssue, StorageSeverity, Timing,
 };
 use csi_mock_driver::store::{Database, OpenError, Store};
+use jiff::Timestamp;
 
 const MIB: u64 = 1 << 20;
 
@@ -52,7 +53,7 @@ fn capability() -> Capability {
 
 fn timing() -> Timing {
     Timing {
-        now: UnixTime::from_nanos(1_700_000_000_123_456_789),
+        now: Timestamp::from_nanosecond(1_700_000_000_123_456_789).unwrap(),
         delay: Duration::from_secs(1),
     }
 }
@@ -144,8 +145,8 @@ fn mk_group() -> CreateGroupParams {
     }
 }
 
-fn later() -> UnixTime {
-    timing().now.after(Duration::from_secs(2))
+fn later() -> Timestamp {
+    timing().now + Duration::from_secs(2)
 }
 
 /// One step for each kind of change.

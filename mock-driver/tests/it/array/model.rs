@@ -7,8 +7,9 @@ use std::time::Duration;
 use csi_mock_driver::array::{
     Access, AccessMode, Array, Capability, Change, CreateGroupParams, CreateSnapshotParams,
     CreateVolumeParams, Done, Error, NodeSettings, Pool, PoolName, PublishParams, Segments, Settings,
-    SizeRange, SnapshotFilter, Source, Timing, UnixTime,
+    SizeRange, SnapshotFilter, Source, Timing,
 };
+use jiff::Timestamp;
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
@@ -480,8 +481,8 @@ fn named(volumes: &BTreeSet<usize>, ids: &Ids) -> BTreeSet<String> {
 // === impl TestArray ===
 
 impl TestArray {
-    fn now(&self) -> UnixTime {
-        UnixTime::from_nanos(self.time * 1_000_000_000)
+    fn now(&self) -> Timestamp {
+        Timestamp::UNIX_EPOCH + Duration::from_secs(self.time)
     }
 
     fn timing(&self) -> Timing {
