@@ -9,16 +9,13 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use serde::Serialize;
-
-use crate::array::{self, Array, Done, RowId, Settings};
+use crate::array::{self, Array, Done, RowId, Settings, json};
 use crate::fault::{Freeze, Loses, Loss};
 
 pub use self::database::Database;
 use self::database::META;
 pub use self::error::{Error, OpenError};
-pub(crate) use self::file::Rows;
-use self::file::failed;
+pub(crate) use self::file::{Rows, failed};
 use self::legacy::Legacy;
 use self::past::Past;
 use self::restore::{Mark, restore, stored_image};
@@ -287,10 +284,6 @@ impl Store {
 
 fn row(array: &Array, id: &RowId) -> ((&'static str, String), Option<Vec<u8>>) {
     ((id.table(), id.key().to_owned()), array.row(id))
-}
-
-fn json(value: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).expect("state must be representable as JSON")
 }
 
 #[cfg(test)]

@@ -181,6 +181,6 @@ impl Image {
     }
 }
 
-fn json(value: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).expect("the array's state must be representable as JSON")
+pub(crate) fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("state must be representable as JSON")
 }

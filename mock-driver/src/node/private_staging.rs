@@ -13,7 +13,7 @@ use super::stage_publish::{NodeFeatures, text};
 use super::{Node, View, VolumeDisk};
 use crate::error_chain;
 use crate::node::mount;
-use crate::store::OpenError;
+use crate::store::failed;
 use crate::store::volume_files::NodeNote;
 
 // === impl Node ===
@@ -107,13 +107,7 @@ impl Node {
         let path = PathBuf::from(path);
         self.blocking(move |_| {
             // Not flushed: its mount does not survive a reboot either.
-            std::fs::create_dir_all(&path).map_err(|source| {
-                Error::State(OpenError::Io {
-                    act: "create",
-                    path,
-                    source,
-                })
-            })
+            Ok(std::fs::create_dir_all(&path).map_err(failed("create", &path))?)
         })
         .await
     }

@@ -7,15 +7,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::error::Error;
-use crate::array::Capability;
+use crate::array::{Capability, json};
 use crate::node::mount::MountSource;
-use crate::store::{Database, OpenError, Rows, durable};
+use crate::store::{Database, OpenError, Rows, durable, failed};
 
 const TABLE: &str = "node_records";
 
@@ -226,7 +225,7 @@ impl Records {
 }
 
 /// Imports the record files of an earlier version, and removes them and nothing else.
-fn migrate(database: &Database) -> Result<(), Error> {
+fn migrate(database: &Database) -> Result<(), OpenError> {
     let directory = database.directory().join(LEGACY_DIR);
     let entries = match fs::read_dir(&directory) {
         Ok(entries) => entries,
@@ -261,15 +260,6 @@ fn migrate(database: &Database) -> Result<(), Error> {
     // Fails if other files remain.
     fs::remove_dir(&directory).ok();
     durable::sync_directory(database.directory()).map_err(failed("flush", database.directory()))
-}
-
-fn json(record: &Record) -> Vec<u8> {
-    serde_json::to_vec(record).expect("a record must be representable as JSON")
-}
-
-fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
-    let path = path.to_owned();
-    move |source| Error::State(OpenError::Io { act, path, source })
 }
 
 #[cfg(test)]

@@ -185,7 +185,7 @@ pub(super) fn into_io(error: redb::Error) -> io::Error {
     }
 }
 
-pub(super) fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
+pub(crate) fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
     let path = path.to_owned();
     move |source| OpenError::Io { act, path, source }
 }
