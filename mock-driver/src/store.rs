@@ -283,7 +283,8 @@ impl Store {
 }
 
 fn row(array: &Array, id: &RowId) -> ((&'static str, String), Option<Vec<u8>>) {
-    ((id.table(), id.key().to_owned()), array.row(id))
+    let (table, key) = id.address();
+    ((table, key.to_owned()), array.row(id))
 }
 
 #[cfg(test)]
