@@ -40,6 +40,7 @@ const MIGRATION: &str = "migration";
 /// The array behind its lock.
 #[derive(Debug)]
 pub struct Store {
+    /// Poisoning is ignored: operations decide before they change anything, so a panic leaves a consistent array.
     array: Mutex<Array>,
     /// The database; `None` without a state directory.
     pub database: Option<Arc<Database>>,
@@ -198,7 +199,7 @@ impl Store {
     /// Runs an operation, and returns after everything that it did or saw is durable, also if it refused.
     async fn flushed<T>(&self, act: impl FnOnce(&mut Array) -> Result<T, array::Error>) -> Result<T, Error> {
         let (outcome, position) = {
-            let mut array = self.lock();
+            let mut array = crate::lock(&self.array);
             let outcome = act(&mut array);
             (
                 outcome,
@@ -214,7 +215,7 @@ impl Store {
     /// Reads the present array, for decisions of faults only: the state may not be durable yet, so a response must not depend on
     /// it.
     pub fn peek<T>(&self, look: impl FnOnce(&Array) -> T) -> T {
-        look(&self.lock())
+        look(&crate::lock(&self.array))
     }
 
     /// Keeps an earlier state while `wanted` asks for one.
@@ -238,7 +239,7 @@ impl Store {
             return Ok(());
         }
         let sequence = {
-            let array = self.lock();
+            let array = crate::lock(&self.array);
             let mark = wanted.map(|Loss { loses, .. }| Mark {
                 loses,
                 backup: (loses == Loses::Changes).then(|| array.image()),
@@ -274,11 +275,6 @@ impl Store {
             *past = wanted.map(|freeze| Past::of(array, freeze));
         }
         past
-    }
-
-    /// Ignores poisoning: operations decide before they change anything, so a panic leaves a consistent array.
-    fn lock(&self) -> MutexGuard<'_, Array> {
-        crate::lock(&self.array)
     }
 }
 

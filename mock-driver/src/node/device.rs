@@ -18,7 +18,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use crate::fault::DeviceFault;
 use crate::store::volume_files::{VolumeFiles, file_name};
@@ -137,7 +137,7 @@ impl Devices {
 
     /// The link to the device with that serial, which may not exist.
     pub fn link(&self, serial: &str) -> Result<PathBuf, Error> {
-        Ok(self.directory()?.join(format!("{PREFIX}{serial}")))
+        self.named(PREFIX, serial)
     }
 
     /// Sets up the device with that serial for a disk, unless it exists.
@@ -148,7 +148,7 @@ impl Devices {
         if matches!(self.kind, Kind::None | Kind::Simulated) {
             return Ok(());
         }
-        let _changing = self.lock_changes();
+        let _changing = crate::lock(&self.changes);
         let link = self.link(serial)?;
         if let Some(behind) = link::read(&link)?
             && self.is_of(&behind, disk, Some(writable))?
@@ -156,10 +156,10 @@ impl Devices {
             return Ok(());
         }
         self.remove(serial)?;
-        let pending = self.pending(serial)?;
+        let pending = self.named(PENDING, serial)?;
         match self.kind {
             Kind::Loop => {
-                let record = self.backing_file_link(serial)?;
+                let record = self.named(BACKING_FILE, serial)?;
                 let file = BackingFileId::of(disk).map_err(Error::io("look at", disk))?;
                 symlink(file.to_string(), &record).map_err(Error::io("link", &record))?;
                 loopback::attach(&pending, disk, writable)?;
@@ -179,7 +179,7 @@ impl Devices {
         if matches!(self.kind, Kind::None | Kind::Simulated) {
             return Ok(());
         }
-        let _changing = self.lock_changes();
+        let _changing = crate::lock(&self.changes);
         self.remove_both(serial)
     }
 
@@ -267,7 +267,7 @@ impl Devices {
             if wanted(&serial) {
                 continue;
             }
-            let _changing = self.lock_changes();
+            let _changing = crate::lock(&self.changes);
             self.remove_both(&serial)?;
         }
         Ok(())
@@ -294,10 +294,6 @@ impl Devices {
         }
     }
 
-    fn lock_changes(&self) -> MutexGuard<'_, ()> {
-        crate::lock(&self.changes)
-    }
-
     fn directory(&self) -> Result<PathBuf, Error> {
         let directory = match &self.location {
             DeviceLocation::Given(directory) => directory.clone(),
@@ -310,12 +306,8 @@ impl Devices {
         Ok(directory)
     }
 
-    fn pending(&self, serial: &str) -> Result<PathBuf, Error> {
-        Ok(self.directory()?.join(format!("{PENDING}{serial}")))
-    }
-
-    fn backing_file_link(&self, serial: &str) -> Result<PathBuf, Error> {
-        Ok(self.directory()?.join(format!("{BACKING_FILE}{serial}")))
+    fn named(&self, prefix: &str, serial: &str) -> Result<PathBuf, Error> {
+        Ok(self.directory()?.join(format!("{prefix}{serial}")))
     }
 
     /// Whether a device has the disk, and is writable as requested.
@@ -336,8 +328,9 @@ impl Devices {
     /// Renames the link first, so that no call finds a device that is being removed. After a crash the pending link still
     /// leads to it, and the backing file is recorded until the end.
     fn remove(&self, serial: &str) -> Result<(), Error> {
-        let (link, pending) = (self.link(serial)?, self.pending(serial)?);
-        let record = self.backing_file_link(serial)?;
+        let directory = self.directory()?;
+        let [link, pending, record] =
+            [PREFIX, PENDING, BACKING_FILE].map(|prefix| directory.join(format!("{prefix}{serial}")));
         let file: Option<BackingFileId> = link::read(&record)?.and_then(|text| text.to_str()?.parse().ok());
         // After a crash both links may exist; at most one leads to a device.
         for name in [&pending, &link] {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -178,11 +178,11 @@ impl Records {
     }
 
     pub(super) fn at(&self, path: &str) -> Option<Record> {
-        self.lock().get(path).cloned()
+        crate::lock(&self.known).get(path).cloned()
     }
 
     pub(super) fn of(&self, volume: &str) -> Vec<Record> {
-        let known = self.lock();
+        let known = crate::lock(&self.known);
         known
             .values()
             .filter(|record| record.volume == volume)
@@ -191,20 +191,20 @@ impl Records {
     }
 
     pub(super) fn all(&self) -> Vec<Record> {
-        self.lock().values().cloned().collect()
+        crate::lock(&self.known).values().cloned().collect()
     }
 
     /// Writes or replaces the record of a path. Blocks.
     pub(super) fn put(&self, record: &Record) -> Result<(), Error> {
         self.write(&record.path, Some(record))?;
-        self.lock().insert(record.path.clone(), record.clone());
+        crate::lock(&self.known).insert(record.path.clone(), record.clone());
         Ok(())
     }
 
     /// Deletes the record of a path. Blocks.
     pub(super) fn remove(&self, path: &str) -> Result<(), Error> {
         self.write(path, None)?;
-        self.lock().remove(path);
+        crate::lock(&self.known).remove(path);
         Ok(())
     }
 
@@ -217,10 +217,6 @@ impl Records {
             path: path.to_owned(),
             source,
         })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Record>> {
-        crate::lock(&self.known)
     }
 }
 

@@ -228,16 +228,6 @@ impl VolumeFiles {
         Ok(self.path(file_id)?.join(FROZEN))
     }
 
-    /// The directory, created if it does not exist. It may contain other files.
-    pub fn directory(&self) -> Result<PathBuf, Error> {
-        self.location.directory()
-    }
-
-    /// Removes a private directory with its contents. Permanent files remain, and their directory is unlocked.
-    pub(crate) fn close(&self) -> Result<(), Error> {
-        self.location.close()
-    }
-
     fn path(&self, file_id: &FileId) -> Result<PathBuf, Error> {
         Ok(self.directory()?.join(file_id.relative_path()))
     }

@@ -35,7 +35,7 @@ impl Devices {
         if self.kind != Kind::Loop {
             return Ok(());
         }
-        let _changing = self.lock_changes();
+        let _changing = crate::lock(&self.changes);
         self.remove(&link::read_only(serial))
     }
 

@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 use tempfile::TempDir;
 
+use super::VolumeFiles;
 use super::error::Error;
 
 #[derive(Debug)]
@@ -28,19 +29,19 @@ pub(super) enum PrivateDir {
     Closed,
 }
 
-// === impl FilesLocation ===
+// === impl VolumeFiles ===
 
-impl FilesLocation {
-    /// The directory, created if it does not exist.
-    pub(super) fn directory(&self) -> Result<PathBuf, Error> {
-        match self {
-            Self::Persistent { directory, .. } => {
+impl VolumeFiles {
+    /// The directory, created if it does not exist. It may contain other files.
+    pub fn directory(&self) -> Result<PathBuf, Error> {
+        match &*self.location {
+            FilesLocation::Persistent { directory, .. } => {
                 // Not flushed: `claim` has created and flushed it, unless it was removed since.
                 fs::create_dir_all(directory).map_err(Error::of("create", directory))?;
                 Ok(directory.clone())
             }
-            Self::Nowhere => Ok(PathBuf::from("/nowhere")),
-            Self::Private(private) => {
+            FilesLocation::Nowhere => Ok(PathBuf::from("/nowhere")),
+            FilesLocation::Private(private) => {
                 let mut private = crate::lock(private);
                 match &*private {
                     PrivateDir::Made(made) => Ok(made.path().to_owned()),
@@ -64,12 +65,12 @@ impl FilesLocation {
         }
     }
 
-    /// Removes a private directory with everything in it, and unlocks a persistent one.
-    pub(super) fn close(&self) -> Result<(), Error> {
-        let private = match self {
-            Self::Private(private) => private,
-            Self::Nowhere => return Ok(()),
-            Self::Persistent { lock, .. } => {
+    /// Removes a private directory with its contents. Permanent files remain, and their directory is unlocked.
+    pub(crate) fn close(&self) -> Result<(), Error> {
+        let private = match &*self.location {
+            FilesLocation::Private(private) => private,
+            FilesLocation::Nowhere => return Ok(()),
+            FilesLocation::Persistent { lock, .. } => {
                 *crate::lock(lock) = None;
                 return Ok(());
             }
