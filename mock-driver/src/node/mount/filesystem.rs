@@ -77,29 +77,15 @@ impl Filesystem {
     pub(super) const DEFAULT: Self = Self::Ext4;
 
     pub(super) fn mkfs(self) -> (Program, &'static [&'static str]) {
-        let name = match self {
-            Self::Ext2 => "mkfs.ext2",
-            Self::Ext3 => "mkfs.ext3",
-            Self::Ext4 => "mkfs.ext4",
-            Self::Xfs => "mkfs.xfs",
+        // Inode tables are initialized lazily, and no blocks are reserved for root: the volume belongs to its user.
+        const EXT: (&str, &[&str]) = ("e2fsprogs", &["-q", "-F", "-m0"]);
+        let (name, (package, args)) = match self {
+            Self::Ext2 => ("mkfs.ext2", EXT),
+            Self::Ext3 => ("mkfs.ext3", EXT),
+            Self::Ext4 => ("mkfs.ext4", EXT),
+            Self::Xfs => ("mkfs.xfs", ("xfsprogs", &["-q", "-f"][..])),
         };
-        match self {
-            // Inode tables are initialized lazily, and no blocks are reserved for root: the volume belongs to its user.
-            Self::Ext2 | Self::Ext3 | Self::Ext4 => (
-                Program {
-                    name,
-                    package: "e2fsprogs",
-                },
-                &["-q", "-F", "-m0"],
-            ),
-            Self::Xfs => (
-                Program {
-                    name,
-                    package: "xfsprogs",
-                },
-                &["-q", "-f"],
-            ),
-        }
+        (Program { name, package }, args)
     }
 
     /// Whether a disk with `self` satisfies a request for `asked`: the kernel's ext4 driver mounts all ext filesystems.
