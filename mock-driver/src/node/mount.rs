@@ -19,7 +19,6 @@ pub(crate) use self::formatting::hand_over;
 pub(crate) use self::freeze::Frozen;
 pub(crate) use self::kernel::{check_empty, remove_empty};
 use self::options::Options;
-pub(crate) use self::usage::{Stats, Usage};
 
 mod chown;
 mod disk_fault;
@@ -30,8 +29,6 @@ mod formatting;
 mod freeze;
 mod kernel;
 mod options;
-mod unmount;
-mod usage;
 
 /// A volume's disk.
 #[derive(Clone, Debug)]
@@ -62,6 +59,21 @@ pub(crate) enum Mounter {
     Kernel,
     /// As links.
     Emulated,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Available to unprivileged users.
+    pub(crate) available: u64,
+    pub(crate) total: u64,
+    pub(crate) used: u64,
+}
+
+/// Bytes and inodes of a filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stats {
+    pub(crate) bytes: Usage,
+    pub(crate) inodes: Usage,
 }
 
 // === impl Mounter ===
@@ -197,6 +209,76 @@ impl Mounter {
         match self {
             Self::Emulated => emulated::stats(disk),
             Self::Kernel => kernel::stats(path),
+        }
+    }
+
+    pub(crate) fn source_at(self, target: &Path) -> Result<Option<MountSource>, Error> {
+        match self {
+            Self::Emulated => emulated::source_at(target),
+            Self::Kernel => kernel::source_at(target),
+        }
+    }
+
+    /// The mount source of a disk's filesystem.
+    pub(crate) fn files_of(self, disk: &Disk) -> Result<MountSource, Error> {
+        Ok(match self {
+            Self::Emulated => MountSource::Link(disk.tree.clone()),
+            Self::Kernel => MountSource::Device(kernel::number(&disk.device)?),
+        })
+    }
+
+    /// The mount source of a raw block device.
+    pub(crate) fn device_of(self, device: &Path) -> Result<MountSource, Error> {
+        Ok(match self {
+            Self::Emulated => MountSource::Link(device.to_owned()),
+            Self::Kernel => MountSource::Device(kernel::number(device)?),
+        })
+    }
+
+    /// Whether `target`, mounted from `from`, is read-only exactly if requested. An emulated link is never
+    /// read-only and always passes.
+    pub(crate) fn has_read_only_mode(
+        self,
+        target: &Path,
+        from: &Path,
+        readonly: bool,
+        flags: &[String],
+    ) -> Result<bool, Error> {
+        match self {
+            Self::Emulated => Ok(true),
+            Self::Kernel => {
+                let asked = readonly || Options::read(flags).is_read_only();
+                match (asked, kernel::is_read_only(target)?) {
+                    // The filesystem is read-only, as after an error.
+                    (false, true) => kernel::is_read_only(from),
+                    (asked, found) => Ok(asked == found),
+                }
+            }
+        }
+    }
+
+    /// Unmounts the driver's mounts at `path`, or removes its link. Keeps the path of a mount.
+    pub(crate) fn unmount(self, path: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Result<(), Error> {
+        match self {
+            Self::Emulated => emulated::unlink(path, is_ours),
+            Self::Kernel => kernel::unmount(path, is_ours),
+        }
+    }
+}
+
+// === impl Stats ===
+
+impl Stats {
+    /// The usage of an empty filesystem on a disk of that size.
+    pub(crate) fn empty(bytes: u64) -> Self {
+        let unused = |total| Usage {
+            available: total,
+            total,
+            used: 0,
+        };
+        Self {
+            bytes: unused(bytes),
+            inodes: unused(bytes / emulated::BYTES_PER_INODE),
         }
     }
 }

@@ -8,12 +8,11 @@ use std::path::Path;
 
 use super::error::Error;
 use super::filesystem::{Content, Filesystem, content};
-use super::usage::{Stats, Usage};
-use super::{Disk, MountSource};
+use super::{Disk, MountSource, Stats, Usage};
 use crate::store::volume_files::FILESYSTEM;
 
 /// Inodes of an emulated filesystem: one per 16 KiB, the default of mkfs.ext4.
-const BYTES_PER_INODE: u64 = 16 * 1024;
+pub(super) const BYTES_PER_INODE: u64 = 16 * 1024;
 
 /// Creates the filesystem of a disk unless it exists.
 pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<(), Error> {

@@ -11,11 +11,10 @@ use rustix::fs::{AtFlags, CWD, StatVfsMountFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::MountSource;
 use super::error::Error;
 use super::filesystem::Filesystem;
 use super::options::Options;
-use super::usage::{Stats, Usage};
+use super::{MountSource, Stats, Usage};
 
 /// Maximum number of stacked mounts that are unmounted at a path.
 const LAYERS: usize = 64;
