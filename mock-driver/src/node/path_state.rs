@@ -1,7 +1,7 @@
 //! The state of a path, which is read before the path is changed, so that the driver changes no mounts, links or files of
 //! others.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::error::Error;
 use super::record::{Record, Role};
@@ -234,8 +234,5 @@ pub(super) fn taken(there: Record) -> Error {
 }
 
 pub(super) fn foreign(path: &str) -> Error {
-    Error::Mount(mount::Error::InTheWay {
-        path: PathBuf::from(path),
-        reason: "shows something that is not of this volume",
-    })
+    mount::Error::in_the_way(Path::new(path), "shows something that is not of this volume").into()
 }

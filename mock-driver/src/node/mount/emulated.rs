@@ -81,7 +81,7 @@ pub(super) fn unlink(target: &Path, is_ours: impl Fn(&MountSource) -> bool) -> R
     match source_at(target)? {
         None => Ok(()),
         Some(mounted) if is_ours(&mounted) => fs::remove_file(target).map_err(Error::io("remove", target)),
-        Some(_) => Err(in_the_way(target, "is a link that is not of this volume")),
+        Some(_) => Err(Error::in_the_way(target, "is a link that is not of this volume")),
     }
 }
 
@@ -122,13 +122,6 @@ fn measure(directory: &Path, bytes: &mut u64, inodes: &mut u64) -> io::Result<()
         }
     }
     Ok(())
-}
-
-fn in_the_way(path: &Path, reason: &'static str) -> Error {
-    Error::InTheWay {
-        path: path.to_owned(),
-        reason,
-    }
 }
 
 #[cfg(test)]

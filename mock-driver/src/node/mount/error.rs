@@ -61,6 +61,13 @@ pub enum Error {
 // === impl Error ===
 
 impl Error {
+    pub(crate) fn in_the_way(path: &Path, reason: &'static str) -> Self {
+        Self::InTheWay {
+            path: path.to_owned(),
+            reason,
+        }
+    }
+
     pub(crate) fn io(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { act, path, source }

@@ -65,10 +65,7 @@ pub(super) fn mount(
     given: &[String],
 ) -> Result<(), Error> {
     if !path.is_dir() {
-        return Err(Error::InTheWay {
-            path: path.to_owned(),
-            reason: "is no directory",
-        });
+        return Err(Error::in_the_way(path, "is no directory"));
     }
     let refused = || Error::Options {
         path: path.to_owned(),
@@ -91,7 +88,7 @@ pub(super) fn bind_directory(
     flags: &[String],
 ) -> Result<(), Error> {
     if is_mount(target)? {
-        return Err(in_the_way(target, "is a mount already"));
+        return Err(Error::in_the_way(target, "is a mount already"));
     }
     match fs::create_dir(target) {
         Ok(()) => {}
@@ -105,7 +102,7 @@ pub(super) fn bind_directory(
 /// Bind-mounts a device at `target`, a file which is created.
 pub(super) fn bind_device(device: &Path, target: &Path, readonly: bool) -> Result<(), Error> {
     if is_mount(target)? {
-        return Err(in_the_way(target, "is a mount already"));
+        return Err(Error::in_the_way(target, "is a mount already"));
     }
     match fs::File::create_new(target) {
         Ok(_) => {}
@@ -180,10 +177,13 @@ pub(super) fn unmount(path: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Re
                 }
                 Err(error) => return Err(error),
             },
-            Some(_) => return Err(in_the_way(path, "is a mount that is not of this volume")),
+            Some(_) => return Err(Error::in_the_way(path, "is a mount that is not of this volume")),
         }
     }
-    Err(in_the_way(path, "has too many mounts on top of one another"))
+    Err(Error::in_the_way(
+        path,
+        "has too many mounts on top of one another",
+    ))
 }
 
 fn unmount_uppermost(path: &Path) -> Result<(), Error> {
@@ -203,12 +203,12 @@ pub(crate) fn check_empty(target: &Path) -> Result<(), Error> {
         Err(error) => Err(error),
         Ok(meta) if meta.is_dir() => fs::read_dir(target).map(|mut entries| entries.next().is_none()),
         Ok(meta) if meta.is_file() => Ok(meta.len() == 0),
-        Ok(_) => return Err(in_the_way(target, "is not the target of a volume")),
+        Ok(_) => return Err(Error::in_the_way(target, "is not the target of a volume")),
     };
     if holds_nothing.map_err(Error::io("look at", target))? {
         return Ok(());
     }
-    Err(in_the_way(target, "holds data that is not the volume's"))
+    Err(Error::in_the_way(target, "holds data that is not the volume's"))
 }
 
 pub(crate) fn remove_empty(target: &Path) -> Result<(), Error> {
@@ -221,7 +221,7 @@ pub(crate) fn remove_empty(target: &Path) -> Result<(), Error> {
     match removed {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
-            Err(in_the_way(target, "holds data that is not the volume's"))
+            Err(Error::in_the_way(target, "holds data that is not the volume's"))
         }
         result => result.map_err(Error::io("remove", target)),
     }
@@ -246,11 +246,4 @@ pub(super) fn stats(path: &Path) -> Result<Stats, Error> {
 
 fn is_empty_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == 0)
-}
-
-fn in_the_way(path: &Path, reason: &'static str) -> Error {
-    Error::InTheWay {
-        path: path.to_owned(),
-        reason,
-    }
 }
