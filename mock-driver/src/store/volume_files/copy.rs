@@ -111,14 +111,7 @@ pub(super) fn sweep(directory: &Path, known: &[FileId]) -> Result<SweepReport, E
         .collect();
     let mut swept = SweepReport::default();
     for kind in ["volumes", "snapshots"] {
-        let folder = directory.join(kind);
-        let entries = match fs::read_dir(&folder) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            Err(error) => return Err(Error::of("read", &folder)(error)),
-        };
-        for entry in entries {
-            let path = entry.map_err(Error::of("read", &folder))?.path();
+        for path in paths_in(&directory.join(kind))? {
             if is_unfinished(&path) {
                 remove_all(&path)?;
                 swept.unfinished += 1;
@@ -129,6 +122,17 @@ pub(super) fn sweep(directory: &Path, known: &[FileId]) -> Result<SweepReport, E
         }
     }
     Ok(swept)
+}
+
+/// The paths in a directory; none if it does not exist.
+pub(super) fn paths_in(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Error::of("read", folder)(error)),
+    };
+    let path = |entry: io::Result<DirEntry>| Ok(entry.map_err(Error::of("read", folder))?.path());
+    entries.map(path).collect()
 }
 
 /// Moves a file into a directory, under its own name or the first free one.

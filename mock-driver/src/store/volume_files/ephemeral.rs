@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::VolumeFiles;
-use super::copy::{ORPHANED, is_unfinished, remove_all, remove_unfinished, set_aside};
+use super::copy::{ORPHANED, is_unfinished, paths_in, remove_all, remove_unfinished, set_aside};
 use super::error::Error;
 use super::file_id::{DISK, EPHEMERAL, FileId, NODE, UNFINISHED, file_name};
 use crate::store::durable;
@@ -45,14 +45,8 @@ impl VolumeFiles {
         }
         let (folder, node) = (self.directory()?.join(EPHEMERAL), node.to_owned());
         self.blocking(move || {
-            let entries = match fs::read_dir(&folder) {
-                Ok(entries) => entries,
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-                Err(error) => return Err(Error::of("read", &folder)(error)),
-            };
             let mut notes = Vec::new();
-            for entry in entries {
-                let path = entry.map_err(Error::of("read", &folder))?.path();
+            for path in paths_in(&folder)? {
                 if !is_unfinished(&path) {
                     // A volume without a note is from an earlier version, and one with an unreadable note has no owner.
                     notes.extend(read_note(&path).filter(|note| note.node == node));
@@ -72,14 +66,8 @@ impl VolumeFiles {
         }
         let (folder, node) = (self.directory()?.join(EPHEMERAL), node.to_owned());
         self.blocking(move || {
-            let entries = match fs::read_dir(&folder) {
-                Ok(entries) => entries,
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
-                Err(error) => return Err(Error::of("read", &folder)(error)),
-            };
             let mut removed = 0;
-            for entry in entries {
-                let path = entry.map_err(Error::of("read", &folder))?.path();
+            for path in paths_in(&folder)? {
                 if is_abandoned(&path, &node) {
                     remove_all(&path)?;
                     removed += 1;
@@ -94,18 +82,11 @@ impl VolumeFiles {
 /// Moves ephemeral volumes without a readable note, which no node removes, into `orphaned`, and returns their number. Those with a
 /// loop device stay: a node of an earlier version, which wrote no notes, may still use them.
 pub(super) fn set_aside_unowned(directory: &Path) -> Result<usize, Error> {
-    let folder = directory.join(EPHEMERAL);
-    let entries = match fs::read_dir(&folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
-        Err(error) => return Err(Error::of("read", &folder)(error)),
-    };
     let mut moved = 0;
-    for entry in entries {
-        let entry = entry.map_err(Error::of("read", &folder))?;
-        let (path, name) = (entry.path(), entry.file_name());
+    for path in paths_in(&directory.join(EPHEMERAL))? {
+        let name = path.file_name().unwrap_or_default();
         let is_hidden = name.as_encoded_bytes().starts_with(b".");
-        let disk = Path::new(EPHEMERAL).join(&name).join(DISK);
+        let disk = Path::new(EPHEMERAL).join(name).join(DISK);
         if !is_hidden && !has_note(&path)? && !has_loop_device(&disk)? {
             set_aside(&path, &directory.join(ORPHANED).join(EPHEMERAL))?;
             moved += 1;
