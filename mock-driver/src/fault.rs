@@ -35,9 +35,8 @@ pub(crate) use self::reservation::{Reservation, Reservations};
 pub(crate) use self::rule::{End, Hang, Phase};
 pub use self::rule::{Exit, Rule, RuleKind};
 pub(crate) use self::rule_state::ActiveFault;
-pub use self::rule_state::Origin;
-pub(crate) use self::rule_state::Report;
 use self::rule_state::RuleState;
+pub use self::rule_state::{Origin, Report};
 pub use self::script::Script;
 
 mod call_info;

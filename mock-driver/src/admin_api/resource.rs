@@ -7,16 +7,16 @@ pub(crate) use self::array::CapabilityChange;
 pub use self::array::{
     Attach, Attachment, Capability, HealthIssue, Node, NodeChange, NodeNew, Volume, VolumeChange, VolumeNew,
 };
-pub use self::call::{
-    Answer, Call, Caller, Expectation, ExpectationResult, ExpectationStatus, Expected, Squashed,
-};
+pub use self::call::{Answer, Call, Expectation, ExpectationResult, ExpectationStatus, Expected, Squashed};
 pub(crate) use self::fault::FaultChange;
-pub use self::fault::{BackendFault, FaultRule, Faults, Released, Scenario};
+pub use self::fault::{BackendFault, Faults, Released, Scenario};
 pub(crate) use self::info::Changed;
 pub use self::info::{Counts, Info};
 pub use self::snapshot::{GroupSnapshot, GroupSnapshotNew, Snapshot, SnapshotNew};
 pub use self::storage::{NodeStorage, Pool, Storage, StorageHealthIssue};
 pub(crate) use self::storage::{PoolChange, StorageChange};
+pub use crate::fault::Report as FaultRule;
+pub use crate::journal::Peer as Caller;
 
 mod array;
 mod call;

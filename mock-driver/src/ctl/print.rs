@@ -199,7 +199,7 @@ impl Row for FaultRule {
         vec![
             self.id.clone(),
             on(self.enabled),
-            self.origin.clone(),
+            self.origin.name().to_owned(),
             self.seen.to_string(),
             format!("{}{times}", self.fired),
             self.blocked_calls.to_string(),
@@ -215,7 +215,7 @@ impl Row for BackendFault {
         vec![
             self.id.clone(),
             on(self.enabled),
-            self.origin.clone(),
+            self.origin.name().to_owned(),
             self.fired.to_string(),
             self.fault.to_string(),
         ]

@@ -5,17 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::watch;
 use tonic::Code;
+use utoipa::ToSchema;
 
 use super::condition::ConditionState;
 use super::injected::InjectedTotals;
 use super::{CallInfo, DelayDistribution, Reservations, Rule, Seed};
 
 /// The origin of a rule, in the order of precedence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
     /// Set while the driver runs.
@@ -26,24 +27,29 @@ pub enum Origin {
     Scenario,
 }
 
-/// A rule with its counts.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// A fault rule with its counters.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = FaultRule)]
 pub struct Report {
     /// Its id.
     pub id: String,
-    /// Its origin.
+    /// Where it comes from: `admin`, `file` or `scenario`.
+    #[schema(value_type = String)]
     pub origin: Origin,
     /// Whether it is enabled.
     pub enabled: bool,
-    /// Number of matching calls.
+    /// Number of calls that it matched.
     pub seen: u64,
-    /// Number of firings.
+    /// Number of calls that it affected.
     pub fired: u64,
-    /// Limit of firings.
+    /// Maximum number of calls that it affects; absent if unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times: Option<u64>,
-    /// Number of calls that it delays or holds now.
+    /// Number of calls that it blocks now.
     pub blocked_calls: u64,
-    /// Its source.
+    /// The definition, as in the fault file.
+    #[schema(value_type = Object)]
     pub rule: Value,
 }
 
@@ -112,6 +118,18 @@ struct NumberPool {
     handed_out: u64,
     /// Returned numbers, which are taken first.
     returned: BTreeSet<u64>,
+}
+
+// === impl Origin ===
+
+impl Origin {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Admin => "admin",
+            Self::File => "file",
+            Self::Scenario => "scenario",
+        }
+    }
 }
 
 // === impl ActiveFault ===

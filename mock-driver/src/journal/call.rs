@@ -6,11 +6,13 @@ use std::sync::{Mutex, OnceLock};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tonic::Code;
+use utoipa::ToSchema;
 
 use super::message::{RedactedMessage, Subject};
 
-/// The calling process, by the socket's credentials.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A calling process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Caller)]
 pub struct Peer {
     /// Process id.
     pub pid: Option<i32>,

@@ -9,6 +9,7 @@ use csi_mock_driver::admin_api::resource::{
     Attach, Expectation, ExpectationStatus, Expected, HealthIssue, NodeChange, NodeNew, VolumeChange,
     VolumeNew,
 };
+use csi_mock_driver::fault::Origin;
 use csi_mock_driver::journal::clock::Clock;
 use csi_proto::v1;
 use http::StatusCode;
@@ -479,7 +480,7 @@ async fn blocked_call_is_listed_and_released() {
     let rule =
         json!({"id": "hold", "match": {"method": "ControllerPublishVolume"}, "action": {"hang": "release"}});
     let rule = client.put_fault(&rule).await.unwrap();
-    assert_eq!((rule.origin.as_str(), rule.fired), ("admin", 0));
+    assert_eq!((rule.origin, rule.fired), (Origin::Admin, 0));
     let mut csi = server.controller().await;
     let (answer, ()) = tokio::join!(
         csi.controller_publish_volume(mk_publish("vol-0", "node-0")),

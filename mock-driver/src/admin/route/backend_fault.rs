@@ -4,7 +4,7 @@ use axum::extract::State;
 use http::StatusCode;
 use serde_json::Value;
 
-use super::fault::{origin, refused, taken};
+use super::fault::{refused, taken};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Created, Deleted, Json, Path, Reply};
 use crate::admin::state::Admin;
@@ -68,7 +68,7 @@ fn find(admin: &Admin, id: &str) -> Reply<BackendFault> {
 fn shown(report: Report) -> BackendFault {
     BackendFault {
         id: report.id,
-        origin: origin(report.origin),
+        origin: report.origin,
         enabled: report.enabled,
         fired: report.fired,
         fault: report.rule,

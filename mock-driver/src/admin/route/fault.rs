@@ -9,7 +9,7 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Created, Deleted, Json, Path, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{FaultChange, FaultRule, Faults, Problem, Released};
-use crate::fault::{IdConflict, Origin, Report, Rule, RuleError, RuleKind};
+use crate::fault::{IdConflict, Origin, Rule, RuleError, RuleKind};
 use crate::rpc::validate::TOKENS;
 
 /// Lists rules in evaluation order, with their counters.
@@ -112,19 +112,9 @@ fn find(admin: &Admin, id: &str) -> Reply<FaultRule> {
         .ok_or_else(|| Refusal::not_found("fault rule", id))
 }
 
-fn shown(admin: &Admin, report: Report) -> FaultRule {
-    let mut rule = report.rule;
-    hide_secrets(admin, &mut rule);
-    FaultRule {
-        id: report.id,
-        origin: origin(report.origin),
-        enabled: report.enabled,
-        seen: report.seen,
-        fired: report.fired,
-        times: report.times,
-        blocked_calls: report.blocked_calls,
-        rule,
-    }
+fn shown(admin: &Admin, mut report: FaultRule) -> FaultRule {
+    hide_secrets(admin, &mut report.rule);
+    report
 }
 
 /// A rule that matches secrets contains them. They are shown as hashes, like those of a
@@ -148,16 +138,6 @@ fn hide_secrets(admin: &Admin, rule: &mut Value) {
     if let Some(tokens) = parameters.and_then(|parameters| parameters.get_mut(TOKENS)) {
         hide(tokens);
     }
-}
-
-/// The name of an origin.
-pub(super) fn origin(origin: Origin) -> String {
-    match origin {
-        Origin::Admin => "admin",
-        Origin::File => "file",
-        Origin::Scenario => "scenario",
-    }
-    .to_owned()
 }
 
 /// The id belongs to a rule or backend fault of another origin.

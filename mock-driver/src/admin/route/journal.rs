@@ -17,7 +17,7 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{self, Deleted, Json, Query, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{
-    Answer, Call, Caller, Expectation, ExpectationResult, ExpectationStatus, Page, Problem, Squashed,
+    Answer, Call, Expectation, ExpectationResult, ExpectationStatus, Page, Problem, Squashed,
 };
 use crate::journal::{self, Cursor, Filter, Journal, Memory, Outcome};
 use crate::rpc::code;
@@ -325,10 +325,7 @@ pub(super) fn shown(journal: &Journal, call: &journal::Call, sequence: Option<u6
         sequence,
         method: method::short(&call.method).to_owned(),
         path: call.method.to_string(),
-        peer: call.peer.map(|peer| Caller {
-            pid: peer.pid,
-            uid: peer.uid,
-        }),
+        peer: call.peer,
         start: journal::text(call.start),
         volume: call.volume().to_owned(),
         node: call.node().to_owned(),

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::Caller;
+
 /// A call, in flight or finished.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -43,17 +45,6 @@ pub struct Call {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub response: Option<Value>,
-}
-
-/// A calling process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Caller {
-    /// Process id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pid: Option<i32>,
-    /// User id.
-    pub uid: u32,
 }
 
 /// The response of a call.

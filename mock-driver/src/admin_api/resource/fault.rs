@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::FaultRule;
+use crate::fault::Origin;
+
 /// The fault rules in evaluation order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -14,30 +17,6 @@ pub struct Faults {
     pub state: String,
     /// The rules.
     pub rules: Vec<FaultRule>,
-}
-
-/// A fault rule with its counters.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct FaultRule {
-    /// Its id.
-    pub id: String,
-    /// Where it comes from: `admin`, `file` or `scenario`.
-    pub origin: String,
-    /// Whether it is enabled.
-    pub enabled: bool,
-    /// Number of calls that it matched.
-    pub seen: u64,
-    /// Number of calls that it affected.
-    pub fired: u64,
-    /// Maximum number of calls that it affects; absent if unlimited.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub times: Option<u64>,
-    /// Number of calls that it blocks now.
-    pub blocked_calls: u64,
-    /// The definition, as in the fault file.
-    #[schema(value_type = Object)]
-    pub rule: Value,
 }
 
 /// Partial update of a fault rule, backend fault or scenario.
@@ -63,7 +42,8 @@ pub struct BackendFault {
     /// Its id.
     pub id: String,
     /// Where it comes from: `admin`, `file` or `scenario`.
-    pub origin: String,
+    #[schema(value_type = String)]
+    pub origin: Origin,
     /// Whether it is enabled.
     pub enabled: bool,
     /// Number of calls that it affected.
