@@ -5,9 +5,9 @@ use tonic::{Code, Status};
 use crate::array;
 use crate::driver::locks::Busy;
 use crate::node;
+use crate::path_error::PathError;
 use crate::rpc::validate::Invalid;
 use crate::store;
-use crate::store::volume_files;
 
 /// Maximum length of an encoded error message. HTTP/2 clients and servers accept at least 8 KiB of header fields.
 const MAX_MESSAGE: usize = 4 << 10;
@@ -25,7 +25,7 @@ pub enum Error {
     #[error("secrets: the value of \"{key}\" is wrong")]
     Unauthenticated { key: String },
     #[error(transparent)]
-    VolumeFiles(#[from] volume_files::Error),
+    VolumeFiles(#[from] PathError),
     #[error(transparent)]
     Node(#[from] node::Error),
     #[error("another call for {subject} is still running: try again")]

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use crate::fault::DeviceFault;
+use crate::path_error::PathError;
 use crate::store::volume_files::{VolumeFiles, file_name};
 
 use self::backing_file_id::BackingFileId;
@@ -100,14 +101,14 @@ impl Devices {
             return Ok(());
         }
         let directory = self.directory()?;
-        let file = File::open(&directory).map_err(Error::io("open", &directory))?;
+        let file = File::open(&directory).map_err(PathError::of("open", &directory))?;
         match file.try_lock() {
             Ok(()) => {
                 *crate::lock(&self.lock) = Some(file);
                 Ok(())
             }
             Err(TryLockError::WouldBlock) => Err(Error::InUse { directory }),
-            Err(TryLockError::Error(source)) => Err(Error::io("lock", &directory)(source)),
+            Err(TryLockError::Error(source)) => Err(PathError::of("lock", &directory)(source).into()),
         }
     }
 
@@ -160,15 +161,15 @@ impl Devices {
         match self.kind {
             Kind::Loop => {
                 let record = self.named(BACKING_FILE, serial)?;
-                let file = BackingFileId::of(disk).map_err(Error::io("look at", disk))?;
-                symlink(file.to_string(), &record).map_err(Error::io("link", &record))?;
+                let file = BackingFileId::of(disk).map_err(PathError::of("look at", disk))?;
+                symlink(file.to_string(), &record).map_err(PathError::of("link", &record))?;
                 loopback::attach(&pending, disk, writable)?;
             }
             Kind::Emulated | Kind::None | Kind::Simulated => {
-                symlink(disk, &pending).map_err(Error::io("link", &pending))?;
+                symlink(disk, &pending).map_err(PathError::of("link", &pending))?;
             }
         }
-        fs::rename(&pending, &link).map_err(Error::io("rename", &pending))?;
+        fs::rename(&pending, &link).map_err(PathError::of("rename", &pending))?;
         tracing::debug!(link = %link.display(), disk = %disk.display(), writable, "device attached");
         Ok(())
     }
@@ -222,14 +223,14 @@ impl Devices {
         let mut held = match File::open(&path) {
             Ok(held) => held,
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(Error::Wrong { link }),
-            Err(error) => return Err(Error::io("open", &path)(error)),
+            Err(error) => return Err(PathError::of("open", &path)(error).into()),
         };
         if fault.is_some() || !self.is_of(&path, disk, None)? {
             return Err(Error::Wrong { link });
         }
         let bytes = held
             .seek(SeekFrom::End(0))
-            .map_err(Error::io("read the size of", &path))?;
+            .map_err(PathError::of("read the size of", &path))?;
         Ok(Some(Device {
             path,
             bytes,
@@ -249,10 +250,10 @@ impl Devices {
     /// The serial numbers of the devices that have a link, also of incomplete and read-only ones.
     pub fn serials(&self) -> Result<Vec<String>, Error> {
         let directory = self.directory()?;
-        let entries = fs::read_dir(&directory).map_err(Error::io("read", &directory))?;
+        let entries = fs::read_dir(&directory).map_err(PathError::of("read", &directory))?;
         let mut serials = BTreeSet::new();
         for entry in entries {
-            let name = entry.map_err(Error::io("read", &directory))?.file_name();
+            let name = entry.map_err(PathError::of("read", &directory))?.file_name();
             serials.extend(link::serial_of(&name.to_string_lossy()).map(str::to_owned));
         }
         Ok(serials.into_iter().collect())
@@ -302,7 +303,7 @@ impl Devices {
             }
         };
         // Not flushed: links are made again after a reboot.
-        fs::create_dir_all(&directory).map_err(Error::io("create", &directory))?;
+        fs::create_dir_all(&directory).map_err(PathError::of("create", &directory))?;
         Ok(directory)
     }
 
@@ -338,7 +339,7 @@ impl Devices {
                 continue;
             };
             if *name == link {
-                fs::rename(&link, &pending).map_err(Error::io("rename", &link))?;
+                fs::rename(&link, &pending).map_err(PathError::of("rename", &link))?;
             }
             if self.kind == Kind::Loop {
                 match file {
@@ -348,11 +349,13 @@ impl Devices {
                     }
                 }
             }
-            fs::remove_file(&pending).map_err(Error::io("remove", &pending))?;
+            fs::remove_file(&pending).map_err(PathError::of("remove", &pending))?;
             tracing::debug!(link = %link.display(), "device detached");
         }
         match fs::remove_file(&record) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", &record)(error)),
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(PathError::of("remove", &record)(error).into())
+            }
             Ok(()) | Err(_) => Ok(()),
         }
     }

@@ -8,7 +8,8 @@ use tonic::Code;
 
 use crate::node::device;
 use crate::node::mount;
-use crate::store::volume_files;
+use crate::path_error::PathError;
+use crate::store::volume_files::ClaimError;
 
 /// An error of the node. Messages name the volume, the path and the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -97,9 +98,9 @@ pub enum Error {
     #[error(transparent)]
     Mount(#[from] mount::Error),
     #[error(transparent)]
-    VolumeFiles(#[from] volume_files::Error),
+    VolumeFiles(#[from] PathError),
     #[error(transparent)]
-    MediaDir(#[from] volume_files::ClaimError),
+    MediaDir(#[from] ClaimError),
     #[error(transparent)]
     State(#[from] crate::store::OpenError),
     /// The record of a path cannot be written. The driver exits.
@@ -155,6 +156,6 @@ fn mount_code(error: &mount::Error) -> Code {
         | mount::Error::CannotGrowInUse(_)
         | mount::Error::Busy { .. }
         | mount::Error::InTheWay { .. } => Code::FailedPrecondition,
-        mount::Error::Damaged(_) | mount::Error::Io { .. } | mount::Error::Program(_) => Code::Internal,
+        mount::Error::Damaged(_) | mount::Error::Path(_) | mount::Error::Program(_) => Code::Internal,
     }
 }

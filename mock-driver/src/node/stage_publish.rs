@@ -11,6 +11,7 @@ use super::record::{Progress, Record, Role};
 use super::{Node, View, VolumeDisk};
 use crate::array::{Access, Attachment};
 use crate::node::mount::{self, Disk, MountSource, Mounter};
+use crate::path_error::PathError;
 
 /// Capabilities of the driver that the node depends on.
 #[derive(Clone, Copy, Debug)]
@@ -313,7 +314,7 @@ impl Node {
 
 /// Locks a disk against other nodes on the same machine, until the file is closed.
 fn lock_disk(disk: &Disk) -> Result<File, Error> {
-    let failed = |act| mount::Error::io(act, &disk.file);
+    let failed = |act| PathError::of(act, &disk.file);
     let file = File::open(&disk.file).map_err(failed("open"))?;
     file.lock().map_err(failed("lock"))?;
     Ok(file)

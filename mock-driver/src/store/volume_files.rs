@@ -17,8 +17,9 @@ use std::sync::{Arc, Mutex};
 
 use tokio_util::task::TaskTracker;
 
+use crate::path_error::PathError;
+
 pub(crate) use self::copy::SweepReport;
-pub use self::error::Error;
 pub(crate) use self::extent::{BLOCK, Extent, is_blank};
 pub use self::file_id::FileId;
 pub(crate) use self::file_id::{FILESYSTEM, file_name};
@@ -31,7 +32,6 @@ use self::location::{FilesLocation, PrivateDir};
 
 mod copy;
 mod ephemeral;
-mod error;
 mod extent;
 mod file_id;
 mod location;
@@ -102,10 +102,10 @@ impl VolumeFiles {
     }
 
     /// Creates the disk if it does not exist, and extends it to at least `bytes`. Returns its path.
-    pub async fn ensure(&self, file_id: &FileId, bytes: u64) -> Result<PathBuf, Error> {
+    pub async fn ensure(&self, file_id: &FileId, bytes: u64) -> Result<PathBuf, PathError> {
         self.work(file_id, move |directory| {
             // Not flushed: an empty volume is created again.
-            fs::create_dir_all(directory).map_err(Error::of("create", directory))?;
+            fs::create_dir_all(directory).map_err(PathError::of("create", directory))?;
             let disk = directory.join(DISK);
             lengthen(&disk, bytes, true)?;
             Ok(disk)
@@ -114,7 +114,7 @@ impl VolumeFiles {
     }
 
     /// Extends the disk to `bytes` if it exists and is shorter.
-    pub(crate) async fn grow(&self, file_id: &FileId, bytes: u64) -> Result<(), Error> {
+    pub(crate) async fn grow(&self, file_id: &FileId, bytes: u64) -> Result<(), PathError> {
         if self.is_nowhere() {
             return Ok(());
         }
@@ -130,7 +130,7 @@ impl VolumeFiles {
     ///
     /// # Guarantees
     /// After a crash `to` is unchanged, complete or absent, never partial.
-    pub async fn copy(&self, from: &FileId, to: &FileId, bytes: u64) -> Result<u64, Error> {
+    pub async fn copy(&self, from: &FileId, to: &FileId, bytes: u64) -> Result<u64, PathError> {
         if self.is_nowhere() {
             return Ok(0);
         }
@@ -141,7 +141,7 @@ impl VolumeFiles {
     }
 
     /// Removes the files; succeeds if they do not exist.
-    pub async fn delete(&self, file_id: &FileId) -> Result<(), Error> {
+    pub async fn delete(&self, file_id: &FileId) -> Result<(), PathError> {
         if self.is_nowhere() {
             return Ok(());
         }
@@ -150,7 +150,7 @@ impl VolumeFiles {
 
     /// Removes leftovers of interrupted copies and deletions, and moves files that are not in `known`, and ephemeral volumes
     /// without a node, into `orphaned`. Only in a claimed directory, before any operation.
-    pub(crate) async fn sweep(&self, known: Vec<FileId>) -> Result<SweepReport, Error> {
+    pub(crate) async fn sweep(&self, known: Vec<FileId>) -> Result<SweepReport, PathError> {
         let FilesLocation::Persistent { directory, lock } = &*self.location else {
             return Ok(SweepReport::default());
         };
@@ -173,13 +173,13 @@ impl VolumeFiles {
         file_id: &FileId,
         from: u64,
         limit: usize,
-    ) -> Result<Vec<Extent>, Error> {
+    ) -> Result<Vec<Extent>, PathError> {
         if self.is_nowhere() {
             return Ok(Vec::new());
         }
         self.work(file_id, move |directory| {
             let disk = directory.join(DISK);
-            extent::allocated(&disk, from - from % BLOCK, limit).map_err(Error::of("read", &disk))
+            extent::allocated(&disk, from - from % BLOCK, limit).map_err(PathError::of("read", &disk))
         })
         .await
     }
@@ -191,62 +191,63 @@ impl VolumeFiles {
         target: &FileId,
         from: u64,
         limit: usize,
-    ) -> Result<Vec<Extent>, Error> {
+    ) -> Result<Vec<Extent>, PathError> {
         if self.is_nowhere() {
             return Ok(Vec::new());
         }
         let base = self.path(base)?;
         self.work(target, move |target| {
             let (base, target) = (base.join(DISK), target.join(DISK));
-            extent::changed(&base, &target, from - from % BLOCK, limit).map_err(Error::of("compare", &target))
+            extent::changed(&base, &target, from - from % BLOCK, limit)
+                .map_err(PathError::of("compare", &target))
         })
         .await
     }
 
     /// Whether the disk has a file.
-    pub fn exists(&self, file_id: &FileId) -> Result<bool, Error> {
+    pub fn exists(&self, file_id: &FileId) -> Result<bool, PathError> {
         Ok(self.path(file_id)?.join(DISK).exists())
     }
 
     /// The path of the disk, which may not exist.
-    pub fn disk(&self, file_id: &FileId) -> Result<PathBuf, Error> {
+    pub fn disk(&self, file_id: &FileId) -> Result<PathBuf, PathError> {
         Ok(self.path(file_id)?.join(DISK))
     }
 
     /// The path of the directory that emulates the filesystem; it may not exist.
-    pub fn tree(&self, file_id: &FileId) -> Result<PathBuf, Error> {
+    pub fn tree(&self, file_id: &FileId) -> Result<PathBuf, PathError> {
         Ok(self.path(file_id)?.join(TREE))
     }
 
     /// Path of the mark that the disk is being formatted.
-    pub(crate) fn formatting_mark(&self, file_id: &FileId) -> Result<PathBuf, Error> {
+    pub(crate) fn formatting_mark(&self, file_id: &FileId) -> Result<PathBuf, PathError> {
         Ok(self.path(file_id)?.join(FORMATTING))
     }
 
     /// Path of the mark that the disk's filesystem is frozen.
-    pub fn frozen_mark(&self, file_id: &FileId) -> Result<PathBuf, Error> {
+    pub fn frozen_mark(&self, file_id: &FileId) -> Result<PathBuf, PathError> {
         Ok(self.path(file_id)?.join(FROZEN))
     }
 
-    fn path(&self, file_id: &FileId) -> Result<PathBuf, Error> {
+    fn path(&self, file_id: &FileId) -> Result<PathBuf, PathError> {
         Ok(self.directory()?.join(file_id.relative_path()))
     }
 
     async fn work<T: Send + 'static>(
         &self,
         file_id: &FileId,
-        act: impl FnOnce(&Path) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
+        act: impl FnOnce(&Path) -> Result<T, PathError> + Send + 'static,
+    ) -> Result<T, PathError> {
         let directory = self.path(file_id)?;
         self.blocking(move || act(&directory)).await
     }
 
     async fn blocking<T: Send + 'static>(
         &self,
-        act: impl FnOnce() -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
+        act: impl FnOnce() -> Result<T, PathError> + Send + 'static,
+    ) -> Result<T, PathError> {
         crate::blocking(&self.work, act).await.unwrap_or_else(|| {
-            Err(Error {
+            Err(PathError {
                 act: "end work that the shutdown interrupted on",
                 path: PathBuf::from("volume files"),
                 source: ErrorKind::Interrupted.into(),
@@ -255,7 +256,7 @@ impl VolumeFiles {
     }
 }
 
-fn lengthen(disk: &Path, bytes: u64, create: bool) -> Result<(), Error> {
+fn lengthen(disk: &Path, bytes: u64, create: bool) -> Result<(), PathError> {
     let opened = fs::OpenOptions::new()
         .write(true)
         .create(create)
@@ -264,11 +265,11 @@ fn lengthen(disk: &Path, bytes: u64, create: bool) -> Result<(), Error> {
     let file = match opened {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound && !create => return Ok(()),
-        Err(error) => return Err(Error::of("open", disk)(error)),
+        Err(error) => return Err(PathError::of("open", disk)(error)),
     };
-    let length = file.metadata().map_err(Error::of("look at", disk))?.len();
+    let length = file.metadata().map_err(PathError::of("look at", disk))?.len();
     if length < bytes {
-        file.set_len(bytes).map_err(Error::of("lengthen", disk))?;
+        file.set_len(bytes).map_err(PathError::of("lengthen", disk))?;
     }
     Ok(())
 }

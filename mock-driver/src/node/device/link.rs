@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::error::Error;
+use crate::path_error::PathError;
 
 pub(super) const PREFIX: &str = "csi-mock-";
 
@@ -34,6 +35,6 @@ pub(super) fn read(link: &Path) -> Result<Option<PathBuf>, Error> {
     match fs::read_link(link) {
         Ok(behind) => Ok(Some(behind)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::io("read the link", link)(error)),
+        Err(error) => Err(PathError::of("read the link", link)(error).into()),
     }
 }

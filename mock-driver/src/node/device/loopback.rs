@@ -16,6 +16,7 @@ use serde::Deserialize;
 use super::backing_file_id::BackingFileId;
 use super::error::Error;
 use crate::node::exec::{self, Program};
+use crate::path_error::PathError;
 
 const LOSETUP: Program = Program {
     name: "losetup",
@@ -72,7 +73,7 @@ fn may_mount() -> bool {
 pub(super) fn attach(link: &Path, disk: &Path, writable: bool) -> Result<(), Error> {
     for _ in 0..TRIES {
         let device = find_free()?;
-        symlink(&device, link).map_err(Error::io("link", link))?;
+        symlink(&device, link).map_err(PathError::of("link", link))?;
         let mut args = vec![device.as_os_str(), disk.as_os_str()];
         if !writable {
             args.insert(0, "--read-only".as_ref());
@@ -86,7 +87,7 @@ pub(super) fn attach(link: &Path, disk: &Path, writable: bool) -> Result<(), Err
                 return Ok(());
             }
             Err(error) => {
-                fs::remove_file(link).map_err(Error::io("remove", link))?;
+                fs::remove_file(link).map_err(PathError::of("remove", link))?;
                 if !is_taken(&error) {
                     return Err(error.into());
                 }
@@ -110,10 +111,9 @@ fn ensure_file(device: &Path, known: &Path) -> Result<(), Error> {
         return Ok(());
     }
     let numbers = known.join(device.file_name().unwrap_or_default()).join("dev");
-    let text = fs::read_to_string(&numbers).map_err(Error::io("read", &numbers))?;
+    let text = fs::read_to_string(&numbers).map_err(PathError::of("read", &numbers))?;
     let Some((major, minor)) = numbers_of(&text) else {
-        let source = ErrorKind::InvalidData.into();
-        return Err(Error::io("understand", &numbers)(source));
+        return Err(PathError::of("understand", &numbers)(ErrorKind::InvalidData).into());
     };
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     let made = rustix::fs::mknodat(
@@ -129,7 +129,7 @@ fn ensure_file(device: &Path, known: &Path) -> Result<(), Error> {
             Ok(())
         }
         Err(Errno::EXIST) => Ok(()),
-        Err(error) => Err(Error::io("make", device)(error.into())),
+        Err(error) => Err(PathError::of("make", device)(error).into()),
     }
 }
 
@@ -155,7 +155,7 @@ pub(super) fn is_of(device: &Path, disk: &Path, writable: Option<bool>) -> Resul
     let file = match BackingFileId::of(disk) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(Error::io("look at", disk)(error)),
+        Err(error) => return Err(PathError::of("look at", disk)(error).into()),
     };
     Ok(entry(device)?.is_some_and(|entry| {
         entry.backing_file() == Some(file) && writable.is_none_or(|writable| entry.ro != Some(writable))
@@ -174,7 +174,7 @@ pub(super) fn mounted_elsewhere(
     disk: &Path,
     writable: bool,
 ) -> Result<Option<PathBuf>, Error> {
-    let file = BackingFileId::of(disk).map_err(Error::io("look at", disk))?;
+    let file = BackingFileId::of(disk).map_err(PathError::of("look at", disk))?;
     for entry in list(None)? {
         let is_written = writable || entry.ro != Some(true);
         if entry.name == device || entry.backing_file() != Some(file) || !is_written {
@@ -193,7 +193,7 @@ pub(super) fn all_of(disk: &Path) -> Result<Vec<PathBuf>, Error> {
     let file = match BackingFileId::of(disk) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(Error::io("look at", disk)(error)),
+        Err(error) => return Err(PathError::of("look at", disk)(error).into()),
     };
     let entries = list(None)?.into_iter();
     let of_disk = entries.filter(|entry| entry.backing_file() == Some(file));
@@ -206,7 +206,7 @@ fn is_exclusive(device: &Path) -> Result<bool, Error> {
     match rustix::fs::open(device, flags, rustix::fs::Mode::empty()) {
         Ok(_) | Err(Errno::NXIO | Errno::NODEV) => Ok(false),
         Err(Errno::BUSY) => Ok(true),
-        Err(errno) => Err(Error::io("open", device)(errno.into())),
+        Err(errno) => Err(PathError::of("open", device)(errno).into()),
     }
 }
 
@@ -228,7 +228,7 @@ fn list(device: Option<&Path>) -> Result<Vec<Entry>, Error> {
     if text.trim().is_empty() {
         return Ok(Vec::new());
     }
-    let listing: Listing = serde_json::from_str(&text).map_err(|error| Error::Io {
+    let listing: Listing = serde_json::from_str(&text).map_err(|error| PathError {
         act: "understand what losetup says of",
         path: device.unwrap_or(Path::new(CONTROL)).to_owned(),
         source: error.into(),
@@ -267,7 +267,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let device = directory.path().join("loop300");
         let error = ensure_file(&device, directory.path()).unwrap_err();
-        assert!(matches!(error, Error::Io { act: "read", .. }), "{error}");
+        assert!(
+            matches!(error, Error::Path(PathError { act: "read", .. })),
+            "{error}"
+        );
         fs::create_dir(&device).unwrap();
         ensure_file(&device, directory.path()).unwrap();
     }

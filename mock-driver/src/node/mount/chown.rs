@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::Path;
 
 use super::error::Error;
+use crate::path_error::PathError;
 
 /// Readable and writable for the group, and setgid, so that new files get the group.
 const DIRECTORY: u32 = 0o2770;
@@ -16,25 +17,25 @@ pub(super) fn give(root: &Path, group: &str) -> Result<(), Error> {
     let Ok(group) = group.parse::<u32>() else {
         return Ok(());
     };
-    let meta = fs::symlink_metadata(root).map_err(Error::io("look at", root))?;
+    let meta = fs::symlink_metadata(root).map_err(PathError::of("look at", root))?;
     if meta.gid() == group && meta.mode() & DIRECTORY == DIRECTORY {
         return Ok(());
     }
     // The root is changed last: its group shows that all files were changed.
-    for entry in fs::read_dir(root).map_err(Error::io("read", root))? {
-        give_entry(&entry.map_err(Error::io("read", root))?.path(), group)?;
+    for entry in fs::read_dir(root).map_err(PathError::of("read", root))? {
+        give_entry(&entry.map_err(PathError::of("read", root))?.path(), group)?;
     }
     take(root, group, DIRECTORY)
 }
 
 fn give_entry(path: &Path, group: u32) -> Result<(), Error> {
-    let meta = fs::symlink_metadata(path).map_err(Error::io("look at", path))?;
+    let meta = fs::symlink_metadata(path).map_err(PathError::of("look at", path))?;
     if meta.is_symlink() {
         return lchown(path, None, Some(group)).map_err(failed(path, group));
     }
     if meta.is_dir() {
-        for entry in fs::read_dir(path).map_err(Error::io("read", path))? {
-            give_entry(&entry.map_err(Error::io("read", path))?.path(), group)?;
+        for entry in fs::read_dir(path).map_err(PathError::of("read", path))? {
+            give_entry(&entry.map_err(PathError::of("read", path))?.path(), group)?;
         }
         return take(path, group, DIRECTORY);
     }
@@ -52,6 +53,6 @@ fn failed(path: &Path, group: u32) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| match source.kind() == ErrorKind::PermissionDenied {
         true => Error::Group { path, group, source },
-        false => Error::io("give to its group", &path)(source),
+        false => PathError::of("give to its group", &path)(source).into(),
     }
 }

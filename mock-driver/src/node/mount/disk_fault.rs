@@ -13,6 +13,7 @@ use super::filesystem::{self, E2FSCK, Filesystem};
 use super::{Disk, Mounter};
 use crate::fault::DiskFault;
 use crate::node::exec::{self, Program};
+use crate::path_error::PathError;
 use crate::store::volume_files::FILESYSTEM;
 
 const TUNE2FS: Program = Program {
@@ -67,7 +68,7 @@ impl Mounter {
         match rustix::fs::open(&disk.device, flags, Mode::empty()) {
             Ok(claim) => drop(claim),
             Err(Errno::BUSY) => return Ok(()),
-            Err(error) => return Err(Error::errno("open", &disk.device)(error)),
+            Err(error) => return Err(PathError::of("open", &disk.device)(error).into()),
         }
         let args = ["-E".as_ref(), "force_fsck".as_ref(), disk.device.as_os_str()];
         TUNE2FS.run(args, &[0])?;

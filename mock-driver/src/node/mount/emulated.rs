@@ -9,6 +9,7 @@ use std::path::Path;
 use super::error::Error;
 use super::filesystem::{Content, Filesystem, content};
 use super::{Disk, MountSource, Stats, Usage};
+use crate::path_error::PathError;
 use crate::store::volume_files::FILESYSTEM;
 
 /// Inodes of an emulated filesystem: one per 16 KiB, the default of mkfs.ext4.
@@ -21,7 +22,7 @@ pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<(), Erro
     let found = match fs::read_to_string(&label) {
         Ok(name) => Filesystem::asked(name.trim())?,
         Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(Error::io("read", &label)(error)),
+        Err(error) => return Err(PathError::of("read", &label)(error).into()),
     };
     if let Some(found) = found {
         return match asked {
@@ -49,17 +50,17 @@ pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<(), Erro
         }
     }
     // Not flushed: the filesystem label, written next, decides whether the directory counts.
-    fs::create_dir_all(&disk.tree).map_err(Error::io("create", &disk.tree))?;
+    fs::create_dir_all(&disk.tree).map_err(PathError::of("create", &disk.tree))?;
     // The label is written last: a directory without it was never mounted.
-    File::create(&label)
+    Ok(File::create(&label)
         .and_then(|mut file| io::Write::write_all(&mut file, wanted.name().as_bytes()).and(file.sync_all()))
-        .map_err(Error::io("create", &label))
+        .map_err(PathError::of("create", &label))?)
 }
 
 /// Links `target` to `to`; removes the empty directory or file that a caller may have created for a mount.
 pub(super) fn link(to: &Path, target: &Path) -> Result<(), Error> {
     super::kernel::remove_empty(target)?;
-    symlink(to, target).map_err(Error::io("link", target))
+    Ok(symlink(to, target).map_err(PathError::of("link", target))?)
 }
 
 pub(super) fn source_at(target: &Path) -> Result<Option<MountSource>, Error> {
@@ -72,7 +73,7 @@ pub(super) fn source_at(target: &Path) -> Result<Option<MountSource>, Error> {
     match fs::read_link(target) {
         Ok(to) => Ok(Some(MountSource::Link(to))),
         Err(error) if absent.contains(&error.kind()) => Ok(None),
-        Err(error) => Err(Error::io("read the link", target)(error)),
+        Err(error) => Err(PathError::of("read the link", target)(error).into()),
     }
 }
 
@@ -80,7 +81,9 @@ pub(super) fn source_at(target: &Path) -> Result<Option<MountSource>, Error> {
 pub(super) fn unlink(target: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Result<(), Error> {
     match source_at(target)? {
         None => Ok(()),
-        Some(mounted) if is_ours(&mounted) => fs::remove_file(target).map_err(Error::io("remove", target)),
+        Some(mounted) if is_ours(&mounted) => {
+            Ok(fs::remove_file(target).map_err(PathError::of("remove", target))?)
+        }
         Some(_) => Err(Error::in_the_way(target, "is a link that is not of this volume")),
     }
 }
@@ -88,10 +91,10 @@ pub(super) fn unlink(target: &Path, is_ours: impl Fn(&MountSource) -> bool) -> R
 /// The volume's size and the usage by its files.
 pub(super) fn stats(disk: &Disk) -> Result<Stats, Error> {
     let total = fs::metadata(&disk.device)
-        .map_err(Error::io("look at", &disk.device))?
+        .map_err(PathError::of("look at", &disk.device))?
         .len();
     let (mut bytes, mut inodes) = (0, 0);
-    measure(&disk.tree, &mut bytes, &mut inodes).map_err(Error::io("read", &disk.tree))?;
+    measure(&disk.tree, &mut bytes, &mut inodes).map_err(PathError::of("read", &disk.tree))?;
     let usage = |total: u64, used: u64| Usage {
         available: total.saturating_sub(used),
         total,

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::node::exec;
+use crate::path_error::PathError;
 
 /// Mount and unmount errors.
 #[derive(Debug, thiserror::Error)]
@@ -48,12 +49,8 @@ pub enum Error {
     Busy { path: PathBuf },
     #[error("{} {reason}: remove it first", path.display())]
     InTheWay { path: PathBuf, reason: &'static str },
-    #[error("cannot {act} {}", path.display())]
-    Io {
-        act: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Path(#[from] PathError),
     #[error(transparent)]
     Program(#[from] exec::Error),
 }
@@ -65,20 +62,6 @@ impl Error {
         Self::InTheWay {
             path: path.to_owned(),
             reason,
-        }
-    }
-
-    pub(crate) fn io(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let path = path.to_owned();
-        move |source| Self::Io { act, path, source }
-    }
-
-    pub(super) fn errno(act: &'static str, path: &Path) -> impl FnOnce(rustix::io::Errno) -> Self {
-        let path = path.to_owned();
-        move |errno| Self::Io {
-            act,
-            path,
-            source: errno.into(),
         }
     }
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use super::error::Error;
 use crate::node::exec::{self, Program};
+use crate::path_error::PathError;
 use crate::store::volume_files;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +96,7 @@ impl Filesystem {
 }
 
 pub(super) fn found(device: &Path) -> Result<Option<Filesystem>, Error> {
-    let head = head(device).map_err(Error::io("read", device))?;
+    let head = head(device).map_err(PathError::of("read", device))?;
     Ok(match signature(&head) {
         Some(Content::Known(fs)) => Some(fs),
         Some(Content::Unknown(_) | Content::Blank) | None => None,
@@ -106,7 +107,7 @@ pub(super) fn found(device: &Path) -> Result<Option<Filesystem>, Error> {
 pub(super) fn grow(fs: Filesystem, device: &Path, path: &Path) -> Result<(), Error> {
     match fs {
         Filesystem::Ext2 | Filesystem::Ext3 | Filesystem::Ext4 => {
-            let head = head(device).map_err(Error::io("read", device))?;
+            let head = head(device).map_err(PathError::of("read", device))?;
             if !has_room(&head, device)? {
                 return Ok(());
             }
@@ -129,7 +130,7 @@ pub(super) fn grow(fs: Filesystem, device: &Path, path: &Path) -> Result<(), Err
 /// Grows an unmounted ext filesystem to the size of its device, which needs access to the device only. xfs grows only
 /// while it is mounted.
 pub(super) fn grow_unmounted(device: &Path) -> Result<(), Error> {
-    let head = head(device).map_err(Error::io("read", device))?;
+    let head = head(device).map_err(PathError::of("read", device))?;
     if !has_room(&head, device)? {
         return Ok(());
     }
@@ -146,7 +147,7 @@ fn has_room(head: &[u8], device: &Path) -> Result<bool, Error> {
     };
     let bytes = File::open(device)
         .and_then(|mut file| file.seek(SeekFrom::End(0)))
-        .map_err(Error::io("read the size of", device))?;
+        .map_err(PathError::of("read the size of", device))?;
     Ok(bytes / block > blocks)
 }
 
@@ -172,12 +173,12 @@ pub(super) fn content(device: &Path, file: &Path) -> Result<Content, Error> {
     // Writes to the device must be visible in its backing file.
     File::open(device)
         .and_then(|device| device.sync_all())
-        .map_err(Error::io("flush", device))?;
-    let head = head(device).map_err(Error::io("read", device))?;
+        .map_err(PathError::of("flush", device))?;
+    let head = head(device).map_err(PathError::of("read", device))?;
     if let Some(content) = signature(&head) {
         return Ok(content);
     }
-    let is_blank = volume_files::is_blank(file).map_err(Error::io("read", file))?;
+    let is_blank = volume_files::is_blank(file).map_err(PathError::of("read", file))?;
     Ok(if is_blank {
         Content::Blank
     } else {

@@ -15,6 +15,7 @@ use super::Disk;
 use super::error::Error;
 use super::filesystem::{Content, E2FSCK, Filesystem, check, content, grow_unmounted, head};
 use crate::node::exec::{self, Program};
+use crate::path_error::PathError;
 
 const BLKDISCARD: Program = Program {
     name: "blkdiscard",
@@ -80,7 +81,7 @@ fn format((mkfs, args): (Program, &[&str]), disk: &Disk) -> Result<(), Error> {
     File::create(mark)
         .and_then(|file| file.sync_all())
         .and_then(|()| flush_directory_of(mark))
-        .map_err(Error::io("create", mark))?;
+        .map_err(PathError::of("create", mark))?;
     let args = args.iter().map(AsRef::as_ref).chain([disk.device.as_os_str()]);
     if let Err(error) = mkfs.run(args.collect::<Vec<_>>(), &[0]) {
         match error {
@@ -92,7 +93,7 @@ fn format((mkfs, args): (Program, &[&str]), disk: &Disk) -> Result<(), Error> {
     }
     File::open(&disk.device)
         .and_then(|device| device.sync_all())
-        .map_err(Error::io("flush", &disk.device))?;
+        .map_err(PathError::of("flush", &disk.device))?;
     remove(mark)
 }
 
@@ -113,7 +114,7 @@ pub(crate) fn hand_over(disk: &Disk) -> Result<(), Error> {
 
 /// Whether mkfs completed, or the filesystem has been mounted.
 fn is_whole(found: Filesystem, device: &Path) -> Result<bool, Error> {
-    let head = head(device).map_err(Error::io("read", device))?;
+    let head = head(device).map_err(PathError::of("read", device))?;
     match found {
         Filesystem::Xfs => Ok(head.get(XFS_IN_PROGRESS) == Some(&0)),
         Filesystem::Ext2 | Filesystem::Ext3 | Filesystem::Ext4 => {
@@ -135,13 +136,13 @@ fn is_whole(found: Filesystem, device: &Path) -> Result<bool, Error> {
 
 /// Zeroes a disk, and with it the device's page cache.
 fn wipe(disk: &Disk) -> Result<(), Error> {
-    let meta = fs::metadata(&disk.device).map_err(Error::io("look at", &disk.device))?;
+    let meta = fs::metadata(&disk.device).map_err(PathError::of("look at", &disk.device))?;
     if meta.file_type().is_block_device() {
         // Opens the device exclusively, so it fails while a mkfs still runs.
         BLKDISCARD.run(["--zeroout".as_ref(), disk.device.as_os_str()], &[0])?;
-        return File::open(&disk.device)
+        return Ok(File::open(&disk.device)
             .and_then(|device| device.sync_all())
-            .map_err(Error::io("flush", &disk.device));
+            .map_err(PathError::of("flush", &disk.device))?);
     }
     let empty = || {
         let file = File::options().write(true).open(&disk.device)?;
@@ -149,15 +150,15 @@ fn wipe(disk: &Disk) -> Result<(), Error> {
         file.set_len(meta.len())?;
         file.sync_all()
     };
-    empty().map_err(Error::io("wipe", &disk.device))
+    Ok(empty().map_err(PathError::of("wipe", &disk.device))?)
 }
 
 fn remove(mark: &Path) -> Result<(), Error> {
-    match fs::remove_file(mark) {
+    let removed = match fs::remove_file(mark) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => flush_directory_of(mark),
-    }
-    .map_err(Error::io("remove", mark))
+    };
+    Ok(removed.map_err(PathError::of("remove", mark))?)
 }
 
 fn flush_directory_of(mark: &Path) -> io::Result<()> {

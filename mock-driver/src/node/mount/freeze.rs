@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use super::error::Error;
 use super::kernel;
 use crate::node::exec::Program;
+use crate::path_error::PathError;
 
 const FSFREEZE: Program = Program {
     name: "fsfreeze",
@@ -37,12 +38,12 @@ impl Frozen {
         let Some(device) = kernel::device_at(path)? else {
             return Ok(None);
         };
-        let volume_files = fs::metadata(volume_files).map_err(Error::io("look at", volume_files))?;
+        let volume_files = fs::metadata(volume_files).map_err(PathError::of("look at", volume_files))?;
         if volume_files.dev() == device {
             return Ok(None);
         }
-        let root = File::open(path).map_err(Error::io("open", path))?;
-        fs::write(mark, path.as_os_str().as_encoded_bytes()).map_err(Error::io("write", mark))?;
+        let root = File::open(path).map_err(PathError::of("open", path))?;
+        fs::write(mark, path.as_os_str().as_encoded_bytes()).map_err(PathError::of("write", mark))?;
         if let Err(error) = FSFREEZE.run(["--freeze", proc_path(&root).as_str()], &[0]) {
             // Not ours to thaw: another process may have frozen it.
             remove_mark(mark);

@@ -15,6 +15,7 @@ use super::error::Error;
 use super::filesystem::Filesystem;
 use super::options::Options;
 use super::{MountSource, Stats, Usage};
+use crate::path_error::PathError;
 
 /// Maximum number of stacked mounts that are unmounted at a path.
 const LAYERS: usize = 64;
@@ -27,7 +28,7 @@ pub(super) fn device_at(path: &Path) -> Result<Option<u64>, Error> {
             Ok(Some(rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)))
         }
         Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-        Err(errno) => Err(Error::errno("look at", path)(errno)),
+        Err(errno) => Err(PathError::of("look at", path)(errno).into()),
     }
 }
 
@@ -40,7 +41,7 @@ pub(super) fn source_at(path: &Path) -> Result<Option<MountSource>, Error> {
     let Some(filesystem) = device_at(path)? else {
         return Ok(None);
     };
-    let meta = fs::symlink_metadata(path).map_err(Error::io("look at", path))?;
+    let meta = fs::symlink_metadata(path).map_err(PathError::of("look at", path))?;
     Ok(Some(MountSource::Device(if meta.file_type().is_block_device() {
         meta.rdev()
     } else {
@@ -49,12 +50,14 @@ pub(super) fn source_at(path: &Path) -> Result<Option<MountSource>, Error> {
 }
 
 pub(super) fn is_read_only(path: &Path) -> Result<bool, Error> {
-    let stat = rustix::fs::statvfs(path).map_err(Error::errno("look at", path))?;
+    let stat = rustix::fs::statvfs(path).map_err(PathError::of("look at", path))?;
     Ok(stat.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 pub(super) fn number(device: &Path) -> Result<u64, Error> {
-    Ok(fs::metadata(device).map_err(Error::io("look at", device))?.rdev())
+    Ok(fs::metadata(device)
+        .map_err(PathError::of("look at", device))?
+        .rdev())
 }
 
 pub(super) fn mount(
@@ -76,7 +79,7 @@ pub(super) fn mount(
         Ok(()) => Ok(()),
         // The filesystem was checked before, so the options are the cause, if there are any.
         Err(Errno::INVAL) if !given.is_empty() => Err(refused()),
-        Err(errno) => Err(Error::errno("mount the volume at", path)(errno)),
+        Err(errno) => Err(PathError::of("mount the volume at", path)(errno).into()),
     }
 }
 
@@ -93,7 +96,7 @@ pub(super) fn bind_directory(
     match fs::create_dir(target) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists && target.is_dir() => {}
-        Err(error) => return Err(Error::io("create", target)(error)),
+        Err(error) => return Err(PathError::of("create", target)(error).into()),
     }
     let wanted = Options::read(flags).flags;
     bind(from, target, readonly, wanted)
@@ -107,14 +110,14 @@ pub(super) fn bind_device(device: &Path, target: &Path, readonly: bool) -> Resul
     match fs::File::create_new(target) {
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists && is_empty_file(target) => {}
-        Err(error) => return Err(Error::io("create", target)(error)),
+        Err(error) => return Err(PathError::of("create", target)(error).into()),
     }
     bind(device, target, readonly, MountFlags::empty())
 }
 
 /// Binds, then remounts with flags: mount(2) ignores the flags of a new bind mount.
 fn bind(from: &Path, target: &Path, readonly: bool, wanted: MountFlags) -> Result<(), Error> {
-    rustix::mount::mount_bind(from, target).map_err(Error::errno("bind to", target))?;
+    rustix::mount::mount_bind(from, target).map_err(PathError::of("bind to", target))?;
     let per_mount = MountFlags::NOSUID
         | MountFlags::NODEV
         | MountFlags::NOEXEC
@@ -135,13 +138,13 @@ fn bind(from: &Path, target: &Path, readonly: bool, wanted: MountFlags) -> Resul
     let restricted = rustix::mount::mount_remount(target, MountFlags::BIND | flags, c"");
     if let Err(errno) = restricted {
         unmount_uppermost(target)?;
-        return Err(Error::errno("restrict the mount at", target)(errno));
+        return Err(PathError::of("restrict the mount at", target)(errno).into());
     }
     Ok(())
 }
 
 fn inherited(from: &Path) -> Result<MountFlags, Error> {
-    let stat = rustix::fs::statvfs(from).map_err(Error::errno("look at", from))?;
+    let stat = rustix::fs::statvfs(from).map_err(PathError::of("look at", from))?;
     let mut flags = MountFlags::empty();
     for (info, flag) in [
         (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
@@ -192,7 +195,7 @@ fn unmount_uppermost(path: &Path) -> Result<(), Error> {
         Err(Errno::BUSY) => Err(Error::Busy {
             path: path.to_owned(),
         }),
-        Err(errno) => Err(Error::errno("unmount", path)(errno)),
+        Err(errno) => Err(PathError::of("unmount", path)(errno).into()),
     }
 }
 
@@ -205,7 +208,7 @@ pub(crate) fn check_empty(target: &Path) -> Result<(), Error> {
         Ok(meta) if meta.is_file() => Ok(meta.len() == 0),
         Ok(_) => return Err(Error::in_the_way(target, "is not the target of a volume")),
     };
-    if holds_nothing.map_err(Error::io("look at", target))? {
+    if holds_nothing.map_err(PathError::of("look at", target))? {
         return Ok(());
     }
     Err(Error::in_the_way(target, "holds data that is not the volume's"))
@@ -223,12 +226,12 @@ pub(crate) fn remove_empty(target: &Path) -> Result<(), Error> {
         Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
             Err(Error::in_the_way(target, "holds data that is not the volume's"))
         }
-        result => result.map_err(Error::io("remove", target)),
+        result => Ok(result.map_err(PathError::of("remove", target))?),
     }
 }
 
 pub(super) fn stats(path: &Path) -> Result<Stats, Error> {
-    let stat = rustix::fs::statvfs(path).map_err(Error::errno("read how full it is at", path))?;
+    let stat = rustix::fs::statvfs(path).map_err(PathError::of("read how full it is at", path))?;
     let fragment_size = stat.f_frsize;
     Ok(Stats {
         bytes: Usage {

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
-use super::error::Error;
 use super::extent;
 use super::file_id::{DISK, FILESYSTEM, FileId, NODE, TREE, UNFINISHED};
+use crate::path_error::PathError;
 
 /// Above this number of files and directories, syncfs replaces an fsync of each: the cost of fsync grows with their number,
 /// while that of syncfs includes writes of other processes.
@@ -29,11 +29,11 @@ pub(crate) struct SweepReport {
 }
 
 /// Replaces `to` by a copy of `from` and returns the number of bytes. With `lasting` the copy is durable on return.
-pub(super) fn replace(from: &Path, to: &Path, bytes: u64, lasting: bool) -> Result<u64, Error> {
+pub(super) fn replace(from: &Path, to: &Path, bytes: u64, lasting: bool) -> Result<u64, PathError> {
     let source = match File::open(from.join(DISK)) {
         Ok(source) => Some(source),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(Error::of("read", from)(error)),
+        Err(error) => return Err(PathError::of("read", from)(error)),
     };
     let tree = Some(from.join(TREE)).filter(|tree| tree.is_dir());
     if source.is_none() && tree.is_none() {
@@ -47,19 +47,19 @@ pub(super) fn replace(from: &Path, to: &Path, bytes: u64, lasting: bool) -> Resu
     let made = (|| {
         let copied = build(from, source.as_ref(), tree.as_deref(), &new, bytes)?;
         if lasting {
-            flush(&new).map_err(Error::of("flush", &new))?;
+            flush(&new).map_err(PathError::of("flush", &new))?;
         }
         remove(to)?;
-        fs::rename(&new, to).map_err(Error::of("rename", &new))?;
+        fs::rename(&new, to).map_err(PathError::of("rename", &new))?;
         Ok(copied)
     })();
     if made.is_err() {
         remove_unfinished(&new);
     }
     if lasting && made.is_ok() {
-        sync(parent).map_err(Error::of("flush", parent))?;
+        sync(parent).map_err(PathError::of("flush", parent))?;
         if let Some(above) = parent.parent().filter(|_| is_first) {
-            sync(above).map_err(Error::of("flush", above))?;
+            sync(above).map_err(PathError::of("flush", above))?;
         }
     }
     made
@@ -72,25 +72,25 @@ fn build(
     tree: Option<&Path>,
     new: &Path,
     bytes: u64,
-) -> Result<u64, Error> {
+) -> Result<u64, PathError> {
     // Not flushed: the copy is flushed as a whole before it gets its name.
-    fs::create_dir_all(new).map_err(Error::of("create", new))?;
+    fs::create_dir_all(new).map_err(PathError::of("create", new))?;
     let mut copied = 0;
     if let Some(disk) = disk {
-        copied += copy_disk(disk, &new.join(DISK), bytes).map_err(Error::of("copy the disk to", new))?;
+        copied += copy_disk(disk, &new.join(DISK), bytes).map_err(PathError::of("copy the disk to", new))?;
     }
     if let Some(tree) = tree {
-        copied += copy_tree(tree, &new.join(TREE)).map_err(Error::of("copy the files to", new))?;
+        copied += copy_tree(tree, &new.join(TREE)).map_err(PathError::of("copy the files to", new))?;
         let label = from.join(FILESYSTEM);
         if label.exists() {
-            fs::copy(&label, new.join(FILESYSTEM)).map_err(Error::of("copy the files to", new))?;
+            fs::copy(&label, new.join(FILESYSTEM)).map_err(PathError::of("copy the files to", new))?;
         }
     }
     Ok(copied)
 }
 
 /// Removes files: renames their directory, then removes one by one.
-pub(super) fn remove(path: &Path) -> Result<(), Error> {
+pub(super) fn remove(path: &Path) -> Result<(), PathError> {
     let old = unfinished(path, "old");
     remove_all(&old)?;
     match fs::rename(path, &old) {
@@ -99,12 +99,12 @@ pub(super) fn remove(path: &Path) -> Result<(), Error> {
             remove_all(&old)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(Error::of("remove", path)(error)),
+        Err(error) => Err(PathError::of("remove", path)(error)),
     }
 }
 
 /// Removes unfinished copies and moves files that are not `known` into `orphaned`.
-pub(super) fn sweep(directory: &Path, known: &[FileId]) -> Result<SweepReport, Error> {
+pub(super) fn sweep(directory: &Path, known: &[FileId]) -> Result<SweepReport, PathError> {
     let known: HashSet<PathBuf> = known
         .iter()
         .map(|file_id| directory.join(file_id.relative_path()))
@@ -125,20 +125,20 @@ pub(super) fn sweep(directory: &Path, known: &[FileId]) -> Result<SweepReport, E
 }
 
 /// The paths in a directory; none if it does not exist.
-pub(super) fn paths_in(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+pub(super) fn paths_in(folder: &Path) -> Result<Vec<PathBuf>, PathError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(Error::of("read", folder)(error)),
+        Err(error) => return Err(PathError::of("read", folder)(error)),
     };
-    let path = |entry: io::Result<DirEntry>| Ok(entry.map_err(Error::of("read", folder))?.path());
+    let path = |entry: io::Result<DirEntry>| Ok(entry.map_err(PathError::of("read", folder))?.path());
     entries.map(path).collect()
 }
 
 /// Moves a file into a directory, under its own name or the first free one.
-pub(super) fn set_aside(path: &Path, folder: &Path) -> Result<(), Error> {
+pub(super) fn set_aside(path: &Path, folder: &Path) -> Result<(), PathError> {
     // Not flushed: files that a crash leaves in place are orphans again.
-    fs::create_dir_all(folder).map_err(Error::of("create", folder))?;
+    fs::create_dir_all(folder).map_err(PathError::of("create", folder))?;
     let name = path.file_name().unwrap_or_default();
     for number in 0_u32.. {
         let mut to = folder.join(name);
@@ -152,7 +152,7 @@ pub(super) fn set_aside(path: &Path, folder: &Path) -> Result<(), Error> {
                 return Ok(());
             }
             Err(Errno::EXIST | Errno::NOTEMPTY) => {}
-            Err(error) => return Err(Error::of("move aside", path)(error.into())),
+            Err(error) => return Err(PathError::of("move aside", path)(error)),
         }
     }
     Ok(())
@@ -234,12 +234,12 @@ fn copy_entry(entry: &DirEntry, source: &Path, target: &Path) -> io::Result<u64>
 
 /// Removes the contents of a directory except one name. The note of an ephemeral volume's node is removed last: until then
 /// only that node completes an interrupted removal.
-fn remove_all_but(kept: &str, directory: &Path) -> Result<(), Error> {
+fn remove_all_but(kept: &str, directory: &Path) -> Result<(), PathError> {
     if !directory.join(kept).exists() {
         return Ok(());
     }
-    for entry in fs::read_dir(directory).map_err(Error::of("read", directory))? {
-        let entry = entry.map_err(Error::of("read", directory))?;
+    for entry in fs::read_dir(directory).map_err(PathError::of("read", directory))? {
+        let entry = entry.map_err(PathError::of("read", directory))?;
         let path = entry.path();
         let removed = match entry.file_type() {
             _ if entry.file_name() == kept => Ok(()),
@@ -249,7 +249,7 @@ fn remove_all_but(kept: &str, directory: &Path) -> Result<(), Error> {
         };
         match removed {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(Error::of("remove", &path)(error));
+                return Err(PathError::of("remove", &path)(error));
             }
             _ => {}
         }
@@ -269,11 +269,11 @@ pub(super) fn is_unfinished(path: &Path) -> bool {
     what.starts_with("new-") || what.starts_with("old-")
 }
 
-pub(super) fn remove_all(path: &Path) -> Result<(), Error> {
+pub(super) fn remove_all(path: &Path) -> Result<(), PathError> {
     match fs::remove_dir_all(path) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(Error::of("remove", path)(error)),
+        Err(error) => Err(PathError::of("remove", path)(error)),
     }
 }
 

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::VolumeFiles;
 use super::copy::{ORPHANED, is_unfinished, paths_in, remove_all, remove_unfinished, set_aside};
-use super::error::Error;
 use super::file_id::{DISK, EPHEMERAL, FileId, NODE, UNFINISHED, file_name};
+use crate::path_error::PathError;
 use crate::store::durable;
 
 #[derive(Serialize, Deserialize)]
@@ -25,7 +25,12 @@ pub(crate) struct NodeNote {
 
 impl VolumeFiles {
     /// Records the node before a volume is created. Nodes share the directory, and each removes the volumes of its own pods.
-    pub(crate) async fn note_node(&self, file_id: &FileId, node: &str, target: &str) -> Result<(), Error> {
+    pub(crate) async fn note_node(
+        &self,
+        file_id: &FileId,
+        node: &str,
+        target: &str,
+    ) -> Result<(), PathError> {
         if !self.is_kept() {
             return Ok(());
         }
@@ -39,7 +44,7 @@ impl VolumeFiles {
     }
 
     /// The volumes of a node's pods.
-    pub(crate) async fn ephemeral_of(&self, node: &str) -> Result<Vec<NodeNote>, Error> {
+    pub(crate) async fn ephemeral_of(&self, node: &str) -> Result<Vec<NodeNote>, PathError> {
         if !self.is_kept() {
             return Ok(Vec::new());
         }
@@ -60,7 +65,7 @@ impl VolumeFiles {
     /// Removes the leftovers of interrupted creations and removals of ephemeral volumes, except those of other nodes, which
     /// may still be running. Only for the process that has locked the node's devices. Returns the number of removed
     /// directories.
-    pub(crate) async fn sweep_unfinished_ephemeral(&self, node: &str) -> Result<usize, Error> {
+    pub(crate) async fn sweep_unfinished_ephemeral(&self, node: &str) -> Result<usize, PathError> {
         if !self.is_kept() {
             return Ok(0);
         }
@@ -81,7 +86,7 @@ impl VolumeFiles {
 
 /// Moves ephemeral volumes without a readable note, which no node removes, into `orphaned`, and returns their number. Those with a
 /// loop device stay: a node of an earlier version, which wrote no notes, may still use them.
-pub(super) fn set_aside_unowned(directory: &Path) -> Result<usize, Error> {
+pub(super) fn set_aside_unowned(directory: &Path) -> Result<usize, PathError> {
     let mut moved = 0;
     for path in paths_in(&directory.join(EPHEMERAL))? {
         let name = path.file_name().unwrap_or_default();
@@ -95,21 +100,21 @@ pub(super) fn set_aside_unowned(directory: &Path) -> Result<usize, Error> {
     Ok(moved)
 }
 
-fn has_note(directory: &Path) -> Result<bool, Error> {
+fn has_note(directory: &Path) -> Result<bool, PathError> {
     let path = directory.join(NODE);
     match fs::read(&path) {
         Ok(text) => Ok(serde_json::from_slice::<NodeNote>(&text).is_ok()),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
-        Err(error) => Err(Error::of("read", &path)(error)),
+        Err(error) => Err(PathError::of("read", &path)(error)),
     }
 }
 
 /// Whether a loop device has a backing file with this end of its path. The kernel has the path that a process in another mount
 /// namespace used.
-fn has_loop_device(disk: &Path) -> Result<bool, Error> {
+fn has_loop_device(disk: &Path) -> Result<bool, PathError> {
     let devices = Path::new("/sys/block");
-    for device in fs::read_dir(devices).map_err(Error::of("read", devices))? {
-        let device = device.map_err(Error::of("read", devices))?.path();
+    for device in fs::read_dir(devices).map_err(PathError::of("read", devices))? {
+        let device = device.map_err(PathError::of("read", devices))?.path();
         let backing_file = fs::read_to_string(device.join("loop/backing_file")).unwrap_or_default();
         if Path::new(backing_file.trim_end()).ends_with(disk) {
             return Ok(true);
@@ -119,9 +124,9 @@ fn has_loop_device(disk: &Path) -> Result<bool, Error> {
 }
 
 /// Writes the note of an ephemeral volume. A new directory gets its name with the note in it, so that each one has an owner.
-fn write_note(directory: &Path, note: &NodeNote) -> Result<(), Error> {
+fn write_note(directory: &Path, note: &NodeNote) -> Result<(), PathError> {
     let write = |directory: &Path| {
-        durable::write_json(directory, NODE, note).map_err(Error::of("write a note in", directory))
+        durable::write_json(directory, NODE, note).map_err(PathError::of("write a note in", directory))
     };
     if directory.exists() {
         return write(directory);
@@ -130,9 +135,9 @@ fn write_note(directory: &Path, note: &NodeNote) -> Result<(), Error> {
     remove_all(&new)?;
     let made = (|| {
         // Not flushed: it gets its name when its note is written.
-        fs::create_dir_all(&new).map_err(Error::of("create", &new))?;
+        fs::create_dir_all(&new).map_err(PathError::of("create", &new))?;
         write(&new)?;
-        fs::rename(&new, directory).map_err(Error::of("rename", &new))
+        fs::rename(&new, directory).map_err(PathError::of("rename", &new))
     })();
     if made.is_err() {
         remove_unfinished(&new);

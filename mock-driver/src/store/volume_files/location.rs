@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use tempfile::TempDir;
 
 use super::VolumeFiles;
-use super::error::Error;
+use crate::path_error::PathError;
 
 #[derive(Debug)]
 pub(super) enum FilesLocation {
@@ -33,11 +33,11 @@ pub(super) enum PrivateDir {
 
 impl VolumeFiles {
     /// The directory, created if it does not exist. It may contain other files.
-    pub fn directory(&self) -> Result<PathBuf, Error> {
+    pub fn directory(&self) -> Result<PathBuf, PathError> {
         match &*self.location {
             FilesLocation::Persistent { directory, .. } => {
                 // Not flushed: `claim` has created and flushed it, unless it was removed since.
-                fs::create_dir_all(directory).map_err(Error::of("create", directory))?;
+                fs::create_dir_all(directory).map_err(PathError::of("create", directory))?;
                 Ok(directory.clone())
             }
             FilesLocation::Nowhere => Ok(PathBuf::from("/nowhere")),
@@ -45,7 +45,7 @@ impl VolumeFiles {
                 let mut private = crate::lock(private);
                 match &*private {
                     PrivateDir::Made(made) => Ok(made.path().to_owned()),
-                    PrivateDir::Closed => Err(Error {
+                    PrivateDir::Closed => Err(PathError {
                         act: "use the directory of a driver that has ended:",
                         path: PathBuf::from("volume files"),
                         source: ErrorKind::NotFound.into(),
@@ -55,7 +55,7 @@ impl VolumeFiles {
                             .prefix("csi-mock-driver-")
                             .permissions(Permissions::from_mode(0o700))
                             .tempdir()
-                            .map_err(Error::of("create a directory in", &std::env::temp_dir()))?;
+                            .map_err(PathError::of("create a directory in", &std::env::temp_dir()))?;
                         let path = made.path().to_owned();
                         *private = PrivateDir::Made(made);
                         Ok(path)
@@ -66,7 +66,7 @@ impl VolumeFiles {
     }
 
     /// Removes a private directory with its contents. Permanent files remain, and their directory is unlocked.
-    pub(crate) fn close(&self) -> Result<(), Error> {
+    pub(crate) fn close(&self) -> Result<(), PathError> {
         let private = match &*self.location {
             FilesLocation::Private(private) => private,
             FilesLocation::Nowhere => return Ok(()),
@@ -79,7 +79,7 @@ impl VolumeFiles {
         match std::mem::replace(&mut *private, PrivateDir::Closed) {
             PrivateDir::Made(made) => {
                 let path = made.path().to_owned();
-                made.close().map_err(Error::of("remove", &path))
+                made.close().map_err(PathError::of("remove", &path))
             }
             PrivateDir::Unused | PrivateDir::Closed => Ok(()),
         }

@@ -15,10 +15,10 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::copy::{self, is_unfinished};
-use super::error::Error;
 use super::file_id::{DISK, EPHEMERAL, FILESYSTEM, FileId, NODE, TREE};
 use super::location::FilesLocation;
 use super::{FORMATTING, FROZEN, VolumeFiles};
+use crate::path_error::PathError;
 use crate::store::durable;
 
 const MARKER: &str = "media.json";
@@ -199,7 +199,7 @@ fn claim(
         Claimed::New => {}
         // Before the marker, so that a crash in between repeats it.
         Claimed::FromMemory => {
-            copy::sweep(directory, &[]).map_err(|Error { act, path, source }| ClaimError::Io {
+            copy::sweep(directory, &[]).map_err(|PathError { act, path, source }| ClaimError::Io {
                 act,
                 path,
                 source,
