@@ -11,6 +11,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use csi_proto::registration::registration_server::RegistrationServer;
 use futures::Stream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
@@ -212,7 +213,8 @@ pub async fn serve(
     let mut tasks = start(&driver, faults, listener, admin, &stop);
     if let (Some(registrar), Some(registration)) = (&driver.registrar, registration) {
         let incoming = registration.incoming(Arc::default());
-        tasks.spawn(answer_calls("registration", registrar.service(), incoming, &stop));
+        let service = RegistrationServer::from_arc(registrar.clone());
+        tasks.spawn(answer_calls("registration", service, incoming, &stop));
     }
 
     let result = tokio::select! {

@@ -1,16 +1,14 @@
 //! The gRPC services: adapters between CSI messages and the array.
 
-pub(crate) use self::controller::ControllerService;
-pub use self::dispatch::services;
-pub(crate) use self::group::GroupService;
-pub(crate) use self::identity::IdentityService;
-pub(crate) use self::node::NodeService;
-pub(crate) use self::snapshot_metadata::SnapshotMetadataService;
+use std::sync::Arc;
 
-/// Implements a service: [`Driver::answer`](crate::driver::Driver::answer) handles each of its methods. Each request is given
+pub use self::dispatch::services;
+use crate::driver::Driver;
+
+/// Implements a service: [`Driver::answer`] handles each of its methods. Each request is given
 /// with its fields of the volume, of the node and of the name of the object to create.
 macro_rules! answer_calls {
-    ($service:ident for $server:ident: $($rpc:ident: $method:ident($request:ident $({ $($of:ident: $field:ident),+ })?),)+) => {
+    ($service:ident: $($rpc:ident: $method:ident($request:ident $({ $($of:ident: $field:ident),+ })?),)+) => {
         $(impl crate::service::call::RpcRequest for $request {
             const METHOD: crate::rpc::method::Method = crate::rpc::method::Method::$rpc;
             $($(fn $of(&self) -> &str {
@@ -19,7 +17,7 @@ macro_rules! answer_calls {
         })+
 
         #[tonic::async_trait]
-        impl $service for $server {
+        impl $service for crate::service::DriverService {
             $(async fn $method(
                 &self,
                 request: tonic::Request<$request>,
@@ -40,3 +38,7 @@ mod identity;
 mod legacy;
 mod node;
 mod snapshot_metadata;
+
+/// Implements all services: those of CSI and gRPC's health service.
+#[derive(Clone, Debug)]
+struct DriverService(Arc<Driver>);

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use csi_proto::registration::registration_server::{Registration, RegistrationServer};
+use csi_proto::registration::registration_server::Registration;
 use csi_proto::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -23,6 +23,7 @@ pub struct Settings {
     pub endpoint: PathBuf,
 }
 
+/// The gRPC service.
 #[derive(Debug)]
 pub(crate) struct Registrar {
     driver: String,
@@ -41,10 +42,6 @@ pub(crate) enum RegistrationState {
     Failed(String),
 }
 
-/// The gRPC service.
-#[derive(Clone, Debug)]
-pub(crate) struct Answers(std::sync::Arc<Registrar>);
-
 // === impl Registrar ===
 
 impl Registrar {
@@ -58,10 +55,6 @@ impl Registrar {
 
     pub(crate) fn socket(&self) -> PathBuf {
         self.settings.directory.join(format!("{}-reg.sock", self.driver))
-    }
-
-    pub(crate) fn service(self: &std::sync::Arc<Self>) -> RegistrationServer<Answers> {
-        RegistrationServer::new(Answers(self.clone()))
     }
 
     pub(crate) fn state(&self) -> RegistrationState {
@@ -83,12 +76,12 @@ impl Registrar {
 }
 
 #[tonic::async_trait]
-impl Registration for Answers {
+impl Registration for Registrar {
     async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
         Ok(Response::new(PluginInfo {
             r#type: "CSIPlugin".to_owned(),
-            name: self.0.driver.clone(),
-            endpoint: self.0.settings.endpoint.display().to_string(),
+            name: self.driver.clone(),
+            endpoint: self.settings.endpoint.display().to_string(),
             supported_versions: VERSIONS.map(str::to_owned).to_vec(),
         }))
     }
@@ -101,7 +94,7 @@ impl Registration for Answers {
             plugin_registered,
             error,
         } = request.into_inner();
-        self.0.status.send_replace(if plugin_registered {
+        self.status.send_replace(if plugin_registered {
             tracing::info!("registered with kubelet");
             RegistrationState::Registered
         } else {

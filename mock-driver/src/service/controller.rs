@@ -1,7 +1,5 @@
 //! The Controller service.
 
-use std::sync::Arc;
-
 use csi_proto::v1::controller_server::Controller;
 use csi_proto::v1::{
     ControllerExpandVolumeRequest, ControllerGetCapabilitiesRequest, ControllerGetVolumeHealthRequest,
@@ -10,8 +8,6 @@ use csi_proto::v1::{
     CreateVolumeRequest, DeleteSnapshotRequest, DeleteVolumeRequest, GetCapacityRequest, GetSnapshotRequest,
     ListSnapshotsRequest, ListVolumesRequest, ValidateVolumeCapabilitiesRequest,
 };
-
-use crate::driver::Driver;
 
 mod capacity;
 mod change;
@@ -23,11 +19,8 @@ mod snapshot;
 mod validate;
 mod volume;
 
-#[derive(Clone, Debug)]
-pub(crate) struct ControllerService(pub Arc<Driver>);
-
 answer_calls! {
-    Controller for ControllerService:
+    Controller:
     CreateVolume: create_volume(CreateVolumeRequest { name: name }),
     DeleteVolume: delete_volume(DeleteVolumeRequest { volume: volume_id }),
     ControllerPublishVolume: controller_publish_volume(ControllerPublishVolumeRequest { volume: volume_id, node: node_id }),

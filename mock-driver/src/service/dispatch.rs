@@ -18,8 +18,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_reflection::server::Builder as ReflectionBuilder;
 use tower::{ServiceExt, service_fn};
 
-use super::grpc_health::HealthService;
-use super::{ControllerService, GroupService, IdentityService, NodeService, SnapshotMetadataService, legacy};
+use super::{DriverService, legacy};
 use crate::driver::Driver;
 use crate::driver::error::shortened;
 use crate::rpc::method::Method;
@@ -35,21 +34,20 @@ struct Offered {
 
 /// The gRPC services of `driver`, as routes.
 pub fn services(driver: &Arc<Driver>) -> Routes {
+    let service = DriverService(driver.clone());
     let mut offered = Offered {
         driver: driver.clone(),
         methods: axum::Router::new().fallback(not_offered),
-        names: vec![HealthServer::<HealthService>::NAME],
+        names: vec![HealthServer::<DriverService>::NAME],
     };
-    offered.add(IdentityServer::new(IdentityService(driver.clone())));
+    offered.add(IdentityServer::new(service.clone()));
     if driver.mode.has_array() {
-        offered.add(ControllerServer::new(ControllerService(driver.clone())));
-        offered.add(GroupControllerServer::new(GroupService(driver.clone())));
-        offered.add(SnapshotMetadataServer::new(SnapshotMetadataService(
-            driver.clone(),
-        )));
+        offered.add(ControllerServer::new(service.clone()));
+        offered.add(GroupControllerServer::new(service.clone()));
+        offered.add(SnapshotMetadataServer::new(service.clone()));
     }
     if driver.node.is_some() {
-        offered.add(NodeServer::new(NodeService(driver.clone())));
+        offered.add(NodeServer::new(service.clone()));
     }
     let reflection = ReflectionBuilder::configure()
         .register_encoded_file_descriptor_set(csi_proto::FILE_DESCRIPTOR_SET)
@@ -62,7 +60,7 @@ pub fn services(driver: &Arc<Driver>) -> Routes {
         .build_v1()
         .expect("the built-in descriptors must decode");
     Routes::from(offered.methods)
-        .add_service(HealthServer::new(HealthService(driver.clone())))
+        .add_service(HealthServer::new(service))
         .add_service(reflection)
         .prepare()
 }

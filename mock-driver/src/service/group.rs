@@ -1,7 +1,6 @@
 //! The GroupController service: consistent snapshots of several volumes.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use csi_proto::v1::group_controller_server::GroupController;
 use csi_proto::v1::{
@@ -18,11 +17,8 @@ use crate::driver::locks::{Key, LockMode};
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
-#[derive(Clone, Debug)]
-pub(crate) struct GroupService(pub Arc<Driver>);
-
 answer_calls! {
-    GroupController for GroupService:
+    GroupController:
     GroupControllerGetCapabilities: group_controller_get_capabilities(GroupControllerGetCapabilitiesRequest),
     CreateVolumeGroupSnapshot: create_volume_group_snapshot(CreateVolumeGroupSnapshotRequest { name: name }),
     DeleteVolumeGroupSnapshot: delete_volume_group_snapshot(DeleteVolumeGroupSnapshotRequest),

@@ -1,6 +1,5 @@
-//! gRPC's health service, for grpc_health_probe and Kubernetes' gRPC probes.
-
-use std::sync::Arc;
+//! gRPC's health service, for grpc_health_probe and Kubernetes' gRPC probes: reports the readiness of Probe, without fault
+//! rules.
 
 use futures::stream;
 use tokio::time::Instant;
@@ -9,14 +8,10 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use crate::driver::Driver;
-
-/// Reports the readiness of Probe, without fault rules.
-#[derive(Clone, Debug)]
-pub(super) struct HealthService(pub(super) Arc<Driver>);
+use super::DriverService;
 
 #[tonic::async_trait]
-impl Health for HealthService {
+impl Health for DriverService {
     async fn check(&self, _: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
         let status = if Instant::now() >= self.0.ready_from {
             ServingStatus::Serving

@@ -1,7 +1,6 @@
 //! The Identity service.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use csi_proto::v1::identity_server::Identity;
 use csi_proto::v1::plugin_capability::{Service, Type, VolumeExpansion};
@@ -17,11 +16,8 @@ use crate::rpc::capabilities::{Capability, ReportedIn};
 use crate::rpc::validate::Invalid;
 use crate::service::call::Rpc;
 
-#[derive(Clone, Debug)]
-pub(crate) struct IdentityService(pub Arc<Driver>);
-
 answer_calls! {
-    Identity for IdentityService:
+    Identity:
     GetPluginInfo: get_plugin_info(GetPluginInfoRequest),
     GetPluginCapabilities: get_plugin_capabilities(GetPluginCapabilitiesRequest),
     Probe: probe(ProbeRequest),

@@ -1,15 +1,11 @@
 //! The Node service of a driver with a node id.
 
-use std::sync::Arc;
-
 use csi_proto::v1::node_server::Node;
 use csi_proto::v1::{
     NodeExpandVolumeRequest, NodeGetCapabilitiesRequest, NodeGetInfoRequest, NodeGetStorageHealthRequest,
     NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeStageVolumeRequest,
     NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
 };
-
-use crate::driver::Driver;
 
 mod expand;
 mod health;
@@ -21,11 +17,8 @@ mod stage;
 mod stats;
 mod wire;
 
-#[derive(Clone, Debug)]
-pub(crate) struct NodeService(pub Arc<Driver>);
-
 answer_calls! {
-    Node for NodeService:
+    Node:
     NodeGetInfo: node_get_info(NodeGetInfoRequest),
     NodeGetCapabilities: node_get_capabilities(NodeGetCapabilitiesRequest),
     NodeStageVolume: node_stage_volume(NodeStageVolumeRequest { volume: volume_id }),

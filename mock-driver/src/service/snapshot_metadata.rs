@@ -18,6 +18,7 @@ use futures::{Stream, StreamExt, TryStreamExt, future, stream};
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
+use super::DriverService;
 use super::controller::shape;
 use crate::array::{Array, Snapshot};
 use crate::driver::Driver;
@@ -33,9 +34,6 @@ use crate::store::volume_files::{BLOCK, Extent, FileId};
 /// Also the number of extents per page.
 const MESSAGE_BLOCKS: usize = 10_000;
 
-#[derive(Clone, Debug)]
-pub(crate) struct SnapshotMetadataService(pub Arc<Driver>);
-
 /// The requested part.
 #[derive(Clone)]
 pub(crate) struct Span {
@@ -48,7 +46,7 @@ pub(crate) struct Span {
 macro_rules! snapshot_metadata {
     ($($method:ident($request:ident) -> $reply:ident, $rpc:ident, $span:expr;)+) => {
         #[tonic::async_trait]
-        impl SnapshotMetadata for SnapshotMetadataService {
+        impl SnapshotMetadata for DriverService {
             $(async fn $method(
                 &self,
                 request: Request<$request>,
