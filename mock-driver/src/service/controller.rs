@@ -9,11 +9,9 @@ use csi_proto::v1::{
     ListSnapshotsRequest, ListVolumesRequest, ValidateVolumeCapabilitiesRequest,
 };
 
-mod capacity;
 mod change;
-mod health;
-mod list;
 mod publish;
+mod query;
 pub(super) mod shape;
 mod snapshot;
 mod validate;

@@ -2,20 +2,21 @@
 
 use csi_proto::v1::node_server::Node;
 use csi_proto::v1::{
-    NodeExpandVolumeRequest, NodeGetCapabilitiesRequest, NodeGetInfoRequest, NodeGetStorageHealthRequest,
-    NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeStageVolumeRequest,
-    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
+    NodeExpandVolumeRequest, NodeGetCapabilitiesRequest, NodeGetInfoRequest, NodeGetInfoResponse,
+    NodeGetStorageHealthRequest, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
+    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
+    Topology,
 };
 
-mod expand;
+use crate::driver::Driver;
+use crate::driver::error::Error;
+use crate::rpc::validate::Invalid;
+use crate::service::call::Rpc;
+
 mod health;
-mod info;
-mod inline;
 mod path;
-mod publish;
-mod stage;
-mod stats;
-mod wire;
+mod stage_publish;
+mod stats_expand;
 
 answer_calls! {
     Node:
@@ -29,4 +30,26 @@ answer_calls! {
     NodeGetVolumeHealth: node_get_volume_health(NodeGetVolumeHealthRequest { volume: volume_id }),
     NodeGetStorageHealth: node_get_storage_health(NodeGetStorageHealthRequest),
     NodeExpandVolume: node_expand_volume(NodeExpandVolumeRequest { volume: volume_id }),
+}
+
+impl Rpc for NodeGetInfoRequest {
+    type Reply = NodeGetInfoResponse;
+    type Params = ();
+
+    fn validate(&self) -> Result<(), Invalid> {
+        Ok(())
+    }
+
+    async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
+        let info = driver.info().await?;
+        let limit = driver.limit_by_chance().or(info.limit).unwrap_or(0);
+        let topology = Topology {
+            segments: info.topology.into_iter().collect(),
+        };
+        Ok(NodeGetInfoResponse {
+            node_id: info.id,
+            max_volumes_per_node: i64::try_from(limit).unwrap_or(i64::MAX),
+            accessible_topology: Some(topology).filter(|topology| !topology.segments.is_empty()),
+        })
+    }
 }

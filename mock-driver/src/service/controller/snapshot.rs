@@ -6,7 +6,7 @@ use csi_proto::v1::{
     GetSnapshotRequest, GetSnapshotResponse, ListSnapshotsRequest, ListSnapshotsResponse,
 };
 
-use super::list::ListParams;
+use super::query::ListParams;
 use crate::array::{Array, CreateSnapshotParams, Requirement, SnapshotFilter};
 use crate::driver::Driver;
 use crate::driver::error::Error;

@@ -1,14 +1,17 @@
 //! NodeGetVolumeHealth and NodeGetStorageHealth.
 
 use csi_proto::v1::node_get_storage_health_response::StorageBackendHealth;
+use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
 use csi_proto::v1::{
     NodeGetStorageHealthRequest, NodeGetStorageHealthResponse, NodeGetVolumeHealthRequest,
-    NodeGetVolumeHealthResponse, StorageHealthErrorType,
+    NodeGetVolumeHealthResponse, StorageHealthErrorType, VolumeCapability,
 };
 
 use super::super::controller::shape;
-use super::{path, wire};
-use crate::array::{HealthIssue, Severity, StorageHealthIssue, StorageSeverity, UnhealthyVolume};
+use super::path;
+use crate::array::{
+    Access, Capability, HealthIssue, Severity, StorageHealthIssue, StorageSeverity, UnhealthyVolume,
+};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::node::stats_expand::NodeVolumeIssue;
@@ -84,6 +87,54 @@ fn backend_health(issue: StorageHealthIssue) -> StorageBackendHealth {
         status: status.into(),
         reason: issue.reason,
         message: issue.message,
-        volume_capability: issue.capability.as_ref().map(wire::capability),
+        volume_capability: issue.capability.as_ref().map(capability),
+    }
+}
+
+/// The CSI message of a capability.
+fn capability(capability: &Capability) -> VolumeCapability {
+    let access_type = match &capability.access {
+        Access::Block => AccessType::Block(BlockVolume {}),
+        Access::Mount {
+            fs_type,
+            flags,
+            group,
+        } => AccessType::Mount(MountVolume {
+            fs_type: fs_type.clone(),
+            mount_flags: flags.clone(),
+            volume_mount_group: group.clone(),
+        }),
+    };
+    let mode = Mode::from_str_name(capability.mode.name()).expect("CSI must have every mode");
+    VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode.into() }),
+        access_type: Some(access_type),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::array;
+    use crate::rpc::validate;
+
+    #[test]
+    fn capability_round_trips() {
+        for mode in array::AccessMode::ALL {
+            for access in [
+                Access::Block,
+                Access::Mount {
+                    fs_type: "xfs".to_owned(),
+                    flags: vec!["noatime".to_owned()],
+                    group: "7".to_owned(),
+                },
+            ] {
+                let known = Capability { access, mode };
+                assert_eq!(
+                    validate::capability("capability", Some(&capability(&known))),
+                    Ok(known)
+                );
+            }
+        }
     }
 }

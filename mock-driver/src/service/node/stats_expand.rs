@@ -1,15 +1,53 @@
-//! NodeExpandVolume.
+//! NodeGetVolumeStats and NodeExpandVolume.
 
-use csi_proto::v1::{NodeExpandVolumeRequest, NodeExpandVolumeResponse};
+use csi_proto::v1::volume_usage::Unit;
+use csi_proto::v1::{
+    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
+    VolumeUsage,
+};
 
 use super::path;
 use crate::array::{Capability, SizeRange};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::node;
+use crate::node::mount::Usage;
+use crate::node::stats_expand::VolumeSpace;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 use crate::service::controller::shape;
+
+impl Rpc for NodeGetVolumeStatsRequest {
+    type Reply = NodeGetVolumeStatsResponse;
+    type Params = (String, String);
+
+    fn validate(&self) -> Result<Self::Params, Invalid> {
+        let volume = validate::required("volume_id", &self.volume_id)?.to_owned();
+        let path = path::looked_for("volume_path", &self.volume_path)?;
+        path::optional("staging_target_path", &self.staging_target_path)?;
+        Ok((volume, path))
+    }
+
+    async fn execute((volume, path): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
+        let view = driver.view_or_inline(&volume).await?;
+        let node = driver.here()?;
+        let gauge = node
+            .stats(&volume, &path, view.as_ref(), driver.node_features())
+            .await?;
+        let usage = match gauge {
+            VolumeSpace::Files(stats) => {
+                vec![usage(Unit::Bytes, stats.bytes), usage(Unit::Inodes, stats.inodes)]
+            }
+            // The driver does not know which blocks of a device are in use.
+            VolumeSpace::Device(bytes) => vec![VolumeUsage {
+                total: shape::bytes(bytes),
+                unit: Unit::Bytes.into(),
+                ..VolumeUsage::default()
+            }],
+        };
+        Ok(NodeGetVolumeStatsResponse { usage })
+    }
+}
 
 impl Rpc for NodeExpandVolumeRequest {
     type Reply = NodeExpandVolumeResponse;
@@ -45,5 +83,14 @@ impl Rpc for NodeExpandVolumeRequest {
         Ok(NodeExpandVolumeResponse {
             capacity_bytes: shape::bytes(bytes),
         })
+    }
+}
+
+fn usage(unit: Unit, usage: Usage) -> VolumeUsage {
+    VolumeUsage {
+        available: shape::bytes(usage.available),
+        total: shape::bytes(usage.total),
+        used: shape::bytes(usage.used),
+        unit: unit.into(),
     }
 }

@@ -1,0 +1,123 @@
+//! ListVolumes, GetCapacity and volume health.
+
+use csi_proto::v1::list_volumes_response::{Entry, VolumeStatus};
+use csi_proto::v1::{
+    ControllerGetVolumeHealthRequest, ControllerGetVolumeHealthResponse, ControllerListVolumeHealthRequest,
+    ControllerListVolumeHealthResponse, GetCapacityRequest, GetCapacityResponse, ListVolumesRequest,
+    ListVolumesResponse,
+};
+
+use super::shape;
+use crate::array::{self, Array, Segments};
+use crate::driver::Driver;
+use crate::driver::error::Error;
+use crate::rpc::capabilities::Capability;
+use crate::rpc::validate::{self, Invalid, Map};
+use crate::service::call::Rpc;
+
+pub(crate) struct ListParams {
+    pub(super) max_entries: usize,
+    pub(super) token: Option<String>,
+}
+
+// === impl ListParams ===
+
+impl ListParams {
+    pub(super) fn read(max_entries: i32, starting_token: &str) -> Result<Self, Invalid> {
+        Ok(Self {
+            max_entries: validate::count("max_entries", max_entries)?,
+            token: Some(starting_token.to_owned()).filter(|token| !token.is_empty()),
+        })
+    }
+}
+
+impl Rpc for ListVolumesRequest {
+    type Reply = ListVolumesResponse;
+    type Params = ListParams;
+
+    fn validate(&self) -> Result<ListParams, Invalid> {
+        ListParams::read(self.max_entries, &self.starting_token)
+    }
+
+    async fn execute(wish: ListParams, driver: &Driver) -> Result<Self::Reply, Error> {
+        let tells_nodes = driver.capabilities.has(Capability::ListVolumesPublishedNodes);
+        let page = driver.page(wish.max_entries, wish.token.as_deref()).await?;
+        let entry = |entry: array::Entry| Entry {
+            volume: Some(driver.shape_volume(&entry.spec)),
+            status: tells_nodes.then(|| VolumeStatus {
+                published_node_ids: entry.nodes.iter().map(ToString::to_string).collect(),
+            }),
+        };
+        Ok(ListVolumesResponse {
+            entries: page.entries.into_iter().map(entry).collect(),
+            next_token: page.next_token.unwrap_or_default(),
+        })
+    }
+}
+
+impl Rpc for GetCapacityRequest {
+    type Reply = GetCapacityResponse;
+    type Params = (Map, Option<Segments>);
+
+    fn validate(&self) -> Result<Self::Params, Invalid> {
+        if !self.volume_capabilities.is_empty() {
+            validate::capabilities(&self.volume_capabilities)?;
+        }
+        let parameters = validate::map("parameters", &self.parameters)?;
+        let topology = self.accessible_topology.as_ref();
+        let topology = topology.map(|topology| validate::topology("accessible_topology", topology));
+        Ok((parameters, topology.transpose()?))
+    }
+
+    async fn execute((parameters, topology): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
+        validate::needs(
+            &driver.capabilities,
+            Capability::VolumeAccessibilityConstraints,
+            "accessible_topology",
+            topology.is_some(),
+        )?;
+        let room = |array: &Array| array.capacity_for(array.pool_named(&parameters), topology.as_ref());
+        let room = driver.store.read(room).await?;
+        Ok(GetCapacityResponse {
+            available_capacity: shape::bytes(room.available),
+            maximum_volume_size: Some(shape::bytes(room.largest)),
+            minimum_volume_size: Some(shape::bytes(room.smallest)),
+        })
+    }
+}
+
+impl Rpc for ControllerListVolumeHealthRequest {
+    type Reply = ControllerListVolumeHealthResponse;
+    type Params = ListParams;
+
+    fn validate(&self) -> Result<ListParams, Invalid> {
+        ListParams::read(self.max_entries, &self.starting_token)
+    }
+
+    async fn execute(wish: ListParams, driver: &Driver) -> Result<Self::Reply, Error> {
+        let page = driver
+            .store
+            .read(|array| array.list_health(wish.max_entries, wish.token.as_deref()))
+            .await?;
+        Ok(ControllerListVolumeHealthResponse {
+            entries: page.entries.iter().map(shape::health).collect(),
+            next_token: page.next_token.unwrap_or_default(),
+        })
+    }
+}
+
+impl Rpc for ControllerGetVolumeHealthRequest {
+    type Reply = ControllerGetVolumeHealthResponse;
+    type Params = String;
+
+    fn validate(&self) -> Result<String, Invalid> {
+        Ok(validate::required("volume_id", &self.volume_id)?.to_owned())
+    }
+
+    async fn execute(volume: String, driver: &Driver) -> Result<Self::Reply, Error> {
+        let sick = driver.store.read(|array| array.volume_health(&volume)).await?;
+        Ok(ControllerGetVolumeHealthResponse {
+            volume_health: Some(shape::health(&sick)),
+        })
+    }
+}
