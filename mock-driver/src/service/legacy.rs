@@ -5,26 +5,25 @@
 //! VOLUME_CONDITION or NODE_VOLUME_CONDITION; the journal shows them as sent. If the condition cannot be read, the call
 //! fails.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
 use csi_proto::Secrets;
-use csi_proto::v1::{self, ControllerGetVolumeRequest, ListVolumesRequest, NodeGetVolumeStatsRequest};
+use csi_proto::v1::{ControllerGetVolumeRequest, ListVolumesRequest, NodeGetVolumeStatsRequest};
+use prost::Message;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, http};
-use tonic::server::{Grpc, UnaryService};
+use tonic::server::Grpc;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
+use tower::service_fn;
 
 use crate::array::{Array, HealthIssue};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::rpc::capabilities::Capability;
-use crate::rpc::legacy::list_volumes_response::Entry;
 use crate::rpc::legacy::{
     ControllerGetVolumeResponse, ListVolumesResponse, NodeGetVolumeStatsResponse, VolumeCondition,
-    VolumeStatus,
 };
 use crate::rpc::method::Method;
 use crate::service::call::{Rpc, RpcRequest};
@@ -51,143 +50,89 @@ pub(super) fn handler(method: Method) -> Option<(Capability, Handler)> {
     Some((method.condition()?, handler))
 }
 
+/// The fields for conditions in a response, with their volumes.
+type ConditionFields<'a> = Vec<(String, &'a mut Option<VolumeCondition>)>;
+
 /// A request whose response had a condition.
 trait Conditioned: Rpc + Default {
     /// The response with conditions.
-    type LegacyReply: prost::Message + Secrets + Clone + Default + 'static;
+    type LegacyReply: Message + Secrets + Clone + Default + 'static;
 
-    /// The volumes whose conditions are reported: that of the request, or those of the reply.
-    fn volumes(volume: String, _: &Self::Reply) -> Vec<String> {
-        vec![volume]
-    }
+    /// The fields to set. `volume` is that of the request.
+    fn conditions(volume: String, reply: &mut Self::LegacyReply) -> ConditionFields<'_>;
 
-    /// Health issues of these volumes.
+    /// Health issues of each of these volumes.
     fn issues(
         driver: &Driver,
         volumes: Vec<String>,
-    ) -> impl Future<Output = Result<BTreeMap<String, Vec<HealthIssue>>, Error>> + Send {
+    ) -> impl Future<Output = Result<Vec<Vec<HealthIssue>>, Error>> + Send {
         async move {
-            let issues = |array: &Array| {
-                let of = |volume: String| (array.issues(&volume).to_vec(), volume);
-                let all = volumes.into_iter().map(of);
-                Ok(all.map(|(issues, volume)| (volume, issues)).collect())
-            };
-            Ok(driver.store.read(issues).await?)
+            let of = |array: &Array| Ok(volumes.iter().map(|id| array.issues(id).to_vec()).collect());
+            Ok(driver.store.read(of).await?)
         }
     }
-
-    fn legacy(reply: Self::Reply, conditions: BTreeMap<String, VolumeCondition>) -> Self::LegacyReply;
 }
 
 impl Conditioned for ListVolumesRequest {
     type LegacyReply = ListVolumesResponse;
 
-    fn volumes(_: String, reply: &v1::ListVolumesResponse) -> Vec<String> {
-        let volumes = reply.entries.iter().filter_map(|entry| entry.volume.as_ref());
-        volumes.map(|volume| volume.volume_id.clone()).collect()
-    }
-
-    fn legacy(
-        reply: v1::ListVolumesResponse,
-        mut conditions: BTreeMap<String, VolumeCondition>,
-    ) -> ListVolumesResponse {
-        let mut entry = |entry: v1::list_volumes_response::Entry| {
-            let id = entry.volume.as_ref().map(|volume| volume.volume_id.as_str());
-            Entry {
-                status: Some(VolumeStatus {
-                    volume_condition: id.and_then(|id| conditions.remove(id)),
-                    published_node_ids: entry
-                        .status
-                        .map(|status| status.published_node_ids)
-                        .unwrap_or_default(),
-                }),
-                volume: entry.volume,
-            }
-        };
-        ListVolumesResponse {
-            entries: reply.entries.into_iter().map(&mut entry).collect(),
-            next_token: reply.next_token,
-        }
+    fn conditions(_: String, reply: &mut ListVolumesResponse) -> ConditionFields<'_> {
+        let entries = reply.entries.iter_mut().filter_map(|entry| {
+            let condition = &mut entry.status.get_or_insert_default().volume_condition;
+            Some((entry.volume.as_ref()?.volume_id.clone(), condition))
+        });
+        entries.collect()
     }
 }
 
 impl Conditioned for ControllerGetVolumeRequest {
     type LegacyReply = ControllerGetVolumeResponse;
 
-    fn legacy(
-        reply: v1::ControllerGetVolumeResponse,
-        conditions: BTreeMap<String, VolumeCondition>,
-    ) -> ControllerGetVolumeResponse {
-        ControllerGetVolumeResponse {
-            status: Some(VolumeStatus {
-                volume_condition: conditions.into_values().next(),
-                published_node_ids: reply
-                    .status
-                    .map(|status| status.published_node_ids)
-                    .unwrap_or_default(),
-            }),
-            volume: reply.volume,
-        }
+    fn conditions(volume: String, reply: &mut ControllerGetVolumeResponse) -> ConditionFields<'_> {
+        vec![(volume, &mut reply.status.get_or_insert_default().volume_condition)]
     }
 }
 
 impl Conditioned for NodeGetVolumeStatsRequest {
     type LegacyReply = NodeGetVolumeStatsResponse;
 
+    fn conditions(volume: String, reply: &mut NodeGetVolumeStatsResponse) -> ConditionFields<'_> {
+        vec![(volume, &mut reply.volume_condition)]
+    }
+
     /// The array may be in another process.
-    async fn issues(
-        driver: &Driver,
-        volumes: Vec<String>,
-    ) -> Result<BTreeMap<String, Vec<HealthIssue>>, Error> {
-        let mut all = BTreeMap::new();
+    async fn issues(driver: &Driver, volumes: Vec<String>) -> Result<Vec<Vec<HealthIssue>>, Error> {
+        let mut all = Vec::new();
         for volume in volumes {
             let view = driver.view_or_inline(&volume).await?;
-            all.insert(volume, view.map(|view| view.issues).unwrap_or_default());
+            all.push(view.map(|view| view.issues).unwrap_or_default());
         }
         Ok(all)
-    }
-
-    fn legacy(
-        reply: v1::NodeGetVolumeStatsResponse,
-        conditions: BTreeMap<String, VolumeCondition>,
-    ) -> NodeGetVolumeStatsResponse {
-        NodeGetVolumeStatsResponse {
-            usage: reply.usage,
-            volume_condition: conditions.into_values().next(),
-        }
-    }
-}
-
-struct WithConditions(Arc<Driver>);
-
-// === impl WithConditions ===
-
-impl<Q: Conditioned> UnaryService<Q> for WithConditions {
-    type Response = Q::LegacyReply;
-    type Future = BoxFuture<Response<Q::LegacyReply>, Status>;
-
-    fn call(&mut self, request: Request<Q>) -> Self::Future {
-        let driver = self.0.clone();
-        Box::pin(async move {
-            let (driver, volume) = (&driver, request.get_ref().volume().to_owned());
-            let with_conditions = |reply: Q::Reply| async move {
-                let issues = Q::issues(driver, Q::volumes(volume, &reply)).await?;
-                let conditions = issues
-                    .into_iter()
-                    .map(|(volume, issues)| (volume, condition(&issues)));
-                Ok(Q::legacy(reply, conditions.collect()))
-            };
-            driver.answer_as(request, with_conditions).await
-        })
     }
 }
 
 fn serve<Q: Conditioned>(driver: &Arc<Driver>, request: http::Request<Body>) -> Answer {
-    let service = WithConditions(driver.clone());
-    Box::pin(async move {
-        let mut grpc = Grpc::new(ProstCodec::<Q::LegacyReply, Q>::default());
-        Ok(grpc.unary(service, request).await)
-    })
+    let driver = driver.clone();
+    let service = service_fn(move |request: Request<Q>| answer(driver.clone(), request));
+    Box::pin(async move { Ok(Grpc::new(ProstCodec::default()).unary(service, request).await) })
+}
+
+async fn answer<Q: Conditioned>(
+    driver: Arc<Driver>,
+    request: Request<Q>,
+) -> Result<Response<Q::LegacyReply>, Status> {
+    let (driver, volume) = (&driver, request.get_ref().volume().to_owned());
+    let with_conditions = |reply: Q::Reply| async move {
+        let mut reply = Q::LegacyReply::decode(reply.encode_to_vec().as_slice())
+            .expect("the legacy message must have the fields of the current one");
+        let (volumes, fields): (Vec<_>, Vec<_>) = Q::conditions(volume, &mut reply).into_iter().unzip();
+        let issues = Q::issues(driver, volumes).await?;
+        for (field, issues) in fields.into_iter().zip(issues) {
+            *field = Some(condition(&issues));
+        }
+        Ok(reply)
+    };
+    driver.answer_as(request, with_conditions).await
 }
 
 fn condition(issues: &[HealthIssue]) -> VolumeCondition {
