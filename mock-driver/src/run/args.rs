@@ -9,7 +9,7 @@ use tracing::Level;
 use crate::array::NodeId;
 use crate::driver;
 use crate::driver::locks::BusyRule;
-use crate::driver::service_config::ServiceConfig;
+use crate::driver::service_config::{RequiredSecret, ServiceConfig};
 use crate::fault::duration;
 use crate::journal::clock::Clock;
 use crate::rpc::capabilities::CapabilitySet;
@@ -32,10 +32,6 @@ mod node;
 mod parse;
 mod value;
 
-/// Default page size of ListVolumes. A response with a hundred nodes per volume stays below 4 MiB, the default limit of gRPC
-/// clients.
-const DEFAULT_LIST_PAGE: usize = 1000;
-
 /// A CSI driver on an emulated array of block devices.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "csi-mock-driver", version, args_override_self = true)]
@@ -47,14 +43,6 @@ pub struct Args {
     /// Name of the CSI driver.
     #[arg(long, alias = "drivername", default_value = "mock.csi.local", value_parser = driver_name)]
     pub(crate) driver_name: String,
-
-    /// Number of nodes of the array: node-0, node-1 and so on.
-    #[arg(long, default_value_t = 3)]
-    pub(crate) nodes: usize,
-
-    /// Number of initial volumes: vol-0, vol-1 and so on.
-    #[arg(long, default_value_t = 0)]
-    pub(crate) volumes: u64,
 
     /// Maximum number of volumes attached per node. 0 = unlimited; -1 = unlimited, but each NodeGetInfo
     /// reports a random number from 1 to 10.
@@ -69,17 +57,17 @@ pub struct Args {
     #[command(flatten)]
     pub(crate) node: NodeArgs,
 
-    /// Duration of ControllerPublishVolume and ControllerUnpublishVolume.
-    #[arg(long, default_value = "0s", value_parser = duration::parse)]
-    pub(crate) latency: Duration,
-
     /// Behaviour of a second call for a volume: abort answers ABORTED, wait queues it.
     #[arg(long, default_value = "abort", value_parser = busy_rule)]
     pub(crate) busy: BusyRule,
 
-    /// Maximum number of entries per page of ListVolumes, whatever max_entries is. 0 = unlimited.
-    #[arg(long, default_value_t = DEFAULT_LIST_PAGE)]
-    pub(crate) list_page: usize,
+    /// Time after the start for which Probe reports that the driver is not ready.
+    #[arg(long, default_value = "0s", value_parser = duration::parse)]
+    pub(crate) ready_after: Duration,
+
+    /// Secret that calls must contain: RPC:key=value. Repeatable.
+    #[arg(long = "require-secret", value_name = "RPC:KEY=VALUE")]
+    pub(crate) required_secrets: Vec<RequiredSecret>,
 
     /// Capabilities to remove from or add to the default, such as -PUBLISH_READONLY,+VOLUME_CONDITION.
     /// Capabilities of the Node service start with NODE_.
@@ -138,23 +126,22 @@ pub struct Args {
 impl Args {
     /// The settings of the driver.
     pub(crate) fn settings(&self) -> driver::Settings {
-        let mut nodes = crate::array::Settings::numbered_nodes(self.nodes);
+        let mut nodes = crate::array::Settings::numbered_nodes(self.array.nodes);
         let node_id = self.node.id();
         nodes.extend(node_id.as_deref().map(NodeId::from));
         driver::Settings {
             name: self.driver_name.clone(),
-            array: self.array.settings(
-                &self.driver_name,
-                nodes,
-                self.attach_limit.number(),
-                self.list_page,
-            ),
+            array: self
+                .array
+                .settings(&self.driver_name, nodes, self.attach_limit.number()),
             config: ServiceConfig {
+                ready_after: self.ready_after,
+                secrets: self.required_secrets.iter().cloned().collect(),
                 limit_by_chance: self.attach_limit == AttachLimit::ByChance,
                 ..self.array.config()
             },
-            initial_volumes: self.volumes,
-            latency: self.latency,
+            initial_volumes: self.array.volumes,
+            latency: self.array.latency,
             busy: self.busy,
             mode: self.node.mode,
             array_endpoint: self.node.array_endpoint.clone(),

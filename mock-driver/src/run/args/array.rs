@@ -1,4 +1,4 @@
-//! Flags of the array and of the services that work on it.
+//! Flags that only the process with the array reads, of the array and of the services that work on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use super::value::switch;
 use crate::array::{
     self, CopyMode, NodeId, Pool, PoolName, QosRule, Segments, SizeRule, SpecDeviations, quantity,
 };
-use crate::driver::service_config::{BlockRuns, RequiredSecret, ServiceConfig};
+use crate::driver::service_config::{BlockRuns, ServiceConfig};
 use crate::fault::duration;
 use crate::rpc::validate;
 
@@ -18,10 +18,21 @@ use crate::rpc::validate;
 const DEFAULT_MIN: &str = "1Mi";
 /// Default maximum size of a volume.
 const DEFAULT_MAX: &str = "1Ti";
+/// Default page size of ListVolumes. A response with a hundred nodes per volume stays below 4 MiB, the default limit of gRPC
+/// clients.
+const DEFAULT_LIST_PAGE: usize = 1000;
 
-/// Flags of the array.
+/// Flags that only the process with the array reads. `--attach-limit` is not one, because a node reads its -1.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ArrayArgs {
+    /// Number of nodes of the array: node-0, node-1 and so on.
+    #[arg(long, default_value_t = 3)]
+    pub(crate) nodes: usize,
+
+    /// Number of initial volumes: vol-0, vol-1 and so on.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) volumes: u64,
+
     /// Number of zones, to which the nodes are assigned round-robin. Each zone has its own pool unless --pool
     /// is given. 0 means a storage system without topology.
     #[arg(long, default_value_t = 1)]
@@ -79,13 +90,13 @@ pub(crate) struct ArrayArgs {
     #[arg(long, alias = "snapshot-metadata-block-type", default_value = "variable", value_parser = block_runs)]
     pub(crate) snapshot_metadata_blocks: BlockRuns,
 
-    /// Time after the start for which Probe reports that the driver is not ready.
+    /// Duration of ControllerPublishVolume and ControllerUnpublishVolume.
     #[arg(long, default_value = "0s", value_parser = duration::parse)]
-    pub(crate) ready_after: Duration,
+    pub(crate) latency: Duration,
 
-    /// Secret that calls must contain: RPC:key=value. Repeatable.
-    #[arg(long = "require-secret", value_name = "RPC:KEY=VALUE")]
-    pub(crate) required_secrets: Vec<RequiredSecret>,
+    /// Maximum number of entries per page of ListVolumes, whatever max_entries is. 0 = unlimited.
+    #[arg(long, default_value_t = DEFAULT_LIST_PAGE)]
+    pub(crate) list_page: usize,
 
     /// The class parameter that names a pool.
     #[arg(skip = Pool::PARAMETER)]
@@ -135,7 +146,6 @@ impl ArrayArgs {
         driver_name: &str,
         nodes: Vec<NodeId>,
         attach_limit: usize,
-        list_page: usize,
     ) -> array::Settings {
         let base = SizeRule::default();
         array::Settings {
@@ -160,7 +170,7 @@ impl ArrayArgs {
                 delete_in_use: self.delete_in_use,
                 unpublish_not_found: self.unpublish_not_found,
             },
-            page_limit: Some(list_page).filter(|limit| *limit > 0),
+            page_limit: Some(self.list_page).filter(|limit| *limit > 0),
         }
     }
 
@@ -177,13 +187,11 @@ impl ArrayArgs {
         ServiceConfig {
             snapshot_delay: self.snapshot_delay,
             block_runs: self.snapshot_metadata_blocks,
-            ready_after: self.ready_after,
-            secrets: self.required_secrets.iter().cloned().collect(),
             node_growth_limit: self.node_growth_limit,
             min_filesystem_bytes: self.min_filesystem_bytes,
-            limit_by_chance: false,
             attach_optional: self.attach_optional,
             strict_modify: self.modify_volume_strict,
+            ..ServiceConfig::default()
         }
     }
 

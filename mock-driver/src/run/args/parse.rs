@@ -5,57 +5,21 @@ use std::ffi::OsString;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Args as _, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
-use super::Args;
-use super::array::{ArrayArgs, AttachLimit};
 use super::hostpath::HostPathArgs;
 use super::hostpath::translate::translate;
+use super::{Args, ArrayArgs, AttachLimit, NodeArgs};
 use crate::driver::mode::Mode;
 
-/// Flags of the array, the node and its registration besides those of [`ArrayArgs`].
-pub(super) const OF_THE_ARRAY: [&str; 20] = [
-    "array_endpoint",
+/// Flags that `--proxy-to` ignores, besides [`ArrayArgs`] and [`NodeArgs`].
+pub(super) const IGNORED_BY_PROXY: [&str; 6] = [
     "attach_limit",
     "busy",
     "capabilities",
-    "device_dir",
-    "device_timeout",
-    "devices",
-    "latency",
-    "list_page",
-    "media_dir",
-    "mode",
-    "node_id",
-    "node_name",
-    "node_unpublish_strict",
-    "nodes",
-    "registration_dir",
-    "registration_endpoint",
+    "ready_after",
+    "required_secrets",
     "state_dir",
-    "topology",
-    "volumes",
-];
-
-/// Flags that only the process with the array reads. `--attach-limit` is not one, because a node reads its -1.
-pub(super) const OF_THE_ARRAY_ALONE: [&str; 17] = [
-    "advertised_attach_limit",
-    "delete_in_use",
-    "latency",
-    "linked_copies",
-    "list_page",
-    "max_volume_size",
-    "min_volume_size",
-    "modify_volume_strict",
-    "mutable_parameters",
-    "node_topology",
-    "nodes",
-    "pools",
-    "snapshot_delay",
-    "snapshot_metadata_blocks",
-    "unpublish_not_found",
-    "volumes",
-    "zones",
 ];
 
 // === impl Args ===
@@ -99,21 +63,15 @@ impl Args {
         if self.faults.proxy_to.is_none() {
             return Vec::new();
         }
-        let of_array = ArrayArgs::augment_args(Command::new("array"));
-        let of_array: BTreeSet<&str> = of_array
-            .get_arguments()
-            .map(|flag| flag.get_id().as_str())
-            .collect();
-        let is_given_array_flag = |flag: &&Arg| {
+        let mut ignored = ids::<ArrayArgs>();
+        ignored.extend(ids::<NodeArgs>());
+        ignored.extend(IGNORED_BY_PROXY.map(str::to_owned));
+        let is_given = |flag: &&Arg| {
             let id = flag.get_id().as_str();
-            (of_array.contains(id) || OF_THE_ARRAY.contains(&id))
-                && matches.value_source(id) == Some(ValueSource::CommandLine)
+            ignored.contains(id) && matches.value_source(id) == Some(ValueSource::CommandLine)
         };
         let command = Self::command();
-        let names = command
-            .get_arguments()
-            .filter(is_given_array_flag)
-            .filter_map(Arg::get_long);
+        let names = command.get_arguments().filter(is_given).filter_map(Arg::get_long);
         let note =
             |name| format!("--{name} has no effect beside --proxy-to: array and node are the other driver's");
         names.map(note).collect()
@@ -124,12 +82,12 @@ impl Args {
         let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
         let is_by_chance = self.attach_limit == AttachLimit::ByChance;
         let id = match is_given("attach_limit") && !is_by_chance {
-            true => "attach_limit",
-            false => OF_THE_ARRAY_ALONE.into_iter().find(|id| is_given(id))?,
+            true => "attach_limit".to_owned(),
+            false => ids::<ArrayArgs>().into_iter().find(|id| is_given(id))?,
         };
         let flag = Self::command()
             .get_arguments()
-            .find(|flag| flag.get_id() == id)?
+            .find(|flag| flag.get_id().as_str() == id)?
             .get_long()?
             .to_owned();
         (self.node.mode == Mode::Node).then(|| {
@@ -139,6 +97,13 @@ impl Args {
             )
         })
     }
+}
+
+/// The ids of the flags of `A`.
+pub(super) fn ids<A: clap::Args>() -> BTreeSet<String> {
+    let command = A::augment_args(Command::new(""));
+    let flags = command.get_arguments();
+    flags.map(|flag| flag.get_id().to_string()).collect()
 }
 
 /// Adds the second dash to flags with one, and joins each flag with its value, so that a value that begins with a dash is

@@ -3,7 +3,7 @@ use std::ffi::OsString;
 use clap::CommandFactory;
 use jiff::Timestamp;
 
-use super::parse::{OF_THE_ARRAY, OF_THE_ARRAY_ALONE};
+use super::parse::{IGNORED_BY_PROXY, ids};
 use super::*;
 use crate::array::{Array, CreateVolumeParams, NodeSettings, Requirement};
 
@@ -56,10 +56,10 @@ fn accepts_flag_syntax_of_go() {
         &["-nodes", "7"],
         &["--nodes", "7"],
     ] {
-        assert_eq!(read(flags).unwrap().nodes, 7, "{flags:?}");
+        assert_eq!(read(flags).unwrap().array.nodes, 7, "{flags:?}");
     }
     assert_eq!(
-        read(&["-nodes=1", "-nodes=2"]).unwrap().nodes,
+        read(&["-nodes=1", "-nodes=2"]).unwrap().array.nodes,
         2,
         "the last one wins"
     );
@@ -69,7 +69,7 @@ fn accepts_flag_syntax_of_go() {
         "a value may begin with a dash"
     );
     assert_eq!(
-        read(&["-latency=1m30s"]).unwrap().latency,
+        read(&["-latency=1m30s"]).unwrap().array.latency,
         Duration::from_secs(90)
     );
     assert_eq!(read(&["-v=5"]).unwrap().level(), Level::DEBUG);
@@ -148,7 +148,7 @@ fn proxy_notes_that_array_flags_have_no_effect() {
         .get_arguments()
         .map(|flag| flag.get_id().as_str())
         .collect();
-    assert!(OF_THE_ARRAY.iter().all(|id| ids.contains(id)));
+    assert!(IGNORED_BY_PROXY.iter().all(|id| ids.contains(id)));
 }
 
 #[test]
@@ -159,12 +159,12 @@ fn node_process_refuses_flags_of_the_array() {
         "--array-endpoint=/run/array.sock",
     ];
     let command = Args::command();
-    for id in OF_THE_ARRAY_ALONE.iter().chain(&["attach_limit"]) {
+    for id in ids::<ArrayArgs>().into_iter().chain(["attach_limit".to_owned()]) {
         let mut flags = command.get_arguments();
-        let flag = flags.find(|flag| flag.get_id() == id).unwrap();
+        let flag = flags.find(|flag| flag.get_id().as_str() == id).unwrap();
         let values = flag.get_default_values().first();
         let value = values.map(|value| value.to_string_lossy().into_owned());
-        let value = value.unwrap_or_else(|| match *id {
+        let value = value.unwrap_or_else(|| match id.as_str() {
             "pools" => "a=1Gi".to_owned(),
             _ => "here@zone=a".to_owned(),
         });
