@@ -37,7 +37,6 @@ pub use self::rule::{Exit, Rule, RuleKind};
 pub(crate) use self::rule_state::ActiveFault;
 use self::rule_state::RuleState;
 pub use self::rule_state::{Origin, Report};
-pub use self::script::Script;
 
 mod call_info;
 mod condition;
@@ -55,7 +54,6 @@ mod reservation;
 mod rule;
 mod rule_state;
 pub mod scenario;
-mod script;
 
 /// The initial state of the rules.
 const FIRST_STATE: &str = "start";
@@ -110,12 +108,12 @@ impl Faults {
         }
     }
 
-    /// Replaces everything of an origin by a script.
+    /// Replaces the rules and backend faults of an origin.
     ///
     /// # Errors
     /// An id belongs to another origin; nothing has changed then.
-    pub fn load(&self, origin: Origin, script: Script) -> Result<(), IdConflict> {
-        self.replace_parts(origin, &[RuleKind::Rule, RuleKind::BackendFault], script.rules)
+    pub fn load(&self, origin: Origin, rules: Vec<Rule>) -> Result<(), IdConflict> {
+        self.replace_parts(origin, &[RuleKind::Rule, RuleKind::BackendFault], rules)
     }
 
     /// Replaces the rules of an origin; its backend faults remain.
@@ -150,21 +148,19 @@ impl Faults {
     /// # Errors
     /// The id belongs to another origin, whose next reload would remove the rule.
     pub fn put(&self, rule: Rule) -> Result<(), IdConflict> {
-        self.put_all(Script { rules: vec![rule] })
+        self.put_all(vec![rule])
     }
 
-    /// Adds a script at run time, atomically.
+    /// Adds or replaces rules and backend faults at run time, atomically.
     ///
     /// # Errors
     /// Those of [`Faults::put`]; nothing has changed then.
-    pub(crate) fn put_all(&self, script: Script) -> Result<(), IdConflict> {
+    pub(crate) fn put_all(&self, rules: Vec<Rule>) -> Result<(), IdConflict> {
         self.change(|old, now| {
-            check(old, Origin::Admin, &script.rules)?;
+            check(old, Origin::Admin, &rules)?;
             let mut new = old.to_vec();
-            let (rules, faults): (Vec<_>, Vec<_>) = script
-                .rules
-                .into_iter()
-                .partition(|rule| rule.kind == RuleKind::Rule);
+            let (rules, faults): (Vec<_>, Vec<_>) =
+                rules.into_iter().partition(|rule| rule.kind == RuleKind::Rule);
             for rule in rules.into_iter().chain(faults.into_iter().rev()) {
                 let known = position(&new, rule.kind, &rule.id);
                 let rule_state = RuleState::new(rule, Origin::Admin, now);
@@ -260,7 +256,7 @@ impl Faults {
         // Locked until the rules have fired and the reservation exists, so that concurrent calls are decided one after
         // another. A call drops its reservation only after the array has changed, so limits always count it.
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let mut reserved = reservation::lock(&self.reservations);
+        let mut reserved = crate::lock(&self.reservations);
         for rule_state in rules.iter().filter(|rule_state| rule_state.is_enabled()) {
             let is_asked = match rule_state.rule.kind {
                 RuleKind::Rule => decision.rule.is_none(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use csi_mock_driver::fault::{Origin, Script};
+use csi_mock_driver::fault::{self, Origin};
 use embedded_cluster::apiserver::{Fault, Rule, Status};
 use embedded_cluster::cluster::{CONTROLLERS, KUBELETS, PROVISIONERS};
 use fastrand::Rng;
@@ -185,8 +185,8 @@ impl FaultInjector {
         self.world
             .timeline
             .note("driver", None, faults.replace('\n', " "));
-        let script = Script::read(&faults).expect("the rules must be valid");
-        let loaded = self.world.array.faults.load(Origin::Admin, script);
+        let rules = fault::Rule::read_list(&faults).expect("the rules must be valid");
+        let loaded = self.world.array.faults.load(Origin::Admin, rules);
         loaded.expect("no other origin has rules");
         let after = if outlasts {
             self.move_pod().await;

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use csi_mock_driver::fault::{Origin, Script};
+use csi_mock_driver::fault::Origin;
 use fastrand::Rng;
 use tokio::time::{Instant, sleep_until};
 
@@ -207,7 +207,7 @@ impl FaultInjector {
             }
             Step::EndDriverFaults => {
                 world.timeline.note("driver", None, "no more faults");
-                let loaded = world.array.faults.load(Origin::Admin, Script::default());
+                let loaded = world.array.faults.load(Origin::Admin, Vec::new());
                 loaded.expect("no other origin has rules");
                 self.clear_fault("driver faults");
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{self, MissedTickBehavior};
 
-use super::{Faults, IdConflict, Origin, RuleError, Script};
+use super::{Faults, IdConflict, Origin, Rule, RuleError};
 use crate::journal::Journal;
 
 /// Interval of polling the file: a stat of a cached inode takes a microsecond, and an edit should take effect at once.
@@ -107,13 +107,13 @@ impl FaultFile {
             path: self.path.clone(),
             source,
         })?;
-        let script = Script::read(&text).map_err(|reason| LoadError::Rules {
+        let rules = Rule::read_list(&text).map_err(|reason| LoadError::Rules {
             path: self.path.clone(),
             reason,
         })?;
-        let ids = script.rules.iter().map(|rule| rule.id.clone()).collect();
+        let ids = rules.iter().map(|rule| rule.id.clone()).collect();
         faults
-            .load(Origin::File, script)
+            .load(Origin::File, rules)
             .map_err(|source| LoadError::IdConflict {
                 path: self.path.clone(),
                 source,

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use self::action::RawAction;
-pub(super) use self::field_error::FieldError;
+use self::field_error::FieldError;
 use super::rule::{Match, Phase, Rule, RuleKind};
 
 mod action;
@@ -49,12 +49,7 @@ struct RawRule {
 // === impl RuleError ===
 
 impl RuleError {
-    pub(super) fn at(
-        kind: RuleKind,
-        index: usize,
-        item: &Value,
-        FieldError(field, reason): FieldError,
-    ) -> Self {
+    fn at(kind: RuleKind, index: usize, item: &Value, FieldError(field, reason): FieldError) -> Self {
         let id = item.get("id").and_then(Value::as_str).map(str::to_owned);
         Self::Rule {
             kind,
@@ -69,16 +64,65 @@ impl RuleError {
 // === impl Rule ===
 
 impl Rule {
-    /// Parses a list of rules. An empty text is an empty list.
+    /// Parses a fault file: a list of rules, or a mapping with `rules` and `backend-faults`. Returns the rules in their order,
+    /// then the backend faults. An empty text is an empty list.
     ///
     /// # Errors
     /// Those of the first malformed rule.
-    pub(crate) fn read_list(yaml: &str) -> Result<Vec<Self>, RuleError> {
-        let items: Option<Vec<Value>> =
-            serde_saphyr::from_str(yaml).map_err(|error| RuleError::NotAList {
-                reason: yaml_error(&error),
+    pub fn read_list(yaml: &str) -> Result<Vec<Self>, RuleError> {
+        // The error is without the lines of the text, which may contain secrets.
+        let whole: Option<Value> =
+            serde_saphyr::from_str(yaml).map_err(|error: serde_saphyr::Error| RuleError::NotAList {
+                reason: error.without_snippet().to_string(),
             })?;
-        Self::from_items(items.unwrap_or_default())
+        Self::list_from_value(whole.unwrap_or_default())
+    }
+
+    /// Parses the content of a fault file, such as that of a request of the admin API.
+    ///
+    /// # Errors
+    /// Those of [`Rule::read_list`].
+    pub(crate) fn list_from_value(whole: Value) -> Result<Vec<Self>, RuleError> {
+        let not_a_list = |reason: String| RuleError::NotAList { reason };
+        let (rules, backend_faults) = match whole {
+            Value::Null => (Vec::new(), Vec::new()),
+            Value::Array(rules) => (rules, Vec::new()),
+            Value::Object(mut parts) => {
+                let mut part = |name: &str| match parts.remove(name) {
+                    None | Some(Value::Null) => Ok(Vec::new()),
+                    Some(Value::Array(items)) => Ok(items),
+                    Some(_) => Err(not_a_list(format!("{name}: must be a list"))),
+                };
+                let lists = (part("rules")?, part("backend-faults")?);
+                if let Some(odd) = parts.keys().next() {
+                    return Err(not_a_list(format!(
+                        "{odd}: unknown field, a fault file has rules and backend-faults"
+                    )));
+                }
+                lists
+            }
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+                return Err(not_a_list(
+                    "write a list, or a mapping with rules and backend-faults".into(),
+                ));
+            }
+        };
+        let mut rules = Self::from_items(rules)?;
+        for (index, fault) in Self::backend_faults_from_items(backend_faults)?
+            .into_iter()
+            .enumerate()
+        {
+            // In the journal, rules and backend faults share the ids.
+            if rules.iter().any(|rule| rule.id == fault.id) {
+                let error = FieldError(
+                    "id".into(),
+                    "another rule or backend fault has the same: give each its own".into(),
+                );
+                return Err(RuleError::at(RuleKind::BackendFault, index, &fault.text, error));
+            }
+            rules.push(fault);
+        }
+        Ok(rules)
     }
 
     /// Parses a rule, such as that of a request of the admin API.
@@ -89,7 +133,7 @@ impl Rule {
         Self::read(&item).map_err(|error| RuleError::at(RuleKind::Rule, 0, &item, error))
     }
 
-    pub(super) fn from_items(items: Vec<Value>) -> Result<Vec<Self>, RuleError> {
+    fn from_items(items: Vec<Value>) -> Result<Vec<Self>, RuleError> {
         let mut rules: Vec<Self> = Vec::new();
         for (index, item) in items.into_iter().enumerate() {
             let wrong = |error| RuleError::at(RuleKind::Rule, index, &item, error);
@@ -129,11 +173,6 @@ impl Rule {
             text: item.clone(),
         })
     }
-}
-
-/// Message and position of a YAML error, without the lines of the text, which may contain secrets.
-pub(super) fn yaml_error(error: &serde_saphyr::Error) -> String {
-    error.without_snippet().to_string()
 }
 
 fn deserialize<T: DeserializeOwned>(item: Value) -> Result<T, FieldError> {

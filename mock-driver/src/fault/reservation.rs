@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 /// The reservations of all in-flight calls.
 #[derive(Debug, Default)]
@@ -84,10 +84,6 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        lock(&self.all).leave(self.key.clone());
+        crate::lock(&self.all).leave(self.key.clone());
     }
-}
-
-pub(super) fn lock(reservations: &Mutex<Reservations>) -> MutexGuard<'_, Reservations> {
-    crate::lock(reservations)
 }

@@ -3,7 +3,7 @@
 //! Each is a YAML file in `scenarios/` in the format of `--faults`. Its first line is a comment with a one-sentence
 //! description.
 
-use super::{Faults, IdConflict, Origin, Script};
+use super::{Faults, IdConflict, Origin, Rule};
 
 /// A built-in scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +86,8 @@ impl Scenario {
     }
 
     /// Its rules and backend faults.
-    pub fn script(&self) -> Script {
-        Script::read(self.yaml).expect("a built-in scenario must be valid")
+    pub fn rules(&self) -> Vec<Rule> {
+        Rule::read_list(self.yaml).expect("a built-in scenario must be valid")
     }
 
     /// All scenarios with their descriptions.
@@ -107,12 +107,12 @@ impl Scenario {
 /// # Errors
 /// An id is not unique.
 pub fn play(scenarios: &[&Scenario], faults: &Faults) -> Result<(), IdConflict> {
-    let mut whole = Script::default();
+    let mut whole = Vec::new();
     for (index, scenario) in scenarios.iter().enumerate() {
         if scenarios[..index].contains(scenario) {
             continue;
         }
-        whole.rules.extend(scenario.script().rules);
+        whole.extend(scenario.rules());
         tracing::info!(scenario = scenario.name, about = scenario.about(), "playing");
     }
     faults.load(Origin::Scenario, whole)
@@ -129,16 +129,16 @@ mod tests {
     fn every_scenario_is_valid_with_description_and_unique_ids() {
         let mut ids = BTreeSet::new();
         for scenario in Scenario::ALL {
-            let script =
-                Script::read(scenario.yaml).unwrap_or_else(|error| panic!("{}: {error}", scenario.name));
+            let rules =
+                Rule::read_list(scenario.yaml).unwrap_or_else(|error| panic!("{}: {error}", scenario.name));
             let about = scenario.about();
             assert!(
                 scenario.yaml.starts_with("# ") && about.ends_with('.'),
                 "{}: {about}",
                 scenario.name
             );
-            assert!(!script.rules.is_empty(), "{}", scenario.name);
-            for id in script.rules.into_iter().map(|rule| rule.id) {
+            assert!(!rules.is_empty(), "{}", scenario.name);
+            for id in rules.into_iter().map(|rule| rule.id) {
                 assert!(id.starts_with(scenario.name), "{}: {id}", scenario.name);
                 assert!(ids.insert(id.clone()), "{id} is there twice");
             }
@@ -154,10 +154,7 @@ mod tests {
             &faults,
         )
         .unwrap();
-        let rules: usize = Scenario::ALL
-            .iter()
-            .map(|scenario| scenario.script().rules.len())
-            .sum();
+        let rules: usize = Scenario::ALL.iter().map(|scenario| scenario.rules().len()).sum();
         let reports = [RuleKind::Rule, RuleKind::BackendFault].map(|kind| faults.reports(kind).len());
         assert_eq!(reports[0] + reports[1], rules);
         assert_eq!(faults.len(), reports[0]);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_mock_driver::driver::{Driver, Settings};
-use csi_mock_driver::fault::{Origin, Script};
+use csi_mock_driver::fault::{Origin, Rule};
 use csi_mock_driver::journal::clock::Clock;
 use csi_mock_driver::service::services;
 use csi_proto::v1;
@@ -194,7 +194,7 @@ async fn fault_rules_and_array_are_shared_with_the_processes_on_nodes() {
         "rules: [{id: gone, match: {method: NodeGetInfo, node: node-2}, action: {code: UNAVAILABLE}}]";
     driver
         .faults
-        .load(Origin::Admin, Script::read(script).unwrap())
+        .load(Origin::Admin, Rule::read_list(script).unwrap())
         .unwrap();
     for (id, code) in [("node-0", Code::Ok), ("node-2", Code::Unavailable)] {
         let response = node(&driver, id).node_get_info(v1::NodeGetInfoRequest {}).await;

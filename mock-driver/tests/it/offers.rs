@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use csi_mock_driver::fault::{Origin, Script};
+use csi_mock_driver::fault::{Origin, Rule};
 use csi_proto::v1;
 use csi_proto::v1::controller_service_capability::{Type, rpc};
 use csi_proto::v1::volume_capability::AccessType;
@@ -169,8 +169,8 @@ async fn probe_is_not_ready_until_ready_after_and_fails_by_fault_rule() {
     };
     time::timeout(DEADLINE, ready).await.unwrap();
     let rule = "[{id: broken, match: {method: Probe}, action: {code: FAILED_PRECONDITION}}]";
-    let script = Script::read(rule).unwrap();
-    server.driver().faults.load(Origin::Admin, script).unwrap();
+    let rules = Rule::read_list(rule).unwrap();
+    server.driver().faults.load(Origin::Admin, rules).unwrap();
     let broken = server
         .identity()
         .await

@@ -11,7 +11,7 @@ use std::time::Duration;
 use csi_mock_driver::admin_api;
 use csi_mock_driver::admin_api::client::Client;
 use csi_mock_driver::driver::{Driver, Settings};
-use csi_mock_driver::fault::{FaultFile, Origin, Script};
+use csi_mock_driver::fault::{FaultFile, Origin, Rule};
 use csi_mock_driver::run;
 use csi_mock_driver::socket::Listener;
 use csi_mock_driver::store::volume_files::FileId;
@@ -195,8 +195,8 @@ impl Server {
 
     /// Replaces the fault file's contents.
     pub(crate) fn set_faults(&self, yaml: &str) {
-        let script = Script::read(yaml).unwrap();
-        self.driver.faults.load(Origin::Admin, script).unwrap();
+        let rules = Rule::read_list(yaml).unwrap();
+        self.driver.faults.load(Origin::Admin, rules).unwrap();
     }
 
     pub(crate) fn path(&self, file: &str) -> PathBuf {

@@ -45,8 +45,7 @@ pub(super) async fn put(State(admin): State<Admin>, Json(rule): Json<Value>) -> 
     request_body(content = Vec<Object>, description = "Rules, written as in the fault file but in JSON."),
     responses((status = 200, body = Faults), (status = "default", body = Problem)))]
 pub(super) async fn replace(State(admin): State<Admin>, Json(rules): Json<Vec<Value>>) -> Reply<Faults> {
-    let text = Value::Array(rules).to_string();
-    let rules = Rule::read_list(&text).map_err(refused)?;
+    let rules = Rule::list_from_value(Value::Array(rules)).map_err(refused)?;
     admin.driver.faults.replace(Origin::Admin, rules).map_err(taken)?;
     admin.touch();
     Ok(list(State(admin)).await)

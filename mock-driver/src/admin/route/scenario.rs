@@ -48,7 +48,7 @@ pub(super) async fn switch(
 /// The scenarios of which every rule and every backend fault is present.
 fn played(admin: &Admin) -> BTreeSet<&'static str> {
     let is_there = |rule: &Rule| admin.driver.faults.has(Origin::Scenario, rule);
-    let is_whole = |known: &&scenario::Scenario| known.script().rules.iter().all(is_there);
+    let is_whole = |known: &&scenario::Scenario| known.rules().iter().all(is_there);
     let whole = scenario::Scenario::ALL.iter().filter(is_whole);
     whole.map(|known| known.name).collect()
 }

@@ -7,7 +7,7 @@ use super::fault::{list, refused, taken};
 use crate::admin::request::{Json, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Faults, Problem};
-use crate::fault::Script;
+use crate::fault::Rule;
 
 /// Applies a fault file atomically: creates or replaces its rules and backend faults.
 /// ALREADY_EXISTS if an id belongs to `--faults` or a scenario.
@@ -15,8 +15,8 @@ use crate::fault::Script;
     request_body(content = Object, description = "A fault file in JSON: a list of rules, or lists of `rules` and `backend-faults`."),
     responses((status = 200, body = Faults), (status = "default", body = Problem)))]
 pub(super) async fn put(State(admin): State<Admin>, Json(script): Json<Value>) -> Reply<Faults> {
-    let script = Script::from_value(script).map_err(refused)?;
-    admin.driver.faults.put_all(script).map_err(taken)?;
+    let rules = Rule::list_from_value(script).map_err(refused)?;
+    admin.driver.faults.put_all(rules).map_err(taken)?;
     admin.persist_backend_faults().await?;
     Ok(list(State(admin)).await)
 }

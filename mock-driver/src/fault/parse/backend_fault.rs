@@ -136,7 +136,7 @@ impl Rule {
         read(&item).map_err(|error| RuleError::at(RuleKind::BackendFault, 0, &item, error))
     }
 
-    pub(in crate::fault) fn backend_faults_from_items(items: Vec<Value>) -> Result<Vec<Self>, RuleError> {
+    pub(super) fn backend_faults_from_items(items: Vec<Value>) -> Result<Vec<Self>, RuleError> {
         let read = |(index, item): (usize, Value)| {
             read(&item).map_err(|error| RuleError::at(RuleKind::BackendFault, index, &item, error))
         };

@@ -1,7 +1,7 @@
 //! Errors of fields.
 
 /// A field and its error.
-pub(in crate::fault) struct FieldError(pub(in crate::fault) String, pub(in crate::fault) String);
+pub(super) struct FieldError(pub(super) String, pub(super) String);
 
 // === impl FieldError ===
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tonic::Code;
 
 use crate::fault::rule::Methods;
-use crate::fault::{DelayDistribution, Hang, Phase, Rule, RuleError, Script};
+use crate::fault::{DelayDistribution, Hang, Phase, Rule, RuleError};
 
 #[test]
 fn every_field_is_read() {
@@ -47,7 +47,7 @@ fn null_is_an_absent_field() {
     let rules = Rule::read_list("[{id: one, phase: null, action: {code: ABORTED}}]").unwrap();
     assert_eq!(rules[0].phase, Phase::Before);
     let faults = "[{id: old, type: frozen-list, age: null}, {id: late, type: not-ready, for: null}]";
-    Script::read(&format!("backend-faults: {faults}")).unwrap();
+    Rule::read_list(&format!("backend-faults: {faults}")).unwrap();
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn example_in_the_documentation_is_valid() {
         .split_once("```yaml\n")
         .unwrap();
     let (example, _) = text.split_once("```").unwrap();
-    let rules = Script::read(example).unwrap().rules;
+    let rules = Rule::read_list(example).unwrap();
     let ids: Vec<&str> = rules.iter().map(|rule| rule.id.as_str()).collect();
     assert_eq!(ids, ["no-room", "slow", "attached-once", "sick", "old-list"]);
 }
@@ -178,13 +178,9 @@ fn error_shows_no_secret() {
         "{password: 20260131, password: 20260131}",
     ] {
         let yaml = format!("- {{id: a, match: {{secrets: {secrets}}}, action: {{delay: 1s}}}}");
-        for error in [
-            Rule::read_list(&yaml).unwrap_err(),
-            Script::read(&yaml).unwrap_err(),
-        ] {
-            let text = format!("{error} {error:?}");
-            assert!(!text.contains("20260131"), "{secrets}: {text}");
-        }
+        let error = Rule::read_list(&yaml).unwrap_err();
+        let text = format!("{error} {error:?}");
+        assert!(!text.contains("20260131"), "{secrets}: {text}");
     }
     let error =
         Rule::read_list("- {id: a, match: {secrets: {password: 1}}, action: {delay: 1s}}").unwrap_err();

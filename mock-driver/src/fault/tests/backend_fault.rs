@@ -220,7 +220,7 @@ fn rate_limit_is_a_bucket_that_fills_with_time() {
 #[tokio::test(start_paused = true)]
 async fn backend_faults_are_put_switched_and_removed_and_show_their_effects() {
     let faults = Faults::default();
-    let script = Script::read(
+    let script = Rule::read_list(
         "backend-faults:
 - {id: gone, type: node-gone, node: a}
 - {id: lacks, type: list-lacks, volume: v}
@@ -259,7 +259,7 @@ async fn backend_faults_are_put_switched_and_removed_and_show_their_effects() {
     );
     let absent = "backend-faults: [{id: absent, type: tracking-off}]";
     let clash = faults
-        .load(Origin::Scenario, Script::read(absent).unwrap())
+        .load(Origin::Scenario, Rule::read_list(absent).unwrap())
         .unwrap_err();
     assert!(
         clash.to_string().contains("a backend fault of the Admin"),
@@ -274,7 +274,7 @@ async fn backend_faults_are_put_switched_and_removed_and_show_their_effects() {
     tokio::time::advance(Duration::from_secs(11)).await;
     assert!(faults.is_ready());
 
-    faults.load(Origin::File, Script::default()).unwrap();
+    faults.load(Origin::File, Vec::new()).unwrap();
     assert!(decide().is_none() && faults.reports(RuleKind::BackendFault).is_empty());
 }
 
@@ -287,7 +287,9 @@ async fn backend_fault_that_refuses_wins_over_delays() {
 - {id: busy, type: busy, volume: v}
 - {id: gone, type: node-gone}
 ";
-    faults.load(Origin::File, Script::read(script).unwrap()).unwrap();
+    faults
+        .load(Origin::File, Rule::read_list(script).unwrap())
+        .unwrap();
     let decide = |volume, path| {
         let decision = faults.decide(&mk_call(path, volume, "a"));
         let fired = decision.backend.unwrap();
@@ -318,7 +320,7 @@ async fn first_active_backend_fault_decides_disks_and_losses() {
     let faults = Faults::default();
     let loss = faults.loss();
     let now = || loss.borrow().map(|loss| loss.loses);
-    let script = |yaml: &str| faults.load(Origin::File, Script::read(yaml).unwrap()).unwrap();
+    let script = |yaml: &str| faults.load(Origin::File, Rule::read_list(yaml).unwrap()).unwrap();
     assert_eq!((faults.disk("v", "here"), now()), (None, None));
     script(
         "backend-faults:
@@ -431,8 +433,8 @@ fn mistakes_name_the_backend_fault_and_field() {
         }
     }
     let twice = "rules: [{id: a, action: {code: ABORTED}}]\nbackend-faults: [{id: a, type: read-only}]";
-    let error = Script::read(twice).unwrap_err().to_string();
+    let error = Rule::read_list(twice).unwrap_err().to_string();
     assert!(error.contains("backend fault 1 (\"a\"): id"), "{error}");
-    let odd = Script::read("rule: []").unwrap_err().to_string();
+    let odd = Rule::read_list("rule: []").unwrap_err().to_string();
     assert!(odd.contains("rules and backend-faults"), "{odd}");
 }

@@ -30,7 +30,7 @@ fn rules_are_put_replaced_switched_and_removed_at_run_time() {
         let clash = faults.put(rule(&foreign)).unwrap_err();
         assert!(clash.to_string().contains("take another"), "{clash}");
         let all = format!("[{{id: new, action: {{code: ABORTED}}}}, {foreign}]");
-        assert_eq!(faults.put_all(Script::read(&all).unwrap()), Err(clash));
+        assert_eq!(faults.put_all(Rule::read_list(&all).unwrap()), Err(clash));
     }
     assert_eq!(faults.len(), 4, "nothing has changed");
     assert!(faults.set_enabled(RuleKind::Rule, "file", false));

@@ -86,7 +86,7 @@ fn node_and_resize_scenarios_fail_matching_calls() {
     for (name, method, bytes, expected) in table {
         let faults = Faults::new(Seed(1));
         faults
-            .load(Origin::Scenario, Scenario::named(name).unwrap().script())
+            .load(Origin::Scenario, Scenario::named(name).unwrap().rules())
             .unwrap();
         let call = SizedCall {
             path: format!("/csi.v1.{method}"),
@@ -110,7 +110,7 @@ fn a_limit_shrinks_from_the_second_call_on() {
     faults
         .load(
             Origin::Scenario,
-            Scenario::named("limit-shrinks").unwrap().script(),
+            Scenario::named("limit-shrinks").unwrap().rules(),
         )
         .unwrap();
     let call = SizedCall {
@@ -134,7 +134,7 @@ fn a_limit_shrinks_from_the_second_call_on() {
 #[test]
 fn scenarios_delay_detaches_and_hide_devices() {
     let slow = Faults::new(Seed(1));
-    slow.load(Origin::Scenario, Scenario::named("detach-slow").unwrap().script())
+    slow.load(Origin::Scenario, Scenario::named("detach-slow").unwrap().rules())
         .unwrap();
     let call = SizedCall {
         path: "/csi.v1.Controller/ControllerUnpublishVolume".into(),

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use csi_mock_driver::fault::scenario::{self, Scenario};
-use csi_mock_driver::fault::{DiskFault, Faults, RuleKind, Script, Seed};
+use csi_mock_driver::fault::{DiskFault, Faults, Rule, RuleKind, Seed};
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use tokio::time::{self, Instant};
@@ -411,7 +411,7 @@ fn cookbook_has_a_recipe_with_the_description_of_each_scenario() {
 
 #[test]
 fn cookbook_documents_every_backend_fault() {
-    let refused = Script::read("backend-faults: [{id: x, type: none}]").unwrap_err();
+    let refused = Rule::read_list("backend-faults: [{id: x, type: none}]").unwrap_err();
     let text = refused.to_string().replace('`', "");
     let (_, known) = text.split_once("expected one of ").unwrap();
     let known: Vec<&str> = known.split(", ").collect();
