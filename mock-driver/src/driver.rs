@@ -31,8 +31,7 @@ use crate::store::volume_files::VolumeFiles;
 use crate::store::{Database, Store};
 
 use self::directories::{
-    claim, open_faults, open_journal, open_state, open_store, random, seed_of_run, volume_files_in,
-    with_absolute_paths,
+    claim, open_faults, open_journal, open_state, open_store, random, volume_files_in, with_absolute_paths,
 };
 
 mod backend_faults;
@@ -100,54 +99,32 @@ impl Driver {
     /// # Errors
     /// A file or directory cannot be used.
     pub fn open(settings: Settings) -> Result<(Arc<Self>, Option<FaultFile>), OpenError> {
-        let Settings {
-            name,
-            array,
-            config,
-            initial_volumes,
-            latency,
-            busy,
-            mode,
-            array_endpoint,
-            registration,
-            node_id,
-            node,
-            capabilities,
-            state_dir,
-            media_dir,
-            journal,
-            journal_config,
-            faults,
-            scenarios,
-            seed,
-            proxy_to,
-            clock,
-        } = with_absolute_paths(settings)?;
-        let pools = array.pools.iter();
+        let settings = with_absolute_paths(settings)?;
+        let pools = settings.array.pools.iter();
         let pool_topology = pools
             .map(|pool| (pool.name.clone(), pool.segments.clone()))
             .collect();
         // The locks first: the caller retries `open` while another process holds one of them.
-        let state = open_state(state_dir.as_deref())?;
-        let journal = open_journal(journal.as_deref(), journal_config, &clock)?;
-        let (rules, fault_file) = open_faults(faults.as_deref(), seed_of_run(seed)?, &scenarios)?;
-        let epoch = match seed {
+        let state = open_state(settings.state_dir.as_deref())?;
+        let journal = open_journal(&settings)?;
+        let (rules, fault_file) = open_faults(&settings)?;
+        let epoch = match settings.seed {
             Some(_) => u128::from(rules.seed.keyed_hash(b"array")),
             None => u128::from_le_bytes(random()?),
         };
-        let shares_media = media_dir.is_some();
-        let volume_files = volume_files_in(media_dir, state_dir.as_deref(), node.devices);
-        let remote = remote(mode, array_endpoint, node_id.is_some(), shares_media)?;
-        let registrar = registration.map(|settings| Arc::new(Registrar::new(name.clone(), settings)));
-        if mode.has_array() {
+        let volume_files = volume_files_in(&settings);
+        let remote = remote(&settings)?;
+        let registrar = |registration| Arc::new(Registrar::new(settings.name.clone(), registration));
+        let registrar = settings.registration.clone().map(registrar);
+        if settings.mode.has_array() {
             volume_files.lock_used()?;
         }
-        let node = open_node(mode, node_id, node, &volume_files, state.clone())?;
+        let node = open_node(&settings, &volume_files, state.clone())?;
         // The state directory of a process with a node only belongs to the node.
-        let array_state = state.clone().filter(|_| mode.has_array());
-        let store = open_store(array_state, array, epoch, initial_volumes, &rules)?;
-        if mode.has_array() {
-            claim(&volume_files, &store, epoch, state_dir.as_deref())?;
+        let array_state = state.clone().filter(|_| settings.mode.has_array());
+        let store = open_store(array_state, &settings, epoch, &rules)?;
+        if settings.mode.has_array() {
+            claim(&volume_files, &store, epoch, settings.state_dir.as_deref())?;
         }
         if let Some(node) = &node {
             node.devices.lock().map_err(node::Error::from)?;
@@ -158,24 +135,24 @@ impl Driver {
             file.announce(journal.as_deref());
         }
         let driver = Self {
-            name,
-            mode,
+            name: settings.name,
+            mode: settings.mode,
             remote,
             registrar,
             node,
-            latency,
-            capabilities: Arc::new(LiveCapabilities::new(capabilities)),
-            ready_from: Instant::now() + config.ready_after,
-            config,
+            latency: settings.latency,
+            capabilities: Arc::new(LiveCapabilities::new(settings.capabilities)),
+            ready_from: Instant::now() + settings.config.ready_after,
+            config: settings.config,
             pool_topology,
             store: Arc::new(store),
-            clock,
+            clock: settings.clock,
             volume_files,
-            locks: LockTable::new(busy),
+            locks: LockTable::new(settings.busy),
             faults: Arc::new(rules),
             socket_control: Arc::default(),
             exit: ExitOrder::default(),
-            proxy_to,
+            proxy_to: settings.proxy_to,
             journal,
             limits_drawn: AtomicU64::new(0),
             state,
@@ -214,16 +191,14 @@ impl Driver {
 
 /// Opens the node; `None` if the process has none.
 fn open_node(
-    mode: Mode,
-    id: Option<String>,
-    settings: node::Settings,
+    settings: &Settings,
     volume_files: &VolumeFiles,
     state: Option<Arc<Database>>,
 ) -> Result<Option<Arc<Node>>, OpenError> {
-    let Some(id) = id.filter(|_| mode.has_node()) else {
+    let Some(id) = settings.node_id.clone().filter(|_| settings.mode.has_node()) else {
         return Ok(None);
     };
-    let node = Node::open(id, settings, volume_files.clone(), state)?;
+    let node = Node::open(id, settings.node.clone(), volume_files.clone(), state)?;
     Ok(Some(Arc::new(node)))
 }
 
@@ -238,16 +213,11 @@ fn take_current_id(node: Option<&Node>, store: &Store) {
     }
 }
 
-fn remote(
-    mode: Mode,
-    endpoint: admin_api::Endpoint,
-    has_node: bool,
-    shares_media: bool,
-) -> Result<Option<RemoteArray>, OpenError> {
-    match (mode, endpoint) {
+fn remote(settings: &Settings) -> Result<Option<RemoteArray>, OpenError> {
+    match (settings.mode, settings.array_endpoint.clone()) {
         (Mode::All | Mode::Controller, _) => Ok(None),
         (Mode::Node, admin_api::Endpoint::None) => Err(OpenError::NodeAlone),
-        (Mode::Node, _) if !has_node => Err(OpenError::NodeAlone),
-        (Mode::Node, endpoint) => Ok(Some(RemoteArray::at(endpoint, shares_media))),
+        (Mode::Node, _) if settings.node_id.is_none() => Err(OpenError::NodeAlone),
+        (Mode::Node, endpoint) => Ok(Some(RemoteArray::at(endpoint, settings.media_dir.is_some()))),
     }
 }

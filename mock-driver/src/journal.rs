@@ -105,18 +105,13 @@ impl Journal {
         key: [u8; 16],
         clock: Clock,
     ) -> Result<Self, OpenError> {
-        let JournalConfig {
-            kept,
-            grpc_call_lines,
-            show_secrets,
-        } = config;
         Ok(Self {
             file: file.map(File::open).transpose()?,
-            renderer: Renderer::new(if show_secrets { None } else { Some(key) }),
-            grpc_call_lines,
+            renderer: Renderer::new(if config.show_secrets { None } else { Some(key) }),
+            grpc_call_lines: config.grpc_call_lines,
             calls: AtomicU64::new(0),
-            is_read: kept > 0,
-            memory: Mutex::new(Memory::new(kept)),
+            is_read: config.kept > 0,
+            memory: Mutex::new(Memory::new(config.kept)),
             events: broadcast::Sender::new(EVENTS_AHEAD),
             revision: watch::Sender::new(0),
             clock,

@@ -7,11 +7,9 @@ use super::mode::Mode;
 use super::registration;
 use super::settings::{OpenError, Settings};
 use crate::admin_api;
-use crate::array;
-use crate::fault::scenario::{self, Scenario};
+use crate::fault::scenario;
 use crate::fault::{FaultFile, Faults, Seed};
-use crate::journal::clock::Clock;
-use crate::journal::{Journal, JournalConfig};
+use crate::journal::Journal;
 use crate::node::{self, device};
 use crate::store::volume_files::{FileId, Owner, VolumeFiles};
 use crate::store::{Database, Store};
@@ -58,13 +56,9 @@ fn without_array(settings: Settings) -> Settings {
 }
 
 /// Opens the directory of volume files.
-pub(super) fn volume_files_in(
-    media_dir: Option<PathBuf>,
-    state_dir: Option<&Path>,
-    devices: device::Choice,
-) -> VolumeFiles {
-    match (media_dir, state_dir) {
-        _ if devices == device::Choice::Simulated => VolumeFiles::nowhere(),
+pub(super) fn volume_files_in(settings: &Settings) -> VolumeFiles {
+    match (settings.media_dir.clone(), &settings.state_dir) {
+        _ if settings.node.devices == device::Choice::Simulated => VolumeFiles::nowhere(),
         (Some(directory), _) => VolumeFiles::kept(directory),
         (None, Some(directory)) => VolumeFiles::kept(directory.join("media")),
         (None, None) => VolumeFiles::private(),
@@ -72,27 +66,21 @@ pub(super) fn volume_files_in(
 }
 
 /// Opens the journal if anything reads it.
-pub(super) fn open_journal(
-    file: Option<&Path>,
-    journal_config: JournalConfig,
-    clock: &Clock,
-) -> Result<Option<Arc<Journal>>, OpenError> {
-    if file.is_none() && !journal_config.any() {
+pub(super) fn open_journal(settings: &Settings) -> Result<Option<Arc<Journal>>, OpenError> {
+    let (file, config) = (settings.journal.as_deref(), settings.journal_config);
+    if file.is_none() && !config.any() {
         return Ok(None);
     }
-    let journal = Journal::open(file, journal_config, random()?, clock.clone())?;
+    let journal = Journal::open(file, config, random()?, settings.clock.clone())?;
     Ok(Some(Arc::new(journal)))
 }
 
 /// Loads the fault rules of scenarios and of the file, which the caller follows.
-pub(super) fn open_faults(
-    file: Option<&Path>,
-    seed: Seed,
-    scenarios: &[&'static Scenario],
-) -> Result<(Faults, Option<FaultFile>), OpenError> {
-    let rules = Faults::new(seed);
-    scenario::play(scenarios, &rules)?;
-    let file = file.map(|path| FaultFile::open(path, &rules)).transpose()?;
+pub(super) fn open_faults(settings: &Settings) -> Result<(Faults, Option<FaultFile>), OpenError> {
+    let rules = Faults::new(seed_of_run(settings.seed)?);
+    scenario::play(&settings.scenarios, &rules)?;
+    let path = settings.faults.as_deref();
+    let file = path.map(|path| FaultFile::open(path, &rules)).transpose()?;
     Ok((rules, file))
 }
 
@@ -105,14 +93,14 @@ pub(super) fn open_state(directory: Option<&Path>) -> Result<Option<Arc<Database
 /// Restores the array, or creates one.
 pub(super) fn open_store(
     database: Option<Arc<Database>>,
-    settings: array::Settings,
+    settings: &Settings,
     epoch: u128,
-    premade: u64,
     rules: &Faults,
 ) -> Result<Store, OpenError> {
+    let (array, premade) = (settings.array.clone(), settings.initial_volumes);
     let store = match database {
-        Some(database) => Store::open(database, settings, epoch, premade)?,
-        None => Store::in_memory(settings, epoch, premade),
+        Some(database) => Store::open(database, array, epoch, premade)?,
+        None => Store::in_memory(array, epoch, premade),
     };
     let store = store.keeping_past(rules.frozen.clone());
     store.lose(|| *rules.loss().borrow())?;
@@ -148,7 +136,7 @@ pub(super) fn claim(
 }
 
 /// The configured seed, or a random one.
-pub(super) fn seed_of_run(given: Option<u64>) -> Result<Seed, OpenError> {
+fn seed_of_run(given: Option<u64>) -> Result<Seed, OpenError> {
     let entropy = random()?;
     let by_chance = u32::from_le_bytes([entropy[0], entropy[1], entropy[2], entropy[3]]);
     Ok(Seed(given.unwrap_or(u64::from(by_chance))))
