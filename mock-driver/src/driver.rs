@@ -40,7 +40,6 @@ mod directories;
 pub(crate) mod error;
 pub(crate) mod exit;
 mod in_process;
-mod list_overlay;
 pub mod locks;
 pub mod mode;
 pub(crate) mod node_devices;
