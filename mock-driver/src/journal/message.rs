@@ -186,23 +186,14 @@ impl Renderer {
         })
     }
 
+    /// Of CSI's fields, only timestamps can lack JSON: the value is a part of one, or a message or list with one.
     fn raw(&self, value: &Field) -> Value {
-        match value {
-            Field::Message(message) => self.json_of(message),
-            Field::List(values) => values.iter().map(|value| self.raw(value)).collect(),
-            Field::Map(values) => {
-                let entry = |(key, value): (&MapKey, &Field)| (map_key(key), self.raw(value));
-                Value::Object(values.iter().map(entry).collect())
-            }
-            Field::Bool(value) => json!(value),
-            Field::I32(value) | Field::EnumNumber(value) => json!(value),
-            Field::I64(value) => json!(value),
-            Field::U32(value) => json!(value),
-            Field::U64(value) => json!(value),
-            Field::F32(value) => json!(value),
-            Field::F64(value) => json!(value),
-            Field::String(value) => json!(value),
-            Field::Bytes(value) => json!(value.as_ref()),
+        if let Some(message) = value.as_message() {
+            self.json_of(message)
+        } else if let Some(values) = value.as_list() {
+            values.iter().map(|value| self.raw(value)).collect()
+        } else {
+            json!(value.as_i64().or_else(|| value.as_i32().map(i64::from)))
         }
     }
 }
@@ -266,17 +257,6 @@ impl Subject {
             wire = rest;
         }
         Ok(())
-    }
-}
-
-fn map_key(key: &MapKey) -> String {
-    match key {
-        MapKey::Bool(key) => key.to_string(),
-        MapKey::I32(key) => key.to_string(),
-        MapKey::I64(key) => key.to_string(),
-        MapKey::U32(key) => key.to_string(),
-        MapKey::U64(key) => key.to_string(),
-        MapKey::String(key) => key.clone(),
     }
 }
 
