@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::sync::LazyLock;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use prost::encoding::{decode_varint, encode_varint};
 
 use self::tables::{CODE_LENGTHS, EOS, STATIC};
 
@@ -148,48 +149,32 @@ impl Field {
     pub(super) fn encode(&self, block: &mut BytesMut) {
         block.put_u8(if self.is_sensitive { 0x10 } else { 0 });
         for text in [&self.name, &self.value] {
-            put_length(text.len(), block);
+            // Without Huffman code.
+            match u8::try_from(text.len()) {
+                Ok(length) if length < 0x7f => block.put_u8(length),
+                _ => {
+                    block.put_u8(0x7f);
+                    encode_varint((text.len() - 0x7f) as u64, block);
+                }
+            }
             block.extend_from_slice(text);
         }
     }
 }
 
-/// The length of a string without Huffman code.
-fn put_length(length: usize, block: &mut BytesMut) {
-    let Some(mut rest) = length.checked_sub(0x7f) else {
-        block.put_u8(u8::try_from(length).expect("a length below 127 must fit a byte"));
-        return;
-    };
-    block.put_u8(0x7f);
-    while rest >= 0x80 {
-        block.put_u8(0x80 | u8::try_from(rest & 0x7f).expect("seven bits must fit a byte"));
-        rest >>= 7;
-    }
-    block.put_u8(u8::try_from(rest).expect("seven bits must fit a byte"));
-}
-
 // === impl Reader ===
 
 impl Reader<'_> {
-    /// RFC 7541, 5.1.
+    /// RFC 7541, 5.1: what exceeds the prefix is LEB128, as in protobuf.
     fn integer(&mut self, prefix: u32) -> Result<usize, Malformed> {
         let mask = u8::MAX >> (8 - prefix);
         let first = self.0.try_get_u8().map_err(|_| Malformed)? & mask;
-        let mut value = u32::from(first);
-        if first == mask {
-            // Four bytes suffice for any length or index here.
-            for shift in [0, 7, 14, 21, 28] {
-                let byte = self.0.try_get_u8().map_err(|_| Malformed)?;
-                if shift == 28 {
-                    return Err(Malformed);
-                }
-                value += u32::from(byte & 0x7f) << shift;
-                if byte & 0x80 == 0 {
-                    break;
-                }
-            }
+        if first < mask {
+            return Ok(first.into());
         }
-        usize::try_from(value).map_err(|_| Malformed)
+        let rest = decode_varint(&mut self.0).map_err(|_| Malformed)?;
+        let rest = usize::try_from(rest).map_err(|_| Malformed)?;
+        rest.checked_add(mask.into()).ok_or(Malformed)
     }
 
     /// RFC 7541, 5.2.
