@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub(crate) use self::capability::{Capability, CapabilitySetError, ReportedIn};
 
@@ -45,7 +45,7 @@ impl CapabilitySet {
     ///
     /// # Errors
     /// An item is malformed; nothing has changed then.
-    pub(crate) fn change(&mut self, changes: &str) -> Result<(), CapabilitySetError> {
+    pub fn change(&mut self, changes: &str) -> Result<(), CapabilitySetError> {
         let mut changed = self.clone();
         for change in changes
             .split(',')
@@ -95,35 +95,18 @@ impl LiveCapabilities {
         Self(RwLock::new(offered))
     }
 
-    pub(crate) fn now(&self) -> CapabilitySet {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, CapabilitySet> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the capabilities for a change, as by an upgrade of the driver.
+    pub fn write(&self) -> RwLockWriteGuard<'_, CapabilitySet> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the driver has the capability now.
     pub(crate) fn has(&self, capability: Capability) -> bool {
-        self.0
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .has(capability)
-    }
-
-    /// Adds or removes a capability, as an upgrade of the driver does.
-    pub(crate) fn set(&self, capability: Capability, has: bool) {
-        self.0
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .set(capability, has);
-    }
-
-    /// Applies changes in the form of the flag.
-    ///
-    /// # Errors
-    /// An item is malformed; nothing has changed then.
-    pub fn change(&self, changes: &str) -> Result<(), CapabilitySetError> {
-        self.0
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .change(changes)
+        self.read().has(capability)
     }
 }
 
@@ -161,18 +144,18 @@ mod tests {
             ("é", CapabilitySetError::NoSign("é".into())),
         ] {
             let live = LiveCapabilities::new(CapabilitySet::default());
-            let outcome = live.change(&format!("-LIST_VOLUMES,{changes}"));
+            let outcome = live.write().change(&format!("-LIST_VOLUMES,{changes}"));
             assert_eq!(outcome, Err(error), "{changes:?}");
-            assert_eq!(live.now(), CapabilitySet::default(), "{changes:?}");
+            assert_eq!(*live.read(), CapabilitySet::default(), "{changes:?}");
         }
     }
 
     #[test]
     fn live_capabilities_change_for_later_calls() {
         let live = LiveCapabilities::new(CapabilitySet::default());
-        live.set(Capability::ListVolumes, false);
-        assert!(!live.has(Capability::ListVolumes) && !live.now().has(Capability::ListVolumes));
-        live.change("+LIST_VOLUMES,-GET_VOLUME").unwrap();
+        live.write().set(Capability::ListVolumes, false);
+        assert!(!live.has(Capability::ListVolumes) && !live.read().has(Capability::ListVolumes));
+        live.write().change("+LIST_VOLUMES,-GET_VOLUME").unwrap();
         assert!(live.has(Capability::ListVolumes) && !live.has(Capability::GetVolume));
     }
 }

@@ -26,7 +26,7 @@ macro_rules! report_capabilities {
                     let r#type = Some(v1::$types::Type::Rpc(v1::$types::Rpc { r#type }));
                     Some(v1::$capability { r#type })
                 };
-                let capabilities = driver.capabilities.now().iter().filter_map(reported).collect();
+                let capabilities = driver.capabilities.read().iter().filter_map(reported).collect();
                 Ok(v1::$reply { capabilities })
             }
         })+

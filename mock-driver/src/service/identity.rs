@@ -61,7 +61,7 @@ impl Rpc for GetPluginCapabilitiesRequest {
         Ok(GetPluginCapabilitiesResponse {
             capabilities: driver
                 .capabilities
-                .now()
+                .read()
                 .iter()
                 .filter_map(info)
                 .map(|r#type| PluginCapability { r#type: Some(r#type) })

@@ -12,7 +12,7 @@ use crate::rpc::capabilities;
 #[utoipa::path(get, path = "/capabilities", tag = "capabilities",
     responses((status = 200, body = Vec<Capability>), (status = "default", body = Problem)))]
 pub(super) async fn list(State(admin): State<Admin>) -> Json<Vec<Capability>> {
-    let offered = admin.driver.capabilities.now();
+    let offered = admin.driver.capabilities.read();
     let shown = |capability: capabilities::Capability| Capability {
         name: capability.name().to_owned(),
         enabled: offered.has(capability),
@@ -33,7 +33,7 @@ pub(super) async fn change(
     let unknown =
         |error: capabilities::CapabilitySetError| Refusal::new(tonic::Code::NotFound, error.to_string());
     let capability: capabilities::Capability = name.parse().map_err(unknown)?;
-    admin.driver.capabilities.set(capability, change.enabled);
+    admin.driver.capabilities.write().set(capability, change.enabled);
     admin.touch();
     Ok(Json(Capability {
         name,

@@ -174,6 +174,7 @@ async fn an_rpc_that_is_switched_off_is_unimplemented() {
         .server
         .driver()
         .capabilities
+        .write()
         .change("+LIST_SNAPSHOTS")
         .unwrap();
     world

@@ -165,7 +165,8 @@ async fn legacy_condition_is_reported_only_with_its_capability() {
     world.publish("vol-1", "node-0").await.unwrap();
     let channel = world.server.channel().await;
     for (changes, reported) in [("", false), ("+VOLUME_CONDITION", true)] {
-        world.server.driver().capabilities.change(changes).unwrap();
+        let live = &world.server.driver().capabilities;
+        live.write().change(changes).unwrap();
         let capabilities = world
             .controller
             .controller_get_capabilities(csi_proto::v1::ControllerGetCapabilitiesRequest {})

@@ -549,7 +549,7 @@ fn own_socket(directory: &TempDir) -> std::path::PathBuf {
 async fn volume_conditions_of_an_older_driver_are_journaled_and_proxied() {
     let fronted = Fronted::start(&[]).await;
     let offer = &fronted.behind.driver().capabilities;
-    offer.change("+VOLUME_CONDITION").unwrap();
+    offer.write().change("+VOLUME_CONDITION").unwrap();
     let get = v1::ControllerGetVolumeRequest {
         volume_id: "vol-0".to_owned(),
     };
