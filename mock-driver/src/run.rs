@@ -14,9 +14,10 @@ use std::time::Duration;
 use csi_proto::registration::registration_server::RegistrationServer;
 use futures::Stream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::JoinSet;
+use tokio::task::JoinError;
 use tokio::time::{self, Instant};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::JoinMap;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
@@ -69,7 +70,7 @@ pub enum Error {
     #[error("task \"{0}\" ended by itself")]
     TaskEnded(&'static str),
     #[error("a task panicked")]
-    TaskPanicked(#[source] tokio::task::JoinError),
+    TaskPanicked(#[source] JoinError),
     #[error("exiting: fault rule {0:?}")]
     Ordered(Exit),
     #[error("--registration-dir")]
@@ -80,10 +81,8 @@ pub enum Error {
     Aborted,
 }
 
-struct Ended {
-    task: &'static str,
-    result: Result<(), Error>,
-}
+/// The driver's tasks by name.
+type Tasks = JoinMap<&'static str, Result<(), Error>>;
 
 /// Runs the driver until SIGTERM or SIGINT; a second signal cancels running calls, a third one the cleanup of the node.
 ///
@@ -214,7 +213,7 @@ pub async fn serve(
     if let (Some(registrar), Some(registration)) = (&driver.registrar, registration) {
         let incoming = registration.incoming(Arc::default());
         let service = RegistrationServer::from_arc(registrar.clone());
-        tasks.spawn(answer_calls("registration", service, incoming, &stop));
+        tasks.spawn("registration", answer_calls(service, incoming, &stop));
     }
 
     let result = tokio::select! {
@@ -230,7 +229,9 @@ pub async fn serve(
             return Err(Error::Ordered(how));
         }
         reason = driver.registration_failed() => Err(Error::Refused(reason)),
-        ended = tasks.join_next() => Err(early_end(ended)),
+        Some((task, ended)) = tasks.join_next() => ended
+            .unwrap_or_else(|panic| Err(Error::TaskPanicked(panic)))
+            .and(Err(Error::TaskEnded(task))),
     };
     stop.cancel();
     if time::timeout(grace, finish(&driver, &mut tasks)).await.is_err() {
@@ -249,61 +250,53 @@ fn start(
     listener: Listener,
     admin: Option<admin::Server>,
     stop: &CancellationToken,
-) -> JoinSet<Ended> {
-    let mut tasks: JoinSet<Ended> = JoinSet::new();
+) -> Tasks {
+    let mut tasks = Tasks::new();
     let incoming = listener.incoming(driver.socket_control.clone());
     match driver.proxy_to.clone() {
-        Some(to) => tasks.spawn(answer_calls(
-            "server",
-            Proxy::new(driver.clone(), to),
-            incoming,
-            stop,
-        )),
-        None => tasks.spawn(answer_calls("server", service::services(driver), incoming, stop)),
-    };
+        Some(to) => {
+            let proxy = Proxy::new(driver.clone(), to);
+            tasks.spawn("server", answer_calls(proxy, incoming, stop));
+        }
+        None => tasks.spawn("server", answer_calls(service::services(driver), incoming, stop)),
+    }
     if let Some(file) = faults {
         let (driver, stop) = (driver.clone(), stop.clone());
-        tasks.spawn(ended("faults", async move {
+        tasks.spawn("faults", async move {
             let follow = file.follow(&driver.faults, driver.journal.as_deref());
             stop.run_until_cancelled(follow).await;
-        }));
+            Ok(())
+        });
     }
     let follower = (driver.clone(), stop.clone());
-    tasks.spawn(ended("losses", async move {
-        follower.0.follow_losses(follower.1).await
-    }));
+    tasks.spawn("losses", async move {
+        follower.0.follow_losses(follower.1).await;
+        Ok(())
+    });
     if driver.remote.is_some() {
         let (driver, stop) = (driver.clone(), stop.clone());
-        tasks.spawn(async move {
+        tasks.spawn("array", async move {
             let result = driver.follow_array(stop).await;
-            Ended {
-                task: "array",
-                result: result.map_err(|error| OpenError::from(error).into()),
-            }
+            result.map_err(|error| OpenError::from(error).into())
         });
     }
     if let Some(admin) = admin {
         let (driver, stop) = (driver.clone(), stop.clone());
-        tasks.spawn(ended("admin", async move {
+        tasks.spawn("admin", async move {
             if let Err(error) = admin.serve(driver, stop).await {
                 tracing::error!(%error, "the admin API failed");
             }
-        }));
+            Ok(())
+        });
     }
     tasks
 }
 
-async fn ended(task: &'static str, work: impl Future<Output = ()>) -> Ended {
-    work.await;
-    Ended { task, result: Ok(()) }
-}
-
 fn answer_calls<S, I>(
-    task: &'static str,
     services: S,
     incoming: I,
     stop: &CancellationToken,
-) -> impl Future<Output = Ended> + use<S, I>
+) -> impl Future<Output = Result<(), Error>> + use<S, I>
 where
     I: Stream<Item = io::Result<Connection>> + Send + 'static,
     S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
@@ -320,12 +313,7 @@ where
             incoming,
             stop.clone().cancelled_owned(),
         );
-    async move {
-        Ended {
-            task,
-            result: server.await.map_err(Error::Transport),
-        }
-    }
+    async move { server.await.map_err(Error::Transport) }
 }
 
 /// The response of a call that panicked; otherwise its client would get a reset stream.
@@ -347,18 +335,10 @@ async fn relay(clients: &Endpoint, drivers: &relay::RelayAddress) -> Result<(), 
 }
 
 /// Waits for the server's last call and for operations whose clients have disconnected.
-async fn finish(driver: &Driver, tasks: &mut JoinSet<Ended>) {
+async fn finish(driver: &Driver, tasks: &mut Tasks) {
     while tasks.join_next().await.is_some() {}
     driver.work.close();
     driver.work.wait().await;
-}
-
-fn early_end(ended: Option<Result<Ended, tokio::task::JoinError>>) -> Error {
-    match ended {
-        Some(Ok(Ended { task, result })) => result.err().unwrap_or(Error::TaskEnded(task)),
-        Some(Err(panic)) => Error::TaskPanicked(panic),
-        None => Error::TaskEnded("all"),
-    }
 }
 
 /// SIGTERM and SIGINT.
