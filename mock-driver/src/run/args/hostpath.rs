@@ -18,23 +18,9 @@ use crate::rpc::capabilities::{Capability, CapabilitySet, ReportedIn};
 
 pub(super) mod translate;
 
-/// The flags that only csi-driver-host-path has.
-const NAMES: [&str; 19] = [
-    "accepted-mutable-parameter-names",
-    "capacity",
-    "check-volume-lifecycle",
-    "disable-controller-expansion",
-    "disable-node-expansion",
+/// Its names that are aliases of other flags.
+const ALIASES: [&str; 5] = [
     "drivername",
-    "enable-attach",
-    "enable-controller-modify-volume",
-    "enable-list-snapshots",
-    "enable-snapshot-metadata",
-    "enable-topology",
-    "enable-volume-expansion",
-    "ephemeral",
-    "max-volume-size-node",
-    "maxvolumespernode",
     "node-expand-required",
     "nodeid",
     "snapshot-metadata-block-type",
@@ -54,7 +40,7 @@ const DEFAULTS: [(&str, &str); 8] = [
     ("snapshot_metadata_blocks", "FIXED_LENGTH"),
 ];
 
-/// Flags of csi-driver-host-path.
+/// Flags that only csi-driver-host-path has.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct HostPathArgs {
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
@@ -91,10 +77,6 @@ pub(crate) struct HostPathArgs {
     max_volume_size_node: Option<u64>,
     #[arg(long, hide = true, conflicts_with = "pools")]
     capacity: Vec<PoolFlag>,
-
-    /// The number of threads always follows the number of cores, including the container's CPU limit.
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
-    automaxprocs: Option<bool>,
 }
 
 // === impl HostPathArgs ===
@@ -106,10 +88,10 @@ impl HostPathArgs {
             let word = word.to_str()?.strip_prefix("--")?;
             Some(word.split_once('=').map_or(word, |(name, _)| name).to_owned())
         };
-        words
-            .iter()
-            .filter_map(name)
-            .any(|name| NAMES.contains(&name.as_str()))
+        let command = Self::augment_args(Command::new(""));
+        let is_own = |name: &str| command.get_arguments().any(|flag| flag.get_long() == Some(name));
+        let mut names = words.iter().filter_map(name);
+        names.any(|name| is_own(&name) || ALIASES.contains(&name.as_str()))
     }
 
     /// Sets csi-driver-host-path's defaults.

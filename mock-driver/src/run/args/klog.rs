@@ -5,7 +5,7 @@ use clap::Args;
 
 use super::value::switch;
 
-/// Flags of klog other than `-v`. The log goes to stderr, whole and always.
+/// Flags of klog other than `-v`, and `--automaxprocs`, which Go programs have, too. The log goes to stderr, whole and always.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct KlogArgs {
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
@@ -36,6 +36,10 @@ pub(crate) struct KlogArgs {
     vmodule: Option<String>,
     #[arg(long = "log_backtrace_at", hide = true)]
     log_backtrace_at: Option<String>,
+
+    /// The number of threads always follows the number of cores, including the container's CPU limit.
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
+    automaxprocs: Option<bool>,
 }
 
 // === impl KlogArgs ===

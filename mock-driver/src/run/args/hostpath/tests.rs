@@ -29,9 +29,9 @@ fn with(flags: &[&str]) -> Settings {
 }
 
 #[test]
-fn names_are_flags_and_their_defaults_are_those_of_fields() {
+fn aliases_are_flags_and_their_defaults_are_those_of_fields() {
     let command = All::command();
-    for name in NAMES {
+    for name in ALIASES {
         let is_flag = command.get_arguments().any(|arg| {
             let aliases = arg.get_all_aliases().unwrap_or_default();
             arg.get_long() == Some(name) || aliases.contains(&name)
@@ -308,7 +308,7 @@ fn readme_lists_each_flag_and_help_none() {
     let command = All::command();
     let hidden = command.get_arguments().filter(|arg| arg.is_hide_set());
     let hidden = hidden.filter_map(|arg| arg.get_long());
-    for name in hidden.chain(NAMES) {
+    for name in hidden.chain(ALIASES) {
         assert!(documented.contains(name), "--{name} is not in the README");
     }
     let help = All::command().render_long_help().to_string();
