@@ -7,6 +7,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -106,21 +107,24 @@ impl CsiPlugin {
     pub(crate) async fn attach(&self, spec: &VolumeSpec, node: &str) -> Result<(), Error> {
         let name = attachment_name(&spec.handle, &spec.driver, node);
         if self.informers.attachments.get("", &name).is_none() {
-            let attachment = new_attachment(&name, spec, node);
-            match Api::all(self.client.clone())
-                .create(&PostParams::default(), &attachment)
-                .await
-            {
-                Ok(_) => {}
-                Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {}
-                Err(error) => return Err(Error::Create(message_of(&error))),
-            }
+            // The future of a request takes many kilobytes, and that of the wait below lives long.
+            self.create_attachment(&name, spec, node).boxed().await?;
         }
         // The store may not have a new VolumeAttachment yet.
         let attached =
             |attachment: Option<&VolumeAttachment>| attachment.map_or(Ok(false), verify_attachment_status);
         self.wait(&name, &spec.driver, &spec.handle, "attach", attached)
             .await
+    }
+
+    async fn create_attachment(&self, name: &str, spec: &VolumeSpec, node: &str) -> Result<(), Error> {
+        let attachment = new_attachment(name, spec, node);
+        let attachments = Api::all(self.client.clone());
+        match attachments.create(&PostParams::default(), &attachment).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
+            Err(error) => Err(Error::Create(message_of(&error))),
+        }
     }
 
     /// Deletes the VolumeAttachment and waits until it is gone.
@@ -130,21 +134,26 @@ impl CsiPlugin {
     pub(crate) async fn detach(&self, volume: &UniqueVolumeName, node: &str) -> Result<(), Error> {
         let (driver, handle) = split_unique_name(volume).ok_or(Error::VolumeName)?;
         let name = attachment_name(handle, driver, node);
-        let attachments = Api::<VolumeAttachment>::all(self.client.clone());
-        match attachments.delete(&name, &DeleteParams::default()).await {
-            Ok(_) => {}
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
-            Err(error) => {
-                return Err(Error::Delete {
-                    name,
-                    message: message_of(&error),
-                });
-            }
+        if !self.delete_attachment(&name).boxed().await? {
+            return Ok(());
         }
         let detached =
             |attachment: Option<&VolumeAttachment>| attachment.map_or(Ok(true), verify_detachment_status);
         // Upstream waits without a volume spec, so its message does not name the driver.
         self.wait(&name, "unknown", handle, "detach", detached).await
+    }
+
+    /// Whether there was a VolumeAttachment.
+    async fn delete_attachment(&self, name: &str) -> Result<bool, Error> {
+        let attachments = Api::<VolumeAttachment>::all(self.client.clone());
+        match attachments.delete(name, &DeleteParams::default()).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+            Err(error) => Err(Error::Delete {
+                name: name.to_owned(),
+                message: message_of(&error),
+            }),
+        }
     }
 
     /// Checks that the node does not report the volume as in use. Reads from the API server, because the informer may be

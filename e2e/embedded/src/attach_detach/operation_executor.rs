@@ -127,6 +127,7 @@ impl OperationExecutor {
             if verify {
                 self.plugin
                     .verify_safe_to_detach(name, volume.spec.as_deref(), node)
+                    .boxed()
                     .await?;
             }
             let mut name = name.clone();
