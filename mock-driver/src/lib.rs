@@ -16,7 +16,6 @@ pub mod driver;
 pub mod fault;
 pub mod journal;
 pub mod node;
-pub mod path_error;
 pub mod proxy;
 pub(crate) mod rpc;
 pub mod run;

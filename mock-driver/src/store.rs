@@ -18,6 +18,7 @@ pub use self::error::{Error, OpenError};
 pub(crate) use self::file::{Rows, failed};
 use self::legacy::Legacy;
 use self::past::Past;
+pub use self::path_error::PathError;
 use self::restore::{Mark, restore, stored_image};
 
 pub(crate) mod durable;
@@ -28,6 +29,7 @@ mod error;
 mod file;
 mod legacy;
 mod past;
+mod path_error;
 mod restore;
 
 /// The keys of the array's identity, of its media directory and of a [`Mark`] in [`META`].

@@ -5,9 +5,9 @@ use tonic::{Code, Status};
 use crate::array;
 use crate::driver::locks::Busy;
 use crate::node;
-use crate::path_error::PathError;
 use crate::rpc::validate::Invalid;
 use crate::store;
+use crate::store::PathError;
 
 /// Maximum length of an encoded error message. HTTP/2 clients and servers accept at least 8 KiB of header fields.
 const MAX_MESSAGE: usize = 4 << 10;

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use crate::fault::DeviceFault;
-use crate::path_error::PathError;
+use crate::store::PathError;
 use crate::store::volume_files::{VolumeFiles, file_name};
 
 use self::backing_file_id::BackingFileId;

@@ -8,7 +8,7 @@ use tonic::Code;
 
 use crate::node::device;
 use crate::node::mount;
-use crate::path_error::PathError;
+use crate::store::PathError;
 use crate::store::volume_files::ClaimError;
 
 /// An error of the node. Messages name the volume, the path and the remedy.

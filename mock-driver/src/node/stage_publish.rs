@@ -11,7 +11,7 @@ use super::record::{Progress, Record, Role};
 use super::{Node, View, VolumeDisk};
 use crate::array::{Access, Attachment};
 use crate::node::mount::{self, Disk, MountSource, Mounter};
-use crate::path_error::PathError;
+use crate::store::PathError;
 
 /// Capabilities of the driver that the node depends on.
 #[derive(Clone, Copy, Debug)]

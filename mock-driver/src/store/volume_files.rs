@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio_util::task::TaskTracker;
 
-use crate::path_error::PathError;
+use crate::store::PathError;
 
 pub(crate) use self::copy::SweepReport;
 pub(crate) use self::extent::{BLOCK, Extent, is_blank};

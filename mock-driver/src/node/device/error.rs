@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::node::exec;
-use crate::path_error::PathError;
+use crate::store::PathError;
 
 /// Errors of devices.
 #[derive(Debug, thiserror::Error)]

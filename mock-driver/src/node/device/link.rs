@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::error::Error;
-use crate::path_error::PathError;
+use crate::store::PathError;
 
 pub(super) const PREFIX: &str = "csi-mock-";
 

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use super::backing_file_id::BackingFileId;
 use super::error::Error;
 use crate::node::exec::{self, Program};
-use crate::path_error::PathError;
+use crate::store::PathError;
 
 const LOSETUP: Program = Program {
     name: "losetup",

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::Path;
 
 use super::error::Error;
-use crate::path_error::PathError;
+use crate::store::PathError;
 
 /// Readable and writable for the group, and setgid, so that new files get the group.
 const DIRECTORY: u32 = 0o2770;

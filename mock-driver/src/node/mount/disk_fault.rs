@@ -13,7 +13,7 @@ use super::filesystem::{self, E2FSCK, Filesystem};
 use super::{Disk, Mounter};
 use crate::fault::DiskFault;
 use crate::node::exec::{self, Program};
-use crate::path_error::PathError;
+use crate::store::PathError;
 use crate::store::volume_files::FILESYSTEM;
 
 const TUNE2FS: Program = Program {

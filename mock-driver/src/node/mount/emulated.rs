@@ -9,7 +9,7 @@ use std::path::Path;
 use super::error::Error;
 use super::filesystem::{Content, Filesystem, content};
 use super::{Disk, MountSource, Stats, Usage};
-use crate::path_error::PathError;
+use crate::store::PathError;
 use crate::store::volume_files::FILESYSTEM;
 
 /// Inodes of an emulated filesystem: one per 16 KiB, the default of mkfs.ext4.

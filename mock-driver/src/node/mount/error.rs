@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::node::exec;
-use crate::path_error::PathError;
+use crate::store::PathError;
 
 /// Mount and unmount errors.
 #[derive(Debug, thiserror::Error)]

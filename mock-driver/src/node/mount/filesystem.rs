@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::error::Error;
 use crate::node::exec::{self, Program};
-use crate::path_error::PathError;
+use crate::store::PathError;
 use crate::store::volume_files;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

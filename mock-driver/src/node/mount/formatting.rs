@@ -15,7 +15,7 @@ use super::Disk;
 use super::error::Error;
 use super::filesystem::{Content, E2FSCK, Filesystem, check, content, grow_unmounted, head};
 use crate::node::exec::{self, Program};
-use crate::path_error::PathError;
+use crate::store::PathError;
 
 const BLKDISCARD: Program = Program {
     name: "blkdiscard",

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use super::error::Error;
 use super::kernel;
 use crate::node::exec::Program;
-use crate::path_error::PathError;
+use crate::store::PathError;
 
 const FSFREEZE: Program = Program {
     name: "fsfreeze",

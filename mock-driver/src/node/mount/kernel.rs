@@ -15,7 +15,7 @@ use super::error::Error;
 use super::filesystem::Filesystem;
 use super::options::Options;
 use super::{MountSource, Stats, Usage};
-use crate::path_error::PathError;
+use crate::store::PathError;
 
 /// Maximum number of stacked mounts that are unmounted at a path.
 const LAYERS: usize = 64;

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::extent;
 use super::file_id::{DISK, FILESYSTEM, FileId, NODE, TREE, UNFINISHED};
-use crate::path_error::PathError;
+use crate::store::PathError;
 
 /// Above this number of files and directories, syncfs replaces an fsync of each: the cost of fsync grows with their number,
 /// while that of syncfs includes writes of other processes.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::VolumeFiles;
 use super::copy::{ORPHANED, is_unfinished, paths_in, remove_all, remove_unfinished, set_aside};
 use super::file_id::{DISK, EPHEMERAL, FileId, NODE, UNFINISHED, file_name};
-use crate::path_error::PathError;
+use crate::store::PathError;
 use crate::store::durable;
 
 #[derive(Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use tempfile::TempDir;
 
 use super::VolumeFiles;
-use crate::path_error::PathError;
+use crate::store::PathError;
 
 #[derive(Debug)]
 pub(super) enum FilesLocation {

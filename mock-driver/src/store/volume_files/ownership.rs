@@ -18,7 +18,7 @@ use super::copy::{self, is_unfinished};
 use super::file_id::{DISK, EPHEMERAL, FILESYSTEM, FileId, NODE, TREE};
 use super::location::FilesLocation;
 use super::{FORMATTING, FROZEN, VolumeFiles};
-use crate::path_error::PathError;
+use crate::store::PathError;
 use crate::store::durable;
 
 const MARKER: &str = "media.json";
