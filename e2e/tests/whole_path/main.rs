@@ -159,10 +159,10 @@ macro_rules! injected_bugs {
 injected_bugs! {
     finds_kubernetes_101791: Bug::Kubernetes(InjectedBug::StagedVolumeNotReconstructed), from 0;
     finds_kubernetes_115297: Bug::Kubernetes(InjectedBug::MigratedVolumeNotRecognized), from 0;
-    finds_sidecar_issue_12: Bug::Sidecar(SidecarBug::UnpublishesFromPresentNodeId), from 1_740;
+    finds_sidecar_issue_12: Bug::Sidecar(SidecarBug::UnpublishesFromPresentNodeId), from 1_900;
     finds_kubernetes_81078: Bug::Kubernetes(InjectedBug::DeletedPodStaysDesired), from 0;
     finds_kubernetes_106710: Bug::Kubernetes(InjectedBug::ForcedDetachFromHealthyNode), from 50;
     finds_kubernetes_120571: Bug::Kubernetes(InjectedBug::AttachedAfterFailedDetach), from 40;
     finds_sidecar_issue_4: Bug::Sidecar(SidecarBug::PvFinalizerAppended), from 0;
-    finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid), from 4_380;
+    finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid), from 5_540;
 }

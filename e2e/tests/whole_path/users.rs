@@ -85,7 +85,7 @@ impl Users {
     /// Creates missing pods and claims until dropped. Retries failures in the next round.
     pub(crate) async fn run(self) {
         loop {
-            self.create_missing_claims().await;
+            let ready = self.create_missing_claims().await;
             if let Ok(pods) = self.pods().list(&ListParams::default()).await {
                 let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
                 for pod in &pods {
@@ -94,7 +94,7 @@ impl Users {
                     }
                 }
                 let present: BTreeSet<_> = pods.iter().map(ResourceExt::name_any).collect();
-                for pod in self.missing(&present) {
+                for pod in self.missing(&present, &ready) {
                     // AlreadyExists means that the response to an earlier request was lost.
                     self.pods().create(&PostParams::default(), &pod).await.ok();
                 }
@@ -114,13 +114,18 @@ impl Users {
         is_deleted(self.pods().delete(pod, &params).await)
     }
 
-    async fn create_missing_claims(&self) {
+    /// Creates missing claims of templates. Returns the claims that exist and are not being deleted.
+    async fn create_missing_claims(&self) -> BTreeSet<String> {
         let Ok(present) = self.claims().list(&ListParams::default()).await else {
-            return;
+            return BTreeSet::new();
         };
-        let present: BTreeSet<_> = present.iter().map(ResourceExt::name_any).collect();
+        let is_ready = |claim: &PersistentVolumeClaim| claim.metadata.deletion_timestamp.is_none();
+        let mut claims: BTreeMap<_, _> = present
+            .iter()
+            .map(|claim| (claim.name_any(), is_ready(claim)))
+            .collect();
         for (name, class) in self.templates() {
-            if present.contains(&name) {
+            if claims.contains_key(&name) {
                 continue;
             }
             self.timeline.note("users", None, format!("create claim {name}"));
@@ -131,8 +136,11 @@ impl Users {
             }));
             let claim = claim.expect("a claim must be serializable");
             // AlreadyExists means that the response to an earlier request was lost.
-            self.claims().create(&PostParams::default(), &claim).await.ok();
+            let created = self.claims().create(&PostParams::default(), &claim).await;
+            claims.insert(name, created.is_ok());
         }
+        claims.retain(|_, ready| *ready);
+        claims.into_keys().collect()
     }
 
     /// Deletes a pod, and before it the claim if it was created from a template, so that the next pod gets an empty volume. Deletes
@@ -205,10 +213,14 @@ impl Users {
         Api::namespaced(self.client.clone(), "default")
     }
 
-    fn missing(&self, present: &BTreeSet<String>) -> Vec<Pod> {
+    /// The pods to create. Like a StatefulSet, none for a claim that is being deleted.
+    fn missing(&self, present: &BTreeSet<String>, ready: &BTreeSet<String>) -> Vec<Pod> {
         let wanted = &mut *self.lock();
         let nodes: Vec<_> = wanted.nodes.iter().collect();
-        let missing = wanted.pods.iter().filter(|(pod, _)| !present.contains(*pod));
+        let is_missing = |pod: &str, claim: &Claim| {
+            !present.contains(pod) && (claim.class.is_none() || ready.contains(&claim.name))
+        };
+        let missing = wanted.pods.iter().filter(|(pod, claim)| is_missing(pod, claim));
         let mut created = Vec::new();
         for (pod, claim) in missing {
             let Some(node) = wanted.random.choice(&nodes) else {
