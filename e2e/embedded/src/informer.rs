@@ -110,7 +110,14 @@ where
 
     /// Lists and watches until the future is dropped.
     pub(crate) async fn run(self, api: Api<K>) {
-        let events = watcher(api, watcher::Config::default()).backoff(WatchBackoff::default());
+        self.run_transformed(api, |_| {}).await;
+    }
+
+    /// Lists and watches until the future is dropped, and stores what `transform` leaves of the objects.
+    pub(crate) async fn run_transformed(self, api: Api<K>, transform: fn(&mut K)) {
+        let events = watcher(api, watcher::Config::default())
+            .backoff(WatchBackoff::default())
+            .modify(transform);
         pin_mut!(events);
         let mut listed = BTreeSet::new();
         while let Some(event) = events.next().await {

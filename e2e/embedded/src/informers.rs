@@ -40,7 +40,9 @@ impl Informers {
     /// Runs all informers until the future is dropped.
     pub(crate) async fn run(self, client: Client) {
         let running = [
-            self.pods.run(Api::all(client.clone())).boxed(),
+            self.pods
+                .run_transformed(Api::all(client.clone()), remove_containers)
+                .boxed(),
             self.nodes.run(Api::all(client.clone())).boxed(),
             self.claims.run(Api::all(client.clone())).boxed(),
             self.volumes.run(Api::all(client.clone())).boxed(),
@@ -96,8 +98,41 @@ impl ProvisionerInformers {
 
 // === functions ===
 
+/// Removes the containers and their tokens, which no controller reads: they take more than half of a pod's memory.
+fn remove_containers(pod: &mut Pod) {
+    let Some(spec) = &mut pod.spec else { return };
+    spec.containers = Vec::new();
+    if let Some(volumes) = &mut spec.volumes {
+        volumes.retain(|volume| volume.projected.is_none());
+        volumes.shrink_to_fit();
+    }
+}
+
 /// Runs futures until all have ended. Unlike `join_all` of a few futures, it polls only those that were woken.
 pub(crate) async fn run_all(futures: impl IntoIterator<Item = BoxFuture<'static, ()>>) {
     let mut running: FuturesUnordered<_> = futures.into_iter().collect();
     while running.next().await.is_some() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn pod_without_containers_keeps_its_claims() {
+        let pod = |containers, volumes| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": {"name": "p"},
+                "spec": {"nodeName": "a", "containers": containers, "volumes": volumes},
+            }))
+            .unwrap()
+        };
+        let data = json!({"name": "data", "persistentVolumeClaim": {"claimName": "c"}});
+        let token = json!({"name": "kube-api-access-x", "projected": {"sources": []}});
+        let mut whole = pod(json!([{"name": "app"}]), json!([data, token]));
+        remove_containers(&mut whole);
+        assert_eq!(whole, pod(json!([]), json!([data])));
+    }
 }
