@@ -10,7 +10,6 @@ use super::request::{Json, Reply};
 use crate::array::{self, Array, Done};
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::driver::locks::Scope;
 use crate::error_chain;
 use crate::journal::Journal;
 use crate::service::call::Rpc;
@@ -54,10 +53,9 @@ impl Admin {
         let params = request.validate()?;
         let keys = request.keys();
         let driver = self.driver.clone();
-        let work = self.driver.spawn_work(async move {
-            let _locked = driver.locks.lock(Scope::Operation, keys).await?;
-            Q::execute(params, &driver).await
-        });
+        let work = self
+            .driver
+            .spawn_work(async move { driver.execute::<Q>(params, keys).await });
         let reply = work.await.ok().flatten().unwrap_or(Err(Error::Broken));
         self.touch();
         Ok(reply?)

@@ -15,7 +15,7 @@ use tonic::{Code, Request, Response, Status};
 
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::driver::locks::Scope;
+use crate::driver::locks::{Key, LockMode, Scope};
 use crate::fault::{ActiveFault, Phase};
 use crate::journal::{CallRecord, Journal, Outcome};
 use crate::rpc::method::Kind;
@@ -126,8 +126,9 @@ impl Driver {
                 driver: self,
                 here: OnceCell::new(),
             });
-            let is_after = |active: &mut ActiveFault| active.rule().phase == Phase::After;
-            let after = decision.rule.take_if(is_after);
+            let after = decision
+                .rule
+                .take_if(|active| active.rule().phase == Phase::After);
             if let Some(active) = decision.rule.as_ref().or(decision.backend.as_ref()) {
                 call.set_fault(active);
             }
@@ -152,9 +153,7 @@ impl Driver {
                 if Q::KIND == Kind::Publish && !driver.latency.is_zero() {
                     time::sleep(driver.latency).await;
                 }
-                // Operations of the admin API take this lock only, so they do not wait for calls that a fault delays.
-                let _operation = driver.locks.lock(Scope::Operation, keys).await?;
-                Q::execute(params, &driver).await
+                driver.execute::<Q>(params, keys).await
             };
             let (result, _locked) = if Q::KIND == Kind::Read && early_answer.is_none() {
                 (operation.await, locked)
@@ -209,6 +208,17 @@ impl Driver {
             Some(error) => Err(error),
             None => Ok(active.edited(Q::PATH, reply)),
         }
+    }
+
+    /// The operation itself, serialized with other operations on the same objects, also those of the admin API, which does not
+    /// wait for calls that a fault delays.
+    pub(crate) async fn execute<Q: Rpc>(
+        &self,
+        params: Q::Params,
+        keys: Vec<(Key, LockMode)>,
+    ) -> Result<Q::Reply, Error> {
+        let _locked = self.locks.lock(Scope::Operation, keys).await?;
+        Q::execute(params, self).await
     }
 }
 

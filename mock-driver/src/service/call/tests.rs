@@ -103,15 +103,16 @@ async fn operation_waits_for_the_volume_lock() {
         ..Default::default()
     };
     let held = driver.locks.lock(Scope::Operation, request.keys()).await.unwrap();
-    let other = driver.locks.lock(Scope::Operation, request.keys());
-    let mut other = std::pin::pin!(other);
+    let work =
+        driver.execute::<ControllerUnpublishVolumeRequest>(request.validate().unwrap(), request.keys());
+    let mut work = std::pin::pin!(work);
     let call = driver.answer(Request::new(request.clone()));
     let mut call = std::pin::pin!(call);
     let while_held = time::Duration::from_secs(5);
-    assert!(time::timeout(while_held, &mut other).await.is_err());
+    assert!(time::timeout(while_held, &mut work).await.is_err());
     assert!(time::timeout(while_held, &mut call).await.is_err());
     drop(held);
-    drop(other.await.unwrap());
+    work.await.unwrap();
     call.await.unwrap();
 }
 
