@@ -56,7 +56,7 @@ const CLIENTS: usize = 4;
 const WATCHES: usize = 10;
 /// Bytes in flight on the attacher's connection to the driver.
 const IN_FLIGHT: usize = 64 * 1024;
-/// kubelet's default.
+/// Default of kubelet's `nodeStatusReportFrequency`.
 const NODE_STATUS_REPORT_FREQUENCY: Duration = Duration::from_secs(300);
 /// Limit of one phase.
 const TIMEOUT: Duration = Duration::from_secs(3600);

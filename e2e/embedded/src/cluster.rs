@@ -17,7 +17,7 @@ use crate::apiserver::{self, ApiServer, Clock};
 use crate::attach_detach::{AttachDetachOptions, AttachDetachView};
 use crate::control_plane::{self, ControlPlaneConfig, control_plane};
 use crate::driver_connection::DriverConnection;
-use crate::kubelet::{HEARTBEAT, KubeletConfig, KubeletProcess, NodeDisk};
+use crate::kubelet::{DEFAULT_NODE_STATUS_REPORT_FREQUENCY, KubeletConfig, KubeletProcess, NodeDisk};
 use crate::node_lifecycle::MONITOR_GRACE_PERIOD;
 
 /// `User-Agent` of the controllers.
@@ -38,7 +38,7 @@ pub struct ClusterOptions {
     pub attach_detach: AttachDetachOptions,
     /// Time without heartbeats after which a node becomes Unknown.
     pub node_monitor_grace_period: Duration,
-    /// Period in which kubelets write a node status that has not changed.
+    /// Period in which kubelets write a node status that has not changed: their `nodeStatusReportFrequency`.
     pub node_status_report_frequency: Duration,
     /// Feature gate VolumeLimitScaling of the API server and the scheduler.
     pub volume_limit_scaling: bool,
@@ -89,7 +89,7 @@ impl Default for ClusterOptions {
             seed: 0,
             attach_detach: AttachDetachOptions::default(),
             node_monitor_grace_period: MONITOR_GRACE_PERIOD,
-            node_status_report_frequency: HEARTBEAT,
+            node_status_report_frequency: DEFAULT_NODE_STATUS_REPORT_FREQUENCY,
             volume_limit_scaling: false,
             log: None,
         }
@@ -219,7 +219,7 @@ impl EmbeddedCluster {
             labels: node.options.labels.clone(),
             driver: node.options.driver.clone(),
             disk: node.options.disk.clone(),
-            status_report_frequency: self.options.node_status_report_frequency,
+            node_status_report_frequency: self.options.node_status_report_frequency,
             injected_bug: self.options.attach_detach.injected_bug,
         }));
     }

@@ -37,7 +37,8 @@ struct Shared<K> {
     store: Mutex<BTreeMap<Key, Arc<K>>>,
     /// Unbounded as client-go's listeners are: a slow subscriber must not hold back the store.
     subscribers: Mutex<Vec<mpsc::UnboundedSender<Change<K>>>>,
-    /// Wakes waiters in their order; a `watch` channel wakes them in a random one, and then a seed does not repeat.
+    /// Wakes waiters in FIFO order. A `watch` channel wakes them in random order, so a run would not be repeatable from its
+    /// seed.
     synced: SetOnce<()>,
 }
 
@@ -110,11 +111,12 @@ where
 
     /// Lists and watches until the future is dropped.
     pub(crate) async fn run(self, api: Api<K>) {
-        self.run_transformed(api, |_| {}).await;
+        self.run_with_transform(api, |_| {}).await;
     }
 
-    /// Lists and watches until the future is dropped, and stores what `transform` leaves of the objects.
-    pub(crate) async fn run_transformed(self, api: Api<K>, transform: fn(&mut K)) {
+    /// Lists and watches until the future is dropped. Applies `transform` to each object before it is stored, like client-go's
+    /// `SetTransform`.
+    pub(crate) async fn run_with_transform(self, api: Api<K>, transform: fn(&mut K)) {
         let events = watcher(api, watcher::Config::default())
             .backoff(WatchBackoff::default())
             .modify(transform);
@@ -129,8 +131,8 @@ where
                 }
                 Ok(Event::InitDone) => {
                     self.keep_only(&listed);
-                    // It is set already after the first list.
-                    let _ = self.shared.synced.set(());
+                    // A relist finds it set.
+                    self.shared.synced.set(()).ok();
                 }
                 Ok(Event::Apply(object)) => self.apply(object),
                 Ok(Event::Delete(object)) => self.delete(&key_of(&object), Some(object)),

@@ -41,7 +41,7 @@ impl Informers {
     pub(crate) async fn run(self, client: Client) {
         let running = [
             self.pods
-                .run_transformed(Api::all(client.clone()), remove_containers)
+                .run_with_transform(Api::all(client.clone()), remove_containers)
                 .boxed(),
             self.nodes.run(Api::all(client.clone())).boxed(),
             self.claims.run(Api::all(client.clone())).boxed(),
@@ -98,7 +98,7 @@ impl ProvisionerInformers {
 
 // === functions ===
 
-/// Removes the containers and their tokens, which no controller reads: they take more than half of a pod's memory.
+/// Removes the containers and projected volumes, which no controller reads: they take more than half of a pod's memory.
 fn remove_containers(pod: &mut Pod) {
     let Some(spec) = &mut pod.spec else { return };
     spec.containers = Vec::new();
@@ -108,7 +108,7 @@ fn remove_containers(pod: &mut Pod) {
     }
 }
 
-/// Runs futures until all have ended. Unlike `join_all` of a few futures, it polls only those that were woken.
+/// Runs futures until all have ended. Polls only woken futures, unlike `join_all` of up to 30.
 pub(crate) async fn run_all(futures: impl IntoIterator<Item = BoxFuture<'static, ()>>) {
     let mut running: FuturesUnordered<_> = futures.into_iter().collect();
     while running.next().await.is_some() {}

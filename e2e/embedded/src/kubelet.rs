@@ -46,8 +46,10 @@ pub(crate) use mount_spec::access_mode;
 pub(crate) use node_registration::NODE_LEASE_NAMESPACE;
 pub use process::{KubeletConfig, KubeletProcess};
 
-/// Period of renewing the lease, and minimum period of writing a node status that has not changed.
-pub const HEARTBEAT: Duration = Duration::from_secs(10);
+/// Default period of writing a node status that has not changed.
+pub const DEFAULT_NODE_STATUS_REPORT_FREQUENCY: Duration = HEARTBEAT;
+/// Period of renewing the lease, and of checking whether the node status must be written.
+const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Delay before a failed registration is retried.
 const REGISTRATION_RETRY: Duration = Duration::from_secs(1);
 /// Delay of the reconciler's next sync after a failed operation. Without it, two operations on one volume that both
@@ -98,6 +100,8 @@ enum Report {
     InUseStored(BTreeSet<UniqueVolumeName>),
     Started(String),
     Stopped(String),
+    /// Whether kubelet must write the node status again.
+    HeartbeatEnded(bool),
     Nothing,
 }
 
@@ -129,6 +133,7 @@ async fn run(config: KubeletConfig, recorder: EventRecorder, commands: Unbounded
             client: config.client.clone(),
             clock: config.clock.clone(),
         },
+        next_status_report: Instant::now() + config.node_status_report_frequency,
         config,
         recorder,
         registration,
@@ -141,7 +146,6 @@ async fn run(config: KubeletConfig, recorder: EventRecorder, commands: Unbounded
         next_round: None,
         stored_in_use: None,
         storing_in_use: false,
-        next_status_report: Instant::now(),
         running: FuturesUnordered::new(),
     };
     kubelet.register_driver();
@@ -225,6 +229,11 @@ impl Kubelet {
             }
             Report::Started(uid) => self.pods.started(&uid),
             Report::Stopped(uid) => self.pods.stopped(&uid, &mut self.volumes),
+            Report::HeartbeatEnded(again) => {
+                if again {
+                    self.next_status_report = now;
+                }
+            }
             Report::Nothing => {}
         }
     }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use embedded_cluster::apiserver::Clock;
 use embedded_cluster::driver_connection::DriverConnection;
-use embedded_cluster::kubelet::{HEARTBEAT, KubeletConfig, KubeletProcess, NodeDisk};
+use embedded_cluster::kubelet::{
+    DEFAULT_NODE_STATUS_REPORT_FREQUENCY, KubeletConfig, KubeletProcess, NodeDisk,
+};
 use kube::Client;
 
 use super::NodeSpec;
@@ -52,7 +54,7 @@ impl Kubelet {
             labels: BTreeMap::from([(SCENARIO_LABEL.to_owned(), spec.prefix.to_owned())]),
             driver: Some(connection),
             disk,
-            status_report_frequency: HEARTBEAT,
+            node_status_report_frequency: DEFAULT_NODE_STATUS_REPORT_FREQUENCY,
             injected_bug: None,
         };
         Self::Simulated {

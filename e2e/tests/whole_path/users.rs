@@ -85,8 +85,10 @@ impl Users {
     /// Creates missing pods and claims until dropped. Retries failures in the next round.
     pub(crate) async fn run(self) {
         loop {
-            let ready = self.create_missing_claims().await;
-            if let Ok(pods) = self.pods().list(&ListParams::default()).await {
+            // A claim that is deleted after the list of pods has its pod in the list.
+            let pods = self.pods().list(&ListParams::default()).await;
+            let usable = self.create_missing_claims().await;
+            if let Ok(pods) = pods {
                 let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
                 for pod in &pods {
                     if phase(pod).as_deref() == Some("Failed") && pod.metadata.deletion_timestamp.is_none() {
@@ -94,7 +96,7 @@ impl Users {
                     }
                 }
                 let present: BTreeSet<_> = pods.iter().map(ResourceExt::name_any).collect();
-                for pod in self.missing(&present, &ready) {
+                for pod in self.missing(&present, &usable) {
                     // AlreadyExists means that the response to an earlier request was lost.
                     self.pods().create(&PostParams::default(), &pod).await.ok();
                 }
@@ -119,10 +121,10 @@ impl Users {
         let Ok(present) = self.claims().list(&ListParams::default()).await else {
             return BTreeSet::new();
         };
-        let is_ready = |claim: &PersistentVolumeClaim| claim.metadata.deletion_timestamp.is_none();
+        let is_usable = |claim: &PersistentVolumeClaim| claim.metadata.deletion_timestamp.is_none();
         let mut claims: BTreeMap<_, _> = present
             .iter()
-            .map(|claim| (claim.name_any(), is_ready(claim)))
+            .map(|claim| (claim.name_any(), is_usable(claim)))
             .collect();
         for (name, class) in self.templates() {
             if claims.contains_key(&name) {
@@ -139,7 +141,7 @@ impl Users {
             let created = self.claims().create(&PostParams::default(), &claim).await;
             claims.insert(name, created.is_ok());
         }
-        claims.retain(|_, ready| *ready);
+        claims.retain(|_, usable| *usable);
         claims.into_keys().collect()
     }
 
@@ -213,12 +215,12 @@ impl Users {
         Api::namespaced(self.client.clone(), "default")
     }
 
-    /// The pods to create. Like a StatefulSet, none for a claim that is being deleted.
-    fn missing(&self, present: &BTreeSet<String>, ready: &BTreeSet<String>) -> Vec<Pod> {
+    /// The pods to create. Like the StatefulSet controller, creates no pod whose claim is missing or being deleted.
+    fn missing(&self, present: &BTreeSet<String>, usable: &BTreeSet<String>) -> Vec<Pod> {
         let wanted = &mut *self.lock();
         let nodes: Vec<_> = wanted.nodes.iter().collect();
         let is_missing = |pod: &str, claim: &Claim| {
-            !present.contains(pod) && (claim.class.is_none() || ready.contains(&claim.name))
+            !present.contains(pod) && (claim.class.is_none() || usable.contains(&claim.name))
         };
         let missing = wanted.pods.iter().filter(|(pod, claim)| is_missing(pod, claim));
         let mut created = Vec::new();

@@ -88,7 +88,7 @@ impl Timing {
     /// Time from which the snapshot is ready to use.
     pub(super) fn ready(self) -> Timestamp {
         let ready = self.now.saturating_add(self.delay);
-        ready.expect("a duration has no calendar units")
+        ready.expect("a duration must have no calendar units")
     }
 }
 

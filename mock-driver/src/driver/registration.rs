@@ -23,7 +23,7 @@ pub struct Settings {
     pub endpoint: PathBuf,
 }
 
-/// The gRPC service.
+/// kubelet's plugin registration service.
 #[derive(Debug)]
 pub(crate) struct Registrar {
     driver: String,

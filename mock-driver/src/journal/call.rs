@@ -15,6 +15,7 @@ use super::message::{RedactedMessage, Subject};
 #[schema(as = Caller)]
 pub struct Peer {
     /// Process id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
     /// User id.
     pub uid: u32,

@@ -165,7 +165,7 @@ impl Field {
 // === impl Reader ===
 
 impl Reader<'_> {
-    /// RFC 7541, 5.1: what exceeds the prefix is LEB128, as in protobuf.
+    /// RFC 7541, 5.1. The part beyond the prefix is LEB128, like a protobuf varint.
     fn integer(&mut self, prefix: u32) -> Result<usize, Malformed> {
         let mask = u8::MAX >> (8 - prefix);
         let first = self.0.try_get_u8().map_err(|_| Malformed)? & mask;

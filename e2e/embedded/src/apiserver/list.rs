@@ -101,7 +101,8 @@ impl<'a> Read<'a> {
     /// The objects that the options select.
     pub(crate) fn page(&self, store: &Store) -> Result<Page, Status> {
         let table = store.table(self.resource.table());
-        // A key sorts before all other keys that begin with it, so the first one is the object's.
+        // A key sorts before all other keys that begin with it, so the first one is the object's. `range_with` may find a
+        // longer key, which the field selector rejects.
         let (from, most) = match &self.single {
             Some(key) => (key.as_str(), 1),
             None => (self.prefix.as_str(), usize::MAX),

@@ -61,11 +61,11 @@ impl Log {
         forgotten
     }
 
-    /// Removes all changes up to `revision`, the newest one.
-    pub(crate) fn compact(&mut self, revision: u64) {
-        self.changes.clear();
+    /// Removes all changes up to `revision`, the newest one, and returns them.
+    pub(crate) fn compact(&mut self, revision: u64) -> VecDeque<Change> {
         self.compacted = revision;
         self.notify();
+        std::mem::take(&mut self.changes)
     }
 
     fn notify(&self) {

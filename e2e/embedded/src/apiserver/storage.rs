@@ -197,9 +197,11 @@ impl Store {
     /// Removes all changes so far, like etcd's compaction.
     pub(crate) fn compact(&mut self) {
         for table in &mut self.tables {
-            table.log.compact(self.revision);
+            for change in table.log.compact(self.revision) {
+                change.after.keep_json();
+            }
             for log in table.logs.values_mut() {
-                log.compact(self.revision);
+                drop(log.compact(self.revision));
             }
         }
     }
@@ -226,7 +228,10 @@ impl Table {
         if let Some(field) = self.indexed_field {
             self.index(field, &change);
         }
-        if let Some(forgotten) = self.log.push(change) {
+        // The log holds the only reference to an object that was replaced or deleted since.
+        if let Some(forgotten) = self.log.push(change)
+            && Arc::strong_count(&forgotten.after) > 1
+        {
             forgotten.after.keep_json();
         }
     }

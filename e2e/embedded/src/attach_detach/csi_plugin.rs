@@ -107,7 +107,7 @@ impl CsiPlugin {
     pub(crate) async fn attach(&self, spec: &VolumeSpec, node: &str) -> Result<(), Error> {
         let name = attachment_name(&spec.handle, &spec.driver, node);
         if self.informers.attachments.get("", &name).is_none() {
-            // The future of a request takes many kilobytes, and that of the wait below lives long.
+            // Boxed: the future of a request takes many kilobytes, and this future lives as long as the wait below.
             self.create_attachment(&name, spec, node).boxed().await?;
         }
         // The store may not have a new VolumeAttachment yet.
@@ -143,7 +143,7 @@ impl CsiPlugin {
         self.wait(&name, "unknown", handle, "detach", detached).await
     }
 
-    /// Whether there was a VolumeAttachment.
+    /// Deletes the VolumeAttachment. Returns false if it did not exist.
     async fn delete_attachment(&self, name: &str) -> Result<bool, Error> {
         let attachments = Api::<VolumeAttachment>::all(self.client.clone());
         match attachments.delete(name, &DeleteParams::default()).await {

@@ -11,6 +11,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::{IN_USE_RETRY, Kubelet, Report};
+use crate::node;
 use crate::volume::UniqueVolumeName;
 
 // === impl Kubelet ===
@@ -59,9 +60,11 @@ impl Kubelet {
     /// Renews the lease, and writes the conditions if a report of the node status is due.
     pub(super) fn beat(&mut self, due: Instant) {
         let (registration, node) = (self.registration.clone(), self.node.clone());
-        let reports_status = due >= self.next_status_report;
+        // The node lifecycle controller may have changed the conditions.
+        let is_ready = node::condition(&node, "Ready").is_some_and(|ready| ready.status == "True");
+        let reports_status = due >= self.next_status_report || !is_ready;
         if reports_status {
-            self.next_status_report = due + self.config.status_report_frequency;
+            self.next_status_report = due + self.config.node_status_report_frequency;
         }
         let beaten = async move {
             let report = async {
@@ -71,10 +74,11 @@ impl Kubelet {
                 Ok(())
             };
             let (renewed, reported) = futures::future::join(registration.renew_lease(), report).await;
+            let failed = reported.is_err();
             for error in [renewed, reported].into_iter().filter_map(Result::err) {
                 tracing::debug!(node = registration.name, %error, "heartbeat failed");
             }
-            Report::Nothing
+            Report::HeartbeatEnded(failed)
         };
         self.running.push(beaten.boxed());
     }

@@ -28,8 +28,8 @@ pub struct KubeletConfig {
     pub driver: Option<DriverConnection>,
     /// State of mounted volumes on the node's disk.
     pub disk: NodeDisk,
-    /// Period in which it writes a node status that has not changed.
-    pub status_report_frequency: Duration,
+    /// Period in which it writes a node status that has not changed: kubelet's `nodeStatusReportFrequency`.
+    pub node_status_report_frequency: Duration,
     /// A bug to inject.
     pub injected_bug: Option<InjectedBug>,
 }

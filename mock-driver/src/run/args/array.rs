@@ -1,4 +1,4 @@
-//! Flags that only the process with the array reads, of the array and of the services that work on it.
+//! Flags of the array and its services, which a process without the array rejects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -22,7 +22,8 @@ const DEFAULT_MAX: &str = "1Ti";
 /// clients.
 const DEFAULT_LIST_PAGE: usize = 1000;
 
-/// Flags that only the process with the array reads. `--attach-limit` is not one, because a node reads its -1.
+/// Flags that only the process with the array reads. `--attach-limit` is in `Args`, because NodeGetInfo of a node process
+/// uses its -1.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ArrayArgs {
     /// Number of nodes of the array: node-0, node-1 and so on.

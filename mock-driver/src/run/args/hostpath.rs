@@ -18,7 +18,7 @@ use crate::rpc::capabilities::{Capability, CapabilitySet, ReportedIn};
 
 pub(super) mod translate;
 
-/// Its names that are aliases of other flags.
+/// Flags of csi-driver-host-path that are aliases of other flags.
 const ALIASES: [&str; 5] = [
     "drivername",
     "node-expand-required",

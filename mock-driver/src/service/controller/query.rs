@@ -39,12 +39,12 @@ impl Rpc for ListVolumesRequest {
         ListParams::read(self.max_entries, &self.starting_token)
     }
 
-    async fn execute(wish: ListParams, driver: &Driver) -> Result<Self::Reply, Error> {
-        let tells_nodes = driver.capabilities.has(Capability::ListVolumesPublishedNodes);
-        let page = driver.page(wish.max_entries, wish.token.as_deref()).await?;
+    async fn execute(params: ListParams, driver: &Driver) -> Result<Self::Reply, Error> {
+        let reports_nodes = driver.capabilities.has(Capability::ListVolumesPublishedNodes);
+        let page = driver.page(params.max_entries, params.token.as_deref()).await?;
         let entry = |entry: array::Entry| Entry {
             volume: Some(driver.shape_volume(&entry.spec)),
-            status: tells_nodes.then(|| VolumeStatus {
+            status: reports_nodes.then(|| VolumeStatus {
                 published_node_ids: entry.nodes.iter().map(ToString::to_string).collect(),
             }),
         };
@@ -76,12 +76,12 @@ impl Rpc for GetCapacityRequest {
             "accessible_topology",
             topology.is_some(),
         )?;
-        let room = |array: &Array| array.capacity_for(array.pool_named(&parameters), topology.as_ref());
-        let room = driver.store.read(room).await?;
+        let capacity = |array: &Array| array.capacity_for(array.pool_named(&parameters), topology.as_ref());
+        let capacity = driver.store.read(capacity).await?;
         Ok(GetCapacityResponse {
-            available_capacity: shape::bytes(room.available),
-            maximum_volume_size: Some(shape::bytes(room.largest)),
-            minimum_volume_size: Some(shape::bytes(room.smallest)),
+            available_capacity: shape::bytes(capacity.available),
+            maximum_volume_size: Some(shape::bytes(capacity.largest)),
+            minimum_volume_size: Some(shape::bytes(capacity.smallest)),
         })
     }
 }
@@ -94,10 +94,10 @@ impl Rpc for ControllerListVolumeHealthRequest {
         ListParams::read(self.max_entries, &self.starting_token)
     }
 
-    async fn execute(wish: ListParams, driver: &Driver) -> Result<Self::Reply, Error> {
+    async fn execute(params: ListParams, driver: &Driver) -> Result<Self::Reply, Error> {
         let page = driver
             .store
-            .read(|array| array.list_health(wish.max_entries, wish.token.as_deref()))
+            .read(|array| array.list_health(params.max_entries, params.token.as_deref()))
             .await?;
         Ok(ControllerListVolumeHealthResponse {
             entries: page.entries.iter().map(shape::health).collect(),

@@ -15,17 +15,17 @@ use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
 /// Kubelet's key of inline volumes (CSI ephemeral volumes) in the volume context.
-const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
+const INLINE_KEY: &str = "csi.storage.k8s.io/ephemeral";
 /// The attribute of an inline volume in the pod's spec, which kubelet copies to the volume context.
-const SIZE: &str = "size";
+const INLINE_SIZE_KEY: &str = "size";
 
 const MIB: u64 = 1 << 20;
 
 /// The default size of an inline volume: enough for every filesystem, in a sparse file.
-const DEFAULT_BYTES: u64 = 1024 * MIB;
+const INLINE_DEFAULT_BYTES: u64 = 1024 * MIB;
 
 /// The size of the smallest filesystem, and of the largest volume.
-const BOUNDS: std::ops::RangeInclusive<u64> = MIB..=1024 * 1024 * MIB;
+const INLINE_BOUNDS: std::ops::RangeInclusive<u64> = MIB..=1024 * 1024 * MIB;
 
 impl Rpc for NodeStageVolumeRequest {
     type Reply = NodeStageVolumeResponse;
@@ -141,13 +141,13 @@ impl Rpc for NodeUnpublishVolumeRequest {
 
 /// The size in bytes of an inline volume, from the volume context; `None` for other volumes.
 fn inline_bytes(context: &Map) -> Result<Option<u64>, Invalid> {
-    if context.get(EPHEMERAL).is_none_or(|mark| mark != "true") {
+    if context.get(INLINE_KEY).is_none_or(|mark| mark != "true") {
         return Ok(None);
     }
-    let bytes = match context.get(SIZE) {
-        None => DEFAULT_BYTES,
+    let bytes = match context.get(INLINE_SIZE_KEY) {
+        None => INLINE_DEFAULT_BYTES,
         Some(text) => quantity::bytes(text)
-            .filter(|bytes| BOUNDS.contains(bytes))
+            .filter(|bytes| INLINE_BOUNDS.contains(bytes))
             .ok_or_else(|| {
                 Invalid::new(
                     "volume_context[size]",
@@ -163,13 +163,13 @@ mod tests {
     use super::*;
 
     fn mk_context(size: Option<&str>) -> Map {
-        let mut context = Map::from([(EPHEMERAL.to_owned(), "true".to_owned())]);
-        context.extend(size.map(|size| (SIZE.to_owned(), size.to_owned())));
+        let mut context = Map::from([(INLINE_KEY.to_owned(), "true".to_owned())]);
+        context.extend(size.map(|size| (INLINE_SIZE_KEY.to_owned(), size.to_owned())));
         context
     }
 
     #[test]
-    fn size_comes_from_the_attributes() {
+    fn inline_volume_size_is_read_from_volume_context() {
         // (attribute, bytes or none for a refusal)
         let table = [
             (None, Some(1 << 30)),

@@ -31,10 +31,10 @@ impl Rpc for NodeGetVolumeStatsRequest {
     async fn execute((volume, path): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
         let view = driver.view_or_inline(&volume).await?;
         let node = driver.here()?;
-        let gauge = node
+        let space = node
             .stats(&volume, &path, view.as_ref(), driver.node_features())
             .await?;
-        let usage = match gauge {
+        let usage = match space {
             VolumeSpace::Files(stats) => {
                 vec![usage(Unit::Bytes, stats.bytes), usage(Unit::Inodes, stats.inodes)]
             }
