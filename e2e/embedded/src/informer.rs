@@ -131,7 +131,7 @@ where
                 }
                 Ok(Event::InitDone) => {
                     self.keep_only(&listed);
-                    // A relist finds it set.
+                    // Already set after a relist.
                     self.shared.synced.set(()).ok();
                 }
                 Ok(Event::Apply(object)) => self.apply(object),

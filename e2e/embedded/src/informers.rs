@@ -41,7 +41,7 @@ impl Informers {
     pub(crate) async fn run(self, client: Client) {
         let running = [
             self.pods
-                .run_with_transform(Api::all(client.clone()), remove_containers)
+                .run_with_transform(Api::all(client.clone()), strip_pod)
                 .boxed(),
             self.nodes.run(Api::all(client.clone())).boxed(),
             self.claims.run(Api::all(client.clone())).boxed(),
@@ -99,7 +99,7 @@ impl ProvisionerInformers {
 // === functions ===
 
 /// Removes the containers and projected volumes, which no controller reads: they take more than half of a pod's memory.
-fn remove_containers(pod: &mut Pod) {
+fn strip_pod(pod: &mut Pod) {
     let Some(spec) = &mut pod.spec else { return };
     spec.containers = Vec::new();
     if let Some(volumes) = &mut spec.volumes {
@@ -108,7 +108,7 @@ fn remove_containers(pod: &mut Pod) {
     }
 }
 
-/// Runs futures until all have ended. Polls only woken futures, unlike `join_all` of up to 30.
+/// Runs futures until all have ended. Polls only woken futures, while `join_all` of up to 30 polls all of them.
 pub(crate) async fn run_all(futures: impl IntoIterator<Item = BoxFuture<'static, ()>>) {
     let mut running: FuturesUnordered<_> = futures.into_iter().collect();
     while running.next().await.is_some() {}
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pod_without_containers_keeps_its_claims() {
+    fn strip_pod_keeps_persistent_volume_claims() {
         let pod = |containers, volumes| -> Pod {
             serde_json::from_value(json!({
                 "metadata": {"name": "p"},
@@ -132,7 +132,7 @@ mod tests {
         let data = json!({"name": "data", "persistentVolumeClaim": {"claimName": "c"}});
         let token = json!({"name": "kube-api-access-x", "projected": {"sources": []}});
         let mut whole = pod(json!([{"name": "app"}]), json!([data, token]));
-        remove_containers(&mut whole);
+        strip_pod(&mut whole);
         assert_eq!(whole, pod(json!([]), json!([data])));
     }
 }

@@ -100,7 +100,7 @@ enum Report {
     InUseStored(BTreeSet<UniqueVolumeName>),
     Started(String),
     Stopped(String),
-    /// Whether kubelet must write the node status again.
+    /// Whether writing the node status failed.
     HeartbeatEnded(bool),
     Nothing,
 }
@@ -229,8 +229,8 @@ impl Kubelet {
             }
             Report::Started(uid) => self.pods.started(&uid),
             Report::Stopped(uid) => self.pods.stopped(&uid, &mut self.volumes),
-            Report::HeartbeatEnded(again) => {
-                if again {
+            Report::HeartbeatEnded(failed) => {
+                if failed {
                     self.next_status_report = now;
                 }
             }

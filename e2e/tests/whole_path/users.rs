@@ -85,7 +85,7 @@ impl Users {
     /// Creates missing pods and claims until dropped. Retries failures in the next round.
     pub(crate) async fn run(self) {
         loop {
-            // A claim that is deleted after the list of pods has its pod in the list.
+            // Lists pods before claims: a claim that is deleted together with its present pod gets no second pod.
             let pods = self.pods().list(&ListParams::default()).await;
             let usable = self.create_missing_claims().await;
             if let Ok(pods) = pods {
@@ -215,7 +215,8 @@ impl Users {
         Api::namespaced(self.client.clone(), "default")
     }
 
-    /// The pods to create. Like the StatefulSet controller, creates no pod whose claim is missing or being deleted.
+    /// The pods to create. Like the StatefulSet controller, creates no pod whose template claim is missing or being
+    /// deleted.
     fn missing(&self, present: &BTreeSet<String>, usable: &BTreeSet<String>) -> Vec<Pod> {
         let wanted = &mut *self.lock();
         let nodes: Vec<_> = wanted.nodes.iter().collect();

@@ -110,15 +110,16 @@ impl<'a> Read<'a> {
         match self.exact.filter(|revision| !table.is_unchanged_since(*revision)) {
             None => {
                 let revision = self.exact.unwrap_or(store.revision());
-                let field = table.indexed_field().filter(|_| self.limit == 0);
-                Ok(
-                    match field.and_then(|field| self.options.fields.required(field)) {
-                        Some(value) => {
-                            self.page_of(table.range_with(value, from, &self.start).take(most), revision)
-                        }
-                        None => self.page_of(table.range(from, &self.start).take(most), revision),
-                    },
-                )
+                // With a full page, the token depends on objects outside the index, too.
+                let is_whole = |value: &&str| self.limit == 0 || table.count_with(value) < self.limit;
+                let field = table.indexed_field();
+                let value = field.and_then(|field| self.options.fields.required(field));
+                Ok(match value.filter(is_whole) {
+                    Some(value) => {
+                        self.page_of(table.range_with(value, from, &self.start).take(most), revision)
+                    }
+                    None => self.page_of(table.range(from, &self.start).take(most), revision),
+                })
             }
             Some(revision) => {
                 let objects = table.range_at(revision, from, &self.start);

@@ -19,7 +19,7 @@ pub(crate) type Key = Arc<str>;
 /// A version of an object.
 #[derive(Debug)]
 pub(crate) struct Stored {
-    /// None if only the JSON is kept.
+    /// The parsed object; None after [`Self::keep_json`].
     object: Mutex<Option<Arc<Object>>>,
     pub(crate) revision: u64,
     /// Whether its key is new in the store.
@@ -228,7 +228,7 @@ impl Table {
         if let Some(field) = self.indexed_field {
             self.index(field, &change);
         }
-        // The log holds the only reference to an object that was replaced or deleted since.
+        // An object whose last reference the log held has been replaced or deleted, and is dropped.
         if let Some(forgotten) = self.log.push(change)
             && Arc::strong_count(&forgotten.after) > 1
         {
@@ -311,6 +311,11 @@ impl Table {
         self.objects
             .range(from..)
             .take_while(move |(key, _)| key.starts_with(prefix))
+    }
+
+    /// Number of objects with this value of the indexed field.
+    pub(crate) fn count_with(&self, value: &str) -> usize {
+        self.keys.get(value).map_or(0, BTreeSet::len)
     }
 
     /// The objects of [`Self::range`] with this value of the indexed field.
@@ -474,6 +479,7 @@ mod tests {
         assert_eq!(keys("a", "n/", ""), ["n/4", "n/5"]);
         assert_eq!(keys("a", "", "n/5"), ["n/5"]);
         assert_eq!(keys("c", "", ""), ["n/2"]);
+        assert_eq!(["a", "b"].map(|node| store.table(0).count_with(node)), [3, 0]);
         assert!(keys("b", "", "").is_empty());
     }
 
