@@ -36,7 +36,7 @@ pub use self::pool::Pool;
 pub(crate) use self::pool::PoolUsage;
 pub(crate) use self::publish::serial;
 pub(crate) use self::qos::{QosRule, Values};
-pub(crate) use self::row::{RowId, json};
+pub(crate) use self::row::{Counters, RowId, json};
 pub(crate) use self::snapshot::Snapshot;
 pub use self::snapshot::{CreateSnapshotParams, SnapshotFilter, Timing};
 pub(crate) use self::topology::Requirement;

@@ -281,8 +281,7 @@ impl Store {
 }
 
 fn row(array: &Array, id: &RowId) -> ((&'static str, String), Option<Vec<u8>>) {
-    let (table, key) = id.address();
-    ((table, key.to_owned()), array.row(id))
+    ((id.table(), id.key().to_owned()), array.row(id))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::volume::Volume;
 use super::{Array, Settings};
 
 /// The whole state of an array in its stored form.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Image {
     /// The array's epoch.
@@ -25,7 +25,6 @@ pub struct Image {
     /// Number of initial volumes, deleted ones included.
     pub premade: u64,
     /// The volumes, sorted by id.
-    #[serde(default)]
     pub volumes: Vec<Volume>,
     /// Number of created snapshots and groups, deleted ones included.
     #[serde(default)]

@@ -1,8 +1,8 @@
 //! The state as rows, which are stored separately.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Array, Change, GroupId, NodeId, PoolName, SnapshotId, VolumeId};
+use super::{Array, Change, GroupId, Image, NodeId, PoolName, SnapshotId, VolumeId};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RowId {
@@ -17,14 +17,14 @@ pub(crate) enum RowId {
     Pool(PoolName),
 }
 
-/// The fields of an [`Image`](super::Image) that have no rows of their own.
-#[derive(Serialize)]
-struct Counters {
-    epoch: u128,
-    created: u64,
-    attached: u64,
-    premade: u64,
-    made: u64,
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Counters {
+    pub(crate) epoch: u128,
+    pub(crate) created: u64,
+    pub(crate) attached: u64,
+    pub(crate) premade: u64,
+    pub(crate) made: u64,
 }
 
 // === impl RowId ===
@@ -42,19 +42,30 @@ impl RowId {
         "pools",
     ];
 
-    /// The table of the row, and its key in it.
-    pub(crate) fn address(&self) -> (&'static str, &str) {
-        let (table, key) = match self {
-            Self::Counters => (0, ""),
-            Self::Volume(id) => (1, id.as_str()),
-            Self::Snapshot(id) => (2, id.as_str()),
-            Self::Group(id) => (3, id.as_str()),
-            Self::VolumeHealth(id) => (4, id.as_str()),
-            Self::StorageHealth(node) => (5, node.as_ref().map_or("", NodeId::as_str)),
-            Self::Node(id) => (6, id.as_str()),
-            Self::Pool(name) => (7, name.as_str()),
+    pub(crate) fn table(&self) -> &'static str {
+        let number = match self {
+            Self::Counters => 0,
+            Self::Volume(_) => 1,
+            Self::Snapshot(_) => 2,
+            Self::Group(_) => 3,
+            Self::VolumeHealth(_) => 4,
+            Self::StorageHealth(_) => 5,
+            Self::Node(_) => 6,
+            Self::Pool(_) => 7,
         };
-        (Self::TABLES[table], key)
+        Self::TABLES[number]
+    }
+
+    /// The key in its table.
+    pub(crate) fn key(&self) -> &str {
+        match self {
+            Self::Counters | Self::StorageHealth(None) => "",
+            Self::Volume(id) | Self::VolumeHealth(id) => id.as_str(),
+            Self::Snapshot(id) => id.as_str(),
+            Self::Group(id) => id.as_str(),
+            Self::StorageHealth(Some(id)) | Self::Node(id) => id.as_str(),
+            Self::Pool(name) => name.as_str(),
+        }
     }
 }
 
@@ -110,13 +121,7 @@ impl Array {
     /// A row as JSON; `None` if it does not exist.
     pub(crate) fn row(&self, id: &RowId) -> Option<Vec<u8>> {
         match id {
-            RowId::Counters => Some(json(&Counters {
-                epoch: self.epoch,
-                created: self.created,
-                attached: self.attached,
-                premade: self.premade,
-                made: self.made,
-            })),
+            RowId::Counters => Some(json(&self.counters())),
             RowId::Volume(id) => self.volumes.get(id).map(json),
             RowId::Snapshot(id) => self.snapshots.get(id).map(json),
             RowId::Group(id) => self.groups.get(id).map(json),
@@ -140,6 +145,39 @@ impl Array {
             .chain(parts)
             .chain(nodes)
             .chain(pools)
+    }
+
+    fn counters(&self) -> Counters {
+        Counters {
+            epoch: self.epoch,
+            created: self.created,
+            attached: self.attached,
+            premade: self.premade,
+            made: self.made,
+        }
+    }
+}
+
+// === impl Image ===
+
+impl Image {
+    /// An empty image with these counters.
+    pub(crate) fn empty(counters: Counters) -> Self {
+        let Counters {
+            epoch,
+            created,
+            attached,
+            premade,
+            made,
+        } = counters;
+        Self {
+            epoch,
+            created,
+            attached,
+            premade,
+            made,
+            ..Self::default()
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::database::Database;
 use super::error::OpenError;
-use crate::array::{Array, Change, Image, RowId, Settings};
+use crate::array::{Array, Change, Counters, Image, RowId, Settings};
 use crate::fault::Loses;
 
 /// The state loss of the next start.
@@ -27,8 +27,7 @@ impl Mark {
 
 pub(super) fn stored_image(database: &Database) -> Result<Option<Image>, OpenError> {
     let [counters, volumes, snapshots, groups, sick, storage, nodes, pools] = RowId::TABLES;
-    // The row of counters is an image without the fields that have tables.
-    let Some(image) = database.get::<Image>(counters, "")? else {
+    let Some(counters) = database.get::<Counters>(counters, "")? else {
         return Ok(None);
     };
     Ok(Some(Image {
@@ -39,7 +38,7 @@ pub(super) fn stored_image(database: &Database) -> Result<Option<Image>, OpenErr
         storage: database.all(storage)?,
         nodes: database.all(nodes)?,
         pools: database.all(pools)?,
-        ..image
+        ..Image::empty(counters)
     }))
 }
 
