@@ -217,15 +217,16 @@ fn service_account(
         );
         return Err(Status::forbidden(resource, shown_name(object), &why));
     };
+    let found = found.object();
     let wanted = |object: &Object, pointer: &str| at(object, pointer).as_bool();
     let mounts = wanted(object, "/spec/automountServiceAccountToken")
-        .or_else(|| wanted(&found.object(), "/automountServiceAccountToken"))
+        .or_else(|| wanted(&found, "/automountServiceAccountToken"))
         .unwrap_or(true);
     if mounts {
         mount_token(rng, object);
     }
     if list(object, "/spec/imagePullSecrets").is_empty() {
-        let secrets = at(&found.object(), "/imagePullSecrets").clone();
+        let secrets = at(&found, "/imagePullSecrets").clone();
         set(object, "/spec/imagePullSecrets", secrets);
     }
     Ok(())

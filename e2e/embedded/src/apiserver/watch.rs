@@ -228,16 +228,15 @@ impl Watch {
         }
     }
 
-    /// Whether the watch selects the object.
-    fn selects(&self, stored: &Stored) -> bool {
-        let namespace = &self.location.namespace;
-        let here = namespace.is_empty() || super::object::namespace(&stored.object()) == namespace;
-        here && self.options.selects(stored)
-    }
-
     fn write_change(&mut self, frames: &mut BytesMut, change: &Change) {
-        let before = change.before.as_ref().filter(|before| self.selects(before));
-        let after = (!change.is_deletion && self.selects(&change.after)).then_some(&change.after);
+        let namespace = self.location.namespace.as_str();
+        let found = change.key.split_once('/').map(|(found, _)| found);
+        if !namespace.is_empty() && found != Some(namespace) {
+            return;
+        }
+        let selects = |stored: &Stored| self.options.selects(stored);
+        let before = change.before.as_ref().filter(|before| selects(before));
+        let after = (!change.is_deletion && selects(&change.after)).then_some(&change.after);
         match (before, after) {
             (None, Some(after)) => self.write_event(frames, "ADDED", after),
             (Some(_), Some(after)) => self.write_event(frames, "MODIFIED", after),
