@@ -26,6 +26,8 @@ use crate::nodes::RealNode;
 use crate::wait::{self, Progress};
 use kubelet::Kubelet;
 
+/// The taint of a Node that has not been ready since its creation.
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// Timeout of a kubelet's registration of its node and driver, and of deregistering the driver.
 const REGISTERED: Duration = Duration::from_secs(60);
 
@@ -58,10 +60,11 @@ pub struct NodeSpec<'a> {
 // === impl Node ===
 
 impl Node {
-    /// Starts the node's kubelet, unless it is real, and waits until it has registered the node and the driver.
+    /// Starts the node's kubelet, unless it is real, and waits until it has registered the node and the driver, and until
+    /// pods can be scheduled to the node.
     ///
     /// # Errors
-    /// It did not register them in time.
+    /// The kubelet did not register them, or the node lifecycle controller did not remove the taint, in time.
     pub async fn register(client: Client, spec: NodeSpec<'_>) -> Result<Self> {
         let node = Self {
             kubelet: Kubelet::start(client.clone(), &spec),
@@ -72,7 +75,24 @@ impl Node {
             driver: spec.driver,
         };
         node.wait_for_registration(true).await?;
+        node.wait_until_schedulable().await?;
         Ok(node)
+    }
+
+    /// Waits until the node lifecycle controller has removed the taint of a new Node. kube-scheduler reports only the first
+    /// reason why it cannot schedule a pod: a later one increases the count of that Event, which keeps its note.
+    async fn wait_until_schedulable(&self) -> Result<()> {
+        let nodes = Api::<ApiNode>::all(self.client.clone());
+        let what = format!("removal of the taint {NOT_READY} from {}", self.name);
+        wait::for_object(&nodes, &self.name, REGISTERED, &what, |node| {
+            let taints = node.map(|node| {
+                let spec = node.spec.as_ref();
+                spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
+            });
+            let schedulable = taints.is_some_and(|taints| taints.iter().all(|taint| taint.key != NOT_READY));
+            Progress::of(schedulable, || format!("its taints are {taints:?}"))
+        })
+        .await
     }
 
     /// Waits until the CSINode has, or has not, the driver with the node's id.
