@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use csi_e2e::attacher::Kind;
+use csi_e2e::cluster::Backend;
 use csi_e2e::process::reaper_main_if_requested;
 use csi_e2e::scenario::{self, Scenario};
 use csi_e2e::toolchain::Settings;
@@ -92,6 +93,7 @@ fn trials(shared: &Arc<SharedCluster>, settings: &Settings) -> Result<Vec<Trial>
     let no_embedded = not_chosen(embedded, "CSI_E2E_BACKENDS has no embedded");
     let no_go = settings.require_go().err().map(|_| "`go` is not on PATH");
     let no_control_plane = not_chosen(control_plane, "CSI_E2E_BACKENDS has no control-plane").or(no_go);
+    let mut own_control_plane = Vec::new();
     for (access, skipped) in [
         (Access::Embedded, no_embedded),
         (Access::ControlPlane, no_control_plane),
@@ -101,12 +103,16 @@ fn trials(shared: &Arc<SharedCluster>, settings: &Settings) -> Result<Vec<Trial>
             let scenarios = Scenario::all(kind);
             let chosen =
                 scenarios.filter(|scenario| access != Access::Embedded || scenario.is_for_embedded(kind));
-            trials.extend(chosen.map(|scenario| {
+            for scenario in chosen {
                 let skipped = skipped
                     .or(no_go.filter(|_| scenario.starts_go(kind)))
                     .or_else(|| missing_setting(scenario, settings));
-                trial(shared, scenario, kind, access, skipped)
-            }));
+                let trial = trial(shared, scenario, kind, access, skipped);
+                match access.own_cluster(scenario) {
+                    Some(Backend::ControlPlane(_)) => own_control_plane.push(trial),
+                    _ => trials.push(trial),
+                }
+            }
         }
     }
     for name in THROUGH_KUBECONFIG {
@@ -114,7 +120,23 @@ fn trials(shared: &Arc<SharedCluster>, settings: &Settings) -> Result<Vec<Trial>
         let access = Access::Kubeconfig;
         trials.push(trial(shared, scenario, Kind::Ours, access, no_control_plane));
     }
-    Ok(trials)
+    Ok(spread(trials, own_control_plane))
+}
+
+/// Spreads `few` evenly over `trials`. Trials with their own control plane run one at a time: side by side they would only wait
+/// for each other.
+fn spread(trials: Vec<Trial>, few: Vec<Trial>) -> Vec<Trial> {
+    let (total, gaps) = (trials.len(), few.len().max(1));
+    let mut few = few.into_iter();
+    let mut all = Vec::with_capacity(total + few.len());
+    for (index, trial) in trials.into_iter().enumerate() {
+        if index * gaps % total < gaps {
+            all.extend(few.next());
+        }
+        all.push(trial);
+    }
+    all.extend(few);
+    all
 }
 
 /// Missing setting that the scenario needs.

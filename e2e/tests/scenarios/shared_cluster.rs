@@ -78,9 +78,7 @@ impl SharedCluster {
             Access::ControlPlane => format!("{kind}-{}", scenario.name),
             Access::Kubeconfig => format!("kc-{kind}-{}", scenario.name),
         };
-        let settings = scenario.config.own_cluster;
-        let own_cluster = settings.and_then(|settings| access.backend()?.own_cluster(settings));
-        let outcome = match own_cluster {
+        let outcome = match access.own_cluster(scenario) {
             Some(backend) => self.run_on_own_cluster(scenario, kind, backend, &prefix),
             None => self.runtime.block_on(async {
                 let ctx = self.context(access).await?;
@@ -214,6 +212,11 @@ impl SharedCluster {
 // === impl Access ===
 
 impl Access {
+    /// The cluster that the harness starts for this scenario alone; `None` if the scenario uses a shared one.
+    pub(crate) fn own_cluster(self, scenario: &Scenario) -> Option<Backend> {
+        self.backend()?.own_cluster(scenario.config.own_cluster?)
+    }
+
     /// The shared cluster that the harness starts.
     fn backend(self) -> Option<Backend> {
         match self {
