@@ -134,7 +134,7 @@ pub struct Array {
     used: BTreeMap<PoolName, u64>,
     /// Capacities changed at run time, which override the settings.
     resized: BTreeMap<PoolName, u64>,
-    sick: BTreeMap<VolumeId, UnhealthyVolume>,
+    unhealthy: BTreeMap<VolumeId, UnhealthyVolume>,
     /// Health issues of the storage behind a node; `None` for all nodes.
     storage: BTreeMap<Option<NodeId>, Vec<StorageHealthIssue>>,
     /// Number of volumes created by requests, deleted ones included.
@@ -204,7 +204,7 @@ impl Array {
             changed: BTreeMap::new(),
             used: BTreeMap::new(),
             resized: BTreeMap::new(),
-            sick: BTreeMap::new(),
+            unhealthy: BTreeMap::new(),
             storage: BTreeMap::new(),
             created: 0,
             made: 0,

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::exit::ExitOrder;
+use self::exit::ExitRequest;
 use self::locks::LockTable;
 use self::mode::Mode;
 use self::registration::Registrar;
@@ -78,7 +78,7 @@ pub struct Driver {
     /// The socket and its connections.
     pub socket_control: Arc<SocketControl>,
     /// Ends the driver.
-    pub exit: ExitOrder,
+    pub exit: ExitRequest,
     pub(crate) proxy_to: Option<PathBuf>,
     pub(crate) journal: Option<Arc<Journal>>,
     pub(crate) limits_drawn: AtomicU64,
@@ -150,7 +150,7 @@ impl Driver {
             locks: LockTable::new(settings.busy),
             faults: Arc::new(rules),
             socket_control: Arc::default(),
-            exit: ExitOrder::default(),
+            exit: ExitRequest::default(),
             proxy_to: settings.proxy_to,
             journal,
             limits_drawn: AtomicU64::new(0),

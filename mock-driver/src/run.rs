@@ -220,7 +220,7 @@ pub async fn serve(
         biased;
         () = stop.cancelled() => Ok(()),
         cause = driver.state_failed() => Err(Error::StateLost(cause)),
-        how = driver.exit.ordered() => {
+        how = driver.exit.requested() => {
             // As in a crash, there is no grace period.
             driver.socket_control.cut_all();
             tasks.shutdown().await;

@@ -279,7 +279,7 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(failed("look at", path)(error)),
+        Err(error) => return Err(failed("stat", path)(error)),
     };
     if !found.file_type().is_socket() {
         return Err(BindError::NotASocket {

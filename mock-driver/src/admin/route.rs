@@ -10,13 +10,13 @@ mod backend_fault;
 mod capability;
 mod event;
 mod fault;
+mod fault_file;
 mod group;
 pub(super) mod info;
 mod journal;
 mod node;
 mod pool;
 mod scenario;
-mod script;
 mod snapshot;
 mod storage;
 mod volume;
@@ -33,7 +33,7 @@ pub(super) fn of_process() -> OpenApiRouter<Admin> {
         .routes(routes!(fault::reset))
         .routes(routes!(backend_fault::list, backend_fault::put))
         .routes(routes!(backend_fault::remove, backend_fault::switch))
-        .routes(routes!(script::put))
+        .routes(routes!(fault_file::put))
         .routes(routes!(scenario::list))
         .routes(routes!(scenario::switch))
         .routes(routes!(journal::list, journal::clear))

@@ -47,11 +47,11 @@ impl Array {
                     volume.qos = qos;
                 }
             }
-            Change::VolumeHealth(sick) if sick.issues.is_empty() => {
-                self.sick.remove(&sick.volume);
+            Change::VolumeHealth(unhealthy) if unhealthy.issues.is_empty() => {
+                self.unhealthy.remove(&unhealthy.volume);
             }
-            Change::VolumeHealth(sick) => {
-                self.sick.insert(sick.volume.clone(), sick);
+            Change::VolumeHealth(unhealthy) => {
+                self.unhealthy.insert(unhealthy.volume.clone(), unhealthy);
             }
             Change::StorageHealth { node, issues } if issues.is_empty() => {
                 self.storage.remove(&node);
@@ -138,7 +138,7 @@ impl Array {
             return;
         };
         self.names.remove(&gone.spec.name);
-        self.sick.remove(id);
+        self.unhealthy.remove(id);
         if let Some(source) = &gone.spec.source {
             forget_child(&mut self.made_from, source, id);
         }

@@ -227,12 +227,12 @@ impl Array {
             None => sizes.choose(wanted.size)?,
             Some((bytes, _)) => sizes.choose_holding(wanted.size, *bytes)?,
         };
-        let wish = PlacementRequest {
+        let request = PlacementRequest {
             pool: self.pool_named(&wanted.parameters),
             beside: source.as_ref().map(|(_, pool)| *pool),
             requirement: wanted.requirement.as_ref(),
         };
-        let pool = self.choose_pool(capacity_bytes, &wish)?;
+        let pool = self.choose_pool(capacity_bytes, &request)?;
         Ok(Plan { capacity_bytes, pool })
     }
 

@@ -119,14 +119,14 @@ impl Array {
         token: Option<&str>,
     ) -> Result<Page<UnhealthyVolume>, Error> {
         let listing = Listing::begin(self, "health", max_entries, token)?;
-        let rest = self.sick.range::<str, _>(listing.rest());
-        let sick = rest.map(|(_, sick)| sick.clone());
-        Ok(listing.page(sick, |sick| sick.volume.as_str()))
+        let rest = self.unhealthy.range::<str, _>(listing.rest());
+        let unhealthy = rest.map(|(_, unhealthy)| unhealthy.clone());
+        Ok(listing.page(unhealthy, |unhealthy| unhealthy.volume.as_str()))
     }
 
     /// Health issues of a volume; empty if it does not exist.
     pub(crate) fn issues(&self, id: &str) -> &[HealthIssue] {
-        self.sick.get(id).map_or(&[], |sick| &sick.issues)
+        self.unhealthy.get(id).map_or(&[], |unhealthy| &unhealthy.issues)
     }
 
     /// Health issues of the storage by node; `None` for those of all nodes.

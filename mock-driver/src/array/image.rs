@@ -36,8 +36,8 @@ pub struct Image {
     #[serde(default)]
     pub groups: Vec<Arc<Group>>,
     /// Volumes with health issues, sorted by id.
-    #[serde(default)]
-    pub sick: Vec<UnhealthyVolume>,
+    #[serde(default, rename = "sick")]
+    pub unhealthy: Vec<UnhealthyVolume>,
     /// Health issues of the storage behind a node; `None` for all nodes.
     #[serde(default)]
     pub storage: Vec<(Option<NodeId>, Vec<StorageHealthIssue>)>,
@@ -74,10 +74,10 @@ impl Array {
         for group in image.groups {
             array.insert_group(group);
         }
-        array.sick = image
-            .sick
+        array.unhealthy = image
+            .unhealthy
             .into_iter()
-            .map(|sick| (sick.volume.clone(), sick))
+            .map(|unhealthy| (unhealthy.volume.clone(), unhealthy))
             .collect();
         array.storage = image.storage.into_iter().collect();
         array
@@ -94,7 +94,7 @@ impl Array {
             made: self.made,
             snapshots: self.snapshots.values().cloned().collect(),
             groups: self.groups.values().cloned().collect(),
-            sick: self.sick.values().cloned().collect(),
+            unhealthy: self.unhealthy.values().cloned().collect(),
             storage: self.storage.clone().into_iter().collect(),
             nodes: self.changed.clone().into_iter().collect(),
             pools: self.resized.clone().into_iter().collect(),

@@ -162,16 +162,17 @@ impl Array {
 
     /// The pool for an object of `bytes`: according to the first preference that can be satisfied, the pool with the most free
     /// bytes.
-    pub(super) fn choose_pool(&self, bytes: u64, wish: &PlacementRequest<'_>) -> Result<PoolName, Error> {
-        self.known_pool(wish.pool)?;
+    pub(super) fn choose_pool(&self, bytes: u64, request: &PlacementRequest<'_>) -> Result<PoolName, Error> {
+        self.known_pool(request.pool)?;
         let allowed: Vec<&Pool> = self
             .settings
             .pools
             .iter()
-            .filter(|pool| wish.pool.is_none_or(|name| pool.name.as_str() == name))
-            .filter(|pool| wish.beside.is_none_or(|source| pool.name == *source))
+            .filter(|pool| request.pool.is_none_or(|name| pool.name.as_str() == name))
+            .filter(|pool| request.beside.is_none_or(|source| pool.name == *source))
             .filter(|pool| {
-                wish.requirement
+                request
+                    .requirement
                     .is_none_or(|wanted| wanted.is_satisfied_by(&pool.segments))
             })
             .collect();
@@ -192,12 +193,12 @@ impl Array {
                 .rev()
                 .max_by_key(|pool| self.left_in(pool))
         };
-        let wished = wish
+        let preferred = request
             .requirement
             .into_iter()
-            .flat_map(Requirement::wishes)
+            .flat_map(Requirement::preferences)
             .find_map(roomiest);
-        match wished.or_else(|| roomiest(&Segments::default())) {
+        match preferred.or_else(|| roomiest(&Segments::default())) {
             Some(pool) => Ok(pool.name.clone()),
             None => Err(Error::InsufficientCapacity {
                 reason: format!("no pool that may be used has {bytes} bytes left"),

@@ -83,7 +83,7 @@ impl Change {
             Self::Detached { volume, .. } | Self::Expanded { volume, .. } | Self::Modified { volume, .. } => {
                 vec![RowId::Volume(volume.clone())]
             }
-            Self::VolumeHealth(sick) => vec![RowId::VolumeHealth(sick.volume.clone())],
+            Self::VolumeHealth(unhealthy) => vec![RowId::VolumeHealth(unhealthy.volume.clone())],
             Self::StorageHealth { node, .. } => vec![RowId::StorageHealth(node.clone())],
             Self::Snapshotted { snapshot } => {
                 vec![RowId::Counters, RowId::Snapshot(snapshot.id.clone())]
@@ -125,7 +125,7 @@ impl Array {
             RowId::Volume(id) => self.volumes.get(id).map(json),
             RowId::Snapshot(id) => self.snapshots.get(id).map(json),
             RowId::Group(id) => self.groups.get(id).map(json),
-            RowId::VolumeHealth(id) => self.sick.get(id).map(json),
+            RowId::VolumeHealth(id) => self.unhealthy.get(id).map(json),
             RowId::StorageHealth(node) => self.storage.get(node).map(|issues| json(&(node, issues))),
             RowId::Node(id) => self.changed.get(id).map(|settings| json(&(id, settings))),
             RowId::Pool(name) => self.resized.get(name).map(|capacity| json(&(name, capacity))),
@@ -136,11 +136,15 @@ impl Array {
         let volumes = self.volumes.keys().cloned().map(RowId::Volume);
         let snapshots = self.snapshots.keys().cloned().map(RowId::Snapshot);
         let groups = self.groups.keys().cloned().map(RowId::Group);
-        let sick = self.sick.keys().cloned().map(RowId::VolumeHealth);
+        let unhealthy = self.unhealthy.keys().cloned().map(RowId::VolumeHealth);
         let storage = self.storage.keys().cloned().map(RowId::StorageHealth);
         let nodes = self.changed.keys().cloned().map(RowId::Node);
         let pools = self.resized.keys().cloned().map(RowId::Pool);
-        let parts = volumes.chain(snapshots).chain(groups).chain(sick).chain(storage);
+        let parts = volumes
+            .chain(snapshots)
+            .chain(groups)
+            .chain(unhealthy)
+            .chain(storage);
         std::iter::once(RowId::Counters)
             .chain(parts)
             .chain(nodes)

@@ -243,11 +243,11 @@ impl Array {
         if admitted && self.left_beside(own) >= bytes {
             return Ok(own.clone());
         }
-        let wish = PlacementRequest {
+        let request = PlacementRequest {
             beside: wanted.requirement.is_none().then_some(own),
             requirement: wanted.requirement.as_ref(),
             ..PlacementRequest::default()
         };
-        self.choose_pool(bytes, &wish)
+        self.choose_pool(bytes, &request)
     }
 }

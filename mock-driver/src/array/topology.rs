@@ -78,7 +78,7 @@ impl Requirement {
     }
 
     /// The segments of the requirement, the most preferred first.
-    pub(super) fn wishes(&self) -> impl Iterator<Item = &Segments> {
+    pub(super) fn preferences(&self) -> impl Iterator<Item = &Segments> {
         self.preferred.iter().chain(&self.requisite)
     }
 }

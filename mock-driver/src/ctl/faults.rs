@@ -119,7 +119,7 @@ pub(super) async fn faults(
     match what {
         None => {}
         Some(FaultCommand::Add { file }) => {
-            client.put_script(&script(file, "rules")?).await?;
+            client.put_fault_file(&script(file, "rules")?).await?;
         }
         Some(FaultCommand::Remove { rule }) => client.remove_fault(rule).await?,
         Some(FaultCommand::Enable { rule }) => drop(client.set_fault(rule, true).await?),
@@ -147,7 +147,7 @@ pub(super) async fn backend_faults(
     match what {
         None => {}
         Some(BackendFaultCommand::Add { file }) => {
-            client.put_script(&script(file, "backend-faults")?).await?;
+            client.put_fault_file(&script(file, "backend-faults")?).await?;
         }
         Some(BackendFaultCommand::Remove { fault }) => client.remove_backend_fault(fault).await?,
         Some(BackendFaultCommand::Enable { fault }) => drop(client.set_backend_fault(fault, true).await?),

@@ -25,7 +25,7 @@ pub enum Error {
     #[error("secrets: the value of \"{key}\" is wrong")]
     Unauthenticated { key: String },
     #[error(transparent)]
-    VolumeFiles(#[from] PathError),
+    Path(#[from] PathError),
     #[error(transparent)]
     Node(#[from] node::Error),
     #[error("another call for {subject} is still running: try again")]
@@ -73,8 +73,8 @@ impl Error {
                 array::Error::ForeignToken | array::Error::NotReady { .. } => Code::Aborted,
             },
             Self::Store(store::Error::Lost(_)) | Self::Broken => Code::Internal,
-            Self::VolumeFiles(error) if error.is_no_space() => Code::ResourceExhausted,
-            Self::VolumeFiles(_) => Code::Internal,
+            Self::Path(error) if error.is_no_space() => Code::ResourceExhausted,
+            Self::Path(_) => Code::Internal,
             Self::Unauthenticated { .. } => Code::Unauthenticated,
             Self::OffsetOutOfRange { .. } => Code::OutOfRange,
             Self::Node(error) => error.code(),

@@ -6,13 +6,13 @@ use crate::fault::Exit;
 
 /// The first exit request.
 #[derive(Debug, Default)]
-pub struct ExitOrder(SetOnce<Exit>);
+pub struct ExitRequest(SetOnce<Exit>);
 
-// === impl ExitOrder ===
+// === impl ExitRequest ===
 
-impl ExitOrder {
+impl ExitRequest {
     /// Ends the driver at once without waiting for running calls. Confirmed changes are durable.
-    pub fn order(&self, how: Exit) {
+    pub fn request(&self, how: Exit) {
         if how == Exit::Kill {
             let own = rustix::process::getpid();
             if let Err(error) = rustix::process::kill_process(own, rustix::process::Signal::KILL) {
@@ -23,7 +23,7 @@ impl ExitOrder {
     }
 
     /// Waits for the request.
-    pub(crate) async fn ordered(&self) -> Exit {
+    pub(crate) async fn requested(&self) -> Exit {
         *self.0.wait().await
     }
 }

@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{Driver, OpenError, Settings};
 use crate::admin_api;
-use crate::driver::exit::ExitOrder;
+use crate::driver::exit::ExitRequest;
 use crate::driver::locks::LockTable;
 use crate::driver::mode::Mode;
 use crate::node::device::Choice;
@@ -94,7 +94,7 @@ impl Driver {
             locks: LockTable::new(self.locks.rule),
             faults: self.faults.clone(),
             socket_control: Arc::default(),
-            exit: ExitOrder::default(),
+            exit: ExitRequest::default(),
             proxy_to: None,
             journal: self.journal.clone(),
             limits_drawn: AtomicU64::new(0),

@@ -229,8 +229,8 @@ fn calls_that_race_for_a_state_are_seen_once_each() {
 fn state_is_set_when_the_rule_acts_and_by_one_call_only() {
     let faults = mk_rules(
         "
-- {id: once, match: {while: {state: start}}, phase: after, action: {set-state: sick}}
-- {id: sick, match: {while: {state: sick}}, action: {code: INTERNAL}}
+- {id: once, match: {while: {state: start}}, phase: after, action: {set-state: unhealthy}}
+- {id: unhealthy, match: {while: {state: unhealthy}}, action: {code: INTERNAL}}
 ",
     );
     let call = Publish::of("a");
@@ -242,10 +242,10 @@ fn state_is_set_when_the_rule_acts_and_by_one_call_only() {
     );
     assert_eq!((&*one.rule().id, &*other.rule().id), ("once", "once"));
     assert!(faults.apply(other).is_some());
-    assert_eq!(&*faults.state(), "sick");
+    assert_eq!(&*faults.state(), "unhealthy");
     assert!(faults.apply(one).is_none(), "the state it is for has ended");
     assert_eq!(faults.reports(RuleKind::Rule)[0].fired, 1);
-    assert_eq!(fired(&faults, [call]), ["sick"]);
+    assert_eq!(fired(&faults, [call]), ["unhealthy"]);
 }
 
 #[test]

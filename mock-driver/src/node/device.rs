@@ -161,7 +161,7 @@ impl Devices {
         match self.kind {
             Kind::Loop => {
                 let record = self.named(BACKING_FILE, serial)?;
-                let file = BackingFileId::of(disk).map_err(PathError::of("look at", disk))?;
+                let file = BackingFileId::of(disk).map_err(PathError::of("stat", disk))?;
                 symlink(file.to_string(), &record).map_err(PathError::of("link", &record))?;
                 loopback::attach(&pending, disk, writable)?;
             }

@@ -98,7 +98,7 @@ pub enum Error {
     #[error(transparent)]
     Mount(#[from] mount::Error),
     #[error(transparent)]
-    VolumeFiles(#[from] PathError),
+    Path(#[from] PathError),
     #[error(transparent)]
     MediaDir(#[from] ClaimError),
     #[error(transparent)]
@@ -138,8 +138,8 @@ impl Error {
             Self::Size { .. } => Code::OutOfRange,
             Self::Refused { code, .. } => *code,
             Self::Mount(error) => mount_code(error),
-            Self::VolumeFiles(error) if error.is_no_space() => Code::ResourceExhausted,
-            Self::VolumeFiles(_) | Self::Device(_) | Self::State(_) | Self::Record { .. } => Code::Internal,
+            Self::Path(error) if error.is_no_space() => Code::ResourceExhausted,
+            Self::Path(_) | Self::Device(_) | Self::State(_) | Self::Record { .. } => Code::Internal,
         }
     }
 }

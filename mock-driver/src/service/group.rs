@@ -64,7 +64,7 @@ impl Rpc for CreateVolumeGroupSnapshotRequest {
     async fn execute(wanted: CreateGroupParams, driver: &Driver) -> Result<Self::Reply, Error> {
         let members = driver.create_group(&wanted).await?;
         Ok(CreateVolumeGroupSnapshotResponse {
-            group_snapshot: Some(on_the_wire(driver, &members)),
+            group_snapshot: Some(group_snapshot(driver, &members)),
         })
     }
 }
@@ -105,7 +105,7 @@ impl Rpc for GetVolumeGroupSnapshotRequest {
             .read(|array| array.group(&named.group, &named.snapshots))
             .await?;
         Ok(GetVolumeGroupSnapshotResponse {
-            group_snapshot: Some(on_the_wire(driver, &members)),
+            group_snapshot: Some(group_snapshot(driver, &members)),
         })
     }
 }
@@ -124,7 +124,7 @@ impl GroupParams {
 }
 
 /// The CSI message of a group snapshot.
-fn on_the_wire(driver: &Driver, members: &Members) -> VolumeGroupSnapshot {
+fn group_snapshot(driver: &Driver, members: &Members) -> VolumeGroupSnapshot {
     let now = driver.clock.now();
     VolumeGroupSnapshot {
         group_snapshot_id: members.group.id.to_string(),

@@ -26,7 +26,16 @@ impl Mark {
 }
 
 pub(super) fn stored_image(database: &Database) -> Result<Option<Image>, OpenError> {
-    let [counters, volumes, snapshots, groups, sick, storage, nodes, pools] = RowId::TABLES;
+    let [
+        counters,
+        volumes,
+        snapshots,
+        groups,
+        unhealthy,
+        storage,
+        nodes,
+        pools,
+    ] = RowId::TABLES;
     let Some(counters) = database.get::<Counters>(counters, "")? else {
         return Ok(None);
     };
@@ -34,7 +43,7 @@ pub(super) fn stored_image(database: &Database) -> Result<Option<Image>, OpenErr
         volumes: database.all(volumes)?,
         snapshots: database.all(snapshots)?,
         groups: database.all(groups)?,
-        sick: database.all(sick)?,
+        unhealthy: database.all(unhealthy)?,
         storage: database.all(storage)?,
         nodes: database.all(nodes)?,
         pools: database.all(pools)?,

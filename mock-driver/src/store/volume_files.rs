@@ -107,7 +107,7 @@ impl VolumeFiles {
             // Not flushed: an empty volume is created again.
             fs::create_dir_all(directory).map_err(PathError::of("create", directory))?;
             let disk = directory.join(DISK);
-            lengthen(&disk, bytes, true)?;
+            extend(&disk, bytes, true)?;
             Ok(disk)
         })
         .await
@@ -119,7 +119,7 @@ impl VolumeFiles {
             return Ok(());
         }
         self.work(file_id, move |directory| {
-            lengthen(&directory.join(DISK), bytes, false)
+            extend(&directory.join(DISK), bytes, false)
         })
         .await
     }
@@ -248,7 +248,7 @@ impl VolumeFiles {
     ) -> Result<T, PathError> {
         crate::blocking(&self.work, act).await.unwrap_or_else(|| {
             Err(PathError {
-                act: "end work that the shutdown interrupted on",
+                act: "finish the interrupted operation on",
                 path: PathBuf::from("volume files"),
                 source: ErrorKind::Interrupted.into(),
             })
@@ -256,7 +256,7 @@ impl VolumeFiles {
     }
 }
 
-fn lengthen(disk: &Path, bytes: u64, create: bool) -> Result<(), PathError> {
+fn extend(disk: &Path, bytes: u64, create: bool) -> Result<(), PathError> {
     let opened = fs::OpenOptions::new()
         .write(true)
         .create(create)
@@ -267,9 +267,9 @@ fn lengthen(disk: &Path, bytes: u64, create: bool) -> Result<(), PathError> {
         Err(error) if error.kind() == ErrorKind::NotFound && !create => return Ok(()),
         Err(error) => return Err(PathError::of("open", disk)(error)),
     };
-    let length = file.metadata().map_err(PathError::of("look at", disk))?.len();
+    let length = file.metadata().map_err(PathError::of("stat", disk))?.len();
     if length < bytes {
-        file.set_len(bytes).map_err(PathError::of("lengthen", disk))?;
+        file.set_len(bytes).map_err(PathError::of("extend", disk))?;
     }
     Ok(())
 }

@@ -44,11 +44,11 @@ function row(id, refresh) {
   line.update = (node) => {
     const over = node.limit !== undefined && node.attached > node.limit;
     const full = node.limit !== undefined && node.attached >= node.limit;
-    const sick = (node.health ?? []).map((ailment) => `${ailment.status} ${ailment.reason}`).join("; ");
-    const [word, style] = !node.registered ? ["deregistered", "bad"] : over ? ["over limit", "bad"] : sick ? ["storage issue", "bad"] : full ? ["full", "warn"] : ["registered", "good"];
+    const issues = (node.health ?? []).map((issue) => `${issue.status} ${issue.reason}`).join("; ");
+    const [word, style] = !node.registered ? ["deregistered", "bad"] : over ? ["over limit", "bad"] : issues ? ["storage issue", "bad"] : full ? ["full", "warn"] : ["registered", "good"];
     say(state, word);
     dress(state, `badge ${style}`);
-    state.title = sick;
+    state.title = issues;
     meter.hidden = node.limit === undefined;
     meter.max = node.limit || 1;
     meter.optimum = 0;

@@ -5,20 +5,20 @@ import { dress, make, say, size, sync, table } from "./dom.js";
 
 export function storage(panel, refresh) {
   const pools = table("Storage pools", "Pool", "Used", ["Capacity", "number"], ["Available", "number"], "Where", ["", "acts"]);
-  const ailments = table("Storage health issues", "Behind", "Status", "Reason", "For", "Message", ["", "acts"]);
+  const issues = table("Storage health issues", "Behind", "Status", "Reason", "For", "Message", ["", "acts"]);
   const setHealth = make("button", { type: "button", onclick: () => setStorageHealth(refresh) }, "Set storage health…");
   const deltas = make("button", { type: "button" });
   panel.append(
     make("h2", {}, "Pools"), pools.whole,
-    make("h2", {}, "Health"), make("div", { class: "bar" }, setHealth), ailments.whole,
+    make("h2", {}, "Health"), make("div", { class: "bar" }, setHealth), issues.whole,
     make("h2", {}, "Changed blocks"), make("div", { class: "bar" }, deltas));
 
   return async () => {
     const [known, health, backendFaults] = await Promise.all([get("/pools"), get("/storage"), get("/backend-faults")]);
     sync(pools.body, known, (pool) => pool.name, (pool) => poolRow(pool, refresh));
-    const sick = [{ node: undefined, health: health.health }, ...health.nodes].filter((one) => one.health.length > 0);
-    sync(ailments.body, sick, (one) => one.node ?? "", (one) => sickRow(one.node, refresh));
-    say(ailments.caption, sick.length ? "Storage health issues" : "No storage health issues.");
+    const unhealthy = [{ node: undefined, health: health.health }, ...health.nodes].filter((one) => one.health.length > 0);
+    sync(issues.body, unhealthy, (one) => one.node ?? "", (one) => unhealthyRow(one.node, refresh));
+    say(issues.caption, unhealthy.length ? "Storage health issues" : "No storage health issues.");
     follow(deltas, backendFaults.filter((one) => one.fault.type === "tracking-off"), refresh);
   };
 }
@@ -84,7 +84,7 @@ async function setStorageHealth(refresh) {
   if (await change("PATCH", pathOf(behind), { health }, `Storage of ${behind ?? "all nodes"} is degraded`)) refresh();
 }
 
-function sickRow(node, refresh) {
+function unhealthyRow(node, refresh) {
   const name = node ?? "all nodes";
   const [status, reason, use, message] = [make("span", { class: "badge bad" }), make("td"), make("td", { class: "id" }), make("td", { class: "wide" })];
   const clear = make("button", { type: "button", "aria-label": `Clear storage health of ${name}`, onclick: async () => {
@@ -92,7 +92,7 @@ function sickRow(node, refresh) {
   } }, "Clear");
   const line = make("tr", {}, make("th", { scope: "row", class: "id" }, name), make("td", {}, status), reason, use, message, make("td", { class: "acts" }, clear));
   line.update = (now) => {
-    const all = (field, none) => now.health.map((ailment) => ailment[field] ?? none).join("; ");
+    const all = (field, none) => now.health.map((issue) => issue[field] ?? none).join("; ");
     say(status, all("status"));
     say(reason, all("reason"));
     say(use, all("capability", "every use"));

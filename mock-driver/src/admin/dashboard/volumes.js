@@ -47,16 +47,16 @@ function row(id, refresh) {
     say(bytes, size(volume.capacityBytes));
     sync(chips, volume.attachments, (held) => held.node, (held) => chip(id, held.node, held.readonly ? `${held.node} (read-only)` : held.node, refresh));
     say(none, volume.attachments.length ? "" : "none");
-    const sick = volume.health ?? [];
-    say(health, sick.length ? sick.map((ailment) => ailment.status).join(", ") : "healthy");
-    dress(health, sick.length ? "badge bad" : "quiet");
-    health.title = sick.map((ailment) => `${ailment.reason} ${ailment.message}`).join("; ");
-    say(setHealth, sick.length ? "Clear health" : "Set DEGRADED");
-    setHealth.setAttribute("aria-label", sick.length ? `Clear the health issues of ${id}` : `Set ${id} DEGRADED`);
+    const issues = volume.health ?? [];
+    say(health, issues.length ? issues.map((issue) => issue.status).join(", ") : "healthy");
+    dress(health, issues.length ? "badge bad" : "quiet");
+    health.title = issues.map((issue) => `${issue.reason} ${issue.message}`).join("; ");
+    say(setHealth, issues.length ? "Clear health" : "Set DEGRADED");
+    setHealth.setAttribute("aria-label", issues.length ? `Clear the health issues of ${id}` : `Set ${id} DEGRADED`);
     setHealth.onclick = async () => {
-      const ailment = { status: "DEGRADED", reason: "SetByHand", message: "set on the dashboard" };
-      const done = sick.length ? `${id} is healthy` : `${id} is degraded`;
-      if (await change("PATCH", `/volumes/${part(id)}`, { health: sick.length ? [] : [ailment] }, done)) refresh();
+      const issue = { status: "DEGRADED", reason: "SetByHand", message: "set on the dashboard" };
+      const done = issues.length ? `${id} is healthy` : `${id} is degraded`;
+      if (await change("PATCH", `/volumes/${part(id)}`, { health: issues.length ? [] : [issue] }, done)) refresh();
     };
     attach.onclick = () => attachTo(volume, refresh);
     remove.disabled = volume.attachments.length > 0;

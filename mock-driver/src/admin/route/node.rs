@@ -101,8 +101,8 @@ pub(super) async fn change(
     let validate = |array: &Array| {
         let known = array.node_or_former(&node)?;
         let is_registered = change.registered.unwrap_or(known.registered);
-        let is_sick = !storage::of(array, Some(&node)).is_empty();
-        if !is_registered && (new_id.is_some() || health.is_some() && !known.registered && !is_sick) {
+        let is_unhealthy = !storage::of(array, Some(&node)).is_empty();
+        if !is_registered && (new_id.is_some() || health.is_some() && !known.registered && !is_unhealthy) {
             return Err(array::Error::NodeNotFound { node: node.clone() });
         }
         match &new_id {

@@ -35,7 +35,7 @@ impl Client {
     }
 
     /// Applies a fault file atomically.
-    pub(crate) async fn put_script(&self, script: &Value) -> Result<Faults, Error> {
+    pub(crate) async fn put_fault_file(&self, script: &Value) -> Result<Faults, Error> {
         self.send(Method::POST, &["scripts"], Some(script)).await
     }
 

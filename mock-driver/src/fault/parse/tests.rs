@@ -58,7 +58,7 @@ fn example_in_the_documentation_is_valid() {
     let (example, _) = text.split_once("```").unwrap();
     let rules = Rule::read_list(example).unwrap();
     let ids: Vec<&str> = rules.iter().map(|rule| rule.id.as_str()).collect();
-    assert_eq!(ids, ["no-room", "slow", "attached-once", "sick", "old-list"]);
+    assert_eq!(ids, ["no-room", "slow", "attached-once", "unhealthy", "old-list"]);
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn ensure_file(device: &Path, known: &Path) -> Result<(), Error> {
     let numbers = known.join(device.file_name().unwrap_or_default()).join("dev");
     let text = fs::read_to_string(&numbers).map_err(PathError::of("read", &numbers))?;
     let Some((major, minor)) = numbers_of(&text) else {
-        return Err(PathError::of("understand", &numbers)(ErrorKind::InvalidData).into());
+        return Err(PathError::of("parse", &numbers)(ErrorKind::InvalidData).into());
     };
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     let made = rustix::fs::mknodat(
@@ -129,7 +129,7 @@ fn ensure_file(device: &Path, known: &Path) -> Result<(), Error> {
             Ok(())
         }
         Err(Errno::EXIST) => Ok(()),
-        Err(error) => Err(PathError::of("make", device)(error).into()),
+        Err(error) => Err(PathError::of("create", device)(error).into()),
     }
 }
 
@@ -155,7 +155,7 @@ pub(super) fn is_of(device: &Path, disk: &Path, writable: Option<bool>) -> Resul
     let file = match BackingFileId::of(disk) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(PathError::of("look at", disk)(error).into()),
+        Err(error) => return Err(PathError::of("stat", disk)(error).into()),
     };
     Ok(entry(device)?.is_some_and(|entry| {
         entry.backing_file() == Some(file) && writable.is_none_or(|writable| entry.ro != Some(writable))
@@ -174,7 +174,7 @@ pub(super) fn mounted_elsewhere(
     disk: &Path,
     writable: bool,
 ) -> Result<Option<PathBuf>, Error> {
-    let file = BackingFileId::of(disk).map_err(PathError::of("look at", disk))?;
+    let file = BackingFileId::of(disk).map_err(PathError::of("stat", disk))?;
     for entry in list(None)? {
         let is_written = writable || entry.ro != Some(true);
         if entry.name == device || entry.backing_file() != Some(file) || !is_written {
@@ -193,7 +193,7 @@ pub(super) fn all_of(disk: &Path) -> Result<Vec<PathBuf>, Error> {
     let file = match BackingFileId::of(disk) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(PathError::of("look at", disk)(error).into()),
+        Err(error) => return Err(PathError::of("stat", disk)(error).into()),
     };
     let entries = list(None)?.into_iter();
     let of_disk = entries.filter(|entry| entry.backing_file() == Some(file));
@@ -229,7 +229,7 @@ fn list(device: Option<&Path>) -> Result<Vec<Entry>, Error> {
         return Ok(Vec::new());
     }
     let listing: Listing = serde_json::from_str(&text).map_err(|error| PathError {
-        act: "understand what losetup says of",
+        act: "parse the output of losetup for",
         path: device.unwrap_or(Path::new(CONTROL)).to_owned(),
         source: error.into(),
     })?;

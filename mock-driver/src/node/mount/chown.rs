@@ -17,7 +17,7 @@ pub(super) fn give(root: &Path, group: &str) -> Result<(), Error> {
     let Ok(group) = group.parse::<u32>() else {
         return Ok(());
     };
-    let meta = fs::symlink_metadata(root).map_err(PathError::of("look at", root))?;
+    let meta = fs::symlink_metadata(root).map_err(PathError::of("stat", root))?;
     if meta.gid() == group && meta.mode() & DIRECTORY == DIRECTORY {
         return Ok(());
     }
@@ -29,7 +29,7 @@ pub(super) fn give(root: &Path, group: &str) -> Result<(), Error> {
 }
 
 fn give_entry(path: &Path, group: u32) -> Result<(), Error> {
-    let meta = fs::symlink_metadata(path).map_err(PathError::of("look at", path))?;
+    let meta = fs::symlink_metadata(path).map_err(PathError::of("stat", path))?;
     if meta.is_symlink() {
         return lchown(path, None, Some(group)).map_err(failed(path, group));
     }
@@ -53,6 +53,6 @@ fn failed(path: &Path, group: u32) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| match source.kind() == ErrorKind::PermissionDenied {
         true => Error::Group { path, group, source },
-        false => PathError::of("give to its group", &path)(source).into(),
+        false => PathError::of("change the group of", &path)(source).into(),
     }
 }

@@ -91,7 +91,7 @@ pub(super) fn unlink(target: &Path, is_ours: impl Fn(&MountSource) -> bool) -> R
 /// The volume's size and the usage by its files.
 pub(super) fn stats(disk: &Disk) -> Result<Stats, Error> {
     let total = fs::metadata(&disk.device)
-        .map_err(PathError::of("look at", &disk.device))?
+        .map_err(PathError::of("stat", &disk.device))?
         .len();
     let (mut bytes, mut inodes) = (0, 0);
     measure(&disk.tree, &mut bytes, &mut inodes).map_err(PathError::of("read", &disk.tree))?;

@@ -136,7 +136,7 @@ fn is_whole(found: Filesystem, device: &Path) -> Result<bool, Error> {
 
 /// Zeroes a disk, and with it the device's page cache.
 fn wipe(disk: &Disk) -> Result<(), Error> {
-    let meta = fs::metadata(&disk.device).map_err(PathError::of("look at", &disk.device))?;
+    let meta = fs::metadata(&disk.device).map_err(PathError::of("stat", &disk.device))?;
     if meta.file_type().is_block_device() {
         // Opens the device exclusively, so it fails while a mkfs still runs.
         BLKDISCARD.run(["--zeroout".as_ref(), disk.device.as_os_str()], &[0])?;

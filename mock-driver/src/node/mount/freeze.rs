@@ -38,7 +38,7 @@ impl Frozen {
         let Some(device) = kernel::device_at(path)? else {
             return Ok(None);
         };
-        let volume_files = fs::metadata(volume_files).map_err(PathError::of("look at", volume_files))?;
+        let volume_files = fs::metadata(volume_files).map_err(PathError::of("stat", volume_files))?;
         if volume_files.dev() == device {
             return Ok(None);
         }

@@ -28,7 +28,7 @@ pub(super) fn device_at(path: &Path) -> Result<Option<u64>, Error> {
             Ok(Some(rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)))
         }
         Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-        Err(errno) => Err(PathError::of("look at", path)(errno).into()),
+        Err(errno) => Err(PathError::of("stat", path)(errno).into()),
     }
 }
 
@@ -41,7 +41,7 @@ pub(super) fn source_at(path: &Path) -> Result<Option<MountSource>, Error> {
     let Some(filesystem) = device_at(path)? else {
         return Ok(None);
     };
-    let meta = fs::symlink_metadata(path).map_err(PathError::of("look at", path))?;
+    let meta = fs::symlink_metadata(path).map_err(PathError::of("stat", path))?;
     Ok(Some(MountSource::Device(if meta.file_type().is_block_device() {
         meta.rdev()
     } else {
@@ -50,13 +50,13 @@ pub(super) fn source_at(path: &Path) -> Result<Option<MountSource>, Error> {
 }
 
 pub(super) fn is_read_only(path: &Path) -> Result<bool, Error> {
-    let stat = rustix::fs::statvfs(path).map_err(PathError::of("look at", path))?;
+    let stat = rustix::fs::statvfs(path).map_err(PathError::of("stat", path))?;
     Ok(stat.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 pub(super) fn number(device: &Path) -> Result<u64, Error> {
     Ok(fs::metadata(device)
-        .map_err(PathError::of("look at", device))?
+        .map_err(PathError::of("stat", device))?
         .rdev())
 }
 
@@ -144,7 +144,7 @@ fn bind(from: &Path, target: &Path, readonly: bool, wanted: MountFlags) -> Resul
 }
 
 fn inherited(from: &Path) -> Result<MountFlags, Error> {
-    let stat = rustix::fs::statvfs(from).map_err(PathError::of("look at", from))?;
+    let stat = rustix::fs::statvfs(from).map_err(PathError::of("stat", from))?;
     let mut flags = MountFlags::empty();
     for (info, flag) in [
         (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
@@ -208,7 +208,7 @@ pub(crate) fn check_empty(target: &Path) -> Result<(), Error> {
         Ok(meta) if meta.is_file() => Ok(meta.len() == 0),
         Ok(_) => return Err(Error::in_the_way(target, "is not the target of a volume")),
     };
-    if holds_nothing.map_err(PathError::of("look at", target))? {
+    if holds_nothing.map_err(PathError::of("stat", target))? {
         return Ok(());
     }
     Err(Error::in_the_way(target, "holds data that is not the volume's"))
@@ -231,7 +231,8 @@ pub(crate) fn remove_empty(target: &Path) -> Result<(), Error> {
 }
 
 pub(super) fn stats(path: &Path) -> Result<Stats, Error> {
-    let stat = rustix::fs::statvfs(path).map_err(PathError::of("read how full it is at", path))?;
+    let stat =
+        rustix::fs::statvfs(path).map_err(PathError::of("read the usage of the filesystem at", path))?;
     let fragment_size = stat.f_frsize;
     Ok(Stats {
         bytes: Usage {

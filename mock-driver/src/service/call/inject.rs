@@ -48,7 +48,7 @@ impl Driver {
             }
             Some(End::Exit(how)) => {
                 tracing::warn!(rule = active.rule().id, ?how, "ending, as a fault rule says");
-                self.exit.order(*how);
+                self.exit.request(*how);
                 std::future::pending().await
             }
         }

@@ -96,7 +96,7 @@ async fn journals_an_error_that_ends_a_stream_before_its_fault() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn operation_waits_for_the_volume_lock() {
+async fn calls_and_admin_operations_wait_for_the_volume_lock() {
     let driver = mk_driver();
     let request = ControllerUnpublishVolumeRequest {
         volume_id: "vol-0".to_owned(),

@@ -115,9 +115,9 @@ impl Rpc for ControllerGetVolumeHealthRequest {
     }
 
     async fn execute(volume: String, driver: &Driver) -> Result<Self::Reply, Error> {
-        let sick = driver.store.read(|array| array.volume_health(&volume)).await?;
+        let unhealthy = driver.store.read(|array| array.volume_health(&volume)).await?;
         Ok(ControllerGetVolumeHealthResponse {
-            volume_health: Some(shape::health(&sick)),
+            volume_health: Some(shape::health(&unhealthy)),
         })
     }
 }

@@ -58,7 +58,7 @@ pub(crate) fn topology(segments: &Segments) -> Topology {
     }
 }
 
-pub(crate) fn health(sick: &UnhealthyVolume) -> VolumeHealth {
+pub(crate) fn health(unhealthy: &UnhealthyVolume) -> VolumeHealth {
     use v1::VolumeHealthErrorType as Type;
     let entry = |issue: &crate::array::HealthIssue| {
         let status = match issue.status {
@@ -74,8 +74,8 @@ pub(crate) fn health(sick: &UnhealthyVolume) -> VolumeHealth {
         }
     };
     VolumeHealth {
-        volume_id: sick.volume.to_string(),
-        health_statuses: sick.issues.iter().map(entry).collect(),
+        volume_id: unhealthy.volume.to_string(),
+        health_statuses: unhealthy.issues.iter().map(entry).collect(),
     }
 }
 

@@ -89,8 +89,8 @@ impl Rpc for ListSnapshotsRequest {
         Ok((ListParams::read(self.max_entries, &self.starting_token)?, filter))
     }
 
-    async fn execute((wish, filter): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
-        let list = |array: &Array| array.list_snapshots(&filter, wish.max_entries, wish.token.as_deref());
+    async fn execute((params, filter): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
+        let list = |array: &Array| array.list_snapshots(&filter, params.max_entries, params.token.as_deref());
         let page = driver.store.read(list).await?;
         let now = driver.clock.now();
         Ok(ListSnapshotsResponse {

@@ -36,12 +36,12 @@ impl Rpc for NodeGetVolumeHealthRequest {
             .findings(&volume, path.as_deref(), view.as_ref())
             .await?;
         let known = view.map(|view| view.issues).unwrap_or_default();
-        let sick = UnhealthyVolume {
+        let unhealthy = UnhealthyVolume {
             volume: volume.into(),
             issues: known.into_iter().chain(findings.into_iter().map(issue)).collect(),
         };
         Ok(NodeGetVolumeHealthResponse {
-            volume_health: Some(shape::health(&sick)),
+            volume_health: Some(shape::health(&unhealthy)),
         })
     }
 }

@@ -152,7 +152,7 @@ pub(super) fn set_aside(path: &Path, folder: &Path) -> Result<(), PathError> {
                 return Ok(());
             }
             Err(Errno::EXIST | Errno::NOTEMPTY) => {}
-            Err(error) => return Err(PathError::of("move aside", path)(error)),
+            Err(error) => return Err(PathError::of("rename", path)(error)),
         }
     }
     Ok(())

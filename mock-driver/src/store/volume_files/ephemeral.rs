@@ -126,7 +126,7 @@ fn has_loop_device(disk: &Path) -> Result<bool, PathError> {
 /// Writes the note of an ephemeral volume. A new directory gets its name with the note in it, so that each one has an owner.
 fn write_note(directory: &Path, note: &NodeNote) -> Result<(), PathError> {
     let write = |directory: &Path| {
-        durable::write_json(directory, NODE, note).map_err(PathError::of("write a note in", directory))
+        durable::write_json(directory, NODE, note).map_err(PathError::of("write the owner of", directory))
     };
     if directory.exists() {
         return write(directory);

@@ -31,7 +31,7 @@ impl World {
         Ok(reply.into_inner().volume_health.unwrap())
     }
 
-    async fn sick(&mut self, max_entries: i32, token: &str) -> Result<(Vec<String>, String), Status> {
+    async fn unhealthy(&mut self, max_entries: i32, token: &str) -> Result<(Vec<String>, String), Status> {
         let request = ControllerListVolumeHealthRequest {
             max_entries,
             starting_token: token.to_owned(),
@@ -50,23 +50,26 @@ impl World {
 #[tokio::test]
 async fn unhealthy_volumes_are_listed_in_pages() {
     let mut world = World::start_with(|_, settings| settings.initial_volumes = 9).await;
-    assert_eq!(world.sick(0, "").await.unwrap(), (vec![], String::new()));
+    assert_eq!(world.unhealthy(0, "").await.unwrap(), (vec![], String::new()));
     for volume in ["vol-1", "vol-4", "vol-7"] {
         world
             .set_health(volume, vec![mk_ailment(Severity::Degraded)])
             .await;
     }
-    assert_eq!(world.sick(0, "").await.unwrap().0, ["vol-1", "vol-4", "vol-7"]);
-    let (first, token) = world.sick(2, "").await.unwrap();
+    assert_eq!(
+        world.unhealthy(0, "").await.unwrap().0,
+        ["vol-1", "vol-4", "vol-7"]
+    );
+    let (first, token) = world.unhealthy(2, "").await.unwrap();
     assert_eq!(first, ["vol-1", "vol-4"]);
     world.delete("vol-4").await.unwrap();
     assert_eq!(
-        world.sick(2, &token).await.unwrap(),
+        world.unhealthy(2, &token).await.unwrap(),
         (vec!["vol-7".to_owned()], String::new())
     );
     world.set_health("vol-7", vec![]).await;
     assert_eq!(
-        world.sick(0, "").await.unwrap().0,
+        world.unhealthy(0, "").await.unwrap().0,
         ["vol-1"],
         "deleted and healthy volumes are not listed"
     );
@@ -82,14 +85,14 @@ async fn unhealthy_volumes_are_listed_in_pages() {
     for token in ["invalid-token", &of_volumes] {
         assert_refused(
             token,
-            world.sick(0, token).await,
+            world.unhealthy(0, token).await,
             Code::Aborted,
             &["starting_token"],
         );
     }
     assert_refused(
         "negative",
-        world.sick(-1, "").await,
+        world.unhealthy(-1, "").await,
         Code::InvalidArgument,
         &["max_entries"],
     );

@@ -32,7 +32,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 
 #[tokio::test]
 async fn exit_during_node_stage_leaves_neither_mount_nor_loop_device() {
-    let ended = end_during_node_stage(DEADLINE, |server| server.driver().exit.order(Exit::Status(3))).await;
+    let ended = end_during_node_stage(DEADLINE, |server| server.driver().exit.request(Exit::Status(3))).await;
     assert!(
         ended.is_none_or(|ended| ended.is_err()),
         "an injected exit is an error"

@@ -14,8 +14,8 @@ use crate::fault::Rule;
 #[utoipa::path(post, path = "/scripts", tag = "faults",
     request_body(content = Object, description = "A fault file in JSON: a list of rules, or lists of `rules` and `backend-faults`."),
     responses((status = 200, body = Faults), (status = "default", body = Problem)))]
-pub(super) async fn put(State(admin): State<Admin>, Json(script): Json<Value>) -> Reply<Faults> {
-    let rules = Rule::list_from_value(script).map_err(refused)?;
+pub(super) async fn put(State(admin): State<Admin>, Json(file): Json<Value>) -> Reply<Faults> {
+    let rules = Rule::list_from_value(file).map_err(refused)?;
     admin.driver.faults.put_all(rules).map_err(taken)?;
     admin.persist_backend_faults().await?;
     Ok(list(State(admin)).await)
