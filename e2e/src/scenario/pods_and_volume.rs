@@ -16,7 +16,7 @@ use crate::fixture::Access;
 const REASON: &str = "the port is locked";
 
 /// If the attach/detach controller's cache still has the VolumeAttachment that is being deleted, the CSI plugin creates
-/// none and waits for that one, for up to two minutes.
+/// none and waits for that one, for up to the real controller's `csiTimeout` of two minutes.
 const LOST_ATTACH: Duration = Duration::from_secs(180);
 
 pub(super) const SHARE: Scenario = Scenario {
@@ -30,7 +30,13 @@ pub(super) const SHARE: Scenario = Scenario {
 pub(super) const RETURNS: Scenario = Scenario {
     name: "pod-returns",
     about: "A pod that returns to its node while the detach fails gets its volume again.",
-    config: ScenarioConfig::ONE_NODE,
+    config: ScenarioConfig {
+        own_cluster: Some(ClusterSettings {
+            csi_timeout: Some(Duration::from_secs(15)),
+            ..ClusterSettings::DEFAULT
+        }),
+        ..ScenarioConfig::ONE_NODE
+    },
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(returns(env)),
 };
