@@ -2,7 +2,7 @@
 //! that the response lists the errors in the same order.
 //!
 //! Not validated, because nothing of the attach/detach path uses it: stop signals, restart rules, resize policies, AppArmor and
-//! SELinux policies, `matchLabelKeys`, Windows and pod-level resources of a pod.
+//! SELinux policies, `matchLabelKeys` and pod-level resources of a pod.
 
 mod affinity;
 mod claim;
@@ -19,6 +19,7 @@ mod pod_update;
 mod security_context;
 mod storage;
 mod volume;
+mod windows;
 
 use std::cell::RefCell;
 

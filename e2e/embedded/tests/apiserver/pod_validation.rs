@@ -341,3 +341,142 @@ async fn network_and_claims() {
         assert_invalid(spec, errors).await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn windows_options() {
+    let user = |name: &str| json!({ "runAsUserName": name });
+    let long = "u".repeat(105);
+    let too_long = format!(
+        "runAsUserName: Invalid value: \"{long}\": runAsUserName's User length must not be longer than 104 characters"
+    );
+    let cases: [(Value, &[&str]); 7] = [
+        (
+            json!({ "gmsaCredentialSpecName": "a..b", "gmsaCredentialSpec": "" }),
+            &[
+                "gmsaCredentialSpecName: Invalid value: \"a..b\": a lowercase RFC 1123 subdomain must consist of lower \
+                 case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. \
+                 'example.com', regex used for validation is \
+                 '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
+                "gmsaCredentialSpec: Invalid value: \"\": gmsaCredentialSpec cannot be an empty string",
+            ],
+        ),
+        (
+            user(""),
+            &["runAsUserName: Invalid value: \"\": runAsUserName cannot be an empty string"],
+        ),
+        (
+            user("a\\b\\c"),
+            &[
+                "runAsUserName: Invalid value: \"a\\\\b\\\\c\": runAsUserName cannot contain more than one backslash",
+            ],
+        ),
+        (
+            user("a\tb"),
+            &["runAsUserName: Invalid value: \"a\\tb\": runAsUserName cannot contain control characters"],
+        ),
+        (
+            user("\\. ."),
+            &[
+                "runAsUserName: Invalid value: \"\\\\. .\": runAsUserName's Domain doesn't match the NetBios nor the DNS \
+                 format",
+                "runAsUserName: Invalid value: \"\\\\. .\": runAsUserName's User cannot contain only periods or spaces",
+            ],
+        ),
+        (
+            user("a_b\\u@v"),
+            &[
+                "runAsUserName: Invalid value: \"a_b\\\\u@v\": runAsUserName's User cannot contain the following \
+                 characters: \"/\\:;|=,+*?<>@[]",
+            ],
+        ),
+        (user(&long), &[&too_long]),
+    ];
+    for (options, errors) in cases {
+        let errors: Vec<String> = errors
+            .iter()
+            .map(|error| format!("spec.securityContext.windowsOptions.{error}"))
+            .collect();
+        let errors: Vec<&str> = errors.iter().map(String::as_str).collect();
+        assert_invalid(
+            json!({ "securityContext": { "windowsOptions": options } }),
+            &errors,
+        )
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_of_the_host() {
+    let container = |name: &str, options: Value| json!({ "name": name, "image": "i", "securityContext": { "windowsOptions": options } });
+    let on_host = json!({ "hostProcess": true });
+    let cases: [(Value, &[&str]); 2] = [
+        (
+            json!({ "containers": [container("c", on_host.clone()), container("d", json!({}))] }),
+            &[
+                "spec: Invalid value: \"\": If pod contains any hostProcess containers then all containers must be \
+                 HostProcess containers",
+                "spec.hostNetwork: Invalid value: false: hostNetwork must be true if pod contains any hostProcess \
+                 containers",
+            ],
+        ),
+        (
+            json!({
+                "securityContext": { "windowsOptions": on_host },
+                "hostNetwork": true,
+                "containers": [container("c", json!({ "hostProcess": false })), container("d", json!({}))],
+            }),
+            &[
+                "spec.containers[0].securityContext.windowsOptions.hostProcess: Invalid value: false: pod hostProcess \
+                 value must be identical if both are specified, was true",
+                "spec: Invalid value: \"\": If pod contains any hostProcess containers then all containers must be \
+                 HostProcess containers",
+            ],
+        ),
+    ];
+    for (spec, errors) in cases {
+        assert_invalid(spec, errors).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn operating_systems_and_user_namespaces() {
+    let container = json!({ "name": "c", "image": "i", "securityContext": {
+        "privileged": true, "windowsOptions": { "runAsUserName": "u" },
+    } });
+    let context = json!({ "runAsUser": 1, "windowsOptions": { "runAsUserName": "u" } });
+    let cases: [(Value, &[&str]); 5] = [
+        (json!({ "os": {} }), &["spec.os.name: Required value"]),
+        (
+            json!({ "os": { "name": "plan9" } }),
+            &["spec.os: Unsupported value: \"plan9\": supported values: \"linux\", \"windows\""],
+        ),
+        (
+            json!({ "os": { "name": "linux" }, "securityContext": context, "containers": [container] }),
+            &[
+                "spec.securityContext.windowsOptions: Forbidden: windows options cannot be set for a linux pod",
+                "spec.containers[0].securityContext.windowsOptions: Forbidden: windows options cannot be set for a linux pod",
+            ],
+        ),
+        (
+            json!({
+                "os": { "name": "windows" }, "hostPID": true, "securityContext": context, "containers": [container],
+            }),
+            &[
+                "spec.hostPID: Forbidden: cannot be set for a windows pod",
+                "spec.securityContext.runAsUser: Forbidden: cannot be set for a windows pod",
+                "spec.containers[0].securityContext.privileged: Forbidden: cannot be set for a windows pod",
+            ],
+        ),
+        (
+            json!({ "hostUsers": false, "hostNetwork": true, "hostPID": true, "hostIPC": true }),
+            &[
+                "spec.hostNetwork: Forbidden: when `hostUsers` is false",
+                "spec.HostPID: Forbidden: when `hostUsers` is false",
+                "spec.HostIPC: Forbidden: when `hostUsers` is false",
+            ],
+        ),
+    ];
+    for (spec, errors) in cases {
+        assert_invalid(spec, errors).await;
+    }
+}

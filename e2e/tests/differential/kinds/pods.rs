@@ -53,6 +53,12 @@ const ROWS: &[Row] = &[
         r#"[[{"name":"c","image":"i","securityContext":{"runAsUser":1,"runAsGroup":1,"allowPrivilegeEscalation":false}}],[{"name":"c","image":"i","securityContext":{"capabilities":{"add":["NET_ADMIN"],"drop":["ALL"]}}}]]"#,
         r#"[[{"name":"c","image":"i","securityContext":{"runAsUser":-1,"runAsGroup":2147483648}}],[{"name":"c","image":"i","securityContext":{"allowPrivilegeEscalation":false,"privileged":true}}],[{"name":"c","image":"i","securityContext":{"allowPrivilegeEscalation":false,"capabilities":{"add":["CAP_SYS_ADMIN"]}}}],[{"name":"c","image":"i","securityContext":{"procMount":"Other"}}],[{"name":"c","image":"i","securityContext":{"seccompProfile":{"type":"Localhost"}}}],[{"name":"c","image":"i","securityContext":{"seccompProfile":{"type":"Other","localhostProfile":"x"}}}]]"#,
     ),
+    // windowsOptions
+    (
+        "/spec/containers",
+        r#"[[{"name":"c","image":"i","securityContext":{"windowsOptions":{"runAsUserName":"u"}}}]]"#,
+        r#"[[{"name":"c","image":"i","securityContext":{"windowsOptions":{"hostProcess":true}}}],[{"name":"c","image":"i","securityContext":{"windowsOptions":{"hostProcess":true}}},{"name":"d","image":"i"}],[{"name":"c","image":"i","securityContext":{"windowsOptions":{"runAsUserName":""}}}]]"#,
+    ),
     (
         "/spec/initContainers",
         r#"[[{"name":"x","image":"i"}],[{"name":"x","image":"i","lifecycle":{"preStop":{"sleep":{"seconds":1}}},"restartPolicy":"Always"}]]"#,
@@ -142,6 +148,19 @@ const ROWS: &[Row] = &[
         r#"[[{"conditionType":"a b"}],[{}]]"#,
     ),
     ("/spec/hostPID", r#"[true,false]"#, r#"["x"]"#),
+    ("/spec/hostIPC", "[false]", r#"[true,"x"]"#),
+    ("/spec/hostUsers", "[true,null]", r#"[false,"x"]"#),
+    (
+        "/spec/os",
+        r#"[{"name":"linux"},null]"#,
+        r#"[{"name":"windows"},{"name":""},{"name":"plan9"},{},"linux"]"#,
+    ),
+    // windowsOptions
+    (
+        "/spec/securityContext",
+        r#"[{"windowsOptions":{"gmsaCredentialSpecName":"a.b","gmsaCredentialSpec":"x","runAsUserName":"d\\u"}},{"windowsOptions":{"hostProcess":false}}]"#,
+        r#"[{"windowsOptions":{"hostProcess":true}},{"windowsOptions":{"gmsaCredentialSpecName":"Not_Valid","gmsaCredentialSpec":""}},{"windowsOptions":{"runAsUserName":""}},{"windowsOptions":{"runAsUserName":"a\\b\\c"}},{"windowsOptions":{"runAsUserName":"\\"}},{"windowsOptions":{"runAsUserName":"a-.*b\\. ."}},{"windowsOptions":{"runAsUserName":"a\tb"}},{"windowsOptions":{"runAsUserName":".net\\u@v"}}]"#,
+    ),
     ("/spec/shareProcessNamespace", r#"[false,null]"#, r#"[true,"x"]"#),
     ("/spec/hostname", r#"["h"]"#, r#"["Not_Valid"]"#),
     ("/spec/runtimeClassName", "[null]", r#"["missing","Not_Valid",7]"#),

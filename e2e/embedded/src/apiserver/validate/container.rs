@@ -9,8 +9,17 @@ use super::node::resource_quantity;
 use super::volume::no_backsteps;
 use super::{environment, handlers, security_context};
 
+/// The fields of a spec that have containers, in the order in which they are visited.
+const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+
 /// The names of a pod's valid volumes, and whether each can be a block device.
 pub(super) type Volumes<'a> = BTreeMap<&'a str, bool>;
+
+/// The containers of all types.
+pub(super) fn all_containers<'a>(spec: &Fields<'a>) -> impl Iterator<Item = Fields<'a>> + use<'a> {
+    let spec = spec.clone();
+    LISTS.into_iter().flat_map(move |list| spec.structs(list))
+}
 
 pub(super) fn containers(spec: &Fields<'_>, volumes: &Volumes<'_>) {
     let mut names = HashSet::new();
@@ -50,12 +59,12 @@ pub(super) fn containers(spec: &Fields<'_>, volumes: &Volumes<'_>) {
             item.forbidden(field, why);
         }
     }
-    if spec.get("hostNetwork") == true {
-        host_network_ports(spec);
-    }
 }
 
-fn host_network_ports(spec: &Fields<'_>) {
+pub(super) fn host_network_ports(spec: &Fields<'_>) {
+    if spec.get("hostNetwork") != true {
+        return;
+    }
     for port in spec
         .structs("containers")
         .flat_map(|container| container.structs("ports"))

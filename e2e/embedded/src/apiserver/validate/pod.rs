@@ -10,7 +10,7 @@ use super::container::{self, Volumes};
 use super::fields::Fields;
 use super::node::EFFECTS;
 use super::volume::host_path;
-use super::{affinity, claim, csi_driver_name, metadata, pod_network, security_context};
+use super::{affinity, claim, csi_driver_name, metadata, pod_network, security_context, windows};
 
 /// Volume sources of a pod in the order of validation, and the field that each requires.
 const SOURCES: [(&str, &str); 29] = [
@@ -52,6 +52,7 @@ pub(super) fn metadata_and_spec(object: &Fields<'_>) {
     let volumes = volumes(object, spec);
     resource_claims(spec);
     container::containers(spec, &volumes);
+    container::host_network_ports(spec);
     spec.one_of("restartPolicy", &["Always", "OnFailure", "Never"]);
     spec.one_of("dnsPolicy", &DNS_POLICIES);
     metadata::labels(spec, "nodeSelector");
@@ -63,6 +64,8 @@ pub(super) fn metadata_and_spec(object: &Fields<'_>) {
     }
     scheduling_gates(spec);
     affinity::topology_spread(spec);
+    windows::host_process(spec);
+    windows::user_namespace(spec);
     for name in ["serviceAccountName", "nodeName"] {
         spec.check_given(name, names::dns1123_subdomain);
     }
@@ -77,6 +80,7 @@ pub(super) fn metadata_and_spec(object: &Fields<'_>) {
     if spec.has("runtimeClassName") {
         spec.check("runtimeClassName", names::dns1123_subdomain);
     }
+    windows::operating_system(spec);
     for container in ["containers", "initContainers"]
         .into_iter()
         .flat_map(|field| spec.structs(field))

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::super::field::FieldError;
 use super::container::descending_path;
 use super::fields::Fields;
+use super::windows;
 
 /// Maximum length of a sysctl's name.
 const SYSCTL_LIMIT: usize = 253;
@@ -44,6 +45,7 @@ pub(super) fn of_pod(spec: &Fields<'_>) {
         context.one_of("fsGroupChangePolicy", &["Always", "OnRootMismatch"]);
     }
     seccomp_profile(context);
+    windows::options(context);
     if context.has("supplementalGroupsPolicy") {
         context.one_of("supplementalGroupsPolicy", &["Merge", "Strict"]);
     }
@@ -74,6 +76,7 @@ pub(super) fn of_container(container: &Fields<'_>, host_users: bool) {
             conflict("`capabilities.Add` CAP_SYS_ADMIN");
         }
     }
+    windows::options(context);
 }
 
 fn is_valid_id(id: i64) -> bool {
