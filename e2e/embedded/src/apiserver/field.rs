@@ -136,6 +136,11 @@ impl FieldError {
         Self::new("FieldValueTooLong", field, body)
     }
 
+    pub(crate) fn too_many(field: &Path, count: usize, limit: usize) -> Self {
+        let body = format!("Too many: {count}: must have at most {limit} items");
+        Self::new("FieldValueTooMany", field, body)
+    }
+
     /// Appends a reason to the error.
     #[must_use]
     pub(crate) fn with_reason(mut self, why: &str) -> Self {

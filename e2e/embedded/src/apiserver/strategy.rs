@@ -1,5 +1,7 @@
 //! Prepares an object for validation according to its kind's REST strategy (`PrepareForCreate`, `PrepareForUpdate`).
 
+mod pod;
+
 use serde_json::{Value, json};
 
 use super::object::{self, Object, copy, list, set, text};
@@ -42,16 +44,7 @@ pub(crate) fn prepare_for_create(kind: Kind, object: &mut Object, now: &str) {
             drop_unknown_data_source(object, &Object::new());
             normalize_data_sources(object);
         }
-        Kind::Pod => {
-            let class = qos_class(object);
-            set(object, "/metadata/generation", 1);
-            set(
-                object,
-                "/status",
-                json!({ "phase": "Pending", "qosClass": class }),
-            );
-            scheduling_gated(object, now);
-        }
+        Kind::Pod => pod::prepare_for_create(object, now),
         Kind::Secret => merge_string_data(object),
         Kind::ServiceAccount => keep_names_of_secrets(object),
         Kind::VolumeAttachment => set(object, "/status", json!({})),
@@ -78,6 +71,7 @@ pub(crate) fn prepare_for_update(
         }
         (Kind::Pod, Part::Main) => {
             copy(object, old, "/status");
+            pod::drop_disabled(object);
             let mut normalized = object.clone();
             schema.normalize(&mut normalized);
             if normalized.get("spec") != old.get("spec") {
@@ -248,41 +242,5 @@ fn normalize_data_sources(object: &mut Object) {
         (false, true) => set(object, "/spec/dataSourceRef", source),
         (true, false) if reference.get("namespace").is_none() => set(object, "/spec/dataSource", reference),
         _ => {}
-    }
-}
-
-fn scheduling_gated(object: &mut Object, now: &str) {
-    if list(object, "/spec/schedulingGates").is_empty() {
-        return;
-    }
-    let condition = json!({
-        "type": "PodScheduled",
-        "status": "False",
-        "lastTransitionTime": now,
-        "reason": "SchedulingGated",
-        "message": "Scheduling is blocked due to non-empty scheduling gates",
-    });
-    set(object, "/status/conditions", json!([condition]));
-}
-
-/// The quality-of-service class, from the CPU and memory requests and limits of the containers.
-fn qos_class(object: &Object) -> &'static str {
-    let mut any = false;
-    let mut guaranteed = true;
-    for list_name in ["/spec/containers", "/spec/initContainers"] {
-        for container in list(object, list_name).iter().filter_map(Value::as_object) {
-            for resource in ["cpu", "memory"] {
-                let amount = |kind: &str| text(container, &format!("/resources/{kind}/{resource}"));
-                let (request, limit) = (amount("requests"), amount("limits"));
-                let given = |amount: &str| !amount.is_empty() && amount != "0";
-                any |= given(request) || given(limit);
-                guaranteed &= given(limit) && (request.is_empty() || request == limit);
-            }
-        }
-    }
-    match (any, guaranteed) {
-        (false, _) => "BestEffort",
-        (true, true) => "Guaranteed",
-        (true, false) => "Burstable",
     }
 }

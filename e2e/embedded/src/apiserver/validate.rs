@@ -1,8 +1,8 @@
 //! Validation of objects (`pkg/apis/*/validation` of Kubernetes). The rules run in kube-apiserver's order, so
 //! that the response lists the errors in the same order.
 //!
-//! Not validated, because nothing of the attach/detach path uses it: stop signals, restart rules, resize policies, AppArmor and
-//! SELinux policies, `matchLabelKeys` and pod-level resources of a pod.
+//! Not validated, because nothing of the attach/detach path uses it: AppArmor and SELinux policies,
+//! `matchLabelKeys` and pod-level resources of a pod.
 
 mod affinity;
 mod claim;
@@ -16,6 +16,7 @@ mod node;
 mod pod;
 mod pod_network;
 mod pod_update;
+mod restart_policy;
 mod security_context;
 mod storage;
 mod volume;

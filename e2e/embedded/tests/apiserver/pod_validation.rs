@@ -480,3 +480,80 @@ async fn operating_systems_and_user_namespaces() {
         assert_invalid(spec, errors).await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn restart_policies() {
+    let exit_codes = |operator: &str| json!({ "operator": operator, "values": [1] });
+    let rules = vec![json!({ "action": "Restart", "exitCodes": exit_codes("In") }); 21];
+    let cases: [(Value, &[&str]); 4] = [
+        (
+            json!({ "restartPolicy": "Sometimes" }),
+            &[
+                "restartPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"Never\", \"OnFailure\"",
+            ],
+        ),
+        (
+            json!({ "restartPolicyRules": [{ "action": "Stop", "exitCodes": exit_codes("Is") }] }),
+            &[
+                "restartPolicy: Required value: must specify restartPolicy when restart rules are used",
+                "restartPolicyRules[0].action: Unsupported value: \"Stop\": supported values: \"Restart\", \
+                 \"RestartAllContainers\"",
+                "restartPolicyRules[0].exitCodes.operator: Unsupported value: \"Is\": supported values: \"In\", \"NotIn\"",
+            ],
+        ),
+        (
+            json!({ "restartPolicy": "Always", "restartPolicyRules": [{ "action": "Restart" }] }),
+            &["restartPolicyRules[0].exitCodes: Required value: must be specified"],
+        ),
+        (
+            json!({ "restartPolicy": "Never", "restartPolicyRules": rules }),
+            &["restartPolicyRules: Too many: 21: must have at most 20 items"],
+        ),
+    ];
+    for (container, errors) in cases {
+        assert_container_invalid(container, errors).await;
+    }
+    let init = json!({ "name": "x", "image": "i", "restartPolicyRules": [{ "action": "Stop" }] });
+    let why = "spec.initContainers[0].restartPolicy: Required value: must specify restartPolicy when restart rules are used";
+    assert_invalid(json!({ "initContainers": [init] }), &[why]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn resize_policies() {
+    let entry = |resource: &str, policy: &str| json!({ "resourceName": resource, "restartPolicy": policy });
+    let cases: [(Value, &[&str]); 3] = [
+        (
+            json!([entry("cpu", "NotRequired"), entry("cpu", "RestartContainer")]),
+            &["resizePolicy[1]: Duplicate value: \"cpu\""],
+        ),
+        (
+            json!([entry("disk", "Never")]),
+            &[
+                "resizePolicy: Unsupported value: \"disk\": supported values: \"cpu\", \"memory\"",
+                "resizePolicy: Unsupported value: \"Never\": supported values: \"NotRequired\", \"RestartContainer\"",
+            ],
+        ),
+        (
+            json!([{ "restartPolicy": "NotRequired" }]),
+            &["resizePolicy: Required value"],
+        ),
+    ];
+    for (policies, errors) in cases {
+        assert_container_invalid(json!({ "resizePolicy": policies }), errors).await;
+    }
+    let restarts = json!([entry("cpu", "RestartContainer")]);
+    let spec = json!({
+        "restartPolicy": "Never",
+        "containers": [{ "name": "c", "image": "i", "resizePolicy": restarts }],
+        "initContainers": [{ "name": "x", "image": "i", "resizePolicy": restarts }],
+    });
+    let errors = [
+        "spec.containers[0].resizePolicy: Invalid value: \"RestartContainer\": must be 'NotRequired' when pod \
+         `restartPolicy` is 'Never'",
+        "spec.initContainers[0].resizePolicy: Invalid value: \"RestartContainer\": must be 'NotRequired' when pod \
+         `restartPolicy` is 'Never'",
+        "spec.initContainers[0].resizePolicy[0].restartPolicy: Invalid value: \"RestartContainer\": must not be set to \
+         'RestartContainer' for non-sidecar initContainers",
+    ];
+    assert_invalid(spec, &errors).await;
+}

@@ -336,3 +336,25 @@ async fn validates_fields_of_containers() {
         );
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn drops_fields_of_disabled_features() {
+    let server = mk_server(1);
+    let hook = json!({ "sleep": { "seconds": 1 } });
+    let cases = [
+        (json!({ "stopSignal": "SIGUSR1" }), Value::Null),
+        (
+            json!({ "stopSignal": "SIGUSR1", "preStop": hook }),
+            json!({ "preStop": hook }),
+        ),
+        (json!({}), json!({})),
+    ];
+    for (at, (lifecycle, stored)) in cases.into_iter().enumerate() {
+        let container = json!({ "name": "c", "image": "i", "lifecycle": lifecycle });
+        let spec = json!({ "containers": [container], "schedulingGroup": { "podGroupName": "g" } });
+        let (_, pod) = call(&server, Method::POST, PODS, &mk_pod(&format!("p{at}"), spec)).await;
+        let spec = &pod["spec"];
+        assert_eq!(spec["containers"][0]["lifecycle"], stored);
+        assert_eq!(spec["schedulingGroup"], Value::Null);
+    }
+}

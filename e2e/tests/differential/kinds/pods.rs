@@ -59,6 +59,24 @@ const ROWS: &[Row] = &[
         r#"[[{"name":"c","image":"i","securityContext":{"windowsOptions":{"runAsUserName":"u"}}}]]"#,
         r#"[[{"name":"c","image":"i","securityContext":{"windowsOptions":{"hostProcess":true}}}],[{"name":"c","image":"i","securityContext":{"windowsOptions":{"hostProcess":true}}},{"name":"d","image":"i"}],[{"name":"c","image":"i","securityContext":{"windowsOptions":{"runAsUserName":""}}}]]"#,
     ),
+    // stopSignal and restartPolicy
+    (
+        "/spec/containers",
+        r#"[[{"name":"c","image":"i","lifecycle":{"stopSignal":"SIGUSR1"}}],[{"name":"c","image":"i","lifecycle":{"preStop":{"sleep":{"seconds":1}},"stopSignal":"SIGNONE"}}],[{"name":"c","image":"i","restartPolicy":"Never","restartPolicyRules":[{"action":"Restart","exitCodes":{"operator":"In","values":[1,0]}},{"action":"RestartAllContainers","exitCodes":{"operator":"NotIn","values":[2]}}]}]]"#,
+        r#"[[{"name":"c","image":"i","restartPolicy":"Sometimes"}],[{"name":"c","image":"i","restartPolicy":""}],[{"name":"c","image":"i","restartPolicyRules":[{"action":"Stop","exitCodes":{"operator":"Is"}}]}],[{"name":"c","image":"i","restartPolicy":"Always","restartPolicyRules":[{"action":"Restart"},{}]}],[{"name":"c","image":"i","restartPolicy":"Always","restartPolicyRules":[{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}]}],[{"name":"c","image":"i","restartPolicyRules":{}}]]"#,
+    ),
+    // resizePolicy
+    (
+        "/spec/containers",
+        r#"[[{"name":"c","image":"i","resizePolicy":[{"resourceName":"cpu","restartPolicy":"NotRequired"}]}],[{"name":"c","image":"i","resizePolicy":[{"resourceName":"memory","restartPolicy":"RestartContainer"},{"resourceName":"cpu","restartPolicy":"NotRequired"}]}]]"#,
+        r#"[[{"name":"c","image":"i","resizePolicy":[{"resourceName":"cpu","restartPolicy":"NotRequired"},{"resourceName":"cpu","restartPolicy":"RestartContainer"}]}],[{"name":"c","image":"i","resizePolicy":[{"resourceName":"disk","restartPolicy":"Never"}]}],[{"name":"c","image":"i","resizePolicy":[{}]}]]"#,
+    ),
+    // initContainers
+    (
+        "/spec/initContainers",
+        r#"[[{"name":"x","image":"i","restartPolicy":"OnFailure","restartPolicyRules":[{"action":"Restart","exitCodes":{"operator":"In","values":[1]}}],"resizePolicy":[{"resourceName":"cpu","restartPolicy":"NotRequired"}]}]]"#,
+        r#"[[{"name":"x","image":"i","restartPolicy":"Sometimes"}],[{"name":"x","image":"i","restartPolicyRules":[{"action":"Stop"}]}],[{"name":"x","image":"i","resizePolicy":[{"resourceName":"cpu","restartPolicy":"RestartContainer"}]}],[{"name":"c","image":"i","restartPolicy":"Always","restartPolicyRules":[{"action":"Stop"}],"lifecycle":{"stopSignal":"SIGUSR1"}}]]"#,
+    ),
     (
         "/spec/initContainers",
         r#"[[{"name":"x","image":"i"}],[{"name":"x","image":"i","lifecycle":{"preStop":{"sleep":{"seconds":1}}},"restartPolicy":"Always"}]]"#,

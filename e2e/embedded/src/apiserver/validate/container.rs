@@ -7,7 +7,7 @@ use super::super::names;
 use super::fields::{Fields, amount};
 use super::node::resource_quantity;
 use super::volume::no_backsteps;
-use super::{environment, handlers, security_context};
+use super::{environment, handlers, restart_policy, security_context};
 
 /// The fields of a spec that have containers, in the order in which they are visited.
 const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
@@ -23,10 +23,7 @@ pub(super) fn all_containers<'a>(spec: &Fields<'a>) -> impl Iterator<Item = Fiel
 
 pub(super) fn containers(spec: &Fields<'_>, volumes: &Volumes<'_>) {
     let mut names = HashSet::new();
-    let host_users = spec.get("hostUsers") != false;
-    let mut container = |item: &Fields<'_>| {
-        self::container(item, volumes);
-        security_context::of_container(item, host_users);
+    let mut unique_name = |item: &Fields<'_>| {
         let name = item.text("name");
         if !names.insert(name.to_owned()) {
             item.duplicate("name", name);
@@ -37,13 +34,17 @@ pub(super) fn containers(spec: &Fields<'_>, volumes: &Volumes<'_>) {
     }
     let grace_period = spec.integer("terminationGracePeriodSeconds");
     for item in spec.structs("containers") {
-        container(&item);
+        container(&item, spec, volumes);
+        unique_name(&item);
         handlers::lifecycle(&item, grace_period);
         handlers::probes(&item);
+        restart_policy::of_container(&item);
     }
     host_ports(spec.structs("containers"));
     for item in spec.structs("initContainers") {
-        container(&item);
+        container(&item, spec, volumes);
+        restart_policy::of_init_container(&item);
+        unique_name(&item);
         // Init containers run one after the other, so several may use the same port; as upstream, all errors have
         // the path of the first one.
         let first = spec.path("initContainers").index(0);
@@ -58,6 +59,7 @@ pub(super) fn containers(spec: &Fields<'_>, volumes: &Volumes<'_>) {
             let why = "may not be set for init containers without restartPolicy=Always";
             item.forbidden(field, why);
         }
+        restart_policy::no_restart_on_resize(&item);
     }
 }
 
@@ -98,7 +100,7 @@ pub(super) fn trimmed_image(container: &Fields<'_>) {
     }
 }
 
-fn container(container: &Fields<'_>, volumes: &Volumes<'_>) {
+fn container(container: &Fields<'_>, spec: &Fields<'_>, volumes: &Volumes<'_>) {
     container.check_required("name", names::dns1123_label);
     container.require("image");
     container.one_of("terminationMessagePolicy", &["File", "FallbackToLogsOnError"]);
@@ -130,6 +132,8 @@ fn container(container: &Fields<'_>, volumes: &Volumes<'_>) {
             resources.invalid("requests", value.clone(), why);
         }
     }
+    restart_policy::on_resize(container, spec.text("restartPolicy"));
+    security_context::of_container(container, spec.get("hostUsers") != false);
 }
 
 fn ports(container: &Fields<'_>) {

@@ -7,7 +7,7 @@ use super::fields::Fields;
 /// The kinds of handlers in the order of validation.
 const KINDS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
 
-/// Handlers of the container's start and end, within the pod's grace period. The stop signal is not validated.
+/// Handlers of the container's start and end, within the pod's grace period. The strategy has dropped the stop signal.
 pub(super) fn lifecycle(container: &Fields<'_>, grace_period: Option<i64>) {
     let lifecycle = container.child("lifecycle");
     for event in ["postStart", "preStop"] {

@@ -1,0 +1,73 @@
+//! The strategy of Pods (`pkg/registry/core/pod/strategy.go` and `pkg/api/pod/util.go` of Kubernetes).
+
+use serde_json::{Value, json};
+
+use super::super::object::{self, Object, list, set, text};
+
+pub(super) fn prepare_for_create(object: &mut Object, now: &str) {
+    let class = qos_class(object);
+    set(object, "/metadata/generation", 1);
+    set(
+        object,
+        "/status",
+        json!({ "phase": "Pending", "qosClass": class }),
+    );
+    drop_disabled(object);
+    scheduling_gated(object, now);
+}
+
+/// Drops the fields of disabled features: the feature gates ContainerStopSignals and GenericWorkload are off.
+pub(super) fn drop_disabled(object: &mut Object) {
+    set(object, "/spec/schedulingGroup", Value::Null);
+    let spec = object::struct_mut(object, "/spec");
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+        let containers = containers.into_iter().flatten();
+        containers
+            .filter_map(Value::as_object_mut)
+            .for_each(drop_stop_signal);
+    }
+}
+
+fn drop_stop_signal(container: &mut Object) {
+    let lifecycle = container.get_mut("lifecycle").and_then(Value::as_object_mut);
+    if lifecycle.is_some_and(|lifecycle| lifecycle.remove("stopSignal").is_some() && lifecycle.is_empty()) {
+        container.remove("lifecycle");
+    }
+}
+
+fn scheduling_gated(object: &mut Object, now: &str) {
+    if list(object, "/spec/schedulingGates").is_empty() {
+        return;
+    }
+    let condition = json!({
+        "type": "PodScheduled",
+        "status": "False",
+        "lastTransitionTime": now,
+        "reason": "SchedulingGated",
+        "message": "Scheduling is blocked due to non-empty scheduling gates",
+    });
+    set(object, "/status/conditions", json!([condition]));
+}
+
+/// The quality-of-service class, from the CPU and memory requests and limits of the containers.
+fn qos_class(object: &Object) -> &'static str {
+    let mut any = false;
+    let mut guaranteed = true;
+    for list_name in ["/spec/containers", "/spec/initContainers"] {
+        for container in list(object, list_name).iter().filter_map(Value::as_object) {
+            for resource in ["cpu", "memory"] {
+                let amount = |kind: &str| text(container, &format!("/resources/{kind}/{resource}"));
+                let (request, limit) = (amount("requests"), amount("limits"));
+                let given = |amount: &str| !amount.is_empty() && amount != "0";
+                any |= given(request) || given(limit);
+                guaranteed &= given(limit) && (request.is_empty() || request == limit);
+            }
+        }
+    }
+    match (any, guaranteed) {
+        (false, _) => "BestEffort",
+        (true, true) => "Guaranteed",
+        (true, false) => "Burstable",
+    }
+}
