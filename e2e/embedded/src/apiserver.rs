@@ -11,6 +11,7 @@
 //! detaching do not need.
 
 mod admission;
+mod app_armor;
 mod call;
 mod clock;
 mod defaults;

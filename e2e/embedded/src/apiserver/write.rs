@@ -15,7 +15,7 @@ use super::storage::{Store, Stored, key};
 use super::strategy::{self, Part};
 use super::validate;
 use super::warnings;
-use super::{defaults, event_view};
+use super::{app_armor, defaults, event_view};
 
 /// Maximum number of attempts to generate an unused name.
 const NAME_ATTEMPTS: usize = 8;
@@ -108,6 +108,7 @@ impl Writer<'_> {
             set(&mut object, "/metadata/name", name);
         }
         strategy::prepare_for_create(resource.kind, &mut object, &self.now);
+        self.warnings = app_armor::copy_annotations(resource.kind, &mut object);
         strategy::apply_volume_limit_scaling(resource.kind, &mut object, self.store.volume_limit_scaling);
         let name = object::name(&object).to_owned();
         let invalid = |errors: Vec<FieldError>| {
@@ -121,7 +122,7 @@ impl Writer<'_> {
         if !errors.is_empty() {
             return Err(invalid(errors));
         }
-        self.warnings = warnings::create(resource.kind, &object);
+        self.warnings.extend(warnings::create(resource.kind, &object));
         admission::validate_create(self.store, resource, &object, self.namespace)?;
         self.canonicalize(&mut object);
         if !self.dry_run && parse_version(&object).is_ok_and(|version| version != 0) {

@@ -3,7 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{assert_fails, call, mk_server};
+use super::{assert_fails, call, mk_server, patch};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -556,4 +556,92 @@ async fn resize_policies() {
          'RestartContainer' for non-sidecar initContainers",
     ];
     assert_invalid(spec, &errors).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn app_armor_profiles() {
+    let cases = [
+        (
+            json!({}),
+            "type: Required value: type is required when appArmorProfile is set",
+        ),
+        (
+            json!({ "type": "Other" }),
+            "type: Unsupported value: \"Other\": supported values: \"Localhost\", \"RuntimeDefault\", \"Unconfined\"",
+        ),
+        (
+            json!({ "type": "Localhost" }),
+            "localhostProfile: Required value: must be set when AppArmor type is Localhost",
+        ),
+        (
+            json!({ "type": "Localhost", "localhostProfile": "p " }),
+            "localhostProfile: Invalid value: \"p \": must not be padded with whitespace",
+        ),
+        (
+            json!({ "type": "Unconfined", "localhostProfile": "p" }),
+            "localhostProfile: Invalid value: \"p\": can only be set when AppArmor type is Localhost",
+        ),
+    ];
+    for (profile, error) in cases {
+        let context = json!({ "securityContext": { "appArmorProfile": profile } });
+        let of_pod = format!("spec.securityContext.appArmorProfile.{error}");
+        assert_invalid(context.clone(), &[&of_pod]).await;
+        assert_container_invalid(context, &[&format!("securityContext.appArmorProfile.{error}")]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn app_armor_annotations() {
+    let server = mk_server(1);
+    let annotated = |profile: &str, context: Value| {
+        json!({
+            "metadata": { "name": "p", "annotations": { "container.apparmor.security.beta.kubernetes.io/c": profile } },
+            "spec": { "containers": [{ "name": "c", "image": "i", "securityContext": context }] },
+        })
+    };
+    let unconfined = json!({ "appArmorProfile": { "type": "Unconfined" } });
+    let localhost = json!({ "appArmorProfile": { "type": "Localhost", "localhostProfile": "p" } });
+    let cases = [
+        (
+            annotated("x", json!({})),
+            "metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]: Invalid value: \"x\": invalid AppArmor \
+             profile name: \"x\"",
+        ),
+        (
+            annotated("runtime/default", unconfined.clone()),
+            "spec.containers[0].securityContext.appArmorProfile.type: Forbidden: apparmor type in annotation and field must \
+             match",
+        ),
+        (
+            annotated("localhost/q", localhost.clone()),
+            "spec.containers[0].securityContext.appArmorProfile.localhostProfile: Forbidden: apparmor profile in annotation \
+             and field must match",
+        ),
+    ];
+    for (pod, error) in cases {
+        let response = call(&server, Method::POST, PODS, &pod).await;
+        assert_fails(
+            response,
+            422,
+            "Invalid",
+            &format!("Pod \"p\" is invalid: {error}"),
+        );
+    }
+    let (code, pod) = call(
+        &server,
+        Method::POST,
+        PODS,
+        &annotated("localhost/p", Value::Null),
+    )
+    .await;
+    assert_eq!(code, 201, "{pod}");
+    assert_eq!(pod["spec"]["containers"][0]["securityContext"], localhost);
+    let removal = json!({ "metadata": { "annotations": null } });
+    assert_fails(
+        patch(&server, &format!("{PODS}/p"), "merge", &removal).await,
+        422,
+        "Invalid",
+        "Pod \"p\" is invalid: metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]: Forbidden: may not \
+         remove or update AppArmor annotations",
+    );
 }

@@ -53,6 +53,12 @@ const ROWS: &[Row] = &[
         r#"[[{"name":"c","image":"i","securityContext":{"runAsUser":1,"runAsGroup":1,"allowPrivilegeEscalation":false}}],[{"name":"c","image":"i","securityContext":{"capabilities":{"add":["NET_ADMIN"],"drop":["ALL"]}}}]]"#,
         r#"[[{"name":"c","image":"i","securityContext":{"runAsUser":-1,"runAsGroup":2147483648}}],[{"name":"c","image":"i","securityContext":{"allowPrivilegeEscalation":false,"privileged":true}}],[{"name":"c","image":"i","securityContext":{"allowPrivilegeEscalation":false,"capabilities":{"add":["CAP_SYS_ADMIN"]}}}],[{"name":"c","image":"i","securityContext":{"procMount":"Other"}}],[{"name":"c","image":"i","securityContext":{"seccompProfile":{"type":"Localhost"}}}],[{"name":"c","image":"i","securityContext":{"seccompProfile":{"type":"Other","localhostProfile":"x"}}}]]"#,
     ),
+    // appArmorProfile
+    (
+        "/spec/containers",
+        r#"[[{"name":"c","image":"i","securityContext":{"appArmorProfile":{"type":"Unconfined"}}}],[{"name":"c","image":"i","securityContext":{"appArmorProfile":{"type":"Localhost","localhostProfile":"p"}}}]]"#,
+        r#"[[{"name":"c","image":"i","securityContext":{"appArmorProfile":{"type":"Localhost","localhostProfile":""}}}],[{"name":"c","image":"i","securityContext":{"appArmorProfile":{"type":"Unconfined","localhostProfile":""}}}]]"#,
+    ),
     // windowsOptions
     (
         "/spec/containers",
@@ -172,6 +178,17 @@ const ROWS: &[Row] = &[
         "/spec/os",
         r#"[{"name":"linux"},null]"#,
         r#"[{"name":"windows"},{"name":""},{"name":"plan9"},{},"linux"]"#,
+    ),
+    // appArmorProfile
+    (
+        "/spec/securityContext",
+        r#"[{"appArmorProfile":{"type":"RuntimeDefault"}},{"appArmorProfile":{"type":"Localhost","localhostProfile":"p"}}]"#,
+        r#"[{"appArmorProfile":{}},{"appArmorProfile":{"type":"Other"}},{"appArmorProfile":{"type":"Localhost"}},{"appArmorProfile":{"type":"Localhost","localhostProfile":" p"}},{"appArmorProfile":{"type":"Unconfined","localhostProfile":"p"}}]"#,
+    ),
+    (
+        "/metadata/annotations",
+        r#"[{"container.apparmor.security.beta.kubernetes.io/c":"runtime/default"},{"container.apparmor.security.beta.kubernetes.io/c":"localhost/p"}]"#,
+        r#"[{"container.apparmor.security.beta.kubernetes.io/missing":"unconfined"},{"container.apparmor.security.beta.kubernetes.io/c":"other"},{"container.apparmor.security.beta.kubernetes.io/c":"localhost/"},{"container.apparmor.security.beta.kubernetes.io/c":"localhost/ p"}]"#,
     ),
     // windowsOptions
     (

@@ -10,7 +10,7 @@ use super::container::{self, Volumes};
 use super::fields::Fields;
 use super::node::EFFECTS;
 use super::volume::host_path;
-use super::{affinity, claim, csi_driver_name, metadata, pod_network, security_context, windows};
+use super::{affinity, app_armor, claim, csi_driver_name, metadata, pod_network, security_context, windows};
 
 /// Volume sources of a pod in the order of validation, and the field that each requires.
 const SOURCES: [(&str, &str); 29] = [
@@ -48,6 +48,7 @@ const DNS_POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Def
 
 pub(super) fn metadata_and_spec(object: &Fields<'_>) {
     metadata::validate(object, true, names::subdomain_name);
+    app_armor::annotations(object);
     let spec = &object.child("spec");
     let volumes = volumes(object, spec);
     resource_claims(spec);
@@ -141,6 +142,7 @@ pub(super) fn only_on_create(object: &Fields<'_>) {
         let why = "cannot be set until all schedulingGates have been cleared";
         spec.forbidden("nodeName", why);
     }
+    app_armor::matching_annotations(object);
 }
 
 fn volumes<'a>(pod: &Fields<'a>, spec: &Fields<'a>) -> Volumes<'a> {

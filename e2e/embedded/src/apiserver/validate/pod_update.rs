@@ -10,11 +10,13 @@ use super::super::object::{self, Object, at, list, text};
 use super::container::trimmed_image;
 use super::fields::{Fields, sorted};
 use super::pod::{metadata_and_spec, tolerations};
-use super::{metadata, shown_term};
+use super::{app_armor, metadata, shown_term};
 
 pub(super) fn update(object: &Fields<'_>, old: &Object) {
     metadata::validate_update(object, old);
     metadata_and_spec(object);
+    app_armor::unchanged_annotations(object, old);
+    app_armor::annotations(object);
     let spec = &object.child("spec");
     for field in ["containers", "initContainers"] {
         if spec.list(field).len() != list(old, &format!("/spec/{field}")).len() {

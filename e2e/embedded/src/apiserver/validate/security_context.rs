@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::super::field::FieldError;
 use super::container::descending_path;
 use super::fields::Fields;
-use super::windows;
+use super::{app_armor, windows};
 
 /// Maximum length of a sysctl's name.
 const SYSCTL_LIMIT: usize = 253;
@@ -46,6 +46,7 @@ pub(super) fn of_pod(spec: &Fields<'_>) {
     }
     seccomp_profile(context);
     windows::options(context);
+    app_armor::profile(context);
     if context.has("supplementalGroupsPolicy") {
         context.one_of("supplementalGroupsPolicy", &["Merge", "Strict"]);
     }
@@ -77,6 +78,7 @@ pub(super) fn of_container(container: &Fields<'_>, host_users: bool) {
         }
     }
     windows::options(context);
+    app_armor::profile(context);
 }
 
 fn is_valid_id(id: i64) -> bool {

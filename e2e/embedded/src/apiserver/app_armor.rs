@@ -1,0 +1,58 @@
+//! AppArmor profiles of containers: the deprecated annotations and the fields (`applyAppArmorVersionSkew` of Kubernetes).
+
+use serde_json::{Value, json};
+
+use super::object::{self, Object, at, entries, set, text};
+use super::resource::Kind;
+
+/// Prefix of the annotation about the container with the rest of the key as its name.
+pub(crate) const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+/// Prefix of the annotation's value about a profile on the node.
+pub(crate) const LOCALHOST: &str = "localhost/";
+/// Maximum length of a profile's path.
+pub(crate) const PATH_LIMIT: usize = 4095;
+const FIELD: &str = "/securityContext/appArmorProfile";
+
+/// Copies the profiles in the annotations of a new pod to fields; returns warnings.
+pub(crate) fn copy_annotations(kind: Kind, pod: &mut Object) -> Vec<String> {
+    let is_annotated = entries(pod, "/metadata/annotations").any(|(key, _)| key.starts_with(ANNOTATION));
+    if kind != Kind::Pod || !is_annotated || text(pod, "/spec/os/name") == "windows" {
+        return Vec::new();
+    }
+    let annotations = at(pod, "/metadata/annotations").clone();
+    let of_pod = at(object::struct_at(pod, "spec"), FIELD).clone();
+    let mut warnings = Vec::new();
+    let spec = object::struct_mut(pod, "/spec");
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten().filter_map(Value::as_object_mut) {
+            let key = format!("{ANNOTATION}{}", text(container, "/name"));
+            let Some(annotation) = annotations.get(&key).and_then(Value::as_str) else {
+                continue;
+            };
+            let profile = profile(annotation);
+            if object::has(container, FIELD) || profile == of_pod && !of_pod.is_null() {
+                continue;
+            }
+            if !profile.is_null() {
+                set(container, FIELD, profile);
+            }
+            warnings.push(format!(
+                "metadata.annotations[{key}]: deprecated since v1.30; use the \"appArmorProfile\" field instead"
+            ));
+        }
+    }
+    warnings
+}
+
+/// The profile in an annotation, null if it is invalid.
+fn profile(annotation: &str) -> Value {
+    match (annotation, annotation.strip_prefix(LOCALHOST)) {
+        ("unconfined", _) => json!({ "type": "Unconfined" }),
+        ("runtime/default", _) => json!({ "type": "RuntimeDefault" }),
+        (_, Some(path)) if !path.is_empty() && path.trim() == path && path.len() <= PATH_LIMIT => {
+            json!({ "type": "Localhost", "localhostProfile": path })
+        }
+        _ => Value::Null,
+    }
+}
