@@ -1,8 +1,8 @@
 //! Validation of objects (`pkg/apis/*/validation` of Kubernetes). The rules run in kube-apiserver's order, so
 //! that the response lists the errors in the same order.
 //!
-//! Not validated, because nothing of the attach/detach path uses it: SELinux policies, `matchLabelKeys`
-//! and pod-level resources of a pod.
+//! Not validated, because nothing of the attach/detach path uses it: SELinux policies and pod-level
+//! resources of a pod.
 
 mod affinity;
 mod app_armor;

@@ -645,3 +645,56 @@ async fn app_armor_annotations() {
          remove or update AppArmor annotations",
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn label_keys() {
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let term = |mut fields: Value| {
+        fields["topologyKey"] = "zone".into();
+        json!({ "affinity": { "podAffinity": { required: [fields] } } })
+    };
+    let twice = json!([{ "key": "a", "operator": "Exists" }, { "key": "a", "operator": "Exists" }]);
+    let cases: [(Value, &[&str]); 4] = [
+        (
+            term(json!({ "matchLabelKeys": ["a"], "mismatchLabelKeys": ["b", "a"] })),
+            &[
+                "matchLabelKeys: Forbidden: must not be specified when labelSelector is not set",
+                "mismatchLabelKeys: Forbidden: must not be specified when labelSelector is not set",
+                "matchLabelKeys[0]: Invalid value: \"a\": exists in both matchLabelKeys and mismatchLabelKeys",
+            ],
+        ),
+        (
+            term(json!({ "labelSelector": {}, "mismatchLabelKeys": [""] })),
+            &[
+                "mismatchLabelKeys[0]: Invalid value: \"\": name part must be non-empty",
+                "mismatchLabelKeys[0]: Invalid value: \"\": name part must consist of alphanumeric characters, '-', '_' or \
+                 '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', \
+                 regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')",
+            ],
+        ),
+        (
+            term(json!({ "labelSelector": { "matchExpressions": twice }, "matchLabelKeys": ["b", "a"] })),
+            &["[1]: Invalid value: \"a\": exists in both matchLabelKeys and labelSelector"],
+        ),
+        (
+            json!({ "topologySpreadConstraints": [{
+                "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "matchLabelKeys": ["a"],
+            }] }),
+            &["matchLabelKeys: Forbidden: must not be specified when labelSelector is not set"],
+        ),
+    ];
+    for (spec, errors) in cases {
+        let owner = if spec["affinity"].is_null() {
+            "topologySpreadConstraints"
+        } else {
+            "affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+        };
+        let path = |error: &&str| match error.strip_prefix('[') {
+            Some(_) => format!("spec.{owner}[0]{error}"),
+            None => format!("spec.{owner}[0].{error}"),
+        };
+        let errors: Vec<String> = errors.iter().map(path).collect();
+        let errors: Vec<&str> = errors.iter().map(String::as_str).collect();
+        assert_invalid(spec, &errors).await;
+    }
+}

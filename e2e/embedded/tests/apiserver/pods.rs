@@ -358,3 +358,44 @@ async fn drops_fields_of_disabled_features() {
         assert_eq!(spec["schedulingGroup"], Value::Null);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn merges_values_of_label_keys_into_selectors() {
+    let server = mk_server(1);
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
+    let term = json!({
+        "topologyKey": "zone", "labelSelector": {}, "matchLabelKeys": ["a", "missing"], "mismatchLabelKeys": ["b"],
+    });
+    let constraint = json!({
+        "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "matchLabelKeys": ["a"],
+        "labelSelector": { "matchExpressions": [{ "key": "b", "operator": "Exists" }] },
+    });
+    let mut pod = mk_pod(
+        "p",
+        json!({
+            "topologySpreadConstraints": [constraint],
+            "affinity": {
+                "podAffinity": { required: [term] },
+                "podAntiAffinity": { preferred: [{ "weight": 1, "podAffinityTerm": term }] },
+            },
+        }),
+    );
+    pod["metadata"]["labels"] = json!({ "a": "1", "b": "2" });
+    let (code, created) = call(&server, Method::POST, PODS, &pod).await;
+    assert_eq!(code, 201, "{created}");
+    let spec = &created["spec"];
+    let of_a = json!({ "key": "a", "operator": "In", "values": ["1"] });
+    let not_of_b = json!({ "key": "b", "operator": "NotIn", "values": ["2"] });
+    let of_term = json!({ "matchExpressions": [of_a, not_of_b] });
+    assert_eq!(
+        spec["affinity"]["podAffinity"][required][0]["labelSelector"],
+        of_term
+    );
+    let weighted = &spec["affinity"]["podAntiAffinity"][preferred][0];
+    assert_eq!(weighted["podAffinityTerm"]["labelSelector"], of_term);
+    assert_eq!(
+        spec["topologySpreadConstraints"][0]["labelSelector"]["matchExpressions"],
+        json!([{ "key": "b", "operator": "Exists" }, of_a])
+    );
+}

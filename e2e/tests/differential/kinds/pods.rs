@@ -156,6 +156,17 @@ const ROWS: &[Row] = &[
         r#"[[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule","labelSelector":{"matchLabels":{"app":"x"}}}],[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule","labelSelector":{"matchLabels":{"app":"x"}},"minDomains":2},{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":{"app":"x"}}}],[]]"#,
         r#"[[{"maxSkew":0,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule","labelSelector":{"matchLabels":{"app":"x"}}}],[{"maxSkew":1,"topologyKey":"","whenUnsatisfiable":"Never","labelSelector":{"matchLabels":{"app":"x"}}}],[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule","labelSelector":{"matchLabels":{"app":"x"}}},{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule","labelSelector":{"matchLabels":{"app":"x"}}}],[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":{"app":"x"}},"minDomains":0}],[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule","labelSelector":{"matchLabels":{"app":"x"}},"nodeTaintsPolicy":"Other"}],7]"#,
     ),
+    // matchLabelKeys
+    (
+        "/spec/topologySpreadConstraints",
+        r#"[[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule","labelSelector":{"matchLabels":{"a":"x"}},"matchLabelKeys":["app","tier"]}]]"#,
+        r#"[[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule","matchLabelKeys":["app"]}],[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule","labelSelector":{},"matchLabelKeys":["a b"]}],[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule","labelSelector":{"matchExpressions":[{"key":"app","operator":"Exists"},{"key":"app","operator":"Exists"}]},"matchLabelKeys":["tier","app"]}]]"#,
+    ),
+    (
+        "/spec/affinity",
+        r#"[{"podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"zone","labelSelector":{},"matchLabelKeys":["app"],"mismatchLabelKeys":["tier"]}]},"podAntiAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":1,"podAffinityTerm":{"topologyKey":"zone","labelSelector":{"matchExpressions":[{"key":"app","operator":"Exists"}]},"mismatchLabelKeys":["app"]}}]}}]"#,
+        r#"[{"podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"zone","matchLabelKeys":["app"],"mismatchLabelKeys":["app"]}]}},{"podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"zone","labelSelector":{"matchLabels":{"app":"x"}},"matchLabelKeys":["app","app"],"mismatchLabelKeys":["-","app"]}]}}]"#,
+    ),
     (
         "/spec/dnsConfig",
         r#"[{"nameservers":["10.0.0.1"],"searches":["a_b.c"],"options":[{"name":"ndots","value":"2"}]},null]"#,

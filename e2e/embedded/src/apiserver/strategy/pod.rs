@@ -14,6 +14,7 @@ pub(super) fn prepare_for_create(object: &mut Object, now: &str) {
     );
     drop_disabled(object);
     scheduling_gated(object, now);
+    merge_label_keys(object);
 }
 
 /// Drops the fields of disabled features: the feature gates ContainerStopSignals and GenericWorkload are off.
@@ -48,6 +49,52 @@ fn scheduling_gated(object: &mut Object, now: &str) {
         "message": "Scheduling is blocked due to non-empty scheduling gates",
     });
     set(object, "/status/conditions", json!([condition]));
+}
+
+/// Adds the pod's values of `matchLabelKeys` and `mismatchLabelKeys` to the label selectors.
+fn merge_label_keys(object: &mut Object) {
+    const LISTS: [&str; 5] = [
+        "/topologySpreadConstraints",
+        "/affinity/podAffinity/preferredDuringSchedulingIgnoredDuringExecution",
+        "/affinity/podAffinity/requiredDuringSchedulingIgnoredDuringExecution",
+        "/affinity/podAntiAffinity/preferredDuringSchedulingIgnoredDuringExecution",
+        "/affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution",
+    ];
+    let labels = object::at(object, "/metadata/labels").clone();
+    let Some(spec) = object.get_mut("spec") else {
+        return;
+    };
+    for list in LISTS {
+        let items = spec.pointer_mut(list).and_then(Value::as_array_mut);
+        for item in items.into_iter().flatten() {
+            if let Some(term) = item.get_mut("podAffinityTerm") {
+                merge_keys(term, &labels);
+            } else {
+                merge_keys(item, &labels);
+            }
+        }
+    }
+}
+
+fn merge_keys(term: &mut Value, labels: &Value) {
+    let mut requirements = Vec::new();
+    for (field, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
+        let keys = term.get(field).and_then(Value::as_array);
+        for key in keys.into_iter().flatten().filter_map(Value::as_str) {
+            if let Some(value) = labels.get(key) {
+                requirements.push(json!({ "key": key, "operator": operator, "values": [value] }));
+            }
+        }
+    }
+    let selector = term.get_mut("labelSelector").and_then(Value::as_object_mut);
+    if let Some(selector) = selector
+        && !requirements.is_empty()
+    {
+        let expressions = selector.entry("matchExpressions").or_insert_with(|| json!([]));
+        if let Value::Array(expressions) = expressions {
+            expressions.append(&mut requirements);
+        }
+    }
 }
 
 /// The quality-of-service class, from the CPU and memory requests and limits of the containers.

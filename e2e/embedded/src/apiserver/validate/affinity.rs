@@ -1,5 +1,7 @@
 //! Validation of a pod's affinity and topology spread constraints.
 
+use std::collections::HashSet;
+
 use super::super::field::FieldError;
 use super::super::names;
 use super::fields::Fields;
@@ -64,6 +66,7 @@ pub(super) fn topology_spread(spec: &Fields<'_>) {
                 constraint.one_of(policy, &["Honor", "Ignore"]);
             }
         }
+        label_keys(constraint);
         if let Some(selector) = constraint.given("labelSelector") {
             label_selector(&selector);
         }
@@ -87,8 +90,45 @@ fn pod_term(term: &Fields<'_>) {
         // The path of Kubernetes.
         term.found("namespace", name, names::dns1123_label(name));
     }
+    label_keys(term);
     if term.text("topologyKey").is_empty() {
         term.required("topologyKey", "can not be empty");
     }
     term.check("topologyKey", names::qualified);
+}
+
+/// Keys of pod labels, which the strategy has merged into the label selector of the term or constraint.
+fn label_keys(term: &Fields<'_>) {
+    const MATCH: &str = "matchLabelKeys";
+    const MISMATCH: &str = "mismatchLabelKeys";
+    for field in [MATCH, MISMATCH] {
+        if term.has("labelSelector") {
+            term.check_items(field, names::qualified);
+        } else if !term.list(field).is_empty() {
+            term.forbidden(field, "must not be specified when labelSelector is not set");
+        }
+    }
+    let keys: Vec<&str> = term.texts(MATCH).collect();
+    let selector = term.child("labelSelector");
+    let labels = selector.entries("matchLabels");
+    let mut selected: HashSet<&str> = labels.map(|(key, _)| key.as_str()).collect();
+    for expression in selector.structs("matchExpressions") {
+        let key = expression.text("key");
+        let is_repeated = !selected.insert(key);
+        if let Some(index) = keys.iter().rposition(|found| *found == key)
+            && is_repeated
+        {
+            // As upstream, the path does not name the field.
+            let path = term.own_path().index(index);
+            let why = "exists in both matchLabelKeys and labelSelector";
+            term.push(FieldError::invalid(&path, key, why));
+        }
+    }
+    for (index, key) in keys.into_iter().enumerate() {
+        if term.texts(MISMATCH).any(|found| found == key) {
+            let path = term.path(MATCH).index(index);
+            let why = "exists in both matchLabelKeys and mismatchLabelKeys";
+            term.push(FieldError::invalid(&path, key, why));
+        }
+    }
 }
