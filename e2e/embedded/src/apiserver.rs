@@ -28,6 +28,7 @@ mod log;
 mod names;
 mod object;
 mod patch;
+mod pod_resources;
 mod protobuf;
 mod quantity;
 mod request;

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::object::{self, Object, set_default};
+use super::pod_resources;
 use super::quantity::Quantity;
 use super::resource::Kind;
 
@@ -184,6 +185,12 @@ fn pod(object: &mut Object) {
         for container in structs(spec.get_mut(list)) {
             container_defaults(container, host_network);
         }
+    }
+    pod_resources::set_defaults(spec);
+    resource_list(spec, "overhead");
+    if let Some(Value::Object(resources)) = spec.get_mut("resources") {
+        resource_list(resources, "limits");
+        resource_list(resources, "requests");
     }
 }
 

@@ -1,8 +1,5 @@
 //! Validation of objects (`pkg/apis/*/validation` of Kubernetes). The rules run in kube-apiserver's order, so
 //! that the response lists the errors in the same order.
-//!
-//! Not validated, because nothing of the attach/detach path uses it: SELinux policies and pod-level
-//! resources of a pod.
 
 mod affinity;
 mod app_armor;
@@ -17,6 +14,7 @@ mod node;
 mod pod;
 mod pod_network;
 mod pod_update;
+mod resources;
 mod restart_policy;
 mod security_context;
 mod storage;

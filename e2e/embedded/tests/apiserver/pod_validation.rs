@@ -698,3 +698,113 @@ async fn label_keys() {
         assert_invalid(spec, &errors).await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn resources_of_containers() {
+    let cases: [(Value, &[&str]); 5] = [
+        (
+            json!({ "requests": { "disk": "1" } }),
+            &[
+                "requests[disk]: Invalid value: \"disk\": must be a standard resource type or fully qualified",
+                "requests[disk]: Invalid value: \"disk\": must be a standard resource for containers",
+            ],
+        ),
+        (
+            json!({ "requests": { "requests.example.com/a": "1" } }),
+            &[
+                "requests[requests.example.com/a]: Invalid value: \"requests.example.com/a\": doesn't follow extended \
+                 resource name standard",
+                "limits: Required value: Limit must be set for non overcommitable resources",
+            ],
+        ),
+        (
+            json!({ "requests": { "example.com/a": "1" }, "limits": { "example.com/a": "2" } }),
+            &["requests: Invalid value: \"1\": must be equal to example.com/a limit of 2"],
+        ),
+        (
+            json!({ "limits": { "hugepages-2Mi": "1Mi" } }),
+            &[
+                "limits[hugepages-2Mi]: Invalid value: \"1Mi\": 1Mi is not positive integer multiple of hugepages-2Mi",
+                "requests[hugepages-2Mi]: Invalid value: \"1Mi\": 1Mi is not positive integer multiple of hugepages-2Mi",
+                "HugePages",
+            ],
+        ),
+        (
+            json!({ "claims": [{ "name": "r" }, { "name": "r" }] }),
+            &[
+                "claims[0]: Not found: \"r\": must be one of the names in pod.spec.resourceClaims which is empty",
+                "claims[1]: Duplicate value: \"r\"",
+                "claims[1]: Not found: \"r\": must be one of the names in pod.spec.resourceClaims which is empty",
+            ],
+        ),
+    ];
+    for (resources, errors) in cases {
+        let path = |error: &&str| match *error {
+            "HugePages" => "resources: Forbidden: HugePages require cpu or memory".to_owned(),
+            error => format!("resources.{error}"),
+        };
+        let errors: Vec<String> = errors.iter().map(path).collect();
+        let errors: Vec<&str> = errors.iter().map(String::as_str).collect();
+        assert_container_invalid(json!({ "resources": resources }), &errors).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn resources_of_pods() {
+    let container =
+        |kind: &str, amounts: Value| json!({ "name": "c", "image": "i", "resources": { kind: amounts } });
+    let cases: [(Value, &[&str]); 6] = [
+        (
+            json!({ "os": { "name": "windows" }, "resources": {} }),
+            &["spec.resources: Forbidden: may not be set for a windows pod"],
+        ),
+        (
+            json!({ "resources": { "claims": [{ "name": "r" }] } }),
+            &[
+                "spec.resources.claims: Forbidden: claims may not be set for Resources at pod-level",
+                "spec.resources.claims[0]: Not found: \"r\": must be one of the names in pod.spec.resourceClaims which is \
+                 empty",
+            ],
+        ),
+        (
+            json!({ "resources": { "requests": { "storage": "1" } } }),
+            &[
+                "spec.resources.requests[storage]: Unsupported value: \"storage\": supported values: \"cpu\", \"hugepages-\", \
+                 \"memory\"",
+            ],
+        ),
+        (
+            json!({
+                "resources": { "requests": { "cpu": "1" } },
+                "containers": [container("requests", json!({ "cpu": "600m" }))],
+                "initContainers": [
+                    { "name": "s", "image": "i", "restartPolicy": "Always", "resources": { "requests": { "cpu": "500m" } } },
+                ],
+            }),
+            &[
+                "spec.resources.requests[cpu]: Invalid value: \"1\": must be greater than or equal to aggregate container \
+                 requests of 1100m",
+            ],
+        ),
+        (
+            json!({
+                "resources": { "limits": { "cpu": "1" } },
+                "containers": [container("limits", json!({ "cpu": "2" }))],
+            }),
+            &[
+                "spec.resources.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1",
+                "spec.resources.containers[0][cpu].limits: Invalid value: \"2\": must be less than or equal to pod limits of 1",
+            ],
+        ),
+        (
+            json!({ "overhead": { "disk": "1" } }),
+            &[
+                "spec.overhead.limits[disk]: Invalid value: \"disk\": must be a standard resource type or fully qualified",
+                "spec.overhead.limits[disk]: Invalid value: \"disk\": must be a standard resource for containers",
+            ],
+        ),
+    ];
+    for (spec, errors) in cases {
+        assert_invalid(spec, errors).await;
+    }
+}

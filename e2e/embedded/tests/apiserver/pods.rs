@@ -399,3 +399,40 @@ async fn merges_values_of_label_keys_into_selectors() {
         json!([{ "key": "b", "operator": "Exists" }, of_a])
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn completes_resources_of_pods() {
+    let server = mk_server(1);
+    let cases = [
+        (json!({}), json!({}), json!({}), "BestEffort"),
+        (
+            json!({ "limits": { "cpu": "2", "memory": "2Gi" } }),
+            json!({ "requests": { "cpu": "1" } }),
+            json!({ "limits": { "cpu": "2", "memory": "2Gi" }, "requests": { "cpu": "1", "memory": "2Gi" } }),
+            "Burstable",
+        ),
+        (
+            json!({ "limits": { "cpu": "2", "memory": "2Gi" } }),
+            json!({ "limits": { "hugepages-2Mi": "4Mi", "cpu": "2" } }),
+            json!({
+                "limits": { "cpu": "2", "memory": "2Gi", "hugepages-2Mi": "4Mi" },
+                "requests": { "cpu": "2", "memory": "2Gi", "hugepages-2Mi": "4Mi" },
+            }),
+            "Guaranteed",
+        ),
+        (
+            json!({ "requests": { "cpu": "2" } }),
+            json!({ "requests": { "memory": "1Gi" } }),
+            json!({ "requests": { "cpu": "2" } }),
+            "Burstable",
+        ),
+    ];
+    for (at, (resources, of_container, stored, class)) in cases.into_iter().enumerate() {
+        let container = json!({ "name": "c", "image": "i", "resources": of_container });
+        let spec = json!({ "resources": resources, "containers": [container] });
+        let (code, pod) = call(&server, Method::POST, PODS, &mk_pod(&format!("p{at}"), spec)).await;
+        assert_eq!(code, 201, "{pod}");
+        assert_eq!(pod["spec"]["resources"], stored);
+        assert_eq!(pod["status"]["qosClass"], class);
+    }
+}

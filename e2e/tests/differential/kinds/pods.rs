@@ -53,6 +53,12 @@ const ROWS: &[Row] = &[
         r#"[[{"name":"c","image":"i","securityContext":{"runAsUser":1,"runAsGroup":1,"allowPrivilegeEscalation":false}}],[{"name":"c","image":"i","securityContext":{"capabilities":{"add":["NET_ADMIN"],"drop":["ALL"]}}}]]"#,
         r#"[[{"name":"c","image":"i","securityContext":{"runAsUser":-1,"runAsGroup":2147483648}}],[{"name":"c","image":"i","securityContext":{"allowPrivilegeEscalation":false,"privileged":true}}],[{"name":"c","image":"i","securityContext":{"allowPrivilegeEscalation":false,"capabilities":{"add":["CAP_SYS_ADMIN"]}}}],[{"name":"c","image":"i","securityContext":{"procMount":"Other"}}],[{"name":"c","image":"i","securityContext":{"seccompProfile":{"type":"Localhost"}}}],[{"name":"c","image":"i","securityContext":{"seccompProfile":{"type":"Other","localhostProfile":"x"}}}]]"#,
     ),
+    // resources
+    (
+        "/spec/containers",
+        r#"[[{"name":"c","image":"i","resources":{"limits":{"cpu":"1","hugepages-2Mi":"4Mi"}}}],[{"name":"c","image":"i","resources":{"limits":{"example.com/a":"2"}}}]]"#,
+        r#"[[{"name":"c","image":"i","resources":{"limits":{"disk":"1"}}}],[{"name":"c","image":"i","resources":{"requests":{"example.com/a":"1"}}}],[{"name":"c","image":"i","resources":{"requests":{"example.com/a":"1"},"limits":{"example.com/a":"2"}}}],[{"name":"c","image":"i","resources":{"limits":{"hugepages-2Mi":"1Mi"}}}],[{"name":"c","image":"i","resources":{"limits":{"requests.example.com/a":"1"}}}],[{"name":"c","image":"i","resources":{"claims":[{"name":"r"},{"name":"r"},{"name":""},{"name":"s","request":"a"},{"name":"s","request":"a"},{"name":"s"}]}}]]"#,
+    ),
     // appArmorProfile
     (
         "/spec/containers",
@@ -210,7 +216,16 @@ const ROWS: &[Row] = &[
     ("/spec/shareProcessNamespace", r#"[false,null]"#, r#"[true,"x"]"#),
     ("/spec/hostname", r#"["h"]"#, r#"["Not_Valid"]"#),
     ("/spec/runtimeClassName", "[null]", r#"["missing","Not_Valid",7]"#),
-    ("/spec/overhead", "[null]", r#"[{"cpu":"1"},{"cpu":"x"}]"#),
+    (
+        "/spec/overhead",
+        "[null]",
+        r#"[{"cpu":"1"},{"cpu":"x"},{"cpu":"-1"},{"disk":"1"},{"hugepages-2Mi":"2Mi"}]"#,
+    ),
+    (
+        "/spec/resources",
+        r#"[{"requests":{"cpu":"1","memory":"2Gi"}},{"limits":{"cpu":"2"}},{"limits":{"cpu":"2","memory":"4Gi"}},{},null]"#,
+        r#"[{"requests":{"storage":"1"}},{"requests":{"disk":"1"}},{"claims":[{"name":"r"}]},{"requests":{"cpu":"2"},"limits":{"cpu":"1"}},{"limits":{"memory":"1"}},{"requests":{"cpu":"50m"}},{"limits":{"hugepages-2Mi":"2Mi"}},7]"#,
+    ),
     (
         "/status/phase",
         r#"["Running","Succeeded","Failed","Pending"]"#,

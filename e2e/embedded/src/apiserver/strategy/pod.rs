@@ -97,19 +97,25 @@ fn merge_keys(term: &mut Value, labels: &Value) {
     }
 }
 
-/// The quality-of-service class, from the CPU and memory requests and limits of the containers.
+/// The quality-of-service class, from the CPU and memory requests and limits of the pod, or else of its containers.
 fn qos_class(object: &Object) -> &'static str {
     let mut any = false;
     let mut guaranteed = true;
-    for list_name in ["/spec/containers", "/spec/initContainers"] {
-        for container in list(object, list_name).iter().filter_map(Value::as_object) {
-            for resource in ["cpu", "memory"] {
-                let amount = |kind: &str| text(container, &format!("/resources/{kind}/{resource}"));
-                let (request, limit) = (amount("requests"), amount("limits"));
-                let given = |amount: &str| !amount.is_empty() && amount != "0";
-                any |= given(request) || given(limit);
-                guaranteed &= given(limit) && (request.is_empty() || request == limit);
-            }
+    let spec = object::struct_at(object, "spec");
+    let owners: Vec<&Object> = if object::has(spec, "/resources") {
+        vec![spec]
+    } else {
+        let containers = ["/containers", "/initContainers"].map(|name| list(spec, name));
+        let containers = containers.into_iter().flatten();
+        containers.filter_map(Value::as_object).collect()
+    };
+    for owner in owners {
+        for resource in ["cpu", "memory"] {
+            let amount = |kind: &str| text(owner, &format!("/resources/{kind}/{resource}"));
+            let (request, limit) = (amount("requests"), amount("limits"));
+            let given = |amount: &str| !amount.is_empty() && amount != "0";
+            any |= given(request) || given(limit);
+            guaranteed &= given(limit) && (request.is_empty() || request == limit);
         }
     }
     match (any, guaranteed) {

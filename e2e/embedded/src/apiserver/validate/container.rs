@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::super::field::FieldError;
 use super::super::names;
-use super::fields::{Fields, amount};
-use super::node::resource_quantity;
+use super::fields::Fields;
 use super::volume::no_backsteps;
-use super::{environment, handlers, restart_policy, security_context};
+use super::{environment, handlers, resources, restart_policy, security_context};
 
 /// The fields of a spec that have containers, in the order in which they are visited.
 const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
@@ -109,29 +108,7 @@ fn container(container: &Fields<'_>, spec: &Fields<'_>, volumes: &Volumes<'_>) {
     mounts(container, volumes);
     devices(container, volumes);
     container.one_of("imagePullPolicy", &["Always", "IfNotPresent", "Never"]);
-    let resources = container.child("resources");
-    for kind in ["limits", "requests"] {
-        for (name, value) in resources.entries(kind) {
-            let path = resources.path(kind).key(name);
-            let is_standard = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage")
-                || name.starts_with("hugepages-");
-            if !name.contains('/') && !is_standard {
-                let why = "must be a standard resource for containers";
-                resources.push(FieldError::invalid(&path, name.as_str(), why));
-            }
-            resource_quantity(&resources, &path, name, value);
-        }
-    }
-    for (name, value) in resources.entries("requests") {
-        let limit = resources.child("limits");
-        if let (Some(request), Some(most)) = (amount(value), limit.quantity(name))
-            && request.compare(most).is_gt()
-        {
-            let limit = limit.text(name);
-            let why = format!("must be less than or equal to {name} limit of {limit}");
-            resources.invalid("requests", value.clone(), why);
-        }
-    }
+    resources::of_container(container, spec);
     restart_policy::on_resize(container, spec.text("restartPolicy"));
     security_context::of_container(container, spec.get("hostUsers") != false);
 }

@@ -10,7 +10,9 @@ use super::container::{self, Volumes};
 use super::fields::Fields;
 use super::node::EFFECTS;
 use super::volume::host_path;
-use super::{affinity, app_armor, claim, csi_driver_name, metadata, pod_network, security_context, windows};
+use super::{
+    affinity, app_armor, claim, csi_driver_name, metadata, pod_network, resources, security_context, windows,
+};
 
 /// Volume sources of a pod in the order of validation, and the field that each requires.
 const SOURCES: [(&str, &str); 29] = [
@@ -53,6 +55,7 @@ pub(super) fn metadata_and_spec(object: &Fields<'_>) {
     let volumes = volumes(object, spec);
     resource_claims(spec);
     container::containers(spec, &volumes);
+    resources::of_pod(spec);
     container::host_network_ports(spec);
     spec.one_of("restartPolicy", &["Always", "OnFailure", "Never"]);
     spec.one_of("dnsPolicy", &DNS_POLICIES);
@@ -81,6 +84,7 @@ pub(super) fn metadata_and_spec(object: &Fields<'_>) {
     if spec.has("runtimeClassName") {
         spec.check("runtimeClassName", names::dns1123_subdomain);
     }
+    resources::overhead(spec);
     windows::operating_system(spec);
     for container in ["containers", "initContainers"]
         .into_iter()
