@@ -295,7 +295,7 @@ fn default_tolerations(object: &mut Object) {
 
 /// Priority: the only PriorityClasses are those that kube-apiserver creates.
 fn priority(resource: &Resource, object: &mut Object) -> Result<(), Status> {
-    let priority = match text(object, "/spec/priorityClassName") {
+    let priority: i64 = match text(object, "/spec/priorityClassName") {
         "" => 0,
         "system-node-critical" => 2_000_001_000,
         "system-cluster-critical" => 2_000_000_000,
@@ -304,18 +304,23 @@ fn priority(resource: &Resource, object: &mut Object) -> Result<(), Status> {
             return Err(Status::forbidden(resource, shown_name(object), &why));
         }
     };
-    if let Some(given) = at(object, "/spec/priority")
-        .as_i64()
-        .filter(|given| *given != priority)
-    {
-        let why = format!(
-            "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller \
-             computed {priority} from the given PriorityClass name"
-        );
-        return Err(Status::forbidden(resource, shown_name(object), &why));
+    let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let policy = json!("PreemptLowerPriority");
+    for (pointer, kind, name, computed) in [
+        ("/spec/priority", "integer", "priority", json!(priority)),
+        ("/spec/preemptionPolicy", "string", "PreemptionPolicy", policy),
+    ] {
+        let given = at(object, pointer);
+        if !given.is_null() && *given != computed {
+            let (given, computed) = (shown(given), shown(&computed));
+            let why = format!(
+                "the {kind} value of {name} ({given}) must not be provided in pod spec; priority admission controller \
+                 computed {computed} from the given PriorityClass name"
+            );
+            return Err(Status::forbidden(resource, shown_name(object), &why));
+        }
+        set(object, pointer, computed);
     }
-    set(object, "/spec/priority", priority);
-    object::set_default(object, "/spec/preemptionPolicy", "PreemptLowerPriority");
     Ok(())
 }
 

@@ -240,6 +240,10 @@ fn volume_source(volume: &mut Object, in_pod: bool) {
             source.entry(*field).or_insert_with(|| value.clone());
         }
     }
+    if let Some(Value::Object(image)) = volume.get_mut("image") {
+        let policy = pull_policy(image, "reference");
+        image.entry("pullPolicy").or_insert(policy.into());
+    }
     if let Some(Value::Object(source)) = volume.get_mut("downwardAPI") {
         structs(source.get_mut("items")).for_each(field_ref);
     }
@@ -265,14 +269,8 @@ fn field_ref(owner: &mut Object) {
 }
 
 fn container_defaults(container: &mut Object, host_network: bool) {
-    let image = container.get("image").and_then(Value::as_str).unwrap_or_default();
-    let policy = if tag(image) == "latest" {
-        "Always"
-    } else {
-        "IfNotPresent"
-    };
     for (name, value) in [
-        ("imagePullPolicy", policy),
+        ("imagePullPolicy", pull_policy(container, "image")),
         ("terminationMessagePath", "/dev/termination-log"),
         ("terminationMessagePolicy", "File"),
     ] {
@@ -287,6 +285,9 @@ fn container_defaults(container: &mut Object, host_network: bool) {
     for variable in structs(container.get_mut("env")) {
         if let Some(Value::Object(source)) = variable.get_mut("valueFrom") {
             field_ref(source);
+            if let Some(Value::Object(reference)) = source.get_mut("fileKeyRef") {
+                reference.entry("optional").or_insert(false.into());
+            }
         }
     }
     for name in ["livenessProbe", "readinessProbe", "startupProbe"] {
@@ -340,6 +341,16 @@ fn http_get_defaults(handler: &mut Object) {
     if let Some(Value::Object(get)) = handler.get_mut("httpGet") {
         get.entry("path").or_insert("/".into());
         get.entry("scheme").or_insert("HTTP".into());
+    }
+}
+
+/// The default for an owner of an image.
+fn pull_policy(owner: &Object, field: &str) -> &'static str {
+    let image = owner.get(field).and_then(Value::as_str).unwrap_or_default();
+    if tag(image) == "latest" {
+        "Always"
+    } else {
+        "IfNotPresent"
     }
 }
 

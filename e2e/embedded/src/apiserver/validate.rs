@@ -45,7 +45,7 @@ pub(crate) fn create(resource: &Resource, object: &Object) -> Errors {
         Kind::PersistentVolume => volume::persistent_volume(object),
         Kind::PersistentVolumeClaim => claim::claim(object),
         Kind::Pod => {
-            pod::metadata_and_spec(object);
+            pod::metadata_and_spec(object, None);
             pod::only_on_create(object);
         }
         Kind::Secret => core::secret(object),

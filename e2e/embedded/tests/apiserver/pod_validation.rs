@@ -808,3 +808,45 @@ async fn resources_of_pods() {
         assert_invalid(spec, errors).await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn host_names_policies_and_volumes() {
+    let volume = |source: Value| json!({ "volumes": [{ "name": "v", "image": source }] });
+    let variable =
+        json!({ "name": "A", "valueFrom": { "fileKeyRef": { "volumeName": "v", "path": "p", "key": "k" } } });
+    let container = json!({ "name": "c", "image": "i", "env": [variable] });
+    let cases: [(Value, &[&str]); 5] = [
+        (
+            json!({ "hostnameOverride": "x".repeat(65), "setHostnameAsFQDN": true, "hostNetwork": true }),
+            &[
+                "spec.hostnameOverride: Forbidden: may not be specified when setHostnameAsFQDN is true",
+                "spec.hostnameOverride: Forbidden: may not be specified when hostNetwork is true",
+                "spec.hostnameOverride: Too long: may not be more than 64 bytes",
+            ],
+        ),
+        (
+            json!({ "securityContext": { "seLinuxChangePolicy": "MountOption" } }),
+            &[
+                "spec.securityContext.seLinuxChangePolicy: Unsupported value: \"MountOption\": supported values: \"Recursive\"",
+            ],
+        ),
+        (
+            volume(json!({})),
+            &["spec.volumes[0].image.reference: Required value"],
+        ),
+        (
+            volume(json!({ "reference": "i", "pullPolicy": "Often" })),
+            &[
+                "spec.volumes[0].image.pullPolicy: Unsupported value: \"Often\": supported values: \"Always\", \
+                 \"IfNotPresent\", \"Never\"",
+            ],
+        ),
+        (
+            json!({ "containers": [container] }),
+            &["spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName: Not found: \"v\""],
+        ),
+    ];
+    for (spec, errors) in cases {
+        assert_invalid(spec, errors).await;
+    }
+}

@@ -127,6 +127,19 @@ async fn refuses_pods_that_admission_rejects() {
         "Forbidden",
         "pods \"p\" is forbidden: pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead",
     );
+    assert_fails(
+        call(
+            &server,
+            Method::POST,
+            PODS,
+            &mk_pod("p", json!({ "preemptionPolicy": "Never" })),
+        )
+        .await,
+        403,
+        "Forbidden",
+        "pods \"p\" is forbidden: the string value of PreemptionPolicy (Never) must not be provided in pod spec; priority \
+         admission controller computed PreemptLowerPriority from the given PriorityClass name",
+    );
     for level in ["baseline", "restricted"] {
         let labels = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": level } } });
         patch(&server, "/api/v1/namespaces/default", "merge", &labels).await;

@@ -23,6 +23,12 @@ const ROWS: &[Row] = &[
         r#"[[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['a']"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":"1m"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"secretKeyRef":{"name":"a","key":"k"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"configMapKeyRef":{"name":"a","key":"k","optional":true}}}]}],[{"name":"c","image":"i","env":[{"name":"1 a","value":"b"}]}]]"#,
         r#"[[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"spec.x"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"status.phase"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"spec.nodeName['a']"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['a b']"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"apiVersion":"v2","fieldPath":"metadata.name"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"limits.x"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"requests.memory","divisor":"3"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"secretKeyRef":{"name":"a"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"secretKeyRef":{"name":"Not_Valid","key":"a b"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"configMapKeyRef":{"key":"k"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"},"secretKeyRef":{"name":"a","key":"k"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}},"value":"x"}]}],[{"name":"c","image":"i","env":[{"name":"a=b","value":"c"}]}]]"#,
     ),
+    // fileKeyRef
+    (
+        "/spec/containers",
+        r#"[[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fileKeyRef":{"volumeName":"v","path":"p","key":"k"}}}]}]]"#,
+        r#"[[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fileKeyRef":{"volumeName":"missing","path":"../p","key":""}}}]}]]"#,
+    ),
     // ports
     (
         "/spec/containers",
@@ -99,6 +105,12 @@ const ROWS: &[Row] = &[
         r#"[[{"name":"v","persistentVolumeClaim":{"claimName":"a"}}],[{"name":"v","emptyDir":{}}],[{"name":"v","csi":{"driver":"csi.example.com"}},{"name":"w","secret":{"secretName":"a"}}],[{"name":"v"}],[{"name":"v","ephemeral":{"volumeClaimTemplate":{"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}}}],[{"name":"v","hostPath":{"path":"/x"}}],[]]"#,
         r#"[[{"name":""}],[{"name":"v","persistentVolumeClaim":{"claimName":""}}],[{"name":"v","emptyDir":{}},{"name":"v","emptyDir":{}}],[{"name":"v","emptyDir":{},"hostPath":{"path":"/x"}}],[{"name":"v","csi":{"driver":""}}],[{"name":"Not Valid","emptyDir":{}}],[{"name":"v","ephemeral":{}}],[{"name":"v","ephemeral":{"volumeClaimTemplate":{"spec":{"accessModes":[]}}}}],[{"name":"v","secret":{}}],[{"name":"v","hostPath":{"path":"/x","type":"Thing"}}],[{"name":"v","emptyDir":{"sizeLimit":"-1"}}],"v"]"#,
     ),
+    // image
+    (
+        "/spec/volumes",
+        r#"[[{"name":"v","image":{"reference":"i"}}],[{"name":"v","image":{"reference":"i:v1","pullPolicy":"Never"}}]]"#,
+        r#"[[{"name":"v","image":{}}],[{"name":"v","image":{"reference":"i","pullPolicy":"Often"}}],[{"name":"v","emptyDir":{},"image":{"reference":"i"}}]]"#,
+    ),
     ("/spec/nodeName", r#"["a","b"]"#, r#"["Not_Valid",7]"#),
     (
         "/spec/nodeSelector",
@@ -135,6 +147,11 @@ const ROWS: &[Row] = &[
         r#"["missing","system-node-critical"]"#,
     ),
     ("/spec/priority", "[0,null]", "[7]"),
+    (
+        "/spec/preemptionPolicy",
+        r#"["PreemptLowerPriority",null]"#,
+        r#"["Never","Sometimes","",7]"#,
+    ),
     ("/spec/schedulerName", r#"["other","default-scheduler"]"#, "[7]"),
     (
         "/spec/schedulingGates",
@@ -196,6 +213,11 @@ const ROWS: &[Row] = &[
         r#"[{"name":"linux"},null]"#,
         r#"[{"name":"windows"},{"name":""},{"name":"plan9"},{},"linux"]"#,
     ),
+    (
+        "/spec/securityContext",
+        r#"[{"seLinuxChangePolicy":"Recursive"}]"#,
+        r#"[{"seLinuxChangePolicy":"MountOption"},{"seLinuxChangePolicy":""}]"#,
+    ),
     // appArmorProfile
     (
         "/spec/securityContext",
@@ -215,6 +237,12 @@ const ROWS: &[Row] = &[
     ),
     ("/spec/shareProcessNamespace", r#"[false,null]"#, r#"[true,"x"]"#),
     ("/spec/hostname", r#"["h"]"#, r#"["Not_Valid"]"#),
+    ("/spec/setHostnameAsFQDN", "[false,null]", r#"[true,"x"]"#),
+    (
+        "/spec/hostnameOverride",
+        r#"["h.example.com",null]"#,
+        r#"["Not_Valid","","xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"]"#,
+    ),
     ("/spec/runtimeClassName", "[null]", r#"["missing","Not_Valid",7]"#),
     (
         "/spec/overhead",

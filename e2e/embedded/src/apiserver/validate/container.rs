@@ -10,6 +10,7 @@ use super::{environment, handlers, resources, restart_policy, security_context};
 
 /// The fields of a spec that have containers, in the order in which they are visited.
 const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+pub(super) const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 
 /// The names of a pod's valid volumes, and whether each can be a block device.
 pub(super) type Volumes<'a> = BTreeMap<&'a str, bool>;
@@ -107,7 +108,7 @@ fn container(container: &Fields<'_>, spec: &Fields<'_>, volumes: &Volumes<'_>) {
     environment::variables(container);
     mounts(container, volumes);
     devices(container, volumes);
-    container.one_of("imagePullPolicy", &["Always", "IfNotPresent", "Never"]);
+    container.one_of("imagePullPolicy", &PULL_POLICIES);
     resources::of_container(container, spec);
     restart_policy::on_resize(container, spec.text("restartPolicy"));
     security_context::of_container(container, spec.get("hostUsers") != false);

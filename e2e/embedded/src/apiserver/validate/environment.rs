@@ -2,6 +2,7 @@
 
 use super::super::field::FieldError;
 use super::super::names;
+use super::container::all_containers;
 use super::fields::Fields;
 use super::volume::no_backsteps;
 
@@ -156,4 +157,22 @@ fn file_key_ref(reference: &Fields<'_>) {
     reference.check_required("volumeName", names::dns1123_label);
     reference.require("path");
     no_backsteps(reference, "path");
+}
+
+/// Files with variables must be in volumes of type `emptyDir`.
+pub(super) fn volumes_of_files(spec: &Fields<'_>) {
+    for variable in all_containers(spec).flat_map(|container| container.structs("env")) {
+        let Some(reference) = variable.child("valueFrom").given("fileKeyRef") else {
+            continue;
+        };
+        let name = reference.text("volumeName");
+        let volumes = spec
+            .structs("volumes")
+            .filter(|volume| volume.text("name") == name);
+        match volumes.last() {
+            None => reference.push(FieldError::not_found(&reference.path("volumeName"), name)),
+            Some(volume) if volume.has("emptyDir") => {}
+            Some(_) => reference.invalid("volumeName", name, "referenced volume must be of type emptyDir"),
+        }
+    }
 }

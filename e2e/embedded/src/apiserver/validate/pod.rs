@@ -6,16 +6,18 @@ use serde_json::json;
 
 use super::super::field::FieldError;
 use super::super::names;
-use super::container::{self, Volumes};
+use super::super::object::Object;
+use super::container::{self, PULL_POLICIES, Volumes};
 use super::fields::Fields;
 use super::node::EFFECTS;
 use super::volume::host_path;
 use super::{
-    affinity, app_armor, claim, csi_driver_name, metadata, pod_network, resources, security_context, windows,
+    affinity, app_armor, claim, csi_driver_name, environment, metadata, pod_network, resources,
+    security_context, windows,
 };
 
 /// Volume sources of a pod in the order of validation, and the field that each requires.
-const SOURCES: [(&str, &str); 29] = [
+const SOURCES: [(&str, &str); 30] = [
     ("emptyDir", ""),
     ("hostPath", "path"),
     ("gitRepo", "repository"),
@@ -45,10 +47,12 @@ const SOURCES: [(&str, &str); 29] = [
     ("scaleIO", "gateway"),
     ("csi", ""),
     ("ephemeral", ""),
+    ("image", "reference"),
 ];
 const DNS_POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
 
-pub(super) fn metadata_and_spec(object: &Fields<'_>) {
+/// Validates a pod; `old` is the one that it replaces.
+pub(super) fn metadata_and_spec(object: &Fields<'_>, old: Option<&Object>) {
     metadata::validate(object, true, names::subdomain_name);
     app_armor::annotations(object);
     let spec = &object.child("spec");
@@ -60,7 +64,7 @@ pub(super) fn metadata_and_spec(object: &Fields<'_>) {
     spec.one_of("restartPolicy", &["Always", "OnFailure", "Never"]);
     spec.one_of("dnsPolicy", &DNS_POLICIES);
     metadata::labels(spec, "nodeSelector");
-    security_context::of_pod(spec);
+    security_context::of_pod(spec, old);
     affinity::affinity(&spec.child("affinity"));
     pod_network::dns_config(spec);
     for gate in spec.structs("readinessGates") {
@@ -70,6 +74,7 @@ pub(super) fn metadata_and_spec(object: &Fields<'_>) {
     affinity::topology_spread(spec);
     windows::host_process(spec);
     windows::user_namespace(spec);
+    pod_network::hostname_override(spec);
     for name in ["serviceAccountName", "nodeName"] {
         spec.check_given(name, names::dns1123_subdomain);
     }
@@ -84,8 +89,12 @@ pub(super) fn metadata_and_spec(object: &Fields<'_>) {
     if spec.has("runtimeClassName") {
         spec.check("runtimeClassName", names::dns1123_subdomain);
     }
+    if spec.has("preemptionPolicy") && !spec.require("preemptionPolicy").is_empty() {
+        spec.one_of("preemptionPolicy", &["PreemptLowerPriority", "Never"]);
+    }
     resources::overhead(spec);
     windows::operating_system(spec);
+    environment::volumes_of_files(spec);
     for container in ["containers", "initContainers"]
         .into_iter()
         .flat_map(|field| spec.structs(field))
@@ -206,6 +215,7 @@ fn volume_source(pod: &Fields<'_>, volume: &Fields<'_>) {
                 None => source.required("volumeClaimTemplate", ""),
             },
             "hostPath" => host_path(&source),
+            "image" => source.one_of("pullPolicy", &PULL_POLICIES),
             _ => {}
         }
     }

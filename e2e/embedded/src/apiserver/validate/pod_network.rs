@@ -1,9 +1,10 @@
-//! Validation of a pod's DNS configuration and host aliases.
+//! Validation of a pod's DNS configuration, host name and host aliases.
 
 use super::super::field::FieldError;
 use super::super::names;
 use super::fields::Fields;
 
+const MAX_HOSTNAME_LENGTH: usize = 64;
 const MAX_NAMESERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 /// Maximum length of all search domains with the spaces between them.
@@ -56,6 +57,22 @@ pub(super) fn dns_config(spec: &Fields<'_>) {
             option.push(FieldError::required(option.own_path(), "must not be empty"));
         }
     }
+}
+
+pub(super) fn hostname_override(spec: &Fields<'_>) {
+    const FIELD: &str = "hostnameOverride";
+    if !spec.has(FIELD) {
+        return;
+    }
+    for other in ["setHostnameAsFQDN", "hostNetwork"] {
+        if spec.get(other) == true {
+            spec.forbidden(FIELD, format!("may not be specified when {other} is true"));
+        }
+    }
+    if spec.text(FIELD).len() > MAX_HOSTNAME_LENGTH {
+        spec.too_long(FIELD, MAX_HOSTNAME_LENGTH);
+    }
+    spec.check(FIELD, names::dns1123_subdomain);
 }
 
 pub(super) fn host_aliases(spec: &Fields<'_>) {

@@ -14,7 +14,7 @@ use super::{app_armor, metadata, shown_term};
 
 pub(super) fn update(object: &Fields<'_>, old: &Object) {
     metadata::validate_update(object, old);
-    metadata_and_spec(object);
+    metadata_and_spec(object, Some(old));
     app_armor::unchanged_annotations(object, old);
     app_armor::annotations(object);
     let spec = &object.child("spec");

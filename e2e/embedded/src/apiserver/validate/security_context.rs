@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::super::field::FieldError;
+use super::super::object::{self, Object};
 use super::container::descending_path;
 use super::fields::Fields;
 use super::{app_armor, windows};
@@ -26,8 +27,8 @@ const IPC_SYSCTLS: [&str; 10] = [
     "kernel.msg",
 ];
 
-/// The security context of a pod.
-pub(super) fn of_pod(spec: &Fields<'_>) {
+/// The security context of a pod; `old` is the pod that it replaces.
+pub(super) fn of_pod(spec: &Fields<'_>, old: Option<&Object>) {
     let context = &spec.child("securityContext");
     ids(context, &["fsGroup", "runAsUser", "runAsGroup"]);
     for (index, group) in context.list("supplementalGroups").iter().enumerate() {
@@ -49,6 +50,15 @@ pub(super) fn of_pod(spec: &Fields<'_>) {
     app_armor::profile(context);
     if context.has("supplementalGroupsPolicy") {
         context.one_of("supplementalGroupsPolicy", &["Merge", "Strict"]);
+    }
+    if context.has("seLinuxChangePolicy") {
+        // The feature gate SELinuxMount is off.
+        let field = "/spec/securityContext/seLinuxChangePolicy";
+        let supported: &[&str] = match old {
+            Some(old) if object::has(old, field) => &["MountOption", "Recursive"],
+            _ => &["Recursive"],
+        };
+        context.one_of("seLinuxChangePolicy", supported);
     }
 }
 
