@@ -249,7 +249,7 @@ async fn topology_spread_constraints() {
         (
             json!([{ "topologyKey": "", "whenUnsatisfiable": "Never" }]),
             &[
-                "spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than 0",
+                "spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than zero",
                 "spec.topologySpreadConstraints[0].topologyKey: Required value: can not be empty",
                 "spec.topologySpreadConstraints[0].whenUnsatisfiable: Unsupported value: \"Never\": supported values: \
                  \"DoNotSchedule\", \"ScheduleAnyway\"",
@@ -265,7 +265,7 @@ async fn topology_spread_constraints() {
         (
             json!([domains]),
             &[
-                "spec.topologySpreadConstraints[0].minDomains: Invalid value: 0: must be greater than 0",
+                "spec.topologySpreadConstraints[0].minDomains: Invalid value: 0: must be greater than zero",
                 "spec.topologySpreadConstraints[0].minDomains: Invalid value: 0: can only use minDomains if \
                  whenUnsatisfiable=DoNotSchedule, not ScheduleAnyway",
                 "spec.topologySpreadConstraints[0].nodeTaintsPolicy: Unsupported value: \"Respect\": supported values: \
@@ -274,7 +274,7 @@ async fn topology_spread_constraints() {
         ),
         (
             json!([{ "maxSkew": -1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule" }]),
-            &["spec.topologySpreadConstraints[0].maxSkew: Invalid value: -1: must be greater than 0"],
+            &["spec.topologySpreadConstraints[0].maxSkew: Invalid value: -1: must be greater than zero"],
         ),
     ];
     for (constraints, errors) in cases {

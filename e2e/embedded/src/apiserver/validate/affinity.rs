@@ -37,7 +37,7 @@ pub(super) fn topology_spread(spec: &Fields<'_>) {
     for (index, constraint) in constraints.iter().enumerate() {
         let skew = constraint.integer("maxSkew").unwrap_or_default();
         if skew <= 0 {
-            constraint.invalid("maxSkew", skew, "must be greater than 0");
+            constraint.invalid("maxSkew", skew, "must be greater than zero");
         }
         let (key, action) = (
             constraint.text("topologyKey"),
@@ -55,7 +55,7 @@ pub(super) fn topology_spread(spec: &Fields<'_>) {
             constraint.push(FieldError::duplicate(&path, format!("{{{key}, {action}}}")));
         }
         if let Some(domains) = constraint.integer("minDomains") {
-            constraint.in_range("minDomains", 1.., "must be greater than 0");
+            constraint.in_range("minDomains", 1.., "must be greater than zero");
             if action != "DoNotSchedule" {
                 let why = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}");
                 constraint.invalid("minDomains", domains, why);
