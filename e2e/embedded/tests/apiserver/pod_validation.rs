@@ -637,13 +637,15 @@ async fn app_armor_annotations() {
     assert_eq!(code, 201, "{pod}");
     assert_eq!(pod["spec"]["containers"][0]["securityContext"], localhost);
     let removal = json!({ "metadata": { "annotations": null } });
-    assert_fails(
-        patch(&server, &format!("{PODS}/p"), "merge", &removal).await,
-        422,
-        "Invalid",
-        "Pod \"p\" is invalid: metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]: Forbidden: may not \
-         remove or update AppArmor annotations",
-    );
+    for path in [format!("{PODS}/p"), format!("{PODS}/p/status")] {
+        assert_fails(
+            patch(&server, &path, "merge", &removal).await,
+            422,
+            "Invalid",
+            "Pod \"p\" is invalid: metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]: Forbidden: may not \
+             remove or update AppArmor annotations",
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

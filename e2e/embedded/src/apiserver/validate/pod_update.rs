@@ -188,6 +188,8 @@ fn fixed_spec(object: &Object, old: &Object) -> Object {
 
 pub(super) fn status(object: &Fields<'_>, old: &Object) {
     metadata::validate_update(object, old);
+    app_armor::unchanged_annotations(object, old);
+    app_armor::annotations(object);
     let status = &object.child("status");
     for condition in status.structs("conditions") {
         let kind = condition.text("type");
