@@ -140,7 +140,10 @@ fn respond(reply: Result<Reply, Status>, warnings: &[String]) -> Response<Respon
         }
         Err(status) => failure(&status),
     };
-    for warning in warnings {
+    for (index, warning) in warnings.iter().enumerate() {
+        if warnings[..index].contains(warning) {
+            continue;
+        }
         let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
             response.headers_mut().append(header::WARNING, value);

@@ -1,7 +1,10 @@
 //! Validation of pods.
 
-use http::Method;
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::Full;
 use serde_json::{Value, json};
+use tower::ServiceExt as _;
 
 use super::{assert_fails, call, mk_server, patch};
 
@@ -851,4 +854,22 @@ async fn host_names_policies_and_volumes() {
     for (spec, errors) in cases {
         assert_invalid(spec, errors).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn repeated_warning_is_sent_once() {
+    let container = json!({ "name": "c", "image": "i" });
+    let pod = json!({
+        "metadata": {
+            "name": "p",
+            "annotations": { "container.apparmor.security.beta.kubernetes.io/c": "runtime/default" },
+        },
+        "spec": { "containers": [container, container] },
+    });
+    let request = Request::post(PODS)
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::from(pod.to_string())))
+        .unwrap();
+    let response = mk_server(1).oneshot(request).await.unwrap();
+    assert_eq!(response.headers().get_all("warning").iter().count(), 1);
 }
