@@ -123,7 +123,7 @@ fn trials(shared: &Arc<SharedCluster>, settings: &Settings) -> Result<Vec<Trial>
     Ok(spread(trials, own_control_plane))
 }
 
-/// Spreads `few` evenly over `trials`. Trials with their own control plane run one at a time: side by side they would only wait
+/// Spreads `few` evenly over `trials`. Only two trials with their own control plane run at a time: side by side they would wait
 /// for each other.
 fn spread(trials: Vec<Trial>, few: Vec<Trial>) -> Vec<Trial> {
     let (total, gaps) = (trials.len(), few.len().max(1));

@@ -15,9 +15,12 @@ use csi_e2e::process::Run;
 use csi_e2e::scenario::{self, ExpectedOutcome, Scenario, TestContext};
 use csi_e2e::toolchain::{Settings, Toolchain};
 use tokio::runtime::Runtime;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 
 use crate::permissions;
+
+/// Number of scenarios with a control plane of their own at a time: each takes half a gigabyte.
+const OWN_CONTROL_PLANES: usize = 2;
 
 /// The cluster of a trial, and how the trial accesses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +40,8 @@ pub(crate) struct SharedCluster {
     embedded: OnceCell<Shared<TestContext>>,
     control_plane: OnceCell<Shared<TestContext>>,
     kubeconfig: OnceCell<Shared<TestContext>>,
-    /// Held by the scenario with its own control plane.
-    own_control_plane: Mutex<()>,
+    /// Permits for scenarios with a control plane of their own.
+    own_control_planes: Semaphore,
     /// Scenarios that our attacher has passed on the control plane.
     passed: Mutex<BTreeSet<&'static str>>,
 }
@@ -57,7 +60,7 @@ impl SharedCluster {
             embedded: OnceCell::new(),
             control_plane: OnceCell::new(),
             kubeconfig: OnceCell::new(),
-            own_control_plane: Mutex::default(),
+            own_control_planes: Semaphore::new(OWN_CONTROL_PLANES),
             passed: Mutex::default(),
         })
     }
@@ -118,12 +121,11 @@ impl SharedCluster {
         backend: Backend,
         prefix: &str,
     ) -> Result<()> {
-        // One at a time: a control plane takes half a gigabyte.
-        let _guard = matches!(backend, Backend::ControlPlane(_)).then(|| {
-            let guard = self.own_control_plane.lock();
-            guard.unwrap_or_else(PoisonError::into_inner)
-        });
         self.runtime.block_on(async {
+            let _permit = match &backend {
+                Backend::ControlPlane(_) => Some(self.own_control_planes.acquire().await?),
+                Backend::Embedded(_) | Backend::Kubeconfig { .. } => None,
+            };
             let (run, toolchain) = self.tools().await?;
             let ctx = TestContext::open(run, toolchain, backend).await?;
             let executed = scenario.execute(&ctx, prefix, kind).await;
